@@ -1,0 +1,188 @@
+"""Settings: defaults < TOML file < environment < flags.
+
+This is the only module that reads the environment. A setting has one name everywhere: the field
+`grpc_port` is `grpc_port` in the file, `STRATA_GRPC_PORT` in the environment and `--grpc-port` as
+a flag. Names that other tools also use (`CHECKPOINT_DIR`, `RANK`, ...) are in `ALIASES`; the
+`STRATA_` name wins over them. An empty variable counts as not set. Whatever is unknown is refused
+with the closest known name, since a misspelt setting that is silently ignored costs a run.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from strata.errors import SettingError
+
+DEFAULT_FILE = Path("strata.toml")
+PREFIX = "STRATA_"
+SECRETS = frozenset({"aws_secret_access_key", "token"})
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Seconds = Annotated[float, Meta(gt=0, le=365 * 86400)]
+Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+Index = Annotated[int, Meta(ge=0, le=1_000_000_000)]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that can be set, checked. Build it with `load`."""
+
+    """Where the coordinator listens. Port 0 takes a free one."""
+    grpc_host: str = "127.0.0.1"
+    grpc_port: Port = 50051
+    http_host: str = "127.0.0.1"
+    http_port: Port = 3000
+    token: str = ""
+
+    """Where facts are kept, and how often the state is saved so that restarts stay short."""
+    data_dir: str = "./strata-data"
+    snapshot_every_facts: Count = 20_000
+
+    """How much the coordinator takes on before it says "try again"."""
+    max_workers: Count = 10_000
+    inbox_limit: Count = 65_536
+
+    """When a silent worker counts as lost, and how long to wait for one."""
+    heartbeat_interval_s: Seconds = 5.0
+    heartbeat_timeout_s: Seconds = 30.0
+    connection_grace_s: Seconds = 0.5
+    reattach_grace_s: Seconds = 30.0
+    barrier_timeout_s: Seconds = 300.0
+
+    """Where checkpoints go, and how many are kept. No folder: `checkpoints` under `data_dir`."""
+    storage_backend: Literal["local", "s3"] = "local"
+    checkpoint_dir: str = ""
+    checkpoint_bucket: str = ""
+    keep_count: Count = 5
+    aws_region: str = ""
+    aws_access_key_id: str = ""
+    aws_secret_access_key: str = ""
+    aws_endpoint_url: str = ""
+
+    """Who a training process is; set by whoever starts it."""
+    coordinator_addr: str = ""
+    worker_id: str = ""
+    rank: Index | None = None
+    world_size: Count | None = None
+    gpu_count: Index | None = None
+
+    """What is logged: levels by room, such as `coordinator=debug,info`, and in which form."""
+    log_filter: str = "info"
+    log_format: Literal["text", "json"] = "text"
+
+    """Serve simulated data instead of a real cluster."""
+    demo_mode: bool = False
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        return [(name, shown(name, getattr(self, name))) for name in self.__struct_fields__]
+
+    def __repr__(self) -> str:
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+
+FIELDS = {field.name: field for field in msgspec.structs.fields(Settings)}
+
+# Read when the STRATA_ name is not set; of several, the first that is set wins.
+ALIASES: dict[str, tuple[str, ...]] = {
+    "storage_backend": ("STORAGE_BACKEND",),
+    "checkpoint_dir": ("CHECKPOINT_DIR",),
+    "checkpoint_bucket": ("CHECKPOINT_BUCKET",),
+    "aws_region": ("AWS_REGION",),
+    "aws_access_key_id": ("AWS_ACCESS_KEY_ID",),
+    "aws_secret_access_key": ("AWS_SECRET_ACCESS_KEY",),
+    "aws_endpoint_url": ("AWS_ENDPOINT_URL",),
+    "coordinator_addr": ("COORDINATOR_ADDR", "COORDINATOR_URL"),
+    "worker_id": ("WORKER_ID",),
+    "rank": ("RANK",),
+    "world_size": ("WORLD_SIZE",),
+    "gpu_count": ("GPU_COUNT",),
+    "log_filter": ("STRATA_LOG", "RUST_LOG"),
+    "log_format": ("LOG_FORMAT",),
+    "demo_mode": ("DEMO_MODE",),
+}
+
+VARIABLES = {name: (PREFIX + name.upper(), *ALIASES.get(name, ())) for name in FIELDS}
+
+
+def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None) -> Settings:
+    """Merge the sources and check them. A flag that is None was not given."""
+    values: dict[str, object] = {}
+    if file is not None:
+        values |= from_file(file)
+    values |= from_environ(environ)
+    values |= from_flags(flags)
+    settings = Settings(**values)  # type: ignore[arg-type]  # each value is converted by `checked`
+    if settings.heartbeat_timeout_s <= settings.heartbeat_interval_s:
+        raise SettingError(
+            f"heartbeat_timeout_s ({settings.heartbeat_timeout_s:g}) must be longer than "
+            f"heartbeat_interval_s ({settings.heartbeat_interval_s:g})",
+            hint="a worker needs time for at least one beat before it counts as lost",
+        )
+    return settings
+
+
+def load_process(flags: Mapping[str, object], file: Path | None = None) -> Settings:
+    """`load` with this process's environment, and `strata.toml` where no file is named."""
+    if file is None and DEFAULT_FILE.exists():
+        file = DEFAULT_FILE
+    return load(flags, os.environ, file)
+
+
+def from_file(file: Path) -> dict[str, object]:
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingError(f"cannot read {file}: {error.strerror}") from error
+    except ValueError as error:  # not TOML, or not UTF-8
+        raise SettingError(f"{file} is not valid TOML: {error}") from error
+    refuse_unknown(values, FIELDS, str(file))
+    return {name: checked(name, value, f"in {file}") for name, value in values.items()}
+
+
+def from_environ(environ: Mapping[str, str]) -> dict[str, object]:
+    ours = [variable for variable in environ if variable.startswith(PREFIX)]
+    known = [name for names in VARIABLES.values() for name in names if name.startswith(PREFIX)]
+    refuse_unknown(ours, known, "the environment")
+    values: dict[str, object] = {}
+    for name, variables in VARIABLES.items():
+        variable = next((each for each in variables if environ.get(each)), None)
+        if variable is not None:
+            source = f"from the variable {variable}"
+            values[name] = checked(name, environ[variable], source, strict=False)
+    return values
+
+
+def from_flags(flags: Mapping[str, object]) -> dict[str, object]:
+    refuse_unknown(flags, FIELDS, "the flags")
+    return {
+        name: checked(name, value, f"from --{name.replace('_', '-')}")
+        for name, value in flags.items()
+        if value is not None
+    }
+
+
+def refuse_unknown(names: Iterable[str], known: Iterable[str], source: str) -> None:
+    candidates = sorted(known)
+    for name in names:
+        if name not in candidates:
+            (closest,) = difflib.get_close_matches(name, candidates, n=1, cutoff=0.0)
+            raise SettingError(
+                f"there is no setting {name!r}, found in {source}", hint=f"did you mean {closest}?"
+            )
+
+
+def checked(name: str, value: object, source: str, *, strict: bool = True) -> object:
+    """The value as the field's type; text becomes a number or a bool only when not strict."""
+    try:
+        return msgspec.convert(value, FIELDS[name].type, strict=strict)
+    except msgspec.ValidationError as error:
+        raise SettingError(f"{name} is {shown(name, value)!r} {source}", hint=str(error)) from error
+
+
+def shown(name: str, value: object) -> object:
+    return "***" if name in SECRETS and value else value

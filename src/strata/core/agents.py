@@ -1,0 +1,185 @@
+"""Agents: one per host; they offer slots, start workers and tell how these ended."""
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from strata.core.decision import Decision
+from strata.core.events import Command, Event, Fact, applies, decides
+from strata.core.scheduling import handle_loss, place_waiting
+from strata.core.workers import DeclareLost, lose
+from strata.errors import AlreadyExists, Fenced, InvalidArgument
+
+if TYPE_CHECKING:
+    from strata.core.state import Cluster
+
+
+class Agent(Struct):
+    """A host that offers slots."""
+
+    id: str
+    incarnation: int
+    hostname: str
+    slots: int
+    nonce: str
+    registered_ns: int
+    up: bool = True
+    reason: str = ""
+
+
+class AgentRegistered(Fact, frozen=True):
+    """A host offers slots."""
+
+    agent: str
+    incarnation: int
+    hostname: str
+    slots: int
+    nonce: str = ""
+
+
+class AgentLost(Fact, frozen=True):
+    """A host is out of reach, and with it what ran there."""
+
+    agent: str
+    incarnation: int
+    reason: str
+
+
+class WorkerExited(Fact, frozen=True):
+    """An agent saw a worker's process end; `signal` is 0 unless one killed it."""
+
+    task: str
+    worker: str
+    agent: str
+    start: int
+    code: int
+    signal: int = 0
+
+
+class RegisterAgent(Command, frozen=True):
+    agent: str
+    hostname: str = ""
+    slots: int = 1
+    nonce: str = ""
+
+
+class DeclareAgentLost(Command, frozen=True):
+    agent: str
+    incarnation: int
+    reason: str
+
+
+class ReportExit(Command, frozen=True):
+    agent: str
+    incarnation: int
+    task: str
+    worker: str
+    start: int
+    code: int
+    signal: int = 0
+
+
+@applies(AgentRegistered)
+def _registered(state: "Cluster", fact: AgentRegistered, event: Event) -> None:
+    state.last_incarnation = fact.incarnation
+    state.agents[fact.agent] = Agent(
+        fact.agent, fact.incarnation, fact.hostname, fact.slots, fact.nonce, event.wall_ns
+    )
+
+
+@applies(AgentLost)
+def _lost(state: "Cluster", fact: AgentLost, event: Event) -> None:
+    agent = state.agents[fact.agent]
+    agent.up = False
+    agent.reason = fact.reason
+
+
+@applies(WorkerExited)
+def _exited(state: "Cluster", fact: WorkerExited, event: Event) -> None:
+    task = state.tasks[fact.task]
+    placement = task.placements.get(fact.worker)
+    if placement is not None and placement.start == fact.start:
+        task.vacant.append(fact.worker)
+
+
+@decides(RegisterAgent)
+def register(d: Decision, c: RegisterAgent) -> Agent:
+    """Takes a host in; what waits for slots may start."""
+    if c.slots < 1 or not c.agent:
+        raise InvalidArgument(
+            f"agent {c.agent!r} offers {c.slots} slots", hint="name it and offer at least one slot"
+        )
+    known = d.state.agents.get(c.agent)
+    if known is not None and known.up:
+        if c.nonce and known.nonce == c.nonce:
+            return known
+        raise AlreadyExists(
+            f"agent {c.agent!r} is registered and alive", hint="choose another name for this one"
+        )
+    registered = AgentRegistered(
+        c.agent, d.state.last_incarnation + 1, c.hostname, c.slots, c.nonce
+    )
+    place_waiting(d, d.record(registered, c.cause))
+    return d.state.agents[c.agent]
+
+
+@decides(DeclareAgentLost)
+def declare_lost(d: Decision, c: DeclareAgentLost) -> None:
+    """A host is gone: so are the workers that ran on it."""
+    agent = d.state.agents.get(c.agent)
+    if agent is None or not agent.up or agent.incarnation != c.incarnation:
+        return
+    lost = d.record(AgentLost(c.agent, c.incarnation, c.reason), c.cause)
+    for task in list(d.state.tasks.values()):
+        for worker_id, placement in list(task.placements.items()):
+            if placement.agent == c.agent and worker_id not in task.vacant and not task.ended:
+                _gone(d, task.id, worker_id, placement.start, f"its host {c.agent} is lost", lost)
+
+
+@decides(ReportExit)
+def report_exit(d: Decision, c: ReportExit) -> None:
+    """An agent says how a process ended; the news of an earlier start changes nothing."""
+    agent = d.state.agents.get(c.agent)
+    if agent is None or agent.incarnation != c.incarnation:
+        raise Fenced(
+            f"agent {c.agent!r} of incarnation {c.incarnation} is not the one that counts",
+            hint="register the agent again",
+        )
+    task = d.state.task(c.task)
+    placement = task.placements.get(c.worker)
+    if placement is None or placement.start != c.start or c.worker in task.vacant:
+        return
+    how = f"signal {c.signal}" if c.signal else f"exit code {c.code}"
+    worker = d.state.workers.get(c.worker)
+    exited = d.record(WorkerExited(c.task, c.worker, c.agent, c.start, c.code, c.signal), c.cause)
+    if worker is not None and worker.alive:
+        reason = f"its process ended with {how}"
+        lose(
+            d,
+            worker,
+            DeclareLost(
+                worker=worker.id,
+                incarnation=worker.incarnation,
+                signal="exit",
+                reason=reason,
+                cause=(exited,),
+            ),
+        )
+    elif worker is None or worker.state != "left":
+        handle_loss(d, task, c.worker, f"its process ended with {how} before it joined", exited)
+
+
+def _gone(d: Decision, task_id: str, worker_id: str, start: int, reason: str, cause: str) -> None:
+    worker = d.state.workers.get(worker_id)
+    if worker is not None and worker.alive:
+        lose(
+            d,
+            worker,
+            DeclareLost(
+                worker=worker_id,
+                incarnation=worker.incarnation,
+                signal="agent",
+                reason=reason,
+                cause=(cause,),
+            ),
+        )

@@ -1,0 +1,242 @@
+"""Barriers: named meeting points of the workers of a generation.
+
+The promise. Everyone who is expected arrives, then all are released at once; nobody is counted
+twice, nobody from outside is counted, and nobody waits for the dead. The expected set is the
+present generation: when that changes, arrivals of those who left are dropped and the barrier is
+looked at again. It fails, and says for whom it waited, when it does not fill up in time or when
+too few are left for the task to go on.
+
+A barrier's name may be used again and again; each use is a *round*. An arrival carries the
+worker's own request number: the same number again is the same arrival (a resend after a lost
+answer), a higher one asks for the next round. So nobody is released twice, and nobody who was
+released is made to wait again.
+"""
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from msgspec import Struct, field
+
+from strata.core.decision import Decision
+from strata.core.events import Command, Event, Fact, applies, decides
+from strata.core.fencing import living
+from strata.core.lifecycle import Lifecycle
+from strata.errors import NotAllowedNow
+
+if TYPE_CHECKING:
+    from strata.core.state import Cluster
+    from strata.core.tasks import Task
+
+BarrierState: TypeAlias = Literal["waiting", "released", "failed"]
+
+LIFECYCLE = Lifecycle(
+    "barrier",
+    "waiting",
+    (
+        ("waiting", "released", "BarrierReleased"),
+        ("waiting", "failed", "BarrierFailed"),
+    ),
+)
+
+MAX_BARRIERS = 256
+"""Barriers a task remembers; the oldest that has ended makes room."""
+
+
+class Barrier(Struct):
+    """The newest round of a barrier. `arrived` maps each worker to its request, in order."""
+
+    name: str
+    round: int
+    state: BarrierState
+    step: int
+    opened_ns: int
+    generation: int
+    arrived: dict[str, int] = field(default_factory=dict)
+    ended_ns: int = 0
+    missing: list[str] = field(default_factory=list)
+
+
+class BarrierOpened(Fact, frozen=True):
+    """The first worker arrived; `expected` workers must."""
+
+    task: str
+    barrier: str
+    round: int
+    step: int
+    generation: int
+    expected: int
+
+
+class BarrierArrived(Fact, frozen=True):
+    """A worker reached the barrier."""
+
+    task: str
+    barrier: str
+    round: int
+    worker: str
+    incarnation: int
+    request: int
+
+
+class BarrierReleased(Fact, frozen=True):
+    """Everyone expected is there."""
+
+    task: str
+    barrier: str
+    round: int
+    generation: int
+    participants: int
+    reason: str
+
+
+class BarrierFailed(Fact, frozen=True):
+    """The barrier will not be reached; these were missing."""
+
+    task: str
+    barrier: str
+    round: int
+    missing: list[str]
+    reason: str
+
+
+class ArriveAtBarrier(Command, frozen=True):
+    worker: str
+    incarnation: int
+    barrier: str
+    request: int
+    step: int = 0
+
+
+class FailBarrier(Command, frozen=True):
+    task: str
+    barrier: str
+    round: int
+    reason: str
+
+
+@applies(BarrierOpened)
+def _opened(state: "Cluster", fact: BarrierOpened, event: Event) -> None:
+    barriers = state.tasks[fact.task].barriers
+    barriers.pop(fact.barrier, None)
+    if len(barriers) >= MAX_BARRIERS:
+        ended = next((name for name, b in barriers.items() if b.state != "waiting"), None)
+        if ended is not None:
+            del barriers[ended]
+    barriers[fact.barrier] = Barrier(
+        fact.barrier, fact.round, "waiting", fact.step, event.wall_ns, fact.generation
+    )
+    state.tasks[fact.task].last_round = fact.round
+
+
+@applies(BarrierArrived)
+def _arrived(state: "Cluster", fact: BarrierArrived, event: Event) -> None:
+    state.tasks[fact.task].barriers[fact.barrier].arrived[fact.worker] = fact.request
+
+
+@applies(BarrierReleased)
+def _released(state: "Cluster", fact: BarrierReleased, event: Event) -> None:
+    barrier = state.tasks[fact.task].barriers[fact.barrier]
+    barrier.state = "released"
+    barrier.ended_ns = event.wall_ns
+    barrier.generation = fact.generation
+
+
+@applies(BarrierFailed)
+def _failed(state: "Cluster", fact: BarrierFailed, event: Event) -> None:
+    barrier = state.tasks[fact.task].barriers[fact.barrier]
+    barrier.state = "failed"
+    barrier.ended_ns = event.wall_ns
+    barrier.missing = fact.missing
+
+
+@decides(ArriveAtBarrier)
+def arrive(d: Decision, c: ArriveAtBarrier) -> Barrier:
+    """Counts a worker in; the answer is the round it belongs to, perhaps released already."""
+    worker = living(d, c.worker, c.incarnation)
+    task = d.state.tasks[worker.task]
+    if worker.rank < 0:
+        raise NotAllowedNow(
+            f"worker {c.worker!r} is not in generation {task.generation} of task {task.id!r}",
+            hint="wait until the task's generation includes it, then arrive again",
+        )
+    barrier = task.barriers.get(c.barrier)
+    if barrier is not None and barrier.arrived.get(c.worker, -1) >= c.request:
+        return barrier
+    cause = c.cause
+    if barrier is None or barrier.state != "waiting":
+        cause = (_open(d, task, c),)
+        barrier = task.barriers[c.barrier]
+    arrived = BarrierArrived(task.id, c.barrier, barrier.round, c.worker, c.incarnation, c.request)
+    release_if_complete(d, task, barrier, "everyone arrived", d.record(arrived, cause))
+    return barrier
+
+
+def _open(d: Decision, task: "Task", c: ArriveAtBarrier) -> str:
+    if len(task.barriers) >= MAX_BARRIERS and all(
+        b.state == "waiting" for b in task.barriers.values()
+    ):
+        raise NotAllowedNow(
+            f"task {task.id!r} already waits at {MAX_BARRIERS} barriers",
+            hint="meet at fewer barriers at a time",
+        )
+    return d.record(
+        BarrierOpened(
+            task.id, c.barrier, task.last_round + 1, c.step, task.generation, len(task.members)
+        ),
+        c.cause,
+    )
+
+
+def release_if_complete(
+    d: Decision, task: "Task", barrier: Barrier, reason: str, cause: str
+) -> None:
+    """Releases a waiting barrier once every member of the generation has arrived."""
+    if barrier.state != "waiting" or not task.members or len(barrier.arrived) < len(task.members):
+        return
+    d.record(
+        BarrierReleased(
+            task.id,
+            barrier.name,
+            barrier.round,
+            task.generation,
+            len(barrier.arrived),
+            reason,
+        ),
+        cause,
+    )
+
+
+def look_again(d: Decision, task: "Task", reason: str, cause: str) -> None:
+    """After a change of generation: a waiting barrier may now be complete."""
+    for barrier in list(task.barriers.values()):
+        release_if_complete(d, task, barrier, reason, cause)
+
+
+def give_up(d: Decision, task: "Task", reason: str, cause: str) -> None:
+    """When too few are left to go on: whoever waits is told at once, and for whom."""
+    for barrier in list(task.barriers.values()):
+        if barrier.state == "waiting":
+            d.record(BarrierFailed(task.id, barrier.name, barrier.round, [], reason), cause)
+
+
+def forget_arrivals(task: "Task", gone: list[str]) -> None:
+    """Part of applying a new generation: those who left are not waiting any more."""
+    for barrier in task.barriers.values():
+        if barrier.state == "waiting":
+            for worker in gone:
+                barrier.arrived.pop(worker, None)
+
+
+@decides(FailBarrier)
+def fail(d: Decision, c: FailBarrier) -> None:
+    """Gives a waiting barrier up and names the missing; one that has ended stays as it is."""
+    task = d.state.task(c.task)
+    barrier = task.barriers.get(c.barrier)
+    if barrier is None or barrier.round != c.round or barrier.state != "waiting":
+        return
+    missing = missing_workers(task, barrier)
+    d.record(BarrierFailed(c.task, c.barrier, c.round, missing, c.reason), c.cause)
+
+
+def missing_workers(task: "Task", barrier: Barrier) -> list[str]:
+    """Who is expected and has not arrived, by rank."""
+    return [worker for worker in task.members if worker not in barrier.arrived]

@@ -1,0 +1,98 @@
+"""Composes the concepts: one way in for commands, one way in for facts.
+
+`decide` turns a command into facts, or a typed refusal, and an answer. `apply` folds a fact into
+the state. Everything else in this package is reached through these two.
+"""
+
+from collections.abc import Iterable
+
+from msgspec import Struct, field
+
+from strata.core import (  # noqa: F401 - importing fills the tables of rules
+    agents,
+    barriers,
+    checkpoints,
+    datasets,
+    fencing,
+    generations,
+    recovery,
+    retention,
+    saving,
+    scheduling,
+    tasks,
+    workers,
+)
+from strata.core.decision import Decision, apply
+from strata.core.events import APPLY, DECIDE, Codec, Command, Event, Fact, Now, applies, decides
+from strata.core.lifecycle import Lifecycle
+from strata.core.state import Cluster, Rules
+from strata.errors import StrataError
+
+LIFECYCLES: tuple[Lifecycle, ...] = (
+    workers.LIFECYCLE,
+    tasks.LIFECYCLE,
+    barriers.LIFECYCLE,
+    checkpoints.LIFECYCLE,
+)
+
+
+class CoordinatorStarted(Fact, frozen=True):
+    """A coordinator took the log over; its incarnation is one higher than the last."""
+
+    incarnation: int
+    cluster: str
+    release: str
+    rules: Rules
+
+
+class StartCoordinator(Command, frozen=True):
+    cluster: str
+    release: str
+    rules: Rules = Rules()
+
+
+class Outcome(Struct, frozen=True):
+    """What came of a command: facts in any case, and an answer or a refusal."""
+
+    events: list[Event] = field(default_factory=list)
+    answer: object = None
+    refusal: StrataError | None = None
+
+
+@applies(CoordinatorStarted)
+def _started(state: Cluster, fact: CoordinatorStarted, event: Event) -> None:
+    state.coordinator_incarnation = fact.incarnation
+    state.cluster = fact.cluster
+    state.rules = fact.rules
+
+
+@decides(StartCoordinator)
+def start(d: Decision, c: StartCoordinator) -> int:
+    """Raises the coordinator's own incarnation; the cluster keeps the name it was given first."""
+    incarnation = d.state.coordinator_incarnation + 1
+    cluster = d.state.cluster or c.cluster
+    d.record(CoordinatorStarted(incarnation, cluster, c.release, c.rules), c.cause)
+    return incarnation
+
+
+def decide(state: Cluster, command: Command, now: Now) -> Outcome:
+    """Runs the rule for a command; the state has advanced by the facts that are returned."""
+    decision = Decision(state, now)
+    try:
+        answer = DECIDE[type(command)](decision, command)
+    except StrataError as refusal:
+        return Outcome(decision.events, refusal=refusal)
+    return Outcome(decision.events, answer)
+
+
+def fold(state: Cluster, events: Iterable[Event]) -> Cluster:
+    """Applies facts in order; the state is changed in place and returned."""
+    for event in events:
+        apply(state, event)
+    return state
+
+
+CODEC = Codec(APPLY)
+"""Encodes and decodes the coordinator's own facts."""
+
+__all__ = ["CODEC", "LIFECYCLES", "Outcome", "apply", "decide", "fold"]

@@ -1,0 +1,228 @@
+"""The envelope every fact travels in, and the tables that connect facts and commands to rules.
+
+A *fact* says in the past tense what happened; it is a frozen Struct and its class name is its
+kind. An *event* is a fact in its envelope: who recorded it, when, why. A *command* asks for
+something; deciding on it yields facts or a typed refusal.
+
+Identity. `seq` is dense per node and incarnation, so a gap is visible and a resend recognised.
+Node and incarnation are the same for all events of one stored batch and live there, not in each
+event. The coordinator's facts are numbered by their global position in the log, across its
+incarnations. An event is referred to as `node.incarnation.seq`; a coordinator's fact as
+`@position`.
+
+Tags. A fact's tags (`task`, `worker`, `step`, `epoch`, `batch`, `shard`, `checkpoint`, `barrier`,
+`blob`, `request`) are its fields of these names. They are written once, in the body.
+
+Evolution. Bodies are encoded as maps by field name: a field may be added with a default, and
+readers that know neither kind nor field still show both. A change that gives an old field a new
+meaning makes a new version: the class states `version=2`, its tag becomes `Kind/2`, and the old
+class stays in the catalogue with an `upgrade` to the new one.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeAlias, TypeVar, cast
+
+import msgspec
+from msgspec import Struct
+
+from strata.errors import Corrupt, UnknownKind
+
+if TYPE_CHECKING:
+    from strata.core.decision import Decision
+    from strata.core.state import Cluster
+
+COORDINATOR = "coordinator"
+
+TAGS = (
+    "task",
+    "worker",
+    "step",
+    "epoch",
+    "batch",
+    "shard",
+    "checkpoint",
+    "barrier",
+    "blob",
+    "request",
+)
+
+
+class Now(Struct, frozen=True, gc=False):
+    """The moment a decision is made: wall clock to show, monotonic clock to measure."""
+
+    wall_ns: int
+    mono_ns: int
+
+
+class Fact(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="kind", tag=True):
+    """Base of every kind of fact."""
+
+    version: ClassVar[int] = 1
+
+    def upgrade(self) -> "Fact":
+        """This fact in the newest version of its kind."""
+        return self
+
+
+class UnknownFact(Fact, frozen=True):
+    """A fact of a kind or version that this release does not know: kept and shown, not folded."""
+
+    tag: str
+    fields: dict[str, object]
+
+
+Body = TypeVar("Body", bound=Fact, covariant=True)
+
+
+class Envelope(Struct, Generic[Body], frozen=True, gc=False, array_like=True):
+    """A fact in its envelope. `op` pairs the start, progress and end of one operation."""
+
+    seq: int
+    wall_ns: int
+    mono_ns: int
+    body: Body
+    cause: tuple[str, ...] = ()
+    op: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The name of the fact's kind, without its version."""
+        return kind_of(self.body)
+
+    def tags(self) -> dict[str, object]:
+        """The body's fields that are tags and are set."""
+        found = ((tag, getattr(self.body, tag, None)) for tag in TAGS)
+        return {tag: value for tag, value in found if value not in (None, "")}
+
+
+Event: TypeAlias = Envelope[Fact]
+
+
+class Command(Struct, frozen=True, gc=False, kw_only=True):
+    """Base of every request to the core. `cause` names the events that led to it."""
+
+    cause: tuple[str, ...] = ()
+
+
+def kind_of(body: Fact) -> str:
+    """The name of a fact's kind, without its version."""
+    if isinstance(body, UnknownFact):
+        return body.tag.partition("/")[0]
+    return str(body.__struct_config__.tag).partition("/")[0]
+
+
+def position_id(position: int) -> str:
+    """How a coordinator's fact is referred to."""
+    return f"@{position}"
+
+
+def event_id(node: str, incarnation: int, seq: int) -> str:
+    """How a worker's event is referred to."""
+    return f"{node}.{incarnation}.{seq}"
+
+
+class Codec:
+    """Events to bytes and back, for one catalogue of kinds.
+
+    Decoding never fails on an unknown kind: such a fact comes back as `UnknownFact`, so that a
+    reader can show it and a folder can refuse it (see `require_known`).
+    """
+
+    def __init__(self, kinds: Iterable[type[Fact]]) -> None:
+        self.kinds = {str(kind.__struct_config__.tag): kind for kind in kinds}
+        known = reduce(or_, self.kinds.values())
+        self._body: msgspec.msgpack.Decoder[Fact] = msgspec.msgpack.Decoder(known)
+        self._events: msgspec.msgpack.Decoder[list[Event]] = msgspec.msgpack.Decoder(
+            list[Envelope[known]]  # type: ignore[valid-type]
+        )
+        self._loose = msgspec.msgpack.Decoder(list[_LooseEvent])
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def encode(self, events: list[Event]) -> bytes:
+        """The events of one batch as bytes."""
+        return self._encoder.encode(events)
+
+    def decode(self, payload: bytes | memoryview) -> list[Event]:
+        """The events of one batch; raises `Corrupt` when the bytes are not a batch."""
+        try:
+            return self._events.decode(payload)
+        except msgspec.ValidationError:
+            return self._decode_loosely(payload)
+        except msgspec.DecodeError as error:
+            raise Corrupt(f"a batch of events cannot be decoded: {error}") from error
+
+    def _decode_loosely(self, payload: bytes | memoryview) -> list[Event]:
+        try:
+            loose = self._loose.decode(payload)
+        except msgspec.DecodeError as error:
+            raise Corrupt(f"a batch of events cannot be decoded: {error}") from error
+        return [
+            Envelope(e.seq, e.wall_ns, e.mono_ns, self._decode_body(e.body), e.cause, e.op)
+            for e in loose
+        ]
+
+    def _decode_body(self, raw: msgspec.Raw) -> Fact:
+        fields: dict[str, object] = msgspec.msgpack.decode(raw)
+        tag = str(fields.pop("kind", ""))
+        if tag not in self.kinds:
+            return UnknownFact(tag, fields)
+        try:
+            return self._body.decode(raw)
+        except msgspec.ValidationError as error:
+            raise Corrupt(f"a fact of kind {tag} has a field of a wrong type: {error}") from error
+
+
+class _LooseEvent(Struct, array_like=True):
+    seq: int
+    wall_ns: int
+    mono_ns: int
+    body: msgspec.Raw
+    cause: tuple[str, ...] = ()
+    op: str = ""
+
+
+def require_known(body: Fact, position: int) -> None:
+    """Refuses to fold a fact that this release does not understand."""
+    if isinstance(body, UnknownFact):
+        raise UnknownKind(
+            f"the fact at position {position} has the unknown kind {body.tag!r}",
+            hint="the log was written by a newer Strata; start that version, the log is unchanged",
+        )
+
+
+AnyFact = TypeVar("AnyFact", bound=Fact)
+AnyCommand = TypeVar("AnyCommand", bound=Command)
+Answer = TypeVar("Answer")
+Apply: TypeAlias = "Callable[[Cluster, AnyFact, Event], None]"
+Decide: TypeAlias = "Callable[[Decision, AnyCommand], Answer]"
+
+APPLY: "dict[type[Fact], Apply[Fact]]" = {}
+DECIDE: "dict[type[Command], Decide[Command, object]]" = {}
+
+
+def applies(kind: type[AnyFact]) -> "Callable[[Apply[AnyFact]], Apply[AnyFact]]":
+    """Registers `function(state, fact, event)` as what the fact changes; it is total."""
+
+    def register(function: "Apply[AnyFact]") -> "Apply[AnyFact]":
+        assert kind not in APPLY, f"{kind.__name__} is applied twice"
+        APPLY[kind] = cast("Apply[Fact]", function)
+        return function
+
+    return register
+
+
+def decides(
+    kind: type[AnyCommand],
+) -> "Callable[[Decide[AnyCommand, Answer]], Decide[AnyCommand, Answer]]":
+    """Registers `function(decision, command)` as the rule for a command."""
+
+    def register(
+        function: "Decide[AnyCommand, Answer]",
+    ) -> "Decide[AnyCommand, Answer]":
+        assert kind not in DECIDE, f"{kind.__name__} is decided twice"
+        DECIDE[kind] = cast("Decide[Command, object]", function)
+        return function
+
+    return register

@@ -1,0 +1,133 @@
+"""Generations: who belongs to a task now, and with which rank.
+
+A generation is one version of a task's membership; its number only grows. Ranks are dense,
+0 … world_size-1, and as stable as that allows: a newcomer takes the seat of one who left, and
+only if there is none does the last in line move up.
+
+The first generation forms when as many workers as required have registered. From then on every
+loss and every leave makes a new one at once, so that nobody waits for the dead. If fewer are left
+than the task requires it is `forming` again: the rest wait, and train on when others have joined.
+What depends on membership follows in the same turn: lanes and shards, barriers, checkpoints.
+Lanes of a lost worker stay in its name while the task is forming, for its replacement to take.
+"""
+
+from typing import TYPE_CHECKING
+
+from strata.core.barriers import forget_arrivals, give_up, look_again
+from strata.core.checkpoints import fail_unfinished
+from strata.core.datasets import reassign, take_back_leases
+from strata.core.decision import Decision
+from strata.core.events import Event, Fact, applies
+from strata.core.recovery import commit_steps
+from strata.core.tasks import Phase, change_state
+
+if TYPE_CHECKING:
+    from strata.core.state import Cluster
+    from strata.core.tasks import Task
+
+
+class GenerationChanged(Fact, frozen=True):
+    """The membership of a task changed. `seats` lists the ranks that have a new holder."""
+
+    task: str
+    generation: int
+    world_size: int
+    seats: list[tuple[int, str]]
+    joined: list[str]
+    left: list[str]
+    phase: Phase
+    reason: str
+
+
+@applies(GenerationChanged)
+def _changed(state: "Cluster", fact: GenerationChanged, event: Event) -> None:
+    task = state.tasks[fact.task]
+    for worker in fact.left:
+        state.workers[worker].rank = -1
+    members = task.members
+    members.extend([""] * (fact.world_size - len(members)))
+    for rank, worker in fact.seats:
+        members[rank] = worker
+        state.workers[worker].rank = rank
+    del members[fact.world_size :]
+    if fact.joined:
+        joined = set(fact.joined)
+        task.waiting = [worker for worker in task.waiting if worker not in joined]
+    task.generation = fact.generation
+    task.phase = fact.phase
+    task.entered = {}
+    forget_arrivals(task, fact.left)
+
+
+def join(d: Decision, task: "Task", reason: str, cause: str) -> None:
+    """Takes waiting workers in, if there are enough to begin or there is room."""
+    if task.phase == "forming" and len(task.members) + len(task.waiting) < task.required:
+        return
+    if task.waiting and len(task.members) < _most(d, task):
+        _regroup(d, task, [], reason, cause)
+
+
+def leave(d: Decision, task: "Task", worker: str, reason: str, cause: str) -> None:
+    """Takes a worker out that is lost or has left; it holds nothing afterwards."""
+    take_back_leases(d, task, worker, cause)
+    if d.state.workers[worker].rank >= 0:
+        _regroup(d, task, [worker], reason, cause)
+
+
+def finish(d: Decision, task: "Task", steps: int, reason: str, cause: str) -> None:
+    """Completes a task when everyone still in it has finished."""
+    if task.phase == "running":
+        commit_steps(d, task, steps, "a worker finished after them", cause)
+    if set(task.members) <= set(task.finished):
+        if task.state in ("starting", "running", "recovering"):
+            change_state(d, task, "completed", reason, cause)
+        elif task.state == "stopping":
+            change_state(d, task, "stopped", reason, cause)
+
+
+def _most(d: Decision, task: "Task") -> int:
+    return d.state.rules.max_workers if task.spec.external else task.spec.worker_count
+
+
+def _regroup(d: Decision, task: "Task", left: list[str], reason: str, cause: str) -> None:
+    stay = len(task.members) - len(left)
+    room = _most(d, task) - stay
+    enough = stay + min(len(task.waiting), room) >= task.required
+    joined = task.waiting[:room] if enough else []
+    seats, world_size = _seats(d, task, left, joined)
+    phase: Phase = "syncing" if enough and world_size else "forming"
+    changed = d.record(
+        GenerationChanged(
+            task.id, task.generation + 1, world_size, seats, joined, left, phase, reason
+        ),
+        cause,
+    )
+    _follow(d, task, reason, changed)
+
+
+def _seats(
+    d: Decision, task: "Task", left: list[str], joined: list[str]
+) -> tuple[list[tuple[int, str]], int]:
+    """The seats that get a new holder, and how many there are then."""
+    empty = sorted(d.state.workers[worker].rank for worker in left)
+    world_size = len(task.members) - len(left) + len(joined)
+    ranks = empty + list(range(len(task.members), len(task.members) + len(joined)))
+    seats = list(zip(ranks, joined, strict=False))
+    # Seats that stay empty are taken by those who would fall off the end.
+    holes = [rank for rank in empty[len(joined) :] if rank < world_size]
+    gone = set(left)
+    tail = [w for w in task.members[world_size:] if w not in gone] if holes else []
+    return seats + list(zip(holes, tail, strict=True)), world_size
+
+
+def _follow(d: Decision, task: "Task", reason: str, cause: str) -> None:
+    fail_unfinished(d, task, f"its generation ended: {reason}", cause)
+    if task.phase == "forming":
+        give_up(d, task, reason, cause)
+    else:
+        reassign(d, task, reason, cause)
+        look_again(d, task, reason, cause)
+    if not task.spec.syncs and task.state == "starting" and task.phase == "syncing":
+        change_state(d, task, "running", "its workers are here", cause)
+    elif task.spec.syncs and task.state == "running":
+        change_state(d, task, "recovering", reason, cause)

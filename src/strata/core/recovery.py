@@ -1,0 +1,256 @@
+"""Which steps count, and from where a new generation goes on.
+
+Steps are numbered from 0; `committed` is how many count. A step commits when every member has
+applied it: what each reports rides on messages that are sent anyway, and the commits are
+recorded as runs of steps. Samples follow from steps by arithmetic, so a step that commits once
+trains its samples once.
+
+When a generation begins, each member says what its model is: of which attempt and generation,
+after how many steps. Then one of three things is chosen, and recorded with the candidates:
+
+- a *peer* whose model belongs to the newest lineage and lacks no committed step; steps that it
+  alone had applied commit now, since everyone goes on from its state;
+- the newest committed *checkpoint*; the steps after it are voided by a rollback, which opens a new
+  attempt. The order of samples is a function of the step, so the same order returns by itself;
+- a *fresh* start, when there is neither.
+
+A model from an older lineage (a zombie's, one that never caught up) is never chosen.
+"""
+
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import field
+
+from strata.core.checkpoints import committed_newest_first
+from strata.core.datasets import EpochAdvanced
+from strata.core.decision import Decision
+from strata.core.events import Command, Event, Fact, applies, decides
+from strata.core.fencing import living
+from strata.core.tasks import Entry, change_state
+from strata.errors import NotAllowedNow
+
+if TYPE_CHECKING:
+    from strata.core.state import Cluster
+    from strata.core.tasks import Task
+
+
+class GenerationEntered(Fact, frozen=True):
+    """A member is ready for the generation, and says what its model is."""
+
+    task: str
+    worker: str
+    incarnation: int
+    generation: int
+    model_attempt: int = 0
+    model_generation: int = 0
+    step: int = -1
+
+
+class RecoveryChosen(Fact, frozen=True):
+    """From where the generation goes on; `candidates` maps each possible source to its step."""
+
+    task: str
+    generation: int
+    source: Literal["peer", "checkpoint", "fresh"]
+    step: int
+    worker: str = ""
+    checkpoint: str = ""
+    candidates: dict[str, int] = field(default_factory=dict)
+    reason: str = ""
+
+
+class StepsCommitted(Fact, frozen=True):
+    """Steps `first` to `last`, inclusive, count."""
+
+    task: str
+    attempt: int
+    generation: int
+    first: int
+    last: int
+    reason: str
+
+
+class RolledBack(Fact, frozen=True):
+    """Steps from `to` up to `origin`, exclusive, no longer count; a new attempt begins."""
+
+    task: str
+    attempt: int
+    origin: int
+    to: int
+    reason: str
+
+
+class EnterGeneration(Command, frozen=True):
+    worker: str
+    incarnation: int
+    generation: int
+    model_attempt: int = 0
+    model_generation: int = 0
+    step: int = -1
+
+
+class CommitSteps(Command, frozen=True):
+    task: str
+    attempt: int
+    generation: int
+    steps: int
+
+
+@applies(GenerationEntered)
+def _entered(state: "Cluster", fact: GenerationEntered, event: Event) -> None:
+    state.tasks[fact.task].entered[fact.worker] = Entry(
+        fact.model_attempt, fact.model_generation, fact.step
+    )
+
+
+@applies(RecoveryChosen)
+def _chosen(state: "Cluster", fact: RecoveryChosen, event: Event) -> None:
+    task = state.tasks[fact.task]
+    task.phase = "running"
+    task.ran_generation = fact.generation
+    task.ran_members = len(task.members)
+    task.recovery_checkpoint = fact.checkpoint
+
+
+@applies(StepsCommitted)
+def _committed(state: "Cluster", fact: StepsCommitted, event: Event) -> None:
+    state.tasks[fact.task].committed = fact.last + 1
+
+
+@applies(RolledBack)
+def _rolled_back(state: "Cluster", fact: RolledBack, event: Event) -> None:
+    task = state.tasks[fact.task]
+    task.attempt = fact.attempt
+    task.committed = fact.to
+    for feed in task.feeds.values():
+        if feed.unit == "lane":
+            samples = state.datasets[feed.dataset].spec.total_samples
+            feed.epoch = fact.to * feed.global_batch // samples
+
+
+@decides(EnterGeneration)
+def enter(d: Decision, c: EnterGeneration) -> "Task":
+    """Takes a member into its generation; the last one lets the recovery be chosen."""
+    worker = living(d, c.worker, c.incarnation)
+    task = d.state.tasks[worker.task]
+    if worker.rank < 0 or c.generation != task.generation:
+        raise NotAllowedNow(
+            f"worker {c.worker!r} enters generation {c.generation} of task {task.id!r}, "
+            f"which is at {task.generation}",
+            hint="wait for the generation that includes this worker",
+        )
+    if c.worker in task.entered:
+        return task
+    entered = GenerationEntered(
+        task.id,
+        c.worker,
+        c.incarnation,
+        c.generation,
+        c.model_attempt,
+        c.model_generation,
+        c.step,
+    )
+    recover_if_ready(d, task, d.record(entered, c.cause))
+    return task
+
+
+def recover_if_ready(d: Decision, task: "Task", cause: str) -> None:
+    """Chooses the recovery once every member has entered and no checkpoint is half decided."""
+    if task.phase != "syncing" or len(task.entered) < len(task.members):
+        return
+    choice = _from_peer(task)
+    if choice is None:
+        if any(c.state == "sealing" for c in task.checkpoints.values()):
+            return
+        choice = _from_checkpoint(task)
+    chosen = d.record(choice, cause)
+    if choice.step > task.committed:
+        commit_steps(d, task, choice.step, f"worker {choice.worker} had applied them", chosen)
+    elif choice.step < task.committed:
+        chosen = d.record(
+            RolledBack(task.id, task.attempt + 1, task.committed, choice.step, choice.reason),
+            chosen,
+        )
+    if task.state in ("starting", "recovering"):
+        change_state(d, task, "running", f"generation {task.generation} trains", chosen)
+
+
+def _from_peer(task: "Task") -> RecoveryChosen | None:
+    """The most advanced model of the newest lineage, if no committed step is missing in it."""
+    candidates = {
+        worker: entry.step
+        for worker, entry in task.entered.items()
+        if entry.step >= task.committed
+        and (entry.attempt, entry.generation) == (task.attempt, task.ran_generation)
+    }
+    if not candidates or not _whole(task, candidates):
+        return None
+    worker = max(candidates, key=lambda w: candidates[w])
+    return RecoveryChosen(
+        task.id,
+        task.generation,
+        "peer",
+        candidates[worker],
+        worker=worker,
+        candidates=candidates,
+        reason=f"worker {worker} holds the most advanced model",
+    )
+
+
+def _whole(task: "Task", candidates: dict[str, int]) -> bool:
+    """Whether the candidates together hold the model: one replica, or every shard of one step."""
+    if task.spec.model_state == "replicated":
+        return True
+    complete = len(candidates) == len(task.members) == task.ran_members
+    return complete and len(set(candidates.values())) == 1
+
+
+def _from_checkpoint(task: "Task") -> RecoveryChosen:
+    real = committed_newest_first(task)
+    candidates = {checkpoint.id: checkpoint.step for checkpoint in real}
+    if not real:
+        reason = "nothing was saved and no worker holds a usable model"
+        return RecoveryChosen(task.id, task.generation, "fresh", 0, reason=reason)
+    newest = real[0]
+    return RecoveryChosen(
+        task.id,
+        task.generation,
+        "checkpoint",
+        newest.step,
+        checkpoint=newest.id,
+        candidates=candidates,
+        reason="the newest committed checkpoint; no worker holds a usable model",
+    )
+
+
+@decides(CommitSteps)
+def commit_reported(d: Decision, c: CommitSteps) -> int:
+    """Commits what every member has reported; words about an older generation are ignored."""
+    task = d.state.task(c.task)
+    if (c.attempt, c.generation, "running") == (task.attempt, task.generation, task.phase):
+        commit_steps(d, task, c.steps, "every member applied them", c.cause)
+    return task.committed
+
+
+def commit_steps(
+    d: Decision, task: "Task", steps: int, reason: str, cause: str | tuple[str, ...]
+) -> None:
+    """Commits up to `steps` steps, and notes where that ends an epoch."""
+    if steps <= task.committed:
+        return
+    committed = d.record(
+        StepsCommitted(task.id, task.attempt, task.generation, task.committed, steps - 1, reason),
+        cause,
+    )
+    for feed in task.feeds.values():
+        if feed.unit != "lane":
+            continue
+        samples = d.state.dataset(feed.dataset).spec.total_samples
+        epoch = task.committed * feed.global_batch // samples
+        if epoch > feed.epoch:
+            d.record(
+                EpochAdvanced(
+                    task.id, feed.dataset, epoch, task.committed, "its steps are committed"
+                ),
+                committed,
+            )

@@ -1,0 +1,193 @@
+"""How a checkpoint comes to be: begun, acknowledged by every rank, committed; or failed."""
+
+from typing import TYPE_CHECKING
+
+from msgspec import field
+
+from strata.core.checkpoints import (
+    LIFECYCLE,
+    Checkpoint,
+    CheckpointCommitted,
+    CheckpointPartAcked,
+    CheckpointRequested,
+    CheckpointSealed,
+    CheckpointStarted,
+    CheckpointType,
+    find,
+    record_failure,
+)
+from strata.core.decision import Decision
+from strata.core.events import Command, decides
+from strata.core.fencing import living
+from strata.core.recovery import commit_steps, recover_if_ready
+from strata.core.retention import retain
+from strata.errors import InvalidArgument, NotAllowedNow
+
+if TYPE_CHECKING:
+    from strata.core.tasks import Task
+
+
+class RequestCheckpoint(Command, frozen=True):
+    task: str
+    reason: str = "asked for"
+
+
+class BeginCheckpoint(Command, frozen=True):
+    worker: str
+    incarnation: int
+    generation: int
+    step: int
+    epoch: int = 0
+    path: str = ""
+    checkpoint: str = ""
+    type: CheckpointType = "full"
+    manifest: bool = True
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+class AckPart(Command, frozen=True):
+    worker: str
+    incarnation: int
+    checkpoint: str
+    path: str
+    size_bytes: int
+    checksum: str = ""
+
+
+class ConfirmCheckpoint(Command, frozen=True):
+    task: str
+    checkpoint: str
+    path: str
+
+
+class FailCheckpoint(Command, frozen=True):
+    task: str
+    checkpoint: str
+    reason: str
+
+
+@decides(RequestCheckpoint)
+def request(d: Decision, c: RequestCheckpoint) -> int:
+    """Asks the workers of a task to save; answers the number of the request."""
+    task = d.state.task(c.task)
+    if task.ended:
+        raise NotAllowedNow(f"task {c.task!r} is {task.state}", hint="nothing is left to save")
+    d.record(CheckpointRequested(c.task, task.checkpoint_requests + 1, c.reason), c.cause)
+    return task.checkpoint_requests
+
+
+@decides(BeginCheckpoint)
+def begin(d: Decision, c: BeginCheckpoint) -> Checkpoint:
+    """Opens a checkpoint, or joins the one that another rank opened at the same step."""
+    worker = living(d, c.worker, c.incarnation)
+    task = d.state.tasks[worker.task]
+    if worker.rank < 0 or c.generation != task.generation:
+        raise NotAllowedNow(
+            f"worker {c.worker!r} saves for generation {c.generation} of task {task.id!r}, "
+            f"which is at generation {task.generation}",
+            hint="enter the present generation, then save",
+        )
+    found = _open_at(task, c)
+    if found is not None:
+        return found
+    checkpoint = c.checkpoint or f"step-{c.step:08d}-{task.last_checkpoint + 1}"
+    if checkpoint in task.checkpoints:
+        raise InvalidArgument(
+            f"checkpoint {checkpoint!r} of task {task.id!r} exists already",
+            hint="choose another id, or none: one is then made",
+        )
+    started = CheckpointStarted(
+        task.id,
+        checkpoint,
+        c.step,
+        c.epoch,
+        task.attempt,
+        task.generation,
+        len(task.members),
+        c.worker,
+        c.path,
+        c.type,
+        c.manifest,
+        c.metadata,
+    )
+    d.record(started, c.cause)
+    return task.checkpoints[checkpoint]
+
+
+def _open_at(task: "Task", c: BeginCheckpoint) -> Checkpoint | None:
+    for checkpoint in reversed(task.checkpoints.values()):
+        if (
+            checkpoint.state == "in_progress"
+            and checkpoint.generation == c.generation
+            and checkpoint.step == c.step
+            and c.checkpoint in ("", checkpoint.id)
+        ):
+            return checkpoint
+    return None
+
+
+@decides(AckPart)
+def acknowledge(d: Decision, c: AckPart) -> Checkpoint:
+    """Takes in one rank's part; the last one seals or commits. Repeating changes nothing."""
+    worker = living(d, c.worker, c.incarnation)
+    task = d.state.tasks[worker.task]
+    checkpoint = find(task, c.checkpoint)
+    if worker.rank in checkpoint.parts:
+        return checkpoint
+    if checkpoint.state != "in_progress" or checkpoint.generation != task.generation:
+        raise NotAllowedNow(
+            f"checkpoint {c.checkpoint!r} is {checkpoint.state} and takes no more parts"
+            + (f": {checkpoint.reason}" if checkpoint.reason else ""),
+            hint="drop this part and save at a later step",
+        )
+    part = CheckpointPartAcked(
+        task.id, c.checkpoint, c.worker, worker.rank, c.path, c.size_bytes, c.checksum
+    )
+    cause = d.record(part, c.cause)
+    if len(checkpoint.parts) == checkpoint.expected:
+        if checkpoint.manifest:
+            d.record(CheckpointSealed(task.id, checkpoint.id, checkpoint.size_bytes), cause)
+        else:
+            commit(d, task, checkpoint, checkpoint.path or c.path, cause)
+    return checkpoint
+
+
+@decides(ConfirmCheckpoint)
+def confirm(d: Decision, c: ConfirmCheckpoint) -> Checkpoint:
+    """The manifest is written: the checkpoint is real."""
+    task = d.state.task(c.task)
+    checkpoint = find(task, c.checkpoint)
+    if checkpoint.state == "committed":
+        return checkpoint
+    if checkpoint.state != "sealing":
+        LIFECYCLE.require(c.checkpoint, checkpoint.state, "sealing")
+        raise NotAllowedNow(
+            f"checkpoint {c.checkpoint!r} lacks parts of {checkpoint.expected} ranks",
+            hint="wait for every rank to acknowledge",
+        )
+    commit(d, task, checkpoint, c.path, c.cause)
+    return checkpoint
+
+
+def commit(
+    d: Decision, task: "Task", checkpoint: Checkpoint, path: str, cause: str | tuple[str, ...]
+) -> None:
+    """Makes a complete checkpoint real, and lets retention look at the older ones."""
+    committed = d.record(
+        CheckpointCommitted(task.id, checkpoint.id, checkpoint.step, path, checkpoint.size_bytes),
+        cause,
+    )
+    if checkpoint.attempt == task.attempt:
+        commit_steps(d, task, checkpoint.step, "every rank saved at this step", committed)
+    retain(d, task, committed)
+    recover_if_ready(d, task, committed)
+
+
+@decides(FailCheckpoint)
+def fail(d: Decision, c: FailCheckpoint) -> None:
+    """Gives a checkpoint up; also a committed one that turned out to be damaged."""
+    task = d.state.task(c.task)
+    checkpoint = find(task, c.checkpoint)
+    if checkpoint.state != "failed":
+        LIFECYCLE.require(c.checkpoint, checkpoint.state, "failed")
+        recover_if_ready(d, task, record_failure(d, task, checkpoint, c.reason, c.cause))

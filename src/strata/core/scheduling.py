@@ -1,0 +1,199 @@
+"""Where workers run: tasks wait for slots, start as a gang, and lost workers are replaced.
+
+An agent offers slots on its host. Tasks are placed in the order of submission and all at once:
+a task that does not fit lets nobody pass, so that a large one is never starved. A worker that was
+lost is started again, where it was if that host still stands. A slot that fails again and again
+while the task gets no further is a restart loop: the task ends with exit code 93.
+"""
+
+from typing import TYPE_CHECKING
+
+from strata.core.decision import Decision
+from strata.core.events import Command, decides
+from strata.core.tasks import (
+    RESTART_LOOP_EXIT_CODE,
+    Placement,
+    Task,
+    TaskPlaced,
+    TaskSpec,
+    TaskSubmitted,
+    change_state,
+)
+from strata.errors import InvalidArgument, LimitExceeded, NotAllowedNow, NotFound
+
+if TYPE_CHECKING:
+    from strata.core.state import Cluster
+
+DEFAULT_GROUP = "default"
+
+
+class SubmitTask(Command, frozen=True):
+    spec: TaskSpec
+
+
+class StopTask(Command, frozen=True):
+    task: str
+    reason: str = "asked to stop"
+
+
+@decides(SubmitTask)
+def submit(d: Decision, c: SubmitTask) -> Task:
+    """Takes a task in; it starts at once if there are slots."""
+    _check(d, c.spec)
+    task_id = f"{_slug(c.spec.name)}-{d.state.last_task + 1}"
+    submitted = d.record(TaskSubmitted(task_id, c.spec), c.cause)
+    task = d.state.tasks[task_id]
+    if c.spec.external:
+        change_state(d, task, "starting", "its workers are started elsewhere", submitted)
+    else:
+        place_waiting(d, submitted)
+    return task
+
+
+def _check(d: Decision, spec: TaskSpec) -> None:
+    if not spec.name.strip():
+        raise InvalidArgument("name is empty", hint="give the task a name")
+    if not 1 <= spec.worker_count <= d.state.rules.max_workers:
+        raise InvalidArgument(
+            f"worker_count is {spec.worker_count}",
+            hint=f"it must be between 1 and {d.state.rules.max_workers}",
+        )
+    if not 1 <= spec.min_workers <= spec.worker_count:
+        raise InvalidArgument(
+            f"min_workers is {spec.min_workers}", hint="it must be between 1 and worker_count"
+        )
+    if spec.dataset_id:
+        d.state.dataset(spec.dataset_id)
+    unended = sum(not task.ended for task in d.state.tasks.values())
+    if unended >= d.state.rules.max_tasks:
+        raise LimitExceeded(f"{unended} tasks are queued or running", hint="let some end first")
+
+
+def _slug(name: str) -> str:
+    kept = "".join(ch if ch.isalnum() or ch in "._-" else "-" for ch in name.strip().lower())
+    return kept[:60] or "task"
+
+
+def group_for(
+    d: Decision, task_id: str, world_size: int, syncs: bool, cause: tuple[str, ...]
+) -> Task:
+    """The task that a registering worker belongs to; without a name, the cluster's own group."""
+    if task_id in d.state.tasks:
+        task = d.state.tasks[task_id]
+        if task.ended:
+            raise NotAllowedNow(
+                f"task {task_id!r} is {task.state}", hint="submit it again, then join that run"
+            )
+        return task
+    if task_id:
+        raise NotFound(f"there is no task {task_id!r}", hint="strata tasks lists them")
+    for task in d.state.tasks.values():
+        if task.spec.external and task.spec.name == DEFAULT_GROUP and not task.ended:
+            return task
+    spec = TaskSpec(name=DEFAULT_GROUP, external=True, syncs=syncs, worker_count=max(world_size, 1))
+    return submit(d, SubmitTask(spec=spec, cause=cause))
+
+
+@decides(StopTask)
+def stop(d: Decision, c: StopTask) -> Task:
+    """Stops a task gracefully: its workers may save first. Stopping twice changes nothing."""
+    task = d.state.task(c.task)
+    if task.state == "stopping" or task.ended:
+        return task
+    if task.state == "queued":
+        change_state(d, task, "stopped", c.reason, c.cause)
+        return task
+    cause = change_state(d, task, "stopping", c.reason, c.cause)
+    if not task.members and not task.waiting:
+        change_state(d, task, "stopped", "it had no workers", cause)
+        place_waiting(d, cause)
+    return task
+
+
+def handle_loss(d: Decision, task: Task, worker: str, reason: str, cause: str) -> None:
+    """What the task's policy makes of a lost worker."""
+    if task.state == "stopping":
+        if not task.members and not task.waiting:
+            change_state(d, task, "stopped", "every worker is gone", cause)
+    elif task.spec.policy == "stop":
+        change_state(
+            d,
+            task,
+            "failed",
+            f"worker {worker} was lost and the policy is stop: {reason}",
+            cause,
+            1,
+        )
+    else:
+        place_vacant(d, task, reason, cause)
+
+
+def place_vacant(d: Decision, task: Task, reason: str, cause: str) -> None:
+    """Starts lost workers again where there is a slot, unless that leads nowhere."""
+    if task.spec.policy != "replace" and task.ran_generation:
+        return
+    free = free_slots(d.state)
+    placed: dict[str, Placement] = {}
+    for worker in task.vacant:
+        before = task.placements[worker]
+        stuck = task.committed <= before.committed and before.start > 1
+        fruitless = before.fruitless + 1 if stuck else 1
+        if fruitless > task.spec.max_restarts:
+            change_state(
+                d,
+                task,
+                "failed",
+                f"restart loop: worker {worker} failed {fruitless} times without progress; "
+                f"last: {reason}",
+                cause,
+                RESTART_LOOP_EXIT_CODE,
+            )
+            return
+        agent = before.agent if free.get(before.agent, 0) > 0 else _roomiest(free)
+        if agent:
+            free[agent] -= 1
+            placed[worker] = Placement(agent, before.start + 1, fruitless, task.committed)
+    if placed:
+        d.record(TaskPlaced(task.id, placed, f"in place of the lost: {reason}"), cause)
+
+
+def place_waiting(d: Decision, cause: str) -> None:
+    """Starts queued tasks, oldest first, for as long as the next one fits."""
+    for task in [task for task in d.state.tasks.values() if task.vacant]:
+        place_vacant(d, task, "a slot became free", cause)
+    for task in [task for task in d.state.tasks.values() if task.state == "queued"]:
+        free = free_slots(d.state)
+        if sum(free.values()) < task.spec.worker_count:
+            return
+        placements: dict[str, Placement] = {}
+        for rank in range(task.spec.worker_count):
+            agent = _roomiest(free)
+            free[agent] -= 1
+            placements[f"{task.id}-w{rank}"] = Placement(agent)
+        placed = d.record(TaskPlaced(task.id, placements, "its slots are free"), cause)
+        change_state(d, task, "starting", "its workers are being started", placed)
+
+
+def free_slots(state: "Cluster") -> dict[str, int]:
+    """Free slots by agent that stands."""
+    free = {agent.id: agent.slots for agent in state.agents.values() if agent.up}
+    for task in state.tasks.values():
+        vacant = set(task.vacant)
+        for worker, placement in task.placements.items():
+            if placement.agent in free and worker not in vacant:
+                free[placement.agent] -= 1
+    return free
+
+
+def why_waiting(state: "Cluster", task: Task) -> str:
+    """In words, what a queued task waits for."""
+    free = sum(free_slots(state).values())
+    ahead = next(t for t in state.tasks.values() if t.state == "queued")
+    if ahead.id != task.id:
+        return f"it waits behind {ahead.id}"
+    return f"it needs {task.spec.worker_count} slots and {free} are free"
+
+
+def _roomiest(free: dict[str, int]) -> str:
+    best = max(free, key=lambda agent: free[agent], default="")
+    return best if best and free[best] > 0 else ""

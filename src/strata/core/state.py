@@ -1,0 +1,76 @@
+"""The state of the cluster: what the fold over all facts yields.
+
+It is one tree of mutable Structs, so that a snapshot is one encode and a restart one decode.
+"""
+
+from hashlib import blake2b
+
+import msgspec
+from msgspec import Struct, field
+
+from strata.core.agents import Agent
+from strata.core.datasets import Dataset
+from strata.core.tasks import Task
+from strata.core.workers import Worker
+from strata.errors import NotFound
+
+
+class Rules(Struct, frozen=True):
+    """The settings that decisions depend on; they are part of the facts."""
+
+    max_workers: int = 10_000
+    max_tasks: int = 10_000
+    max_datasets: int = 10_000
+
+
+class Cluster(Struct):
+    """Everything that is known. `position` is how many facts have been folded in."""
+
+    position: int = 0
+    cluster: str = ""
+    coordinator_incarnation: int = 0
+    rules: Rules = Rules()
+    last_incarnation: int = 0
+    last_worker: int = 0
+    last_task: int = 0
+    workers: dict[str, Worker] = field(default_factory=dict)
+    tasks: dict[str, Task] = field(default_factory=dict)
+    datasets: dict[str, Dataset] = field(default_factory=dict)
+    agents: dict[str, Agent] = field(default_factory=dict)
+
+    def task(self, task: str) -> Task:
+        """The task of that id."""
+        found = self.tasks.get(task)
+        if found is None:
+            raise NotFound(f"there is no task {task!r}", hint="strata tasks lists them")
+        return found
+
+    def dataset(self, dataset: str) -> Dataset:
+        """The dataset of that id."""
+        found = self.datasets.get(dataset)
+        if found is None:
+            raise NotFound(
+                f"dataset {dataset!r} is not registered",
+                hint="register it first: strata dataset add, POST /api/datasets or the SDK",
+            )
+        return found
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Cluster] = msgspec.msgpack.Decoder(Cluster)
+
+
+def encode(state: Cluster) -> bytes:
+    """A snapshot of the state."""
+    return _encoder.encode(state)
+
+
+def decode(snapshot: bytes) -> Cluster:
+    """The state that a snapshot holds."""
+    return _decoder.decode(snapshot)
+
+
+def schema() -> str:
+    """Names the shape of the state; a snapshot of another shape is not loaded but replayed."""
+    shape = msgspec.json.encode(msgspec.json.schema(Cluster), order="deterministic")
+    return blake2b(shape, digest_size=8).hexdigest()

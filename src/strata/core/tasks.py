@@ -1,0 +1,212 @@
+"""Tasks: one training job each, from submission to its end.
+
+A task owns everything that belongs to its run: the generation of its workers, the steps that
+count, what it trains on, its barriers and checkpoints. Its life is a table. Its `policy` says
+what a lost worker means: `continue` with fewer, `replace` it, or `stop`.
+
+A task is either placed by Strata on agents, or *external*: its workers were started by somebody
+else and simply register. Workers that name no task share one external task per cluster.
+"""
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from msgspec import Struct, field
+
+from strata.core.barriers import Barrier
+from strata.core.checkpoints import Checkpoint
+from strata.core.datasets import Feed
+from strata.core.decision import Decision
+from strata.core.events import Event, Fact, applies
+from strata.core.lifecycle import Lifecycle
+
+if TYPE_CHECKING:
+    from strata.core.state import Cluster
+
+TaskState: TypeAlias = Literal[
+    "queued", "starting", "running", "recovering", "stopping", "completed", "failed", "stopped"
+]
+Policy: TypeAlias = Literal["continue", "replace", "stop"]
+Phase: TypeAlias = Literal["forming", "syncing", "running"]
+
+LIFECYCLE = Lifecycle(
+    "task",
+    "queued",
+    (
+        ("queued", "starting", "slots are free"),
+        ("queued", "stopped", "stopped before it began"),
+        ("starting", "running", "the first generation trains"),
+        ("starting", "failed", "it cannot start"),
+        ("starting", "stopping", "asked to stop"),
+        ("running", "recovering", "a generation ended"),
+        ("recovering", "running", "the next generation trains"),
+        ("recovering", "failed", "no progress between losses"),
+        ("recovering", "stopping", "asked to stop"),
+        ("recovering", "completed", "the rest had finished"),
+        ("running", "stopping", "asked to stop"),
+        ("running", "completed", "every worker finished"),
+        ("running", "failed", "a loss that the policy does not forgive"),
+        ("stopping", "stopped", "every worker left"),
+        ("stopping", "failed", "a worker failed while stopping"),
+        ("starting", "completed", "every worker left"),
+    ),
+)
+
+ENDED: frozenset[TaskState] = frozenset({"completed", "failed", "stopped"})
+RESTART_LOOP_EXIT_CODE = 93
+
+
+class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What was asked for.
+
+    A `replicated` model survives on any worker, a `sharded` one only on all of them. Workers of a
+    task that `syncs` enter each generation and agree from where to go on; the others only meet.
+    `config` is a JSON object, as text: it is the script's business, not the rules'.
+    """
+
+    name: str
+    type: str = "training"
+    dataset_id: str = ""
+    worker_count: int = 1
+    min_workers: int = 1
+    policy: Policy = "replace"
+    model_state: Literal["replicated", "sharded"] = "replicated"
+    keep_count: int = 5
+    max_restarts: int = 3
+    entry: str = ""
+    args: list[str] = field(default_factory=list)
+    config: str = "{}"
+    env: dict[str, str] = field(default_factory=dict)
+    external: bool = False
+    syncs: bool = True
+
+
+class Placement(Struct, frozen=True):
+    """Where a worker runs, and for the how-manieth time it was started.
+
+    `fruitless` counts the starts since the task last got further than `committed` steps.
+    """
+
+    agent: str
+    start: int = 1
+    fruitless: int = 0
+    committed: int = 0
+
+
+class Entry(Struct, frozen=True):
+    """What a worker brought into a generation: the lineage and step of its model, -1 for none."""
+
+    attempt: int
+    generation: int
+    step: int
+
+
+class Task(Struct):
+    """A task and everything its run is made of. `members` is in the order of ranks."""
+
+    id: str
+    spec: TaskSpec
+    submitted_ns: int
+    state: TaskState = "queued"
+    reason: str = ""
+    exit_code: int = 0
+    started_ns: int = 0
+    ended_ns: int = 0
+    placements: dict[str, Placement] = field(default_factory=dict)
+    vacant: list[str] = field(default_factory=list)
+
+    generation: int = 0
+    phase: Phase = "forming"
+    members: list[str] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    finished: list[str] = field(default_factory=list)
+    entered: dict[str, Entry] = field(default_factory=dict)
+    ran_generation: int = 0
+    ran_members: int = 0
+    recovery_checkpoint: str = ""
+
+    attempt: int = 1
+    committed: int = 0
+
+    feeds: dict[str, Feed] = field(default_factory=dict)
+    barriers: dict[str, Barrier] = field(default_factory=dict)
+    last_round: int = 0
+    checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
+    last_checkpoint: int = 0
+    checkpoint_requests: int = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether its life is over."""
+        return self.state in ENDED
+
+    @property
+    def required(self) -> int:
+        """How many workers a generation needs to train."""
+        if self.spec.policy == "continue" and self.ran_generation:
+            return self.spec.min_workers
+        return self.spec.worker_count
+
+
+class TaskSubmitted(Fact, frozen=True):
+    """Somebody asked for a run."""
+
+    task: str
+    spec: TaskSpec
+
+
+class TaskPlaced(Fact, frozen=True):
+    """These workers are to be started on these agents."""
+
+    task: str
+    placements: dict[str, Placement]
+    reason: str
+
+
+class TaskStateChanged(Fact, frozen=True):
+    """The task moved on in its life."""
+
+    task: str
+    before: TaskState
+    after: TaskState
+    reason: str
+    exit_code: int = 0
+
+
+@applies(TaskSubmitted)
+def _submitted(state: "Cluster", fact: TaskSubmitted, event: Event) -> None:
+    state.last_task += 1
+    state.tasks[fact.task] = Task(fact.task, fact.spec, event.wall_ns)
+
+
+@applies(TaskPlaced)
+def _placed(state: "Cluster", fact: TaskPlaced, event: Event) -> None:
+    task = state.tasks[fact.task]
+    task.placements.update(fact.placements)
+    task.vacant = [worker for worker in task.vacant if worker not in fact.placements]
+
+
+@applies(TaskStateChanged)
+def _changed(state: "Cluster", fact: TaskStateChanged, event: Event) -> None:
+    task = state.tasks[fact.task]
+    task.state = fact.after
+    task.reason = fact.reason
+    task.exit_code = fact.exit_code
+    if fact.after == "running" and not task.started_ns:
+        task.started_ns = event.wall_ns
+    if fact.after in ENDED:
+        task.ended_ns = event.wall_ns
+        task.placements = {}
+        task.vacant = []
+
+
+def change_state(
+    d: Decision,
+    task: Task,
+    after: TaskState,
+    reason: str,
+    cause: str | tuple[str, ...],
+    exit_code: int = 0,
+) -> str:
+    """Moves a task on, if the table allows it."""
+    LIFECYCLE.require(task.id, task.state, after)
+    return d.record(TaskStateChanged(task.id, task.state, after, reason, exit_code), cause)

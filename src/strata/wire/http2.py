@@ -1,0 +1,540 @@
+"""The server's half of HTTP/2 (RFC 9113), as far as gRPC needs it, without I/O.
+
+Theory. `Http2Connection.receive` takes the bytes a peer sent and returns what they mean as events;
+`send_*` and `reset` put frames into `outgoing`, which whoever owns the socket writes and clears.
+The connection never waits, reads no clock and knows nothing of gRPC.
+
+A fault of the peer is either the stream's (the stream is reset, told as `StreamReset`) or the
+connection's (a GOAWAY with the right code goes out and `fault` says why; nothing is read
+afterwards). `receive` never raises.
+
+What a peer can make us hold or do is bounded. Open streams, header blocks and frames: by `Limits`.
+Bytes that wait for the peer's windows: by the caller, who sees `waiting_bytes`. Frames that cost
+us work and the peer nothing (PING, SETTINGS, RST_STREAM, empty DATA, CONTINUATION, streams beyond
+the limit) draw on an allowance that time refills; it covers a client that cancels all its calls at
+once, and ends floods.
+
+Receiving windows are refilled as bytes arrive, because the layer above consumes messages at once
+and has its own limit on unfinished ones. Events as objects cost 0.7 µs of a unary call's 25 µs
+against callbacks; the fuzz test and the plain control flow are worth that.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from struct import Struct
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from strata.wire.hpack import Field, HeaderBlockError, HeaderDecoder, HeaderListTooLarge
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+FRAME_HEADER = Struct(">BHBBL")
+FRAME_HEADER_BYTES = 9
+MAX_FRAME_BYTES = 16_384
+MAX_SENT_FRAME_BYTES = 262_144
+DEFAULT_WINDOW_BYTES = 65_535
+MAX_WINDOW_BYTES = MAX_STREAM_ID = 2**31 - 1
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS = 0, 1, 2, 3, 4
+PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 5, 6, 7, 8, 9
+ACK = END_STREAM = 0x1
+END_HEADERS, PADDED, HAS_PRIORITY = 0x4, 0x8, 0x20
+
+SETTING = Struct(">HL")
+MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = 3, 4, 5, 6
+
+_ALIVE_MARK = b"alive?\0\0"
+_DRAIN_MARK = b"drain\0\0\0"
+
+
+class ErrorCode(IntEnum):
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    ENHANCE_YOUR_CALM = 11
+
+
+class ConnectionFault(Exception):
+    """The peer broke a rule in a way that ends the connection."""
+
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        super().__init__(f"{code.name}: {reason}")
+        self.code = code
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one connection may ask for."""
+
+    max_concurrent_streams: int = 1_000
+    max_header_list_bytes: int = 32_768
+    stream_window_bytes: int = 1_048_576
+    connection_window_bytes: int = 4_194_304
+    control_frame_burst: int = 2_000
+    control_frames_per_s: int = 1_000
+
+    def __post_init__(self) -> None:
+        if min(self.stream_window_bytes, self.connection_window_bytes) < DEFAULT_WINDOW_BYTES:
+            raise ValueError(f"a window holds at least {DEFAULT_WINDOW_BYTES} bytes")
+
+
+@dataclass(slots=True, eq=False)
+class Http2Stream:
+    """One stream's windows and what waits to be sent; the layer above keeps its own in `owner`."""
+
+    id: int
+    send_window: int
+    receive_window: int
+    half_closed: bool
+    closed: bool = False
+    offered: bool = False
+    waiting: bytearray = field(default_factory=bytearray)
+    trailers: bytes | None = None
+    owner: Any = None
+
+
+class RequestReceived(NamedTuple):
+    stream: Http2Stream
+    head: Any
+    ended: bool
+
+
+class DataReceived(NamedTuple):
+    stream: Http2Stream
+    data: bytes
+    ended: bool
+
+
+class StreamReset(NamedTuple):
+    stream: Http2Stream
+    code: int
+
+
+Event = RequestReceived | DataReceived | StreamReset
+Head = TypeVar("Head")
+
+
+class Http2Connection(Generic[Head]):
+    """One connection. `interpret` makes a request's head of its fields, or None if they are not
+    a request's; it must be pure, since equal header blocks share its result."""
+
+    def __init__(self, interpret: Callable[[list[Field]], Head | None], limits: Limits) -> None:
+        self.outgoing: list[bytes] = []
+        self.streams: dict[int, Http2Stream] = {}
+        self.fault: ConnectionFault | None = None
+        self.waiting_bytes = 0
+        self.greeted = False
+        self._limits = limits
+        self._decoder = HeaderDecoder(interpret, limits.max_header_list_bytes)
+        self._events: list[Event] = []
+        self._rest = b""
+        self._last_id = 0
+        self._refusing = False
+        self._continued: tuple[int, int, bytearray] | None = None
+        self._allowance = float(limits.control_frame_burst)
+        self._allowance_at = self._now = 0.0
+        self._writable = True
+        self._send_window = self._initial_send_window = DEFAULT_WINDOW_BYTES
+        self._send_frame_bytes = MAX_FRAME_BYTES
+        self._receive_window = limits.connection_window_bytes
+        self._offered: deque[Http2Stream] = deque()
+        self._greet()
+
+    def _greet(self) -> None:
+        limits = self._limits
+        settings = (
+            (MAX_CONCURRENT_STREAMS, limits.max_concurrent_streams),
+            (INITIAL_WINDOW_SIZE, limits.stream_window_bytes),
+            (MAX_HEADER_LIST_SIZE, limits.max_header_list_bytes),
+        )
+        self._frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*setting) for setting in settings))
+        if self._receive_window > DEFAULT_WINDOW_BYTES:
+            self._grant(0, self._receive_window - DEFAULT_WINDOW_BYTES)
+
+    # Sending
+
+    def send_headers(self, stream: Http2Stream, block: bytes) -> None:
+        if not stream.closed:
+            self._header_frames(stream.id, block, 0)
+
+    def send_data(self, stream: Http2Stream, data: bytes) -> None:
+        """Send now what the windows allow; the rest waits, in order."""
+        if stream.closed:
+            return
+        size = len(data)
+        if (
+            self._writable
+            and not stream.waiting
+            and size <= stream.send_window
+            and size <= self._send_window
+            and size <= self._send_frame_bytes
+        ):
+            stream.send_window -= size
+            self._send_window -= size
+            self.outgoing.append(FRAME_HEADER.pack(size >> 16, size & 0xFFFF, DATA, 0, stream.id))
+            self.outgoing.append(data)
+            return
+        stream.waiting += data
+        self.waiting_bytes += size
+        self._offer(stream)
+        self._pump()
+
+    def send_trailers(self, stream: Http2Stream, block: bytes) -> None:
+        """End the stream, after what waits on it."""
+        if stream.closed:
+            return
+        if stream.waiting:
+            stream.trailers = block
+            return
+        self._header_frames(stream.id, block, END_STREAM)
+        if not stream.half_closed:
+            self._frame(RST_STREAM, 0, stream.id, ErrorCode.NO_ERROR.to_bytes(4, "big"))
+        self._forget(stream)
+
+    def discard_waiting(self, stream: Http2Stream) -> None:
+        self.waiting_bytes -= len(stream.waiting)
+        stream.waiting = bytearray()
+
+    def reset(self, stream: Http2Stream, code: ErrorCode) -> None:
+        if not stream.closed:
+            self._frame(RST_STREAM, 0, stream.id, code.to_bytes(4, "big"))
+            self._forget(stream)
+
+    def set_writable(self, writable: bool) -> None:
+        """Hold data back while the socket is full; control frames still go out."""
+        self._writable = writable
+        self._pump()
+
+    def ping(self) -> None:
+        self._frame(PING, 0, 0, _ALIVE_MARK)
+
+    def drain(self) -> None:
+        """Announce the end; once the peer has seen it, new streams are ignored."""
+        self._goaway(MAX_STREAM_ID, ErrorCode.NO_ERROR, "draining")
+        self._frame(PING, 0, 0, _DRAIN_MARK)
+
+    def _forget(self, stream: Http2Stream) -> None:
+        stream.closed = True
+        del self.streams[stream.id]
+        if stream.waiting:
+            self.discard_waiting(stream)
+
+    def _offer(self, stream: Http2Stream) -> None:
+        if not stream.offered and stream.send_window > 0:
+            stream.offered = True
+            self._offered.append(stream)
+
+    def _pump(self) -> None:
+        """Send what waits, one frame per stream in turn, as far as the windows go."""
+        offered = self._offered
+        while offered and self._writable and self._send_window > 0:
+            stream = offered.popleft()
+            stream.offered = False
+            waiting = stream.waiting
+            window = min(stream.send_window, self._send_window, self._send_frame_bytes)
+            if not waiting or window <= 0:
+                continue
+            chunk = bytes(waiting[:window])
+            del waiting[:window]
+            self._frame(DATA, 0, stream.id, chunk)
+            stream.send_window -= len(chunk)
+            self._send_window -= len(chunk)
+            self.waiting_bytes -= len(chunk)
+            if waiting:
+                self._offer(stream)
+            elif stream.trailers is not None:
+                self.send_trailers(stream, stream.trailers)
+
+    def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        size = len(payload)
+        header = FRAME_HEADER.pack(size >> 16, size & 0xFFFF, kind, flags, stream_id)
+        self.outgoing.append(header + payload)
+
+    def _header_frames(self, stream_id: int, block: bytes, flags: int) -> None:
+        kind, limit = HEADERS, self._send_frame_bytes
+        while len(block) > limit:
+            self._frame(kind, flags, stream_id, block[:limit])
+            kind, flags, block = CONTINUATION, 0, block[limit:]
+        self._frame(kind, flags | END_HEADERS, stream_id, block)
+
+    def _grant(self, stream_id: int, increment: int) -> None:
+        self._frame(WINDOW_UPDATE, 0, stream_id, increment.to_bytes(4, "big"))
+
+    def _goaway(self, last_id: int, code: ErrorCode, reason: str) -> None:
+        payload = last_id.to_bytes(4, "big") + code.to_bytes(4, "big") + reason.encode()
+        self._frame(GOAWAY, 0, 0, payload)
+
+    # Receiving
+
+    def receive(self, data: bytes, now: float) -> list[Event]:
+        """Take in what the peer sent; `now` is a clock in seconds that never goes back."""
+        self._now = now
+        self._events = events = []
+        if self.fault is None:
+            try:
+                self._rest = self._read(self._rest + data if self._rest else data)
+            except ConnectionFault as fault:
+                self._goaway(self._last_id, fault.code, fault.reason)
+                self.fault = fault
+                self._rest = b""
+        return events
+
+    def _read(self, data: bytes) -> bytes:
+        """Handle every whole frame; return the bytes of the unfinished one."""
+        position, end = 0, len(data)
+        if not self.greeted:
+            if data[: len(PREFACE)] != PREFACE[:end]:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "not an HTTP/2 client")
+            if end < len(PREFACE) + FRAME_HEADER_BYTES:
+                return data
+            position = len(PREFACE)
+            if data[position + 3 : position + 5] != bytes((SETTINGS, 0)):
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS must come first")
+            self.greeted = True
+        unpack = FRAME_HEADER.unpack_from
+        while end - position >= FRAME_HEADER_BYTES:
+            high, low, kind, flags, stream_id = unpack(data, position)
+            start = position + FRAME_HEADER_BYTES
+            size = high << 16 | low
+            if size > MAX_FRAME_BYTES:
+                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {size} bytes")
+            if start + size > end:
+                break
+            position = start + size
+            if self._continued is not None and kind != CONTINUATION:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a header block was interrupted")
+            rule = _FRAME_RULES.get(kind)
+            if rule is None:
+                self._spend()
+                continue
+            stream_id &= MAX_STREAM_ID
+            if rule.size is not None and rule.size != size:
+                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"frame {kind}, {size} bytes")
+            if rule.on_stream is not None and rule.on_stream != (stream_id > 0):
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"frame {kind} on {stream_id}")
+            rule.handle(self, flags, stream_id, data[start:position])
+        return data[position:]
+
+    def _spend(self) -> None:
+        """Draw one frame from the allowance; when it seems empty, add what time has refilled."""
+        self._allowance -= 1
+        if self._allowance < 0:
+            limits = self._limits
+            refill = (self._now - self._allowance_at) * limits.control_frames_per_s
+            self._allowance = min(self._allowance + refill, limits.control_frame_burst)
+            self._allowance_at = self._now
+            if self._allowance < 0:
+                raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many control frames")
+
+    def _stream(self, stream_id: int) -> Http2Stream | None:
+        """The open stream, or None if it has been closed; one never opened is a fault."""
+        stream = self.streams.get(stream_id)
+        if stream is None and (stream_id > self._last_id or stream_id % 2 == 0):
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} is not open")
+        return stream
+
+    def _stream_fault(self, stream: Http2Stream, code: ErrorCode) -> None:
+        self._spend()
+        self.reset(stream, code)
+        self._events.append(StreamReset(stream, code))
+
+    def _on_data(self, flags: int, stream_id: int, payload: bytes) -> None:
+        size = len(payload)
+        self._receive_window -= size
+        whole = self._limits.connection_window_bytes
+        if self._receive_window < whole // 2:
+            if self._receive_window < 0:
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "connection window exceeded")
+            self._grant(0, whole - self._receive_window)
+            self._receive_window = whole
+        stream = self._stream(stream_id)
+        if stream is None:
+            return
+        if stream.half_closed:
+            self._stream_fault(stream, ErrorCode.STREAM_CLOSED)
+            return
+        ended = flags & END_STREAM != 0
+        self._take_from_window(stream, size, ended)
+        if flags & PADDED:
+            payload = _unpad(payload)
+        if not payload and not ended:
+            self._spend()
+            return
+        stream.half_closed = ended
+        self._events.append(DataReceived(stream, payload, ended))
+
+    def _take_from_window(self, stream: Http2Stream, size: int, ended: bool) -> None:
+        stream.receive_window -= size
+        whole = self._limits.stream_window_bytes
+        if stream.receive_window < whole // 2 and not ended:
+            if stream.receive_window < 0:
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "stream window exceeded")
+            self._grant(stream.id, whole - stream.receive_window)
+            stream.receive_window = whole
+
+    def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if flags & PADDED:
+            payload = _unpad(payload)
+        if flags & HAS_PRIORITY:
+            payload = payload[5:]
+        if flags & END_HEADERS:
+            self._on_header_block(flags, stream_id, payload)
+        else:
+            self._continued = (flags, stream_id, bytearray(payload))
+
+    def _on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
+        self._spend()
+        if self._continued is None or self._continued[1] != stream_id:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "CONTINUATION continues nothing")
+        first_flags, _, block = self._continued
+        block += payload
+        if len(block) > self._limits.max_header_list_bytes:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "header block too large")
+        if flags & END_HEADERS:
+            self._continued = None
+            self._on_header_block(first_flags, stream_id, bytes(block))
+
+    def _on_header_block(self, flags: int, stream_id: int, block: bytes) -> None:
+        try:
+            head = self._decoder.decode(block)
+        except HeaderListTooLarge as error:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, str(error)) from error
+        except HeaderBlockError as error:
+            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, str(error)) from error
+        ended = flags & END_STREAM != 0
+        if stream_id > self._last_id:
+            self._open(stream_id, head, ended)
+            return
+        self._spend()
+        stream = self._stream(stream_id)
+        if stream is None:
+            return
+        if stream.half_closed or not ended:
+            self._stream_fault(stream, ErrorCode.PROTOCOL_ERROR)
+            return
+        stream.half_closed = True
+        self._events.append(DataReceived(stream, b"", True))
+
+    def _open(self, stream_id: int, head: Head | None, ended: bool) -> None:
+        if stream_id % 2 == 0:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "clients open odd streams")
+        if self._refusing:
+            return
+        self._last_id = stream_id
+        limits, window = self._limits, self._initial_send_window
+        stream = Http2Stream(stream_id, window, limits.stream_window_bytes, ended)
+        self.streams[stream_id] = stream
+        if head is None:
+            self._refuse(stream, ErrorCode.PROTOCOL_ERROR)
+        elif len(self.streams) > limits.max_concurrent_streams:
+            self._refuse(stream, ErrorCode.REFUSED_STREAM)
+        else:
+            self._events.append(RequestReceived(stream, head, ended))
+
+    def _refuse(self, stream: Http2Stream, code: ErrorCode) -> None:
+        self._spend()
+        self.reset(stream, code)
+
+    def _on_reset(self, flags: int, stream_id: int, payload: bytes) -> None:
+        self._spend()
+        stream = self._stream(stream_id)
+        if stream is not None:
+            self._forget(stream)
+            self._events.append(StreamReset(stream, int.from_bytes(payload, "big")))
+
+    def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if flags & ACK and not payload:
+            return
+        self._spend()
+        if flags & ACK or len(payload) % SETTING.size:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
+        settings = dict(SETTING.iter_unpack(payload))
+        frame_bytes = settings.get(MAX_FRAME_SIZE, self._send_frame_bytes)
+        if not MAX_FRAME_BYTES <= frame_bytes < 2**24:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE out of range")
+        self._send_frame_bytes = min(frame_bytes, MAX_SENT_FRAME_BYTES)
+        if INITIAL_WINDOW_SIZE in settings:
+            self._shift_windows(settings[INITIAL_WINDOW_SIZE])
+        self._frame(SETTINGS, ACK, 0, b"")
+
+    def _shift_windows(self, initial_bytes: int) -> None:
+        """A new initial window moves those of all open streams, even below zero."""
+        if initial_bytes > MAX_WINDOW_BYTES:
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE too large")
+        change = initial_bytes - self._initial_send_window
+        self._initial_send_window = initial_bytes
+        for stream in self.streams.values():
+            stream.send_window += change
+            if stream.send_window > MAX_WINDOW_BYTES:
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window grew too large")
+            if stream.waiting:
+                self._offer(stream)
+        self._pump()
+
+    def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
+        self._spend()
+        if not flags & ACK:
+            self._frame(PING, ACK, 0, payload)
+        elif payload == _DRAIN_MARK and not self._refusing:
+            self._refusing = True
+            self._goaway(self._last_id, ErrorCode.NO_ERROR, "draining")
+
+    def _on_window_update(self, flags: int, stream_id: int, payload: bytes) -> None:
+        increment = int.from_bytes(payload, "big") & MAX_WINDOW_BYTES
+        if stream_id == 0:
+            self._send_window += increment
+            if increment == 0 or self._send_window > MAX_WINDOW_BYTES:
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "bad WINDOW_UPDATE")
+        else:
+            stream = self._stream(stream_id)
+            if stream is None:
+                return
+            stream.send_window += increment
+            if increment == 0 or stream.send_window > MAX_WINDOW_BYTES:
+                self._stream_fault(stream, ErrorCode.FLOW_CONTROL_ERROR)
+            elif stream.waiting:
+                self._offer(stream)
+        if self._offered:
+            self._pump()
+
+    def _on_ignored(self, flags: int, stream_id: int, payload: bytes) -> None:
+        self._spend()
+
+    def _on_forbidden(self, flags: int, stream_id: int, payload: bytes) -> None:
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "clients do not push")
+
+
+def _unpad(payload: bytes) -> bytes:
+    if not payload or payload[0] >= len(payload):
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding longer than its frame")
+    return payload[1 : len(payload) - payload[0]]
+
+
+class _FrameRule(NamedTuple):
+    """Who handles a frame, whether it belongs on a stream (None: either), its size if fixed."""
+
+    handle: Callable[[Http2Connection[Any], int, int, bytes], None]
+    on_stream: bool | None
+    size: int | None = None
+
+
+_FRAME_RULES = {
+    DATA: _FrameRule(Http2Connection._on_data, True),
+    HEADERS: _FrameRule(Http2Connection._on_headers, True),
+    PRIORITY: _FrameRule(Http2Connection._on_ignored, True, 5),
+    RST_STREAM: _FrameRule(Http2Connection._on_reset, True, 4),
+    SETTINGS: _FrameRule(Http2Connection._on_settings, False),
+    PUSH_PROMISE: _FrameRule(Http2Connection._on_forbidden, None),
+    PING: _FrameRule(Http2Connection._on_ping, False, 8),
+    GOAWAY: _FrameRule(Http2Connection._on_ignored, False),
+    WINDOW_UPDATE: _FrameRule(Http2Connection._on_window_update, None, 4),
+    CONTINUATION: _FrameRule(Http2Connection._on_continuation, True),
+}

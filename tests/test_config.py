@@ -1,0 +1,168 @@
+"""Guards the settings: which source wins, what is refused and how, and that secrets stay hidden."""
+
+import io
+
+import msgspec
+import pytest
+import rich
+from rich.console import Console
+
+from strata import config
+from strata.config import FIELDS, Settings, load
+from strata.errors import SettingError
+
+
+@pytest.fixture
+def toml(tmp_path):
+    def write(text):
+        file = tmp_path / "strata.toml"
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    return write
+
+
+def test_defaults():
+    settings = load({}, {}, None)
+    assert settings == Settings()
+    assert (settings.grpc_host, settings.grpc_port) == ("127.0.0.1", 50051)
+    assert (settings.http_host, settings.http_port) == ("127.0.0.1", 3000)
+    assert (settings.heartbeat_interval_s, settings.heartbeat_timeout_s) == (5.0, 30.0)
+    assert (settings.barrier_timeout_s, settings.keep_count) == (300.0, 5)
+    assert settings.max_workers == 10_000
+
+
+@pytest.mark.parametrize("field", FIELDS.values(), ids=FIELDS)
+def test_every_default_passes_its_own_check(field):
+    assert config.checked(field.name, field.default, "as default") == field.default
+
+
+def test_each_source_wins_over_the_one_before(toml):
+    file = toml("grpc_port = 1\nhttp_port = 1\nkeep_count = 1\n")
+    environ = {"STRATA_HTTP_PORT": "2", "STRATA_KEEP_COUNT": "2"}
+    settings = load({"keep_count": 3, "max_workers": None}, environ, file)
+    assert (settings.grpc_port, settings.http_port, settings.keep_count) == (1, 2, 3)
+    assert settings.max_workers == 10_000
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_field_can_be_set_by_environment(name):
+    texts = {"storage_backend": "s3", "log_format": "json", "demo_mode": "true"}
+    value = getattr(load({}, {f"STRATA_{name.upper()}": texts.get(name, "10")}, None), name)
+    assert value in {"s3", "json", True, "10", 10}
+    assert value != FIELDS[name].default
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "name", "value"),
+    [
+        ("COORDINATOR_ADDR", "a:1", "coordinator_addr", "a:1"),
+        ("COORDINATOR_URL", "http://a:1", "coordinator_addr", "http://a:1"),
+        ("WORKER_ID", "w1", "worker_id", "w1"),
+        ("RANK", "0", "rank", 0),
+        ("WORLD_SIZE", "8", "world_size", 8),
+        ("GPU_COUNT", "0", "gpu_count", 0),
+        ("STORAGE_BACKEND", "s3", "storage_backend", "s3"),
+        ("CHECKPOINT_DIR", "c", "checkpoint_dir", "c"),
+        ("CHECKPOINT_BUCKET", "b", "checkpoint_bucket", "b"),
+        ("AWS_REGION", "r", "aws_region", "r"),
+        ("AWS_ACCESS_KEY_ID", "k", "aws_access_key_id", "k"),
+        ("AWS_SECRET_ACCESS_KEY", "s", "aws_secret_access_key", "s"),
+        ("AWS_ENDPOINT_URL", "u", "aws_endpoint_url", "u"),
+        ("STRATA_LOG", "debug", "log_filter", "debug"),
+        ("RUST_LOG", "debug", "log_filter", "debug"),
+        ("LOG_FORMAT", "json", "log_format", "json"),
+        ("DEMO_MODE", "1", "demo_mode", True),
+        ("DEMO_MODE", "0", "demo_mode", False),
+    ],
+)
+def test_names_shared_with_other_tools(variable, text, name, value):
+    assert getattr(load({}, {variable: text}, None), name) == value
+
+
+def test_the_more_specific_variable_wins():
+    assert load({}, {"RUST_LOG": "warn", "STRATA_LOG": "debug"}, None).log_filter == "debug"
+    assert load({}, {"RANK": "1", "STRATA_RANK": "2"}, None).rank == 2
+    assert load({}, {"COORDINATOR_URL": "b", "COORDINATOR_ADDR": "a"}, None).coordinator_addr == "a"
+
+
+def test_an_empty_variable_counts_as_not_set():
+    assert load({}, {"RANK": "", "STRATA_GRPC_PORT": ""}, None) == Settings()
+
+
+def test_unknown_settings_name_the_closest(toml):
+    for flags, environ, file, closest in [
+        ({}, {}, toml("grcp_port = 1"), "grpc_port"),
+        ({}, {"STRATA_HEARTBEAT_TIMEOUT": "1"}, None, "STRATA_HEARTBEAT_TIMEOUT_S"),
+        ({"keepcount": 1}, {}, None, "keep_count"),
+    ]:
+        with pytest.raises(SettingError) as caught:
+            load(flags, environ, file)
+        assert caught.value.hint == f"did you mean {closest}?"
+
+
+def test_variables_of_others_are_left_alone():
+    assert load({}, {"PATH": "/bin", "STRATAGEM": "1"}, None) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("environ", "parts"),
+    [
+        ({"STRATA_GRPC_PORT": "abc"}, ["grpc_port", "'abc'", "STRATA_GRPC_PORT", "`int`"]),
+        ({"STRATA_GRPC_PORT": "70000"}, ["grpc_port", "'70000'", "<= 65535"]),
+        ({"STRATA_BARRIER_TIMEOUT_S": "nan"}, ["barrier_timeout_s", "'nan'", "> 0"]),
+        ({"STRATA_BARRIER_TIMEOUT_S": "inf"}, ["barrier_timeout_s", "'inf'", "<= 31536000"]),
+        ({"STRATA_BARRIER_TIMEOUT_S": "0"}, ["barrier_timeout_s", "'0'", "> 0"]),
+        ({"STORAGE_BACKEND": "ftp"}, ["storage_backend", "'ftp'", "STORAGE_BACKEND"]),
+        ({"DEMO_MODE": "maybe"}, ["demo_mode", "'maybe'", "`bool`"]),
+        ({"RANK": "-1"}, ["rank", "'-1'", ">= 0"]),
+    ],
+)
+def test_a_wrong_value_says_field_value_and_expectation(environ, parts):
+    with pytest.raises(SettingError) as caught:
+        load({}, environ, None)
+    assert [part for part in parts if part not in str(caught.value)] == []
+
+
+def test_the_file_must_use_the_right_type(toml):
+    with pytest.raises(SettingError, match=r"grpc_port is '1' in .*strata\.toml"):
+        load({}, {}, toml('grpc_port = "1"'))
+    assert load({}, {}, toml("barrier_timeout_s = 60")).barrier_timeout_s == 60.0
+
+
+def test_a_file_that_cannot_be_read(toml, tmp_path):
+    with pytest.raises(SettingError, match=r"not valid TOML: .*line 1"):
+        load({}, {}, toml("= 1"))
+    with pytest.raises(SettingError, match=r"cannot read .*missing"):
+        load({}, {}, tmp_path / "missing.toml")
+
+
+def test_a_timeout_must_leave_room_for_a_beat():
+    with pytest.raises(SettingError, match="heartbeat_timeout_s"):
+        load({"heartbeat_timeout_s": 5.0}, {}, None)
+
+
+def test_the_process_is_read_from_its_folder_and_environment(toml, tmp_path, monkeypatch):
+    toml("grpc_port = 1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STRATA_HTTP_PORT", "2")
+    settings = config.load_process({})
+    assert (settings.grpc_port, settings.http_port) == (1, 2)
+
+
+def test_secrets_are_hidden():
+    settings = Settings(token="hush", aws_secret_access_key="hush")
+    screen = io.StringIO()
+    rich.print(settings, file=screen)
+    Console(file=screen).print({"settings": settings})
+    assert "hush" not in f"{settings} {settings!r} {screen.getvalue()}"
+    assert "token='***'" in repr(settings)
+    with pytest.raises(SettingError) as caught:
+        load({"token": ["hush"]}, {}, None)
+    assert "hush" not in str(caught.value)
+
+
+def test_settings_do_not_change():
+    with pytest.raises(AttributeError, match="immutable"):
+        Settings().grpc_port = 1
+    assert msgspec.structs.replace(Settings(), grpc_port=1).grpc_port == 1

@@ -211,11 +211,12 @@ def look_again(d: Decision, task: "Task", reason: str, cause: str) -> None:
         release_if_complete(d, task, barrier, reason, cause)
 
 
-def give_up(d: Decision, task: "Task", reason: str, cause: str) -> None:
+def give_up(d: Decision, task: "Task", left: list[str], reason: str, cause: str) -> None:
     """When too few are left to go on: whoever waits is told at once, and for whom."""
     for barrier in list(task.barriers.values()):
         if barrier.state == "waiting":
-            d.record(BarrierFailed(task.id, barrier.name, barrier.round, [], reason), cause)
+            missing = left + missing_workers(task, barrier)
+            d.record(BarrierFailed(task.id, barrier.name, barrier.round, missing, reason), cause)
 
 
 def forget_arrivals(task: "Task", gone: list[str]) -> None:

@@ -56,6 +56,7 @@ def _changed(state: "Cluster", fact: GenerationChanged, event: Event) -> None:
     task.generation = fact.generation
     task.phase = fact.phase
     task.entered = {}
+    task.recovery = None
     forget_arrivals(task, fact.left)
 
 
@@ -102,7 +103,7 @@ def _regroup(d: Decision, task: "Task", left: list[str], reason: str, cause: str
         ),
         cause,
     )
-    _follow(d, task, reason, changed)
+    _follow(d, task, left, reason, changed)
 
 
 def _seats(
@@ -120,10 +121,10 @@ def _seats(
     return seats + list(zip(holes, tail, strict=True)), world_size
 
 
-def _follow(d: Decision, task: "Task", reason: str, cause: str) -> None:
+def _follow(d: Decision, task: "Task", left: list[str], reason: str, cause: str) -> None:
     fail_unfinished(d, task, f"its generation ended: {reason}", cause)
     if task.phase == "forming":
-        give_up(d, task, reason, cause)
+        give_up(d, task, left, reason, cause)
     else:
         reassign(d, task, reason, cause)
         look_again(d, task, reason, cause)

@@ -17,7 +17,7 @@ after how many steps. Then one of three things is chosen, and recorded with the 
 A model from an older lineage (a zombie's, one that never caught up) is never chosen.
 """
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from msgspec import field
 
@@ -26,7 +26,7 @@ from strata.core.datasets import EpochAdvanced
 from strata.core.decision import Decision
 from strata.core.events import Command, Event, Fact, applies, decides
 from strata.core.fencing import living
-from strata.core.tasks import Entry, change_state
+from strata.core.tasks import Entry, Recovery, RecoverySource, change_state
 from strata.errors import NotAllowedNow
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class RecoveryChosen(Fact, frozen=True):
 
     task: str
     generation: int
-    source: Literal["peer", "checkpoint", "fresh"]
+    source: RecoverySource
     step: int
     worker: str = ""
     checkpoint: str = ""
@@ -109,7 +109,7 @@ def _chosen(state: "Cluster", fact: RecoveryChosen, event: Event) -> None:
     task.phase = "running"
     task.ran_generation = fact.generation
     task.ran_members = len(task.members)
-    task.recovery_checkpoint = fact.checkpoint
+    task.recovery = Recovery(fact.source, fact.step, fact.worker, fact.checkpoint)
 
 
 @applies(StepsCommitted)

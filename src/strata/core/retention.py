@@ -73,7 +73,12 @@ def retain(d: Decision, task: "Task", cause: str) -> None:
 
 def in_use(task: "Task", checkpoint: Checkpoint) -> bool:
     """Whether somebody reads it: a holder, or a generation that has not moved on from it."""
-    restoring = task.recovery_checkpoint == checkpoint.id and task.committed <= checkpoint.step
+    source = task.recovery
+    restoring = (
+        source is not None
+        and source.checkpoint == checkpoint.id
+        and task.committed <= checkpoint.step
+    )
     return bool(checkpoint.pins) or restoring
 
 

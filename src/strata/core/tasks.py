@@ -26,6 +26,7 @@ TaskState: TypeAlias = Literal[
     "queued", "starting", "running", "recovering", "stopping", "completed", "failed", "stopped"
 ]
 Policy: TypeAlias = Literal["continue", "replace", "stop"]
+RecoverySource: TypeAlias = Literal["peer", "checkpoint", "fresh"]
 Phase: TypeAlias = Literal["forming", "syncing", "running"]
 
 LIFECYCLE = Lifecycle(
@@ -100,6 +101,15 @@ class Entry(Struct, frozen=True):
     step: int
 
 
+class Recovery(Struct, frozen=True):
+    """From where the present generation goes on: a worker's model, a checkpoint, or nothing."""
+
+    source: RecoverySource
+    step: int
+    worker: str = ""
+    checkpoint: str = ""
+
+
 class Task(Struct):
     """A task and everything its run is made of. `members` is in the order of ranks."""
 
@@ -122,7 +132,7 @@ class Task(Struct):
     entered: dict[str, Entry] = field(default_factory=dict)
     ran_generation: int = 0
     ran_members: int = 0
-    recovery_checkpoint: str = ""
+    recovery: Recovery | None = None
 
     attempt: int = 1
     committed: int = 0

@@ -1,0 +1,195 @@
+"""The engine: the one task that owns the state, and the doors to it.
+
+Everything (an RPC, a REST call, a timer, a lost connection) becomes a command in the inbox. The
+engine takes whatever is waiting as one turn: decide, store, answer, publish. While the disk works
+the inbox fills, so under load turns grow by themselves: group commit without a timer.
+
+Answers go out when the facts are on disk. Callers run before the next turn is decided, so what
+they read of the state is durable; `settled` gives the same promise to readers.
+
+The inbox is bounded: when it is full callers are told to try again, and others are unaffected.
+Subscribers hold no queue here; each has a position, and reads what lies between it and the durable
+end from a window of recent facts, or from the store when it has fallen behind.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from itertools import islice
+
+from strata.coordinator.kernel import Kernel, Turn
+from strata.core.events import Command, Event
+from strata.core.state import Cluster
+from strata.errors import Conflict, Overloaded, StrataError, Unavailable
+from strata.store.base import Batch
+
+log = logging.getLogger(__name__)
+
+MAX_TURN = 4096
+RECENT_FACTS = 16_384
+IDLE_LOOK_S = 1.0
+
+Answer = asyncio.Future[object]
+
+
+class Engine:
+    """Drives a kernel from an event loop."""
+
+    def __init__(self, kernel: Kernel, inbox_limit: int = 65_536) -> None:
+        self.kernel = kernel
+        self.inbox_limit = inbox_limit
+        self.recent: deque[Event] = deque(maxlen=RECENT_FACTS)
+        self.on_facts: list[Callable[[Sequence[Event]], None]] = []
+        self._inbox: deque[tuple[Command | None, Batch | None, Answer | None]] = deque()
+        self._wake = asyncio.Event()
+        self._published = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    @property
+    def position(self) -> int:
+        """Up to where the facts are durable."""
+        return self.kernel.durable
+
+    def start(self) -> None:
+        """Begins to take turns."""
+        self._task = asyncio.create_task(self._run(), name="strata-engine")
+
+    async def stop(self) -> None:
+        """Finishes what is in the inbox, then ends."""
+        self._stopping = True
+        self._wake.set()
+        if self._task is not None:
+            await self._task
+
+    async def submit(self, command: Command) -> object:
+        """The answer to a command, once its facts are on disk; raises its refusal."""
+        answer: Answer = asyncio.get_running_loop().create_future()
+        self._put(command, None, answer)
+        return await answer
+
+    def post(self, command: Command) -> None:
+        """Submits a command whose answer nobody waits for."""
+        self._put(command, None, None)
+
+    async def ingest(self, batch: Batch) -> None:
+        """Stores a worker's batch of events; returns when it is on disk."""
+        answer: Answer = asyncio.get_running_loop().create_future()
+        self._put(None, batch, answer)
+        await answer
+
+    @asynccontextmanager
+    async def settled(self) -> AsyncIterator[Cluster]:
+        """The state at a moment when all of it is on disk."""
+        async with self._turn:
+            yield self.kernel.state
+
+    async def subscribe(self, position: int) -> AsyncIterator[list[Event]]:
+        """The facts from a position on, as they become durable; never ends by itself."""
+        while True:
+            published = self._published
+            if position < self.position:
+                events = await self._between(position, self.position)
+                yield events
+                position += len(events)
+            elif self._stopping:
+                return
+            else:
+                await published.wait()
+
+    async def _between(self, start: int, stop: int) -> list[Event]:
+        if self.recent and start >= self.recent[0].seq:
+            first = start - self.recent[0].seq
+            return list(islice(self.recent, first, min(first + MAX_TURN, len(self.recent))))
+        stop = min(stop, start + MAX_TURN)
+        return await asyncio.to_thread(lambda: list(self.kernel.store.read(start, stop)))
+
+    def _put(self, command: Command | None, batch: Batch | None, answer: Answer | None) -> None:
+        if self._stopping:
+            raise Unavailable("the coordinator is stopping", hint="try again when it is back")
+        if len(self._inbox) >= self.inbox_limit:
+            raise Overloaded(
+                f"{self.inbox_limit} requests are waiting", hint="try again in a moment"
+            )
+        self._inbox.append((command, batch, answer))
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._wait()
+            for command in self.kernel.overdue():
+                self._inbox.append((command, None, None))
+            if self._inbox:
+                await self._take_turn()
+                # Let the callers read the state that is durable now, before it moves on.
+                await asyncio.sleep(0)
+            elif self._stopping:
+                self._published.set()
+                return
+
+    async def _wait(self) -> None:
+        """Until there is something in the inbox, or silence has to be looked at."""
+        if self._inbox or self._stopping:
+            return
+        self._wake.clear()
+        delay_s = IDLE_LOOK_S
+        next_ns = self.kernel.watch.next_ns()
+        if next_ns is not None:
+            delay_s = min(max((next_ns - self.kernel.clock().mono_ns) / 1e9, 0.0), IDLE_LOOK_S)
+        try:
+            async with asyncio.timeout(delay_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _take_turn(self) -> None:
+        taken = [self._inbox.popleft() for _ in range(min(len(self._inbox), MAX_TURN))]
+        commands = [(command, answer) for command, _, answer in taken if command is not None]
+        batches = [batch for _, batch, _ in taken if batch is not None]
+        waiting = [answer for _, batch, answer in taken if batch is not None]
+        async with self._turn:
+            turn = self.kernel.decide([command for command, _ in commands], batches)
+            try:
+                if turn.events or turn.batches:
+                    await asyncio.to_thread(self.kernel.commit, turn)
+            except StrataError as error:
+                self._refuse([answer for _, _, answer in taken], error)
+                return
+            self._answer(turn, [answer for _, answer in commands], waiting)
+        self._publish(turn)
+
+    def _refuse(self, answers: list[Answer | None], error: StrataError) -> None:
+        """The disk did not take the turn: nothing happened, and everyone is told so."""
+        log.error("facts could not be stored: %s", error)
+        refusal = Unavailable(f"nothing was recorded: {error.message}", hint=error.hint)
+        for answer in answers:
+            if answer is not None and not answer.done():
+                answer.set_exception(refusal)
+        if isinstance(error, Conflict):
+            raise error
+
+    def _answer(
+        self, turn: Turn, answers: list[Answer | None], stored: list[Answer | None]
+    ) -> None:
+        for outcome, answer in zip(turn.outcomes, answers, strict=True):
+            if answer is None or answer.done():
+                continue
+            if outcome.refusal is not None:
+                answer.set_exception(outcome.refusal)
+            else:
+                answer.set_result(outcome.answer)
+        for answer in stored:
+            if answer is not None and not answer.done():
+                answer.set_result(None)
+
+    def _publish(self, turn: Turn) -> None:
+        if not turn.events:
+            return
+        self.recent.extend(turn.events)
+        for observer in self.on_facts:
+            observer(turn.events)
+        published, self._published = self._published, asyncio.Event()
+        published.set()

@@ -1,0 +1,119 @@
+"""The single writer without its event loop: decide, append, and nothing else.
+
+A *turn* is a batch of commands. `decide` runs the rules over all of them, in memory; `commit` puts
+the facts of the whole turn on disk in one transaction. Only then may answers go out and facts be
+published: `durable` is the position up to which that holds. If the disk refuses, the state in
+memory has run ahead of the log; it is thrown away and folded again from what is stored.
+
+The engine drives a kernel with an event loop, the simulator with a virtual clock; both run this
+same code.
+
+Restart. The newest snapshot is loaded and the facts after it are folded in. A snapshot is taken
+after every `snapshot_every` facts, unless the log grew by less than the last snapshot's own size:
+so snapshots never outweigh the log, and reading any moment folds a bounded number of facts.
+"""
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct, field
+
+from strata.core import state as cluster_state
+from strata.core.cluster import Outcome, StartCoordinator, decide, fold
+from strata.core.events import Command, Event, Now
+from strata.core.liveness import Patience, Watch
+from strata.core.state import Cluster, Rules
+from strata.store.base import Batch, EventStore, Snapshot
+
+BYTES_PER_FACT = 16
+"""About what a fact takes in the log, compressed in its batch: used to pace snapshots."""
+
+
+class Turn(Struct):
+    """Commands decided together: their outcomes, in order, and the facts to be stored."""
+
+    outcomes: list[Outcome]
+    events: list[Event]
+    batches: Sequence[Batch] = field(default_factory=tuple)
+
+
+class Kernel:
+    """Owns the state of the cluster."""
+
+    def __init__(
+        self,
+        store: EventStore,
+        clock: Callable[[], Now],
+        patience: Patience | None = None,
+        snapshot_every: int = 20_000,
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.patience = patience or Patience()
+        self.snapshot_every = snapshot_every
+        self.schema = cluster_state.schema()
+        self.durable = 0
+        self.state = Cluster()
+        self.watch = Watch(self.patience)
+        self._snapshot_at = 0
+        self._snapshot_bytes = 0
+        self.load()
+
+    def load(self) -> None:
+        """Folds the state anew from what is stored; everyone gets the grace to come back."""
+        self.state = state_at(self.store, None, self.schema)
+        self.durable = self.state.position
+        self._snapshot_at = self.durable
+        self.watch = Watch(self.patience)
+        self.watch.adopt(self.state, self.clock().mono_ns)
+
+    def start(self, cluster: str, release: str, rules: Rules | None = None) -> Turn:
+        """Takes the log over: raises the coordinator's incarnation."""
+        command = StartCoordinator(cluster=cluster, release=release, rules=rules or Rules())
+        turn = self.decide([command])
+        self.commit(turn)
+        return turn
+
+    def decide(self, commands: Sequence[Command], batches: Sequence[Batch] = ()) -> Turn:
+        """Runs the rules; the state in memory advances."""
+        outcomes = [decide(self.state, command, self.clock()) for command in commands]
+        events = [event for outcome in outcomes for event in outcome.events]
+        for event in events:
+            self.watch.follow(event)
+        return Turn(outcomes, events, batches)
+
+    def overdue(self) -> list[Command]:
+        """What silence has to be answered with."""
+        return self.watch.overdue(self.state, self.clock().mono_ns)
+
+    def commit(self, turn: Turn) -> None:
+        """Makes a turn durable; afterwards its answers may go out. Blocks on the disk."""
+        if turn.events or turn.batches:
+            try:
+                self.store.append(
+                    turn.events,
+                    incarnation=self.state.coordinator_incarnation,
+                    expected=self.durable,
+                    batches=turn.batches,
+                )
+            except BaseException:
+                self.load()
+                raise
+        self.durable = self.state.position
+        if self.durable - self._snapshot_at >= self.snapshot_every:
+            self._snapshot()
+
+    def _snapshot(self) -> None:
+        if (self.durable - self._snapshot_at) * BYTES_PER_FACT < self._snapshot_bytes // 4:
+            return
+        encoded = cluster_state.encode(self.state)
+        self.store.save_snapshot(Snapshot(self.durable, self.clock().wall_ns, self.schema, encoded))
+        self._snapshot_at = self.durable
+        self._snapshot_bytes = len(encoded)
+
+
+def state_at(store: EventStore, position: int | None, schema: str | None = None) -> Cluster:
+    """The state after the first `position` facts, or after all of them."""
+    schema = schema or cluster_state.schema()
+    snapshot = store.load_snapshot(position, schema)
+    state = cluster_state.decode(snapshot.state) if snapshot else Cluster()
+    return fold(state, store.read(state.position, position))

@@ -1,0 +1,335 @@
+"""Telling alive from dead: what was heard when, and what follows from silence.
+
+This is soft state. It is never recorded, only the conclusions are; after a restart it begins
+anew, with a grace in which everyone may come back. Only the coordinator's monotonic clock is read:
+what a sender's clock says counts for nothing.
+
+Four signals, each with its own name in `WorkerLost`: the agent saw the process end (`exit`, told
+by a command of its own); the connection broke and did not come back (`connection`); beats
+stopped (`heartbeat`); beats arrive but steps do not (`hang`), measured against the worker's own
+step times. A worker that waits for others is never taken for the one that hangs. After a
+restart whoever stays away is `absent`.
+
+Progress rides on the beats too: when every member of a generation has applied a step, it is
+committed, at most once in `commit_interval_s`.
+"""
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+
+from strata.core.agents import AgentLost, AgentRegistered, DeclareAgentLost
+from strata.core.barriers import BarrierFailed, BarrierOpened, BarrierReleased, FailBarrier
+from strata.core.events import Command, Event
+from strata.core.recovery import CommitSteps
+from strata.core.workers import (
+    DeclareLost,
+    WorkerLost,
+    WorkerRegistered,
+    WorkerReturned,
+    WorkerStateChanged,
+)
+
+if TYPE_CHECKING:
+    from strata.core.state import Cluster
+
+SECOND_NS = 1_000_000_000
+
+
+class Patience(Struct, frozen=True):
+    """How long to wait for what."""
+
+    heartbeat_timeout_s: float = 30.0
+    connection_grace_s: float = 0.5
+    reattach_grace_s: float = 30.0
+    barrier_timeout_s: float = 300.0
+    hang_floor_s: float = 60.0
+    hang_factor: float = 10.0
+    commit_interval_s: float = 1.0
+
+
+class Beat(Struct, frozen=True):
+    """What a worker says of itself; `waiting` means that it waits for others."""
+
+    attempt: int = 0
+    generation: int = 0
+    step: int = -1
+    training: bool = False
+    waiting: bool = False
+
+
+class _Heard(Struct):
+    incarnation: int
+    beat_ns: int
+    patience_ns: int
+    look_ns: int
+    absent: bool = False
+    broken_ns: int = 0
+    attempt: int = 0
+    generation: int = 0
+    step: int = -1
+    step_ns: int = 0
+    step_mean_ns: float = 0.0
+    steps_seen: int = 0
+    hangable: bool = False
+
+
+class Watch:
+    """Hears beats, follows facts, and says what is overdue."""
+
+    def __init__(self, patience: Patience) -> None:
+        self.patience = patience
+        self._workers: dict[str, _Heard] = {}
+        self._agents: dict[str, _Heard] = {}
+        self._due: list[tuple[int, Literal["worker", "agent", "barrier"], tuple[str, ...]]] = []
+        self._barriers: dict[tuple[str, str], tuple[int, int]] = {}
+        self._moved: set[str] = set()
+        self._commit_ns = 0
+
+    def adopt(self, state: "Cluster", now_ns: int) -> None:
+        """Takes over a state after a restart: everyone alive has the grace to come back."""
+        grace = _ns(self.patience.reattach_grace_s)
+        for worker in state.workers.values():
+            if worker.alive:
+                self._expect(self._workers, "worker", worker.id, worker.incarnation, now_ns, grace)
+        for agent in state.agents.values():
+            if agent.up:
+                self._expect(self._agents, "agent", agent.id, agent.incarnation, now_ns, grace)
+        for task in state.tasks.values():
+            for barrier in task.barriers.values():
+                if barrier.state == "waiting":
+                    self._expect_release(task.id, barrier.name, barrier.round, now_ns)
+
+    def follow(self, event: Event) -> None:
+        """Keeps up with a fact that was just recorded."""
+        body, now_ns = event.body, event.mono_ns
+        timeout = _ns(self.patience.heartbeat_timeout_s)
+        if isinstance(body, WorkerRegistered):
+            self._expect(self._workers, "worker", body.worker, body.incarnation, now_ns, timeout)
+            self._workers[body.worker].absent = False
+        elif isinstance(body, WorkerReturned):
+            self.beat(body.worker, body.incarnation, Beat(), now_ns)
+        elif isinstance(body, WorkerLost) or (
+            isinstance(body, WorkerStateChanged) and body.after == "left"
+        ):
+            self._workers.pop(body.worker, None)
+        elif isinstance(body, AgentRegistered):
+            self._expect(self._agents, "agent", body.agent, body.incarnation, now_ns, timeout)
+            self._agents[body.agent].absent = False
+        elif isinstance(body, AgentLost):
+            self._agents.pop(body.agent, None)
+        elif isinstance(body, BarrierOpened):
+            self._expect_release(body.task, body.barrier, body.round, now_ns)
+        elif isinstance(body, BarrierReleased | BarrierFailed):
+            self._barriers.pop((body.task, body.barrier), None)
+
+    def beat(self, worker: str, incarnation: int, beat: Beat, now_ns: int) -> bool:
+        """Notes a sign of life; False if this incarnation is not the one that counts."""
+        heard = self._workers.get(worker)
+        if heard is None or heard.incarnation != incarnation:
+            return False
+        self._alive(heard, now_ns)
+        heard.hangable = beat.training and not beat.waiting
+        if beat.step != heard.step or beat.generation != heard.generation:
+            self._moved_on(heard, beat, now_ns)
+            self._moved.add(worker)
+        elif not heard.hangable:
+            heard.step_ns = now_ns
+        return True
+
+    def agent_beat(self, agent: str, incarnation: int, now_ns: int) -> bool:
+        """Notes a sign of life of an agent; False if it is not the one that counts."""
+        heard = self._agents.get(agent)
+        if heard is None or heard.incarnation != incarnation:
+            return False
+        self._alive(heard, now_ns)
+        return True
+
+    def disconnected(self, worker: str, incarnation: int, now_ns: int) -> None:
+        """Notes that the connection broke; it may come back within the grace."""
+        heard = self._workers.get(worker)
+        if heard is not None and heard.incarnation == incarnation:
+            heard.broken_ns = now_ns
+            self._look(heard, now_ns + _ns(self.patience.connection_grace_s), "worker", worker)
+
+    def next_ns(self) -> int | None:
+        """When to look again."""
+        moments = [self._due[0][0]] if self._due else []
+        if self._moved:
+            moments.append(self._commit_ns + _ns(self.patience.commit_interval_s))
+        return min(moments, default=None)
+
+    def overdue(self, state: "Cluster", now_ns: int) -> list[Command]:
+        """What has to be declared now."""
+        found: list[Command] = []
+        while self._due and self._due[0][0] <= now_ns:
+            due_ns, kind, key = heappop(self._due)
+            if kind == "worker":
+                found += self._check_worker(key[0], due_ns, now_ns)
+            elif kind == "agent":
+                found += self._check_agent(key[0], due_ns, now_ns)
+            else:
+                found += self._check_barrier(key[0], key[1], now_ns)
+        return found + self._commits(state, now_ns)
+
+    def _alive(self, heard: _Heard, now_ns: int) -> None:
+        heard.beat_ns = now_ns
+        heard.broken_ns = 0
+        if heard.absent:
+            heard.absent = False
+            heard.patience_ns = _ns(self.patience.heartbeat_timeout_s)
+
+    def _moved_on(self, heard: _Heard, beat: Beat, now_ns: int) -> None:
+        """Learns how long a step takes from steps within one generation."""
+        if beat.generation == heard.generation and beat.step > heard.step >= 0:
+            took = (now_ns - heard.step_ns) / (beat.step - heard.step)
+            heard.steps_seen += 1
+            heard.step_mean_ns += (took - heard.step_mean_ns) / min(heard.steps_seen, 20)
+        heard.attempt, heard.generation, heard.step = beat.attempt, beat.generation, beat.step
+        heard.step_ns = now_ns
+
+    def _expect(
+        self,
+        table: dict[str, _Heard],
+        kind: Literal["worker", "agent"],
+        name: str,
+        incarnation: int,
+        now_ns: int,
+        patience_ns: int,
+    ) -> None:
+        heard = _Heard(incarnation, now_ns, patience_ns, 0, absent=True, step_ns=now_ns)
+        table[name] = heard
+        self._look(heard, now_ns + patience_ns, kind, name)
+
+    def _look(
+        self, heard: _Heard, when_ns: int, kind: Literal["worker", "agent"], name: str
+    ) -> None:
+        """Sets the one moment that counts; an entry for any other is dropped when it comes up."""
+        heard.look_ns = when_ns
+        heappush(self._due, (when_ns, kind, (name,)))
+
+    def _expect_release(self, task: str, barrier: str, round: int, now_ns: int) -> None:
+        deadline = now_ns + _ns(self.patience.barrier_timeout_s)
+        self._barriers[task, barrier] = (round, deadline)
+        heappush(self._due, (deadline, "barrier", (task, barrier)))
+
+    def _check_worker(self, worker: str, due_ns: int, now_ns: int) -> list[Command]:
+        heard = self._workers.get(worker)
+        if heard is None or heard.look_ns != due_ns:
+            return []
+        verdict = self._verdict(worker, heard, now_ns)
+        if verdict is not None:
+            return [verdict]
+        self._look(heard, self._next_look(heard, now_ns), "worker", worker)
+        return []
+
+    def _verdict(self, worker: str, heard: _Heard, now_ns: int) -> DeclareLost | None:
+        grace = _ns(self.patience.connection_grace_s)
+        silence_s = (now_ns - heard.beat_ns) / SECOND_NS
+        limit_s = heard.patience_ns / SECOND_NS
+        if heard.broken_ns and now_ns - heard.broken_ns >= grace:
+            return _lost(
+                worker, heard, "connection", "its connection broke", {"silence_s": silence_s}
+            )
+        if now_ns - heard.beat_ns >= heard.patience_ns:
+            evidence = {"silence_s": silence_s, "timeout_s": limit_s}
+            if heard.absent:
+                reason = f"it did not come back within {limit_s:g} s"
+                return _lost(worker, heard, "absent", reason, evidence)
+            reason = f"no beat for {silence_s:.1f} s"
+            return _lost(worker, heard, "heartbeat", reason, evidence)
+        limit_ns = self._hang_limit_ns(heard)
+        if limit_ns and now_ns - heard.step_ns >= limit_ns:
+            stuck_s = (now_ns - heard.step_ns) / SECOND_NS
+            mean_s = heard.step_mean_ns / SECOND_NS
+            reason = f"it beats, but step {heard.step} is {stuck_s:.0f} s old (mean {mean_s:.2f} s)"
+            evidence = {
+                "stuck_s": stuck_s,
+                "timeout_s": limit_ns / SECOND_NS,
+                "step_mean_s": mean_s,
+            }
+            return _lost(worker, heard, "hang", reason, evidence)
+        return None
+
+    def _hang_limit_ns(self, heard: _Heard) -> int:
+        """How long a step may take, 0 if that is not known or the worker is not computing."""
+        if not heard.hangable or heard.steps_seen < 3:
+            return 0
+        return max(
+            _ns(self.patience.hang_floor_s), int(heard.step_mean_ns * self.patience.hang_factor)
+        )
+
+    def _next_look(self, heard: _Heard, now_ns: int) -> int:
+        moments = [heard.beat_ns + heard.patience_ns]
+        if heard.broken_ns:
+            moments.append(heard.broken_ns + _ns(self.patience.connection_grace_s))
+        limit_ns = self._hang_limit_ns(heard)
+        if limit_ns:
+            moments.append(heard.step_ns + limit_ns)
+        return max(min(moments), now_ns + 1)
+
+    def _check_agent(self, agent: str, due_ns: int, now_ns: int) -> list[Command]:
+        heard = self._agents.get(agent)
+        if heard is None or heard.look_ns != due_ns:
+            return []
+        deadline_ns = heard.beat_ns + heard.patience_ns
+        if now_ns < deadline_ns:
+            self._look(heard, deadline_ns, "agent", agent)
+            return []
+        reason = f"no beat for {(now_ns - heard.beat_ns) / SECOND_NS:.1f} s"
+        return [DeclareAgentLost(agent=agent, incarnation=heard.incarnation, reason=reason)]
+
+    def _check_barrier(self, task: str, barrier: str, now_ns: int) -> list[Command]:
+        round, deadline = self._barriers.get((task, barrier), (0, 0))
+        if not round or now_ns < deadline:
+            return []
+        reason = f"not complete after {self.patience.barrier_timeout_s:g} s"
+        return [FailBarrier(task=task, barrier=barrier, round=round, reason=reason)]
+
+    def _commits(self, state: "Cluster", now_ns: int) -> list[Command]:
+        if not self._moved or now_ns - self._commit_ns < _ns(self.patience.commit_interval_s):
+            return []
+        self._commit_ns = now_ns
+        tasks = {state.workers[worker].task for worker in self._moved}
+        self._moved.clear()
+        found: list[Command] = []
+        for task_id in sorted(tasks):
+            task = state.tasks[task_id]
+            if task.phase != "running":
+                continue
+            lineage = (task.attempt, task.generation)
+            steps = min((self._applied(member, lineage) for member in task.members), default=0)
+            if steps > task.committed:
+                found.append(
+                    CommitSteps(
+                        task=task_id, attempt=lineage[0], generation=lineage[1], steps=steps
+                    )
+                )
+        return found
+
+    def _applied(self, worker: str, lineage: tuple[int, int]) -> int:
+        heard = self._workers.get(worker)
+        if heard is None or (heard.attempt, heard.generation) != lineage:
+            return 0
+        return heard.step
+
+
+def _lost(
+    worker: str,
+    heard: _Heard,
+    signal: Literal["connection", "heartbeat", "hang", "absent"],
+    reason: str,
+    evidence: dict[str, float],
+) -> DeclareLost:
+    return DeclareLost(
+        worker=worker,
+        incarnation=heard.incarnation,
+        signal=signal,
+        reason=reason,
+        evidence=evidence,
+    )
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * SECOND_NS)

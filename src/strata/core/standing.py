@@ -1,0 +1,109 @@
+"""What a worker or an agent has to know now.
+
+Whoever is told something is told its whole standing: the same message after a change, after a lost
+message, and after a restart of either side. So telling twice is harmless, and nothing has to be
+remembered about what was told before.
+"""
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+
+from strata.core.checkpoints import CheckpointRequested
+from strata.core.datasets import AssignmentChanged, DatasetAttached
+from strata.core.events import Event
+from strata.core.generations import GenerationChanged
+from strata.core.recovery import RecoveryChosen, RolledBack
+from strata.core.tasks import Phase, Recovery, TaskPlaced, TaskState, TaskStateChanged
+from strata.core.workers import WorkerRegistered
+
+if TYPE_CHECKING:
+    from strata.core.state import Cluster
+
+
+class Standing(Struct, frozen=True):
+    """A worker's place in its task."""
+
+    worker: str
+    incarnation: int
+    task: str
+    task_state: TaskState
+    generation: int
+    rank: int
+    world_size: int
+    phase: Phase
+    attempt: int
+    committed: int
+    checkpoint_requests: int
+    recovery: Recovery | None
+
+
+class Duty(Struct, frozen=True):
+    """A worker that an agent has to keep running; a higher `start` replaces a lower one."""
+
+    task: str
+    worker: str
+    start: int
+
+
+class Told(Struct, frozen=True):
+    """Who has to be told because of a fact."""
+
+    workers: list[str] = field(default_factory=list)
+    agents: list[str] = field(default_factory=list)
+
+
+def standing(state: "Cluster", worker_id: str) -> Standing:
+    """The standing of a worker that is registered."""
+    worker = state.workers[worker_id]
+    task = state.tasks[worker.task]
+    return Standing(
+        worker.id,
+        worker.incarnation,
+        task.id,
+        task.state,
+        task.generation,
+        worker.rank,
+        len(task.members),
+        task.phase,
+        task.attempt,
+        task.committed,
+        task.checkpoint_requests,
+        task.recovery,
+    )
+
+
+def duties(state: "Cluster", agent: str) -> list[Duty]:
+    """What an agent has to keep running; it ends whatever else it runs."""
+    return [
+        Duty(task.id, worker, placement.start)
+        for task in state.tasks.values()
+        for worker, placement in task.placements.items()
+        if placement.agent == agent and worker not in task.vacant
+    ]
+
+
+def told(state: "Cluster", event: Event) -> Told:
+    """Whose standing a fact changes."""
+    body = event.body
+    if isinstance(body, WorkerRegistered):
+        return Told([body.worker])
+    if isinstance(body, TaskPlaced):
+        return Told(agents=sorted({p.agent for p in body.placements.values()}))
+    if isinstance(body, TaskStateChanged):
+        task = state.tasks[body.task]
+        agents = (
+            {p.agent for p in task.placements.values()} if not task.ended else set(state.agents)
+        )
+        return Told([*task.members, *task.waiting], sorted(agents))
+    if isinstance(
+        body,
+        GenerationChanged
+        | RecoveryChosen
+        | RolledBack
+        | CheckpointRequested
+        | DatasetAttached
+        | AssignmentChanged,
+    ):
+        return Told(list(state.tasks[body.task].members))
+    return Told()

@@ -7,7 +7,7 @@ from msgspec import Struct
 from strata.core.decision import Decision
 from strata.core.events import Command, Event, Fact, applies, decides
 from strata.core.scheduling import handle_loss, place_waiting
-from strata.core.workers import DeclareLost, lose
+from strata.core.workers import DeclareLost, Signal, Worker, lose
 from strata.errors import AlreadyExists, Fenced, InvalidArgument
 
 if TYPE_CHECKING:
@@ -92,13 +92,20 @@ def _lost(state: "Cluster", fact: AgentLost, event: Event) -> None:
     agent = state.agents[fact.agent]
     agent.up = False
     agent.reason = fact.reason
+    for task in state.tasks.values():
+        for worker_id, placement in task.placements.items():
+            worker = state.workers.get(worker_id)
+            started = worker is not None and worker.alive
+            if placement.agent == fact.agent and not started and worker_id not in task.vacant:
+                task.vacant.append(worker_id)
 
 
 @applies(WorkerExited)
 def _exited(state: "Cluster", fact: WorkerExited, event: Event) -> None:
     task = state.tasks[fact.task]
     placement = task.placements.get(fact.worker)
-    if placement is not None and placement.start == fact.start:
+    over = fact.worker in task.finished or fact.worker in task.vacant
+    if placement is not None and placement.start == fact.start and not over:
         task.vacant.append(fact.worker)
 
 
@@ -132,8 +139,10 @@ def declare_lost(d: Decision, c: DeclareAgentLost) -> None:
     lost = d.record(AgentLost(c.agent, c.incarnation, c.reason), c.cause)
     for task in list(d.state.tasks.values()):
         for worker_id, placement in list(task.placements.items()):
-            if placement.agent == c.agent and worker_id not in task.vacant and not task.ended:
-                _gone(d, task.id, worker_id, placement.start, f"its host {c.agent} is lost", lost)
+            worker = d.state.workers.get(worker_id)
+            if placement.agent == c.agent and worker is not None and worker.alive:
+                _lose(d, worker, "agent", f"its host {c.agent} is lost", lost)
+    place_waiting(d, lost)
 
 
 @decides(ReportExit)
@@ -153,33 +162,20 @@ def report_exit(d: Decision, c: ReportExit) -> None:
     worker = d.state.workers.get(c.worker)
     exited = d.record(WorkerExited(c.task, c.worker, c.agent, c.start, c.code, c.signal), c.cause)
     if worker is not None and worker.alive:
-        reason = f"its process ended with {how}"
-        lose(
-            d,
-            worker,
-            DeclareLost(
-                worker=worker.id,
-                incarnation=worker.incarnation,
-                signal="exit",
-                reason=reason,
-                cause=(exited,),
-            ),
-        )
+        _lose(d, worker, "exit", f"its process ended with {how}", exited)
     elif worker is None or worker.state != "left":
         handle_loss(d, task, c.worker, f"its process ended with {how} before it joined", exited)
 
 
-def _gone(d: Decision, task_id: str, worker_id: str, start: int, reason: str, cause: str) -> None:
-    worker = d.state.workers.get(worker_id)
-    if worker is not None and worker.alive:
-        lose(
-            d,
-            worker,
-            DeclareLost(
-                worker=worker_id,
-                incarnation=worker.incarnation,
-                signal="agent",
-                reason=reason,
-                cause=(cause,),
-            ),
-        )
+def _lose(d: Decision, worker: Worker, signal: Signal, reason: str, cause: str) -> None:
+    lose(
+        d,
+        worker,
+        DeclareLost(
+            worker=worker.id,
+            incarnation=worker.incarnation,
+            signal=signal,
+            reason=reason,
+            cause=(cause,),
+        ),
+    )

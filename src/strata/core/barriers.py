@@ -7,9 +7,9 @@ looked at again. It fails, and says for whom it waited, when it does not fill up
 too few are left for the task to go on.
 
 A barrier's name may be used again and again; each use is a *round*. An arrival carries the
-worker's own request number: the same number again is the same arrival (a resend after a lost
-answer), a higher one asks for the next round. So nobody is released twice, and nobody who was
-released is made to wait again.
+worker's own request number, counted within its incarnation: the same number again is the same
+arrival (a resend after a lost answer), a higher one asks for the next round. So nobody is released
+twice, and nobody who was released is made to wait again.
 """
 
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -42,7 +42,10 @@ MAX_BARRIERS = 256
 
 
 class Barrier(Struct):
-    """The newest round of a barrier. `arrived` maps each worker to its request, in order."""
+    """The newest round of a barrier.
+
+    `arrived` maps each worker, in order of arrival, to its incarnation and request.
+    """
 
     name: str
     round: int
@@ -50,7 +53,7 @@ class Barrier(Struct):
     step: int
     opened_ns: int
     generation: int
-    arrived: dict[str, int] = field(default_factory=dict)
+    arrived: dict[str, tuple[int, int]] = field(default_factory=dict)
     ended_ns: int = 0
     missing: list[str] = field(default_factory=list)
 
@@ -129,7 +132,8 @@ def _opened(state: "Cluster", fact: BarrierOpened, event: Event) -> None:
 
 @applies(BarrierArrived)
 def _arrived(state: "Cluster", fact: BarrierArrived, event: Event) -> None:
-    state.tasks[fact.task].barriers[fact.barrier].arrived[fact.worker] = fact.request
+    arrived = state.tasks[fact.task].barriers[fact.barrier].arrived
+    arrived[fact.worker] = (fact.incarnation, fact.request)
 
 
 @applies(BarrierReleased)
@@ -159,7 +163,8 @@ def arrive(d: Decision, c: ArriveAtBarrier) -> Barrier:
             hint="wait until the task's generation includes it, then arrive again",
         )
     barrier = task.barriers.get(c.barrier)
-    if barrier is not None and barrier.arrived.get(c.worker, -1) >= c.request:
+    known = barrier.arrived.get(c.worker, (0, 0)) if barrier is not None else (0, 0)
+    if barrier is not None and known >= (c.incarnation, c.request):
         return barrier
     cause = c.cause
     if barrier is None or barrier.state != "waiting":

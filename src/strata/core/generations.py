@@ -91,6 +91,7 @@ def _most(d: Decision, task: "Task") -> int:
 
 
 def _regroup(d: Decision, task: "Task", left: list[str], reason: str, cause: str) -> None:
+    left = left + [worker for worker in task.finished if d.state.workers[worker].rank >= 0]
     stay = len(task.members) - len(left)
     room = _most(d, task) - stay
     enough = stay + min(len(task.waiting), room) >= task.required

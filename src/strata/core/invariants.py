@@ -1,12 +1,14 @@
 """What must hold after every fact; checked by tests and the simulator, not in production.
 
-`broken` looks at a state alone. `Historian` also remembers what must never go back: generations,
-incarnations, attempts, and that a life cycle moves only along its table.
+`broken` looks at a state alone, after a decision. `Historian` remembers: generations, incarnations
+and attempts never go back, and every fact moves a life along its table.
 """
 
 from collections.abc import Iterator
 
-from strata.core.cluster import LIFECYCLES
+from strata.core import barriers, checkpoints, tasks, workers
+from strata.core.events import Fact
+from strata.core.lifecycle import Lifecycle
 from strata.core.state import Cluster
 from strata.core.tasks import Task
 
@@ -68,27 +70,35 @@ def _feed_faults(state: Cluster, task: Task, where: str) -> Iterator[str]:
 
 
 class Historian:
-    """Remembers the last state it saw of each thing, and what must only grow."""
+    """Remembers what must only grow, and where each thing is in its life."""
 
     def __init__(self) -> None:
         self._grown: dict[tuple[str, str], int] = {}
-        self._states: dict[tuple[str, str], str] = {}
+        self._lives: dict[tuple[str, str], str] = {}
 
-    def broken(self, state: Cluster) -> list[str]:
-        """What went backwards or jumped since the last look."""
+    def shrunk(self, state: Cluster) -> list[str]:
+        """What went backwards since the last look."""
         faults: list[str] = []
         for what, name, value in _growing(state):
             before = self._grown.get((what, name), -1)
             if value < before:
                 faults.append(f"{what} of {name or 'the cluster'} fell from {before} to {value}")
             self._grown[what, name] = value
-        for lifecycle, (kind, things) in zip(LIFECYCLES, _living(state), strict=True):
-            for name, now in things:
-                before_state = self._states.get((kind, name), now)
-                if before_state != now and not lifecycle.allows(before_state, now):
-                    faults.append(f"{kind} {name} jumped from {before_state} to {now}")
-                self._states[kind, name] = now
         return faults
+
+    def jumped(self, body: Fact) -> list[str]:
+        """Whether a fact moves something along no line of its life cycle."""
+        moved = _moved(body)
+        if moved is None:
+            return []
+        lifecycle, name, after = moved
+        before = self._lives.get((lifecycle.name, name))
+        self._lives[lifecycle.name, name] = after
+        if before is None and after == lifecycle.initial:
+            return []
+        if before is not None and (before == after or lifecycle.allows(before, after)):
+            return []
+        return [f"{lifecycle.name} {name} jumped from {before or 'nowhere'} to {after}"]
 
 
 def _growing(state: Cluster) -> Iterator[tuple[str, str, int]]:
@@ -103,12 +113,43 @@ def _growing(state: Cluster) -> Iterator[tuple[str, str, int]]:
         yield "barrier round", task.id, task.last_round
 
 
-def _living(state: Cluster) -> Iterator[tuple[str, Iterator[tuple[str, str]]]]:
-    tasks = state.tasks.values()
-    yield "worker", ((w.id, w.state) for w in state.workers.values())
-    yield "task", ((t.id, t.state) for t in tasks)
-    yield (
-        "barrier",
-        ((f"{t.id}/{b.name}#{b.round}", b.state) for t in tasks for b in t.barriers.values()),
-    )
-    yield "checkpoint", ((f"{t.id}/{c.id}", c.state) for t in tasks for c in t.checkpoints.values())
+_BARRIERS: dict[type[Fact], str] = {
+    barriers.BarrierOpened: "waiting",
+    barriers.BarrierReleased: "released",
+    barriers.BarrierFailed: "failed",
+}
+_CHECKPOINTS: dict[type[Fact], str] = {
+    checkpoints.CheckpointStarted: "in_progress",
+    checkpoints.CheckpointSealed: "sealing",
+    checkpoints.CheckpointCommitted: "committed",
+    checkpoints.CheckpointFailed: "failed",
+    checkpoints.CheckpointDeleted: "deleted",
+}
+
+
+def _moved(body: Fact) -> tuple[Lifecycle, str, str] | None:
+    """Which thing a fact moves, and to which state of its life."""
+    match body:
+        case workers.WorkerRegistered():
+            return workers.LIFECYCLE, body.worker, "initializing"
+        case workers.WorkerStateChanged():
+            return workers.LIFECYCLE, body.worker, body.after
+        case workers.WorkerLost():
+            return workers.LIFECYCLE, body.worker, "lost"
+        case tasks.TaskSubmitted():
+            return tasks.LIFECYCLE, body.task, "queued"
+        case tasks.TaskStateChanged():
+            return tasks.LIFECYCLE, body.task, body.after
+        case barriers.BarrierOpened() | barriers.BarrierReleased() | barriers.BarrierFailed():
+            name = f"{body.task}/{body.barrier}#{body.round}"
+            return barriers.LIFECYCLE, name, _BARRIERS[type(body)]
+        case (
+            checkpoints.CheckpointStarted()
+            | checkpoints.CheckpointSealed()
+            | checkpoints.CheckpointCommitted()
+            | checkpoints.CheckpointFailed()
+            | checkpoints.CheckpointDeleted()
+        ):
+            name = f"{body.task}/{body.checkpoint}"
+            return checkpoints.LIFECYCLE, name, _CHECKPOINTS[type(body)]
+    return None

@@ -46,6 +46,7 @@ class Patience(Struct, frozen=True):
     barrier_timeout_s: float = 300.0
     hang_floor_s: float = 60.0
     hang_factor: float = 10.0
+    hang_unlearned_s: float = 900.0
     commit_interval_s: float = 1.0
 
 
@@ -253,9 +254,14 @@ class Watch:
         return None
 
     def _hang_limit_ns(self, heard: _Heard) -> int:
-        """How long a step may take, 0 if that is not known or the worker is not computing."""
-        if not heard.hangable or heard.steps_seen < 3:
+        """How long a step may take, 0 if the worker is not computing.
+
+        The first steps of a worker may compile or warm up, so they get more.
+        """
+        if not heard.hangable:
             return 0
+        if heard.steps_seen < 3:
+            return _ns(self.patience.hang_unlearned_s)
         return max(
             _ns(self.patience.hang_floor_s), int(heard.step_mean_ns * self.patience.hang_factor)
         )

@@ -107,9 +107,11 @@ def _entered(state: "Cluster", fact: GenerationEntered, event: Event) -> None:
 def _chosen(state: "Cluster", fact: RecoveryChosen, event: Event) -> None:
     task = state.tasks[fact.task]
     task.phase = "running"
+    task.recovery = Recovery(
+        fact.source, fact.step, fact.worker, fact.checkpoint, task.ran_generation
+    )
     task.ran_generation = fact.generation
     task.ran_members = len(task.members)
-    task.recovery = Recovery(fact.source, fact.step, fact.worker, fact.checkpoint)
 
 
 @applies(StepsCommitted)

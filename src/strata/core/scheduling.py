@@ -129,8 +129,11 @@ def handle_loss(d: Decision, task: Task, worker: str, reason: str, cause: str) -
 
 
 def place_vacant(d: Decision, task: Task, reason: str, cause: str) -> None:
-    """Starts lost workers again where there is a slot, unless that leads nowhere."""
-    if task.spec.policy != "replace" and task.ran_generation:
+    """Starts lost workers again where there is a slot, unless that leads nowhere.
+
+    A task that continues with fewer needs them only when too few are left.
+    """
+    if task.spec.policy == "continue" and task.phase != "forming":
         return
     free = free_slots(d.state)
     placed: dict[str, Placement] = {}

@@ -36,6 +36,7 @@ class Standing(Struct, frozen=True):
     committed: int
     checkpoint_requests: int
     recovery: Recovery | None
+    lanes: dict[str, list[int]]
 
 
 class Duty(Struct, frozen=True):
@@ -70,6 +71,11 @@ def standing(state: "Cluster", worker_id: str) -> Standing:
         task.committed,
         task.checkpoint_requests,
         task.recovery,
+        {
+            feed.dataset: list(feed.holdings.get(worker_id, ()))
+            for feed in task.feeds.values()
+            if feed.unit == "lane"
+        },
     )
 
 

@@ -102,12 +102,16 @@ class Entry(Struct, frozen=True):
 
 
 class Recovery(Struct, frozen=True):
-    """From where the present generation goes on: a worker's model, a checkpoint, or nothing."""
+    """From where the present generation goes on: a worker's model, a checkpoint, or nothing.
+
+    A worker whose model is at this step and of this generation need not fetch anything.
+    """
 
     source: RecoverySource
     step: int
     worker: str = ""
     checkpoint: str = ""
+    model_generation: int = 0
 
 
 class Task(Struct):
@@ -154,7 +158,7 @@ class Task(Struct):
         """How many workers a generation needs to train."""
         if self.spec.policy == "continue" and self.ran_generation:
             return self.spec.min_workers
-        return self.spec.worker_count
+        return max(self.spec.worker_count - len(self.finished), 1)
 
 
 class TaskSubmitted(Fact, frozen=True):

@@ -20,8 +20,8 @@ from strata.core.fencing import living
 from strata.core.generations import finish, join, leave
 from strata.core.lifecycle import Lifecycle
 from strata.core.scheduling import group_for, handle_loss, place_waiting
-from strata.core.tasks import TaskState, change_state
-from strata.errors import AlreadyExists, InvalidArgument, LimitExceeded
+from strata.core.tasks import Task, TaskState, change_state
+from strata.errors import AlreadyExists, Fenced, InvalidArgument, LimitExceeded, NotAllowedNow
 
 if TYPE_CHECKING:
     from strata.core.state import Cluster
@@ -171,6 +171,7 @@ class RegisterWorker(Command, frozen=True):
     memory_bytes: int = 0
     weight: int = 1
     world_size: int = 0
+    start: int = 0
     syncs: bool = False
     metadata: dict[str, str] = field(default_factory=dict)
 
@@ -226,7 +227,10 @@ def _registered(state: "Cluster", fact: WorkerRegistered, event: Event) -> None:
         fenced=before.fenced if before else 0,
         metadata=fact.metadata,
     )
-    state.tasks[fact.task].waiting.append(fact.worker)
+    task = state.tasks[fact.task]
+    task.waiting.append(fact.worker)
+    if fact.worker in task.vacant:
+        task.vacant.remove(fact.worker)
 
 
 @applies(WorkerRejected)
@@ -293,6 +297,7 @@ def register(d: Decision, c: RegisterWorker) -> Worker:
             f"{limit} workers are registered", hint="raise max_workers, or let some leave"
         )
     task = group_for(d, c.task, c.world_size, c.syncs, c.cause)
+    _require_wanted(d, c, task)
     registered = WorkerRegistered(
         worker_id,
         d.state.last_incarnation + 1,
@@ -308,6 +313,20 @@ def register(d: Decision, c: RegisterWorker) -> Worker:
     )
     join(d, task, f"worker {worker_id} joined", d.record(registered, c.cause))
     return d.state.workers[worker_id]
+
+
+def _require_wanted(d: Decision, c: RegisterWorker, task: Task) -> None:
+    """A process that has finished, or whose slot belongs to a newer one, must not come back."""
+    if c.worker in task.finished:
+        raise NotAllowedNow(
+            f"worker {c.worker!r} has finished its part of task {task.id!r}",
+            hint="end this process",
+        )
+    placement = task.placements.get(c.worker)
+    if placement is not None and c.start < placement.start:
+        reason = f"start {placement.start} of it was ordered, this is start {c.start}"
+        d.record(WorkerRejected(c.worker, reason), c.cause)
+        raise Fenced(f"worker {c.worker!r} may not join: {reason}", hint="end this process")
 
 
 def _reject(d: Decision, c: RegisterWorker, holder: Worker) -> None:

@@ -1,0 +1,114 @@
+"""Run a simulated cluster: the real rules under a virtual clock, with faults, from one seed."""
+
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from strata.errors import InvalidArgument
+from strata.sim.checkers import Broken
+from strata.sim.faults import FAULTS
+from strata.sim.report import Report, command_of, report
+from strata.sim.simulation import Scenario, Simulation
+from strata.sim.world import SECOND_NS
+
+
+def sim(
+    seed: Annotated[int, typer.Option(help="Drives every choice; the same seed repeats.")] = 0,
+    workers: Annotated[int, typer.Option(min=1, max=10_000)] = 8,
+    hours: Annotated[float, typer.Option(min=0.01, help="Virtual hours.")] = 1.0,
+    faults: Annotated[str, typer.Option(help="all, none, or names with commas.")] = "all",
+    fault_every: Annotated[float, typer.Option(min=1, help="Virtual seconds, mean.")] = 300.0,
+    policy: Annotated[
+        str, typer.Option(help="What a loss means: continue or replace.")
+    ] = "replace",
+    sharded: Annotated[bool, typer.Option(help="The model is sharded, not replicated.")] = False,
+    story: Annotated[bool, typer.Option(help="Print what happened.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Simulate a cluster with faults and check every promise."""
+    if policy not in ("continue", "replace"):
+        raise InvalidArgument(f"policy is {policy!r}", hint="choose continue or replace")
+    scenario = Scenario(
+        seed=seed,
+        workers=workers,
+        hours=hours,
+        faults=parse_faults(faults),
+        fault_every_s=fault_every,
+        policy="continue" if policy == "continue" else "replace",
+        sharded=sharded,
+    )
+    simulation = Simulation(scenario)
+    broken: Broken | None = None
+    try:
+        simulation.run()
+    except Broken as error:
+        broken = error
+    console = Console(highlight=False, soft_wrap=True)
+    if story and not as_json:
+        print_story(console, simulation)
+    if broken is not None:
+        console.print(f"[bold red]✗ broken promise:[/] {broken}")
+        console.print(f"  reproduce with: {command_of(scenario)}")
+        raise typer.Exit(1)
+    figures = report(simulation)
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(figures)).decode())
+    else:
+        print_report(console, figures, scenario)
+
+
+def parse_faults(text: str) -> tuple[str, ...]:
+    """Names of faults; a wrong one is an error that lists those there are."""
+    if text in ("all", "none"):
+        return tuple(FAULTS) if text == "all" else ()
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in FAULTS:
+            raise InvalidArgument(
+                f"there is no fault {name!r}", hint=f"choose from: {', '.join(FAULTS)}"
+            )
+    return names
+
+
+def print_story(console: Console, simulation: Simulation) -> None:
+    """What happened, with virtual times."""
+    for when_ns, what, detail in simulation.story:
+        seconds = when_ns / SECOND_NS
+        clock = f"{int(seconds // 3600):02d}:{int(seconds // 60) % 60:02d}:{seconds % 60:06.3f}"
+        colour = "yellow" if what.startswith("fault") else "cyan"
+        console.print(f"[dim]{clock}[/] [{colour}]{what:<18}[/] {detail}", markup=True)
+
+
+def print_report(console: Console, figures: Report, scenario: Scenario) -> None:
+    """The figures of a run whose promises all held."""
+    table = Table(title=f"seed {figures.seed}: every promise held", show_header=False, min_width=60)
+    table.add_column(style="bold")
+    table.add_column()
+    load = figures.load
+    commonest = dict(list(figures.facts.items())[:5])
+    state_mb, snapshot_mb = load.state_bytes / 1e6, load.snapshot_bytes / 1e6
+    rows = [
+        ("virtual time", f"{figures.virtual_hours:.2f} h in {figures.cpu_s:.2f} s of CPU"),
+        ("tasks completed", f"{figures.tasks_completed}, {figures.steps_committed} steps"),
+        ("faults", counted(figures.faults)),
+        ("workers lost", counted(figures.losses)),
+        ("coordinator crashes", str(figures.coordinator_crashes)),
+        ("facts", f"{sum(figures.facts.values())}: {counted(commonest)}, …"),
+        ("", ""),
+        (f"carried with {scenario.workers} workers", f"{load.facts_per_s:,.2f} facts/s"),
+        ("", f"{load.log_bytes_per_s:,.0f} bytes/s of log"),
+        ("", f"{load.messages_per_s:,.1f} messages/s"),
+        ("", f"{state_mb:,.2f} MB of state, {snapshot_mb:,.2f} MB a snapshot"),
+    ]
+    for name, value in rows:
+        table.add_row(name, value)
+    console.print(table)
+    console.print(f"[dim]repeat with: {command_of(scenario)}[/]")
+
+
+def counted(counts: dict[str, int]) -> str:
+    """Counts by name, in words."""
+    return ", ".join(f"{number} {name}" for name, number in counts.items()) or "none"

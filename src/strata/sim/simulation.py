@@ -1,0 +1,200 @@
+"""A whole cluster in one process: hosts, workers, a coordinator, faults, and the checkers.
+
+Tasks run one after another until the hours are over; then the faults stop and the last task
+must finish by itself. Whatever happened, the checkers must be content.
+"""
+
+from time import process_time
+
+from msgspec import Struct
+
+from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
+from strata.core.events import Event
+from strata.core.generations import GenerationChanged
+from strata.core.liveness import Patience
+from strata.core.scheduling import SubmitTask
+from strata.core.state import Cluster
+from strata.core.tasks import Policy, TaskSpec, TaskStateChanged, TaskSubmitted
+from strata.sim.agent import SimAgent
+from strata.sim.checkers import Broken, Checkers
+from strata.sim.coordinator import SimCoordinator
+from strata.sim.faults import FAULTS
+from strata.sim.network import Network
+from strata.sim.process import Process
+from strata.sim.worker import SimWorker
+from strata.sim.world import SECOND_NS, World
+
+DATASET = "sim"
+DRAIN_HOURS = 12
+
+
+class Scenario(Struct, frozen=True):
+    """What is simulated; all durations are virtual."""
+
+    seed: int = 0
+    workers: int = 8
+    hours: float = 1.0
+    faults: tuple[str, ...] = tuple(FAULTS)
+    fault_every_s: float = 300.0
+    policy: Policy = "replace"
+    sharded: bool = False
+    workers_per_host: int = 4
+    steps: int = 120
+    step_s: float = 10.0
+    save_every: int = 10
+    save_s: float = 15.0
+    load_s: float = 5.0
+    start_s: float = 3.0
+    kill_s: float = 2.0
+    barrier_every: int = 25
+    heartbeat_s: float = 5.0
+
+
+class Simulation:
+    """Runs a scenario."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.world = World(scenario.seed)
+        self.network = Network(self.world)
+        self.coordinator = SimCoordinator(self.world, self.network, Patience())
+        check_every = max(1, scenario.workers // 64)
+        self.checkers = Checkers(self.coordinator.storage, scenario.steps, check_every)
+        self.coordinator.on_turn += [self.checkers.after_turn, self._follow]
+        self.agents: dict[str, SimAgent] = {}
+        self.workers: dict[str, SimWorker] = {}
+        self.impostors: list[str] = []
+        self.story: list[tuple[int, str, str]] = []
+        self.kinds: dict[str, int] = {}
+        self.struck: dict[str, int] = {}
+        self.lanes = _lanes_for(scenario.workers)
+        self.cpu_s = 0.0
+        self._lives = 0
+        self._reduces: dict[tuple[str, int, int], list[SimWorker]] = {}
+        self._over = False
+
+    def run(self) -> "Simulation":
+        """Lets the whole scenario happen; raises `Broken` if a promise is."""
+        began = process_time()
+        self._begin()
+        self.world.run(int(self.scenario.hours * 3_600 * SECOND_NS))
+        self._over = True
+        self.world.run(self.world.now_ns + DRAIN_HOURS * 3_600 * SECOND_NS, self._quiet)
+        self.cpu_s = process_time() - began
+        kernel = self.coordinator.kernel
+        if kernel is None or not self._quiet():
+            raise Broken("the cluster did not come to rest by itself")
+        self.checkers.at_end(kernel.state, self.coordinator.disk)
+        if self.impostors:
+            raise Broken(f"an impostor was let in as {self.impostors[0]}")
+        return self
+
+    def _begin(self) -> None:
+        scenario = self.scenario
+        self.coordinator.start()
+        hosts = -(-scenario.workers // scenario.workers_per_host)
+        for number in range(hosts):
+            slots = min(
+                scenario.workers_per_host, scenario.workers - number * scenario.workers_per_host
+            )
+            self.boot(f"host{number}", slots)
+        spec = DatasetSpec(total_samples=self.lanes * scenario.steps, shard_size=self.lanes)
+        self.coordinator.receive(None, 0, RegisterDataset(dataset=DATASET, spec=spec), None)
+        self._submit()
+        if scenario.faults:
+            self.world.after(self.world.about(scenario.fault_every_s, 0.9), self._strike)
+
+    def _submit(self) -> None:
+        scenario = self.scenario
+        spec = TaskSpec(
+            name="train",
+            dataset_id=DATASET,
+            worker_count=scenario.workers,
+            policy=scenario.policy,
+            model_state="sharded" if scenario.sharded else "replicated",
+            max_restarts=1_000,
+        )
+        self.coordinator.receive(None, 0, SubmitTask(spec=spec), None)
+
+    def _strike(self) -> None:
+        if self._over:
+            return
+        if self.coordinator.kernel is not None and any(w.alive for w in self.workers.values()):
+            name = self.world.random.choice(self.scenario.faults)
+            self.struck[name] = self.struck.get(name, 0) + 1
+            self.tell(f"fault: {name}", FAULTS[name](self))
+        pause = self.world.random.expovariate(1 / self.scenario.fault_every_s)
+        self.world.after(pause, self._strike)
+
+    def boot(self, host: str, slots: int) -> None:
+        """A host comes up with its agent."""
+        self._lives += 1
+        agent = SimAgent(self, host, slots, self._lives)
+        self.agents[host] = agent
+        agent.later(self.world.about(1.0), agent.connect)
+
+    def lose_host(self, host: str) -> None:
+        """Power is lost: agent and workers vanish without a word; the host comes back later."""
+        agent = self.agents[host]
+        if not agent.alive:
+            return
+        lost: list[Process] = [agent, *agent.running.values()]
+        for process in lost:
+            process.alive = False
+            self.coordinator.reset(process)
+        self.world.after(self.world.random.uniform(60, 600), self.boot, host, agent.slots)
+
+    def ended(self, worker: SimWorker, code: int, signal: int) -> None:
+        """A worker's process ended: its connection breaks and its agent sees it."""
+        self.coordinator.reset(worker)
+        self.agents[worker.host].ended(worker, code, signal)
+
+    def all_reduce(self, worker: SimWorker, generation: int, step: int) -> None:
+        """Workers meet at the end of a step; when all are there each gets the result soon."""
+        arrived = self._reduces.setdefault((worker.task, generation, step), [])
+        arrived.append(worker)
+        if len(arrived) < worker.world_size:
+            return
+        del self._reduces[worker.task, generation, step]
+        self.checkers.trained([one.lanes[DATASET] for one in arrived], self.lanes)
+        for one in arrived:
+            one.later(self.world.random.uniform(0.001, 0.05), one.applied, generation, step)
+
+    def _follow(self, state: Cluster, events: list[Event]) -> None:
+        for event in events:
+            kind = event.kind
+            self.kinds[kind] = self.kinds.get(kind, 0) + 1
+            body = event.body
+            if isinstance(body, TaskSubmitted):
+                attach = AttachDataset(
+                    task=body.task,
+                    dataset=DATASET,
+                    unit="lane",
+                    global_batch=self.lanes,
+                    lanes=self.lanes,
+                    epochs=1,
+                )
+                self.coordinator.receive(None, 0, attach, None)
+            elif isinstance(body, TaskStateChanged):
+                self.tell(f"task {body.task}", f"{body.before} → {body.after}: {body.reason}")
+                if state.tasks[body.task].ended and not self._over:
+                    self.world.after(1.0, self._submit)
+            elif isinstance(body, GenerationChanged):
+                self._reduces = {
+                    key: value for key, value in self._reduces.items() if key[0] != body.task
+                }
+
+    def _quiet(self) -> bool:
+        kernel = self.coordinator.kernel
+        return kernel is not None and all(task.ended for task in kernel.state.tasks.values())
+
+    def tell(self, what: str, detail: str) -> None:
+        """Adds a line to the story of the run; only the newest are kept."""
+        self.story.append((self.world.now_ns, what, detail))
+        if len(self.story) > 20_000:
+            del self.story[:10_000]
+
+
+def _lanes_for(workers: int) -> int:
+    """Lanes for a number of workers: a few for each, so that shares are nearly equal."""
+    return workers * 4

@@ -1,0 +1,177 @@
+"""The protocol every event store keeps.
+
+A store holds one log and what belongs to it:
+
+- *Facts* of the coordinator, numbered by their position, dense from 0 across restarts. One call of
+  `append` is one row: the facts of a call are compressed together and become durable together.
+- *Batches* of worker events, kept as the bytes the worker sent. They are known by their header
+  (node, incarnation, range of seq, span of time, kinds) and decoded only when somebody asks.
+- *Snapshots* of the state at a position, so that reading the past need not start at 0. They are
+  derived: a lost snapshot costs time, never truth.
+
+What a store promises. When `append` returns, its facts and batches survive a crash; when it raises,
+none of them is stored. Two writers cannot both win: `expected` must be the store's position. Bytes
+that are not what was written raise `Corrupt`; they are never handed out as facts.
+
+Time. Facts keep the wall clock they were recorded at, and wall clocks jump. The *log clock* is the
+highest wall clock seen so far: it never runs backwards, so every moment is one cut through the log.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self, TypeAlias
+
+from msgspec import Struct
+
+from strata.core.events import Event
+from strata.errors import Corrupt
+
+QUERY_LIMIT = 10_000
+NEVER_NS = -(2**63)
+FOREVER_NS = 2**63 - 1
+
+Range: TypeAlias = tuple[int, int]
+"""First and stop of consecutive numbers; the stop is not part of it."""
+
+Found: TypeAlias = tuple[str, int, Event]
+"""An event with the node and incarnation that recorded it."""
+
+OnDamage: TypeAlias = Callable[[Corrupt], None]
+
+
+class Batch(Struct, frozen=True, gc=False):
+    """Consecutive events of one node and incarnation; `payload` is what `pack` makes of them."""
+
+    node: str
+    incarnation: int
+    first_seq: int
+    count: int
+    wall_from_ns: int
+    wall_to_ns: int
+    kinds: tuple[str, ...]
+    payload: bytes
+
+    @property
+    def stop_seq(self) -> int:
+        """The seq after the last one."""
+        return self.first_seq + self.count
+
+
+class Snapshot(Struct, frozen=True):
+    """The state after the first `position` facts; `schema` says who can read `state`."""
+
+    position: int
+    wall_ns: int
+    schema: str
+    state: bytes
+
+
+class Archived(Struct, frozen=True):
+    """What one call of `archive` moved: facts [first, stop) and some worker batches."""
+
+    first: int
+    stop: int
+    batches: int
+    path: str
+
+
+class EventReader(Protocol):
+    """The reading side of a log, for any number of callers at a time; iterators hold no lock and
+    may be left unfinished."""
+
+    @property
+    def position(self) -> int:
+        """How many facts were ever stored: the position of the next one."""
+
+    def read(self, start: int = 0, stop: int | None = None) -> Iterator[Event]:
+        """The facts at positions [start, stop) in order, loaded row by row."""
+
+    def query(
+        self,
+        *,
+        node: str | None = None,
+        kind: str | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+        limit: int = QUERY_LIMIT,
+        on_damage: OnDamage | None = None,
+    ) -> Iterator[Found]:
+        """Facts and worker events in the order of their wall clocks, `since_ns <= wall < until_ns`.
+
+        A damaged batch raises `Corrupt`; with `on_damage` it is told about and passed over.
+        """
+
+    def batches(
+        self,
+        *,
+        node: str | None = None,
+        kind: str | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+        on_damage: OnDamage | None = None,
+    ) -> Iterator[Batch]:
+        """The undecoded batches that a `query` looks into, by the start of their span of time."""
+
+    def streams(self) -> list[tuple[str, int]]:
+        """The workers' nodes and incarnations that events are kept of, sorted."""
+
+    def last_seq(self, node: str, incarnation: int) -> int | None:
+        """The highest seq known of a worker's incarnation, also when archived since."""
+
+    def gaps(self, node: str, incarnation: int) -> list[Range]:
+        """The ranges of seq below `last_seq` that never arrived."""
+
+    def position_at(self, wall_ns: int) -> int:
+        """The position of the first fact recorded later than that moment.
+
+        Facts before it are the log as it was when the log clock passed `wall_ns`. After a backward
+        jump of the wall clock facts belong to the moment the clock had already reached.
+        """
+
+    def load_snapshot(self, at: int | None, schema: str) -> Snapshot | None:
+        """The newest readable snapshot of that schema at or before position `at`."""
+
+    def close(self) -> None:
+        """Releases files and locks; closing twice is harmless."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class EventStore(EventReader, Protocol):
+    """A log open for writing, by one caller at a time."""
+
+    def append(
+        self,
+        events: Sequence[Event],
+        *,
+        incarnation: int,
+        expected: int,
+        batches: Sequence[Batch] = (),
+    ) -> int:
+        """Stores facts and worker batches in one durable step and returns the new position.
+
+        Raises `Conflict` when the store's position is not `expected`. What is known of a worker
+        batch (by node, incarnation and seq) is not stored again: a resend is ignored, and from a
+        batch that is partly known only the new events are kept. The first writing of a seq wins.
+        Nothing at all is stored when a batch has a senseless header (`InvalidArgument`) or is
+        partly known and cannot be cut (`Corrupt`): leave it out and try again.
+        """
+
+    def save_snapshot(self, snapshot: Snapshot) -> None:
+        """Keeps a snapshot, in place of one at the same position; thins out when there are many."""
+
+    def archive(self, before: int, path: str | Path) -> Archived:
+        """Moves facts before a position, and worker batches no younger than them, to a file.
+
+        The cut is at a row: facts of the row that holds `before` stay. Refuses with
+        `NotAllowedNow` unless a snapshot at or after `before` exists. The file is an SQLite store.
+        Interrupted and repeated, it loses nothing and duplicates nothing.
+        """

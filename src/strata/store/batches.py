@@ -1,0 +1,154 @@
+"""Events to batches and back.
+
+A payload is one zstd frame, level 1, that states its size, around the msgpack list of events that
+`Codec.encode` makes. Level 1 is the knee: higher levels gain little on such short texts and cost
+the training process time.
+
+A batch from a worker is believed in nothing: `validate` checks its header at the door, `unpack` its
+content when it is read, with bounds on both.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import zstandard
+
+from strata.core.events import COORDINATOR, Codec, Event, UnknownFact, kind_of
+from strata.errors import Corrupt, InvalidArgument, LimitExceeded
+from strata.store.base import FOREVER_NS, NEVER_NS, Batch, Range
+
+MAX_EVENTS = 65_536
+MAX_BYTES = 64 * 2**20
+MAX_NAME_CHARACTERS = 256
+MAX_KINDS = 1_024
+
+
+class _Zstd(threading.local):
+    """Compression contexts are costly to make and belong to one thread."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=1)
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_zstd = _Zstd()
+_raw_events = msgspec.msgpack.Decoder(list[msgspec.Raw])
+
+
+def deflate(data: bytes) -> bytes:
+    """The bytes as one zstd frame that states its size."""
+    return _zstd.compressor.compress(data)
+
+
+def inflate(frame: bytes, max_bytes: int = MAX_BYTES) -> bytes:
+    """The bytes of a frame made by `deflate`; `Corrupt` if it is not one or would be too large."""
+    try:
+        # The size is looked at first: the decompressor allocates whatever the frame claims.
+        size = zstandard.frame_content_size(frame)
+        if not 0 <= size <= max_bytes:
+            raise Corrupt(f"a compressed payload states a size of {size} bytes")
+        return _zstd.decompressor.decompress(frame, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise Corrupt(f"a compressed payload cannot be read: {error}") from error
+
+
+def pack(codec: Codec, node: str, incarnation: int, events: Sequence[Event]) -> Batch:
+    """One batch of consecutive events of a node and incarnation."""
+    assert events, "a batch has at least one event"
+    first = events[0].seq
+    assert all(event.seq == seq for seq, event in enumerate(events, first)), "seqs are not dense"
+    encoded = codec.encode(list(events))
+    if len(events) > MAX_EVENTS or len(encoded) > MAX_BYTES:
+        raise LimitExceeded(
+            f"{len(events)} events of {len(encoded)} bytes are too many for one batch",
+            hint=f"at most {MAX_EVENTS} events and {MAX_BYTES} bytes; make several batches",
+        )
+    walls = [event.wall_ns for event in events]
+    return Batch(
+        node,
+        incarnation,
+        first,
+        len(events),
+        min(walls),
+        max(walls),
+        _kinds(events),
+        deflate(encoded),
+    )
+
+
+def _kinds(events: Sequence[Event]) -> tuple[str, ...]:
+    # By class first: naming each event's kind would cost as much as encoding it.
+    bodies = {event.body.__class__: event.body for event in events}
+    names = {kind_of(body) for body in bodies.values()}
+    if UnknownFact in bodies:
+        names.update(kind_of(event.body) for event in events)
+    return tuple(sorted(names))
+
+
+def unpack(codec: Codec, batch: Batch) -> list[Event]:
+    """The events of a batch; `Corrupt` if they are not what its header says."""
+    try:
+        events = codec.decode(inflate(batch.payload))
+    except Corrupt as error:
+        raise Corrupt(f"{describe(batch)}: {error.message}", hint=error.hint) from error
+    if [event.seq for event in events] != list(range(batch.first_seq, batch.stop_seq)):
+        raise Corrupt(f"{describe(batch)}: the seqs inside are not those of the header")
+    return events
+
+
+def parts(batch: Batch, wanted: Sequence[Range]) -> Iterator[Batch]:
+    """The given ranges of seq cut out of a batch.
+
+    Events are copied as bytes, so kinds that this release does not know survive. The span of time
+    and the kinds stay those of the whole: true as bounds, though wider than needed.
+    """
+    try:
+        events = _raw_events.decode(inflate(batch.payload))
+    except (Corrupt, msgspec.DecodeError) as error:
+        raise Corrupt(
+            f"{describe(batch)}: partly known, and the rest cannot be cut out: {error}",
+            hint="nothing was stored; leave this batch out",
+        ) from error
+    if len(events) != batch.count:
+        raise Corrupt(
+            f"{describe(batch)}: holds {len(events)} events instead of {batch.count}",
+            hint="nothing was stored; leave this batch out",
+        )
+    for first, stop in wanted:
+        chosen = events[first - batch.first_seq : stop - batch.first_seq]
+        payload = deflate(msgspec.msgpack.encode(chosen))
+        yield msgspec.structs.replace(batch, first_seq=first, count=stop - first, payload=payload)
+
+
+def validate(batch: Batch) -> None:
+    """Refuses a worker's batch whose header makes no sense; its payload is not looked into."""
+    faults = {
+        "the node's name is empty or too long": not 0 < len(batch.node) <= MAX_NAME_CHARACTERS,
+        f"{COORDINATOR!r} is not a worker": batch.node == COORDINATOR,
+        "the node's name is not printable": not batch.node.isprintable(),
+        "the incarnation is out of range": not 0 <= batch.incarnation <= FOREVER_NS,
+        "the number of events is out of range": not 0 < batch.count <= MAX_EVENTS,
+        "the seq is out of range": not 0 <= batch.first_seq <= FOREVER_NS - MAX_EVENTS,
+        "the span of time is out of range": not (
+            NEVER_NS < batch.wall_from_ns <= batch.wall_to_ns < FOREVER_NS
+        ),
+        "there are too many kinds": len(batch.kinds) > MAX_KINDS,
+        "a kind's name is empty, too long or has spaces": not all(map(_is_kind, batch.kinds)),
+        "the payload is too large": len(batch.payload) > MAX_BYTES,
+    }
+    for fault, found in faults.items():
+        if found:
+            raise InvalidArgument(f"a batch of node {batch.node[:80]!r} is refused: {fault}")
+
+
+def _is_kind(name: str) -> bool:
+    return 0 < len(name) <= MAX_NAME_CHARACTERS and name.isprintable() and " " not in name
+
+
+def describe(batch: Batch) -> str:
+    """How a message names a batch."""
+    first, last = batch.first_seq, batch.stop_seq - 1
+    if batch.node == COORDINATOR:
+        return f"facts @{first} to @{last}"
+    return f"events {batch.node}.{batch.incarnation}.{first} to {last}"

@@ -1,0 +1,58 @@
+"""Events of many batches in the order of their wall clocks, decoding one batch at a time.
+
+Batches come by the start of their span. What starts at or after t holds nothing before t, so
+everything earlier that was already decoded is safe to hand out: only batches whose spans overlap
+are in memory together.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush
+from itertools import islice
+from typing import TypeAlias
+
+from strata.core.events import Event
+from strata.errors import Corrupt
+from strata.store.base import FOREVER_NS, NEVER_NS, Found, OnDamage
+
+Source: TypeAlias = tuple[int, str, int, Callable[[], Iterable[Event]]]
+"""Start of its span, node, incarnation, and how to load the events of one batch."""
+
+
+def in_time_order(
+    sources: Iterable[Source],
+    kind: str | None,
+    since_ns: int | None,
+    until_ns: int | None,
+    limit: int,
+    on_damage: OnDamage | None,
+) -> Iterator[Found]:
+    """At most `limit` events of the sources that are of that kind and within [since, until)."""
+    lowest = NEVER_NS if since_ns is None else since_ns
+    highest = FOREVER_NS if until_ns is None else until_ns
+
+    def matching() -> Iterator[Found]:
+        heap: list[tuple[int, str, int, int, Event]] = []
+        for start_ns, node, incarnation, load in sources:
+            while heap and heap[0][0] < start_ns:
+                yield _found(heappop(heap))
+            for event in _loaded(load, on_damage):
+                if lowest <= event.wall_ns < highest and (kind is None or event.kind == kind):
+                    heappush(heap, (event.wall_ns, node, incarnation, event.seq, event))
+        while heap:
+            yield _found(heappop(heap))
+
+    return islice(matching(), limit)
+
+
+def _found(entry: tuple[int, str, int, int, Event]) -> Found:
+    return entry[1], entry[2], entry[4]
+
+
+def _loaded(load: Callable[[], Iterable[Event]], on_damage: OnDamage | None) -> Iterable[Event]:
+    try:
+        return load()
+    except Corrupt as error:
+        if on_damage is None:
+            raise
+        on_damage(error)
+        return ()

@@ -1,0 +1,210 @@
+"""The database file: its tables, its connections, what its errors mean, and whether it is whole.
+
+Durability. Write-ahead log, `synchronous=FULL`: a commit is one sync of the log. Checkpoints move
+pages into the main file about every 4 MB, and the log is then written over from its start, so it
+stays that size; readers take short turns and do not hold it up. A log that grew regardless is cut
+back to `WAL_KEPT_BYTES`.
+
+Costs. Facts have one index and the head is one page, so a small append writes three or four pages.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from strata.errors import Corrupt, StrataError, Unavailable, UnknownKind
+from strata.store.sqlite import rows
+from strata.store.sqlite.rows import Head
+from strata.store.sqlite.sidecar import Mark, beside
+
+APPLICATION_ID = int.from_bytes(b"Stra", "big")
+VERSION = 1
+PAGE_BYTES = 4096
+WAL_KEPT_BYTES = 16 * 2**20
+CHECK_BYTES = 128 * 2**20  # measured: 0.1 s to check a file of this size
+
+SALVAGE = "keep the file; `salvage` copies what is readable and says what is missing"
+
+SCHEMA = {
+    "archived": """CREATE TABLE archived (
+        id INTEGER PRIMARY KEY, node TEXT NOT NULL, incarnation INTEGER NOT NULL,
+        first_seq INTEGER NOT NULL, count INTEGER NOT NULL, checksum INTEGER NOT NULL)""",
+    "archived_seq": "CREATE INDEX archived_seq ON archived (node, incarnation, first_seq)",
+    "archives": """CREATE TABLE archives (
+        stop INTEGER PRIMARY KEY, first INTEGER NOT NULL, path TEXT NOT NULL,
+        checksum INTEGER NOT NULL)""",
+    "batches": """CREATE TABLE batches (
+        id INTEGER PRIMARY KEY, node TEXT NOT NULL, incarnation INTEGER NOT NULL,
+        first_seq INTEGER NOT NULL, count INTEGER NOT NULL, wall_from_ns INTEGER NOT NULL,
+        wall_to_ns INTEGER NOT NULL, kinds TEXT NOT NULL, checksum INTEGER NOT NULL,
+        payload BLOB NOT NULL)""",
+    "batches_node": "CREATE INDEX batches_node ON batches (node, wall_from_ns)",
+    "batches_seq": "CREATE INDEX batches_seq ON batches (node, incarnation, first_seq, count)",
+    "batches_time": "CREATE INDEX batches_time ON batches (wall_from_ns)",
+    "facts": """CREATE TABLE facts (
+        position INTEGER PRIMARY KEY, count INTEGER NOT NULL, incarnation INTEGER NOT NULL,
+        wall_from_ns INTEGER NOT NULL, wall_to_ns INTEGER NOT NULL, high_ns INTEGER NOT NULL,
+        kinds TEXT NOT NULL, checksum INTEGER NOT NULL, payload BLOB NOT NULL)""",
+    "facts_time": "CREATE INDEX facts_time ON facts (wall_from_ns)",
+    "head": """CREATE TABLE head (
+        id INTEGER PRIMARY KEY, checksum INTEGER NOT NULL, fields BLOB NOT NULL)""",
+    "snapshots": """CREATE TABLE snapshots (
+        position INTEGER PRIMARY KEY, wall_ns INTEGER NOT NULL, schema TEXT NOT NULL,
+        checksum INTEGER NOT NULL, state BLOB NOT NULL)""",
+}
+
+# What the world does, by SQLite's primary error code; anything not listed is damage.
+_UNAVAILABLE = {
+    sqlite3.SQLITE_FULL: ("the disk is full", "free some space; the store carries on after that"),
+    sqlite3.SQLITE_READONLY: ("it is read-only", "let this user write to the file and its folder"),
+    sqlite3.SQLITE_CANTOPEN: ("it cannot be opened", "check the path and the permissions"),
+    sqlite3.SQLITE_PERM: ("access is not allowed", "check the file's permissions"),
+    sqlite3.SQLITE_BUSY: ("another process keeps it busy", "stop that process, or try again"),
+    sqlite3.SQLITE_LOCKED: ("another reader keeps it locked", "try again"),
+    sqlite3.SQLITE_IOERR: ("the disk failed", "check the disk and its space; then try again"),
+}
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """SQLite's errors as Strata's, with the file's name and what to do."""
+    try:
+        yield
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: a text that is damaged
+        raise translate(error, path) from error
+
+
+def translate(error: Exception, path: Path) -> StrataError:
+    """An error of SQLite as one of Strata's."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+    if code in _UNAVAILABLE:
+        what, hint = _UNAVAILABLE[code]
+        return Unavailable(f"the store {path} is not usable, {what} ({error})", hint=hint)
+    return Corrupt(f"the store {path} is damaged: {error}", hint=SALVAGE)
+
+
+def connect(path: Path, *, write: bool) -> sqlite3.Connection:
+    """A connection in autocommit mode that any one thread at a time may use."""
+    mode = "mode=rwc" if write else "mode=ro"
+    if not write and not _writable(path.parent) and not beside(path, "-wal").exists():
+        mode += "&immutable=1"  # nobody writes, and SQLite could not make its shared memory
+    uri = f"file:{quote(str(path.absolute()))}?{mode}"
+    db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=5)
+    if write:
+        db.execute(f"PRAGMA page_size={PAGE_BYTES}")
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=FULL")
+        db.execute("PRAGMA secure_delete=OFF")
+        db.execute(f"PRAGMA journal_size_limit={WAL_KEPT_BYTES}")
+        db.execute("PRAGMA cache_size=-16384")
+    return db
+
+
+def _writable(folder: Path) -> bool:
+    return os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
+def create(db: sqlite3.Connection, head: Head) -> None:
+    """Makes the tables of an empty store, all or nothing."""
+    db.execute("BEGIN IMMEDIATE")
+    for statement in SCHEMA.values():
+        db.execute(statement)
+    db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    db.execute(f"PRAGMA user_version={VERSION}")
+    db.execute("INSERT INTO head VALUES (?, ?, ?)", rows.head_row(head))
+    db.execute("COMMIT")
+
+
+def load_head(db: sqlite3.Connection) -> Head:
+    """The head as this connection sees it."""
+    row = db.execute(f"SELECT {rows.HEAD} FROM head WHERE id = 1").fetchone()
+    if row is None:
+        raise Corrupt("the head of the store is missing")
+    return rows.read_head(row)
+
+
+def inspect(path: Path, mark: Mark | None) -> Head | None:
+    """The head of a store that is whole; None when there is no store yet.
+
+    Looks through a read-only connection, so that a damaged file is left as it is. `mark` must be
+    read before: a writer beside may move on.
+    """
+    if not path.exists() or path.stat().st_size == 0:
+        _require_nothing_lost(path, mark)
+        return None
+    with translated(path), closing(connect(path, write=False)) as db:
+        db.execute("BEGIN")
+        statements = dict(db.execute("SELECT name, sql FROM sqlite_schema").fetchall())
+        identity = (_pragma(db, "application_id"), _pragma(db, "user_version"))
+        if not statements and identity == (0, 0):
+            _require_nothing_lost(path, mark)
+            return None
+        _require_ours(path, *identity)
+        with naming(path):
+            if statements != SCHEMA:
+                raise Corrupt("its tables are not those of an event store")
+            if path.stat().st_size <= CHECK_BYTES:
+                require_sound(db)
+            head = load_head(db)
+            _require_complete(db, head, mark)
+            return head
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Damage found inside, told with the name of the file."""
+    try:
+        yield
+    except Corrupt as error:
+        message = f"the store {path} is damaged: {error.message}"
+        raise Corrupt(message, hint=error.hint or SALVAGE) from error
+
+
+def _require_ours(path: Path, application_id: int, version: int) -> None:
+    if application_id != APPLICATION_ID:
+        raise Corrupt(
+            f"{path} is not a Strata event store",
+            hint="choose another file; if this one was a store, its header is damaged: `salvage`",
+        )
+    if version != VERSION:
+        raise UnknownKind(
+            f"the store {path} has format {version}, this release reads {VERSION}",
+            hint="start the version of Strata that wrote it; the store is unchanged",
+        )
+
+
+def _pragma(db: sqlite3.Connection, name: str) -> int:
+    return int(db.execute(f"PRAGMA {name}").fetchone()[0])
+
+
+def require_sound(db: sqlite3.Connection) -> None:
+    """Raises `Corrupt` when trees or indexes of the file are broken."""
+    found = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if found != "ok":
+        raise Corrupt(str(found))
+
+
+def _require_complete(db: sqlite3.Connection, head: Head, mark: Mark | None) -> None:
+    last = db.execute("SELECT position + count FROM facts ORDER BY position DESC LIMIT 1")
+    position = (last.fetchone() or (head.floor,))[0]
+    batches = (db.execute("SELECT max(id) + 1 FROM batches").fetchone()[0] or 0, head.batches)
+    if position != head.position or batches[0] > batches[1]:
+        raise Corrupt(f"it ends at position {position} instead of {head.position}")
+    if mark is not None and mark.commits > head.commits:
+        raise Corrupt(
+            f"it ends at position {head.position} with {head.batches} worker batches, but "
+            f"{mark.position} and {mark.batches} were acknowledged; the end of its write-ahead "
+            "log is unreadable or missing",
+            hint=f"{SALVAGE}; if you put back an older copy on purpose, delete the .mark file",
+        )
+
+
+def _require_nothing_lost(path: Path, mark: Mark | None) -> None:
+    if mark is not None and mark.commits > 0:
+        raise Corrupt(
+            f"the store {path} is empty, but {mark.position} facts were acknowledged",
+            hint="put the file back; to start a new log on purpose, delete the .mark file",
+        )

@@ -1,0 +1,338 @@
+"""Reading an SQLite store, beside its writer or alone.
+
+Reads go in short turns: each takes a connection from a pool, fetches rows up to a bound and gives
+it back. So an iterator that is left half-way holds nothing, a long read does not keep the
+write-ahead log from being reused, and the writer is never waited for. What was stored after an
+iterator began is not part of it.
+"""
+
+import sqlite3
+from collections import deque
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from heapq import merge
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from strata.core.events import COORDINATOR, Codec, Event
+from strata.errors import Corrupt, InvalidArgument, NotFound, Unavailable
+from strata.store import ranges
+from strata.store.base import (
+    FOREVER_NS,
+    NEVER_NS,
+    QUERY_LIMIT,
+    Batch,
+    Found,
+    OnDamage,
+    Range,
+    Snapshot,
+)
+from strata.store.batches import unpack
+from strata.store.order import in_time_order
+from strata.store.sqlite import database, rows
+from strata.store.sqlite.rows import Head, Row
+from strata.store.sqlite.sidecar import read_mark
+
+TURN_ROWS = 512
+TURN_BYTES = 4 * 2**20
+
+
+class SqliteReader:
+    """An SQLite store open for reading."""
+
+    def __init__(self, path: str | Path, codec: Codec) -> None:
+        self._begin(Path(path), codec)
+        if database.inspect(self.path, read_mark(self.path)) is None:
+            raise NotFound(f"there is no event store at {self.path}", hint="check the path")
+
+    def _begin(self, path: Path, codec: Codec) -> None:
+        self.path = path
+        self._codec = codec
+        self._idle: deque[sqlite3.Connection] = deque()
+        self._closed = False
+
+    def close(self) -> None:
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def position(self) -> int:
+        return self._head().position
+
+    def read(self, start: int = 0, stop: int | None = None) -> Iterator[Event]:
+        head = self._head()
+        if start < 0:
+            raise InvalidArgument(f"a position is 0 or more, not {start}")
+        self._require_kept(start, head)
+        stop = head.position if stop is None else min(stop, head.position)
+        return self._events(start, stop)
+
+    def _events(self, start: int, stop: int) -> Iterator[Event]:
+        for facts in self.fact_rows(start, stop):
+            events = self._unpack(facts)
+            if facts.first_seq < start or facts.stop_seq > stop:
+                events = [event for event in events if start <= event.seq < stop]
+            yield from events
+
+    def fact_rows(self, start: int, stop: int) -> Iterator[Batch]:
+        """The rows that hold the facts [start, stop)."""
+        sql = (
+            f"SELECT {rows.FACTS} FROM facts WHERE position < :stop AND position >= "
+            "coalesce((SELECT max(position) FROM facts WHERE position <= :start), :start) "
+            "ORDER BY position"
+        )
+        while start < stop:
+            turn = self._turn(sql, {"start": start, "stop": stop})
+            for row in turn:
+                facts = self._checked_fact(row)
+                if not facts.first_seq <= start < facts.stop_seq:
+                    raise self._hole(start)
+                yield facts
+                start = facts.stop_seq
+            if not turn:
+                raise self._hole(start)
+
+    def query(
+        self,
+        *,
+        node: str | None = None,
+        kind: str | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+        limit: int = QUERY_LIMIT,
+        on_damage: OnDamage | None = None,
+    ) -> Iterator[Found]:
+        found = self.batches(
+            node=node, kind=kind, since_ns=since_ns, until_ns=until_ns, on_damage=on_damage
+        )
+        sources = (
+            (batch.wall_from_ns, batch.node, batch.incarnation, partial(self._unpack, batch))
+            for batch in found
+        )
+        return in_time_order(sources, kind, since_ns, until_ns, limit, on_damage)
+
+    def batches(
+        self,
+        *,
+        node: str | None = None,
+        kind: str | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+        on_damage: OnDamage | None = None,
+    ) -> Iterator[Batch]:
+        head = self._head()
+        since = NEVER_NS if since_ns is None else max(since_ns, NEVER_NS)
+        until = FOREVER_NS if until_ns is None else min(until_ns, FOREVER_NS)
+        wanted: dict[str, object] = {
+            "node": node,
+            "kind": kind and f" {kind} ",
+            "since": since,
+            "until": until,
+        }
+        wanted["from_ns"] = max(since - head.longest_ns, NEVER_NS)
+        facts = self._by_time("facts", wanted | {"stop": head.position}, on_damage)
+        others = self._by_time("batches", wanted | {"stop": head.batches}, on_damage)
+        if node is not None:
+            return facts if node == COORDINATOR else others
+        return merge(facts, others, key=lambda batch: batch.wall_from_ns)
+
+    def _by_time(
+        self, table: str, wanted: dict[str, object], on_damage: OnDamage | None
+    ) -> Iterator[Batch]:
+        """Rows of a table by the start of their span; a page ends where the next begins."""
+        number, columns = ("position", rows.FACTS) if table == "facts" else ("id", rows.BATCHES)
+        node = " AND node = :node" if table == "batches" and wanted["node"] is not None else ""
+        kind = " AND instr(kinds, :kind)" if wanted["kind"] else ""
+        sql = (
+            f"SELECT {columns} FROM {table} WHERE (wall_from_ns, {number}) > (:from_ns, :after) "
+            f"AND wall_from_ns < :until AND wall_to_ns >= :since AND {number} < :stop"
+            f"{node}{kind} ORDER BY wall_from_ns, {number}"
+        )
+        span = columns.split(", ").index("wall_from_ns")
+        wanted["after"] = -1
+        while turn := self._turn(sql, wanted):
+            for row in turn:
+                try:
+                    batch = self._checked_fact(row) if table == "facts" else self._checked(row)
+                except Corrupt as error:
+                    if on_damage is None:
+                        raise
+                    on_damage(error)
+                else:
+                    yield batch
+            wanted |= {"from_ns": turn[-1][span], "after": turn[-1][0]}
+
+    def streams(self) -> list[tuple[str, int]]:
+        sql = "SELECT node, incarnation FROM {} GROUP BY node, incarnation"
+        tables = (self._all(sql.format("batches")), self._all(sql.format("archived")))
+        return sorted({(str(node), int(number)) for table in tables for node, number in table})
+
+    def last_seq(self, node: str, incarnation: int) -> int | None:
+        sql = (
+            "SELECT max(first_seq + count - 1) FROM (SELECT first_seq, count FROM {} WHERE "
+            "node = ? AND incarnation = ? ORDER BY first_seq DESC LIMIT 1)"
+        )
+        newest = [
+            self._all(sql.format(table), (node, incarnation))[0][0]
+            for table in ("batches", "archived")
+        ]
+        return max((seq for seq in newest if seq is not None), default=None)
+
+    def gaps(self, node: str, incarnation: int) -> list[Range]:
+        with self._connection() as db, database.naming(self.path):
+            known = rows.known_seqs(db, node, incarnation)
+        return ranges.missing(known, 0, known[-1][1]) if known else []
+
+    def position_at(self, wall_ns: int) -> int:
+        head = self._head()
+        if wall_ns < head.floor_ns:
+            self._require_kept(head.floor - 1, head)
+        low, high = head.floor, head.position
+        while low < high:  # the log clock only grows, so it can be searched like a sorted list
+            first, count, clock_ns = self._row_holding(
+                "position, count, high_ns", (low + high) // 2
+            )
+            if clock_ns > wall_ns:
+                high = first
+            else:
+                low = first + count
+        # Damage may have led the search astray; the rows on both sides of the cut tell.
+        if low > head.floor:
+            self._fact_row_holding(low - 1)
+        if low == head.position:
+            return low
+        events = self._unpack(self._fact_row_holding(low))
+        return next(event.seq for event in events if event.wall_ns > wall_ns)
+
+    def _fact_row_holding(self, position: int) -> Batch:
+        return self._checked_fact(self._row_holding(rows.FACTS, position))
+
+    def _row_holding(self, columns: str, position: int) -> Row:
+        """Columns of the row that holds a fact; the first two are `position` and `count`."""
+        sql = f"SELECT {columns} FROM facts WHERE position <= ? ORDER BY position DESC LIMIT 1"
+        found = self._all(sql, (position,))
+        if not found or not found[0][0] <= position < found[0][0] + found[0][1]:
+            raise self._hole(position)
+        return found[0]
+
+    def load_snapshot(self, at: int | None, schema: str) -> Snapshot | None:
+        sql = (
+            f"SELECT {rows.SNAPSHOTS} FROM snapshots WHERE position <= ? AND schema = ? "
+            "ORDER BY position DESC LIMIT 1"
+        )
+        at = FOREVER_NS if at is None else at
+        while found := self._all(sql, (at, schema)):
+            try:
+                return rows.read_snapshot(found[0])
+            except Corrupt:  # an older one leads to the same state
+                at = found[0][0] - 1
+        return None
+
+    def verify(self) -> list[str]:
+        """Everything that is damaged, after reading all of it; empty when the store is whole."""
+        found: list[Corrupt] = []
+        with self._connection() as db:
+            try:
+                database.require_sound(db)
+            except Corrupt as error:
+                found.append(error)
+        try:
+            for facts in self.fact_rows(self._head().floor, self._head().position):
+                self._unpack(facts)
+        except Corrupt as error:
+            found.append(error)
+        for batch in self.batches(on_damage=found.append):
+            try:
+                self._unpack(batch)
+            except Corrupt as error:
+                found.append(error)
+        return [error.message for error in found]
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        if self._closed:
+            raise Unavailable(f"the store {self.path} is closed")
+        with database.translated(self.path):
+            db = self._idle.pop() if self._idle else database.connect(self.path, write=False)
+            try:
+                yield db
+            finally:
+                if self._closed:
+                    db.close()
+                else:
+                    self._idle.append(db)
+
+    def _turn(self, sql: str, values: tuple[object, ...] | dict[str, object]) -> list[Row]:
+        """As many rows as one turn may hold; the last column is the payload."""
+        taken: list[Row] = []
+        size = 0
+        with self._connection() as db, closing(db.execute(sql, values)) as cursor:
+            for row in cursor:
+                taken.append(row)
+                size += len(row[-1]) if isinstance(row[-1], bytes) else 0
+                if size > TURN_BYTES or len(taken) >= TURN_ROWS:
+                    break
+        return taken
+
+    def _all(self, sql: str, values: tuple[object, ...] = ()) -> list[Row]:
+        with self._connection() as db:
+            return db.execute(sql, values).fetchall()
+
+    def _head(self) -> Head:
+        with self._connection() as db, database.naming(self.path):
+            return database.load_head(db)
+
+    def _unpack(self, batch: Batch) -> list[Event]:
+        with database.naming(self.path):
+            return unpack(self._codec, batch)
+
+    def _checked_fact(self, row: Row) -> Batch:
+        with database.naming(self.path):
+            return rows.read_fact(row)
+
+    def _checked(self, row: Row) -> Batch:
+        with database.naming(self.path):
+            return rows.read_batch(row)
+
+    def _require_kept(self, position: int, head: Head) -> None:
+        if position >= head.floor:
+            return
+        sql = f"SELECT {rows.ARCHIVES} FROM archives WHERE stop > ? ORDER BY stop LIMIT 1"
+        found = self._all(sql, (position,))
+        if not found:
+            raise NotFound(
+                f"this store begins at position {head.floor}", hint="look into an earlier archive"
+            )
+        with database.naming(self.path):
+            _, _, path = rows.read_plain("archives", found[0])
+        raise NotFound(
+            f"facts before position {head.floor} were moved to the archive {path}",
+            hint="read them there: it is a store of its own",
+        )
+
+    def _hole(self, first: int) -> Exception:
+        """Why a fact is not where it should be: archived meanwhile, or lost."""
+        try:
+            self._require_kept(first, self._head())
+        except NotFound as error:
+            return error
+        following = self._all("SELECT min(position) FROM facts WHERE position > ?", (first,))
+        stop = following[0][0] or self.position
+        return Corrupt(
+            f"the store {self.path} is damaged: facts @{first} to @{stop - 1} are missing",
+            hint=database.SALVAGE,
+        )

@@ -1,0 +1,192 @@
+"""Rows of the tables: what is in them, and the checksum that each carries.
+
+A checksum covers the table's name, the row's number and every column, so that a flipped bit, a
+row that moved or one that belongs elsewhere is noticed when it is read. It is xxh3 with one bit
+dropped, since SQLite's integers are signed. Functions that read raise `Corrupt` when it is wrong.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+import xxhash
+from msgspec import Struct
+
+from strata.core.events import COORDINATOR
+from strata.errors import Corrupt
+from strata.store import ranges
+from strata.store.base import NEVER_NS, Batch, Range, Snapshot
+from strata.store.batches import deflate, inflate
+from strata.store.snapshots import MAX_STATE_BYTES
+
+Row: TypeAlias = Sequence[Any]
+
+FACTS = "position, count, incarnation, wall_from_ns, wall_to_ns, high_ns, kinds, checksum, payload"
+BATCHES = (
+    "id, node, incarnation, first_seq, count, wall_from_ns, wall_to_ns, kinds, checksum, payload"
+)
+SNAPSHOTS = "position, wall_ns, schema, checksum, state"
+ARCHIVED = "id, node, incarnation, first_seq, count, checksum"
+ARCHIVES = "stop, first, path, checksum"
+HEAD = "id, checksum, fields"
+
+
+class Head(Struct, array_like=True):
+    """What is true of the store as a whole; written by every commit.
+
+    `high_ns` is the log clock, `longest_ns` the longest span of time of any batch. Facts before
+    `floor` are archived, the log clock was `floor_ns` there. `batches` counts worker batches ever
+    stored, `archived` those of them that were moved away.
+    """
+
+    log: str
+    commits: int = 0
+    position: int = 0
+    batches: int = 0
+    high_ns: int = NEVER_NS
+    longest_ns: int = 0
+    floor: int = 0
+    floor_ns: int = NEVER_NS
+    archived: int = 0
+
+
+_head = msgspec.msgpack.Decoder(Head)
+
+
+def _checksum(table: str, fields: Sequence[object], payload: bytes = b"") -> int:
+    digest = xxhash.xxh3_64(msgspec.msgpack.encode((table, fields)))
+    digest.update(payload)
+    return digest.intdigest() >> 1
+
+
+def _checked(table: str, fields: Sequence[object], checksum: object, payload: object) -> None:
+    intact = isinstance(payload, bytes) and checksum == _checksum(table, fields, payload)
+    if not intact:
+        raise Corrupt(f"row {fields[0]} of {table} is damaged: its checksum is wrong")
+
+
+def fact_row(facts: Batch, high_ns: int) -> Row:
+    """The row of a batch of facts, with the log clock after it."""
+    fields = (
+        facts.first_seq,
+        facts.count,
+        facts.incarnation,
+        facts.wall_from_ns,
+        facts.wall_to_ns,
+        high_ns,
+        _joined(facts.kinds),
+    )
+    return (*fields, _checksum("facts", fields, facts.payload), facts.payload)
+
+
+def read_fact(row: Row) -> Batch:
+    """The batch of facts in a row."""
+    *fields, checksum, payload = row
+    _checked("facts", fields, checksum, payload)
+    position, count, incarnation, wall_from_ns, wall_to_ns, _, kinds = fields
+    names = tuple(kinds.split())
+    return Batch(
+        COORDINATOR, incarnation, position, count, wall_from_ns, wall_to_ns, names, payload
+    )
+
+
+def batch_row(number: int, batch: Batch) -> Row:
+    """The row of a worker's batch."""
+    fields = (
+        number,
+        batch.node,
+        batch.incarnation,
+        batch.first_seq,
+        batch.count,
+        batch.wall_from_ns,
+        batch.wall_to_ns,
+        _joined(batch.kinds),
+    )
+    return (*fields, _checksum("batches", fields, batch.payload), batch.payload)
+
+
+def read_batch(row: Row) -> Batch:
+    """The worker's batch in a row."""
+    *fields, checksum, payload = row
+    _checked("batches", fields, checksum, payload)
+    _, node, incarnation, first_seq, count, wall_from_ns, wall_to_ns, kinds = fields
+    names = tuple(kinds.split())
+    return Batch(node, incarnation, first_seq, count, wall_from_ns, wall_to_ns, names, payload)
+
+
+def _joined(kinds: Sequence[str]) -> str:
+    # A space on both sides of each name, so that a search for ' Kind ' finds whole names only.
+    return f" {' '.join(kinds)} "
+
+
+def snapshot_row(snapshot: Snapshot) -> Row:
+    """The row of a snapshot, its state compressed."""
+    fields = (snapshot.position, snapshot.wall_ns, snapshot.schema)
+    state = deflate(snapshot.state)
+    return (*fields, _checksum("snapshots", fields, state), state)
+
+
+def read_snapshot(row: Row) -> Snapshot:
+    """The snapshot in a row."""
+    position, wall_ns, schema, checksum, state = row
+    _checked("snapshots", (position, wall_ns, schema), checksum, state)
+    return Snapshot(position, wall_ns, schema, inflate(state, MAX_STATE_BYTES))
+
+
+def plain_row(table: str, *fields: object) -> Row:
+    """The row of a table without a payload."""
+    return (*fields, _checksum(table, fields))
+
+
+def read_plain(table: str, row: Row) -> Row:
+    """The fields of a row of a table without a payload."""
+    *fields, checksum = row
+    _checked(table, fields, checksum, b"")
+    return fields
+
+
+def head_row(head: Head) -> Row:
+    """The one row of the table `head`."""
+    payload = msgspec.msgpack.encode(head)
+    return (1, _checksum("head", (1,), payload), payload)
+
+
+def read_head(row: Row) -> Head:
+    """The head in its row."""
+    number, checksum, payload = row
+    _checked("head", (number,), checksum, payload)
+    return _head.decode(payload)
+
+
+def known_seqs(db: sqlite3.Connection, node: str, incarnation: int) -> list[Range]:
+    """Every range of seq of a worker's incarnation that is stored or was archived."""
+    stream = (node, incarnation)
+    known: list[Range] = []
+    archived = f"SELECT {ARCHIVED} FROM archived WHERE node = ? AND incarnation = ?"
+    for row in db.execute(archived, stream):
+        *_, first, count = read_plain("archived", row)
+        ranges.add(known, first, first + count)
+    stored = (
+        "SELECT first_seq, count FROM batches WHERE node = ? AND incarnation = ? ORDER BY first_seq"
+    )
+    for first, count in db.execute(stored, stream):
+        ranges.add(known, first, first + count)
+    return known
+
+
+def new_seqs(db: sqlite3.Connection, batch: Batch) -> list[Range]:
+    """The ranges of a batch's seqs that are neither stored nor archived."""
+    first, stop = batch.first_seq, batch.stop_seq
+    known: list[Range] = []
+    # Ranges in a table do not overlap: going down, the first that ends before the batch is the end.
+    for table in ("archived", "batches"):
+        below = (
+            f"SELECT first_seq, first_seq + count FROM {table} WHERE node = ? AND incarnation = ? "
+            "AND first_seq < ? ORDER BY first_seq DESC"
+        )
+        for known_first, known_stop in db.execute(below, (batch.node, batch.incarnation, stop)):
+            if known_stop <= first:
+                break
+            ranges.add(known, known_first, known_stop)
+    return ranges.missing(known, first, stop)

@@ -1,0 +1,166 @@
+"""Getting out of a damaged store what is still readable, and saying what is not.
+
+Rows are taken from the pages themselves (see `pages`) and believed only when their checksum is
+right, so one damaged page costs the rows on it and nothing else. The damaged file is only read.
+The result is a new store with the same positions. Where facts are missing in the middle, reading
+across the hole raises `Corrupt`; a restart then needs a snapshot behind it, or `stop` to end the
+log before it. What was lost at the end cannot be told apart from never written by the new
+store: the report says it, from the mark.
+"""
+
+import sqlite3
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct
+
+from strata.errors import AlreadyExists, Corrupt, NotFound
+from strata.store import ranges
+from strata.store.base import Range
+from strata.store.sqlite import database, pages, rows
+from strata.store.sqlite.rows import Head, Row
+from strata.store.sqlite.sidecar import Lock, Mark, read_mark
+
+COMMIT_ROWS = 4096
+
+# Every table has its own number of columns, so a row tells by its length where it belongs.
+_TABLES: dict[int, tuple[str, Callable[[Row], object]]] = {
+    len(columns.split(", ")): (table, read)
+    for table, columns, read in (
+        ("archived", rows.ARCHIVED, partial(rows.read_plain, "archived")),
+        ("archives", rows.ARCHIVES, partial(rows.read_plain, "archives")),
+        ("batches", rows.BATCHES, rows.read_batch),
+        ("facts", rows.FACTS, rows.read_fact),
+        ("head", rows.HEAD, rows.read_head),
+        ("snapshots", rows.SNAPSHOTS, rows.read_snapshot),
+    )
+}
+
+
+class Salvaged(Struct, frozen=True):
+    """What was found and what is known to be missing.
+
+    `missing_facts` are positions, `missing_seqs` holes in the events of a node and incarnation.
+    `missing_batches` counts worker batches that are gone, also at the end of a worker's events;
+    it is None when neither head nor mark was readable to tell how many there were.
+    """
+
+    facts: int
+    missing_facts: list[Range]
+    batches: int
+    missing_batches: int | None
+    missing_seqs: dict[tuple[str, int], list[Range]]
+    snapshots: int
+
+
+def salvage(path: str | Path, to: str | Path, *, stop: int | None = None) -> Salvaged:
+    """Copies what is readable of a store into a new one; `stop` leaves out facts from there on."""
+    path, to = Path(path), Path(to)
+    if not path.exists():
+        raise NotFound(f"there is no event store at {path}", hint="check the path")
+    if to.exists():
+        raise AlreadyExists(f"{to} exists already", hint="salvage into a new file")
+    lock = Lock(path)
+    try:
+        with database.translated(to), closing(database.connect(to, write=True)) as db:
+            database.create(db, Head(log=uuid.uuid4().hex))
+            head, mark = _copy(path, db), read_mark(path)
+            db.execute("BEGIN IMMEDIATE")
+            _tidy(db, head, stop)
+            report = _report(db, head, mark)
+            db.execute("UPDATE head SET id = ?, checksum = ?, fields = ?", rows.head_row(head))
+            db.execute("COMMIT")
+            return report
+    finally:
+        lock.release()
+
+
+def _copy(path: Path, db: sqlite3.Connection) -> Head:
+    """Stores every row that is what was written; returns the newest head found, or a new one."""
+    head: Head | None = None
+    db.execute("BEGIN IMMEDIATE")
+    for copied, (table, row, content) in enumerate(_intact(path), 1):
+        if isinstance(content, Head):
+            head = max(head or content, content, key=lambda each: each.commits)
+            continue
+        places = ", ".join("?" * len(row))
+        db.execute(f"INSERT OR IGNORE INTO {table} VALUES ({places})", row)
+        if copied % COMMIT_ROWS == 0:
+            db.execute("COMMIT")
+            db.execute("BEGIN IMMEDIATE")
+    db.execute("COMMIT")
+    return head or Head(log=uuid.uuid4().hex)
+
+
+def _intact(path: Path) -> Iterator[tuple[str, Row, object]]:
+    for row in pages.rows(path):
+        table, read = _TABLES.get(len(row), ("", None))
+        if read is None:
+            continue
+        try:
+            yield table, row, read(row)
+        except Corrupt:
+            continue
+
+
+def _tidy(db: sqlite3.Connection, head: Head, stop: int | None) -> None:
+    """Takes out what had been archived or is not wanted, and makes the head true again.
+
+    Pages that were set free still hold rows that had been moved away; they came along.
+    """
+    _merge_archived(db)
+    db.execute("DELETE FROM facts WHERE position < ?", (head.floor,))
+    db.execute(
+        "DELETE FROM batches WHERE EXISTS (SELECT 1 FROM archived AS gone WHERE "
+        "gone.node = batches.node AND gone.incarnation = batches.incarnation AND "
+        "batches.first_seq >= gone.first_seq AND batches.first_seq < gone.first_seq + gone.count)"
+    )
+    if stop is not None:
+        db.execute("DELETE FROM facts WHERE position + count > ?", (stop,))
+        db.execute("DELETE FROM snapshots WHERE position > ?", (stop,))
+
+
+def _merge_archived(db: sqlite3.Connection) -> None:
+    streams: dict[tuple[str, int], list[Range]] = {}
+    for row in db.execute(f"SELECT {rows.ARCHIVED} FROM archived").fetchall():
+        _, node, incarnation, first, count, _ = row
+        ranges.add(streams.setdefault((node, incarnation), []), first, first + count)
+    db.execute("DELETE FROM archived")
+    every = ((stream, seqs) for stream, known in streams.items() for seqs in known)
+    for number, (stream, (first, stop)) in enumerate(every, 1):
+        row = rows.plain_row("archived", number, *stream, first, stop - first)
+        db.execute("INSERT INTO archived VALUES (?, ?, ?, ?, ?, ?)", row)
+
+
+def _report(db: sqlite3.Connection, head: Head, mark: Mark | None) -> Salvaged:
+    """Counts what is there against what the head and the mark say; completes the head."""
+    known: list[Range] = []
+    for first, count in db.execute("SELECT position, count FROM facts ORDER BY position"):
+        ranges.add(known, first, first + count)
+    position = known[-1][1] if known else head.floor
+    acknowledged = max(position, head.position, mark.position if mark else 0)
+    batches, last = db.execute("SELECT count(*), coalesce(max(id) + 1, 0) FROM batches").fetchone()
+    told = head.commits > 0 or mark is not None
+    total = max(last, head.batches, mark.batches if mark else 0)
+    streams = db.execute("SELECT node, incarnation FROM batches GROUP BY 1, 2").fetchall()
+    holes = {stream: _holes(rows.known_seqs(db, *stream)) for stream in streams}
+    longest = "SELECT coalesce(max(wall_to_ns - wall_from_ns), 0) FROM "
+    spans = [db.execute(longest + table).fetchone()[0] for table in ("facts", "batches")]
+    clock = db.execute("SELECT max(high_ns) FROM facts").fetchone()[0]
+    head.position, head.batches, head.longest_ns = position, total, max(spans)
+    head.high_ns = head.floor_ns if clock is None else clock
+    return Salvaged(
+        facts=sum(stop - first for first, stop in known),
+        missing_facts=ranges.missing(known, head.floor, acknowledged),
+        batches=batches,
+        missing_batches=total - head.archived - batches if told else None,
+        missing_seqs={stream: found for stream, found in holes.items() if found},
+        snapshots=db.execute("SELECT count(*) FROM snapshots").fetchone()[0],
+    )
+
+
+def _holes(known: list[Range]) -> list[Range]:
+    return ranges.missing(known, 0, known[-1][1]) if known else []

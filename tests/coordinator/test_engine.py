@@ -1,0 +1,205 @@
+"""Guards the engine: durable before the answer, group commit, bounds, and the live stream."""
+
+import asyncio
+import threading
+
+import pytest
+
+from strata.coordinator.clock import read_clock
+from strata.coordinator.engine import MAX_TURN, Engine
+from strata.coordinator.kernel import Kernel
+from strata.core.cluster import CODEC
+from strata.core.liveness import Patience
+from strata.core.scheduling import SubmitTask
+from strata.core.tasks import TaskSpec
+from strata.core.workers import RegisterWorker, ReportState, Worker, WorkerLost
+from strata.errors import NotFound, Overloaded, Unavailable
+from strata.sim.disk import SimDisk
+from strata.store.base import Batch
+
+pytestmark = pytest.mark.anyio
+
+
+class GatedDisk(SimDisk):
+    """A disk that writes only while its gate is open, and counts its writes."""
+
+    def __init__(self):
+        super().__init__(CODEC)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.writes = 0
+
+    def append(self, events, **given):
+        assert self.gate.wait(10)
+        self.writes += 1
+        return super().append(events, **given)
+
+
+@pytest.fixture
+def disk():
+    return GatedDisk()
+
+
+def engine_on(disk, **given) -> Engine:
+    kernel = Kernel(disk, read_clock, **given)
+    kernel.start("test", "0")
+    return Engine(kernel)
+
+
+async def running(engine: Engine) -> Engine:
+    engine.start()
+    return engine
+
+
+def task(name: str) -> SubmitTask:
+    return SubmitTask(spec=TaskSpec(name=name))
+
+
+async def test_an_answer_waits_for_the_disk(disk):
+    engine = await running(engine_on(disk))
+    disk.gate.clear()
+    answer = asyncio.create_task(engine.submit(task("a")))
+    await asyncio.sleep(0.05)
+    assert not answer.done()
+    assert disk.position == 1
+    disk.gate.set()
+    await answer
+    assert disk.position > 1
+    await engine.stop()
+
+
+async def test_what_waits_together_is_written_together(disk):
+    engine = await running(engine_on(disk))
+    before = disk.writes
+    await asyncio.gather(*(engine.submit(RegisterWorker(worker=f"w{n}")) for n in range(500)))
+    assert disk.writes - before <= 5
+    await engine.stop()
+
+
+async def test_a_refusal_reaches_only_its_caller(disk):
+    engine = await running(engine_on(disk))
+    results = await asyncio.gather(
+        engine.submit(ReportState(worker="nobody", incarnation=1, state="idle")),
+        engine.submit(task("a")),
+        return_exceptions=True,
+    )
+    assert isinstance(results[0], NotFound)
+    assert not isinstance(results[1], BaseException)
+    await engine.stop()
+
+
+async def test_a_full_inbox_says_try_again(disk):
+    kernel = Kernel(disk, read_clock)
+    kernel.start("test", "0")
+    engine = Engine(kernel, inbox_limit=2)
+    engine.post(task("a"))
+    engine.post(task("b"))
+    with pytest.raises(Overloaded, match="2 requests are waiting"):
+        engine.post(task("c"))
+
+
+async def test_a_full_disk_is_told_and_forgiven(disk):
+    engine = await running(engine_on(disk))
+    disk.refuse_next = True
+    with pytest.raises(Unavailable, match="nothing was recorded"):
+        await engine.submit(task("a"))
+    await engine.submit(task("a"))
+    async with engine.settled() as state:
+        assert list(state.tasks) == ["a-1"]
+    await engine.stop()
+
+
+async def test_readers_see_only_what_is_on_disk(disk):
+    engine = await running(engine_on(disk))
+    disk.gate.clear()
+    submitted = asyncio.create_task(engine.submit(task("a")))
+    await asyncio.sleep(0.05)
+
+    async def tasks_seen() -> int:
+        async with engine.settled() as state:
+            assert state.position == disk.position
+            return len(state.tasks)
+
+    reading = asyncio.create_task(tasks_seen())
+    await asyncio.sleep(0.02)
+    assert not reading.done()
+    disk.gate.set()
+    assert await reading == 1
+    await submitted
+    await engine.stop()
+
+
+async def test_a_subscriber_gets_every_fact_once_from_any_position(disk):
+    engine = await running(engine_on(disk))
+    for number in range(20):
+        await engine.submit(task(f"t{number}"))
+    engine.recent.clear()  # a subscriber that has fallen behind reads from the store
+    expected = list(disk.read())
+    for start in (0, 7, len(expected) - 1):
+        seen = []
+        async for events in engine.subscribe(start):
+            seen += events
+            if len(seen) == len(expected) - start:
+                break
+        assert seen == expected[start:]
+    await engine.stop()
+
+
+async def test_a_subscriber_follows_live_and_ends_with_the_engine(disk):
+    engine = await running(engine_on(disk))
+    seen = []
+
+    async def follow():
+        async for events in engine.subscribe(engine.position):
+            seen.extend(event.kind for event in events)
+
+    follower = asyncio.create_task(follow())
+    await asyncio.sleep(0)
+    await engine.submit(task("a"))
+    await engine.stop()
+    await asyncio.wait_for(follower, 5)
+    assert "TaskSubmitted" in seen
+
+
+async def test_silence_is_noticed(disk):
+    engine = await running(engine_on(disk, patience=Patience(heartbeat_timeout_s=0.05)))
+    worker = await engine.submit(RegisterWorker(worker="w"))
+    assert isinstance(worker, Worker)
+    async for events in engine.subscribe(0):
+        lost = [event.body for event in events if isinstance(event.body, WorkerLost)]
+        if lost:
+            break
+    assert lost[0].signal == "heartbeat"
+    await engine.stop()
+
+
+async def test_worker_batches_are_stored_and_resends_recognised(disk):
+    engine = await running(engine_on(disk))
+    payload = b"opaque until somebody asks"
+    batch = Batch("w", 1, 0, 3, 10, 20, ("Step",), payload)
+    await engine.ingest(batch)
+    await engine.ingest(batch)
+    assert [found.payload for found in disk.batches(node="w")] == [payload]
+    assert disk.last_seq("w", 1) == 2
+    await engine.stop()
+
+
+async def test_a_turn_is_bounded(disk):
+    engine = engine_on(disk)
+    for number in range(MAX_TURN + 10):
+        engine.post(RegisterWorker(worker=f"w{number}"))
+    before = disk.writes
+    await running(engine)
+    await engine.submit(task("last"))
+    assert disk.writes - before == 2
+    await engine.stop()
+
+
+async def test_stopping_finishes_what_was_taken_and_refuses_the_rest(disk):
+    engine = await running(engine_on(disk))
+    pending = asyncio.create_task(engine.submit(task("a")))
+    await asyncio.sleep(0)
+    await engine.stop()
+    await pending
+    with pytest.raises(Unavailable):
+        await engine.submit(task("b"))

@@ -1,0 +1,97 @@
+"""Guards the promises of the whole core under faults: fixed seeds, fresh ones, and those that once
+failed. A failing seed is reproduced by the command in the message."""
+
+import random
+
+import pytest
+
+from strata.sim.checkers import Broken
+from strata.sim.faults import FAULTS
+from strata.sim.report import command_of, report
+from strata.sim.simulation import Scenario, Simulation
+
+# Seeds that once broke a promise; each is named after what it taught.
+LESSONS = {
+    "a rejoined worker is not killed for its replacement": Scenario(seed=2),
+    "a pending start dies with its agent": Scenario(seed=6),
+    "a replaced process may not rejoin its slot": Scenario(seed=8),
+    "a hang right after a coordinator's restart is noticed": Scenario(seed=13),
+    "an agent that was refused by a full disk asks again": Scenario(seed=24),
+    "a finished worker does not come back": Scenario(seed=1),
+    "a task that continues refills when too few are left": Scenario(seed=100, policy="continue"),
+    "arrivals count within an incarnation": Scenario(seed=3007, sharded=True, fault_every_s=120),
+    "what is on its way does not change with the state": Scenario(
+        seed=1094, policy="continue", fault_every_s=120
+    ),
+    "the disk is full when the coordinator starts": Scenario(seed=2003, fault_every_s=120),
+    "a barrier outlives a rollback": Scenario(seed=1049, policy="continue", fault_every_s=120),
+}
+
+
+def run(scenario: Scenario) -> Simulation:
+    try:
+        return Simulation(scenario).run()
+    except Broken as broken:
+        pytest.fail(f"{broken}\nreproduce with: {command_of(scenario)}")
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_lesson_stays_learnt(lesson):
+    run(LESSONS[lesson])
+
+
+@pytest.mark.parametrize("policy", ["replace", "continue"])
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_fixed_seeds(seed, policy, sharded):
+    run(Scenario(seed=seed, policy=policy, sharded=sharded, fault_every_s=120))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attempt", range(60))
+def test_fresh_seeds(attempt):
+    seed = random.SystemRandom().randrange(1 << 40)
+    dice = random.Random(seed)
+    run(
+        Scenario(
+            seed=seed,
+            workers=dice.choice((1, 2, 5, 8, 12)),
+            workers_per_host=dice.choice((1, 3, 4)),
+            hours=dice.uniform(0.5, 3),
+            policy=dice.choice(("replace", "continue")),
+            sharded=dice.random() < 0.3,
+            fault_every_s=dice.choice((60, 120, 300)),
+        )
+    )
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_alone(fault):
+    sim = run(Scenario(seed=11, hours=0.5, faults=(fault,), fault_every_s=90))
+    assert sim.struck == {fault: sim.struck[fault]}, "the fault never struck"
+
+
+def test_a_quiet_run_loses_nobody():
+    figures = report(run(Scenario(seed=3, hours=0.5, faults=())))
+    assert figures.losses == {}
+    assert figures.tasks_completed >= 1
+    assert figures.load.facts_per_s > 0
+
+
+def test_the_same_seed_gives_the_same_facts():
+    scenario = Scenario(seed=42, hours=0.5, fault_every_s=60)
+    first, second = run(scenario), run(scenario)
+    assert list(first.coordinator.disk.read()) == list(second.coordinator.disk.read())
+    assert first.story == second.story
+
+
+def test_other_seeds_give_other_facts():
+    first = run(Scenario(seed=1, hours=0.5, fault_every_s=60))
+    second = run(Scenario(seed=2, hours=0.5, fault_every_s=60))
+    assert first.story != second.story
+
+
+def test_a_large_fleet_fits():
+    figures = report(run(Scenario(seed=5, workers=1_000, hours=0.05, steps=10, fault_every_s=60)))
+    assert figures.tasks_completed >= 1
+    assert figures.load.state_bytes < 50_000_000

@@ -5,12 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := pip install --quiet --disable-pip-version-check
 
-.PHONY: run test fmt bench lock clean
+.PHONY: run test fmt docs bench lock clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/strata sim --seed 7 --workers 8 --hours 2 --faults all
 
-test: $(VENV)/test.stamp
+test: $(VENV)/test.stamp $(VENV)/system.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -19,6 +19,10 @@ test: $(VENV)/test.stamp
 fmt: $(VENV)/test.stamp
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/run.stamp
+	$(BIN)/python -X utf8 -c "from strata.core import docs; print(end=docs.events())" > docs/EVENTS.md
+	$(BIN)/python -X utf8 -c "from strata.core import docs; print(end=docs.lifecycles())" > docs/LIFECYCLES.md
 
 bench: $(VENV)/run.stamp
 	@for script in $(sort $(wildcard benchmarks/bench_*.py)); do $(BIN)/python $$script || exit 1; done
@@ -29,6 +33,24 @@ $(VENV)/%.stamp: requirements/%.txt pyproject.toml
 	$(BIN)/$(PIP) --require-hashes -r $<
 	$(BIN)/$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
+
+# Generated code is committed, so that users need no compiler; a test compares it with the source.
+proto: $(VENV)/test.stamp
+	$(BIN)/python -m grpc_tools.protoc --proto_path=proto/strata/v1 \
+		--python_out=src/strata/wire/v1 --pyi_out=src/strata/wire/v1 coordinator.proto
+
+# Programs that tests run and pip does not have: installed once, where that is allowed and none of
+# them is started; elsewhere the tests that need one fail and say what to install.
+PROGRAMS := prometheus chromium
+ROOT := $(if $(filter 0,$(shell id -u)),,sudo -n)
+APT := $(ROOT) env SYSTEMD_OFFLINE=1 RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq
+
+$(VENV)/system.stamp: Makefile
+	@mkdir -p $(VENV)
+	@missing=$$(for program in $(PROGRAMS); do command -v $$program >/dev/null || echo $$program; done); \
+	if test -z "$$missing" || \
+		{ $(APT) update && $(APT) install --yes --no-install-recommends $$missing; } >/dev/null 2>&1; \
+	then touch $@; else echo "apt-get could not install:" $$missing; fi
 
 # The lock is resolved for every platform; pip picks by marker when it installs.
 COMPILE = $(VENV)/lock/bin/uv pip compile pyproject.toml --group build --quiet --upgrade \

@@ -32,12 +32,14 @@ Index = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that can be set, checked. Build it with `load`."""
 
-    """Where the coordinator listens. Port 0 takes a free one."""
+    """Where the coordinator listens. Port 0 takes a free one. Certificate and key are PEM files."""
     grpc_host: str = "127.0.0.1"
     grpc_port: Port = 50051
     http_host: str = "127.0.0.1"
     http_port: Port = 3000
     token: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
 
     """Where facts are kept, and how often the state is saved so that restarts stay short."""
     data_dir: str = "./strata-data"
@@ -53,6 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     connection_grace_s: Seconds = 0.5
     reattach_grace_s: Seconds = 30.0
     barrier_timeout_s: Seconds = 300.0
+    hang_floor_s: Seconds = 60.0
 
     """Where checkpoints go, and how many are kept. No folder: `checkpoints` under `data_dir`."""
     storage_backend: Literal["local", "s3"] = "local"
@@ -66,6 +69,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     """Who a training process is; set by whoever starts it."""
     coordinator_addr: str = ""
+    task: str = ""
+    start: Index = 0
     worker_id: str = ""
     rank: Index | None = None
     world_size: Count | None = None
@@ -74,6 +79,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What is logged: levels by room, such as `coordinator=debug,info`, and in which form."""
     log_filter: str = "info"
     log_format: Literal["text", "json"] = "text"
+    log_max_bytes: Count = 512_000_000
 
     """Serve simulated data instead of a real cluster."""
     demo_mode: bool = False

@@ -6,8 +6,9 @@ from msgspec import Struct
 
 from strata.core.decision import Decision
 from strata.core.events import Command, Event, Fact, applies, decides
+from strata.core.presence import lose
 from strata.core.scheduling import handle_loss, place_waiting
-from strata.core.workers import DeclareLost, Signal, Worker, lose
+from strata.core.workers import DeclareLost, Signal, Worker
 from strata.errors import AlreadyExists, Fenced, InvalidArgument
 
 if TYPE_CHECKING:
@@ -95,8 +96,8 @@ def _lost(state: "Cluster", fact: AgentLost, event: Event) -> None:
     for task in state.tasks.values():
         for worker_id, placement in task.placements.items():
             worker = state.workers.get(worker_id)
-            started = worker is not None and worker.alive
-            if placement.agent == fact.agent and not started and worker_id not in task.vacant:
+            settled = worker is not None and (worker.alive or worker.state == "left")
+            if placement.agent == fact.agent and not settled and worker_id not in task.vacant:
                 task.vacant.append(worker_id)
 
 
@@ -104,7 +105,9 @@ def _lost(state: "Cluster", fact: AgentLost, event: Event) -> None:
 def _exited(state: "Cluster", fact: WorkerExited, event: Event) -> None:
     task = state.tasks[fact.task]
     placement = task.placements.get(fact.worker)
-    over = fact.worker in task.finished or fact.worker in task.vacant
+    task.exits[fact.worker] = fact.start
+    worker = state.workers.get(fact.worker)
+    over = fact.worker in task.vacant or (worker is not None and worker.state == "left")
     if placement is not None and placement.start == fact.start and not over:
         task.vacant.append(fact.worker)
 
@@ -147,7 +150,7 @@ def declare_lost(d: Decision, c: DeclareAgentLost) -> None:
 
 @decides(ReportExit)
 def report_exit(d: Decision, c: ReportExit) -> None:
-    """An agent says how a process ended; the news of an earlier start changes nothing."""
+    """An agent says how a process ended. That is a fact; it changes things only if it is news."""
     agent = d.state.agents.get(c.agent)
     if agent is None or agent.incarnation != c.incarnation:
         raise Fenced(
@@ -156,15 +159,25 @@ def report_exit(d: Decision, c: ReportExit) -> None:
         )
     task = d.state.task(c.task)
     placement = task.placements.get(c.worker)
-    if placement is None or placement.start != c.start or c.worker in task.vacant:
+    if placement is None or c.start <= task.exits.get(c.worker, 0):
         return
+    if c.start > placement.start or (c.start == placement.start and placement.agent != c.agent):
+        raise Fenced(
+            f"agent {c.agent!r} does not run start {c.start} of worker {c.worker!r}",
+            hint="report only what was started here",
+        )
     how = f"signal {c.signal}" if c.signal else f"exit code {c.code}"
     worker = d.state.workers.get(c.worker)
+    news = c.start == placement.start and c.worker not in task.vacant
     exited = d.record(WorkerExited(c.task, c.worker, c.agent, c.start, c.code, c.signal), c.cause)
+    if not news:
+        return
     if worker is not None and worker.alive:
         _lose(d, worker, "exit", f"its process ended with {how}", exited)
     elif worker is None or worker.state != "left":
         handle_loss(d, task, c.worker, f"its process ended with {how} before it joined", exited)
+    if task.ended:
+        place_waiting(d, exited)
 
 
 def _lose(d: Decision, worker: Worker, signal: Signal, reason: str, cause: str) -> None:

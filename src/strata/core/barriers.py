@@ -42,7 +42,7 @@ MAX_BARRIERS = 256
 
 
 class Barrier(Struct):
-    """The newest round of a barrier.
+    """The newest round of a barrier, and the `last` one, for those whose answer was lost.
 
     `arrived` maps each worker, in order of arrival, to its incarnation and request.
     """
@@ -55,7 +55,9 @@ class Barrier(Struct):
     generation: int
     arrived: dict[str, tuple[int, int]] = field(default_factory=dict)
     ended_ns: int = 0
+    reason: str = ""
     missing: list[str] = field(default_factory=list)
+    last: "Barrier | None" = None
 
 
 class BarrierOpened(Fact, frozen=True):
@@ -119,13 +121,21 @@ class FailBarrier(Command, frozen=True):
 @applies(BarrierOpened)
 def _opened(state: "Cluster", fact: BarrierOpened, event: Event) -> None:
     barriers = state.tasks[fact.task].barriers
-    barriers.pop(fact.barrier, None)
+    last = barriers.pop(fact.barrier, None)
+    if last is not None:
+        last.last = None
     if len(barriers) >= MAX_BARRIERS:
         ended = next((name for name, b in barriers.items() if b.state != "waiting"), None)
         if ended is not None:
             del barriers[ended]
     barriers[fact.barrier] = Barrier(
-        fact.barrier, fact.round, "waiting", fact.step, event.wall_ns, fact.generation
+        fact.barrier,
+        fact.round,
+        "waiting",
+        fact.step,
+        event.wall_ns,
+        fact.generation,
+        last=last,
     )
     state.tasks[fact.task].last_round = fact.round
 
@@ -141,6 +151,7 @@ def _released(state: "Cluster", fact: BarrierReleased, event: Event) -> None:
     barrier = state.tasks[fact.task].barriers[fact.barrier]
     barrier.state = "released"
     barrier.ended_ns = event.wall_ns
+    barrier.reason = fact.reason
     barrier.generation = fact.generation
 
 
@@ -149,13 +160,14 @@ def _failed(state: "Cluster", fact: BarrierFailed, event: Event) -> None:
     barrier = state.tasks[fact.task].barriers[fact.barrier]
     barrier.state = "failed"
     barrier.ended_ns = event.wall_ns
+    barrier.reason = fact.reason
     barrier.missing = fact.missing
 
 
 @decides(ArriveAtBarrier)
 def arrive(d: Decision, c: ArriveAtBarrier) -> Barrier:
     """Counts a worker in; the answer is the round it belongs to, perhaps released already."""
-    worker = living(d, c.worker, c.incarnation)
+    worker = living(d, c.worker, c.incarnation, c.cause)
     task = d.state.tasks[worker.task]
     if worker.rank < 0:
         raise NotAllowedNow(
@@ -163,9 +175,9 @@ def arrive(d: Decision, c: ArriveAtBarrier) -> Barrier:
             hint="wait until the task's generation includes it, then arrive again",
         )
     barrier = task.barriers.get(c.barrier)
-    known = barrier.arrived.get(c.worker, (0, 0)) if barrier is not None else (0, 0)
-    if barrier is not None and known >= (c.incarnation, c.request):
-        return barrier
+    for known in (barrier, barrier.last if barrier else None):
+        if known is not None and (c.incarnation, c.request) <= known.arrived.get(c.worker, (0, 0)):
+            return known
     cause = c.cause
     if barrier is None or barrier.state != "waiting":
         cause = (_open(d, task, c),)
@@ -195,7 +207,12 @@ def release_if_complete(
     d: Decision, task: "Task", barrier: Barrier, reason: str, cause: str
 ) -> None:
     """Releases a waiting barrier once every member of the generation has arrived."""
-    if barrier.state != "waiting" or not task.members or len(barrier.arrived) < len(task.members):
+    if barrier.state != "waiting" or not task.members:
+        return
+    # Counting first: naming the missing takes as long as the group is large.
+    if len(barrier.arrived) + len(task.finished) < len(task.members):
+        return
+    if missing_workers(task, barrier):
         return
     d.record(
         BarrierReleased(
@@ -245,4 +262,5 @@ def fail(d: Decision, c: FailBarrier) -> None:
 
 def missing_workers(task: "Task", barrier: Barrier) -> list[str]:
     """Who is expected and has not arrived, by rank."""
-    return [worker for worker in task.members if worker not in barrier.arrived]
+    there = barrier.arrived.keys() | set(task.finished)
+    return [worker for worker in task.members if worker not in there]

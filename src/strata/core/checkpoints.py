@@ -211,7 +211,7 @@ def _end(task: "Task", checkpoint_id: str, state: CheckpointState, reason: str) 
     checkpoint.state = state
     checkpoint.reason = reason
     ended = [c.id for c in task.checkpoints.values() if c.state in ("failed", "deleted")]
-    for oldest in ended[: len(ended) - MAX_ENDED]:
+    for oldest in ended[: max(len(ended) - MAX_ENDED, 0)]:
         del task.checkpoints[oldest]
 
 
@@ -248,6 +248,6 @@ def find(task: "Task", checkpoint: str) -> Checkpoint:
 
 
 def committed_newest_first(task: "Task") -> list[Checkpoint]:
-    """What can be restored, best first: of the newest attempt, then the highest step."""
-    real = [c for c in task.checkpoints.values() if c.state == "committed"]
-    return sorted(real, key=lambda c: (c.step, c.attempt), reverse=True)
+    """What can be restored, best first: the highest step; of one step, the one begun last."""
+    real = [c for c in reversed(task.checkpoints.values()) if c.state == "committed"]
+    return sorted(real, key=lambda c: c.step, reverse=True)

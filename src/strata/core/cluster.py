@@ -15,6 +15,9 @@ from strata.core import (  # noqa: F401 - importing fills the tables of rules
     datasets,
     fencing,
     generations,
+    leases,
+    limits,
+    presence,
     recovery,
     retention,
     saving,
@@ -23,7 +26,18 @@ from strata.core import (  # noqa: F401 - importing fills the tables of rules
     workers,
 )
 from strata.core.decision import Decision, apply
-from strata.core.events import APPLY, DECIDE, Codec, Command, Event, Fact, Now, applies, decides
+from strata.core.events import (
+    APPLY,
+    DECIDE,
+    OUTDATED,
+    Codec,
+    Command,
+    Event,
+    Fact,
+    Now,
+    applies,
+    decides,
+)
 from strata.core.lifecycle import Lifecycle
 from strata.core.state import Cluster, Rules
 from strata.errors import StrataError
@@ -92,7 +106,7 @@ def fold(state: Cluster, events: Iterable[Event]) -> Cluster:
     return state
 
 
-CODEC = Codec(APPLY)
+CODEC = Codec([*APPLY, *OUTDATED])
 """Encodes and decodes the coordinator's own facts."""
 
 __all__ = ["CODEC", "LIFECYCLES", "Outcome", "apply", "decide", "fold"]

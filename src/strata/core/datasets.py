@@ -16,9 +16,9 @@ from msgspec import Struct, field
 
 from strata.core.decision import Decision
 from strata.core.events import Command, Event, Fact, applies, decides
-from strata.core.fencing import living
+from strata.core.limits import require_room
 from strata.core.sharding import Holdings, Move, apply_moves, assign
-from strata.errors import AlreadyExists, Fenced, InvalidArgument, NotFound
+from strata.errors import AlreadyExists, InvalidArgument
 
 if TYPE_CHECKING:
     from strata.core.state import Cluster
@@ -116,40 +116,6 @@ class AssignmentChanged(Fact, frozen=True):
     reason: str
 
 
-class EpochAdvanced(Fact, frozen=True):
-    """Every sample of the epoch before has been handed out and accounted for."""
-
-    task: str
-    dataset: str
-    epoch: int
-    step: int
-    reason: str
-
-
-class LeaseGranted(Fact, frozen=True):
-    """A worker may train one shard."""
-
-    task: str
-    dataset: str
-    lease: int
-    shard: int
-    worker: str
-    incarnation: int
-    epoch: int
-
-
-class LeaseReturned(Fact, frozen=True):
-    """A lease ended: its samples count if `consumed`; otherwise its shard goes out again."""
-
-    task: str
-    dataset: str
-    lease: int
-    shard: int
-    worker: str
-    consumed: bool
-    reason: str
-
-
 class RegisterDataset(Command, frozen=True):
     dataset: str
     spec: DatasetSpec
@@ -162,27 +128,6 @@ class AttachDataset(Command, frozen=True):
     global_batch: int = 0
     epochs: int = 0
     lanes: int = 0
-
-
-class AdvanceEpoch(Command, frozen=True):
-    task: str
-    dataset: str
-    reason: str = "asked for"
-
-
-class AcquireLease(Command, frozen=True):
-    worker: str
-    incarnation: int
-    dataset: str
-
-
-class ReturnLease(Command, frozen=True):
-    worker: str
-    incarnation: int
-    dataset: str
-    lease: int
-    consumed: bool = True
-    reason: str = "trained"
 
 
 @applies(DatasetRegistered)
@@ -201,38 +146,6 @@ def _assigned(state: "Cluster", fact: AssignmentChanged, event: Event) -> None:
     apply_moves(state.tasks[fact.task].feeds[fact.dataset].holdings, fact.moves)
 
 
-@applies(EpochAdvanced)
-def _epoch_advanced(state: "Cluster", fact: EpochAdvanced, event: Event) -> None:
-    feed = state.tasks[fact.task].feeds[fact.dataset]
-    feed.epoch = fact.epoch
-    feed.next_shard = 0
-    feed.consumed = 0
-    feed.returned = []
-
-
-@applies(LeaseGranted)
-def _lease_granted(state: "Cluster", fact: LeaseGranted, event: Event) -> None:
-    feed = state.tasks[fact.task].feeds[fact.dataset]
-    feed.last_lease = fact.lease
-    if fact.shard in feed.returned:
-        feed.returned.remove(fact.shard)
-    else:
-        feed.next_shard = fact.shard + 1
-    feed.leases[fact.lease] = Lease(
-        fact.lease, fact.shard, fact.worker, fact.incarnation, fact.epoch
-    )
-
-
-@applies(LeaseReturned)
-def _lease_returned(state: "Cluster", fact: LeaseReturned, event: Event) -> None:
-    feed = state.tasks[fact.task].feeds[fact.dataset]
-    del feed.leases[fact.lease]
-    if fact.consumed:
-        feed.consumed += 1
-    else:
-        feed.returned.append(fact.shard)
-
-
 @decides(RegisterDataset)
 def register_dataset(d: Decision, c: RegisterDataset) -> Dataset:
     """Registers a dataset; repeating the same registration changes nothing."""
@@ -245,6 +158,8 @@ def register_dataset(d: Decision, c: RegisterDataset) -> Dataset:
             )
         return known
     _check_spec(c.dataset, c.spec)
+    limit, known_now = d.state.rules.max_datasets, len(d.state.datasets)
+    require_room(d, "max_datasets", limit, known_now, f"dataset {c.dataset!r}", c.cause)
     d.record(DatasetRegistered(c.dataset, c.spec), c.cause)
     return d.state.datasets[c.dataset]
 
@@ -270,17 +185,17 @@ def _check_spec(dataset: str, spec: DatasetSpec) -> None:
 def attach_dataset(d: Decision, c: AttachDataset) -> Feed:
     """Attaches a dataset to a task and divides it among the members; repeating is harmless."""
     task = d.state.task(c.task)
+    spec = d.state.dataset(c.dataset).spec
+    count = spec.shard_count if c.unit != "lane" else _lane_count(c)
     known = task.feeds.get(c.dataset)
     if known is not None:
-        same = (known.unit, known.global_batch, known.epochs) == (c.unit, c.global_batch, c.epochs)
-        if not same:
+        asked = (c.unit, count, c.global_batch, c.epochs)
+        if asked != (known.unit, known.count, known.global_batch, known.epochs):
             raise AlreadyExists(
                 f"task {c.task!r} already trains on {c.dataset!r} with other parameters",
                 hint="every worker of a task must ask for the same batches",
             )
         return known
-    spec = d.state.dataset(c.dataset).spec
-    count = spec.shard_count if c.unit != "lane" else _lane_count(c)
     attached = d.record(
         DatasetAttached(c.task, c.dataset, c.unit, count, c.global_batch, c.epochs), c.cause
     )
@@ -313,83 +228,3 @@ def reassign(d: Decision, task: "Task", reason: str, cause: str) -> None:
                 ),
                 cause,
             )
-
-
-@decides(AdvanceEpoch)
-def advance_epoch(d: Decision, c: AdvanceEpoch) -> int:
-    """Opens the next epoch of an attached dataset."""
-    task = d.state.task(c.task)
-    feed = task.feeds.get(c.dataset)
-    if feed is None:
-        raise NotFound(f"task {c.task!r} has no dataset {c.dataset!r}", hint="attach it first")
-    d.record(EpochAdvanced(c.task, c.dataset, feed.epoch + 1, task.committed, c.reason), c.cause)
-    return feed.epoch
-
-
-@decides(AcquireLease)
-def acquire_lease(d: Decision, c: AcquireLease) -> Lease | None:
-    """The next shard for a worker; None when every shard of the last epoch is taken."""
-    task, feed = _lease_feed(d, c.worker, c.incarnation, c.dataset)
-    if feed.returned:
-        shard = feed.returned[0]
-    elif feed.next_shard < feed.count:
-        shard = feed.next_shard
-    else:
-        return None
-    granted = LeaseGranted(
-        task.id, feed.dataset, feed.last_lease + 1, shard, c.worker, c.incarnation, feed.epoch
-    )
-    d.record(granted, c.cause)
-    return feed.leases[granted.lease]
-
-
-@decides(ReturnLease)
-def return_lease(d: Decision, c: ReturnLease) -> None:
-    """Ends a lease; only its holder may, so that what a zombie trained never counts."""
-    task, feed = _lease_feed(d, c.worker, c.incarnation, c.dataset)
-    lease = feed.leases.get(c.lease)
-    if lease is None or (lease.worker, lease.incarnation) != (c.worker, c.incarnation):
-        raise Fenced(
-            f"worker {c.worker!r} does not hold lease {c.lease} of {c.dataset!r}",
-            hint="the lease was taken back; drop that work and ask for another",
-        )
-    returned = LeaseReturned(
-        task.id, feed.dataset, lease.id, lease.shard, c.worker, c.consumed, c.reason
-    )
-    cause = d.record(returned, c.cause)
-    if feed.consumed == feed.count and (not feed.epochs or feed.epoch + 1 < feed.epochs):
-        d.record(
-            EpochAdvanced(
-                task.id, feed.dataset, feed.epoch + 1, task.committed, "every shard is consumed"
-            ),
-            cause,
-        )
-
-
-def take_back_leases(d: Decision, task: "Task", worker: str, cause: str) -> None:
-    """Returns what a worker that is gone still held."""
-    for feed in task.feeds.values():
-        for lease in [lease for lease in feed.leases.values() if lease.worker == worker]:
-            d.record(
-                LeaseReturned(
-                    task.id,
-                    feed.dataset,
-                    lease.id,
-                    lease.shard,
-                    worker,
-                    False,
-                    "its worker is gone",
-                ),
-                cause,
-            )
-
-
-def _lease_feed(d: Decision, worker_id: str, incarnation: int, dataset: str) -> tuple["Task", Feed]:
-    worker = living(d, worker_id, incarnation)
-    task = d.state.tasks[worker.task]
-    feed = task.feeds.get(dataset)
-    if feed is None or feed.unit != "lease":
-        raise NotFound(
-            f"task {task.id!r} has no leases of {dataset!r}", hint="attach it with unit='lease'"
-        )
-    return task, feed

@@ -36,11 +36,11 @@ from strata.core.cluster import CoordinatorStarted
 from strata.core.datasets import AssignmentChanged
 from strata.core.events import Event, Fact
 from strata.core.generations import GenerationChanged
+from strata.core.limits import LimitHit
 from strata.core.recovery import RecoveryChosen, RolledBack, StepsCommitted
 from strata.core.tasks import TaskState, TaskStateChanged, TaskSubmitted
 from strata.core.windows import SECOND_NS, WAIT_BOUNDS_S, Histogram, Samples, Tally
 from strata.core.workers import (
-    LimitHit,
     WorkerLost,
     WorkerRegistered,
     WorkerRejected,

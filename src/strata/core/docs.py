@@ -20,6 +20,8 @@ from strata.core import (
     datasets,
     fencing,
     generations,
+    leases,
+    limits,
     recovery,
     retention,
     tasks,
@@ -38,9 +40,11 @@ MODULES = (
     generations,
     recovery,
     datasets,
+    leases,
     barriers,
     checkpoints,
     retention,
+    limits,
 )
 
 LIVES = {

@@ -13,16 +13,16 @@ incarnations. An event is referred to as `node.incarnation.seq`; a coordinator's
 Tags. A fact's tags (`task`, `worker`, `step`, `epoch`, `batch`, `shard`, `checkpoint`, `barrier`,
 `blob`, `request`) are its fields of these names. They are written once, in the body.
 
-Evolution. Bodies are encoded as maps by field name: a field may be added with a default, and
-readers that know neither kind nor field still show both. A change that gives an old field a new
-meaning makes a new version: the class states `version=2`, its tag becomes `Kind/2`, and the old
-class stays in the catalogue with an `upgrade` to the new one.
+Evolution. Bodies are encoded as maps by field name: a field may be added with a default, and a
+reader that does not know a kind still shows its fields. A change that gives an old field a new
+meaning makes a new version: the new class has the tag `Kind/2`; the old class stays, registered by
+`outdated`, with an `upgrade` to the new one.
 """
 
 from collections.abc import Callable, Iterable
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -59,8 +59,6 @@ class Now(Struct, frozen=True, gc=False):
 class Fact(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="kind", tag=True):
     """Base of every kind of fact."""
 
-    version: ClassVar[int] = 1
-
     def upgrade(self) -> "Fact":
         """This fact in the newest version of its kind."""
         return self
@@ -94,7 +92,7 @@ class Envelope(Struct, Generic[Body], frozen=True, gc=False, array_like=True):
     def tags(self) -> dict[str, object]:
         """The body's fields that are tags and are set."""
         found = ((tag, getattr(self.body, tag, None)) for tag in TAGS)
-        return {tag: value for tag, value in found if value not in (None, "")}
+        return {tag: value for tag, value in found if value not in (None, "", -1)}
 
 
 Event: TypeAlias = Envelope[Fact]
@@ -150,13 +148,13 @@ class Codec:
             return self._events.decode(payload)
         except msgspec.ValidationError:
             return self._decode_loosely(payload)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Corrupt(f"a batch of events cannot be decoded: {error}") from error
 
     def _decode_loosely(self, payload: bytes | memoryview) -> list[Event]:
         try:
             loose = self._loose.decode(payload)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Corrupt(f"a batch of events cannot be decoded: {error}") from error
         return [
             Envelope(e.seq, e.wall_ns, e.mono_ns, self._decode_body(e.body), e.cause, e.op)
@@ -164,14 +162,18 @@ class Codec:
         ]
 
     def _decode_body(self, raw: msgspec.Raw) -> Fact:
-        fields: dict[str, object] = msgspec.msgpack.decode(raw)
-        tag = str(fields.pop("kind", ""))
-        if tag not in self.kinds:
-            return UnknownFact(tag, fields)
+        tag: object = "unknown"
         try:
+            fields = _decode_map(raw)
+            tag = fields.pop("kind", None)
+            if isinstance(tag, str) and tag not in self.kinds:
+                return UnknownFact(tag, fields)
             return self._body.decode(raw)
-        except msgspec.ValidationError as error:
-            raise Corrupt(f"a fact of kind {tag} has a field of a wrong type: {error}") from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Corrupt(f"a fact of kind {tag} cannot be decoded: {error}") from error
+
+
+_decode_map = msgspec.msgpack.Decoder(dict[str, object]).decode
 
 
 class _LooseEvent(Struct, array_like=True):
@@ -211,6 +213,15 @@ def applies(kind: type[AnyFact]) -> "Callable[[Apply[AnyFact]], Apply[AnyFact]]"
         return function
 
     return register
+
+
+OUTDATED: list[type[Fact]] = []
+
+
+def outdated(kind: type[AnyFact]) -> type[AnyFact]:
+    """Registers a kind that is no longer recorded, only read and upgraded."""
+    OUTDATED.append(kind)
+    return kind
 
 
 def decides(

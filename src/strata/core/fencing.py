@@ -27,10 +27,10 @@ class WorkerFenced(Fact, frozen=True):
 
 @applies(WorkerFenced)
 def _fenced(state: "Cluster", fact: WorkerFenced, event: Event) -> None:
-    state.workers[fact.worker].fenced = fact.incarnation
+    state.workers[fact.worker].fenced.append(fact.incarnation)
 
 
-def living(d: Decision, worker_id: str, incarnation: int) -> "Worker":
+def living(d: Decision, worker_id: str, incarnation: int, cause: tuple[str, ...] = ()) -> "Worker":
     """The worker, if this incarnation of it is alive; otherwise a refusal."""
     worker = d.state.workers.get(worker_id)
     if worker is None:
@@ -39,11 +39,13 @@ def living(d: Decision, worker_id: str, incarnation: int) -> "Worker":
         return worker
     if worker.incarnation == incarnation:
         reason = f"it was declared {worker.state}: {worker.reason}"
+    elif incarnation > worker.incarnation:
+        reason = "it was never given to this worker"
     else:
         reason = f"incarnation {worker.incarnation} has taken its place"
-    if incarnation > worker.fenced:
+    if incarnation <= worker.incarnation and incarnation not in worker.fenced:
         current = worker.incarnation if worker.alive else 0
-        d.record(WorkerFenced(worker_id, incarnation, current, reason))
+        d.record(WorkerFenced(worker_id, incarnation, current, reason), cause)
     raise Fenced(
         f"incarnation {incarnation} of worker {worker_id!r} is fenced: {reason}",
         hint="register again; the worker then gets a new incarnation",

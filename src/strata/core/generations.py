@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from strata.core.barriers import forget_arrivals, give_up, look_again
 from strata.core.checkpoints import fail_unfinished
-from strata.core.datasets import reassign, take_back_leases
+from strata.core.datasets import reassign
 from strata.core.decision import Decision
 from strata.core.events import Event, Fact, applies
 from strata.core.recovery import commit_steps
@@ -69,8 +69,7 @@ def join(d: Decision, task: "Task", reason: str, cause: str) -> None:
 
 
 def leave(d: Decision, task: "Task", worker: str, reason: str, cause: str) -> None:
-    """Takes a worker out that is lost or has left; it holds nothing afterwards."""
-    take_back_leases(d, task, worker, cause)
+    """Takes a worker out that is lost or has left."""
     if d.state.workers[worker].rank >= 0:
         _regroup(d, task, [worker], reason, cause)
 
@@ -79,11 +78,12 @@ def finish(d: Decision, task: "Task", steps: int, reason: str, cause: str) -> No
     """Completes a task when everyone still in it has finished."""
     if task.phase == "running":
         commit_steps(d, task, steps, "a worker finished after them", cause)
-    if set(task.members) <= set(task.finished):
-        if task.state in ("starting", "running", "recovering"):
-            change_state(d, task, "completed", reason, cause)
-        elif task.state == "stopping":
-            change_state(d, task, "stopped", reason, cause)
+    if not set(task.members) <= set(task.finished):
+        look_again(d, task, "the others have finished", cause)
+    elif task.state in ("starting", "running", "recovering"):
+        change_state(d, task, "completed", reason, cause)
+    elif task.state == "stopping":
+        change_state(d, task, "stopped", reason, cause)
 
 
 def _most(d: Decision, task: "Task") -> int:
@@ -91,7 +91,8 @@ def _most(d: Decision, task: "Task") -> int:
 
 
 def _regroup(d: Decision, task: "Task", left: list[str], reason: str, cause: str) -> None:
-    left = left + [worker for worker in task.finished if d.state.workers[worker].rank >= 0]
+    finished = [w for w in task.finished if d.state.workers[w].rank >= 0 and w not in left]
+    left = left + finished
     stay = len(task.members) - len(left)
     room = _most(d, task) - stay
     enough = stay + min(len(task.waiting), room) >= task.required

@@ -26,7 +26,7 @@ def _task_faults(state: Cluster, task: Task) -> Iterator[str]:
             outsiders = set(barrier.arrived) - set(task.members)
             if outsiders:
                 yield f"{where}: outsiders {sorted(outsiders)} count at barrier {barrier.name}"
-            if task.members and len(barrier.arrived) >= len(task.members):
+            if task.members and not barriers.missing_workers(task, barrier):
                 yield f"{where}: barrier {barrier.name} is complete and still waits"
     for checkpoint in task.checkpoints.values():
         complete = len(checkpoint.parts) == checkpoint.expected

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 from msgspec import field
 
 from strata.core.checkpoints import committed_newest_first
-from strata.core.datasets import EpochAdvanced
 from strata.core.decision import Decision
 from strata.core.events import Command, Event, Fact, applies, decides
 from strata.core.fencing import living
+from strata.core.leases import EpochAdvanced
 from strata.core.tasks import Entry, Recovery, RecoverySource, change_state
 from strata.errors import NotAllowedNow
 
@@ -133,9 +133,9 @@ def _rolled_back(state: "Cluster", fact: RolledBack, event: Event) -> None:
 @decides(EnterGeneration)
 def enter(d: Decision, c: EnterGeneration) -> "Task":
     """Takes a member into its generation; the last one lets the recovery be chosen."""
-    worker = living(d, c.worker, c.incarnation)
+    worker = living(d, c.worker, c.incarnation, c.cause)
     task = d.state.tasks[worker.task]
-    if worker.rank < 0 or c.generation != task.generation:
+    if worker.rank < 0 or c.generation != task.generation or task.ended:
         raise NotAllowedNow(
             f"worker {c.worker!r} enters generation {c.generation} of task {task.id!r}, "
             f"which is at {task.generation}",
@@ -159,6 +159,8 @@ def enter(d: Decision, c: EnterGeneration) -> "Task":
 def recover_if_ready(d: Decision, task: "Task", cause: str) -> None:
     """Chooses the recovery once every member has entered and no checkpoint is half decided."""
     if task.phase != "syncing" or len(task.entered) < len(task.members):
+        return
+    if task.ended:
         return
     choice = _from_peer(task)
     if choice is None:

@@ -114,6 +114,13 @@ def pin(d: Decision, c: PinCheckpoint) -> Checkpoint:
     return checkpoint
 
 
+def release_all(d: Decision, task: "Task", holder: str, cause: str) -> None:
+    """A reader is gone, and with it its protection."""
+    for checkpoint in list(task.checkpoints.values()):
+        if holder in checkpoint.pins:
+            d.record(CheckpointReleased(task.id, checkpoint.id, holder), cause)
+
+
 @decides(ReleaseCheckpoint)
 def release(d: Decision, c: ReleaseCheckpoint) -> None:
     """Ends a reader's protection; harmless when there is none."""

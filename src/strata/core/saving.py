@@ -79,18 +79,20 @@ def request(d: Decision, c: RequestCheckpoint) -> int:
 @decides(BeginCheckpoint)
 def begin(d: Decision, c: BeginCheckpoint) -> Checkpoint:
     """Opens a checkpoint, or joins the one that another rank opened at the same step."""
-    worker = living(d, c.worker, c.incarnation)
+    worker = living(d, c.worker, c.incarnation, c.cause)
     task = d.state.tasks[worker.task]
-    if worker.rank < 0 or c.generation != task.generation:
+    if c.step < 0:
+        raise InvalidArgument(f"step is {c.step}", hint="count the applied steps, from 0")
+    if worker.rank < 0 or c.generation != task.generation or not _trains(task):
         raise NotAllowedNow(
             f"worker {c.worker!r} saves for generation {c.generation} of task {task.id!r}, "
-            f"which is at generation {task.generation}",
+            f"which is at generation {task.generation} and {task.phase}",
             hint="enter the present generation, then save",
         )
     found = _open_at(task, c)
     if found is not None:
         return found
-    checkpoint = c.checkpoint or f"step-{c.step:08d}-{task.last_checkpoint + 1}"
+    checkpoint = c.checkpoint or _new_id(task, c.step)
     if checkpoint in task.checkpoints:
         raise InvalidArgument(
             f"checkpoint {checkpoint!r} of task {task.id!r} exists already",
@@ -114,6 +116,18 @@ def begin(d: Decision, c: BeginCheckpoint) -> Checkpoint:
     return task.checkpoints[checkpoint]
 
 
+def _trains(task: "Task") -> bool:
+    """Whether what is saved now belongs to a lineage that has been agreed upon."""
+    return not task.spec.syncs or task.phase == "running"
+
+
+def _new_id(task: "Task", step: int) -> str:
+    number = task.last_checkpoint + 1
+    while f"step-{step:08d}-{number}" in task.checkpoints:
+        number += 1
+    return f"step-{step:08d}-{number}"
+
+
 def _open_at(task: "Task", c: BeginCheckpoint) -> Checkpoint | None:
     for checkpoint in reversed(task.checkpoints.values()):
         if (
@@ -129,10 +143,11 @@ def _open_at(task: "Task", c: BeginCheckpoint) -> Checkpoint | None:
 @decides(AckPart)
 def acknowledge(d: Decision, c: AckPart) -> Checkpoint:
     """Takes in one rank's part; the last one seals or commits. Repeating changes nothing."""
-    worker = living(d, c.worker, c.incarnation)
+    worker = living(d, c.worker, c.incarnation, c.cause)
     task = d.state.tasks[worker.task]
     checkpoint = find(task, c.checkpoint)
-    if worker.rank in checkpoint.parts:
+    part = checkpoint.parts.get(worker.rank)
+    if part is not None and part.worker == c.worker:
         return checkpoint
     if checkpoint.state != "in_progress" or checkpoint.generation != task.generation:
         raise NotAllowedNow(
@@ -140,10 +155,10 @@ def acknowledge(d: Decision, c: AckPart) -> Checkpoint:
             + (f": {checkpoint.reason}" if checkpoint.reason else ""),
             hint="drop this part and save at a later step",
         )
-    part = CheckpointPartAcked(
+    acked = CheckpointPartAcked(
         task.id, c.checkpoint, c.worker, worker.rank, c.path, c.size_bytes, c.checksum
     )
-    cause = d.record(part, c.cause)
+    cause = d.record(acked, c.cause)
     if len(checkpoint.parts) == checkpoint.expected:
         if checkpoint.manifest:
             d.record(CheckpointSealed(task.id, checkpoint.id, checkpoint.size_bytes), cause)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from strata.core.decision import Decision
 from strata.core.events import Command, decides
+from strata.core.limits import require_room
 from strata.core.tasks import (
     RESTART_LOOP_EXIT_CODE,
     Placement,
@@ -19,7 +20,7 @@ from strata.core.tasks import (
     TaskSubmitted,
     change_state,
 )
-from strata.errors import InvalidArgument, LimitExceeded, NotAllowedNow, NotFound
+from strata.errors import InvalidArgument, NotAllowedNow, NotFound
 
 if TYPE_CHECKING:
     from strata.core.state import Cluster
@@ -40,6 +41,9 @@ class StopTask(Command, frozen=True):
 def submit(d: Decision, c: SubmitTask) -> Task:
     """Takes a task in; it starts at once if there are slots."""
     _check(d, c.spec)
+    unended = sum(not task.ended for task in d.state.tasks.values())
+    subject = f"task {c.spec.name!r}"
+    require_room(d, "max_tasks", d.state.rules.max_tasks, unended, subject, c.cause)
     task_id = f"{_slug(c.spec.name)}-{d.state.last_task + 1}"
     submitted = d.record(TaskSubmitted(task_id, c.spec), c.cause)
     task = d.state.tasks[task_id]
@@ -64,9 +68,11 @@ def _check(d: Decision, spec: TaskSpec) -> None:
         )
     if spec.dataset_id:
         d.state.dataset(spec.dataset_id)
-    unended = sum(not task.ended for task in d.state.tasks.values())
-    if unended >= d.state.rules.max_tasks:
-        raise LimitExceeded(f"{unended} tasks are queued or running", hint="let some end first")
+    for name, least in (("keep_count", 1), ("max_restarts", 0)):
+        if getattr(spec, name) < least:
+            raise InvalidArgument(
+                f"{name} is {getattr(spec, name)}", hint=f"it must be at least {least}"
+            )
 
 
 def _slug(name: str) -> str:
@@ -83,6 +89,10 @@ def group_for(
         if task.ended:
             raise NotAllowedNow(
                 f"task {task_id!r} is {task.state}", hint="submit it again, then join that run"
+            )
+        if task.state == "queued":
+            raise NotAllowedNow(
+                f"task {task_id!r} still waits for slots", hint="its workers are started for it"
             )
         return task
     if task_id:
@@ -101,7 +111,7 @@ def stop(d: Decision, c: StopTask) -> Task:
     if task.state == "stopping" or task.ended:
         return task
     if task.state == "queued":
-        change_state(d, task, "stopped", c.reason, c.cause)
+        place_waiting(d, change_state(d, task, "stopped", c.reason, c.cause))
         return task
     cause = change_state(d, task, "stopping", c.reason, c.cause)
     if not task.members and not task.waiting:
@@ -133,6 +143,8 @@ def place_vacant(d: Decision, task: Task, reason: str, cause: str) -> None:
 
     A task that continues with fewer needs them only when too few are left.
     """
+    if task.state not in ("starting", "running", "recovering"):
+        return
     if task.spec.policy == "continue" and task.phase != "forming":
         return
     free = free_slots(d.state)
@@ -190,6 +202,8 @@ def free_slots(state: "Cluster") -> dict[str, int]:
 
 def why_waiting(state: "Cluster", task: Task) -> str:
     """In words, what a queued task waits for."""
+    if task.state != "queued":
+        return "it does not wait"
     free = sum(free_slots(state).values())
     ahead = next(t for t in state.tasks.values() if t.state == "queued")
     if ahead.id != task.id:

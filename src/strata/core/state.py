@@ -33,6 +33,7 @@ class Cluster(Struct):
     last_incarnation: int = 0
     last_worker: int = 0
     last_task: int = 0
+    living_workers: int = 0
     workers: dict[str, Worker] = field(default_factory=dict)
     tasks: dict[str, Task] = field(default_factory=dict)
     datasets: dict[str, Dataset] = field(default_factory=dict)

@@ -47,13 +47,13 @@ LIFECYCLE = Lifecycle(
         ("running", "completed", "every worker finished"),
         ("running", "failed", "a loss that the policy does not forgive"),
         ("stopping", "stopped", "every worker left"),
-        ("stopping", "failed", "a worker failed while stopping"),
         ("starting", "completed", "every worker left"),
     ),
 )
 
 ENDED: frozenset[TaskState] = frozenset({"completed", "failed", "stopped"})
 RESTART_LOOP_EXIT_CODE = 93
+MAX_ENDED_TASKS = 1_000
 
 
 class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -127,6 +127,7 @@ class Task(Struct):
     ended_ns: int = 0
     placements: dict[str, Placement] = field(default_factory=dict)
     vacant: list[str] = field(default_factory=list)
+    exits: dict[str, int] = field(default_factory=dict)
 
     generation: int = 0
     phase: Phase = "forming"
@@ -156,7 +157,8 @@ class Task(Struct):
     @property
     def required(self) -> int:
         """How many workers a generation needs to train."""
-        if self.spec.policy == "continue" and self.ran_generation:
+        began = self.ran_generation if self.spec.syncs else self.generation
+        if self.spec.policy == "continue" and began:
             return self.spec.min_workers
         return max(self.spec.worker_count - len(self.finished), 1)
 
@@ -211,6 +213,17 @@ def _changed(state: "Cluster", fact: TaskStateChanged, event: Event) -> None:
         task.ended_ns = event.wall_ns
         task.placements = {}
         task.vacant = []
+        task.exits = {}
+        _forget_oldest_ended(state)
+
+
+def _forget_oldest_ended(state: "Cluster") -> None:
+    """Makes room: the log keeps every task, the state only the newest that have ended."""
+    ended = [task.id for task in state.tasks.values() if task.ended]
+    for task_id in ended[: max(len(ended) - MAX_ENDED_TASKS, 0)]:
+        del state.tasks[task_id]
+        for worker_id in [w.id for w in state.workers.values() if w.task == task_id]:
+            state.living_workers -= state.workers.pop(worker_id).alive
 
 
 def change_state(

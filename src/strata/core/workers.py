@@ -14,14 +14,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from msgspec import Struct, field
 
-from strata.core.decision import Decision
-from strata.core.events import Command, Event, Fact, applies, decides
-from strata.core.fencing import living
-from strata.core.generations import finish, join, leave
+from strata.core.events import Command, Event, Fact, applies
 from strata.core.lifecycle import Lifecycle
-from strata.core.scheduling import group_for, handle_loss, place_waiting
-from strata.core.tasks import Task, TaskState, change_state
-from strata.errors import AlreadyExists, Fenced, InvalidArgument, LimitExceeded, NotAllowedNow
 
 if TYPE_CHECKING:
     from strata.core.state import Cluster
@@ -57,15 +51,21 @@ LIFECYCLE = Lifecycle(
     "worker",
     "initializing",
     (
-        *((a, b, "reported") for a in REPORTED for b in REPORTED if a != b),
-        *((a, "lost", "WorkerLost") for a in REPORTED),
-        *((a, "left", "deregistered") for a in REPORTED),
-        ("lost", "initializing", "registered again"),
-        ("left", "initializing", "registered again"),
+        ("alive", "lost", "WorkerLost"),
+        ("alive", "left", "it deregistered"),
+        ("lost", "initializing", "it registered again"),
+        ("left", "initializing", "it registered again"),
     ),
+    group="alive",
+    members=REPORTED,
 )
 
 MAX_ID_LENGTH = 200
+MAX_FENCED = 16
+"""Zombies of a worker that are remembered; each is recorded once."""
+
+MAX_DEAD = 10_000
+"""Dead workers of a task that are remembered; the log keeps them all."""
 
 
 class Worker(Struct):
@@ -86,7 +86,7 @@ class Worker(Struct):
     state: WorkerState = "initializing"
     reason: str = ""
     rank: int = -1
-    fenced: int = 0
+    fenced: list[int] = field(default_factory=list)
     metadata: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -120,7 +120,7 @@ class WorkerRejected(Fact, frozen=True):
 
 
 class WorkerStateChanged(Fact, frozen=True):
-    """A worker said what it does now, or that it leaves."""
+    """A worker said what it does now, or that it leaves; `finished` with its part of the task."""
 
     worker: str
     incarnation: int
@@ -129,6 +129,7 @@ class WorkerStateChanged(Fact, frozen=True):
     after: WorkerState
     reason: str = ""
     outcome: Outcome | Literal[""] = ""
+    finished: bool = False
     step: int = -1
 
 
@@ -150,14 +151,6 @@ class WorkerLost(Fact, frozen=True):
     signal: Signal
     reason: str
     evidence: dict[str, float] = field(default_factory=dict)
-
-
-class LimitHit(Fact, frozen=True):
-    """Something was refused because a limit was reached."""
-
-    limit: str
-    value: int
-    reason: str
 
 
 class RegisterWorker(Command, frozen=True):
@@ -208,9 +201,10 @@ class DeclareLost(Command, frozen=True):
 
 @applies(WorkerRegistered)
 def _registered(state: "Cluster", fact: WorkerRegistered, event: Event) -> None:
-    before = state.workers.get(fact.worker)
+    before = state.workers.pop(fact.worker, None)
     state.last_incarnation = fact.incarnation
     state.last_worker += before is None
+    state.living_workers += 1
     state.workers[fact.worker] = Worker(
         fact.worker,
         fact.incarnation,
@@ -224,22 +218,28 @@ def _registered(state: "Cluster", fact: WorkerRegistered, event: Event) -> None:
         fact.weight,
         event.wall_ns,
         event.wall_ns,
-        fenced=before.fenced if before else 0,
+        fenced=before.fenced[-MAX_FENCED:] if before else [],
         metadata=fact.metadata,
     )
     task = state.tasks[fact.task]
     task.waiting.append(fact.worker)
     if fact.worker in task.vacant:
         task.vacant.remove(fact.worker)
+    if len(state.workers) - state.living_workers > MAX_DEAD:
+        _forget_oldest_dead(state)
+
+
+def _forget_oldest_dead(state: "Cluster") -> None:
+    """Makes room; incarnations come from one counter, so one who returns is still a new one."""
+    for worker in state.workers.values():
+        task = state.tasks[worker.task]
+        if not worker.alive and worker.rank < 0 and worker.id not in task.placements:
+            del state.workers[worker.id]
+            return
 
 
 @applies(WorkerRejected)
 def _rejected(state: "Cluster", fact: WorkerRejected, event: Event) -> None:
-    """Changes nothing: it is there to be read."""
-
-
-@applies(LimitHit)
-def _limit_hit(state: "Cluster", fact: LimitHit, event: Event) -> None:
     """Changes nothing: it is there to be read."""
 
 
@@ -255,8 +255,9 @@ def _state_changed(state: "Cluster", fact: WorkerStateChanged, event: Event) -> 
     worker.reason = fact.reason
     worker.changed_ns = event.wall_ns
     if fact.after == "left":
+        state.living_workers -= 1
         task = state.tasks[fact.task]
-        if fact.outcome == "done":
+        if fact.finished:
             task.finished.append(fact.worker)
         if fact.worker in task.waiting:
             task.waiting.remove(fact.worker)
@@ -265,6 +266,7 @@ def _state_changed(state: "Cluster", fact: WorkerStateChanged, event: Event) -> 
 @applies(WorkerLost)
 def _lost(state: "Cluster", fact: WorkerLost, event: Event) -> None:
     worker = state.workers[fact.worker]
+    state.living_workers -= 1
     worker.state = "lost"
     worker.reason = fact.reason
     worker.changed_ns = event.wall_ns
@@ -273,150 +275,3 @@ def _lost(state: "Cluster", fact: WorkerLost, event: Event) -> None:
         task.waiting.remove(fact.worker)
     if fact.worker in task.placements and fact.worker not in task.vacant:
         task.vacant.append(fact.worker)
-
-
-@decides(RegisterWorker)
-def register(d: Decision, c: RegisterWorker) -> Worker:
-    """Lets a process in as a new incarnation, and into its task's generation if it can begin."""
-    if len(c.worker) > MAX_ID_LENGTH or c.weight < 1:
-        raise InvalidArgument(
-            "worker_id is too long" if c.weight >= 1 else f"weight is {c.weight}",
-            hint=f"at most {MAX_ID_LENGTH} characters, and a weight of at least 1",
-        )
-    worker_id = c.worker or f"worker-{d.state.last_worker + 1}"
-    holder = d.state.workers.get(worker_id)
-    if holder is not None and holder.alive:
-        if c.nonce and holder.nonce == c.nonce:
-            return holder
-        _reject(d, c, holder)
-    living_workers = sum(worker.alive for worker in d.state.workers.values())
-    if living_workers >= d.state.rules.max_workers:
-        limit = d.state.rules.max_workers
-        d.record(LimitHit("max_workers", limit, f"worker {worker_id!r} was refused"), c.cause)
-        raise LimitExceeded(
-            f"{limit} workers are registered", hint="raise max_workers, or let some leave"
-        )
-    task = group_for(d, c.task, c.world_size, c.syncs, c.cause)
-    _require_wanted(d, c, task)
-    registered = WorkerRegistered(
-        worker_id,
-        d.state.last_incarnation + 1,
-        task.id,
-        c.nonce,
-        c.hostname,
-        c.address,
-        c.port,
-        c.gpu_count,
-        c.memory_bytes,
-        c.weight,
-        c.metadata,
-    )
-    join(d, task, f"worker {worker_id} joined", d.record(registered, c.cause))
-    return d.state.workers[worker_id]
-
-
-def _require_wanted(d: Decision, c: RegisterWorker, task: Task) -> None:
-    """A process that has finished, or whose slot belongs to a newer one, must not come back."""
-    if c.worker in task.finished:
-        raise NotAllowedNow(
-            f"worker {c.worker!r} has finished its part of task {task.id!r}",
-            hint="end this process",
-        )
-    placement = task.placements.get(c.worker)
-    if placement is not None and c.start < placement.start:
-        reason = f"start {placement.start} of it was ordered, this is start {c.start}"
-        d.record(WorkerRejected(c.worker, reason), c.cause)
-        raise Fenced(f"worker {c.worker!r} may not join: {reason}", hint="end this process")
-
-
-def _reject(d: Decision, c: RegisterWorker, holder: Worker) -> None:
-    reason = f"its id belongs to incarnation {holder.incarnation}, which is alive"
-    d.record(WorkerRejected(holder.id, reason, holder.incarnation), c.cause)
-    raise AlreadyExists(
-        f"worker id {holder.id!r} is taken by a living worker on {holder.hostname or 'some host'}",
-        hint="choose another id, or try again once that worker has ended",
-    )
-
-
-@decides(ReattachWorker)
-def reattach(d: Decision, c: ReattachWorker) -> Worker:
-    """A worker's new connection: the same incarnation goes on, unless it was declared lost."""
-    worker = living(d, c.worker, c.incarnation)
-    d.record(WorkerReturned(c.worker, c.incarnation, worker.task, c.reason), c.cause)
-    return worker
-
-
-@decides(ReportState)
-def report_state(d: Decision, c: ReportState) -> Worker:
-    """Records what a worker does, when that changed."""
-    worker = living(d, c.worker, c.incarnation)
-    if worker.state != c.state:
-        d.record(
-            WorkerStateChanged(
-                c.worker, c.incarnation, worker.task, worker.state, c.state, c.reason, step=c.step
-            ),
-            c.cause,
-        )
-    return worker
-
-
-@decides(DeregisterWorker)
-def deregister(d: Decision, c: DeregisterWorker) -> None:
-    """A worker leaves by itself: it has finished, was told to stop, or gives up."""
-    worker = living(d, c.worker, c.incarnation)
-    task = d.state.tasks[worker.task]
-    if c.outcome == "failed":
-        reason = c.reason or "it gave up"
-        lose(
-            d,
-            worker,
-            DeclareLost(
-                worker=c.worker,
-                incarnation=c.incarnation,
-                signal="exit",
-                reason=reason,
-                cause=c.cause,
-            ),
-        )
-        return
-    reason = c.reason or {"done": "it finished", "stopped": "it was told to stop"}[c.outcome]
-    cause = d.record(
-        WorkerStateChanged(
-            c.worker, c.incarnation, task.id, worker.state, "left", reason, c.outcome
-        ),
-        c.cause,
-    )
-    if c.outcome == "done" and task.spec.syncs:
-        finish(d, task, c.steps, "every worker finished", cause)
-    else:
-        leave(d, task, c.worker, f"worker {c.worker} left: {reason}", cause)
-        if not task.members and not task.waiting and not task.ended:
-            over: TaskState = "stopped" if task.state == "stopping" else "completed"
-            if over == "stopped" or task.spec.external:
-                change_state(d, task, over, "every worker left", cause)
-    place_waiting(d, cause)
-
-
-@decides(DeclareLost)
-def declare_lost(d: Decision, c: DeclareLost) -> None:
-    """Takes a worker out; one that has already ended, or has returned since, is left alone."""
-    worker = d.state.workers.get(c.worker)
-    if worker is not None and worker.alive and worker.incarnation == c.incarnation:
-        lose(d, worker, c)
-
-
-def lose(d: Decision, worker: Worker, c: DeclareLost) -> None:
-    """Declares a living worker lost, and lets everything that depends on it follow."""
-    task = d.state.tasks[worker.task]
-    lost = d.record(
-        WorkerLost(worker.id, worker.incarnation, task.id, c.signal, c.reason, c.evidence), c.cause
-    )
-    if worker.id in task.finished:
-        return
-    leave(d, task, worker.id, f"worker {worker.id} was lost: {c.reason}", lost)
-    if task.finished and set(task.members) <= set(task.finished):
-        finish(d, task, task.committed, "the others had finished", lost)
-    elif not task.ended:
-        handle_loss(d, task, worker.id, c.reason, lost)
-    if task.ended:
-        place_waiting(d, lost)

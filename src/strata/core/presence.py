@@ -1,0 +1,202 @@
+"""Who is there: the rules by which workers come, return, report, leave and are lost."""
+
+from strata.core.decision import Decision
+from strata.core.events import decides
+from strata.core.fencing import living
+from strata.core.generations import finish, join, leave
+from strata.core.leases import take_back_leases
+from strata.core.limits import require_room
+from strata.core.retention import release_all
+from strata.core.scheduling import group_for, handle_loss, place_waiting
+from strata.core.tasks import Task, change_state
+from strata.core.workers import (
+    MAX_ID_LENGTH,
+    DeclareLost,
+    DeregisterWorker,
+    Outcome,
+    ReattachWorker,
+    RegisterWorker,
+    ReportState,
+    Worker,
+    WorkerLost,
+    WorkerRegistered,
+    WorkerRejected,
+    WorkerReturned,
+    WorkerStateChanged,
+)
+from strata.errors import AlreadyExists, Fenced, InvalidArgument, NotAllowedNow
+
+
+@decides(RegisterWorker)
+def register(d: Decision, c: RegisterWorker) -> Worker:
+    """Lets a process in as a new incarnation, and into its task's generation if it can begin."""
+    if len(c.worker) > MAX_ID_LENGTH or c.weight < 1:
+        raise InvalidArgument(
+            "worker_id is too long" if c.weight >= 1 else f"weight is {c.weight}",
+            hint=f"at most {MAX_ID_LENGTH} characters, and a weight of at least 1",
+        )
+    holder = _holder(d, c)
+    if holder is not None and c.nonce and holder.nonce == c.nonce:
+        return holder
+    if holder is not None:
+        _reject(d, c, holder)
+    worker_id = c.worker or _new_id(d)
+    limit = d.state.rules.max_workers
+    subject = f"worker {worker_id!r}"
+    require_room(d, "max_workers", limit, d.state.living_workers, subject, c.cause)
+    task = group_for(d, c.task, c.world_size, c.syncs, c.cause)
+    _require_wanted(d, c, task)
+    registered = WorkerRegistered(
+        worker_id,
+        d.state.last_incarnation + 1,
+        task.id,
+        c.nonce,
+        c.hostname,
+        c.address,
+        c.port,
+        c.gpu_count,
+        c.memory_bytes,
+        c.weight,
+        c.metadata,
+    )
+    join(d, task, f"worker {worker_id} joined", d.record(registered, c.cause))
+    return d.state.workers[worker_id]
+
+
+def _holder(d: Decision, c: RegisterWorker) -> Worker | None:
+    """The living worker that has the id, or the nonce of a request that named no id."""
+    if c.worker:
+        found = d.state.workers.get(c.worker)
+        return found if found is not None and found.alive else None
+    if not c.nonce:
+        return None
+    same = (worker for worker in d.state.workers.values() if worker.nonce == c.nonce)
+    return next((worker for worker in same if worker.alive), None)
+
+
+def _new_id(d: Decision) -> str:
+    number = d.state.last_worker + 1
+    while f"worker-{number}" in d.state.workers:
+        number += 1
+    return f"worker-{number}"
+
+
+def _require_wanted(d: Decision, c: RegisterWorker, task: Task) -> None:
+    """A process that has finished, or whose slot belongs to a newer one, must not come back."""
+    if c.worker in task.finished:
+        raise NotAllowedNow(
+            f"worker {c.worker!r} has finished its part of task {task.id!r}",
+            hint="end this process",
+        )
+    placement = task.placements.get(c.worker)
+    if placement is not None and c.start < placement.start:
+        reason = f"start {placement.start} of it was ordered, this is start {c.start}"
+        d.record(WorkerRejected(c.worker, reason), c.cause)
+        raise Fenced(f"worker {c.worker!r} may not join: {reason}", hint="end this process")
+
+
+def _reject(d: Decision, c: RegisterWorker, holder: Worker) -> None:
+    reason = f"its id belongs to incarnation {holder.incarnation}, which is alive"
+    d.record(WorkerRejected(holder.id, reason, holder.incarnation), c.cause)
+    raise AlreadyExists(
+        f"worker id {holder.id!r} is taken by a living worker on {holder.hostname or 'some host'}",
+        hint="choose another id, or try again once that worker has ended",
+    )
+
+
+@decides(ReattachWorker)
+def reattach(d: Decision, c: ReattachWorker) -> Worker:
+    """A worker's new connection: the same incarnation goes on, unless it was declared lost."""
+    worker = living(d, c.worker, c.incarnation, c.cause)
+    d.record(WorkerReturned(c.worker, c.incarnation, worker.task, c.reason), c.cause)
+    return worker
+
+
+@decides(ReportState)
+def report_state(d: Decision, c: ReportState) -> Worker:
+    """Records what a worker does, when that changed."""
+    worker = living(d, c.worker, c.incarnation, c.cause)
+    if worker.state != c.state:
+        d.record(
+            WorkerStateChanged(
+                c.worker, c.incarnation, worker.task, worker.state, c.state, c.reason, step=c.step
+            ),
+            c.cause,
+        )
+    return worker
+
+
+@decides(DeregisterWorker)
+def deregister(d: Decision, c: DeregisterWorker) -> None:
+    """A worker leaves by itself: it has finished, was told to stop, or gives up."""
+    worker = living(d, c.worker, c.incarnation, c.cause)
+    task = d.state.tasks[worker.task]
+    if c.outcome == "failed":
+        reason = c.reason or "it gave up"
+        lose(
+            d,
+            worker,
+            DeclareLost(
+                worker=c.worker,
+                incarnation=c.incarnation,
+                signal="exit",
+                reason=reason,
+                cause=c.cause,
+            ),
+        )
+        return
+    reason = c.reason or {"done": "it finished", "stopped": "it was told to stop"}[c.outcome]
+    finished = c.outcome == "done" and task.spec.syncs and worker.rank >= 0
+    cause = d.record(
+        WorkerStateChanged(
+            c.worker, c.incarnation, task.id, worker.state, "left", reason, c.outcome, finished
+        ),
+        c.cause,
+    )
+    _let_go(d, task, c.worker, cause)
+    if finished:
+        finish(d, task, c.steps, "every worker finished", cause)
+    else:
+        leave(d, task, c.worker, f"worker {c.worker} left: {reason}", cause)
+        _end_if_deserted(d, task, c.outcome, cause)
+    place_waiting(d, cause)
+
+
+def _let_go(d: Decision, task: Task, worker: str, cause: str) -> None:
+    """One who is gone holds no leases and reads no checkpoints."""
+    take_back_leases(d, task, worker, cause)
+    release_all(d, task, worker, cause)
+
+
+def _end_if_deserted(d: Decision, task: Task, outcome: Outcome, cause: str) -> None:
+    """A task that everyone has left is over, unless its workers are to be started again."""
+    if task.members or task.waiting or task.ended:
+        return
+    if task.state == "stopping":
+        change_state(d, task, "stopped", "every worker left", cause)
+    elif task.spec.external or (outcome == "done" and not task.spec.syncs):
+        change_state(d, task, "completed", "every worker left", cause)
+
+
+@decides(DeclareLost)
+def declare_lost(d: Decision, c: DeclareLost) -> None:
+    """Takes a worker out; one that has already ended, or has returned since, is left alone."""
+    worker = d.state.workers.get(c.worker)
+    if worker is not None and worker.alive and worker.incarnation == c.incarnation:
+        lose(d, worker, c)
+
+
+def lose(d: Decision, worker: Worker, c: DeclareLost) -> None:
+    """Declares a living worker lost, and lets everything that depends on it follow."""
+    task = d.state.tasks[worker.task]
+    lost = d.record(
+        WorkerLost(worker.id, worker.incarnation, task.id, c.signal, c.reason, c.evidence), c.cause
+    )
+    _let_go(d, task, worker.id, lost)
+    leave(d, task, worker.id, f"worker {worker.id} was lost: {c.reason}", lost)
+    if task.finished and set(task.members) <= set(task.finished):
+        finish(d, task, task.committed, "the others had finished", lost)
+    elif not task.ended:
+        handle_loss(d, task, worker.id, c.reason, lost)
+    if task.ended:
+        place_waiting(d, lost)

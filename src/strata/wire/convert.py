@@ -1,0 +1,233 @@
+"""The one place that turns messages of the wire into what the core speaks, and back."""
+
+from strata.core.barriers import Barrier, missing_workers
+from strata.core.checkpoints import Checkpoint, CheckpointType
+from strata.core.datasets import DatasetSpec, Feed
+from strata.core.events import Now
+from strata.core.liveness import Beat
+from strata.core.resources import GpuMetrics, ResourceMetrics
+from strata.core.standing import Standing
+from strata.core.tasks import Task
+from strata.core.workers import RegisterWorker, Reported, Worker
+from strata.errors import InvalidArgument, StrataError
+from strata.wire.v1 import coordinator_pb2 as pb
+
+STATES: dict[int, Reported] = {
+    pb.WORKER_STATE_INITIALIZING: "initializing",
+    pb.WORKER_STATE_IDLE: "idle",
+    pb.WORKER_STATE_LOADING_DATA: "loading_data",
+    pb.WORKER_STATE_TRAINING: "training",
+    pb.WORKER_STATE_CHECKPOINTING: "checkpointing",
+    pb.WORKER_STATE_RECOVERING: "recovering",
+    pb.WORKER_STATE_ERROR: "error",
+}
+STATE_NUMBERS = {state: number for number, state in STATES.items()}
+
+TYPES: dict[int, CheckpointType] = {
+    pb.CHECKPOINT_TYPE_UNSPECIFIED: "full",
+    pb.CHECKPOINT_TYPE_FULL: "full",
+    pb.CHECKPOINT_TYPE_INCREMENTAL: "incremental",
+    pb.CHECKPOINT_TYPE_OPTIMIZER_ONLY: "optimizer_only",
+    pb.CHECKPOINT_TYPE_MODEL_ONLY: "model_only",
+}
+STATUSES = {"committed": "completed", "failed": "failed", "deleted": "deleted"}
+
+
+def registration(request: pb.RegisterWorkerRequest, address: str) -> RegisterWorker:
+    """What a registering worker asks for."""
+    return RegisterWorker(
+        worker=request.worker_id,
+        task=request.task_id,
+        nonce=request.nonce,
+        hostname=request.hostname,
+        address=address,
+        port=request.port,
+        gpu_count=request.gpu_count,
+        memory_bytes=request.memory_bytes,
+        weight=request.weight or 1,
+        world_size=request.world_size,
+        start=request.start,
+        syncs=request.syncs,
+        metadata=dict(request.metadata),
+    )
+
+
+def registered(worker: Worker, task: Task, heartbeat_s: float) -> pb.RegisterWorkerResponse:
+    """The answer to a registration."""
+    return pb.RegisterWorkerResponse(
+        assigned_id=worker.id,
+        rank=worker.rank,
+        world_size=len(task.members),
+        heartbeat_interval_ms=int(heartbeat_s * 1000),
+        config={"config": task.spec.config},
+        incarnation=worker.incarnation,
+        task_id=task.id,
+        generation=task.generation,
+    )
+
+
+def beat(message: pb.Beat) -> Beat:
+    """What a beat says about progress."""
+    return Beat(
+        message.attempt,
+        message.generation,
+        message.step,
+        message.state == pb.WORKER_STATE_TRAINING,
+        message.waiting,
+    )
+
+
+def resources(message: pb.ResourceMetrics) -> ResourceMetrics:
+    """What a worker measured of itself."""
+    cards = [
+        GpuMetrics(
+            card.index,
+            card.name,
+            card.utilization_percent,
+            card.memory_used_bytes,
+            card.memory_total_bytes,
+        )
+        for card in message.gpu_metrics
+    ]
+    return ResourceMetrics(
+        message.cpu_percent,
+        message.memory_used_bytes,
+        cards,
+        message.disk_read_bytes,
+        message.disk_write_bytes,
+        message.disk_free_bytes,
+        message.network_rx_bytes,
+        message.network_tx_bytes,
+    )
+
+
+def resources_message(metrics: ResourceMetrics) -> pb.ResourceMetrics:
+    """What a worker measured, for the wire."""
+    return pb.ResourceMetrics(
+        cpu_percent=metrics.cpu_percent,
+        memory_used_bytes=metrics.memory_used_bytes,
+        gpu_metrics=[
+            pb.GpuMetrics(
+                index=card.index,
+                name=card.name,
+                utilization_percent=card.utilization_percent,
+                memory_used_bytes=card.memory_used_bytes,
+                memory_total_bytes=card.memory_total_bytes,
+            )
+            for card in metrics.gpu_metrics
+        ],
+        disk_read_bytes=metrics.disk_read_bytes,
+        disk_write_bytes=metrics.disk_write_bytes,
+        disk_free_bytes=metrics.disk_free_bytes,
+        network_rx_bytes=metrics.network_rx_bytes,
+        network_tx_bytes=metrics.network_tx_bytes,
+    )
+
+
+def dataset_spec(request: pb.RegisterDatasetRequest) -> DatasetSpec:
+    """The dataset that a request describes."""
+    return DatasetSpec(
+        total_samples=request.total_samples,
+        shard_size=request.shard_size,
+        shuffle=request.shuffle,
+        seed=request.seed,
+        path=request.path,
+        format=request.format,
+        metadata=dict(request.metadata),
+    )
+
+
+def shard(dataset: str, spec: DatasetSpec, feed: Feed, number: int, epoch: int) -> pb.DataShard:
+    """One shard of a dataset."""
+    start, end = spec.shard_range(number)
+    return pb.DataShard(
+        dataset_id=dataset,
+        shard_id=number,
+        total_shards=feed.count,
+        start_index=start,
+        end_index=end,
+        file_paths=[spec.path] if spec.path else [],
+        epoch=epoch,
+    )
+
+
+def checkpoint_message(checkpoint: Checkpoint) -> pb.Checkpoint:
+    """A checkpoint as users know it."""
+    return pb.Checkpoint(
+        checkpoint_id=checkpoint.id,
+        step=checkpoint.step,
+        epoch=checkpoint.epoch,
+        storage_path=checkpoint.path,
+        size_bytes=checkpoint.size_bytes,
+        created_at_ms=checkpoint.created_ns // 1_000_000,
+        worker_id=checkpoint.author,
+        status=checkpoint_status(checkpoint),
+    )
+
+
+def checkpoint_status(checkpoint: Checkpoint) -> str:
+    """A checkpoint's state in the contract's words."""
+    return STATUSES.get(checkpoint.state, "in_progress")
+
+
+def checkpoint_type(number: int) -> CheckpointType:
+    """The type of a checkpoint; a number that is none is the caller's mistake."""
+    if number not in TYPES:
+        raise InvalidArgument(f"type {number} is no checkpoint type", hint="leave it out for full")
+    return TYPES[number]
+
+
+def barrier_outcome(task: Task, barrier: Barrier, worker: str) -> pb.WaitBarrierResponse:
+    """How a barrier ended for one of those who came."""
+    order = list(barrier.arrived).index(worker) if worker in barrier.arrived else -1
+    failed = barrier.state == "failed"
+    return pb.WaitBarrierResponse(
+        released=barrier.state == "released",
+        participants=len(barrier.arrived),
+        arrival_order=order,
+        missing=(barrier.missing or missing_workers(task, barrier)) if failed else [],
+        reason=barrier.reason,
+    )
+
+
+def standing_message(standing: Standing, stored_seq: int) -> pb.Standing:
+    """A worker's standing for the wire."""
+    message = pb.Standing(
+        worker_id=standing.worker,
+        incarnation=standing.incarnation,
+        task_id=standing.task,
+        task_state=standing.task_state,
+        generation=standing.generation,
+        rank=standing.rank,
+        world_size=standing.world_size,
+        phase=standing.phase,
+        attempt=standing.attempt,
+        committed=standing.committed,
+        checkpoint_requests=standing.checkpoint_requests,
+        stored_seq=stored_seq,
+    )
+    if standing.recovery is not None:
+        message.recovery.CopyFrom(
+            pb.Recovery(
+                source=standing.recovery.source,
+                step=standing.recovery.step,
+                worker_id=standing.recovery.worker,
+                checkpoint_id=standing.recovery.checkpoint,
+                model_generation=standing.recovery.model_generation,
+            )
+        )
+    for dataset, lanes in standing.lanes.items():
+        message.lanes[dataset].lanes.extend(lanes)
+    return message
+
+
+def refusal(error: StrataError) -> pb.Refused:
+    """An error for the wire."""
+    return pb.Refused(code=error.code, message=error.message, hint=error.hint)
+
+
+def pulse(message: pb.Beat, now: Now) -> pb.Pulse:
+    """The answer to a beat, from which the worker aligns its clock."""
+    return pb.Pulse(
+        sent_mono_ns=message.sent_mono_ns, server_wall_ns=now.wall_ns, server_mono_ns=now.mono_ns
+    )

@@ -1,0 +1,708 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class WorkerState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    WORKER_STATE_UNSPECIFIED: _ClassVar[WorkerState]
+    WORKER_STATE_INITIALIZING: _ClassVar[WorkerState]
+    WORKER_STATE_IDLE: _ClassVar[WorkerState]
+    WORKER_STATE_LOADING_DATA: _ClassVar[WorkerState]
+    WORKER_STATE_TRAINING: _ClassVar[WorkerState]
+    WORKER_STATE_CHECKPOINTING: _ClassVar[WorkerState]
+    WORKER_STATE_RECOVERING: _ClassVar[WorkerState]
+    WORKER_STATE_ERROR: _ClassVar[WorkerState]
+
+class CheckpointType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CHECKPOINT_TYPE_UNSPECIFIED: _ClassVar[CheckpointType]
+    CHECKPOINT_TYPE_FULL: _ClassVar[CheckpointType]
+    CHECKPOINT_TYPE_INCREMENTAL: _ClassVar[CheckpointType]
+    CHECKPOINT_TYPE_OPTIMIZER_ONLY: _ClassVar[CheckpointType]
+    CHECKPOINT_TYPE_MODEL_ONLY: _ClassVar[CheckpointType]
+WORKER_STATE_UNSPECIFIED: WorkerState
+WORKER_STATE_INITIALIZING: WorkerState
+WORKER_STATE_IDLE: WorkerState
+WORKER_STATE_LOADING_DATA: WorkerState
+WORKER_STATE_TRAINING: WorkerState
+WORKER_STATE_CHECKPOINTING: WorkerState
+WORKER_STATE_RECOVERING: WorkerState
+WORKER_STATE_ERROR: WorkerState
+CHECKPOINT_TYPE_UNSPECIFIED: CheckpointType
+CHECKPOINT_TYPE_FULL: CheckpointType
+CHECKPOINT_TYPE_INCREMENTAL: CheckpointType
+CHECKPOINT_TYPE_OPTIMIZER_ONLY: CheckpointType
+CHECKPOINT_TYPE_MODEL_ONLY: CheckpointType
+
+class RegisterWorkerRequest(_message.Message):
+    __slots__ = ("worker_id", "hostname", "port", "gpu_count", "memory_bytes", "metadata", "task_id", "nonce", "world_size", "weight", "start", "syncs")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    HOSTNAME_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    GPU_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    SYNCS_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    hostname: str
+    port: int
+    gpu_count: int
+    memory_bytes: int
+    metadata: _containers.ScalarMap[str, str]
+    task_id: str
+    nonce: str
+    world_size: int
+    weight: int
+    start: int
+    syncs: bool
+    def __init__(self, worker_id: _Optional[str] = ..., hostname: _Optional[str] = ..., port: _Optional[int] = ..., gpu_count: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., task_id: _Optional[str] = ..., nonce: _Optional[str] = ..., world_size: _Optional[int] = ..., weight: _Optional[int] = ..., start: _Optional[int] = ..., syncs: _Optional[bool] = ...) -> None: ...
+
+class RegisterWorkerResponse(_message.Message):
+    __slots__ = ("assigned_id", "rank", "world_size", "heartbeat_interval_ms", "config", "incarnation", "task_id", "generation")
+    class ConfigEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ASSIGNED_ID_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    assigned_id: str
+    rank: int
+    world_size: int
+    heartbeat_interval_ms: int
+    config: _containers.ScalarMap[str, str]
+    incarnation: int
+    task_id: str
+    generation: int
+    def __init__(self, assigned_id: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., config: _Optional[_Mapping[str, str]] = ..., incarnation: _Optional[int] = ..., task_id: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class DeregisterWorkerRequest(_message.Message):
+    __slots__ = ("worker_id", "incarnation", "reason")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    incarnation: int
+    reason: str
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class DeregisterWorkerResponse(_message.Message):
+    __slots__ = ("success",)
+    SUCCESS_FIELD_NUMBER: _ClassVar[int]
+    success: bool
+    def __init__(self, success: _Optional[bool] = ...) -> None: ...
+
+class GpuMetrics(_message.Message):
+    __slots__ = ("index", "name", "utilization_percent", "memory_used_bytes", "memory_total_bytes")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UTILIZATION_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    name: str
+    utilization_percent: float
+    memory_used_bytes: int
+    memory_total_bytes: int
+    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., utilization_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., memory_total_bytes: _Optional[int] = ...) -> None: ...
+
+class ResourceMetrics(_message.Message):
+    __slots__ = ("cpu_percent", "memory_used_bytes", "gpu_metrics", "disk_read_bytes", "disk_write_bytes", "network_rx_bytes", "network_tx_bytes", "disk_free_bytes")
+    CPU_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GPU_METRICS_FIELD_NUMBER: _ClassVar[int]
+    DISK_READ_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_WRITE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_RX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_TX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    cpu_percent: float
+    memory_used_bytes: int
+    gpu_metrics: _containers.RepeatedCompositeFieldContainer[GpuMetrics]
+    disk_read_bytes: int
+    disk_write_bytes: int
+    network_rx_bytes: int
+    network_tx_bytes: int
+    disk_free_bytes: int
+    def __init__(self, cpu_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., gpu_metrics: _Optional[_Iterable[_Union[GpuMetrics, _Mapping]]] = ..., disk_read_bytes: _Optional[int] = ..., disk_write_bytes: _Optional[int] = ..., network_rx_bytes: _Optional[int] = ..., network_tx_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ...) -> None: ...
+
+class HeartbeatRequest(_message.Message):
+    __slots__ = ("worker_id", "timestamp_ms", "state", "current_step", "current_epoch", "current_task", "resources", "incarnation")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_STEP_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_TASK_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    timestamp_ms: int
+    state: WorkerState
+    current_step: int
+    current_epoch: int
+    current_task: str
+    resources: ResourceMetrics
+    incarnation: int
+    def __init__(self, worker_id: _Optional[str] = ..., timestamp_ms: _Optional[int] = ..., state: _Optional[_Union[WorkerState, str]] = ..., current_step: _Optional[int] = ..., current_epoch: _Optional[int] = ..., current_task: _Optional[str] = ..., resources: _Optional[_Union[ResourceMetrics, _Mapping]] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class HeartbeatResponse(_message.Message):
+    __slots__ = ("acknowledged", "server_timestamp_ms", "pending_commands")
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    SERVER_TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    PENDING_COMMANDS_FIELD_NUMBER: _ClassVar[int]
+    acknowledged: bool
+    server_timestamp_ms: int
+    pending_commands: _containers.RepeatedCompositeFieldContainer[Command]
+    def __init__(self, acknowledged: _Optional[bool] = ..., server_timestamp_ms: _Optional[int] = ..., pending_commands: _Optional[_Iterable[_Union[Command, _Mapping]]] = ...) -> None: ...
+
+class Command(_message.Message):
+    __slots__ = ("kind", "reason")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    reason: str
+    def __init__(self, kind: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class RegisterDatasetRequest(_message.Message):
+    __slots__ = ("dataset_id", "path", "format", "total_samples", "shard_size", "shuffle", "seed", "metadata")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    SHARD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    SHUFFLE_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    dataset_id: str
+    path: str
+    format: str
+    total_samples: int
+    shard_size: int
+    shuffle: bool
+    seed: int
+    metadata: _containers.ScalarMap[str, str]
+    def __init__(self, dataset_id: _Optional[str] = ..., path: _Optional[str] = ..., format: _Optional[str] = ..., total_samples: _Optional[int] = ..., shard_size: _Optional[int] = ..., shuffle: _Optional[bool] = ..., seed: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class RegisterDatasetResponse(_message.Message):
+    __slots__ = ("total_shards",)
+    TOTAL_SHARDS_FIELD_NUMBER: _ClassVar[int]
+    total_shards: int
+    def __init__(self, total_shards: _Optional[int] = ...) -> None: ...
+
+class GetDataShardRequest(_message.Message):
+    __slots__ = ("worker_id", "dataset_id", "epoch", "index")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    dataset_id: str
+    epoch: int
+    index: int
+    def __init__(self, worker_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., epoch: _Optional[int] = ..., index: _Optional[int] = ...) -> None: ...
+
+class GetDataShardsRequest(_message.Message):
+    __slots__ = ("worker_id", "dataset_id", "epoch")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    dataset_id: str
+    epoch: int
+    def __init__(self, worker_id: _Optional[str] = ..., dataset_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class DataShard(_message.Message):
+    __slots__ = ("dataset_id", "shard_id", "total_shards", "start_index", "end_index", "file_paths", "epoch")
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    SHARD_ID_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_SHARDS_FIELD_NUMBER: _ClassVar[int]
+    START_INDEX_FIELD_NUMBER: _ClassVar[int]
+    END_INDEX_FIELD_NUMBER: _ClassVar[int]
+    FILE_PATHS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    dataset_id: str
+    shard_id: int
+    total_shards: int
+    start_index: int
+    end_index: int
+    file_paths: _containers.RepeatedScalarFieldContainer[str]
+    epoch: int
+    def __init__(self, dataset_id: _Optional[str] = ..., shard_id: _Optional[int] = ..., total_shards: _Optional[int] = ..., start_index: _Optional[int] = ..., end_index: _Optional[int] = ..., file_paths: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class GetDataShardsResponse(_message.Message):
+    __slots__ = ("shards", "generation")
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    shards: _containers.RepeatedCompositeFieldContainer[DataShard]
+    generation: int
+    def __init__(self, shards: _Optional[_Iterable[_Union[DataShard, _Mapping]]] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class AdvanceEpochRequest(_message.Message):
+    __slots__ = ("dataset_id", "worker_id", "from_epoch")
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    FROM_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    dataset_id: str
+    worker_id: str
+    from_epoch: int
+    def __init__(self, dataset_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., from_epoch: _Optional[int] = ...) -> None: ...
+
+class AdvanceEpochResponse(_message.Message):
+    __slots__ = ("epoch",)
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    def __init__(self, epoch: _Optional[int] = ...) -> None: ...
+
+class NotifyCheckpointRequest(_message.Message):
+    __slots__ = ("worker_id", "checkpoint_id", "step", "epoch", "storage_path", "size_bytes", "type", "metadata", "checksum", "incarnation")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_PATH_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    checkpoint_id: str
+    step: int
+    epoch: int
+    storage_path: str
+    size_bytes: int
+    type: CheckpointType
+    metadata: _containers.ScalarMap[str, str]
+    checksum: str
+    incarnation: int
+    def __init__(self, worker_id: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., storage_path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., type: _Optional[_Union[CheckpointType, str]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., checksum: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class CheckpointAck(_message.Message):
+    __slots__ = ("success", "global_step", "checkpoint_id", "status")
+    SUCCESS_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    success: bool
+    global_step: int
+    checkpoint_id: str
+    status: str
+    def __init__(self, success: _Optional[bool] = ..., global_step: _Optional[int] = ..., checkpoint_id: _Optional[str] = ..., status: _Optional[str] = ...) -> None: ...
+
+class Checkpoint(_message.Message):
+    __slots__ = ("checkpoint_id", "step", "epoch", "storage_path", "size_bytes", "created_at_ms", "worker_id", "status")
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_PATH_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    checkpoint_id: str
+    step: int
+    epoch: int
+    storage_path: str
+    size_bytes: int
+    created_at_ms: int
+    worker_id: str
+    status: str
+    def __init__(self, checkpoint_id: _Optional[str] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., storage_path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., worker_id: _Optional[str] = ..., status: _Optional[str] = ...) -> None: ...
+
+class GetLatestCheckpointRequest(_message.Message):
+    __slots__ = ("worker_id", "task_id")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    task_id: str
+    def __init__(self, worker_id: _Optional[str] = ..., task_id: _Optional[str] = ...) -> None: ...
+
+class RecoveryResponse(_message.Message):
+    __slots__ = ("has_checkpoint", "latest_checkpoint", "resume_step", "resume_epoch", "shard_assignments")
+    HAS_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    LATEST_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    RESUME_STEP_FIELD_NUMBER: _ClassVar[int]
+    RESUME_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SHARD_ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
+    has_checkpoint: bool
+    latest_checkpoint: Checkpoint
+    resume_step: int
+    resume_epoch: int
+    shard_assignments: _containers.RepeatedCompositeFieldContainer[DataShard]
+    def __init__(self, has_checkpoint: _Optional[bool] = ..., latest_checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., resume_step: _Optional[int] = ..., resume_epoch: _Optional[int] = ..., shard_assignments: _Optional[_Iterable[_Union[DataShard, _Mapping]]] = ...) -> None: ...
+
+class WaitBarrierRequest(_message.Message):
+    __slots__ = ("worker_id", "barrier_id", "step", "incarnation", "request")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    BARRIER_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    barrier_id: str
+    step: int
+    incarnation: int
+    request: int
+    def __init__(self, worker_id: _Optional[str] = ..., barrier_id: _Optional[str] = ..., step: _Optional[int] = ..., incarnation: _Optional[int] = ..., request: _Optional[int] = ...) -> None: ...
+
+class WaitBarrierResponse(_message.Message):
+    __slots__ = ("released", "participants", "arrival_order", "missing", "reason")
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    PARTICIPANTS_FIELD_NUMBER: _ClassVar[int]
+    ARRIVAL_ORDER_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    released: bool
+    participants: int
+    arrival_order: int
+    missing: _containers.RepeatedScalarFieldContainer[str]
+    reason: str
+    def __init__(self, released: _Optional[bool] = ..., participants: _Optional[int] = ..., arrival_order: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class WorkerMessage(_message.Message):
+    __slots__ = ("request", "hello", "beat", "events", "logs", "arrive", "enter", "attach", "begin_checkpoint", "ack_part", "fail_part", "leave")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    BEAT_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    LOGS_FIELD_NUMBER: _ClassVar[int]
+    ARRIVE_FIELD_NUMBER: _ClassVar[int]
+    ENTER_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    ACK_PART_FIELD_NUMBER: _ClassVar[int]
+    FAIL_PART_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    request: int
+    hello: Hello
+    beat: Beat
+    events: EventBatch
+    logs: LogLines
+    arrive: Arrive
+    enter: Enter
+    attach: AttachDataset
+    begin_checkpoint: BeginCheckpoint
+    ack_part: AckPart
+    fail_part: FailPart
+    leave: Leave
+    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., events: _Optional[_Union[EventBatch, _Mapping]] = ..., logs: _Optional[_Union[LogLines, _Mapping]] = ..., arrive: _Optional[_Union[Arrive, _Mapping]] = ..., enter: _Optional[_Union[Enter, _Mapping]] = ..., attach: _Optional[_Union[AttachDataset, _Mapping]] = ..., begin_checkpoint: _Optional[_Union[BeginCheckpoint, _Mapping]] = ..., ack_part: _Optional[_Union[AckPart, _Mapping]] = ..., fail_part: _Optional[_Union[FailPart, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("worker_id", "incarnation")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    incarnation: int
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class Beat(_message.Message):
+    __slots__ = ("state", "attempt", "generation", "step", "epoch", "waiting", "resources", "sent_mono_ns", "sent_wall_ns")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    SENT_MONO_NS_FIELD_NUMBER: _ClassVar[int]
+    SENT_WALL_NS_FIELD_NUMBER: _ClassVar[int]
+    state: WorkerState
+    attempt: int
+    generation: int
+    step: int
+    epoch: int
+    waiting: bool
+    resources: ResourceMetrics
+    sent_mono_ns: int
+    sent_wall_ns: int
+    def __init__(self, state: _Optional[_Union[WorkerState, str]] = ..., attempt: _Optional[int] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., waiting: _Optional[bool] = ..., resources: _Optional[_Union[ResourceMetrics, _Mapping]] = ..., sent_mono_ns: _Optional[int] = ..., sent_wall_ns: _Optional[int] = ...) -> None: ...
+
+class EventBatch(_message.Message):
+    __slots__ = ("first_seq", "count", "wall_from_ns", "wall_to_ns", "kinds", "payload")
+    FIRST_SEQ_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    WALL_FROM_NS_FIELD_NUMBER: _ClassVar[int]
+    WALL_TO_NS_FIELD_NUMBER: _ClassVar[int]
+    KINDS_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    first_seq: int
+    count: int
+    wall_from_ns: int
+    wall_to_ns: int
+    kinds: _containers.RepeatedScalarFieldContainer[str]
+    payload: bytes
+    def __init__(self, first_seq: _Optional[int] = ..., count: _Optional[int] = ..., wall_from_ns: _Optional[int] = ..., wall_to_ns: _Optional[int] = ..., kinds: _Optional[_Iterable[str]] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class LogLines(_message.Message):
+    __slots__ = ("lines", "dropped")
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    lines: _containers.RepeatedCompositeFieldContainer[LogLine]
+    dropped: int
+    def __init__(self, lines: _Optional[_Iterable[_Union[LogLine, _Mapping]]] = ..., dropped: _Optional[int] = ...) -> None: ...
+
+class LogLine(_message.Message):
+    __slots__ = ("timestamp_ms", "level", "message", "stream")
+    TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    timestamp_ms: int
+    level: str
+    message: str
+    stream: str
+    def __init__(self, timestamp_ms: _Optional[int] = ..., level: _Optional[str] = ..., message: _Optional[str] = ..., stream: _Optional[str] = ...) -> None: ...
+
+class Arrive(_message.Message):
+    __slots__ = ("barrier_id", "step", "arrival")
+    BARRIER_ID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    ARRIVAL_FIELD_NUMBER: _ClassVar[int]
+    barrier_id: str
+    step: int
+    arrival: int
+    def __init__(self, barrier_id: _Optional[str] = ..., step: _Optional[int] = ..., arrival: _Optional[int] = ...) -> None: ...
+
+class Enter(_message.Message):
+    __slots__ = ("generation", "model_attempt", "model_generation", "step")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    MODEL_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    model_attempt: int
+    model_generation: int
+    step: int
+    def __init__(self, generation: _Optional[int] = ..., model_attempt: _Optional[int] = ..., model_generation: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+
+class AttachDataset(_message.Message):
+    __slots__ = ("dataset_id", "unit", "global_batch", "epochs", "lanes")
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_BATCH_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    LANES_FIELD_NUMBER: _ClassVar[int]
+    dataset_id: str
+    unit: str
+    global_batch: int
+    epochs: int
+    lanes: int
+    def __init__(self, dataset_id: _Optional[str] = ..., unit: _Optional[str] = ..., global_batch: _Optional[int] = ..., epochs: _Optional[int] = ..., lanes: _Optional[int] = ...) -> None: ...
+
+class BeginCheckpoint(_message.Message):
+    __slots__ = ("generation", "step", "epoch", "path", "type", "metadata")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    step: int
+    epoch: int
+    path: str
+    type: CheckpointType
+    metadata: _containers.ScalarMap[str, str]
+    def __init__(self, generation: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., path: _Optional[str] = ..., type: _Optional[_Union[CheckpointType, str]] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class AckPart(_message.Message):
+    __slots__ = ("checkpoint_id", "path", "size_bytes", "checksum")
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    checkpoint_id: str
+    path: str
+    size_bytes: int
+    checksum: str
+    def __init__(self, checkpoint_id: _Optional[str] = ..., path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., checksum: _Optional[str] = ...) -> None: ...
+
+class FailPart(_message.Message):
+    __slots__ = ("checkpoint_id", "reason")
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    checkpoint_id: str
+    reason: str
+    def __init__(self, checkpoint_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Leave(_message.Message):
+    __slots__ = ("outcome", "reason", "steps")
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    outcome: str
+    reason: str
+    steps: int
+    def __init__(self, outcome: _Optional[str] = ..., reason: _Optional[str] = ..., steps: _Optional[int] = ...) -> None: ...
+
+class CoordinatorMessage(_message.Message):
+    __slots__ = ("request", "standing", "pulse", "stored", "barrier", "done", "refused", "checkpoint")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    STANDING_FIELD_NUMBER: _ClassVar[int]
+    PULSE_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    BARRIER_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    request: int
+    standing: Standing
+    pulse: Pulse
+    stored: Stored
+    barrier: BarrierOutcome
+    done: Done
+    refused: Refused
+    checkpoint: CheckpointOpened
+    def __init__(self, request: _Optional[int] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., pulse: _Optional[_Union[Pulse, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., barrier: _Optional[_Union[BarrierOutcome, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointOpened, _Mapping]] = ...) -> None: ...
+
+class Standing(_message.Message):
+    __slots__ = ("worker_id", "incarnation", "task_id", "task_state", "generation", "rank", "world_size", "phase", "attempt", "committed", "checkpoint_requests", "recovery", "lanes", "stored_seq")
+    class LanesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Lanes
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Lanes, _Mapping]] = ...) -> None: ...
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_STATE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    RECOVERY_FIELD_NUMBER: _ClassVar[int]
+    LANES_FIELD_NUMBER: _ClassVar[int]
+    STORED_SEQ_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    incarnation: int
+    task_id: str
+    task_state: str
+    generation: int
+    rank: int
+    world_size: int
+    phase: str
+    attempt: int
+    committed: int
+    checkpoint_requests: int
+    recovery: Recovery
+    lanes: _containers.MessageMap[str, Lanes]
+    stored_seq: int
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., task_id: _Optional[str] = ..., task_state: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., phase: _Optional[str] = ..., attempt: _Optional[int] = ..., committed: _Optional[int] = ..., checkpoint_requests: _Optional[int] = ..., recovery: _Optional[_Union[Recovery, _Mapping]] = ..., lanes: _Optional[_Mapping[str, Lanes]] = ..., stored_seq: _Optional[int] = ...) -> None: ...
+
+class Recovery(_message.Message):
+    __slots__ = ("source", "step", "worker_id", "checkpoint_id", "model_generation")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    step: int
+    worker_id: str
+    checkpoint_id: str
+    model_generation: int
+    def __init__(self, source: _Optional[str] = ..., step: _Optional[int] = ..., worker_id: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., model_generation: _Optional[int] = ...) -> None: ...
+
+class Lanes(_message.Message):
+    __slots__ = ("lanes",)
+    LANES_FIELD_NUMBER: _ClassVar[int]
+    lanes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, lanes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Pulse(_message.Message):
+    __slots__ = ("sent_mono_ns", "server_wall_ns", "server_mono_ns")
+    SENT_MONO_NS_FIELD_NUMBER: _ClassVar[int]
+    SERVER_WALL_NS_FIELD_NUMBER: _ClassVar[int]
+    SERVER_MONO_NS_FIELD_NUMBER: _ClassVar[int]
+    sent_mono_ns: int
+    server_wall_ns: int
+    server_mono_ns: int
+    def __init__(self, sent_mono_ns: _Optional[int] = ..., server_wall_ns: _Optional[int] = ..., server_mono_ns: _Optional[int] = ...) -> None: ...
+
+class Stored(_message.Message):
+    __slots__ = ("seq",)
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    seq: int
+    def __init__(self, seq: _Optional[int] = ...) -> None: ...
+
+class BarrierOutcome(_message.Message):
+    __slots__ = ("barrier_id", "arrival", "outcome")
+    BARRIER_ID_FIELD_NUMBER: _ClassVar[int]
+    ARRIVAL_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    barrier_id: str
+    arrival: int
+    outcome: WaitBarrierResponse
+    def __init__(self, barrier_id: _Optional[str] = ..., arrival: _Optional[int] = ..., outcome: _Optional[_Union[WaitBarrierResponse, _Mapping]] = ...) -> None: ...
+
+class Done(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CheckpointOpened(_message.Message):
+    __slots__ = ("checkpoint",)
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: Checkpoint
+    def __init__(self, checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ...) -> None: ...
+
+class Refused(_message.Message):
+    __slots__ = ("code", "message", "hint")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    message: str
+    hint: str
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,120 @@
+"""The frozen schema of facts and the frozen logs; run as a script it adds what is new to them.
+
+    python -m tests.core.golden
+
+It only ever adds: kinds that are not listed yet, fields that came with a default, words that a set
+of words gained, and to the logs one more run when a kind is in none of them. What is listed stays
+as it is; a change that does not fit is refused, by the same check that the test makes.
+"""
+
+import json
+from pathlib import Path
+
+import msgspec
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import FieldInfo
+
+from strata.core.cluster import CODEC
+from strata.core.docs import structs_in, type_name
+from strata.core.events import Envelope
+from tests.core.scenario import every_kind
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+SCHEMA = GOLDEN / "facts-v1.json"
+LOG = GOLDEN / "log-v1.bin"
+
+ADVICE = (
+    "a log on somebody's disk has it as it was. Leave the old class as it is, make a new version "
+    "of the kind (see Evolution in core/events.py) and give the old one an `upgrade`"
+)
+
+Schema = dict[str, dict[str, str]]
+
+
+def schema_now() -> Schema:
+    """Each kind by its tag, and each structure in the fields, with fields, types and defaults.
+
+    A structure that is encoded as an array has `[]` after its name: its order counts too.
+    """
+    found: Schema = {}
+    waiting: list[tuple[str, type[Struct]]] = [*CODEC.kinds.items(), ("Envelope", Envelope)]
+    while waiting:
+        name, struct = waiting.pop(0)
+        name += "[]" if struct.__struct_config__.array_like else ""
+        if name not in found:
+            fields = msgspec.structs.fields(struct)
+            found[name] = {field.name: _describe(field) for field in fields}
+            waiting += [(s.__name__, s) for field in fields for s in structs_in(field.type)]
+    return dict(sorted(found.items()))
+
+
+def _describe(field: FieldInfo) -> str:
+    """Type and default: `int`, `int = 0`. The default counts, since it is left out of the log."""
+    if field.required:
+        return type_name(field.type)
+    default = field.default_factory() if field.default is NODEFAULT else field.default
+    return f"{type_name(field.type)} = {json.dumps(msgspec.to_builtins(default))}"
+
+
+def breaks(old: Schema, new: Schema) -> list[str]:
+    """What of the old schema the new one reads otherwise than it was meant, in words."""
+    faults = [f"{name} is gone" for name in old if name not in new]
+    for name in old.keys() & new.keys():
+        before, after = old[name], new[name]
+        faults += [f"{name}.{field} is gone" for field in before if field not in after]
+        faults += [
+            f"{name}.{field} is new and has no default"
+            for field in after.keys() - before.keys()
+            if " = " not in after[field]
+        ]
+        faults += [
+            f"{name}.{field} was {before[field]} and is {after[field]}"
+            for field in before.keys() & after.keys()
+            if not _reads_as_meant(before[field], after[field])
+        ]
+        if name.endswith("[]") and list(after)[: len(before)] != list(before):
+            faults.append(f"{name} is an array and its order has changed")
+    return sorted(faults)
+
+
+def _reads_as_meant(before: str, after: str) -> bool:
+    """The same type and default; a set of words may grow, a required field may get a default."""
+    old_type, _, old_default = before.partition(" = ")
+    new_type, _, new_default = after.partition(" = ")
+    old_words, new_words = set(old_type.split(" | ")), set(new_type.split(" | "))
+    grown = old_words <= new_words and all(word.startswith('"') for word in new_words)
+    return (old_type == new_type or grown) and old_default in ("", new_default)
+
+
+def frozen_schema() -> Schema:
+    return json.loads(SCHEMA.read_text("utf-8")) if SCHEMA.exists() else {}
+
+
+def frozen_runs() -> list[bytes]:
+    """The logs of whole runs, each one batch that is folded from nothing."""
+    return msgspec.msgpack.decode(LOG.read_bytes(), type=list[bytes]) if LOG.exists() else []
+
+
+def kinds_in(runs: list[bytes]) -> set[str]:
+    """The tags of the facts in some runs, known or not."""
+    tags = set()
+    for run in runs:
+        tags |= {body["kind"] for _, _, _, body, *_ in msgspec.msgpack.decode(run)}
+    return tags
+
+
+def main() -> None:
+    old, new = frozen_schema(), schema_now()
+    faults = breaks(old, new)
+    if faults:
+        raise SystemExit("\n".join([*faults, ADVICE]))
+    GOLDEN.mkdir(exist_ok=True)
+    SCHEMA.write_text(json.dumps(new, indent=1) + "\n", "utf-8")
+    runs = frozen_runs()
+    if set(CODEC.kinds) - kinds_in(runs):
+        runs.append(CODEC.encode(every_kind().log))
+        LOG.write_bytes(msgspec.msgpack.encode(runs))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""One small run in which every kind of fact is recorded, by decisions alone."""
+
+from contextlib import suppress
+
+from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
+from strata.core.leases import AcquireLease, ReturnLease
+from strata.core.retention import PinCheckpoint, ReleaseCheckpoint
+from strata.core.saving import RequestCheckpoint
+from strata.core.state import Rules
+from strata.core.workers import ReattachWorker, ReportState
+from strata.errors import AlreadyExists, Fenced, LimitExceeded
+from tests.core.world import World
+
+
+def every_kind() -> World:
+    """A placed task that trains, saves, loses a worker and recovers; beside it, an external one."""
+    world = World(Rules(max_workers=5))
+    world.do(RegisterDataset(dataset="d", spec=DatasetSpec(total_samples=40, shard_size=10)))
+    world.agent("host-1", slots=2)
+    task = world.submit(2, external=False, keep_count=1, dataset_id="d", args=["--lr", "0.1"])
+    world.start(task)
+    world.do(AttachDataset(task=task.id, dataset="d", unit="lane", global_batch=8, lanes=4))
+    world.sync(task)
+    _train_and_save(world, task)
+    _lose_a_worker(world, task)
+    _lose_the_host(world, task)
+    _work_elsewhere(world)
+    return world
+
+
+def _train_and_save(world, task):
+    first, second = world.members(task)
+    world.do(ReportState(**first.me, state="training", step=0))
+    world.train(task, 5)
+    world.do(RequestCheckpoint(task=task.id))
+    world.save(task, 5, metadata={"rng": "7"})
+    newest = world.save(task, 6)
+    world.do(PinCheckpoint(task=task.id, checkpoint=newest.id, holder="reader"))
+    world.do(ReleaseCheckpoint(task=task.id, checkpoint=newest.id, holder="reader"))
+    for peer in (first, second):
+        peer.arrive("epoch")
+    world.train(task, 9)
+
+
+def _lose_a_worker(world, task):
+    first, second = world.members(task)
+    first.arrive("next")
+    first.begin(9)
+    world.exit(task, second.id, code=1, signal=9)
+    with suppress(Fenced):
+        second.arrive("next")
+    world.start(task)
+    world.sync(task)
+
+
+def _lose_the_host(world, task):
+    world.agent("host-2", slots=2)
+    world.lose_agent("host-1")
+    world.start(task)
+    world.sync(task)
+    for peer in world.members(task):
+        peer.leave("done", steps=7)
+
+
+def _work_elsewhere(world):
+    """Workers that come by themselves, ask for leases, and are too many."""
+    task = world.submit(1, name="leases", syncs=False)
+    a, b, c, d, e = world.join(task, "a", "b", "c", "d", "e")
+    with suppress(AlreadyExists):
+        world.register("a", task=task.id)
+    with suppress(LimitExceeded):
+        world.register("f", task=task.id)
+    world.do(ReattachWorker(**a.me))
+    world.do(AttachDataset(task=task.id, dataset="d", unit="lease"))
+    lease = world.do(AcquireLease(**a.me, dataset="d"))
+    world.do(ReturnLease(**a.me, dataset="d", lease=lease.id))
+    for peer in (c, d, e):
+        peer.leave("stopped")
+    b.lost()

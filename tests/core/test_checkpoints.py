@@ -1,0 +1,289 @@
+"""Guards how a checkpoint comes to be: keyed by its id, real only when every rank has
+acknowledged its part, and never real when one of them is lost before."""
+
+import pytest
+
+from strata.core.checkpoints import (
+    MAX_ENDED,
+    CheckpointCommitted,
+    CheckpointFailed,
+    CheckpointPartAcked,
+    CheckpointRequested,
+    CheckpointSealed,
+    CheckpointStarted,
+    committed_newest_first,
+)
+from strata.core.recovery import RecoveryChosen, StepsCommitted
+from strata.core.saving import AckPart, ConfirmCheckpoint, FailCheckpoint, RequestCheckpoint
+from strata.errors import AlreadyExists, InvalidArgument, NotAllowedNow, NotFound
+from tests.core.world import World
+
+
+def training(workers=2, steps=10, **spec):
+    """A task whose workers a, b, c… have trained some steps."""
+    world = World()
+    task = world.submit(workers, **{"policy": "continue", **spec})
+    peers = world.join(task, *"abcdefgh"[:workers])
+    world.sync(task)
+    world.train(task, steps)
+    return world, task, peers
+
+
+def newest(task):
+    return committed_newest_first(task)[0].id
+
+
+def test_the_first_rank_opens_and_the_others_join():
+    world, _task, (a, b) = training()
+    first = a.begin(10, epoch=1, path="ckpt", metadata={"k": "v"})
+    started = world.one(CheckpointStarted)
+    assert (started.expected, started.worker, started.metadata) == (2, "a", {"k": "v"})
+    assert (b.begin(10).id, world.last) == (first.id, [])
+
+
+def test_two_at_the_same_step_are_two():
+    world, task, _ = training()
+    assert world.save(task, 10).id != world.save(task, 10).id
+    assert len(committed_newest_first(task)) == 2
+
+
+def test_different_steps_are_saved_at_the_same_time():
+    _world, _task, (a, b) = training()
+    one, two = a.begin(10), a.begin(11)
+    assert one.id != two.id
+    for checkpoint in (two, one):
+        a.ack(checkpoint)
+        b.ack(checkpoint)
+    assert {one.state, two.state} == {"sealing"}
+
+
+def test_an_id_of_ones_own_is_kept_and_not_used_twice():
+    world, task, (a, _b) = training()
+    mine = world.save(task, 10, checkpoint="mine")
+    assert mine.id == "mine"
+    with pytest.raises((InvalidArgument, AlreadyExists), match="mine"):
+        a.begin(11, checkpoint="mine")
+
+
+def test_a_made_id_is_not_one_that_somebody_chose():
+    _world, _task, (a, _b) = training()
+    made = a.begin(10).id
+    a.begin(20, checkpoint=made.replace("00000010-1", "00000030-3"))
+    assert a.begin(30).id not in (made, "step-00000030-3")
+
+
+def test_ids_are_per_task():
+    world, task, _ = training()
+    other = world.submit(1, name="other")
+    world.join(other, "x")
+    world.sync(other)
+    world.save(task, 10, checkpoint="same")
+    world.save(other, 5, checkpoint="same")
+    assert (task.checkpoints["same"].step, other.checkpoints["same"].step) == (10, 5)
+
+
+def test_it_is_sealed_only_after_every_rank_and_real_only_after_the_manifest():
+    world, task, (a, b, c) = training(3)
+    checkpoint = a.begin(10)
+    a.ack(checkpoint)
+    b.ack(checkpoint)
+    assert (checkpoint.state, world.facts(CheckpointSealed)) == ("in_progress", [])
+    c.ack(checkpoint)
+    assert (checkpoint.state, world.one(CheckpointSealed).size_bytes) == ("sealing", 300)
+    assert committed_newest_first(task) == []
+    world.do(ConfirmCheckpoint(task=task.id, checkpoint=checkpoint.id, path="m.json"))
+    committed = world.one(CheckpointCommitted)
+    assert (committed.step, committed.path, committed.size_bytes) == (10, "m.json", 300)
+    assert newest(task) == checkpoint.id
+
+
+def test_without_a_manifest_the_last_acknowledgement_makes_it_real():
+    world, _task, (a, b) = training()
+    checkpoint = a.begin(10, manifest=False, path="ckpt/10")
+    a.ack(checkpoint)
+    assert checkpoint.state == "in_progress"
+    b.ack(checkpoint)
+    assert world.one(CheckpointCommitted).path == "ckpt/10"
+    assert world.new(CheckpointSealed) == []
+
+
+def test_a_part_says_which_rank_wrote_what_and_where():
+    world, _task, (a, b) = training()
+    checkpoint = a.begin(10)
+    world.do(AckPart(**b.me, checkpoint=checkpoint.id, path="p", size_bytes=7, checksum="xx"))
+    part = checkpoint.parts[1]
+    assert (part.worker, part.path, part.size_bytes, part.checksum) == ("b", "p", 7, "xx")
+
+
+def test_an_acknowledgement_counts_once():
+    world, _task, (a, _b) = training()
+    checkpoint = a.begin(10)
+    a.ack(checkpoint)
+    a.ack(checkpoint)
+    assert (world.last, checkpoint.state) == ([], "in_progress")
+    assert len(world.facts(CheckpointPartAcked)) == 1
+
+
+def test_confirming_twice_commits_once():
+    world, task, _ = training()
+    checkpoint = world.save(task, 10)
+    world.do(ConfirmCheckpoint(task=task.id, checkpoint=checkpoint.id, path="again"))
+    assert (world.last, checkpoint.path) == ([], "ckpt/m")
+
+
+def test_what_lacks_a_part_cannot_be_confirmed():
+    world, task, (a, _b) = training()
+    checkpoint = a.begin(10)
+    a.ack(checkpoint)
+    with pytest.raises(NotAllowedNow, match="2 ranks"):
+        world.do(ConfirmCheckpoint(task=task.id, checkpoint=checkpoint.id, path="m"))
+
+
+def test_what_is_sealing_is_confirmed_after_a_restart():
+    world, task, _ = training()
+    checkpoint = world.seal(task, 10)
+    world.restart()
+    world.do(ConfirmCheckpoint(task=task.id, checkpoint=checkpoint.id, path="m"))
+    assert newest(world.state.tasks[task.id]) == checkpoint.id
+
+
+def test_a_lost_rank_fails_it_and_the_one_before_stays_the_latest():
+    world, task, (a, b) = training()
+    before = world.save(task, 10)
+    checkpoint = a.begin(20)
+    a.ack(checkpoint)
+    b.lost()
+    failed = world.one(CheckpointFailed)
+    assert (failed.checkpoint, failed.missing) == (checkpoint.id, [1])
+    assert "b was lost" in failed.reason
+    assert (checkpoint.state, newest(task)) == ("failed", before.id)
+
+
+def test_a_rank_lost_after_it_acknowledged_fails_it_as_long_as_another_is_missing():
+    world, _task, (_a, b) = training()
+    checkpoint = b.begin(20)
+    b.ack(checkpoint)
+    b.lost()
+    assert (checkpoint.state, world.one(CheckpointFailed).missing) == ("failed", [0])
+
+
+def test_a_loss_after_the_last_acknowledgement_does_not_harm_it():
+    world, task, (_a, b) = training()
+    checkpoint = world.seal(task, 20)
+    b.lost()
+    assert checkpoint.state == "sealing"
+    world.do(ConfirmCheckpoint(task=task.id, checkpoint=checkpoint.id, path="m"))
+    assert newest(task) == checkpoint.id
+
+
+def test_a_newcomer_ends_the_generation_and_with_it_the_checkpoint():
+    world, task, (a, _b) = training()
+    checkpoint = a.begin(20)
+    world.join(task, "c")
+    assert checkpoint.state == "failed"
+    assert "c joined" in checkpoint.reason
+
+
+def test_a_late_part_is_refused():
+    world, _task, (a, b, c) = training(3)
+    checkpoint = a.begin(20)
+    a.ack(checkpoint)
+    c.lost()
+    with pytest.raises(NotAllowedNow, match="failed"):
+        b.ack(checkpoint)
+    assert world.last == []
+
+
+def test_a_part_from_who_was_not_there_is_refused_even_at_the_same_rank():
+    world, task, (_a, b) = training(policy="replace")
+    checkpoint = world.save(task, 10)
+    b.lost()
+    (c,) = world.join(task, "c")
+    assert c.worker.rank == 1
+    with pytest.raises(NotAllowedNow):
+        c.ack(checkpoint)
+
+
+def test_saving_for_another_generation_is_refused():
+    world, _task, (a, _b) = training()
+    with pytest.raises(NotAllowedNow, match="generation 0"):
+        a.begin(10, generation=0)
+    with pytest.raises(NotFound, match="nothing"):
+        world.do(AckPart(**a.me, checkpoint="nothing", path="p", size_bytes=1))
+
+
+def test_a_worker_outside_the_generation_cannot_save():
+    world = World()
+    task = world.submit(2)
+    (a,) = world.join(task, "a")
+    with pytest.raises(NotAllowedNow):
+        a.begin(1)
+
+
+def test_a_step_below_zero_is_refused():
+    _world, _task, (a, _b) = training()
+    with pytest.raises(InvalidArgument):
+        a.begin(-1)
+
+
+def test_nothing_is_saved_before_the_generation_has_caught_up():
+    world, task, (a, _b) = training()
+    world.join(task, "c")
+    assert task.phase == "syncing"
+    with pytest.raises(NotAllowedNow):
+        a.begin(10)
+
+
+def test_a_commit_commits_the_steps_it_holds():
+    world, task, _ = training(steps=10)
+    world.save(task, 25)
+    committed = world.one(StepsCommitted)
+    assert (committed.first, committed.last, task.committed) == (10, 24, 25)
+    world.save(task, 20)
+    assert (world.new(StepsCommitted), task.committed) == ([], 25)
+
+
+def test_a_damaged_one_is_failed_and_the_one_before_is_restored():
+    world, task, (a, b) = training(policy="replace")
+    older = world.save(task, 10)
+    damaged = world.save(task, 20)
+    world.do(FailCheckpoint(task=task.id, checkpoint=damaged.id, reason="wrong checksum"))
+    assert (damaged.state, newest(task)) == ("failed", older.id)
+    for peer in (a, b):
+        peer.lost()
+    world.join(task, "c", "d")
+    world.sync(task)
+    chosen = world.one(RecoveryChosen)
+    assert (chosen.checkpoint, chosen.step, task.committed) == (older.id, 10, 10)
+
+
+def test_failing_twice_is_failing_once_and_what_was_failed_stays_failed():
+    world, task, (_a, _b) = training()
+    checkpoint = world.seal(task, 20)
+    for _ in range(2):
+        world.do(FailCheckpoint(task=task.id, checkpoint=checkpoint.id, reason="disk full"))
+    assert len(world.facts(CheckpointFailed)) == 1
+    with pytest.raises(NotAllowedNow, match="failed"):
+        world.do(ConfirmCheckpoint(task=task.id, checkpoint=checkpoint.id, path="m"))
+
+
+def test_requests_are_numbered_and_end_with_the_task():
+    world, task, (a, b) = training()
+    numbers = [world.do(RequestCheckpoint(task=task.id)) for _ in range(2)]
+    assert numbers == [1, 2]
+    assert [fact.request for fact in world.facts(CheckpointRequested)] == [1, 2]
+    a.leave()
+    b.leave()
+    with pytest.raises(NotAllowedNow, match="completed"):
+        world.do(RequestCheckpoint(task=task.id))
+
+
+def test_a_task_remembers_only_so_many_that_failed():
+    world, task, (a, _b) = training()
+    kept = world.save(task, 10)
+    for step in range(20, 20 + MAX_ENDED + 5):
+        checkpoint = a.begin(step)
+        world.do(FailCheckpoint(task=task.id, checkpoint=checkpoint.id, reason="no"))
+    assert len(task.checkpoints) == MAX_ENDED + 1
+    assert newest(task) == kept.id
+    assert len({fact.checkpoint for fact in world.facts(CheckpointStarted)}) == MAX_ENDED + 6

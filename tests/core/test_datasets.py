@@ -1,0 +1,237 @@
+"""Guards what a dataset is, how a task attaches it, and who owns which lanes and shards."""
+
+import pytest
+
+from strata.core.datasets import (
+    AssignmentChanged,
+    AttachDataset,
+    DatasetAttached,
+    DatasetRegistered,
+    DatasetSpec,
+    RegisterDataset,
+)
+from strata.core.leases import AdvanceEpoch, EpochAdvanced
+from strata.core.state import Rules
+from strata.errors import AlreadyExists, InvalidArgument, LimitExceeded, NotFound
+from tests.core.world import World
+
+SPEC = DatasetSpec(total_samples=1_000, shard_size=100)
+
+
+def attached(workers=4, unit="shard", policy="continue", **attach):
+    """A task of a, b, c… with the dataset `d` attached."""
+    world = World()
+    task = world.submit(workers, policy=policy)
+    world.join(task, *"abcdefgh"[:workers])
+    world.sync(task)
+    world.do(RegisterDataset(dataset="d", spec=SPEC))
+    world.do(AttachDataset(task=task.id, dataset="d", unit=unit, **attach))
+    return world, task
+
+
+def shares(task):
+    return {worker: len(items) for worker, items in task.feeds["d"].holdings.items()}
+
+
+def owned_once(task):
+    held = [item for items in task.feeds["d"].holdings.values() for item in items]
+    return sorted(held) == list(range(task.feeds["d"].count))
+
+
+def test_shards_cover_the_samples_and_the_last_may_be_short():
+    spec = DatasetSpec(total_samples=250, shard_size=100)
+    assert [spec.shard_range(s) for s in range(spec.shard_count)] == [
+        (0, 100),
+        (100, 200),
+        (200, 250),
+    ]
+
+
+def test_registering_the_same_again_changes_nothing():
+    world = World()
+    for _ in range(2):
+        world.do(RegisterDataset(dataset="d", spec=SPEC))
+    assert len(world.facts(DatasetRegistered)) == 1
+
+
+@pytest.mark.parametrize("change", [{"seed": 7}, {"shuffle": False}, {"fingerprint": "f"}])
+def test_a_changed_dataset_needs_a_new_id(change):
+    world = World()
+    world.do(RegisterDataset(dataset="d", spec=SPEC))
+    changed = DatasetSpec(total_samples=1_000, shard_size=100, **change)
+    with pytest.raises(AlreadyExists, match="'d'"):
+        world.do(RegisterDataset(dataset="d", spec=changed))
+    assert world.state.datasets["d"].spec == SPEC
+
+
+@pytest.mark.parametrize(
+    ("sizes", "named"),
+    [
+        ((0, 1), "total_samples"),
+        ((-1, 1), "total_samples"),
+        ((10, 0), "shard_size"),
+        ((10, -5), "shard_size"),
+        ((10, 11), "shard_size 11"),
+    ],
+)
+def test_a_size_that_makes_no_sense_is_refused_by_name(sizes, named):
+    world = World()
+    spec = DatasetSpec(total_samples=sizes[0], shard_size=sizes[1])
+    with pytest.raises(InvalidArgument, match=named):
+        world.do(RegisterDataset(dataset="d", spec=spec))
+    assert world.state.datasets == {}
+
+
+def test_a_dataset_has_a_name():
+    with pytest.raises(InvalidArgument, match="dataset_id"):
+        World().do(RegisterDataset(dataset="", spec=SPEC))
+
+
+def test_datasets_above_the_limit_are_refused():
+    world = World(Rules(max_datasets=1))
+    world.do(RegisterDataset(dataset="d", spec=SPEC))
+    with pytest.raises(LimitExceeded):
+        world.do(RegisterDataset(dataset="e", spec=SPEC))
+
+
+def test_what_is_not_registered_cannot_be_attached():
+    world = World()
+    task = world.submit(1)
+    with pytest.raises(NotFound, match="'d'"):
+        world.do(AttachDataset(task=task.id, dataset="d"))
+    with pytest.raises(NotFound):
+        world.do(AttachDataset(task="none", dataset="d"))
+
+
+def test_shards_are_divided_when_attached():
+    world, task = attached(4)
+    assert owned_once(task)
+    assert sorted(shares(task).values()) == [2, 2, 3, 3]
+    changed = world.one(AssignmentChanged)
+    assert (changed.moved, {move.source for move in changed.moves}) == (10, {""})
+
+
+def test_lanes_divide_the_global_batch():
+    world, task = attached(2, "lane", global_batch=32, lanes=8)
+    assert world.one(DatasetAttached).count == 8
+    assert shares(task) == {"a": 4, "b": 4}
+
+
+@pytest.mark.parametrize(("batch", "lanes"), [(32, 5), (0, 4), (32, 0), (-8, 4), (32, -4), (8, 16)])
+def test_lanes_that_do_not_divide_the_batch_are_refused(batch, lanes):
+    world = World()
+    task = world.submit(1)
+    world.do(RegisterDataset(dataset="d", spec=SPEC))
+    command = AttachDataset(task=task.id, dataset="d", unit="lane", global_batch=batch, lanes=lanes)
+    with pytest.raises(InvalidArgument, match="lanes"):
+        world.do(command)
+    assert task.feeds == {}
+
+
+def test_leases_are_owned_by_nobody_until_asked_for():
+    world, task = attached(2, "lease")
+    assert (task.feeds["d"].holdings, world.new(AssignmentChanged)) == ({}, [])
+
+
+def test_attaching_the_same_again_changes_nothing():
+    world, task = attached(2, "lane", global_batch=32, lanes=8, epochs=3)
+    world.do(
+        AttachDataset(task=task.id, dataset="d", unit="lane", global_batch=32, lanes=8, epochs=3)
+    )
+    assert world.last == []
+
+
+@pytest.mark.parametrize(
+    "other", [{"global_batch": 64}, {"epochs": 4}, {"unit": "shard"}, {"lanes": 4}]
+)
+def test_attaching_it_otherwise_is_refused(other):
+    first = {"unit": "lane", "global_batch": 32, "lanes": 8, "epochs": 3}
+    world, task = attached(2, **first)
+    with pytest.raises(AlreadyExists, match="'d'"):
+        world.do(AttachDataset(task=task.id, dataset="d", **{**first, **other}))
+
+
+def test_a_loss_moves_what_the_lost_held_and_nothing_else():
+    world, task = attached(4)
+    held = {worker: list(items) for worker, items in task.feeds["d"].holdings.items()}
+    world.peers["b"].lost()
+    changed = world.one(AssignmentChanged)
+    assert {move.source for move in changed.moves} == {"b"}
+    assert changed.moved == len(held["b"])
+    kept = task.feeds["d"].holdings
+    assert all(set(held[worker]) <= set(kept[worker]) for worker in "acd")
+    assert owned_once(task)
+
+
+def test_a_join_moves_one_share_to_the_newcomer():
+    world, task = attached(4)
+    world.join(task, "x")
+    changed = world.one(AssignmentChanged)
+    assert ({move.target for move in changed.moves}, changed.moved) == ({"x"}, 2)
+    assert owned_once(task)
+
+
+def test_an_assignment_says_from_which_step_and_generation_it_holds():
+    world, task = attached(3)
+    world.train(task, 7)
+    world.peers["b"].lost()
+    changed = world.one(AssignmentChanged)
+    assert (changed.step, changed.generation) == (7, task.generation)
+    assert "b was lost" in changed.reason
+
+
+def test_nothing_is_recorded_when_nothing_moves():
+    world, task = attached(2)
+    world.join(task, "x")
+    world.peers["x"].lost()
+    world.join(task, "x")
+    before = {worker: list(items) for worker, items in task.feeds["d"].holdings.items()}
+    world.sync(task)
+    assert world.new(AssignmentChanged) == []
+    assert task.feeds["d"].holdings == before
+
+
+def test_the_lanes_of_the_lost_wait_for_its_replacement():
+    world, task = attached(2, policy="replace")
+    before = {worker: list(items) for worker, items in task.feeds["d"].holdings.items()}
+    world.peers["b"].lost()
+    assert (task.phase, world.new(AssignmentChanged)) == ("forming", [])
+    world.peers["b"].again()
+    assert world.new(AssignmentChanged) == []
+    assert task.feeds["d"].holdings == before
+
+
+def test_who_finished_is_given_nothing_more():
+    world, _task = attached(4)
+    world.peers["a"].leave("done")
+    world.peers["b"].lost()
+    changed = world.one(AssignmentChanged)
+    assert "a" not in {move.target for move in changed.moves}
+
+
+def test_shares_follow_the_weights():
+    world = World()
+    task = world.submit(2)
+    world.join(task, "a", weight=4)
+    world.join(task, "b", weight=1)
+    world.do(RegisterDataset(dataset="d", spec=SPEC))
+    world.do(AttachDataset(task=task.id, dataset="d"))
+    assert shares(task) == {"a": 8, "b": 2}
+
+
+def test_a_dataset_attached_before_anyone_came_is_divided_when_they_come():
+    world = World()
+    task = world.submit(2)
+    world.do(RegisterDataset(dataset="d", spec=SPEC))
+    world.do(AttachDataset(task=task.id, dataset="d"))
+    assert task.feeds["d"].holdings == {}
+    world.join(task, "a", "b")
+    assert shares(task) == {"a": 5, "b": 5}
+
+
+def test_an_epoch_is_advanced_by_hand():
+    world, task = attached(2)
+    assert world.do(AdvanceEpoch(task=task.id, dataset="d")) == 1
+    assert (world.one(EpochAdvanced).epoch, owned_once(task)) == (1, True)
+    with pytest.raises(NotFound, match="'e'"):
+        world.do(AdvanceEpoch(task=task.id, dataset="e"))

@@ -1,0 +1,191 @@
+"""Guards how a task ends: completed when everyone has finished, stopped when asked, and never
+stuck because one of its workers is already gone."""
+
+import pytest
+
+from strata.core.recovery import RecoveryChosen, StepsCommitted
+from strata.core.scheduling import StopTask
+from strata.core.tasks import TaskStateChanged
+from strata.errors import NotFound
+from tests.core.world import World
+
+
+def running(workers=2, **spec):
+    """A task whose workers a, b, c… train."""
+    world = World()
+    task = world.submit(workers, **spec)
+    peers = world.join(task, *"abcdefgh"[:workers])
+    if task.spec.syncs:
+        world.sync(task)
+        world.train(task, 10)
+    return world, task, peers
+
+
+def test_a_task_is_completed_when_the_last_worker_has_finished():
+    _world, task, (a, b) = running()
+    a.leave("done", steps=12)
+    assert task.state == "running"
+    b.leave("done", steps=12)
+    assert (task.state, task.exit_code) == ("completed", 0)
+    assert task.ended_ns > task.started_ns > 0
+
+
+def test_who_finishes_commits_the_last_steps():
+    world, task, (a, b) = running()
+    a.leave("done", steps=12)
+    assert (world.one(StepsCommitted).first, task.committed) == (10, 12)
+    b.leave("done", steps=12)
+    assert world.new(StepsCommitted) == []
+
+
+def test_a_worker_lost_after_the_others_finished_does_not_spoil_it():
+    _world, task, (a, b) = running()
+    a.leave("done", steps=12)
+    b.lost()
+    assert (task.state, task.committed) == ("completed", 12)
+
+
+def test_a_loss_while_others_still_train_is_not_the_end():
+    _world, task, (a, b, c) = running(3, policy="continue")
+    a.leave("done", steps=12)
+    c.lost()
+    assert not task.ended
+    b.leave("done", steps=12)
+    assert task.state == "completed"
+
+
+def test_who_leaves_before_the_task_began_does_not_complete_it():
+    world = World()
+    task = world.submit(3)
+    a, _b = world.join(task, "a", "b")
+    a.leave("done")
+    assert not task.ended
+    assert task.waiting == ["b"]
+
+
+def test_a_spare_that_leaves_does_not_count_as_one_who_finished():
+    world = World()
+    world.agent("host", 1)
+    task = world.submit(1, external=False)
+    (w0,) = world.start(task)
+    world.sync(task)
+    (spare,) = world.join(task, "spare")
+    spare.leave("done")
+    w0.lost()
+    assert task.state == "recovering"
+
+
+def test_a_spare_that_leaves_commits_nothing():
+    world = World()
+    world.agent("host", 1)
+    task = world.submit(1, external=False)
+    world.start(task)
+    world.sync(task)
+    (spare,) = world.join(task, "spare")
+    spare.leave("done", steps=99)
+    assert task.committed == 0
+
+
+def test_a_placed_task_whose_workers_only_meet_is_completed_too():
+    world = World()
+    world.agent("host", 2)
+    task = world.submit(2, external=False, syncs=False)
+    for peer in world.start(task):
+        peer.leave("done")
+    assert task.state == "completed"
+
+
+def test_stopping_waits_for_the_workers_to_leave():
+    world, task, (a, b) = running()
+    world.do(StopTask(task=task.id, reason="enough"))
+    assert (task.state, task.reason) == ("stopping", "enough")
+    world.save(task, 10)
+    a.leave("stopped")
+    assert task.state == "stopping"
+    b.leave("stopped")
+    assert task.state == "stopped"
+
+
+def test_stopping_twice_is_stopping_once():
+    world, task, (a, b) = running()
+    for _ in range(2):
+        world.do(StopTask(task=task.id))
+    assert world.last == []
+    a.leave("stopped")
+    b.leave("stopped")
+    world.do(StopTask(task=task.id))
+    assert (world.last, task.state) == ([], "stopped")
+
+
+def test_a_queued_task_and_one_without_workers_stop_at_once():
+    world = World()
+    queued, empty = world.submit(1, external=False), world.submit(1)
+    for task in (queued, empty):
+        assert world.do(StopTask(task=task.id)).state == "stopped"
+    with pytest.raises(NotFound):
+        world.do(StopTask(task="none"))
+
+
+def test_workers_that_still_wait_leave_a_task_that_stops():
+    world = World()
+    task = world.submit(2)
+    (a,) = world.join(task, "a")
+    world.do(StopTask(task=task.id))
+    assert task.state == "stopping"
+    a.leave("stopped")
+    assert task.state == "stopped"
+
+
+def test_a_worker_lost_while_stopping_is_not_waited_for():
+    world, task, (a, b) = running()
+    world.do(StopTask(task=task.id))
+    a.leave("stopped")
+    b.lost()
+    assert task.state == "stopped"
+
+
+def test_the_others_recover_while_the_task_stops():
+    """A save on the way out needs a generation that trains."""
+    world, task, (a, _b) = running(policy="continue")
+    world.do(StopTask(task=task.id))
+    a.lost()
+    world.sync(task)
+    assert world.new(RecoveryChosen)
+    assert task.state == "stopping"
+
+
+def test_a_task_stops_when_some_finished_and_the_rest_were_told_to():
+    world, task, (a, b) = running()
+    a.leave("done", steps=12)
+    world.do(StopTask(task=task.id))
+    b.leave("stopped")
+    assert task.state == "stopped"
+
+
+def test_one_who_finishes_while_the_task_stops_ends_it_as_stopped():
+    world, task, (a, b) = running()
+    world.do(StopTask(task=task.id))
+    a.leave("done", steps=11)
+    b.leave("done", steps=11)
+    assert task.state == "stopped"
+
+
+def test_a_task_ends_once():
+    world, task, (a, b) = running(policy="stop")
+    a.lost()
+    assert task.state == "failed"
+    b.leave("done")
+    ends = [fact.after for fact in world.facts(TaskStateChanged)]
+    assert ends == ["starting", "running", "recovering", "failed"]
+
+
+def test_a_task_that_ended_holds_no_slots():
+    world = World()
+    world.agent("host", 2)
+    task = world.submit(2, external=False, policy="stop")
+    waiting = world.submit(2, external=False)
+    world.start(task)
+    world.sync(task)
+    world.exit(task, task.members[0])
+    assert (task.state, task.placements, task.vacant) == ("failed", {}, [])
+    assert waiting.state == "starting"

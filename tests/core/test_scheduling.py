@@ -1,0 +1,161 @@
+"""Guards where workers run: first come first served, all of a task at once or none, and why a task
+waits."""
+
+import pytest
+
+from strata.core.agents import AgentLost, AgentRegistered
+from strata.core.scheduling import StopTask, SubmitTask, why_waiting
+from strata.core.state import Rules
+from strata.core.tasks import TaskPlaced, TaskSpec
+from strata.errors import AlreadyExists, InvalidArgument, LimitExceeded, NotFound
+from tests.core.world import World
+
+
+def hosts(**slots):
+    """A cluster of agents with that many slots."""
+    world = World()
+    for agent, count in slots.items():
+        world.agent(agent, count)
+    return world
+
+
+def placed(world, workers=1, **spec):
+    return world.submit(workers, external=False, **spec)
+
+
+def agents_of(task):
+    return sorted(placement.agent for placement in task.placements.values())
+
+
+def test_a_task_that_fits_starts_at_once():
+    world = hosts(a=2, b=2)
+    task = placed(world, 3)
+    assert task.state == "starting"
+    assert len(task.placements) == 3
+    assert agents_of(task) in (["a", "a", "b"], ["a", "b", "b"])
+    assert all(placement.start == 1 for placement in task.placements.values())
+
+
+def test_a_task_starts_as_a_gang_or_not_at_all():
+    world = hosts(a=2)
+    task = placed(world, 3)
+    assert (task.state, task.placements) == ("queued", {})
+    world.agent("b", 1)
+    assert (task.state, agents_of(task)) == ("starting", ["a", "a", "b"])
+
+
+def test_first_come_first_served_and_a_large_one_is_not_starved():
+    world = hosts(a=2)
+    large, small = placed(world, 3), placed(world, 1)
+    assert (large.state, small.state) == ("queued", "queued")
+    world.agent("b", 2)
+    assert (large.state, small.state) == ("starting", "starting")
+
+
+def test_why_a_task_waits_is_said_in_words():
+    world = hosts(a=2)
+    large, small = placed(world, 3), placed(world, 1)
+    assert why_waiting(world.state, large) == "it needs 3 slots and 2 are free"
+    assert why_waiting(world.state, small) == f"it waits behind {large.id}"
+
+
+def test_the_next_starts_when_one_ends():
+    world = hosts(a=1)
+    first, second = placed(world), placed(world)
+    (peer,) = world.start(first)
+    world.sync(first)
+    peer.leave("done")
+    assert (first.state, second.state) == ("completed", "starting")
+
+
+def test_stopping_the_one_in_front_lets_the_next_through():
+    world = hosts(a=1)
+    large, small = placed(world, 2), placed(world, 1)
+    world.do(StopTask(task=large.id))
+    assert (large.state, small.state) == ("stopped", "starting")
+
+
+def test_ids_of_tasks_are_never_repeated():
+    world = World()
+    ids = []
+    for name in ("demo", "demo", "Demo 2", "demo/../x", "demo"):
+        ids.append(world.submit(1, name=name).id)
+        world.restart()
+    assert len(set(ids)) == len(ids)
+    assert all("/" not in task and " " not in task for task in ids)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"name": "  "}, "name"),
+        ({"worker_count": 0}, "worker_count"),
+        ({"worker_count": 11}, "worker_count"),
+        ({"min_workers": 0}, "min_workers"),
+        ({"min_workers": 3, "worker_count": 2}, "min_workers"),
+    ],
+)
+def test_a_task_that_makes_no_sense_is_refused_by_name(wrong, named):
+    world = World(Rules(max_workers=10))
+    with pytest.raises(InvalidArgument, match=named):
+        world.do(SubmitTask(spec=TaskSpec(**{"name": "demo", **wrong})))
+    assert world.state.tasks == {}
+
+
+def test_a_task_names_a_dataset_that_exists():
+    with pytest.raises(NotFound, match="'d'"):
+        World().submit(1, dataset_id="d")
+
+
+def test_tasks_above_the_limit_are_refused():
+    world = World(Rules(max_tasks=1))
+    task = world.submit(1)
+    with pytest.raises(LimitExceeded):
+        world.submit(1)
+    world.do(StopTask(task=task.id))
+    assert world.submit(1).state == "starting"
+
+
+def test_an_agent_names_itself_and_offers_something():
+    world = World()
+    for agent, slots in (("", 1), ("a", 0), ("a", -1)):
+        with pytest.raises(InvalidArgument):
+            world.agent(agent, slots)
+    assert world.state.agents == {}
+
+
+def test_the_name_of_an_agent_that_stands_cannot_be_taken():
+    world = World()
+    first = world.agent("a", 1, nonce="n1")
+    with pytest.raises(AlreadyExists):
+        world.agent("a", 1, nonce="n2")
+    assert world.agent("a", 1, nonce="n1").incarnation == first.incarnation
+    assert len(world.facts(AgentRegistered)) == 1
+
+
+def test_an_agent_that_was_lost_comes_back_as_a_higher_incarnation():
+    world = World()
+    first = world.agent("a", 1)
+    world.lose_agent("a")
+    assert (first.up, first.reason) == (False, "out of reach")
+    assert world.agent("a", 1).incarnation > first.incarnation
+
+
+def test_an_agent_is_lost_once():
+    world = hosts(a=1)
+    world.lose_agent("a")
+    world.lose_agent("a")
+    assert len(world.facts(AgentLost)) == 1
+
+
+def test_nothing_is_placed_on_an_agent_that_is_gone():
+    world = hosts(a=1)
+    world.lose_agent("a")
+    assert placed(world).state == "queued"
+
+
+def test_tasks_whose_workers_come_by_themselves_take_no_slots():
+    world = hosts(a=1)
+    assert world.submit(5).state == "starting"
+    assert world.facts(TaskPlaced) == []
+    assert placed(world).state == "starting"

@@ -1,0 +1,116 @@
+"""Guards what is on users' disks: a log that an earlier release wrote is read and folded forever.
+
+`tests/golden/facts-v1.json` lists every kind with its fields and types, `tests/golden/log-v1.bin`
+holds whole runs with every kind in them. After adding a kind, or a field with a default, run
+
+    python -m tests.core.golden
+
+and commit what it adds. It refuses to change what is there. Until the first release, a change
+to a kind may instead be made by deleting both files and running it.
+"""
+
+import copy
+
+import pytest
+
+from strata.core.cluster import CODEC, fold
+from strata.core.datasets import DatasetRegistered
+from strata.core.events import UnknownFact
+from strata.core.state import Cluster
+from strata.core.tasks import TaskSubmitted
+from strata.core.workers import WorkerRegistered
+from tests.core.golden import ADVICE, breaks, frozen_runs, frozen_schema, kinds_in, schema_now
+from tests.core.scenario import every_kind
+
+ADD = "it is new: run `python -m tests.core.golden` and commit what it adds"
+
+
+def test_nothing_that_was_ever_written_has_changed():
+    faults = breaks(frozen_schema(), schema_now())
+    assert faults == [], ADVICE
+
+
+def test_everything_there_is_is_frozen():
+    frozen, now = frozen_schema(), schema_now()
+    added = {f"{name}.{field}" for name in now for field in now[name]}
+    added -= {f"{name}.{field}" for name in frozen for field in frozen[name]}
+    assert added == set(), ADD
+    assert frozen == now, ADD
+
+
+def test_the_frozen_logs_hold_every_kind():
+    assert set(CODEC.kinds) - kinds_in(frozen_runs()) == set(), ADD
+
+
+@pytest.mark.parametrize("run", frozen_runs())
+def test_a_frozen_log_is_read_and_folded(run):
+    events = CODEC.decode(run)
+    bodies = [event.body for event in events]
+    assert not any(isinstance(body, UnknownFact) for body in bodies)
+    state = fold(Cluster(), events)
+    assert state.position == len(events) > 0
+    for kind, kept in ((WorkerRegistered, state.workers), (TaskSubmitted, state.tasks)):
+        name = "worker" if kind is WorkerRegistered else "task"
+        assert {getattr(b, name) for b in bodies if isinstance(b, kind)} == set(kept)
+    assert {b.dataset for b in bodies if isinstance(b, DatasetRegistered)} == set(state.datasets)
+
+
+def test_the_scenario_records_every_kind():
+    assert kinds_in([CODEC.encode(every_kind().log)]) == set(CODEC.kinds)
+
+
+def changed(change):
+    """The present schema after a change, beside the present one."""
+    schema = copy.deepcopy(schema_now())
+    change(schema)
+    return breaks(schema_now(), schema)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda s: s.pop("WorkerLost"), "WorkerLost is gone"),
+        (lambda s: s["WorkerLost"].pop("signal"), "WorkerLost.signal is gone"),
+        (lambda s: s["TaskSpec"].pop("policy"), "TaskSpec.policy is gone"),
+        (lambda s: s["WorkerLost"].update(reason="int"), "WorkerLost.reason was str and is int"),
+        (
+            lambda s: s["LeaseReturned"].update(why="str"),
+            "LeaseReturned.why is new and has no default",
+        ),
+        (
+            lambda s: s["GenerationChanged"].update(phase='"forming" | "running"'),
+            'GenerationChanged.phase was "forming" | "syncing" | "running" and is '
+            '"forming" | "running"',
+        ),
+        (
+            lambda s: s["WorkerRegistered"].update(port="int"),
+            "WorkerRegistered.port was int = 0 and is int",
+        ),
+        (
+            lambda s: s["WorkerRegistered"].update(weight="int = 2"),
+            "WorkerRegistered.weight was int = 1 and is int = 2",
+        ),
+        (
+            lambda s: s["Move[]"].update(first=s["Move[]"].pop("first")),
+            "Move[] is an array and its order has changed",
+        ),
+    ],
+)
+def test_the_check_sees_a_change_that_breaks_old_logs(change, said):
+    assert changed(change) == [said]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: s.update(MoonPhaseChanged={"phase": "str"}),
+        lambda s: s["LeaseReturned"].update(why='str = ""'),
+        lambda s: s["LeaseReturned"].update(reason='str = ""'),
+        lambda s: s["Move[]"].update(why='str = ""'),
+        lambda s: s["GenerationChanged"].update(
+            phase='"forming" | "syncing" | "running" | "paused"'
+        ),
+    ],
+)
+def test_the_check_lets_through_what_old_logs_do_not_mind(change):
+    assert changed(change) == []

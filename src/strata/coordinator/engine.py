@@ -54,6 +54,10 @@ class Engine:
         """Up to where the facts are durable."""
         return self.kernel.durable
 
+    def inbox_depth(self) -> int:
+        """How many requests wait for the next turn."""
+        return len(self._inbox)
+
     def start(self) -> None:
         """Begins to take turns."""
         self._task = asyncio.create_task(self._run(), name="strata-engine")
@@ -65,21 +69,29 @@ class Engine:
         if self._task is not None:
             await self._task
 
-    async def submit(self, command: Command) -> object:
-        """The answer to a command, once its facts are on disk; raises its refusal."""
+    def ask(self, command: Command) -> Answer:
+        """A future of the answer to a command, done once its facts are on disk or it is refused."""
         answer: Answer = asyncio.get_running_loop().create_future()
         self._put(command, None, answer)
-        return await answer
+        return answer
+
+    async def submit(self, command: Command) -> object:
+        """The answer to a command, once its facts are on disk; raises its refusal."""
+        return await self.ask(command)
 
     def post(self, command: Command) -> None:
         """Submits a command whose answer nobody waits for."""
         self._put(command, None, None)
 
-    async def ingest(self, batch: Batch) -> None:
-        """Stores a worker's batch of events; returns when it is on disk."""
+    def ingest(self, batch: Batch) -> Answer:
+        """Stores a worker's batch of events; the future is done when it is on disk."""
         answer: Answer = asyncio.get_running_loop().create_future()
         self._put(None, batch, answer)
-        await answer
+        return answer
+
+    def look_again(self) -> None:
+        """Something was heard that may have to be acted upon before the next look."""
+        self._wake.set()
 
     @asynccontextmanager
     async def settled(self) -> AsyncIterator[Cluster]:

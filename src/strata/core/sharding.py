@@ -143,6 +143,12 @@ def _runs(single: Iterable[tuple[int, str, str]]) -> list[Move]:
     return moves
 
 
+def epoch_order(items: Iterable[int], seed: int, epoch: int) -> list[int]:
+    """A worker's items in the order of an epoch: another one each time, the same for everyone."""
+    salt = _mix(seed & _MASK) ^ _mix(epoch + 1)
+    return sorted(items, key=lambda item: _mix(item ^ salt))
+
+
 def ring_point(name: str) -> int:
     """A worker's place on the hash ring, the same on every machine."""
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")

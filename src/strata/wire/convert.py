@@ -1,6 +1,6 @@
 """The one place that turns messages of the wire into what the core speaks, and back."""
 
-from strata.core.barriers import Barrier, missing_workers
+from strata.core.barriers import Barrier
 from strata.core.checkpoints import Checkpoint, CheckpointType
 from strata.core.datasets import DatasetSpec, Feed
 from strata.core.events import Now
@@ -177,15 +177,13 @@ def checkpoint_type(number: int) -> CheckpointType:
     return TYPES[number]
 
 
-def barrier_outcome(task: Task, barrier: Barrier, worker: str) -> pb.WaitBarrierResponse:
-    """How a barrier ended for one of those who came."""
-    order = list(barrier.arrived).index(worker) if worker in barrier.arrived else -1
-    failed = barrier.state == "failed"
+def barrier_outcome(barrier: Barrier, order: int) -> pb.WaitBarrierResponse:
+    """How a barrier ended for the one who came as number `order`."""
     return pb.WaitBarrierResponse(
         released=barrier.state == "released",
         participants=len(barrier.arrived),
         arrival_order=order,
-        missing=(barrier.missing or missing_workers(task, barrier)) if failed else [],
+        missing=barrier.missing,
         reason=barrier.reason,
     )
 

@@ -1,8 +1,8 @@
 """A gRPC server directly on an asyncio protocol.
 
-It exists for its cost: a unary call takes about 25 µs of this process and a stream's message about
-as much, where `grpc.aio` takes 390 and 165 (benchmarks/bench_wire.py measures both). Clients are
-ordinary gRPC clients.
+It exists for its cost. With calls in flight a unary call takes about 30 µs of this process, and a
+stream's message that arrives alone about 50; `grpc.aio` takes 400 and 230 in the same runs
+(benchmarks/bench_wire.py). Clients are ordinary gRPC clients.
 
 Theory. Bytes become HTTP/2 events (`http2`), events become messages, and a message is handed to
 its handler in the same turn of the event loop, by a plain function call. What handlers send is
@@ -14,7 +14,7 @@ Rules.
 - Handlers run on the event loop and must not block it.
 - `Stream.send` never waits. A peer that reads more slowly than it is sent to loses the stream
   (RESOURCE_EXHAUSTED), never the server its memory.
-- `on_close` comes exactly once, never from inside a call the handler makes, and nothing comes after.
+- `on_close` comes exactly once and last, and never from inside a call that the handler makes.
 - A Future that a handler returns is never cancelled by the server, because callers may share it;
   a coroutine is, when its call ends early.
 - What a handler raises becomes a status by `status_of`; what that does not know is logged and
@@ -24,397 +24,181 @@ Rules.
 import asyncio
 import logging
 import ssl
-import zlib
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
-from struct import Struct
-from time import monotonic
-from typing import Any, Generic, Protocol, TypeVar
 
-from strata.wire.hpack import (
-    NOT_GRPC_HEAD,
-    OK_TRAILERS,
-    RESPONSE_HEAD,
-    Metadata,
-    Outcome,
-    RequestHead,
-    Status,
-    encode_trailers,
-    read_request,
-)
-from strata.wire.http2 import (
-    DataReceived,
-    ErrorCode,
-    Http2Connection,
-    Http2Stream,
-    Limits,
-    RequestReceived,
-)
+from strata.wire.frames import Limits
+from strata.wire.grpc_call import Call, CloseReason, Method, Request, Response, RpcError, UnaryCall
+from strata.wire.grpc_connection import CLOSING_TIMEOUT_S, Connection
+from strata.wire.grpc_stream import Listener, SingleRequest, Stream
+from strata.wire.hpack import Outcome, RequestHead, Status
 
 logger = logging.getLogger(__name__)
 
-PREFIX = Struct(">BL")
-PREFIX_BYTES = 5
-CLOSING_TIMEOUT_S = 1.0
+HANDSHAKE_TIMEOUT_S = 10.0
 ACCEPT_BACKLOG = 4_096
 
-Request = TypeVar("Request")
-Response = TypeVar("Response")
-Received = TypeVar("Received", contravariant=True)
 
+class GrpcServer:
+    """Methods by their full name, the connections they are called over, and what all share.
 
-class RpcError(Exception):
-    """Ends a call with the status it names."""
+    `status_of` translates what handlers raise; None means that it does not know the error.
+    `authorize` sees the metadata of every call to a method that is not public, and raises.
 
-    def __init__(self, status: Status, message: str = "", metadata: Metadata = ()) -> None:
-        super().__init__(message)
-        self.outcome = Outcome(status, message, metadata)
-
-
-class CloseReason(StrEnum):
-    """Why a call is over."""
-
-    FINISHED = "finished"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    DEADLINE = "deadline"
-    CONNECTION_LOST = "connection_lost"
-    PEER_SILENT = "peer_silent"
-    PEER_SLOW = "peer_slow"
-    PEER_FAULT = "peer_fault"
-    SHUTDOWN = "shutdown"
-
-
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
-    """Limits of the whole server and of each call; `limits` has those of HTTP/2.
-
-    A stream is ended once more than `max_outgoing_bytes` wait on it when a further message is sent.
-    `max_buffered_bytes` bounds, per connection, unfinished messages and what waits to be sent.
+    `max_outgoing_bytes` is what may wait on a stream when a further message is sent.
+    `max_buffered_bytes` bounds, per connection, unfinished messages and all that waits to be sent.
+    `limits` are those of HTTP/2.
     """
-
-    max_message_bytes: int = 4_194_304
-    max_outgoing_bytes: int = 4_194_304
-    max_buffered_bytes: int = 33_554_432
-    max_connections: int = 10_000
-    keepalive_interval_s: float = 10.0
-    keepalive_timeout_s: float = 5.0
-    limits: Limits = Limits()
-
-
-def frame(payload: bytes) -> bytes:
-    """A message as it travels, for `Stream.send_raw`."""
-    return PREFIX.pack(0, len(payload)) + payload
-
-
-class Listener(Protocol[Received]):
-    """What a stream's handler returns: where that stream's messages go."""
-
-    def on_message(self, message: Received) -> None: ...
-    def on_half_close(self) -> None: ...
-    def on_close(self, reason: CloseReason) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Method:
-    call_type: "type[Call[Any, Any]]"
-    decode: Callable[[bytes], Any]
-    encode: Callable[[Any], bytes]
-    handler: Callable[..., Any]
-    public: bool
-
-
-class Call(Generic[Request, Response]):
-    """One call, as its handler sees it.
-
-    `deadline` is on the event loop's clock, None if the client set none. `trailing_metadata` may be
-    set until the call ends.
-    """
-
-    __slots__ = (
-        "_connection",
-        "_expected_bytes",
-        "_method",
-        "_partial",
-        "_stream",
-        "_task",
-        "_timer",
-        "closed",
-        "deadline",
-        "head",
-        "trailing_metadata",
-    )
 
     def __init__(
-        self, connection: "_Connection", stream: Http2Stream, head: RequestHead, method: _Method
+        self,
+        *,
+        max_message_bytes: int = 4_194_304,
+        max_outgoing_bytes: int = 4_194_304,
+        max_buffered_bytes: int = 33_554_432,
+        max_connections: int = 10_000,
+        keepalive_interval_s: float = 10.0,
+        keepalive_timeout_s: float = 5.0,
+        limits: Limits | None = None,
+        status_of: Callable[[BaseException], Outcome | None] | None = None,
+        authorize: Callable[[Mapping[str, str | bytes]], None] | None = None,
     ) -> None:
-        self.head = head
-        self.closed = False
-        self.trailing_metadata: Metadata = ()
-        timeout_s = head.timeout_s
-        self.deadline = None if timeout_s is None else connection.loop.time() + timeout_s
-        self._connection = connection
-        self._stream = stream
-        self._method = method
-        self._partial: bytearray | None = None
-        self._expected_bytes = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Future[Any] | None = None
+        self.max_message_bytes = max_message_bytes
+        self.max_outgoing_bytes = max_outgoing_bytes
+        self.max_buffered_bytes = max_buffered_bytes
+        self.keepalive_interval_s = keepalive_interval_s
+        self.keepalive_timeout_s = keepalive_timeout_s
+        self.limits = limits or Limits()
+        self.methods: dict[str, Method] = {}
+        self._max_connections = max_connections
+        self._status_of = status_of
+        self._authorize = authorize
+        self._listening: list[asyncio.Server] = []
+        self._connections: set[Connection] = set()
+        self._awake: list[Connection] = []
+        self._emptied: asyncio.Event | None = None
 
-    @property
-    def peer(self) -> str:
-        return self._connection.peer
+    def unary(
+        self,
+        name: str,
+        decode: Callable[[bytes], Request],
+        encode: Callable[[Response], bytes],
+        handler: Callable[[Request, Call[Request, Response]], Response | Awaitable[Response]],
+        *,
+        public: bool = False,
+    ) -> None:
+        """Serve a method whose handler returns the response, or an awaitable of it."""
+        self.methods[name] = Method(UnaryCall, decode, encode, handler, public)
 
-    @property
-    def metadata(self) -> Mapping[str, str | bytes]:
-        return self.head.metadata
+    def stream(
+        self,
+        name: str,
+        decode: Callable[[bytes], Request],
+        encode: Callable[[Response], bytes],
+        handler: Callable[[Stream[Request, Response]], Listener[Request]],
+        *,
+        public: bool = False,
+    ) -> None:
+        """Serve a method with messages both ways; the handler gives each stream its listener."""
+        self.methods[name] = Method(Stream, decode, encode, handler, public)
 
-    def fail(self, error: BaseException) -> None:
-        """End the call with the status that stands for `error`."""
-        self._end(self._connection.server.outcome_of(error, self.head.path), CloseReason.FAILED)
+    def server_stream(
+        self,
+        name: str,
+        decode: Callable[[bytes], Request],
+        encode: Callable[[Response], bytes],
+        handler: Callable[[Request, Stream[Request, Response]], Awaitable[None]],
+        *,
+        public: bool = False,
+    ) -> None:
+        """Serve a method that answers one request with many messages, until `handler` returns."""
 
-    def _open(self) -> None:
-        pass
+        def listen(stream: Stream[Request, Response]) -> Listener[Request]:
+            return SingleRequest(stream, handler)
 
-    def _on_message(self, message: Request) -> None:
-        raise NotImplementedError
+        self.stream(name, decode, encode, listen, public=public)
 
-    def _on_half_close(self) -> None:
-        raise NotImplementedError
-
-    def _on_closed(self, reason: CloseReason) -> None:
-        pass
-
-    def _receive(self, data: bytes, ended: bool) -> None:
-        """Cut arriving bytes into messages; an unfinished one is kept until the rest comes."""
-        if self._partial is not None:
-            self._partial += data
-            self._connection.partial_bytes += len(data)
-            if len(self._partial) < self._expected_bytes and not ended:
-                self._check_partial()
-                return
-            data = bytes(self._partial)
-            self._drop_partial()
-        position, end, expected = 0, len(data), PREFIX_BYTES
-        while end - position >= PREFIX_BYTES:
-            compressed, size = PREFIX.unpack_from(data, position)
-            expected = PREFIX_BYTES + size
-            if size > self._connection.options.max_message_bytes:
-                self._refuse(Status.RESOURCE_EXHAUSTED, f"message of {size} bytes is too large")
-                return
-            if position + expected > end:
-                break
-            self._take(data[position + PREFIX_BYTES : position + expected], compressed)
-            if self.closed:
-                return
-            position += expected
-            expected = PREFIX_BYTES
-        if position < end:
-            self._partial = bytearray(data[position:])
-            self._expected_bytes = expected
-            self._connection.partial_bytes += end - position
-            self._check_partial()
-        if ended and not self.closed:
-            if self._partial is not None:
-                self._refuse(Status.INTERNAL, "the request ends within a message")
-            else:
-                self._on_half_close()
-
-    def _check_partial(self) -> None:
-        if self._connection.partial_bytes > self._connection.options.max_buffered_bytes:
-            self._refuse(Status.RESOURCE_EXHAUSTED, "too many unfinished messages")
-
-    def _drop_partial(self) -> None:
-        if self._partial is not None:
-            self._connection.partial_bytes -= len(self._partial)
-            self._partial = None
-
-    def _take(self, payload: bytes, compressed: int) -> None:
-        try:
-            if compressed:
-                payload = self._decompress(payload)
-            message = self._method.decode(payload)
-        except RpcError as error:
-            self.fail(error)
-        except Exception as error:
-            self._end(self._connection.server.malformed(error), CloseReason.FAILED)
-        else:
-            self._on_message(message)
-
-    def _decompress(self, payload: bytes) -> bytes:
-        if not self.head.gzip:
-            raise RpcError(Status.INTERNAL, "compressed message without grpc-encoding")
-        inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
-        payload = inflater.decompress(payload, self._connection.options.max_message_bytes)
-        if inflater.unconsumed_tail:
-            raise RpcError(Status.RESOURCE_EXHAUSTED, "message is too large once decompressed")
-        if not inflater.eof:
-            raise RpcError(Status.INVALID_ARGUMENT, "compressed message is cut short")
-        return payload
-
-    def _refuse(self, status: Status, message: str) -> None:
-        self._end(Outcome(status, message), CloseReason.FAILED)
-
-    def _end(self, outcome: Outcome, reason: CloseReason) -> None:
-        """Tell the peer how the call ended, unless it ended before."""
-        if self.closed:
-            return
-        if self.trailing_metadata:
-            outcome = outcome._replace(metadata=(*self.trailing_metadata, *outcome.metadata))
-        block = OK_TRAILERS if outcome == _OK else encode_trailers(outcome)
-        self._send_end(block)
-        self._connection.wake()
-        self._close(reason)
-
-    def _send_end(self, block: bytes) -> None:
-        self._connection.http2.send_trailers(self._stream, RESPONSE_HEAD + block)
-
-    def _close(self, reason: CloseReason) -> None:
-        if self.closed:
-            return
-        self.closed = True
-        self._drop_partial()
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
-        self._on_closed(reason)
-
-    def _arm_deadline(self, deadline: float) -> None:
-        self._timer = self._connection.loop.call_at(deadline, self._on_deadline)
-
-    def _on_deadline(self) -> None:
-        self._end(Outcome(Status.DEADLINE_EXCEEDED, "deadline exceeded"), CloseReason.DEADLINE)
-
-    def _wait(self, result: Awaitable[Any], then: Callable[[Any], None]) -> None:
-        """Go on with `then` when the handler's result is there."""
-
-        def done(future: asyncio.Future[Any]) -> None:
-            self._task = None
-            if future.cancelled():
-                self._refuse(Status.CANCELLED, "cancelled by the server")
-            elif (error := future.exception()) is not None:
-                self.fail(error)
-            elif not self.closed:
-                then(future.result())
-
-        if asyncio.isfuture(result):
-            result.add_done_callback(done)
-        else:
-            self._task = asyncio.ensure_future(result)
-            self._task.add_done_callback(done)
-
-
-class _UnaryCall(Call[Request, Response]):
-    """One request, one response; the response travels as one piece."""
-
-    __slots__ = ("_request",)
-
-    def _open(self) -> None:
-        self._request: Request | None = None
-
-    def _on_message(self, message: Request) -> None:
-        if self._request is not None:
-            self._refuse(Status.UNIMPLEMENTED, "a unary call takes one request")
-        self._request = message
-
-    def _on_half_close(self) -> None:
-        if self._request is None:
-            self._refuse(Status.UNIMPLEMENTED, "a unary call takes one request")
-            return
-        try:
-            result = self._method.handler(self._request, self)
-        except Exception as error:
-            self.fail(error)
-            return
-        if hasattr(type(result), "__await__"):
-            self._wait(result, self._reply)
-        else:
-            self._reply(result)
-
-    def _reply(self, response: Response) -> None:
-        try:
-            message = frame(self._method.encode(response))
-        except Exception as error:
-            self.fail(error)
-            return
-        http2 = self._connection.http2
-        http2.send_headers(self._stream, RESPONSE_HEAD)
-        http2.send_data(self._stream, message)
-        trailers = _OK._replace(metadata=self.trailing_metadata)
-        http2.send_trailers(
-            self._stream, encode_trailers(trailers) if self.trailing_metadata else OK_TRAILERS
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Accept connections, by TLS if given a context (ALPN is set here); return the port."""
+        if tls is not None:
+            tls.set_alpn_protocols(["h2"])
+        loop = asyncio.get_running_loop()
+        listening = await loop.create_server(
+            lambda: Connection(self),
+            host,
+            port,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else HANDSHAKE_TIMEOUT_S,
+            backlog=ACCEPT_BACKLOG,
         )
-        self._connection.wake()
-        self._close(CloseReason.FINISHED)
+        self._listening.append(listening)
+        bound: int = listening.sockets[0].getsockname()[1]
+        return bound
 
+    async def close(self, grace_s: float = 5.0) -> None:
+        """Take no new calls, give running ones `grace_s` to finish, then end them."""
+        for listening in self._listening:
+            listening.close()
+        self._listening.clear()
+        for connection in list(self._connections):
+            connection.drain()
+        if await self._wait_until_empty(grace_s):
+            return
+        outcome = Outcome(Status.UNAVAILABLE, "the server is shutting down")
+        for connection in list(self._connections):
+            connection.end_calls(outcome, CloseReason.SHUTDOWN)
+            connection.close(CloseReason.SHUTDOWN)
+        await self._wait_until_empty(2 * CLOSING_TIMEOUT_S)
 
-class Stream(Call[Request, Response]):
-    """A call with any number of messages both ways."""
-
-    __slots__ = ("_head_sent", "_listener")
-
-    def _open(self) -> None:
-        self._head_sent = False
-        self._listener: Listener[Request] | None = None
-        try:
-            self._listener = self._method.handler(self)
-        except Exception as error:
-            self.fail(error)
-        else:
-            self._send_head()
-
-    def send(self, message: Response) -> bool:
-        """Send a message, or say False if the stream is over."""
-        return not self.closed and self.send_raw(frame(self._method.encode(message)))
-
-    def send_raw(self, framed: bytes) -> bool:
-        """Send what `frame` made; one framed message may go to any number of streams."""
-        if self.closed:
-            return False
-        connection, stream = self._connection, self._stream
-        if not self._head_sent:
-            self._send_head()
-        if stream.waiting and self._is_too_slow():
-            self._end_slow()
-            return False
-        connection.http2.send_data(stream, framed)
-        connection.wake()
+    async def _wait_until_empty(self, timeout_s: float) -> bool:
+        self._emptied = asyncio.Event()
+        if self._connections:
+            try:
+                await asyncio.wait_for(self._emptied.wait(), timeout_s)
+            except TimeoutError:
+                return False
         return True
 
-    def finish(
-        self, status: Status = Status.OK, message: str = "", metadata: Metadata = ()
-    ) -> None:
-        """End the stream, after what was sent."""
-        self._end(Outcome(status, message, metadata), CloseReason.FINISHED)
+    def admit(self, connection: Connection) -> bool:
+        if len(self._connections) >= self._max_connections:
+            logger.warning("refusing a connection: %d are open", len(self._connections))
+            return False
+        self._connections.add(connection)
+        return True
 
-    async def flushed(self) -> None:
-        """Wait until the peer has room for all that was sent, or the stream is over."""
-        while self._stream.waiting and not self.closed:
-            await self._connection.progress()
+    def dismiss(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if self._emptied is not None and not self._connections:
+            self._emptied.set()
 
-    def _is_too_slow(self) -> bool:
-        connection = self._connection
-        return (
-            len(self._stream.waiting) > connection.options.max_outgoing_bytes
-            or connection.http2.waiting_bytes > connection.options.max_buffered_bytes
-        )
+    def method_for(self, head: RequestHead) -> Method:
+        """The method that serves this request; raises what stands against it."""
+        method = self.methods.get(head.path)
+        if self._authorize is not None and not (method is not None and method.public):
+            self._authorize(head.metadata)
+        if head.objection is not None:
+            raise RpcError(*head.objection)
+        if method is None:
+            raise RpcError(Status.UNIMPLEMENTED, f"unknown method {head.path}")
+        return method
 
-    def _end_slow(self) -> None:
-        self._connection.http2.discard_waiting(self._stream)
-        outcome = Outcome(Status.RESOURCE_EXHAUSTED, "the client reads too slowly")
-        self._end(outcome, CloseReason.PEER_SLOW)
+    def known_outcome(self, error: BaseException) -> Outcome | None:
+        if isinstance(error, RpcError):
+            return error.outcome
+        return self._status_of(error) if self._status_of is not None else None
 
-    def _send_head(self) -> None:
-        if not self._head_sent:
-            self._head_sent = True
-            self._connection.http2.send_headers(self._stream, RESPONSE_HEAD)
-            self._connection.wake()
+    def outcome_of(self, error: BaseException, path: str) -> Outcome:
+        outcome = self.known_outcome(error)
+        if outcome is None:
+            logger.error("handler of %s failed", path, exc_info=error)
+            outcome = Outcome(Status.INTERNAL, "internal error")
+        return outcome
 
-    def _send_end(self, block: bytes) -> None:
-        head = b"" if self._head_sent else RESPONSE_HEAD
-        self._connection.http2.send_trailers(self._stream, head + block)
+    def flush_later(self, connection: Connection) -> None:
+        if not self._awake:
+            connection.loop.call_soon(self._flush_all)
+        self._awake.append(connection)
 
-    def _on_message(self, message: Request) -> None:
-        self._tell(lambda listener: listener.on_message(message))
+    def _flush_all(self) -> None:
+        connections, self._awake = self._awake, []
+        for connection in connections:
+            connection.flush()

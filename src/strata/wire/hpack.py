@@ -10,7 +10,8 @@ Writing. The server's headers are few and constant, so they are written as liter
 indexing: no table to keep, and the usual blocks are made once, when the module is imported.
 
 The decoder is written by hand because it runs for every call with metadata that changes: 5 µs
-where `hpack.Decoder` takes 54 µs. The static table and Huffman decoding are that library's.
+where `hpack.Decoder` takes 33 µs for the same block; a remembered block takes 0.1 µs. The static
+table and Huffman decoding are that library's.
 """
 
 import base64

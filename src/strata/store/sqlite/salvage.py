@@ -5,7 +5,9 @@ right, so one damaged page costs the rows on it and nothing else. The damaged fi
 The result is a new store with the same positions. Where facts are missing in the middle, reading
 across the hole raises `Corrupt`; a restart then needs a snapshot behind it, or `stop` to end the
 log before it. What was lost at the end cannot be told apart from never written by the new
-store: the report says it, from the mark.
+store: the report says it, from the mark. An append that failed (a full disk, say)
+may come out whole although it was refused. In one case that is wrong and cannot be told: when
+other facts took its positions later, and exactly their page is the damaged one.
 """
 
 import sqlite3

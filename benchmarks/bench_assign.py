@@ -1,0 +1,60 @@
+"""What a change of membership costs in `assign`: 1,000 workers, 100,000 shards, one loss, one join.
+
+Prints JSON: milliseconds, the best of several, and how many shards moved against the minimum. Exits
+with 1 above the bound of 10 ms.
+"""
+
+import json
+import platform
+import sys
+import time
+
+from strata.core.sharding import Holdings, apply_moves, assign
+
+WORKERS = 1_000
+SHARDS = 100_000
+ROUNDS = 20
+BOUND_MS = 10.0
+
+
+def measure(holdings: Holdings, members: dict[str, int]) -> dict[str, float]:
+    took_s = []
+    for _ in range(ROUNDS):
+        begun = time.perf_counter()
+        moves = assign(holdings, members, SHARDS)
+        took_s.append(time.perf_counter() - begun)
+    moved = sum(move.last - move.first + 1 for move in moves)
+    return {"best_ms": round(min(took_s) * 1e3, 3), "moved": moved}
+
+
+def main() -> int:
+    members = {f"worker-{index}": 1 for index in range(WORKERS)}
+    holdings: Holdings = {}
+    apply_moves(holdings, assign(holdings, members, SHARDS))
+    lost = {worker: 1 for worker in members if worker != "worker-500"}
+    results = {
+        "one_loss": {**measure(holdings, lost), "minimum": len(holdings["worker-500"])},
+        "one_join": {
+            **measure(holdings, {**members, "newcomer": 1}),
+            "minimum": SHARDS // (WORKERS + 1),
+        },
+    }
+    print(
+        json.dumps(
+            {
+                "benchmark": "assign",
+                "workers": WORKERS,
+                "shards": SHARDS,
+                "rounds": ROUNDS,
+                "bound_ms": BOUND_MS,
+                "machine": platform.platform(),
+                "python": platform.python_version(),
+                **results,
+            }
+        )
+    )
+    return int(any(result["best_ms"] > BOUND_MS for result in results.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""What the event stores carry: durable appends, their latency against one sync of the same disk,
+reading back, and taking in worker batches. Prints one JSON object; takes under a minute.
+
+    python benchmarks/bench_store.py [folder on the disk to measure]
+"""
+
+import json
+import os
+import platform
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from strata.core.events import Codec, Envelope, Event, Fact
+from strata.store.base import Batch
+from strata.store.batches import pack
+from strata.store.memory import MemoryStore
+from strata.store.sqlite import SqliteStore
+
+ROUNDS = 5
+LONG_FACTS = 1_000_000
+
+
+class LeaseGranted(Fact, frozen=True):
+    worker: str
+    shard: int
+    generation: int
+
+
+class StepFinished(Fact, frozen=True):
+    worker: str
+    step: int
+    loss: float
+    compute_s: float
+
+
+class StateChanged(Fact, frozen=True):
+    worker: str
+    state: str
+    reason: str
+
+
+CODEC = Codec([LeaseGranted, StepFinished, StateChanged])
+
+
+def event(seq: int) -> Event:
+    worker = f"worker-{seq % 64}"
+    body: Fact = StepFinished(worker, seq, 2.5 / (seq + 1), 0.125 + seq % 7 / 1_000)
+    if seq % 8 == 0:
+        body = LeaseGranted(worker, seq % 4_096, seq // 10_000)
+    elif seq % 8 == 1:
+        body = StateChanged(worker, "training", "its first step of this generation arrived")
+    return Envelope(seq, 1_700_000_000_000_000_000 + seq * 1_000_000, seq, body, (f"@{seq}",))
+
+
+def machine(folder: Path) -> dict[str, object]:
+    cpu = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+            if line.startswith("model name")
+        ),
+        platform.processor(),
+    )
+    mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text("utf-8").splitlines()]
+    above = [(len(point), kind) for point, kind in mounts if folder.resolve().is_relative_to(point)]
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "sqlite": sqlite3.sqlite_version,
+        "filesystem": max(above)[1],
+        "kernel": platform.release(),
+    }
+
+
+def timed(call) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def append_rate(store, facts: int, per_append: int) -> float:
+    """Facts a second; making them is not part of it."""
+    first = store.position
+    rows = [
+        [event(seq) for seq in range(start, start + per_append)]
+        for start in range(first, first + facts, per_append)
+    ]
+
+    def run() -> None:
+        for row in rows:
+            store.append(row, incarnation=1, expected=row[0].seq)
+
+    return facts / timed(run)
+
+
+def bench_appends(folder: Path) -> dict[str, object]:
+    found: dict[str, list[float]] = {}
+    for number in range(ROUNDS):
+        for per_append, facts in ((100, 20_000), (1_000, 50_000)):
+            with SqliteStore(folder / f"append-{number}-{per_append}.db", CODEC) as store:
+                rate = append_rate(store, facts, per_append)
+                found.setdefault(f"sqlite_{per_append}_a_row", []).append(rate)
+            with MemoryStore(CODEC) as memory:
+                rate = append_rate(memory, facts, per_append)
+                found.setdefault(f"memory_{per_append}_a_row", []).append(rate)
+    return {name: round(statistics.median(rates)) for name, rates in found.items()}
+
+
+def bench_latency(folder: Path) -> dict[str, object]:
+    """One fact an append, in turns with one 4 KiB write and fdatasync of the same disk."""
+    file = os.open(folder / "sync.bin", os.O_RDWR | os.O_CREAT)
+    page = os.urandom(4_096)
+    for offset in range(1_000):
+        os.pwrite(file, page, 4_096 * offset)
+    os.fsync(file)
+
+    def sync(turn: int) -> None:
+        os.pwrite(file, page, 4_096 * (turn % 1_000))
+        os.fdatasync(file)
+
+    ratios, appends, syncs = [], [], []
+    with SqliteStore(folder / "latency.db", CODEC) as store:
+        for _ in range(ROUNDS):
+            round_appends, round_syncs = [], []
+            for turn in range(400):
+                fact = event(store.position)
+                round_syncs.append(timed(lambda turn=turn: sync(turn)))
+                round_appends.append(
+                    timed(lambda fact=fact: store.append([fact], incarnation=1, expected=fact.seq))
+                )
+            ratios.append(statistics.median(round_appends) / statistics.median(round_syncs))
+            appends += round_appends
+            syncs += round_syncs
+    os.close(file)
+    return {
+        "append_one_fact_us": round(statistics.median(appends) * 1e6, 1),
+        "append_one_fact_p99_us": round(statistics.quantiles(appends, n=100)[98] * 1e6, 1),
+        "sync_us": round(statistics.median(syncs) * 1e6, 1),
+        "sync_p99_us": round(statistics.quantiles(syncs, n=100)[98] * 1e6, 1),
+        "append_per_sync": round(statistics.median(ratios), 2),
+        "append_per_sync_limit": 3,
+    }
+
+
+def bench_reading(folder: Path) -> dict[str, object]:
+    path = folder / "long.db"
+    found: dict[str, list[float]] = {"facts_per_s": [], "open_s": [], "position_at_us": []}
+    with SqliteStore(path, CODEC) as store:
+        for start in range(0, LONG_FACTS, 500):
+            rows = [event(seq) for seq in range(start, start + 500)]
+            store.append(rows, incarnation=1, expected=start)
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        with SqliteStore(path, CODEC) as store:
+            found["open_s"].append(time.perf_counter() - start)
+            for each in range(100):
+                moment = event(each * LONG_FACTS // 100).wall_ns
+                found["position_at_us"].append(timed(lambda at=moment: store.position_at(at)) * 1e6)
+            took = timed(lambda: sum(1 for _ in store.read()))
+            found["facts_per_s"].append(LONG_FACTS / took)
+    medians = {name: round(statistics.median(each), 4) for name, each in found.items()}
+    return medians | {"facts": LONG_FACTS, "file_bytes_per_fact": path.stat().st_size / LONG_FACTS}
+
+
+def worker_batches(turn: int, workers: int = 64, size: int = 100) -> list[Batch]:
+    seqs = range(turn * size, (turn + 1) * size)
+    return [
+        pack(CODEC, f"worker-{worker}", 1, [event(seq) for seq in seqs])
+        for worker in range(workers)
+    ]
+
+
+def bench_ingest(folder: Path) -> dict[str, object]:
+    """64 workers send 100 events each, already compressed; one append takes all of them."""
+    turns = [worker_batches(turn) for turn in range(20)]
+    rates, resends = [], []
+    for number in range(ROUNDS):
+        with SqliteStore(folder / f"ingest-{number}.db", CODEC) as store:
+
+            def take(store=store) -> None:
+                for batches in turns:
+                    store.append([], incarnation=1, expected=0, batches=batches)
+
+            rates.append(20 * 6_400 / timed(take))
+            resends.append(20 * 6_400 / timed(take))
+    return {
+        "events_per_s": round(statistics.median(rates)),
+        "batches_per_s": round(statistics.median(rates) / 100),
+        "resent_events_per_s": round(statistics.median(resends)),
+    }
+
+
+def main() -> None:
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory(dir=sys.argv[1] if sys.argv[1:] else None) as name:
+        folder = Path(name)
+        result = {
+            "benchmark": "store",
+            "machine": machine(folder),
+            "append_facts_per_s": bench_appends(folder),
+            "append_facts_per_s_wanted": 50_000,
+            "latency": bench_latency(folder),
+            "reading": bench_reading(folder),
+            "worker_batches": bench_ingest(folder),
+        }
+    result["took_s"] = round(time.perf_counter() - began, 1)
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()

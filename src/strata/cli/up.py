@@ -1,0 +1,68 @@
+"""Start the coordinator: gRPC for workers, REST and the page for people."""
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+from rich.console import Console
+
+from strata.config import Settings, load_process
+from strata.coordinator.http.security import is_loopback
+from strata.coordinator.server import Running, running, with_token
+from strata.logsetup import configure
+
+
+def up(
+    grpc_host: Annotated[str | None, typer.Option(help="Address for workers.")] = None,
+    grpc_port: Annotated[int | None, typer.Option(help="Port for workers.")] = None,
+    http_host: Annotated[str | None, typer.Option(help="Address for the API and the page.")] = None,
+    http_port: Annotated[int | None, typer.Option(help="Port for the API and the page.")] = None,
+    data_dir: Annotated[str | None, typer.Option(help="Where everything is kept.")] = None,
+    token: Annotated[str | None, typer.Option(help="What callers must know.")] = None,
+    tls_cert: Annotated[str | None, typer.Option(help="Certificate, PEM.")] = None,
+    tls_key: Annotated[str | None, typer.Option(help="Its key, PEM.")] = None,
+    heartbeat_timeout_s: Annotated[float | None, typer.Option(help="Silence, then loss.")] = None,
+    barrier_timeout_s: Annotated[float | None, typer.Option(help="A barrier's patience.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
+) -> None:
+    """Start the coordinator and serve until it is told to stop."""
+    flags = {name: value for name, value in locals().items() if name != "config"}
+    settings = with_token(load_process(flags, config))
+    configure(settings, "coordinator")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve_until_told(settings))
+
+
+async def serve_until_told(settings: Settings) -> None:
+    """Runs the coordinator until SIGTERM or Ctrl-C."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    console = Console(highlight=False, stderr=True)
+    async with running(settings) as coordinator:
+        announce(console, settings, coordinator)
+        await stopping.wait()
+        console.print("stopping", style="dim")
+
+
+def announce(console: Console, settings: Settings, coordinator: Running) -> None:
+    """Says where the coordinator is and how to reach it."""
+    page = coordinator.http_url
+    if settings.token and not is_loopback(settings.http_host):
+        page += f"/?token={settings.token}"
+    console.print("[bold]strata[/] coordinator is up")
+    console.print(f"  workers    {settings.grpc_host}:{coordinator.grpc_port}")
+    console.print(f"  dashboard  {page}", soft_wrap=True)
+    console.print(f"  data       {Path(settings.data_dir).resolve()}", soft_wrap=True)
+    if settings.token:
+        console.print(f"  token      {settings.token}", soft_wrap=True)
+        if not settings.tls_cert:
+            console.print(
+                "  [yellow]others can reach this address, and nothing is encrypted: "
+                "set --tls-cert and --tls-key[/]",
+                soft_wrap=True,
+            )

@@ -1,0 +1,112 @@
+"""The application: the endpoints under `/api`, the page at `/`, and the guard before both."""
+
+import asyncio
+from functools import cache
+
+from litestar import HttpMethod, Litestar, Response, Router, route
+from litestar.di import Provide
+
+from strata.config import Settings
+from strata.coordinator.http import (
+    checkpoints,
+    cluster,
+    datasets,
+    events,
+    logs,
+    page,
+    stream,
+    tasks,
+    workers,
+)
+from strata.coordinator.http.bodies import StrictRequest
+from strata.coordinator.http.faults import HANDLERS
+from strata.coordinator.http.limits import Limits
+from strata.coordinator.http.openapi import describe
+from strata.coordinator.http.ports import Api
+from strata.coordinator.http.security import Access, Guard
+
+
+@route(
+    ["/datasets", "/tasks"],
+    http_method=[HttpMethod.OPTIONS],
+    status_code=204,
+    include_in_schema=False,
+)
+async def list_methods() -> Response[None]:
+    """Said here because the framework forgets the second method of a path that has two."""
+    return Response(None, headers={"Allow": "GET, OPTIONS, POST"})
+
+
+ENDPOINTS = [
+    list_methods,
+    cluster.get_health,
+    cluster.get_status,
+    cluster.get_dashboard,
+    cluster.get_metrics,
+    cluster.list_agents,
+    workers.list_workers,
+    workers.get_worker,
+    datasets.list_datasets,
+    datasets.register_dataset,
+    datasets.list_shards,
+    datasets.preview_dataset,
+    checkpoints.list_checkpoints,
+    checkpoints.list_barriers,
+    tasks.list_tasks,
+    tasks.create_task,
+    tasks.get_task,
+    tasks.stop_task,
+    tasks.request_checkpoint,
+    logs.list_logs,
+    logs.list_task_logs,
+    events.list_events,
+    stream.stream_facts,
+    stream.stream_logs,
+]
+
+
+def create_app(api: Api, settings: Settings, limits: Limits | None = None) -> Guard:
+    """The guarded application; refuses settings that would leave it open to strangers."""
+    limits = limits or Limits()
+    files = page.load()
+    closing = asyncio.Event()
+    static = {"/api/openapi.json": (document(api.version), "application/json"), **files}
+    app = Litestar(
+        [*routes(), *(page.serving(path, *file) for path, file in static.items())],
+        dependencies=provided(api, closing, limits),
+        exception_handlers=HANDLERS,
+        request_class=StrictRequest,
+        request_max_body_size=limits.body_bytes,
+        openapi_config=None,
+        logging_config=None,
+    )
+    access = Access(
+        host=settings.http_host,
+        token=settings.token,
+        open_paths=frozenset({"/api/health", *files}),
+        streams=stream.PATHS,
+    )
+    return Guard(app, access, limits, closing, lambda: api.metrics.count_request("http"))
+
+
+def routes() -> list[Router]:
+    """The endpoints, each where it belongs."""
+    return [
+        Router("/api", route_handlers=ENDPOINTS),
+        Router("/", route_handlers=[cluster.get_prometheus]),
+    ]
+
+
+def provided(api: Api | None, closing: asyncio.Event | None, limits: Limits) -> dict[str, Provide]:
+    """What endpoints may ask for, by name."""
+    return {
+        "api": Provide(lambda: api, sync_to_thread=False),
+        "closing": Provide(lambda: closing, sync_to_thread=False),
+        "heartbeat_s": Provide(lambda: limits.heartbeat_s, sync_to_thread=False),
+    }
+
+
+@cache
+def document(version: str) -> bytes:
+    """The OpenAPI document; the same for every application of this release."""
+    return describe(routes(), provided(None, None, Limits()), version)

@@ -1,0 +1,146 @@
+"""The coordinator itself, its hosts, and everything at once.
+
+The dashboard's answer stays below `DASHBOARD_BYTES` however large the cluster is: each list shows
+its first few, the totals say how many there are, and the lists are halved until it fits.
+"""
+
+import time
+
+import msgspec
+from litestar import Response, get
+
+from strata.coordinator.http import views
+from strata.coordinator.http.faults import READS
+from strata.coordinator.http.logs import recent
+from strata.coordinator.http.models import (
+    AgentResponse,
+    DashboardResponse,
+    Health,
+    StatusResponse,
+    Totals,
+)
+from strata.coordinator.http.paging import (
+    DEFAULT_LIMIT,
+    HEADERS,
+    Cursor,
+    Limit,
+    by_id,
+    page,
+    paged,
+)
+from strata.coordinator.http.ports import Api, TheApi
+from strata.coordinator.http.tasks import tails
+from strata.coordinator.logs import LogEntry, Query
+from strata.coordinator.metrics import MetricsSnapshot
+from strata.core.state import Cluster
+
+DASHBOARD_BYTES = 256 * 1024
+DASHBOARD_ITEMS = 96
+DASHBOARD_NAMES = 8
+MESSAGE_CHARS = 400
+PROMETHEUS = "text/plain; version=0.0.4"
+
+
+@get("/health", responses=READS)
+async def get_health() -> Health:
+    """That the coordinator answers; needs no token."""
+    return Health()
+
+
+@get("/status", responses=READS)
+async def get_status(api: TheApi) -> StatusResponse:
+    """The coordinator itself."""
+    async with api.engine.settled() as state:
+        return status(api, state)
+
+
+@get("/metrics", responses=READS)
+async def get_metrics(api: TheApi) -> MetricsSnapshot:
+    """The figures of this moment: MB/s, requests per second, workers, milliseconds.
+
+    One that nothing was measured for yet is null.
+    """
+    return api.metrics.snapshot()
+
+
+@get("/metrics", media_type=PROMETHEUS, responses=READS)
+async def get_prometheus(api: TheApi) -> str:
+    """The figures in Prometheus' text format."""
+    return api.metrics.prometheus()
+
+
+@get("/agents", responses=READS, response_headers=HEADERS)
+async def list_agents(
+    api: TheApi, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = ""
+) -> Response[list[AgentResponse]]:
+    """The hosts that offer slots."""
+    async with api.engine.settled() as state:
+        found = page(state.agents.values(), by_id, limit, cursor)
+        return paged(views.agents(state, found.items), found.total, found.next_cursor)
+
+
+@get("/dashboard", responses=READS)
+async def get_dashboard(api: TheApi) -> DashboardResponse:
+    """Everything at once, in one answer of bounded size."""
+    newest = await recent(api, Query(), DASHBOARD_ITEMS)
+    logs = [shortened(entry) for entry in newest.entries]
+    async with api.engine.settled() as state:
+        items = DASHBOARD_ITEMS
+        while True:
+            shown = dashboard(api, state, logs, items)
+            if items == 0 or len(msgspec.json.encode(shown)) <= DASHBOARD_BYTES:
+                return shown
+            items //= 2
+
+
+def shortened(entry: LogEntry) -> LogEntry:
+    """A line with no more of its message than a list shows."""
+    if len(entry.message) <= MESSAGE_CHARS:
+        return entry
+    return msgspec.structs.replace(entry, message=entry.message[: MESSAGE_CHARS - 1] + "…")
+
+
+def status(api: Api, state: Cluster) -> StatusResponse:
+    """The coordinator itself."""
+    return StatusResponse(
+        connected=True,
+        address=api.address,
+        uptime=max(0, int(time.time()) - api.started_ms // 1000),
+        version=api.version,
+        mode=api.mode,
+        cluster=state.cluster,
+        incarnation=state.coordinator_incarnation,
+        position=state.position,
+        started_at=api.started_ms,
+    )
+
+
+def dashboard(api: Api, state: Cluster, logs: list[LogEntry], items: int) -> DashboardResponse:
+    """Everything, with at most so many items in each list."""
+    workers = page(views.shown_workers(state), by_id, items, "")
+    datasets = page(state.datasets.values(), by_id, items, "")
+    checkpoints = page(views.shown_checkpoints(state), views.checkpoint_order, items, "")
+    barriers = page(views.shown_barriers(state), views.barrier_order, items, "")
+    tasks = page(state.tasks.values(), views.task_order, items, "")
+    tail = tails(logs)
+    return DashboardResponse(
+        coordinator=status(api, state),
+        workers=views.workers(state, api.observed, workers.items),
+        datasets=[views.dataset(dataset) for dataset in datasets.items],
+        checkpoints=[views.checkpoint(*each) for each in checkpoints.items],
+        barriers=[views.barrier(*each, names=DASHBOARD_NAMES) for each in barriers.items],
+        metrics=api.metrics.snapshot(),
+        tasks=[
+            views.task(state, task, tail.get(task.id, []), DASHBOARD_NAMES) for task in tasks.items
+        ],
+        logs=logs[:items],
+        totals=Totals(
+            workers=workers.total,
+            workers_by_status=views.count_workers(state),
+            datasets=datasets.total,
+            checkpoints=checkpoints.total,
+            barriers=barriers.total,
+            tasks=tasks.total,
+            agents=len(state.agents),
+        ),
+    )

@@ -1,0 +1,93 @@
+"""Datasets: what is registered, and which shard of it is whose."""
+
+from typing import Annotated
+
+from litestar import Response, get, post
+from litestar.params import FromPath, JSONBody, QueryParameter
+
+from strata.coordinator.http import shards, views
+from strata.coordinator.http.faults import READS, READS_ONE, WRITES
+from strata.coordinator.http.models import DatasetResponse, RegisterDatasetRequest, ShardResponse
+from strata.coordinator.http.paging import (
+    DEFAULT_LIMIT,
+    HEADERS,
+    Cursor,
+    Limit,
+    by_id,
+    page,
+    paged,
+)
+from strata.coordinator.http.ports import Sample, TheApi
+from strata.core.datasets import Dataset, DatasetSpec, RegisterDataset
+from strata.errors import InvalidArgument
+
+MAX_SHARDS = 10_000_000
+
+OfTask = Annotated[
+    str,
+    QueryParameter(max_length=200, description="As this task trains on it; else the newest."),
+]
+PreviewLimit = Annotated[int, QueryParameter(ge=1, le=100, description="How many at most.")]
+
+
+@get("/datasets", responses=READS, response_headers=HEADERS)
+async def list_datasets(
+    api: TheApi, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = ""
+) -> Response[list[DatasetResponse]]:
+    """The registered datasets, by name."""
+    async with api.engine.settled() as state:
+        found = page(state.datasets.values(), by_id, limit, cursor)
+        shown = [views.dataset(dataset) for dataset in found.items]
+        return paged(shown, found.total, found.next_cursor)
+
+
+@post("/datasets", responses=WRITES)
+async def register_dataset(api: TheApi, data: JSONBody[RegisterDatasetRequest]) -> DatasetResponse:
+    """Registers a dataset; repeating the same registration changes nothing."""
+    spec = DatasetSpec(
+        total_samples=data.total_samples,
+        shard_size=data.shard_size,
+        shuffle=data.shuffle,
+        seed=data.seed,
+        name=data.name,
+        path=data.path,
+        format=data.format,
+        fingerprint=data.fingerprint,
+        metadata=data.metadata,
+    )
+    if spec.shard_count > MAX_SHARDS:
+        raise InvalidArgument(
+            f"shard_size {spec.shard_size} makes {spec.shard_count} shards",
+            hint=f"choose a larger one: at most {MAX_SHARDS} shards",
+        )
+    known = await api.engine.submit(RegisterDataset(dataset=data.dataset_id, spec=spec))
+    assert isinstance(known, Dataset)
+    return views.dataset(known)
+
+
+@get("/datasets/{dataset_id:str}/shards", responses=READS_ONE, response_headers=HEADERS)
+async def list_shards(
+    api: TheApi,
+    dataset_id: FromPath[str],
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = "",
+    task_id: OfTask = "",
+) -> Response[list[ShardResponse]]:
+    """Which shard is whose in the present epoch."""
+    first = shards.first_shard(cursor)
+    async with api.engine.settled() as state:
+        dataset = state.dataset(dataset_id)
+        task = shards.feeding_task(state, dataset, task_id)
+        total = shards.shard_total(dataset, task)
+        following = str(first + limit) if first + limit < total else ""
+        return paged(shards.shards(dataset, task, first, limit), total, following)
+
+
+@get("/datasets/{dataset_id:str}/preview", responses=READS_ONE)
+async def preview_dataset(
+    api: TheApi, dataset_id: FromPath[str], limit: PreviewLimit = 20
+) -> list[Sample]:
+    """Samples that workers process now; empty when nobody tells."""
+    async with api.engine.settled() as state:
+        state.dataset(dataset_id)
+    return await api.previews.preview(dataset_id, limit)

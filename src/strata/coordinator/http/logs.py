@@ -1,0 +1,93 @@
+"""Log lines: searched and filtered, newest first."""
+
+import asyncio
+from typing import Annotated
+
+import msgspec
+from litestar import Response, get
+from litestar.datastructures import ResponseHeader
+from litestar.params import FromPath, QueryParameter
+
+from strata.coordinator.http.faults import READS, READS_ONE
+from strata.coordinator.http.paging import DEFAULT_LIMIT, HEADERS, Cursor, Limit, paged
+from strata.coordinator.http.ports import Api, TheApi
+from strata.coordinator.logs import LogEntry, Page, Query
+from strata.coordinator.logs.entries import Level as LevelName
+
+ANSWER_BYTES = 4 * 1024 * 1024
+EXACT = "X-Total-Exact"
+LOG_HEADERS = [
+    *HEADERS,
+    ResponseHeader(
+        name=EXACT,
+        documentation_only=True,
+        description="`false` when the total counts only what was found so far.",
+    ),
+]
+
+Level = Annotated[
+    LevelName | None, QueryParameter(description="The least severe level that is wanted.")
+]
+Source = Annotated[
+    str, QueryParameter(max_length=200, description="Who wrote it: `coordinator`, `worker`, …")
+]
+TaskId = Annotated[str, QueryParameter(max_length=200, description="Only of this task.")]
+WorkerId = Annotated[str, QueryParameter(max_length=200, description="Only of this worker.")]
+Search = Annotated[
+    str, QueryParameter(max_length=1000, description="Text in the message, whatever the case.")
+]
+
+
+@get("/logs", responses=READS, response_headers=LOG_HEADERS)
+async def list_logs(
+    api: TheApi,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = "",
+    level: Level = None,
+    source: Source = "",
+    task_id: TaskId = "",
+    worker_id: WorkerId = "",
+    search: Search = "",
+) -> Response[list[LogEntry]]:
+    """Log lines of the coordinator and all workers, newest first."""
+    query = Query(level=level, source=source, task_id=task_id, worker_id=worker_id, search=search)
+    return await answer(api, query, limit, cursor)
+
+
+@get("/tasks/{task_id:str}/logs", responses=READS_ONE, response_headers=LOG_HEADERS)
+async def list_task_logs(
+    api: TheApi,
+    task_id: FromPath[str],
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = "",
+    level: Level = None,
+    search: Search = "",
+) -> Response[list[LogEntry]]:
+    """Log lines of one task, newest first; those of its dead workers too."""
+    async with api.engine.settled() as state:
+        state.task(task_id)
+    return await answer(api, Query(level=level, task_id=task_id, search=search), limit, cursor)
+
+
+async def answer(api: Api, query: Query, limit: int, cursor: str) -> Response[list[LogEntry]]:
+    """A page of lines, cut where the answer would become too large."""
+    found = await recent(api, query, limit, cursor)
+    kept = within(found.entries, ANSWER_BYTES)
+    following = kept[-1].id if len(kept) < len(found.entries) else found.cursor
+    response = paged(kept, found.total, following)
+    response.headers[EXACT] = "true" if found.exact else "false"
+    return response
+
+
+async def recent(api: Api, query: Query, limit: int, cursor: str = "") -> Page:
+    """The newest matching lines; looked for in a thread, since that may read files."""
+    return await asyncio.to_thread(api.logs.recent, query, limit, cursor)
+
+
+def within(entries: list[LogEntry], size_bytes: int) -> list[LogEntry]:
+    """As many entries as fit, at least one."""
+    for count, entry in enumerate(entries):
+        size_bytes -= len(msgspec.json.encode(entry))
+        if size_bytes < 0 and count:
+            return entries[:count]
+    return entries

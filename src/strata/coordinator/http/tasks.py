@@ -1,0 +1,122 @@
+"""Tasks: submitted, watched, stopped."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+from litestar import Response, get, post
+from litestar.params import FromPath, JSONBody, QueryParameter
+
+from strata.coordinator.http import views
+from strata.coordinator.http.faults import READS, READS_ONE, WRITES
+from strata.coordinator.http.logs import recent
+from strata.coordinator.http.models import (
+    CheckpointRequestResponse,
+    CreateTaskRequest,
+    CreateTaskResponse,
+    StopTaskResponse,
+    TaskDetail,
+    TaskResponse,
+)
+from strata.coordinator.http.paging import (
+    DEFAULT_LIMIT,
+    HEADERS,
+    Cursor,
+    Limit,
+    page,
+    paged,
+)
+from strata.coordinator.http.ports import TheApi
+from strata.coordinator.logs import LogEntry, Query
+from strata.core.saving import RequestCheckpoint
+from strata.core.scheduling import StopTask, SubmitTask
+from strata.core.tasks import Task, TaskSpec, TaskState
+from strata.errors import LimitExceeded
+
+TAIL_LINES = 5
+TAIL_CHARS = 200
+LINES_LOOKED_AT = 500
+CONFIG_BYTES = 64 * 1024
+
+Status = Annotated[TaskState | None, QueryParameter(description="Only of this status.")]
+
+
+@get("/tasks", responses=READS, response_headers=HEADERS)
+async def list_tasks(
+    api: TheApi, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = "", status: Status = None
+) -> Response[list[TaskResponse]]:
+    """Tasks, newest first; `logs` has a few lines of those that wrote something lately."""
+    newest = await recent(api, Query(), LINES_LOOKED_AT)
+    tail = tails(newest.entries)
+    async with api.engine.settled() as state:
+        wanted = (task for task in state.tasks.values() if status in (None, task.state))
+        found = page(wanted, views.task_order, limit, cursor)
+        shown = [views.task(state, task, tail.get(task.id, [])) for task in found.items]
+        return paged(shown, found.total, found.next_cursor)
+
+
+@post("/tasks", responses=WRITES)
+async def create_task(api: TheApi, data: JSONBody[CreateTaskRequest]) -> CreateTaskResponse:
+    """Submits a run. Without an `entry` it waits for workers that are started elsewhere."""
+    config = msgspec.json.encode(data.config)
+    if len(config) > CONFIG_BYTES:
+        raise LimitExceeded(
+            f"config has {len(config)} bytes",
+            hint=f"at most {CONFIG_BYTES}; put more in a file",
+        )
+    spec = TaskSpec(
+        name=data.name,
+        type=data.type,
+        dataset_id=data.dataset_id,
+        worker_count=data.worker_count,
+        min_workers=data.min_workers,
+        policy=data.policy,
+        model_state=data.model_state,
+        keep_count=data.keep_count,
+        max_restarts=data.max_restarts,
+        entry=data.entry,
+        args=data.args,
+        config=config.decode(),
+        env=data.env,
+        external=not data.entry,
+    )
+    task = await api.engine.submit(SubmitTask(spec=spec))
+    assert isinstance(task, Task)
+    return CreateTaskResponse(task.id, task.state)
+
+
+@get("/tasks/{task_id:str}", responses=READS_ONE)
+async def get_task(api: TheApi, task_id: FromPath[str]) -> TaskDetail:
+    """One task, with what was asked for and its newest lines."""
+    newest = await recent(api, Query(task_id=task_id), TAIL_LINES)
+    async with api.engine.settled() as state:
+        tail = tails(newest.entries).get(task_id, [])
+        return views.task_detail(state, state.task(task_id), tail)
+
+
+@post("/tasks/{task_id:str}/stop", status_code=200, responses=WRITES)
+async def stop_task(api: TheApi, task_id: FromPath[str]) -> StopTaskResponse:
+    """Stops a task gracefully: its workers save first. Stopping twice changes nothing."""
+    command = StopTask(task=task_id, reason="asked to stop through the API")
+    task = await api.engine.submit(command)
+    assert isinstance(task, Task)
+    return StopTaskResponse(task.state in ("stopping", "stopped"), task.id, task.state)
+
+
+@post("/tasks/{task_id:str}/checkpoint", status_code=202, responses=WRITES)
+async def request_checkpoint(api: TheApi, task_id: FromPath[str]) -> CheckpointRequestResponse:
+    """Asks the workers of a task to save at their next step."""
+    command = RequestCheckpoint(task=task_id, reason="asked for through the API")
+    request = await api.engine.submit(command)
+    assert isinstance(request, int)
+    return CheckpointRequestResponse(request, task_id)
+
+
+def tails(newest: Iterable[LogEntry]) -> dict[str, list[str]]:
+    """The last few messages of each task, oldest first, from lines that come newest first."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for entry in newest:
+        if entry.task_id and len(found[entry.task_id]) < TAIL_LINES:
+            found[entry.task_id].insert(0, entry.message[:TAIL_CHARS])
+    return found

@@ -1,0 +1,322 @@
+"""From the state to answers: pure functions, one concept after another.
+
+Each function costs in proportion to what it shows. Where a list is cut short, its length is told.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from strata.coordinator.http.models import (
+    AgentResponse,
+    BarrierResponse,
+    CheckpointResponse,
+    CheckpointStatus,
+    DatasetResponse,
+    FactResponse,
+    GpuResponse,
+    ResourcesResponse,
+    TaskDetail,
+    TaskResponse,
+    WorkerResponse,
+    WorkerStatus,
+)
+from strata.coordinator.http.paging import Key, newest_first
+from strata.coordinator.observed import Observed
+from strata.core.agents import Agent
+from strata.core.barriers import Barrier, missing_workers
+from strata.core.checkpoints import Checkpoint, CheckpointState
+from strata.core.datasets import Dataset, Feed
+from strata.core.events import Event, UnknownFact, position_id
+from strata.core.resources import ResourceMetrics
+from strata.core.scheduling import free_slots, why_waiting
+from strata.core.state import Cluster
+from strata.core.tasks import Task, TaskSubmitted
+from strata.core.workers import Worker, WorkerState
+from strata.errors import NotFound
+
+NAMES_SHOWN = 100
+MS_NS = 1_000_000
+
+WORKER_STATUS: dict[WorkerState, WorkerStatus] = {
+    "training": "active",
+    "loading_data": "active",
+    "initializing": "idle",
+    "idle": "idle",
+    "checkpointing": "checkpointing",
+    "recovering": "recovering",
+    "lost": "failed",
+    "error": "failed",
+}
+"""A worker that has left is not shown."""
+
+CHECKPOINT_STATUS: dict[CheckpointState, CheckpointStatus] = {
+    "in_progress": "in_progress",
+    "sealing": "in_progress",
+    "committed": "completed",
+    "failed": "failed",
+}
+"""A checkpoint that was deleted is not shown."""
+
+
+def milliseconds(moment_ns: int) -> int:
+    """A moment as the API tells it."""
+    return moment_ns // MS_NS
+
+
+def shown_workers(state: Cluster) -> Iterator[Worker]:
+    """Those that have not left."""
+    return (worker for worker in state.workers.values() if worker.state in WORKER_STATUS)
+
+
+def count_workers(state: Cluster) -> dict[WorkerStatus, int]:
+    """How many workers have each status; those of nobody are 0."""
+    found = Counter(worker.state for worker in state.workers.values())
+    counts: dict[WorkerStatus, int] = dict.fromkeys(WORKER_STATUS.values(), 0)
+    for worker_state, status in WORKER_STATUS.items():
+        counts[status] += found[worker_state]
+    return counts
+
+
+def workers(state: Cluster, observed: Observed, chosen: Iterable[Worker]) -> list[WorkerResponse]:
+    """Workers with what they last said of themselves."""
+    chosen = list(chosen)
+    leases = {
+        task: Counter(
+            lease.worker
+            for feed in state.tasks[task].feeds.values()
+            for lease in feed.leases.values()
+        )
+        for task in {worker.task for worker in chosen}
+    }
+    return [
+        _worker(state.tasks[worker.task], worker, observed, leases[worker.task][worker.id])
+        for worker in chosen
+    ]
+
+
+def _worker(task: Task, worker: Worker, observed: Observed, leases: int) -> WorkerResponse:
+    seen = observed.workers.get(worker.id)
+    if seen is not None and seen.incarnation != worker.incarnation:
+        seen = None
+    held = sum(len(feed.holdings.get(worker.id, ())) for feed in task.feeds.values())
+    epoch = max((feed.epoch for feed in task.feeds.values()), default=0)
+    return WorkerResponse(
+        id=worker.id,
+        ip=worker.address or worker.hostname,
+        port=worker.port,
+        status=WORKER_STATUS[worker.state],
+        gpu_count=worker.gpu_count,
+        last_heartbeat=seen.last_heartbeat_ms if seen else milliseconds(worker.changed_ns),
+        assigned_shards=held + leases,
+        current_epoch=seen.epoch if seen else epoch,
+        current_step=seen.step if seen else task.committed,
+        current_task=worker.task,
+        resources=_resources(seen.resources) if seen and seen.resources else None,
+        hostname=worker.hostname,
+        state=worker.state,
+        reason=worker.reason,
+        rank=worker.rank,
+        incarnation=worker.incarnation,
+        registered_at=milliseconds(worker.registered_ns),
+    )
+
+
+def _resources(used: ResourceMetrics) -> ResourcesResponse:
+    cards = [GpuResponse(**msgspec.structs.asdict(card)) for card in used.gpu_metrics]
+    return ResourcesResponse(**(msgspec.structs.asdict(used) | {"gpu_metrics": cards}))
+
+
+def find_worker(state: Cluster, worker_id: str) -> Worker:
+    """The worker of that id, unless it has left."""
+    worker = state.workers.get(worker_id)
+    if worker is None or worker.state not in WORKER_STATUS:
+        raise NotFound(f"there is no worker {worker_id!r}", hint="GET /api/workers lists them")
+    return worker
+
+
+def dataset(known: Dataset) -> DatasetResponse:
+    """A dataset; one without a name is called by its id."""
+    spec = known.spec
+    return DatasetResponse(
+        id=known.id,
+        name=spec.name or known.id,
+        total_samples=spec.total_samples,
+        shard_size=spec.shard_size,
+        shard_count=spec.shard_count,
+        format=spec.format,
+        shuffle=spec.shuffle,
+        registered_at=milliseconds(known.registered_ns),
+        seed=spec.seed,
+        path=spec.path,
+    )
+
+
+def shown_checkpoints(state: Cluster, task_id: str = "") -> Iterator[tuple[Task, Checkpoint]]:
+    """The checkpoints of one task, or of all, that were not deleted."""
+    tasks = [state.task(task_id)] if task_id else state.tasks.values()
+    for task in tasks:
+        for checkpoint in task.checkpoints.values():
+            if checkpoint.state in CHECKPOINT_STATUS:
+                yield task, checkpoint
+
+
+def checkpoint_order(each: tuple[Task, Checkpoint]) -> Key:
+    """Newest first."""
+    task, saved = each
+    return newest_first(saved.created_ns, task.id, saved.id)
+
+
+def checkpoint(task: Task, saved: Checkpoint) -> CheckpointResponse:
+    """A checkpoint and how far it is."""
+    return CheckpointResponse(
+        id=saved.id,
+        step=saved.step,
+        epoch=saved.epoch,
+        size=saved.size_bytes,
+        path=saved.path,
+        created_at=milliseconds(saved.created_ns),
+        worker_id=saved.author,
+        status=CHECKPOINT_STATUS[saved.state],
+        task_id=task.id,
+        reason=saved.reason,
+        parts=len(saved.parts),
+        parts_expected=saved.expected,
+    )
+
+
+def shown_barriers(state: Cluster, task_id: str = "") -> Iterator[tuple[Task, Barrier]]:
+    """The barriers of one task, or of all."""
+    tasks = [state.task(task_id)] if task_id else state.tasks.values()
+    return ((task, barrier) for task in tasks for barrier in task.barriers.values())
+
+
+def barrier_order(each: tuple[Task, Barrier]) -> Key:
+    """Newest first."""
+    task, met = each
+    return newest_first(met.opened_ns, task.id, met.name)
+
+
+def barrier(task: Task, met: Barrier, names: int = NAMES_SHOWN) -> BarrierResponse:
+    """A barrier and for whom it waits."""
+    missing = missing_workers(task, met) if met.state == "waiting" else met.missing
+    return BarrierResponse(
+        id=f"{task.id}/{met.name}#{met.round}",
+        name=met.name,
+        arrived=len(met.arrived),
+        total=len(met.arrived) + len(missing),
+        status=met.state,
+        created_at=milliseconds(met.opened_ns),
+        missing=missing[:names],
+        missing_total=len(missing),
+        task_id=task.id,
+        step=met.step,
+        ended_at=milliseconds(met.ended_ns) if met.ended_ns else None,
+    )
+
+
+def task_order(known: Task) -> Key:
+    """Newest first."""
+    return newest_first(known.submitted_ns, known.id)
+
+
+def task(state: Cluster, known: Task, logs: list[str], names: int = NAMES_SHOWN) -> TaskResponse:
+    """A task and how far it is."""
+    spec = known.spec
+    worker_ids = known.members + known.waiting or list(known.placements)
+    return TaskResponse(
+        id=known.id,
+        name=spec.name,
+        type=spec.type,
+        status=known.state,
+        worker_ids=worker_ids[:names],
+        dataset_id=spec.dataset_id,
+        started_at=milliseconds(known.started_ns) if known.started_ns else None,
+        completed_at=milliseconds(known.ended_ns) if known.ended_ns else None,
+        progress=progress(state, known),
+        logs=logs,
+        worker_ids_total=len(worker_ids),
+        worker_count=spec.worker_count,
+        submitted_at=milliseconds(known.submitted_ns),
+        reason=known.reason,
+        exit_code=known.exit_code,
+        generation=known.generation,
+        phase=known.phase,
+        committed_steps=known.committed,
+    )
+
+
+def task_detail(state: Cluster, known: Task, logs: list[str]) -> TaskDetail:
+    """A task with what was asked for and, while it is queued, what it waits for."""
+    shown = msgspec.structs.asdict(task(state, known, logs))
+    if known.state == "queued":
+        shown["reason"] = why_waiting(state, known)
+    spec = known.spec
+    return TaskDetail(
+        **shown,
+        entry=spec.entry,
+        args=spec.args,
+        env_names=sorted(spec.env),
+        config=msgspec.json.decode(spec.config, type=dict[str, Any]),
+        policy=spec.policy,
+        min_workers=spec.min_workers,
+        keep_count=spec.keep_count,
+        max_restarts=spec.max_restarts,
+        external=spec.external,
+    )
+
+
+def progress(state: Cluster, known: Task) -> float | None:
+    """How many percent are done, if a dataset says how much there is to do."""
+    if known.state == "completed":
+        return 100.0
+    parts = [part for feed in known.feeds.values() for part in _done(state, known, feed)]
+    return round(100 * min(min(parts), 1.0), 2) if parts else None
+
+
+def _done(state: Cluster, known: Task, feed: Feed) -> Iterator[float]:
+    """The share of a dataset's epochs that is trained, where both are counted."""
+    if feed.epochs and feed.unit == "lane":
+        samples = state.datasets[feed.dataset].spec.total_samples
+        yield known.committed * feed.global_batch / (feed.epochs * samples)
+    elif feed.epochs and feed.unit == "lease":
+        yield (feed.epoch * feed.count + feed.consumed) / (feed.epochs * feed.count)
+
+
+def agents(state: Cluster, chosen: Iterable[Agent]) -> list[AgentResponse]:
+    """Hosts, and how many of their slots are taken."""
+    free = free_slots(state)
+    return [
+        AgentResponse(
+            id=agent.id,
+            hostname=agent.hostname,
+            slots=agent.slots,
+            slots_used=agent.slots - free[agent.id] if agent.up else 0,
+            up=agent.up,
+            reason=agent.reason,
+            incarnation=agent.incarnation,
+            registered_at=milliseconds(agent.registered_ns),
+        )
+        for agent in chosen
+    ]
+
+
+def fact(event: Event) -> FactResponse:
+    """A fact as JSON can carry it; what a task's environment holds may be secret."""
+    body = event.body
+    if isinstance(body, TaskSubmitted):
+        hidden = dict.fromkeys(body.spec.env, "***")
+        body = TaskSubmitted(body.task, msgspec.structs.replace(body.spec, env=hidden))
+    fields = body.fields if isinstance(body, UnknownFact) else msgspec.to_builtins(body)
+    fields.pop("kind", None)
+    return FactResponse(
+        position=event.seq,
+        id=position_id(event.seq),
+        kind=event.kind,
+        time=milliseconds(event.wall_ns),
+        cause=list(event.cause),
+        op=event.op,
+        fields=fields,
+    )

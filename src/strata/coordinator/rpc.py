@@ -1,0 +1,338 @@
+"""The unary calls of the gRPC service: the same rules as the sessions, one request at a time.
+
+A worker that uses only these is alive for as long as it beats. Where a request names no incarnation
+the living one is meant; clients that care about zombies name theirs.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from google.protobuf.message import DecodeError
+
+from strata.coordinator.engine import Engine
+from strata.coordinator.metrics import Metrics
+from strata.coordinator.observed import Observed, Seen
+from strata.coordinator.sessions import Sessions
+from strata.coordinator.waiting import BarrierRoom
+from strata.core.barriers import ArriveAtBarrier, Barrier
+from strata.core.checkpoints import Checkpoint, committed_newest_first
+from strata.core.datasets import AttachDataset, Feed, RegisterDataset
+from strata.core.leases import AdvanceEpoch
+from strata.core.liveness import Beat
+from strata.core.saving import AckPart, BeginCheckpoint
+from strata.core.sharding import epoch_order
+from strata.core.state import Cluster
+from strata.core.tasks import Task
+from strata.core.workers import DeregisterWorker, ReportState, Worker
+from strata.errors import STATUS, DeadlineExceeded, Fenced, InvalidArgument, NotFound, StrataError
+from strata.wire import convert
+from strata.wire.grpc_call import Call
+from strata.wire.grpc_server import GrpcServer
+from strata.wire.hpack import Outcome, Status
+from strata.wire.v1 import coordinator_pb2 as pb
+
+SERVICE = "strata.v1.Coordinator"
+UnaryCall: TypeAlias = Call[Any, Any]
+
+
+class UnaryCalls:
+    """The handlers; each takes a request and answers it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        observed: Observed,
+        barriers: BarrierRoom,
+        metrics: Metrics,
+        heartbeat_s: float,
+    ) -> None:
+        self.engine = engine
+        self.observed = observed
+        self.barriers = barriers
+        self.metrics = metrics
+        self.heartbeat_s = heartbeat_s
+
+    @property
+    def state(self) -> Cluster:
+        """The cluster, as of the last turn."""
+        return self.engine.kernel.state
+
+    def serve(self, server: GrpcServer, sessions: Sessions) -> None:
+        """Offers every call of the service."""
+        calls: list[tuple[str, Any, Callable[[Any, UnaryCall], Any]]] = [
+            ("RegisterWorker", pb.RegisterWorkerRequest, self.register_worker),
+            ("DeregisterWorker", pb.DeregisterWorkerRequest, self.deregister_worker),
+            ("Heartbeat", pb.HeartbeatRequest, self.heartbeat),
+            ("RegisterDataset", pb.RegisterDatasetRequest, self.register_dataset),
+            ("GetDataShard", pb.GetDataShardRequest, self.get_data_shard),
+            ("GetDataShards", pb.GetDataShardsRequest, self.get_data_shards),
+            ("AdvanceEpoch", pb.AdvanceEpochRequest, self.advance_epoch),
+            ("NotifyCheckpoint", pb.NotifyCheckpointRequest, self.notify_checkpoint),
+            ("GetLatestCheckpoint", pb.GetLatestCheckpointRequest, self.get_latest_checkpoint),
+            ("WaitBarrier", pb.WaitBarrierRequest, self.wait_barrier),
+        ]
+        for name, request, handler in calls:
+            path = f"/{SERVICE}/{name}"
+            server.unary(path, decoder(request), _encode, self._counted(handler))
+        server.stream(f"/{SERVICE}/Session", decoder(pb.WorkerMessage), _encode, sessions.listen)
+
+    def _counted(self, handler: Callable[[Any, UnaryCall], Any]) -> Callable[[Any, UnaryCall], Any]:
+        def counted(request: Any, call: UnaryCall) -> Any:
+            self.metrics.count_request("grpc")
+            return handler(request, call)
+
+        return counted
+
+    async def register_worker(
+        self, request: pb.RegisterWorkerRequest, call: UnaryCall
+    ) -> pb.RegisterWorkerResponse:
+        """Lets a process in as a new incarnation of a worker."""
+        command = convert.registration(request, call.peer)
+        worker = await self.engine.submit(command)
+        assert isinstance(worker, Worker)
+        return convert.registered(worker, self.state.tasks[worker.task], self.heartbeat_s)
+
+    async def deregister_worker(
+        self, request: pb.DeregisterWorkerRequest, call: UnaryCall
+    ) -> pb.DeregisterWorkerResponse:
+        """A worker leaves by itself."""
+        worker = self._worker(request.worker_id)
+        incarnation = request.incarnation or worker.incarnation
+        await self.engine.submit(
+            DeregisterWorker(
+                worker=request.worker_id, incarnation=incarnation, reason=request.reason
+            )
+        )
+        return pb.DeregisterWorkerResponse(success=True)
+
+    def heartbeat(self, request: pb.HeartbeatRequest, call: UnaryCall) -> pb.HeartbeatResponse:
+        """A sign of life; touches no disk unless the worker's state changed."""
+        worker = self._worker(request.worker_id)
+        incarnation = request.incarnation or worker.incarnation
+        kernel = self.engine.kernel
+        now = kernel.clock()
+        training = request.state == pb.WORKER_STATE_TRAINING
+        beat = Beat(step=request.current_step, training=training)
+        if not kernel.watch.beat(request.worker_id, incarnation, beat, now.mono_ns):
+            raise Fenced(
+                f"incarnation {incarnation} of worker {request.worker_id!r} no longer counts: "
+                f"it was declared {worker.state}",
+                hint="register again; the worker then gets a new incarnation",
+            )
+        measured = convert.resources(request.resources) if request.HasField("resources") else None
+        seen = Seen(
+            incarnation,
+            now.wall_ns // 1_000_000,
+            request.current_step,
+            request.current_epoch,
+            measured,
+        )
+        self.observed.note(request.worker_id, seen)
+        state = convert.STATES.get(request.state)
+        if state is not None and worker.state != state:
+            self.engine.post(
+                ReportState(worker=request.worker_id, incarnation=incarnation, state=state)
+            )
+        return pb.HeartbeatResponse(
+            acknowledged=True,
+            server_timestamp_ms=now.wall_ns // 1_000_000,
+            pending_commands=self._pending(worker),
+        )
+
+    def _pending(self, worker: Worker) -> list[pb.Command]:
+        task = self.state.tasks[worker.task]
+        if task.state == "stopping" or task.ended:
+            return [pb.Command(kind="stop", reason=task.reason)]
+        return []
+
+    async def register_dataset(
+        self, request: pb.RegisterDatasetRequest, call: UnaryCall
+    ) -> pb.RegisterDatasetResponse:
+        """Registers a dataset by its parameters."""
+        spec = convert.dataset_spec(request)
+        await self.engine.submit(RegisterDataset(dataset=request.dataset_id, spec=spec))
+        return pb.RegisterDatasetResponse(total_shards=spec.shard_count)
+
+    async def get_data_shards(
+        self, request: pb.GetDataShardsRequest, call: UnaryCall
+    ) -> pb.GetDataShardsResponse:
+        """The shards that a worker owns, in the order of an epoch."""
+        shards = await self._shards(request.worker_id, request.dataset_id, request.epoch)
+        generation = self._task_of(request.worker_id).generation
+        return pb.GetDataShardsResponse(shards=shards, generation=generation)
+
+    async def get_data_shard(
+        self, request: pb.GetDataShardRequest, call: UnaryCall
+    ) -> pb.DataShard:
+        """One of the shards that a worker owns."""
+        shards = await self._shards(request.worker_id, request.dataset_id, request.epoch)
+        if not 0 <= request.index < len(shards):
+            raise NotFound(
+                f"worker {request.worker_id!r} owns {len(shards)} shards of "
+                f"{request.dataset_id!r}, there is no number {request.index}",
+                hint="ask for the numbers from 0 on, or for all of them with GetDataShards",
+            )
+        return shards[request.index]
+
+    async def _shards(self, worker: str, dataset: str, epoch: int) -> list[pb.DataShard]:
+        task = self._task_of(worker)
+        feed = task.feeds.get(dataset)
+        if feed is None:
+            attached = await self.engine.submit(AttachDataset(task=task.id, dataset=dataset))
+            assert isinstance(attached, Feed)
+            feed = attached
+        spec = self.state.dataset(dataset).spec
+        owned = feed.holdings.get(worker, [])
+        order = epoch_order(owned, spec.seed, epoch) if spec.shuffle else sorted(owned)
+        return [convert.shard(dataset, spec, feed, number, epoch) for number in order]
+
+    async def advance_epoch(
+        self, request: pb.AdvanceEpochRequest, call: UnaryCall
+    ) -> pb.AdvanceEpochResponse:
+        """Opens the next epoch, once, however many workers ask for it."""
+        task = self._task_of(request.worker_id)
+        feed = task.feeds.get(request.dataset_id)
+        if feed is None or feed.epoch == request.from_epoch:
+            await self.engine.submit(AdvanceEpoch(task=task.id, dataset=request.dataset_id))
+        return pb.AdvanceEpochResponse(epoch=task.feeds[request.dataset_id].epoch)
+
+    async def notify_checkpoint(
+        self, request: pb.NotifyCheckpointRequest, call: UnaryCall
+    ) -> pb.CheckpointAck:
+        """A worker has written its part of a checkpoint by itself."""
+        worker = self._worker(request.worker_id)
+        incarnation = request.incarnation or worker.incarnation
+        begun = await self.engine.submit(
+            BeginCheckpoint(
+                worker=request.worker_id,
+                incarnation=incarnation,
+                generation=self.state.tasks[worker.task].generation,
+                step=request.step,
+                epoch=request.epoch,
+                path=request.storage_path,
+                checkpoint=request.checkpoint_id,
+                type=convert.checkpoint_type(request.type),
+                manifest=False,
+                metadata=dict(request.metadata),
+            )
+        )
+        assert isinstance(begun, Checkpoint)
+        acked = await self.engine.submit(
+            AckPart(
+                worker=request.worker_id,
+                incarnation=incarnation,
+                checkpoint=begun.id,
+                path=request.storage_path,
+                size_bytes=request.size_bytes,
+                checksum=request.checksum,
+            )
+        )
+        assert isinstance(acked, Checkpoint)
+        return pb.CheckpointAck(
+            success=True,
+            global_step=self.state.tasks[worker.task].committed,
+            checkpoint_id=acked.id,
+            status=convert.checkpoint_status(acked),
+        )
+
+    async def get_latest_checkpoint(
+        self, request: pb.GetLatestCheckpointRequest, call: UnaryCall
+    ) -> pb.RecoveryResponse:
+        """From where a worker goes on: the newest committed checkpoint, and its shards."""
+        task = self.state.task(request.task_id) if request.task_id else None
+        task = task or self._task_of(request.worker_id)
+        answer = pb.RecoveryResponse(resume_step=0)
+        newest = next(iter(committed_newest_first(task)), None)
+        if newest is not None:
+            answer.has_checkpoint = True
+            answer.latest_checkpoint.CopyFrom(convert.checkpoint_message(newest))
+            answer.resume_step, answer.resume_epoch = newest.step, newest.epoch
+        for dataset, feed in task.feeds.items() if request.worker_id else ():
+            if feed.unit == "shard":
+                shards = await self._shards(request.worker_id, dataset, answer.resume_epoch)
+                answer.shard_assignments.extend(shards)
+        return answer
+
+    async def wait_barrier(
+        self, request: pb.WaitBarrierRequest, call: UnaryCall
+    ) -> pb.WaitBarrierResponse:
+        """Answers when everyone expected has arrived; fails with the names of the missing."""
+        worker = self._worker(request.worker_id)
+        if not request.barrier_id:
+            raise InvalidArgument("barrier_id is empty", hint="name the barrier")
+        barrier = await self.engine.submit(
+            ArriveAtBarrier(
+                worker=request.worker_id,
+                incarnation=request.incarnation or worker.incarnation,
+                barrier=request.barrier_id,
+                request=request.request or self._next_arrival(worker, request.barrier_id),
+                step=request.step,
+            )
+        )
+        assert isinstance(barrier, Barrier)
+        ended: asyncio.Future[pb.WaitBarrierResponse] = asyncio.get_running_loop().create_future()
+
+        def tell(outcome: pb.WaitBarrierResponse) -> None:
+            if not ended.done():
+                ended.set_result(outcome)
+
+        task = self.state.tasks[worker.task]
+        self.barriers.wait(task, barrier, request.worker_id, tell)
+        outcome = await ended
+        if not outcome.released:
+            raise DeadlineExceeded(
+                f"barrier {request.barrier_id!r} failed: {outcome.reason}; "
+                f"missing: {', '.join(outcome.missing) or 'nobody'}",
+                hint="look at the logs of the missing workers: strata logs --worker ID",
+            )
+        return outcome
+
+    def _next_arrival(self, worker: Worker, name: str) -> int:
+        """Counts for clients that do not count their arrivals themselves."""
+        barrier = self.state.tasks[worker.task].barriers.get(name)
+        if barrier is None:
+            return 1
+        incarnation, arrival = barrier.arrived.get(worker.id, (0, 0))
+        last = arrival if incarnation == worker.incarnation else 0
+        return last if barrier.state == "waiting" and last else last + 1
+
+    def _worker(self, worker_id: str) -> Worker:
+        worker = self.state.workers.get(worker_id)
+        if worker is None:
+            raise NotFound(f"worker {worker_id!r} is not registered", hint="register it first")
+        return worker
+
+    def _task_of(self, worker_id: str) -> Task:
+        return self.state.tasks[self._worker(worker_id).task]
+
+
+def decoder(message: Any) -> Callable[[bytes], Any]:
+    """Parses a kind of message; what is not one is the sender's mistake."""
+
+    def decode(payload: bytes) -> Any:
+        try:
+            return message.FromString(payload)
+        except DecodeError as error:
+            raise InvalidArgument(
+                f"the message is not a {message.DESCRIPTOR.full_name}",
+                hint="use a client made from proto/strata/v1/coordinator.proto",
+            ) from error
+
+    return decode
+
+
+def _encode(message: Any) -> bytes:
+    encoded: bytes = message.SerializeToString()
+    return encoded
+
+
+def status_of(error: BaseException) -> Outcome | None:
+    """How an error travels; its stable code and hint go along as metadata."""
+    if not isinstance(error, StrataError):
+        return None
+    status = Status[STATUS[type(error)].grpc]
+    metadata = [("strata-code", error.code)]
+    if error.hint:
+        metadata.append(("strata-hint", error.hint.encode("ascii", "replace").decode()))
+    return Outcome(status, error.message, metadata)

@@ -1,0 +1,378 @@
+"""Sessions: one stream per worker, for as long as it lives.
+
+Into it go beats, events, log lines and requests; out of it come answers and the worker's standing,
+whole, whenever a fact changes it and once at the start. A stream that breaks is a sign of death;
+the same worker may open another within the grace and go on as if nothing had happened.
+
+Requests are answered when their facts are on disk, in whatever order that happens; the number of
+the request says which one it was. Beats touch no disk.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+from strata.coordinator.engine import Answer, Engine
+from strata.coordinator.logs import Line, LogStore
+from strata.coordinator.metrics import Metrics
+from strata.coordinator.observed import Observed, Seen
+from strata.coordinator.waiting import BarrierRoom
+from strata.core.barriers import ArriveAtBarrier, Barrier
+from strata.core.checkpoints import Checkpoint
+from strata.core.datasets import AttachDataset, Unit
+from strata.core.events import Command, Event
+from strata.core.recovery import EnterGeneration
+from strata.core.saving import AckPart, BeginCheckpoint, FailCheckpoint
+from strata.core.standing import standing, told
+from strata.core.workers import (
+    DeregisterWorker,
+    Outcome,
+    ReattachWorker,
+    ReportState,
+    WorkerRegistered,
+)
+from strata.errors import Fenced, InvalidArgument, StrataError
+from strata.store.base import Batch
+from strata.store.batches import validate
+from strata.wire import convert
+from strata.wire.grpc_call import CloseReason
+from strata.wire.grpc_stream import Stream
+from strata.wire.hpack import Status
+from strata.wire.v1 import coordinator_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+WorkerStream: TypeAlias = Stream[pb.WorkerMessage, pb.CoordinatorMessage]
+MAX_LINES = 10_000
+UNITS: dict[str, Unit] = {"lane": "lane", "shard": "shard", "lease": "lease"}
+OUTCOMES: dict[str, Outcome] = {"done": "done", "stopped": "stopped", "failed": "failed"}
+
+
+class Sessions:
+    """Every open session, by worker."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        observed: Observed,
+        barriers: BarrierRoom,
+        metrics: Metrics,
+        logs: LogStore,
+    ) -> None:
+        self.engine = engine
+        self.observed = observed
+        self.barriers = barriers
+        self.metrics = metrics
+        self.logs = logs
+        self.open: dict[str, Session] = {}
+        self._new: set[int] = set()
+        engine.on_facts.append(self._follow)
+
+    def listen(self, stream: WorkerStream) -> "Session":
+        """A worker opens a stream."""
+        return Session(self, stream)
+
+    def attach(self, session: "Session") -> None:
+        """A session has said who it is and was believed; it takes the place of an older one."""
+        before = self.open.get(session.worker)
+        self.open[session.worker] = session
+        if before is not None:
+            before.stream.finish(Status.ABORTED, "the worker has opened another session")
+
+    def detach(self, session: "Session") -> None:
+        """A session is over; unless another took its place, its worker may be dead."""
+        if self.open.get(session.worker) is session:
+            del self.open[session.worker]
+            now_ns = self.engine.kernel.clock().mono_ns
+            self.engine.kernel.watch.disconnected(session.worker, session.incarnation, now_ns)
+            self.engine.look_again()
+
+    def is_new(self, incarnation: int) -> bool:
+        """Whether an incarnation opens its first session since it registered here."""
+        found = incarnation in self._new
+        self._new.discard(incarnation)
+        return found
+
+    def _follow(self, events: Sequence[Event]) -> None:
+        state = self.engine.kernel.state
+        workers: dict[str, None] = {}
+        for event in events:
+            if isinstance(event.body, WorkerRegistered):
+                self._new.add(event.body.incarnation)
+            workers.update(dict.fromkeys(told(state, event).workers))
+        for worker in workers:
+            session = self.open.get(worker)
+            if session is not None:
+                session.tell_standing()
+
+
+class Session:
+    """One stream: a listener of its messages."""
+
+    def __init__(self, sessions: Sessions, stream: WorkerStream) -> None:
+        self.sessions = sessions
+        self.engine = sessions.engine
+        self.stream = stream
+        self.worker = ""
+        self.incarnation = 0
+        self.stored_seq = -1
+        self._handlers: dict[str, Callable[[int, pb.WorkerMessage], None]] = {
+            "beat": self._beat,
+            "events": self._events,
+            "logs": self._logs,
+            "arrive": self._arrive,
+            "enter": self._enter,
+            "attach": self._attach,
+            "begin_checkpoint": self._begin_checkpoint,
+            "ack_part": self._ack_part,
+            "fail_part": self._fail_part,
+            "leave": self._leave,
+        }
+
+    def on_message(self, message: pb.WorkerMessage) -> None:
+        """Acts on one message; a refusal answers it and leaves the stream open."""
+        self.sessions.metrics.count_request("grpc")
+        kind = message.WhichOneof("body")
+        try:
+            if kind == "hello":
+                self._hello(message.request, message.hello)
+            elif not self.worker:
+                raise InvalidArgument("the first message must be Hello", hint="say who you are")
+            elif kind is None:
+                raise InvalidArgument("the message is empty", hint="set one of its bodies")
+            else:
+                self._handlers[kind](message.request, message)
+        except StrataError as error:
+            self._refuse(message.request, error)
+
+    def on_half_close(self) -> None:
+        """The worker will say no more: the session is over."""
+        self.stream.finish()
+
+    def on_close(self, reason: CloseReason) -> None:
+        """The stream is over."""
+        if self.worker:
+            log.debug("session of %s closed: %s", self.worker, reason)
+            self.sessions.detach(self)
+
+    def end(self) -> None:
+        """The coordinator stops; the worker will find it again."""
+        self.stream.finish(Status.UNAVAILABLE, "the coordinator is stopping")
+
+    def tell_standing(self) -> None:
+        """Sends the worker its standing."""
+        state = self.engine.kernel.state
+        if self.worker in state.workers:
+            message = convert.standing_message(standing(state, self.worker), self.stored_seq)
+            self.stream.send(pb.CoordinatorMessage(standing=message))
+
+    def _hello(self, request: int, hello: pb.Hello) -> None:
+        if self.worker:
+            raise InvalidArgument("Hello was said before", hint="open one stream per worker")
+        known = self.engine.kernel.state.workers.get(hello.worker_id)
+        if known is not None and known.alive and self.sessions.is_new(hello.incarnation):
+            return self._welcome(hello, None)
+        again = ReattachWorker(worker=hello.worker_id, incarnation=hello.incarnation)
+        self._ask(request, again, partial(self._welcome, hello))
+
+    def _welcome(self, hello: pb.Hello, answer: object) -> None:
+        if self.stream.closed:
+            return
+        self.worker, self.incarnation = hello.worker_id, hello.incarnation
+        stored = self.engine.kernel.store.last_seq(self.worker, self.incarnation)
+        self.stored_seq = -1 if stored is None else stored
+        self.sessions.attach(self)
+        self.tell_standing()
+
+    def _beat(self, request: int, message: pb.WorkerMessage) -> None:
+        beat = message.beat
+        kernel = self.engine.kernel
+        now = kernel.clock()
+        if not kernel.watch.beat(self.worker, self.incarnation, convert.beat(beat), now.mono_ns):
+            raise Fenced(
+                f"incarnation {self.incarnation} of worker {self.worker!r} no longer counts",
+                hint="register again; the worker then gets a new incarnation",
+            )
+        measured = convert.resources(beat.resources) if beat.HasField("resources") else None
+        seen = Seen(
+            self.incarnation, now.wall_ns // 1_000_000, max(beat.step, 0), beat.epoch, measured
+        )
+        self.sessions.observed.note(self.worker, seen)
+        state = convert.STATES.get(beat.state)
+        if state is not None and kernel.state.workers[self.worker].state != state:
+            self.engine.post(
+                ReportState(
+                    worker=self.worker, incarnation=self.incarnation, state=state, step=beat.step
+                )
+            )
+        self.stream.send(pb.CoordinatorMessage(request=request, pulse=convert.pulse(beat, now)))
+
+    def _events(self, request: int, message: pb.WorkerMessage) -> None:
+        sent = message.events
+        batch = Batch(
+            self.worker,
+            self.incarnation,
+            sent.first_seq,
+            sent.count,
+            sent.wall_from_ns,
+            sent.wall_to_ns,
+            tuple(sent.kinds),
+            sent.payload,
+        )
+        validate(batch)
+        self._when(request, self.engine.ingest(batch), partial(self._stored, batch.stop_seq - 1))
+
+    def _stored(self, seq: int, answer: object) -> None:
+        self.stored_seq = max(self.stored_seq, seq)
+        self.stream.send(pb.CoordinatorMessage(stored=pb.Stored(seq=self.stored_seq)))
+
+    def _logs(self, request: int, message: pb.WorkerMessage) -> None:
+        lines = message.logs.lines
+        if len(lines) > MAX_LINES:
+            raise InvalidArgument(
+                f"{len(lines)} log lines at once", hint=f"send {MAX_LINES} or fewer"
+            )
+        task = self.engine.kernel.state.workers[self.worker].task
+        self.sessions.logs.extend(
+            Line(
+                line.level,
+                line.message,
+                "worker",
+                task,
+                self.worker,
+                line.stream,
+                line.timestamp_ms,
+            )
+            for line in lines
+        )
+        if message.logs.dropped:
+            text = f"{message.logs.dropped} lines were dropped by the worker: it wrote too fast"
+            self.sessions.logs.append(Line("warn", text, "worker", task, self.worker))
+
+    def _arrive(self, request: int, message: pb.WorkerMessage) -> None:
+        arrive = message.arrive
+        command = ArriveAtBarrier(
+            worker=self.worker,
+            incarnation=self.incarnation,
+            barrier=arrive.barrier_id,
+            request=arrive.arrival,
+            step=arrive.step,
+        )
+        self._ask(request, command, partial(self._arrived, request, arrive))
+
+    def _arrived(self, request: int, arrive: pb.Arrive, answer: object) -> None:
+        assert isinstance(answer, Barrier)
+        state = self.engine.kernel.state
+        task = state.tasks[state.workers[self.worker].task]
+
+        def tell(outcome: pb.WaitBarrierResponse) -> None:
+            ended = pb.BarrierOutcome(
+                barrier_id=arrive.barrier_id, arrival=arrive.arrival, outcome=outcome
+            )
+            self.stream.send(pb.CoordinatorMessage(request=request, barrier=ended))
+
+        self.sessions.barriers.wait(task, answer, self.worker, tell)
+
+    def _enter(self, request: int, message: pb.WorkerMessage) -> None:
+        enter = message.enter
+        command = EnterGeneration(
+            worker=self.worker,
+            incarnation=self.incarnation,
+            generation=enter.generation,
+            model_attempt=enter.model_attempt,
+            model_generation=enter.model_generation,
+            step=enter.step,
+        )
+        self._ask(request, command, partial(self._done, request))
+
+    def _attach(self, request: int, message: pb.WorkerMessage) -> None:
+        attach = message.attach
+        unit = UNITS.get(attach.unit)
+        if unit is None:
+            raise InvalidArgument(f"unit is {attach.unit!r}", hint=f"use {', '.join(UNITS)}")
+        command = AttachDataset(
+            task=self.engine.kernel.state.workers[self.worker].task,
+            dataset=attach.dataset_id,
+            unit=unit,
+            global_batch=attach.global_batch,
+            epochs=attach.epochs,
+            lanes=attach.lanes,
+        )
+        self._ask(request, command, partial(self._done, request))
+
+    def _begin_checkpoint(self, request: int, message: pb.WorkerMessage) -> None:
+        begin = message.begin_checkpoint
+        command = BeginCheckpoint(
+            worker=self.worker,
+            incarnation=self.incarnation,
+            generation=begin.generation,
+            step=begin.step,
+            epoch=begin.epoch,
+            path=begin.path,
+            type=convert.checkpoint_type(begin.type),
+            metadata=dict(begin.metadata),
+        )
+        self._ask(request, command, partial(self._checkpoint, request))
+
+    def _ack_part(self, request: int, message: pb.WorkerMessage) -> None:
+        part = message.ack_part
+        command = AckPart(
+            worker=self.worker,
+            incarnation=self.incarnation,
+            checkpoint=part.checkpoint_id,
+            path=part.path,
+            size_bytes=part.size_bytes,
+            checksum=part.checksum,
+        )
+        self._ask(request, command, partial(self._checkpoint, request))
+
+    def _checkpoint(self, request: int, answer: object) -> None:
+        assert isinstance(answer, Checkpoint)
+        opened = pb.CheckpointOpened(checkpoint=convert.checkpoint_message(answer))
+        self.stream.send(pb.CoordinatorMessage(request=request, checkpoint=opened))
+
+    def _fail_part(self, request: int, message: pb.WorkerMessage) -> None:
+        failed = message.fail_part
+        command = FailCheckpoint(
+            task=self.engine.kernel.state.workers[self.worker].task,
+            checkpoint=failed.checkpoint_id,
+            reason=f"worker {self.worker}: {failed.reason}",
+        )
+        self._ask(request, command, partial(self._done, request))
+
+    def _leave(self, request: int, message: pb.WorkerMessage) -> None:
+        outcome = OUTCOMES.get(message.leave.outcome or "done")
+        if outcome is None:
+            raise InvalidArgument(
+                f"outcome is {message.leave.outcome!r}", hint=f"use {', '.join(OUTCOMES)}"
+            )
+        command = DeregisterWorker(
+            worker=self.worker,
+            incarnation=self.incarnation,
+            outcome=outcome,
+            reason=message.leave.reason,
+            steps=message.leave.steps,
+        )
+        self._ask(request, command, partial(self._done, request))
+
+    def _done(self, request: int, answer: object) -> None:
+        self.stream.send(pb.CoordinatorMessage(request=request, done=pb.Done()))
+
+    def _ask(self, request: int, command: Command, then: Callable[[object], None]) -> None:
+        self._when(request, self.engine.ask(command), then)
+
+    def _when(self, request: int, answer: Answer, then: Callable[[object], None]) -> None:
+        answer.add_done_callback(partial(self._answered, request, then))
+
+    def _answered(self, request: int, then: Callable[[object], None], answer: Answer) -> None:
+        error = answer.exception()
+        if error is None:
+            then(answer.result())
+        elif isinstance(error, StrataError):
+            self._refuse(request, error)
+        else:
+            self.stream.fail(error)
+
+    def _refuse(self, request: int, error: StrataError) -> None:
+        self.stream.send(pb.CoordinatorMessage(request=request, refused=convert.refusal(error)))

@@ -1,0 +1,114 @@
+"""Arriving at barriers, and what comes of it.
+
+Each arrival has a number, counted in this process. The coordinator takes the same number for the
+same arrival: that is how a barrier survives a lost connection or a restart of the coordinator. An
+arrival that was given up here (the time was over, Ctrl-C) stays counted over there, so arriving
+at that barrier again means the same arrival: it may have been released in between.
+"""
+
+import threading
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from strata.errors import DeadlineExceeded, InvalidArgument, StrataError
+from strata.sdk.session import Session
+from strata.wire.v1 import coordinator_pb2 as pb
+
+MAX_NAME_CHARACTERS = 200
+MAX_STEP = 2**63 - 1
+MAX_UNFINISHED = 256
+
+
+class BarrierResult(Struct, frozen=True):
+    """A barrier that was reached: how many met, and as which of them this worker came."""
+
+    released: bool
+    participants: int
+    arrival_order: int
+
+
+class Arrivals:
+    """The arrivals of one worker."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._unfinished: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def number(self, name: str) -> int:
+        """The number of the arrival at a barrier: a new one, unless one is still unfinished."""
+        with self._lock:
+            number = self._unfinished.pop(name, 0)
+            if not number:
+                self._last = number = self._last + 1
+            self._unfinished[name] = number
+            if len(self._unfinished) > MAX_UNFINISHED:
+                del self._unfinished[next(iter(self._unfinished))]
+            return number
+
+    def finish(self, name: str) -> None:
+        """The next arrival at that barrier is another one."""
+        with self._lock:
+            self._unfinished.pop(name, None)
+
+
+def check_barrier(name: str, step: int, timeout_s: float | None) -> None:
+    """Refuses what makes no sense."""
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARACTERS:
+        raise InvalidArgument(
+            f"a barrier's name is {name!r:.80}",
+            hint=f"use a text of 1 to {MAX_NAME_CHARACTERS} characters",
+        )
+    if not isinstance(step, int) or not 0 <= step <= MAX_STEP:
+        raise InvalidArgument(f"step is {step!r:.80}", hint="use a number from 0 on")
+    if timeout_s is not None and not timeout_s > 0:
+        raise InvalidArgument(f"timeout is {timeout_s!r:.80}", hint="use seconds above 0, or None")
+
+
+def meet(
+    session: Session,
+    arrivals: Arrivals,
+    name: str,
+    step: int,
+    timeout_s: float | None,
+    given_up: Callable[[], StrataError | None],
+) -> BarrierResult:
+    """Arrives and waits for the others; `given_up` says why to wait no longer, if anything does.
+
+    Raises `DeadlineExceeded` with the names of the missing when the coordinator gives the barrier
+    up, and without them when the time given here is over.
+    """
+    number = arrivals.number(name)
+    arrive = pb.Arrive(barrier_id=name, step=step, arrival=number)
+    request = session.ask("arrive", arrive, barrier=name)
+    try:
+        in_time = session.wait_for(lambda: request.done or given_up() is not None, timeout_s)
+    finally:
+        session.forget(request)
+    reason = given_up()
+    if not request.done and reason is not None:
+        arrivals.finish(name)
+        raise reason
+    if not in_time:
+        raise DeadlineExceeded(
+            f"barrier {name!r} was not released within {timeout_s:g} s",
+            hint="strata barriers shows who is missing; arriving again continues this arrival",
+        )
+    arrivals.finish(name)
+    if request.error is not None:
+        raise reason or request.error
+    assert request.answer is not None
+    return _result(name, request.answer.barrier.outcome, reason)
+
+
+def _result(
+    name: str, outcome: pb.WaitBarrierResponse, reason: StrataError | None
+) -> BarrierResult:
+    if outcome.released:
+        return BarrierResult(True, outcome.participants, outcome.arrival_order)
+    missing = ", ".join(outcome.missing) or "nobody"
+    raise reason or DeadlineExceeded(
+        f"barrier {name!r} failed: {outcome.reason}; missing: {missing}",
+        hint="look at the logs of the missing workers: strata logs --worker ID",
+    )

@@ -1,0 +1,147 @@
+"""Registering with the coordinator, and registering again.
+
+A registration whose answer was lost is asked again with the same nonce and is then the same
+registration. A worker that was declared lost registers anew; its nonce then names the incarnation
+that is over, so that this, too, may be asked any number of times.
+"""
+
+import os
+import platform
+import secrets
+import socket
+from hashlib import blake2b
+
+import msgspec
+import psutil
+
+from strata.config import Settings, load_process
+from strata.errors import InvalidArgument, SettingError
+from strata.sdk.channel import Connection, persist
+from strata.sdk.facts import RunStarted
+from strata.sdk.session import Identity
+from strata.wire.v1 import coordinator_pb2 as pb
+
+MAX_TEXT_CHARACTERS = 200
+MAX_METADATA = 64
+RELEASE = "0.1.0"
+
+
+def settings_for(**given: object) -> Settings:
+    """The settings of a worker; what is given here wins over the environment."""
+    settings = load_process(given)
+    if not settings.coordinator_addr:
+        raise SettingError(
+            "no coordinator is named",
+            hint="set COORDINATOR_ADDR=host:port or pass it; `strata up` starts one",
+        )
+    return settings
+
+
+def connect(settings: Settings) -> Connection:
+    """The way to the coordinator that the settings name."""
+    return Connection(
+        settings.coordinator_addr, token=settings.token, ca_file=settings.tls_cert
+    )
+
+
+def registration(
+    settings: Settings,
+    *,
+    syncs: bool,
+    hostname: str = "",
+    port: int = 0,
+    gpu_count: int = 0,
+    memory_bytes: int = 0,
+    weight: int = 1,
+    metadata: dict[str, str] | None = None,
+) -> pb.RegisterWorkerRequest:
+    """What to register with; refuses what cannot be sent."""
+    worker_id = settings.worker_id
+    if not worker_id and settings.rank is not None:
+        worker_id = f"rank-{settings.rank}"
+    _check_texts(worker_id=worker_id, hostname=hostname, **(metadata or {}))
+    if len(metadata or {}) > MAX_METADATA:
+        raise InvalidArgument("there is too much metadata", hint=f"at most {MAX_METADATA} entries")
+    try:
+        return pb.RegisterWorkerRequest(
+            worker_id=worker_id,
+            hostname=hostname or socket.gethostname(),
+            port=port,
+            gpu_count=gpu_count,
+            memory_bytes=memory_bytes or psutil.virtual_memory().total,
+            metadata=metadata or {},
+            task_id=settings.task,
+            world_size=settings.world_size or 0,
+            weight=weight,
+            start=settings.start,
+            syncs=syncs,
+        )
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument(
+            f"a worker cannot be registered like this: {error}",
+            hint="counts are whole numbers from 0 on",
+        ) from error
+
+
+def _check_texts(**texts: str) -> None:
+    for name, text in texts.items():
+        if not isinstance(text, str) or len(text) > MAX_TEXT_CHARACTERS or not _printable(text):
+            raise InvalidArgument(
+                f"{name[:80]} is {text!r:.80}",
+                hint=f"use a printable text of at most {MAX_TEXT_CHARACTERS} characters",
+            )
+
+
+def _printable(text: str) -> bool:
+    return text.isprintable() and text == text.encode("utf-8", "ignore").decode("utf-8")
+
+
+class Enrolment:
+    """Registers one worker, as often as it takes."""
+
+    def __init__(self, connection: Connection, request: pb.RegisterWorkerRequest) -> None:
+        self._connection = connection
+        self._request = request
+        self._secret = secrets.token_hex(8)
+
+    def register(self, patience_s: float, after: int = 0) -> pb.RegisterWorkerResponse:
+        """Registers; `after` is the incarnation that is over, if there was one."""
+        request = self._request
+        request.nonce = f"{self._secret}-{after}"
+        answer = persist(
+            lambda: self._connection.call("RegisterWorker", request, pb.RegisterWorkerResponse),
+            patience_s,
+        )
+        request.worker_id = answer.assigned_id
+        return answer
+
+    def started(self, answer: pb.RegisterWorkerResponse, role: str = "worker") -> RunStarted:
+        """The fact that this process joined."""
+        parameters = {
+            name: str(value)
+            for name, value in (
+                ("world_size", self._request.world_size),
+                ("gpu_count", self._request.gpu_count),
+                ("weight", self._request.weight),
+                ("start", self._request.start),
+                *self._request.metadata.items(),
+            )
+        }
+        encoded = msgspec.json.encode(parameters, order="deterministic")
+        return RunStarted(
+            answer.task_id,
+            answer.assigned_id,
+            answer.incarnation,
+            role,
+            self._request.hostname,
+            os.getpid(),
+            RELEASE,
+            platform.python_version(),
+            parameters,
+            blake2b(encoded, digest_size=8).hexdigest(),
+        )
+
+
+def identity(answer: pb.RegisterWorkerResponse) -> Identity:
+    """As whom the coordinator has let us in."""
+    return Identity(answer.assigned_id, answer.incarnation)

@@ -1,0 +1,206 @@
+"""Records what happens in this worker without slowing it.
+
+`emit` reads two clocks and appends to a list: no lock, no encoding, no I/O, no exception. The
+session's pulse thread collects what has gathered, numbers it, packs it into batches, writes them
+to the spool and only then sends them. Numbers are given when events are packed, so they are dense
+whatever was dropped before: what does not fit into the buffer is counted, and the count is an
+event of its own.
+
+The chain has one valve. Sent batches are bounded in flight; unsent ones wait in the spool; when
+that is full events wait in the buffer; when that is full they are dropped and counted.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from strata.core.events import Envelope, Event, Fact
+from strata.errors import LimitExceeded
+from strata.sdk.facts import CODEC, EventsDropped
+from strata.sdk.spool import DEFAULT_MAX_BYTES, Spool
+from strata.store.base import Batch
+from strata.store.batches import pack
+
+log = logging.getLogger(__name__)
+
+BUFFER_LIMIT = 200_000
+BATCH_EVENTS = 4_096
+BATCH_BYTES = 1 * 2**20
+IN_FLIGHT_BYTES = 4 * 2**20
+
+Waiting = tuple[int, int, Fact, tuple[str, ...], str]
+
+
+class Recorder:
+    """The events of one worker. `emit` from any thread; the rest from the pulse thread."""
+
+    def __init__(self, limit: int = BUFFER_LIMIT) -> None:
+        self.limit = limit
+        self._waiting: deque[Waiting] = deque()
+        self._drops = threading.Lock()
+        self._dropped: dict[str, int] = {}
+        self._collecting = threading.RLock()
+        self._spool: Spool | None = None
+        self._worker = ""
+        self._incarnation = 0
+        self._next_seq = 0
+        self._sealed = False
+
+    def emit(self, fact: Fact, cause: tuple[str, ...] = (), op: str = "") -> None:
+        """Records a fact."""
+        if len(self._waiting) < self.limit:
+            self._waiting.append((time.time_ns(), time.monotonic_ns(), fact, cause, op))
+        else:
+            self._drop(1, "the buffer was full")
+
+    def begin(
+        self, folder: Path, worker: str, incarnation: int, max_bytes: int = DEFAULT_MAX_BYTES
+    ) -> None:
+        """Starts the numbering of an incarnation.
+
+        What an earlier one had not delivered stays on disk: its session is over, and under
+        another incarnation's numbers it might be stored twice.
+        """
+        with self._collecting:
+            old = self._spool
+            if old is not None:
+                left = self._next_seq - 1 - old.stored_seq
+                if not old.empty:
+                    self._drop(left, f"incarnation {self._incarnation} was fenced before it sent")
+                old.close()
+            self._spool = Spool(folder, worker, incarnation, max_bytes)
+            self._worker, self._incarnation, self._next_seq = worker, incarnation, 0
+
+    def collect(self) -> None:
+        """Packs what has gathered and writes it to the spool."""
+        with self._collecting:
+            spool = self._spool
+            while spool is not None and not spool.full and (self._waiting or self._dropped):
+                events = self._take(BATCH_EVENTS)
+                try:
+                    self._spool_up(spool, events)
+                except OSError as error:
+                    log.warning("events cannot be written to %s: %s", spool.path, error)
+                    for event in events[self._next_seq - events[0].seq :]:
+                        self._drop_event(event, f"the spool failed: {error.strerror}")
+                    return
+
+    def to_send(self) -> Batch | None:
+        """The next batch to send, unless enough is under way."""
+        with self._collecting:
+            spool = self._spool
+            if spool is None or spool.in_flight_bytes >= IN_FLIGHT_BYTES:
+                return None
+            return spool.next_unsent()
+
+    def reattached(self, stored_seq: int) -> None:
+        """A new connection: the coordinator said up to where it has everything."""
+        with self._collecting:
+            if self._spool is not None:
+                self._spool.stored(stored_seq)
+                self._spool.resend()
+
+    def stored(self, seq: int) -> None:
+        """The coordinator has stored everything up to `seq`."""
+        with self._collecting:
+            if self._spool is not None:
+                self._spool.stored(seq)
+
+    @property
+    def delivered(self) -> bool:
+        """Whether everything that was recorded is stored."""
+        spool = self._spool
+        return not self._waiting and (spool is None or spool.empty)
+
+    def refused(self, first_seq: int, reason: str) -> None:
+        """The coordinator will never store that batch: it leaves a gap, and a word about it."""
+        with self._collecting:
+            count = self._spool.discard(first_seq) if self._spool is not None else 0
+            if count:
+                self._drop(count, f"refused by the coordinator: {reason}"[:200])
+
+    def seal(self) -> None:
+        """Records nothing from now on; what was recorded is still delivered."""
+        self.limit, self._sealed = 0, True
+
+    def close(self) -> None:
+        """Ends the recording; what was not delivered stays in the spool."""
+        with self._collecting:
+            self.collect()
+            self.seal()
+            if self._spool is not None:
+                self._spool.close()
+                self._spool = None
+
+    def became_child(self) -> None:
+        """In a forked child nothing is recorded: the file and the numbers are the parent's."""
+        self.seal()
+        self._waiting = deque()
+        self._drops = threading.Lock()
+        self._collecting = threading.RLock()
+        self._spool = None
+
+    def _drop(self, count: int, reason: str) -> None:
+        if self._sealed:
+            return
+        with self._drops:
+            self._dropped[reason] = self._dropped.get(reason, 0) + count
+
+    def _drop_event(self, event: Event, reason: str) -> None:
+        body = event.body
+        if isinstance(body, EventsDropped):
+            self._drop(body.count, body.reason)
+        else:
+            self._drop(1, reason)
+
+    def _take(self, most: int) -> list[Event]:
+        """Numbers the next events, after a word about those that were dropped."""
+        taken: list[Waiting] = []
+        with self._drops:
+            dropped, self._dropped = self._dropped, {}
+        for reason, count in dropped.items():
+            fact = EventsDropped(count, reason)
+            taken.append((time.time_ns(), time.monotonic_ns(), fact, (), ""))
+        gathered = self._waiting
+        for _ in range(min(most, len(gathered))):
+            waiting = gathered.popleft()
+            if isinstance(waiting[2], Fact):
+                taken.append(waiting)
+            else:
+                self._drop(1, f"a {type(waiting[2]).__name__} is not a Fact")
+        return [
+            Envelope(seq, wall_ns, mono_ns, fact, cause, op)
+            for seq, (wall_ns, mono_ns, fact, cause, op) in enumerate(taken, self._next_seq)
+        ]
+
+    def _spool_up(self, spool: Spool, events: Sequence[Event]) -> None:
+        """Writes events as batches that are small enough to travel."""
+        if not events:
+            return
+        try:
+            batch = pack(CODEC, self._worker, self._incarnation, events)
+            if len(batch.payload) > BATCH_BYTES:
+                raise LimitExceeded(f"a batch takes {len(batch.payload)} bytes")
+        except Exception as error:
+            # A user's fact may hold anything: only the one that cannot travel is left out.
+            self._spool_parts(spool, events, error)
+            return
+        spool.add(batch)
+        self._next_seq = batch.stop_seq
+
+    def _spool_parts(self, spool: Spool, events: Sequence[Event], error: Exception) -> None:
+        if len(events) == 1:
+            kind = type(events[0].body).__name__
+            log.warning("an event %s cannot be recorded: %s", kind, error)
+            self._drop(1, f"a {kind} could not be packed")
+            return
+        middle = len(events) // 2
+        for half in (events[:middle], events[middle:]):
+            renumbered = enumerate(half, self._next_seq)
+            self._spool_up(
+                spool,
+                [Envelope(s, e.wall_ns, e.mono_ns, e.body, e.cause, e.op) for s, e in renumbered],
+            )

@@ -1,0 +1,135 @@
+"""What a worker records about itself: its own acts, and what only it can see.
+
+A step's time is split into what the script named with `run.timing` (`data`, `communication`), what
+it spent waiting for others (`wait`, measured in barriers and while a generation forms), and the
+rest, which is `compute`.
+
+Users add their own kinds with a subclass of `strata.core.events.Fact` and hand it to `run.emit`.
+"""
+
+from typing import Literal
+
+from msgspec import field
+
+from strata.core.events import Codec, Fact
+from strata.core.resources import GpuMetrics
+
+
+class RunStarted(Fact, frozen=True):
+    """A process joined. `parameters` are the settings it joined with, without secrets."""
+
+    task: str
+    worker: str
+    incarnation: int
+    role: str = "worker"
+    hostname: str = ""
+    pid: int = 0
+    release: str = ""
+    python: str = ""
+    parameters: dict[str, str] = field(default_factory=dict)
+    parameters_hash: str = ""
+
+
+class RunEnded(Fact, frozen=True):
+    """The process leaves: how, why, and after how many steps."""
+
+    outcome: str
+    reason: str
+    steps: int
+
+
+class CoordinatorStateSeen(Fact, frozen=True):
+    """The worker learned its place in the task."""
+
+    task: str
+    state: str
+    generation: int
+    phase: str
+    rank: int
+    world_size: int
+    attempt: int
+    committed: int
+
+
+class RequestSubmitted(Fact, frozen=True):
+    """The worker asked the coordinator for something; `RequestCompleted` has the same `op`."""
+
+    request: int
+    type: str
+    barrier: str = ""
+
+
+class RequestCompleted(Fact, frozen=True):
+    """The coordinator answered, or the request was given up."""
+
+    request: int
+    type: str
+    ok: bool
+    error: str = ""
+    barrier: str = ""
+
+
+class ConnectionChanged(Fact, frozen=True):
+    """The way to a peer opened or closed."""
+
+    peer: str
+    path: Literal["direct", "relayed", "disconnected"]
+    reason: str = ""
+
+
+class StepFinished(Fact, frozen=True):
+    """One step was applied; the times are seconds."""
+
+    step: int
+    data_s: float
+    compute_s: float
+    communication_s: float
+    wait_s: float
+    loss: float | None = None
+    epoch: int = 0
+    metrics: dict[str, float] | None = None
+
+
+class ResourceSnapshot(Fact, frozen=True):
+    """What the process and its host use; see `strata.sdk.resources` for what each figure means."""
+
+    cpu_percent: float = 0.0
+    memory_used_bytes: int = 0
+    gpus: list[GpuMetrics] = field(default_factory=list)
+    disk_read_bytes: int = 0
+    disk_write_bytes: int = 0
+    disk_free_bytes: int = 0
+    network_rx_bytes: int = 0
+    network_tx_bytes: int = 0
+
+
+class ClockSampled(Fact, frozen=True):
+    """How far the coordinator's wall clock is ahead of this node's, within half a round trip."""
+
+    offset_ns: int
+    round_trip_ns: int
+    server_mono_ns: int
+
+
+class EventsDropped(Fact, frozen=True):
+    """Events were lost before they had a number, so this is the only trace of them."""
+
+    count: int
+    reason: str
+
+
+KINDS: tuple[type[Fact], ...] = (
+    RunStarted,
+    RunEnded,
+    CoordinatorStateSeen,
+    RequestSubmitted,
+    RequestCompleted,
+    ConnectionChanged,
+    StepFinished,
+    ResourceSnapshot,
+    ClockSampled,
+    EventsDropped,
+)
+
+CODEC = Codec(KINDS)
+"""Encodes any fact; decodes those above, and others as `UnknownFact`."""

@@ -1,0 +1,195 @@
+"""A worker's place in its task, and how it enters the next generation.
+
+The coordinator tells the whole standing after every change. What the script trains with, though, is
+the place it has *entered*: rank, world size and lineage stay as they are until the script says,
+with `sync`, that it is ready for the new generation and what its model is. When every member has
+said so the coordinator chooses from where all go on, and that is the answer.
+
+The model's lineage. Steps count for the attempt and generation in which they were applied. A model
+that is in place belongs to the new generation at once. One that has to be fetched (from a peer or
+a checkpoint) does not until `restored`: a worker that loses the generation again before that
+has no usable model, and says so.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Literal, TypeAlias, cast
+
+from msgspec import Struct
+
+from strata.errors import DeadlineExceeded, Fenced, NotAllowedNow
+from strata.sdk.session import Session
+from strata.wire.v1 import coordinator_pb2 as pb
+
+Source: TypeAlias = Literal["peer", "checkpoint", "fresh"]
+
+ENDED = ("completed", "failed", "stopped")
+
+
+class Recovery(Struct, frozen=True):
+    """From where a generation goes on: after `step` steps, with the model of that source.
+
+    `in_place` means that this worker's model is already that one, so nothing has to be fetched.
+    """
+
+    source: Source
+    step: int
+    worker_id: str = ""
+    checkpoint_id: str = ""
+    in_place: bool = False
+
+
+class Model(Struct, frozen=True, gc=False):
+    """What the worker holds: the lineage of its model and the steps applied; -1 is no model."""
+
+    attempt: int = 0
+    generation: int = 0
+    step: int = -1
+
+
+class Place(Struct, frozen=True):
+    """What the worker has entered."""
+
+    generation: int = 0
+    rank: int = -1
+    world_size: int = 0
+    attempt: int = 0
+
+
+class Membership:
+    """Follows the standing; written with the session's `news` held."""
+
+    def __init__(self) -> None:
+        self.standing: pb.Standing | None = None
+        self.place = Place()
+        self.model = Model()
+        self.recovery = Recovery("fresh", 0)
+
+    def told(self, standing: pb.Standing) -> bool:
+        """Takes in what the coordinator says; whether that is news."""
+        known, self.standing = self.standing, standing
+        return known is None or _essence(known) != _essence(standing)
+
+    def begin_again(self) -> None:
+        """A new incarnation: nothing that was held or entered counts."""
+        self.standing = None
+        self.place = Place()
+        self.model = Model()
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is another generation to enter, or none that includes this worker."""
+        standing = self.standing
+        return standing is None or standing.generation != self.place.generation
+
+    @property
+    def stopping(self) -> str:
+        """Why the task wants no more work, if so."""
+        state = self.standing.task_state if self.standing is not None else ""
+        return f"the task is {state}" if state in ("stopping", *ENDED) else ""
+
+    @property
+    def waits_for(self) -> str:
+        """What has to happen before this worker can go on, in words."""
+        standing = self.standing
+        if standing is None:
+            return "for the coordinator to tell its standing"
+        if standing.phase == "syncing":
+            return f"for the others to enter generation {standing.generation}"
+        return f"for task {standing.task_id} to have enough workers"
+
+    def restored(self) -> None:
+        """The model is now what the recovery said."""
+        if self.model.step < 0:
+            self.model = Model(self.place.attempt, self.place.generation, self.recovery.step)
+
+    def stepped(self) -> int:
+        """One more step is applied; its number, counted from 0."""
+        self.restored()
+        model = self.model
+        self.model = Model(model.attempt, model.generation, model.step + 1)
+        return model.step
+
+    def sync(
+        self, session: Session, stopped: Callable[[], bool], timeout_s: float | None
+    ) -> Recovery | None:
+        """Enters the newest generation and waits until it trains; None when stopped meanwhile."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0)
+            if not session.wait_for(lambda: stopped() or self._next() is not None, left_s):
+                raise DeadlineExceeded(
+                    f"not in a generation after {timeout_s:g} s: it waits {self.waits_for}",
+                    hint="start the missing workers, or ask for a smaller world_size",
+                )
+            if stopped():
+                return None
+            standing = self._next()
+            if standing is None:
+                continue
+            if standing.phase == "running":
+                return self._settle(standing)
+            self._enter(session, standing, stopped)
+
+    def _next(self) -> pb.Standing | None:
+        """The standing to act on; None if there is only waiting."""
+        standing = self.standing
+        ready = standing is not None and standing.rank >= 0 and standing.phase != "forming"
+        return standing if ready else None
+
+    def _enter(self, session: Session, standing: pb.Standing, stopped: Callable[[], bool]) -> None:
+        """Says what the model is; returns when the generation trains or has ended."""
+        model = self.model
+        request = session.ask(
+            "enter",
+            pb.Enter(
+                generation=standing.generation,
+                model_attempt=model.attempt,
+                model_generation=model.generation,
+                step=model.step,
+            ),
+        )
+
+        def moved_on() -> bool:
+            now = self.standing
+            syncing = now is not None and now.phase == "syncing"
+            same = now is not None and now.generation == standing.generation
+            return stopped() or request.error is not None or not (syncing and same)
+
+        try:
+            session.wait_for(moved_on)
+        finally:
+            session.forget(request)
+        if request.error is not None and not isinstance(request.error, NotAllowedNow | Fenced):
+            raise request.error
+
+    def _settle(self, standing: pb.Standing) -> Recovery:
+        chosen = standing.recovery
+        if standing.generation == self.place.generation:
+            return self.recovery
+        place = Place(standing.generation, standing.rank, standing.world_size, standing.attempt)
+        wanted = Model(standing.attempt, chosen.model_generation, chosen.step)
+        in_place = chosen.source == "fresh" or (chosen.source == "peer" and self.model == wanted)
+        self.recovery = Recovery(
+            cast(Source, chosen.source),
+            chosen.step,
+            chosen.worker_id,
+            chosen.checkpoint_id,
+            in_place,
+        )
+        self.place, self.model = place, Model()
+        if in_place:
+            self.restored()
+        return self.recovery
+
+
+def _essence(standing: pb.Standing) -> tuple[object, ...]:
+    return (
+        standing.incarnation,
+        standing.task_state,
+        standing.generation,
+        standing.rank,
+        standing.world_size,
+        standing.phase,
+        standing.attempt,
+    )

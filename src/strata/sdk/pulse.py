@@ -1,0 +1,187 @@
+"""The thread that beats, and sends the events and lines that have gathered, once a second.
+
+It works whether or not there is a connection: without one, events are packed and written to the
+spool. With one, events go out within a window (so much sent and not yet stored), and lines for as
+long as the connection keeps up.
+
+A batch of events travels under the number -1 - first_seq, so that its refusal says which it was.
+"""
+
+import logging
+import threading
+import time
+from typing import Protocol
+
+from strata.core.events import Fact
+from strata.errors import Overloaded, StrataError, Unavailable
+from strata.sdk.events import Recorder
+from strata.sdk.facts import ClockSampled
+from strata.sdk.lines import LineBuffer
+from strata.sdk.outbox import Outbox
+from strata.store.base import Batch
+from strata.wire.v1 import coordinator_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+FLUSH_INTERVAL_S = 1.0
+MAX_BACKLOG = 1_024
+CLOSING_S = 2.0
+
+
+class Source(Protocol):
+    """Where beats come from. Called from the pulse thread."""
+
+    def beat(self) -> pb.Beat:
+        """What to say of ourselves now."""
+
+    def tick(self) -> None:
+        """Called about once a second, connected or not."""
+
+
+class Pulse:
+    """Beats every `interval_s` while it has an outbox to beat into."""
+
+    def __init__(
+        self,
+        source: Source,
+        interval_s: float,
+        recorder: Recorder | None = None,
+        lines: LineBuffer | None = None,
+    ) -> None:
+        self.interval_s = interval_s
+        self.recorder = recorder
+        self.lines = lines
+        self._source = source
+        self._outbox: Outbox | None = None
+        self._sending = threading.Lock()
+        self._wake = threading.Event()
+        self._closing = False
+        self._beat_wanted = False
+        self._next_beat_s = 0.0
+        self._thread = threading.Thread(target=self._run, name="strata-pulse", daemon=True)
+
+    def start(self) -> None:
+        """Begins."""
+        self._thread.start()
+
+    def attach(self, outbox: Outbox, stored_seq: int) -> None:
+        """There is a connection; events after `stored_seq` go out over it, and a beat at once."""
+        if self.recorder is not None:
+            self.recorder.reattached(stored_seq)
+        self._outbox = outbox
+        self.beat_soon()
+
+    def detach(self) -> None:
+        """The connection is gone."""
+        self._outbox = None
+
+    def beat_soon(self) -> None:
+        """Beats now rather than when it is due."""
+        self._beat_wanted = True
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Sends what has gathered now rather than when it is due."""
+        self._wake.set()
+
+    def stored(self, seq: int) -> None:
+        """The coordinator has stored our events up to `seq`: there is room for more."""
+        if self.recorder is not None:
+            self.recorder.stored(seq)
+            self._send_gathered()
+
+    def refused(self, number: int, error: StrataError) -> None:
+        """The coordinator refused a batch of events: for now, or for good."""
+        if isinstance(error, Unavailable | Overloaded):
+            raise error
+        log.warning("the coordinator refused a batch of events: %s", error)
+        if self.recorder is not None:
+            self.recorder.refused(-1 - number, error.message)
+
+    def heard(self, pulse: pb.Pulse) -> None:
+        """What a beat's round trip says about the clocks."""
+        now_mono_ns, now_wall_ns = time.monotonic_ns(), time.time_ns()
+        round_trip_ns = now_mono_ns - pulse.sent_mono_ns
+        offset_ns = pulse.server_wall_ns - (now_wall_ns - round_trip_ns // 2)
+        self.emit(ClockSampled(offset_ns, round_trip_ns, pulse.server_mono_ns))
+
+    def emit(self, fact: Fact, op: str = "") -> None:
+        """Records a fact, where facts are recorded."""
+        if self.recorder is not None:
+            self.recorder.emit(fact, op=op)
+
+    @property
+    def flushed(self) -> bool:
+        """Whether every event is stored and every line is sent."""
+        unsent = self.lines is not None and not self.lines.empty
+        undelivered = self.recorder is not None and not self.recorder.delivered
+        return not unsent and not undelivered
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._closing = True
+        self._wake.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(CLOSING_S)
+
+    def became_child(self) -> None:
+        """In a forked child nothing beats."""
+        self._outbox = None
+        self._sending = threading.Lock()
+        if self.recorder is not None:
+            self.recorder.became_child()
+        if self.lines is not None:
+            self.lines.became_child()
+
+    def _run(self) -> None:
+        while not self._closing:
+            try:
+                self._once()
+            except Exception:
+                # Without beats the worker would be taken for dead, so this thread goes on.
+                log.exception("a pulse of the session failed")
+            due_s = FLUSH_INTERVAL_S
+            if self._outbox is not None:
+                due_s = min(max(self._next_beat_s - time.monotonic(), 0.0), due_s)
+            self._wake.wait(due_s)
+            self._wake.clear()
+
+    def _once(self) -> None:
+        self._source.tick()
+        if self.recorder is not None:
+            self.recorder.collect()
+        self._send_gathered()
+        outbox, now_s = self._outbox, time.monotonic()
+        if outbox is not None and (self._beat_wanted or now_s >= self._next_beat_s):
+            self._beat_wanted = False
+            self._next_beat_s = now_s + self.interval_s
+            if outbox.backlog < MAX_BACKLOG:
+                beat = self._source.beat()
+                beat.sent_mono_ns, beat.sent_wall_ns = time.monotonic_ns(), time.time_ns()
+                outbox.put(pb.WorkerMessage(beat=beat))
+
+    def _send_gathered(self) -> None:
+        # Both threads of a session come here; batches must not overtake each other.
+        with self._sending:
+            outbox = self._outbox
+            if outbox is None:
+                return
+            while self.recorder is not None and (batch := self.recorder.to_send()) is not None:
+                number = -1 - batch.first_seq
+                outbox.put(pb.WorkerMessage(request=number, events=_message(batch)))
+            while self.lines is not None and outbox.backlog < MAX_BACKLOG:
+                lines = self.lines.take()
+                if lines is None:
+                    return
+                outbox.put(pb.WorkerMessage(logs=lines))
+
+
+def _message(batch: Batch) -> pb.EventBatch:
+    return pb.EventBatch(
+        first_seq=batch.first_seq,
+        count=batch.count,
+        wall_from_ns=batch.wall_from_ns,
+        wall_to_ns=batch.wall_to_ns,
+        kinds=batch.kinds,
+        payload=batch.payload,
+    )

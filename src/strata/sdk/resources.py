@@ -1,0 +1,127 @@
+"""Measures what this process and its host use; the figures ride on the worker's beats.
+
+CPU and memory are this process's own; CPU is that since the sample before, and 100 is one core.
+Disk is what this process read and wrote, by the kernel's count of what reached the block layer:
+reads from the page cache are free and do not show. The kernel counts network traffic by host,
+not by process, so that is the host's, without loopback, since the sampler began. Cards are read
+through NVML, where there is a driver.
+
+A sample never fails: what cannot be read is left at 0, or a card out. It costs a tenth of a
+millisecond, and a card adds 0.03 ms (measured with an H200).
+"""
+
+import logging
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+import pynvml  # type: ignore[import-untyped]
+
+from strata.core.resources import GpuMetrics, ResourceMetrics
+
+log = logging.getLogger(__name__)
+
+LOOPBACK = ("lo", "lo0")
+
+
+class ResourceSampler:
+    """Samples on request. `gpus` are the indices of the cards to show, all of them by default."""
+
+    def __init__(self, path: str | Path = ".", gpus: Iterable[int] | None = None) -> None:
+        self._path = path
+        self._process = psutil.Process()
+        self._network_at_start = network_bytes()
+        self._cards = Cards(gpus)
+        self.sample()
+
+    def sample(self) -> ResourceMetrics:
+        """What is used now."""
+        cpu_percent, memory_bytes, read_bytes, written_bytes = self._own()
+        received, sent = network_bytes()
+        return ResourceMetrics(
+            cpu_percent=cpu_percent,
+            memory_used_bytes=memory_bytes,
+            gpu_metrics=self._cards.read(),
+            disk_read_bytes=read_bytes,
+            disk_write_bytes=written_bytes,
+            disk_free_bytes=free_bytes(self._path),
+            network_rx_bytes=max(received - self._network_at_start[0], 0),
+            network_tx_bytes=max(sent - self._network_at_start[1], 0),
+        )
+
+    def _own(self) -> tuple[float, int, int, int]:
+        try:
+            cpu_percent = self._process.cpu_percent()
+            memory_bytes = self._process.memory_info().rss
+        except (psutil.Error, OSError):
+            return 0.0, 0, 0, 0
+        try:
+            counted = self._process.io_counters()
+        except (psutil.Error, OSError, AttributeError):
+            # Not counted on macOS, and hidden in some containers.
+            return cpu_percent, memory_bytes, 0, 0
+        return cpu_percent, memory_bytes, counted.read_bytes, counted.write_bytes
+
+
+class Cards:
+    """The NVIDIA cards of this host; none where there is no driver."""
+
+    def __init__(self, wanted: Iterable[int] | None = None) -> None:
+        self._cards: list[tuple[int, str, object]] = []
+        try:
+            pynvml.nvmlInit()
+            present = range(pynvml.nvmlDeviceGetCount())
+        except pynvml.NVMLError as error:
+            log.debug("no cards are shown: %s", error)
+            return
+        for index in present if wanted is None else sorted(set(wanted) & set(present)):
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                self._cards.append((index, text(pynvml.nvmlDeviceGetName(handle)), handle))
+            except pynvml.NVMLError as error:
+                log.debug("card %d is not shown: %s", index, error)
+
+    def read(self) -> list[GpuMetrics]:
+        """What each card does now; one that does not answer is left out."""
+        read = []
+        for index, name, handle in self._cards:
+            try:
+                memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+                use = utilization(handle)
+            except pynvml.NVMLError as error:
+                log.debug("card %d does not answer: %s", index, error)
+                continue
+            read.append(GpuMetrics(index, name, use, int(memory.used), int(memory.total)))
+        return read
+
+
+def utilization(handle: object) -> float:
+    """How busy a card is, in percent; a partitioned one does not tell and shows 0."""
+    try:
+        return float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+    except pynvml.NVMLError_NotSupported:
+        return 0.0
+
+
+def text(name: str | bytes) -> str:
+    """A card's name; older drivers give bytes."""
+    return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
+
+
+def network_bytes() -> tuple[int, int]:
+    """What the host received and sent, without loopback."""
+    try:
+        counted = psutil.net_io_counters(pernic=True)
+    except (psutil.Error, OSError):
+        return 0, 0
+    outside = [count for name, count in counted.items() if name not in LOOPBACK]
+    return sum(c.bytes_recv for c in outside), sum(c.bytes_sent for c in outside)
+
+
+def free_bytes(path: str | Path) -> int:
+    """Free space of the file system that holds a path."""
+    try:
+        return shutil.disk_usage(path).free
+    except OSError:
+        return 0

@@ -1,0 +1,360 @@
+"""`strata.join`: the front door for a training script.
+
+    with strata.join() as run:
+        while run.steps < 1_000:
+            loss = train_step()
+            try:
+                if not run.step(loss=loss):
+                    break                      # asked to stop: save, and leave the loop
+            except strata.GenerationChanged:
+                recovery = run.sync()          # somebody came or went; go on from recovery.step
+
+`join` registers, opens the session and waits until a generation includes this worker. From then on
+the run beats by itself, and records events and output by itself.
+
+`run.step` marks one applied step. It returns False when the loop should end: the task is stopping, or
+SIGTERM came. It raises `GenerationChanged` when the membership is another one; the step counts
+before it does. `run.rank`, `run.world_size` and `run.generation` are those that the script has
+entered and change only in `run.sync`.
+
+Leaving the block says how it went: at its end `done` (or `stopped`, when a stop was asked for), after
+an exception `failed` with the reason, after Ctrl-C `stopped`.
+"""
+
+import atexit
+import logging
+import time
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from strata.core.events import Fact
+from strata.core.workers import REPORTED, Outcome, Reported
+from strata.errors import InvalidArgument, StrataError
+from strata.sdk import enrolment
+from strata.sdk.barriers import Arrivals, BarrierResult, check_barrier, meet
+from strata.sdk.capture import Capture, capture_output
+from strata.sdk.channel import Connection
+from strata.sdk.events import Recorder
+from strata.sdk.facts import CoordinatorStateSeen, ResourceSnapshot, RunEnded, StepFinished
+from strata.sdk.lines import LineBuffer
+from strata.sdk.membership import Membership, Recovery
+from strata.sdk.resources import ResourceSampler
+from strata.sdk.session import Identity, Session
+from strata.sdk.signals import GenerationChanged, StopRequested, TerminationNotice
+from strata.sdk.spool import default_folder
+from strata.sdk.steptime import PARTS, Part, StepTime, Timing
+from strata.wire import convert
+from strata.wire.v1 import coordinator_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+RESOURCE_INTERVAL_S = 30.0
+REJOIN_PATIENCE_S = 5.0
+LEAVE_TIMEOUT_S = 10.0
+
+
+def join(
+    coordinator: str | None = None,
+    worker_id: str | None = None,
+    task: str | None = None,
+    world_size: int | None = None,
+    *,
+    gpu_count: int | None = None,
+    weight: int = 1,
+    metadata: dict[str, str] | None = None,
+    capture: bool = True,
+    timeout: float | None = None,
+    connect_timeout: float = 10.0,
+    reconnect_limit: float | None = None,
+    spool_dir: str | Path | None = None,
+    resource_interval: float = RESOURCE_INTERVAL_S,
+) -> "Run":
+    """Joins a task as one of its workers; what is not given comes from the environment.
+
+    `timeout` is how long to wait for the others (for ever by default), `connect_timeout` for the
+    coordinator at the start, and `reconnect_limit` for it to come back later (for ever by
+    default). `capture=False` leaves stdout, stderr and logging alone. All are seconds.
+    """
+    settings = enrolment.settings_for(
+        coordinator_addr=coordinator,
+        worker_id=worker_id,
+        task=task,
+        world_size=world_size,
+        gpu_count=gpu_count,
+    )
+    sampler = ResourceSampler()
+    cards = settings.gpu_count
+    request = enrolment.registration(
+        settings,
+        syncs=True,
+        gpu_count=len(sampler.sample().gpu_metrics) if cards is None else cards,
+        weight=weight,
+        metadata=metadata,
+    )
+    connection = enrolment.connect(settings)
+    enrolled = enrolment.Enrolment(connection, request)
+    try:
+        answer = enrolled.register(connect_timeout)
+    except BaseException:
+        connection.close()
+        raise
+    folder = Path(spool_dir) if spool_dir is not None else default_folder()
+    run = Run(connection, enrolled, answer, sampler, folder, reconnect_limit, resource_interval)
+    run.open(capture, timeout)
+    return run
+
+
+class Run:
+    """A worker's part in a task. Made by `join`; methods are for the training thread."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        enrolled: enrolment.Enrolment,
+        answer: pb.RegisterWorkerResponse,
+        sampler: ResourceSampler,
+        spool_folder: Path,
+        reconnect_limit_s: float | None = None,
+        resource_interval_s: float = RESOURCE_INTERVAL_S,
+    ) -> None:
+        self.task_id = answer.task_id
+        self.config: dict[str, object] = msgspec.json.decode(answer.config.get("config") or "{}")
+        self.epoch = 0
+        self._connection = connection
+        self._enrolled = enrolled
+        self._sampler = sampler
+        self._spool_folder = spool_folder
+        self._resource_interval_s = resource_interval_s
+        self._next_snapshot_s = 0.0
+        self._recorder = Recorder()
+        self._lines = LineBuffer()
+        self._membership = Membership()
+        self._arrivals = Arrivals()
+        self._times = StepTime()
+        self._state: Reported = "initializing"
+        self._waiting = False
+        self._notice = TerminationNotice()
+        self._capture: Capture | None = None
+        self._closed = False
+        self._session = Session(
+            connection,
+            self,
+            enrolment.identity(answer),
+            answer.heartbeat_interval_ms / 1000,
+            recorder=self._recorder,
+            lines=self._lines,
+            give_up_after_s=reconnect_limit_s,
+        )
+        self._begin(answer)
+
+    @property
+    def worker_id(self) -> str:
+        """The id that the coordinator knows this worker by."""
+        return self._session.identity.worker_id
+
+    @property
+    def incarnation(self) -> int:
+        """Which start of the worker this is; a new one after it was declared lost."""
+        return self._session.identity.incarnation
+
+    @property
+    def rank(self) -> int:
+        """This worker's number in the generation it has entered, from 0."""
+        return self._membership.place.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many workers the entered generation has."""
+        return self._membership.place.world_size
+
+    @property
+    def generation(self) -> int:
+        """The generation that the script has entered."""
+        return self._membership.place.generation
+
+    @property
+    def attempt(self) -> int:
+        """Counts the task's rollbacks, from 1; steps of an earlier attempt are void."""
+        return self._membership.place.attempt
+
+    @property
+    def recovery(self) -> Recovery:
+        """From where the entered generation went on."""
+        return self._membership.recovery
+
+    @property
+    def steps(self) -> int:
+        """How many steps the model has had; where a model must be fetched, how many it will have."""
+        applied = self._membership.model.step
+        return applied if applied >= 0 else self._membership.recovery.step
+
+    @property
+    def membership_changed(self) -> bool:
+        """Whether there is a new generation to enter with `sync`."""
+        return self._membership.changed
+
+    @property
+    def stop_requested(self) -> str:
+        """Why the script should save and end; empty while it need not."""
+        return self._notice.reason or self._membership.stopping
+
+    def sync(self, timeout: float | None = None) -> Recovery:
+        """Enters the newest generation; returns from where it goes on, when all have entered.
+
+        The model as the coordinator is told: its lineage and `steps`. What is returned has to be
+        carried out by the caller unless it is `in_place`; then call `restored`, or just `step`.
+        Raises `StopRequested` when a stop comes first.
+        """
+        self._session.require_usable()
+        self._waiting = True
+        try:
+            with Timing(self._times, "wait"):
+                recovery = self._membership.sync(
+                    self._session, lambda: bool(self.stop_requested), timeout
+                )
+        finally:
+            self._waiting = False
+        if recovery is None:
+            raise StopRequested(f"no generation was entered: {self.stop_requested}")
+        self.report("training" if recovery.in_place else "recovering")
+        return recovery
+
+    def restored(self) -> None:
+        """The model is now what `sync` said; the next `step` says the same."""
+        self._membership.restored()
+        self.report("training")
+
+    def step(
+        self, loss: float | None = None, *, epoch: int | None = None, **metrics: float
+    ) -> bool:
+        """Marks one step as applied; False when the loop should end.
+
+        Raises `GenerationChanged`, after the step was counted, when the membership changed.
+        """
+        if epoch is not None:
+            self.epoch = epoch
+        number = self._membership.stepped()
+        split = self._times.finish()
+        self._recorder.emit(
+            StepFinished(
+                number,
+                *split,
+                None if loss is None else float(loss),
+                self.epoch,
+                metrics or None,
+            )
+        )
+        if self._state != "training":
+            self.report("training")
+        if self.stop_requested:
+            return False
+        self._session.require_usable()
+        if self._membership.changed:
+            raise self._change()
+        return True
+
+    def timing(self, part: Part) -> Timing:
+        """Names what the time in a `with` block went to: `data`, `communication` or `wait`."""
+        if part not in PARTS:
+            raise InvalidArgument(f"{part!r} is no part of a step", hint=f"use {', '.join(PARTS)}")
+        return Timing(self._times, part)
+
+    def barrier(self, name: str, timeout: float | None = None) -> BarrierResult:
+        """Waits until every member of the generation has arrived at the barrier of that name.
+
+        Raises `DeadlineExceeded` naming the missing when the coordinator gives up, and
+        `GenerationChanged` when the membership changes meanwhile.
+        """
+        check_barrier(name, self.steps, timeout)
+        if self._membership.changed:
+            raise self._change()
+        self._waiting = True
+        self._session.pulse.beat_soon()
+        try:
+            with Timing(self._times, "wait"):
+                return meet(
+                    self._session,
+                    self._arrivals,
+                    name,
+                    self.steps,
+                    timeout,
+                    lambda: self._change() if self._membership.changed else None,
+                )
+        finally:
+            self._waiting = False
+
+    def report(self, state: Reported) -> None:
+        """Says what this worker does now, for the dashboard and the watchdog."""
+        if state not in REPORTED:
+            raise InvalidArgument(f"{state!r} is no state", hint=f"use {', '.join(REPORTED)}")
+        self._state = state
+        self._session.pulse.beat_soon()
+
+    def emit(self, fact: Fact, cause: tuple[str, ...] = (), op: str = "") -> None:
+        """Records a fact; takes well under a microsecond, never blocks, never raises."""
+        self._recorder.emit(fact, cause, op)
+
+    def leave(self, outcome: Outcome = "done", reason: str = "") -> None:
+        """Delivers what was recorded and leaves; harmless when repeated."""
+        if self._closed:
+            return
+        self._closed = True
+        _open_runs.discard(self)
+        self._notice.restore()
+        if self._capture is not None:
+            self._capture.restore()
+        self._recorder.emit(RunEnded(outcome, reason, self.steps))
+        self._recorder.seal()
+        try:
+            self._session.flush(LEAVE_TIMEOUT_S)
+            leave = pb.Leave(outcome=outcome, reason=reason[:1000], steps=self.steps)
+            self._session.answer(self._session.ask("leave", leave), LEAVE_TIMEOUT_S)
+        except StrataError as error:
+            log.warning("left without the coordinator's knowledge: %s", error)
+        finally:
+            self._session.close()
+            self._recorder.close()
+            self._connection.close()
+
+    def open(self, capture: bool, timeout_s: float | None) -> None:
+        """Starts the session and enters the first generation; part of `join`."""
+        _open_runs.add(self)
+        try:
+            if capture:
+                self._capture = capture_output(self._lines)
+            self._notice.install()
+            self._session.start()
+            self.sync(timeout_s)
+            self._times.finish()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        self.leave(*_outcome(error, self.stop_requested))
+        return isinstance(error, StopRequested)
+
+    def beat(self) -> pb.Beat:
+        """What to tell the coordinator now; called by the session."""
+        model = self._membership.model
+        return pb.Beat(
+            state=convert.STATE_NUMBERS[self._state],
+            attempt=model.attempt,
+            generation=model.generation,
+            step=model.step,
+            epoch=self.epoch,
+            waiting=self._waiting,
+            resources=convert.resources_message(self._sampler.sample()),
+        )

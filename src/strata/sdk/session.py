@@ -1,0 +1,324 @@
+"""The long-lived session of one worker: beats, events, log lines and requests in, standing out.
+
+Two threads. The *reader* holds the connection: it says Hello, hears everything the coordinator
+says, and when the connection breaks makes a new one, after delays that grow and vary, for ever
+unless told otherwise. The *pulse* beats and sends what has gathered (see `pulse`). A training
+thread never touches the network: it leaves a message and, if it wants the answer, waits on `news`.
+So a blocked barrier never stops the beats, and a slow network never stops training.
+
+A new connection continues the same incarnation: requests that were not answered are asked again
+(each is harmless twice) and events that are not known to be stored are sent again. When the
+coordinator has declared this incarnation lost meanwhile, it says so; then everything asked so far
+has failed, and the owner registers as a new incarnation, for which the session goes on.
+
+Waits are on a condition with a short timeout, so that Ctrl-C works in all of them.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import grpc
+from google.protobuf.message import Message
+from msgspec import Struct
+
+from strata.errors import (
+    DeadlineExceeded,
+    Fenced,
+    InvalidArgument,
+    NotAllowedNow,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    StrataError,
+    Unauthenticated,
+    Unavailable,
+)
+from strata.sdk import forks
+from strata.sdk.channel import UNREACHABLE_HINT, Connection, Stream, delays_s, error_of
+from strata.sdk.events import Recorder
+from strata.sdk.facts import ConnectionChanged, RequestCompleted, RequestSubmitted
+from strata.sdk.lines import LineBuffer
+from strata.sdk.outbox import Outbox, Request
+from strata.sdk.pulse import Pulse, Source
+from strata.wire.v1 import coordinator_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+WAIT_SLICE_S = 0.5
+MAX_REQUESTS = 1_024
+CLOSING_S = 2.0
+
+OVER = (Fenced, NotFound)
+"""Refusals that mean: this incarnation is over, register again."""
+
+HOPELESS = (Unauthenticated, PermissionDenied, InvalidArgument)
+"""Refusals of a Hello that the next one would get as well."""
+
+
+class Identity(Struct, frozen=True):
+    """Whom the coordinator takes us for."""
+
+    worker_id: str
+    incarnation: int
+
+
+class Owner(Source, Protocol):
+    """Whom a session serves. Its methods are called from the session's threads."""
+
+    def told(self, standing: pb.Standing) -> None:
+        """Our standing changed, or is told again after a connect. Called with `news` held."""
+
+    def rejoin(self, error: StrataError) -> Identity:
+        """This incarnation is over: registers as a new one. May take its time."""
+
+
+class Session:
+    """A worker's session. Open it with `start`, end it with `close`.
+
+    `news` tells about every change: an answer, a standing, a connection. `error` is why the session
+    is over for good, if it is.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        owner: Owner,
+        identity: Identity,
+        interval_s: float,
+        *,
+        recorder: Recorder | None = None,
+        lines: LineBuffer | None = None,
+        give_up_after_s: float | None = None,
+    ) -> None:
+        self.news = threading.Condition()
+        self.identity = identity
+        self.attached = False
+        self.error: StrataError | None = None
+        self.pulse = Pulse(owner, interval_s, recorder, lines)
+        self._connection = connection
+        self._owner = owner
+        self._give_up_after_s = give_up_after_s
+        self._requests: dict[int, Request] = {}
+        self._last_request = 0
+        self._outbox = Outbox()
+        self._stream: Stream | None = None
+        self._closing = threading.Event()
+        self._forked = False
+        self._reader = threading.Thread(target=self._read, name="strata-reader", daemon=True)
+        forks.tell(self)
+
+    def start(self) -> None:
+        """Connects, in the background."""
+        self._reader.start()
+        self.pulse.start()
+
+    def ask(self, kind: str, body: Message, barrier: str = "") -> Request:
+        """Sends a request, now or when there is a connection; `answer` waits for its answer."""
+        self.require_usable()
+        with self.news:
+            if len(self._requests) >= MAX_REQUESTS:
+                raise Overloaded(f"{MAX_REQUESTS} requests wait for an answer")
+            self._last_request += 1
+            number = self._last_request
+            message = pb.WorkerMessage(request=number)
+            getattr(message, kind).CopyFrom(body)
+            request = self._requests[number] = Request(message, kind, barrier)
+            self.pulse.emit(RequestSubmitted(number, kind, barrier), f"request-{number}")
+            if self.attached:
+                self._outbox.put(message)
+        return request
+
+    def answer(self, request: Request, timeout_s: float | None = None) -> pb.CoordinatorMessage:
+        """Waits for the answer to a request; raises its refusal."""
+        try:
+            if not self.wait_for(lambda: request.done, timeout_s):
+                raise DeadlineExceeded(f"no answer to {request.kind} within {timeout_s:g} s")
+        finally:
+            self.forget(request)
+        if request.error is not None:
+            raise request.error
+        assert request.answer is not None
+        return request.answer
+
+    def forget(self, request: Request) -> None:
+        """Nobody waits for the answer any more."""
+        with self.news:
+            self._requests.pop(request.message.request, None)
+
+    def wait_for(self, happened: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Waits for something that `news` tells about; False when the time is over."""
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        with self.news:
+            while not happened():
+                self.require_usable()
+                left_s = WAIT_SLICE_S if deadline_s is None else deadline_s - time.monotonic()
+                if left_s <= 0:
+                    return False
+                self.news.wait(min(left_s, WAIT_SLICE_S))
+        return True
+
+    def flush(self, timeout_s: float) -> bool:
+        """Waits until every event is stored and every line is sent, but not for ever."""
+        self.pulse.wake()
+        return self.wait_for(lambda: self.pulse.flushed, timeout_s)
+
+    def close(self) -> None:
+        """Ends the session and its threads; harmless when repeated, and in a forked child."""
+        if self._forked or self._closing.is_set():
+            return
+        self._closing.set()
+        with self.news:
+            stream = self._stream
+            self._outbox.close()
+            self.news.notify_all()
+        if stream is not None:
+            stream.cancel()
+        self.pulse.close()
+        if self._reader.is_alive() and self._reader is not threading.current_thread():
+            self._reader.join(CLOSING_S)
+
+    def became_child(self) -> None:
+        """In a forked child there are no threads, and the connection is the parent's."""
+        self._forked = True
+        self.attached = False
+        self.news = threading.Condition()
+        self._requests = {}
+        self.pulse.became_child()
+
+    def require_usable(self) -> None:
+        """Refuses where nobody would answer."""
+        if self._forked:
+            raise NotAllowedNow(forks.INERT, hint=forks.INERT_HINT)
+        if self._closing.is_set():
+            raise NotAllowedNow("the session is closed", hint="join again")
+        if self.error is not None:
+            raise self.error
+
+    def _read(self) -> None:
+        """The reader thread: one connection after the other."""
+        delays, away_since_s = delays_s(), time.monotonic()
+        while not self._closing.is_set():
+            error, was_attached = self._converse()
+            if self._closing.is_set():
+                return
+            if was_attached:
+                delays, away_since_s = delays_s(), time.monotonic()
+                self._say_disconnected(error)
+            try:
+                self._carry_on(error, time.monotonic() - away_since_s)
+            except Unavailable as unreachable:
+                log.debug("not yet: %s", unreachable)
+            except StrataError as final:
+                self._end(final)
+                return
+            self._closing.wait(next(delays))
+
+    def _converse(self) -> tuple[StrataError, bool]:
+        """One connection, from Hello to its end: why it ended, and whether we were attached."""
+        outbox = Outbox()
+        hello = pb.Hello(worker_id=self.identity.worker_id, incarnation=self.identity.incarnation)
+        outbox.put(pb.WorkerMessage(hello=hello))
+        stream = self._connection.session(iter(outbox))
+        with self.news:
+            self._outbox, self._stream = outbox, stream
+        error: StrataError = Unavailable("the coordinator ended the session", hint=UNREACHABLE_HINT)
+        try:
+            for message in stream:
+                self._hear(message)
+        except grpc.RpcError as broken:
+            error = self._connection.error_from(broken)
+        except StrataError as refusal:
+            error = refusal
+        finally:
+            self.pulse.detach()
+            with self.news:
+                was_attached, self.attached = self.attached, False
+                self._stream = None
+                self.news.notify_all()
+            outbox.close()
+            stream.cancel()
+        return error, was_attached
+
+    def _carry_on(self, error: StrataError, away_s: float) -> None:
+        """After a connection ended: as whom to go on, if there is any hope."""
+        if isinstance(error, OVER):
+            with self.news:
+                given_up, self._requests = self._requests, {}
+                for request in given_up.values():
+                    request.error = error
+                self.news.notify_all()
+            self.identity = self._owner.rejoin(error)
+        elif isinstance(error, HOPELESS):
+            raise error  # only a Hello's refusal ends a connection this way
+        elif self._give_up_after_s is not None and away_s > self._give_up_after_s:
+            raise DeadlineExceeded(
+                f"the coordinator was away for {away_s:.0f} s: {error.message}", hint=error.hint
+            )
+
+    def _end(self, error: StrataError) -> None:
+        log.error("the session with the coordinator is over: %s", error)
+        with self.news:
+            self.error = error
+            self.news.notify_all()
+
+    def _say_disconnected(self, error: StrataError) -> None:
+        log.info("the connection to the coordinator broke: %s", error.message)
+        peer = self._connection.address.target
+        self.pulse.emit(ConnectionChanged(peer, "disconnected", error.message[:200]))
+
+    def _hear(self, message: pb.CoordinatorMessage) -> None:
+        kind = message.WhichOneof("body")
+        if kind == "standing":
+            self._stand(message.standing)
+        elif kind == "pulse":
+            self.pulse.heard(message.pulse)
+        elif kind == "stored":
+            self._note_stored(message.stored.seq)
+        elif kind == "refused":
+            refused = message.refused
+            error = error_of(refused.code, "", refused.message, refused.hint)
+            self._settle(message, error)
+            if isinstance(error, Fenced) or not self.attached:
+                raise error
+            if message.request < 0:
+                self.pulse.refused(message.request, error)
+        elif kind is not None:
+            self._settle(message, None)
+
+    def _stand(self, standing: pb.Standing) -> None:
+        if standing.incarnation != self.identity.incarnation:
+            return
+        with self.news:
+            first, self.attached = not self.attached, True
+            self._owner.told(standing)
+            if first:
+                for request in self._requests.values():
+                    self._outbox.put(request.message)
+            self.news.notify_all()
+        if first:
+            self.pulse.emit(ConnectionChanged(self._connection.address.target, "direct"))
+            self.pulse.attach(self._outbox, standing.stored_seq)
+        else:
+            self._note_stored(standing.stored_seq)
+
+    def _note_stored(self, seq: int) -> None:
+        self.pulse.stored(seq)
+        with self.news:
+            self.news.notify_all()
+
+    def _settle(self, message: pb.CoordinatorMessage, error: StrataError | None) -> None:
+        with self.news:
+            request = self._requests.pop(message.request, None)
+            if request is None:
+                return
+            if error is None:
+                request.answer = message
+            else:
+                request.error = error
+            self.news.notify_all()
+        number, code = message.request, error.code if error else ""
+        completed = RequestCompleted(number, request.kind, error is None, code, request.barrier)
+        self.pulse.emit(completed, f"request-{number}")

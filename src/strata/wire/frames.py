@@ -1,0 +1,95 @@
+"""The words of HTTP/2: frames, settings, error codes, limits, a stream's state, and the events."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from struct import Struct
+from typing import Any, NamedTuple
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+FRAME_HEADER = Struct(">BHBBL")
+FRAME_HEADER_BYTES = 9
+MAX_FRAME_BYTES = 16_384
+MAX_SENT_FRAME_BYTES = 262_144
+DEFAULT_WINDOW_BYTES = 65_535
+MAX_WINDOW_BYTES = MAX_STREAM_ID = 2**31 - 1
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS = 0, 1, 2, 3, 4
+PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 5, 6, 7, 8, 9
+ACK = END_STREAM = 0x1
+END_HEADERS, PADDED, HAS_PRIORITY = 0x4, 0x8, 0x20
+
+SETTING = Struct(">HL")
+MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = 3, 4, 5, 6
+
+
+class ErrorCode(IntEnum):
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    ENHANCE_YOUR_CALM = 11
+
+
+class ConnectionFault(Exception):
+    """The peer broke a rule in a way that ends the connection."""
+
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        super().__init__(f"{code.name}: {reason}")
+        self.code = code
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one connection may ask for."""
+
+    max_concurrent_streams: int = 1_000
+    max_header_list_bytes: int = 32_768
+    stream_window_bytes: int = 1_048_576
+    connection_window_bytes: int = 4_194_304
+    control_frame_burst: int = 2_000
+    control_frames_per_s: int = 1_000
+
+    def __post_init__(self) -> None:
+        if min(self.stream_window_bytes, self.connection_window_bytes) < DEFAULT_WINDOW_BYTES:
+            raise ValueError(f"a window holds at least {DEFAULT_WINDOW_BYTES} bytes")
+
+
+@dataclass(slots=True, eq=False)
+class Http2Stream:
+    """One stream's windows and what waits to be sent; the layer above keeps its own in `owner`."""
+
+    id: int
+    send_window: int
+    receive_window: int
+    half_closed: bool
+    closed: bool = False
+    offered: bool = False
+    waiting: bytearray = field(default_factory=bytearray)
+    trailers: bytes | None = None
+    owner: Any = None
+
+
+class RequestReceived(NamedTuple):
+    stream: Http2Stream
+    head: Any
+    ended: bool
+
+
+class DataReceived(NamedTuple):
+    stream: Http2Stream
+    data: bytes
+    ended: bool
+
+
+class StreamReset(NamedTuple):
+    stream: Http2Stream
+    code: int
+
+
+Event = RequestReceived | DataReceived | StreamReset

@@ -1,0 +1,201 @@
+"""One client's socket."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from strata.wire.frames import DataReceived, Http2Stream, RequestReceived
+from strata.wire.grpc_call import Call, CloseReason
+from strata.wire.hpack import (
+    NOT_GRPC_HEAD,
+    RESPONSE_HEAD,
+    Outcome,
+    RequestHead,
+    encode_trailers,
+    read_request,
+)
+from strata.wire.http2 import Http2Connection
+
+if TYPE_CHECKING:
+    from strata.wire.grpc_server import GrpcServer
+
+logger = logging.getLogger(__name__)
+
+CLOSING_TIMEOUT_S = 1.0
+
+
+class Connection(asyncio.Protocol):
+    """One client's socket: bytes in, events to calls, gathered bytes out; watches for silence."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, server: "GrpcServer") -> None:
+        self.server = server
+        self.loop = asyncio.get_running_loop()
+        self.http2 = Http2Connection(read_request, server.limits)
+        self.peer = ""
+        self.partial_bytes = 0
+        self._awake = False
+        self._full = False
+        self._draining = False
+        self._heard_at = self.loop.time()
+        self._watch: asyncio.TimerHandle | None = None
+        self._progress: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        encrypted = transport.get_extra_info("ssl_object")
+        speaks_h2 = encrypted is None or encrypted.selected_alpn_protocol() == "h2"
+        if not speaks_h2 or not self.server.admit(self):
+            self.transport.abort()
+            return
+        self.peer = _peer_name(transport.get_extra_info("peername"))
+        self._watch_by(self.server.keepalive_interval_s, self._check_alive)
+        self.flush()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_at = now = self.loop.time()
+        self._awake = True
+        timed: list[Call[Any, Any]] = []
+        for event in self.http2.receive(data, now):
+            stream = event.stream
+            call: Call[Any, Any] | None = stream.owner
+            if isinstance(event, RequestReceived):
+                if not stream.closed:
+                    self._start(stream, event.head, event.ended, timed)
+            elif call is None or call.closed:
+                continue
+            elif isinstance(event, DataReceived):
+                call._receive(event.data, event.ended and not stream.closed)
+            else:
+                call._on_reset()
+        for call in timed:
+            call._arm_deadline()
+        self.flush()
+        self._advance()
+        if self.http2.fault is not None:
+            logger.info("ending connection of %s: %s", self.peer, self.http2.fault)
+            self.close(CloseReason.PEER_FAULT)
+
+    def _start(
+        self, stream: Http2Stream, head: RequestHead, ended: bool, timed: list[Call[Any, Any]]
+    ) -> None:
+        if not head.path:
+            self.http2.send_trailers(stream, NOT_GRPC_HEAD)
+            return
+        try:
+            method = self.server.method_for(head)
+        except Exception as error:
+            outcome = self.server.outcome_of(error, head.path)
+            self.http2.send_trailers(stream, RESPONSE_HEAD + encode_trailers(outcome))
+            return
+        stream.owner = call = method.call_type(self, stream, head, method)
+        call._open()
+        if ended and not call.closed:
+            call._receive(b"", True)
+        if call.deadline is not None:
+            timed.append(call)
+
+    def wake(self) -> None:
+        """See that what was sent is written at the end of this turn of the loop."""
+        if not self._awake:
+            self._awake = True
+            self.server.flush_later(self)
+
+    def flush(self) -> None:
+        self._awake = False
+        outgoing = self.http2.outgoing
+        if outgoing:
+            data = b"".join(outgoing)
+            outgoing.clear()
+            if not self.transport.is_closing():
+                self.transport.write(data)
+        if self._full and self.transport.get_write_buffer_size() > self.server.max_buffered_bytes:
+            self.abort(CloseReason.PEER_SLOW)
+        elif self._draining and self.http2.drained:
+            self.close(CloseReason.SHUTDOWN)
+
+    async def progress(self) -> None:
+        """Wait until the peer has been heard from, or the socket has room again."""
+        if self._progress is None:
+            self._progress = self.loop.create_future()
+        await asyncio.shield(self._progress)
+
+    def _advance(self) -> None:
+        if self._progress is not None:
+            self._progress.set_result(None)
+            self._progress = None
+
+    def pause_writing(self) -> None:
+        self._full = True
+        self.http2.set_writable(False)
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self.http2.set_writable(True)
+        self._advance()
+        self.wake()
+
+    def _check_alive(self) -> None:
+        """Ask a silent peer for a sign of life; end one that gives none."""
+        server = self.server
+        silent_s = self.loop.time() - self._heard_at
+        next_s = server.keepalive_interval_s - silent_s
+        if not self.http2.greeted or silent_s >= (
+            server.keepalive_interval_s + server.keepalive_timeout_s
+        ):
+            self.abort(CloseReason.PEER_SILENT)
+            return
+        if next_s <= 0:
+            self.http2.ping()
+            self.wake()
+            next_s = server.keepalive_timeout_s
+        self._watch_by(next_s, self._check_alive)
+
+    def _watch_by(self, delay_s: float, check: Callable[[], None]) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch = self.loop.call_later(delay_s, check)
+
+    def drain(self) -> None:
+        self._draining = True
+        self.http2.drain()
+        self.flush()
+
+    def end_calls(self, outcome: Outcome, reason: CloseReason) -> None:
+        for stream in list(self.http2.streams.values()):
+            if stream.owner is not None:
+                stream.owner._end(outcome, reason)
+        self.flush()
+
+    def close(self, reason: CloseReason) -> None:
+        """Close once what was written has gone out, but do not wait long for that."""
+        if not self.transport.is_closing():
+            self._close_calls(reason)
+            self.transport.close()
+            self._watch_by(CLOSING_TIMEOUT_S, self.transport.abort)
+
+    def abort(self, reason: CloseReason) -> None:
+        self._close_calls(reason)
+        self.transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._close_calls(CloseReason.CONNECTION_LOST)
+        if self._watch is not None:
+            self._watch.cancel()
+        self._advance()
+        self.server.dismiss(self)
+
+    def _close_calls(self, reason: CloseReason) -> None:
+        streams, self.http2.streams = self.http2.streams, {}
+        for stream in streams.values():
+            stream.closed = True
+            if stream.owner is not None:
+                stream.owner._close(reason)
+
+
+def _peer_name(address: Any) -> str:
+    """The address as gRPC writes it: ipv4:127.0.0.1:50051, ipv6:[::1]:50051."""
+    host, port = address[:2]
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"

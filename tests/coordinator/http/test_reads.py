@@ -1,0 +1,359 @@
+"""Guards what the lists and single resources tell: the contract's fields, from the real state."""
+
+import pytest
+
+from strata.coordinator.http import views
+from strata.coordinator.logs import Line
+from strata.coordinator.observed import Seen
+from strata.core.agents import RegisterAgent
+from strata.core.barriers import ArriveAtBarrier, FailBarrier
+from strata.core.checkpoints import CheckpointState
+from strata.core.datasets import AttachDataset
+from strata.core.leases import AcquireLease, ReturnLease
+from strata.core.recovery import CommitSteps, EnterGeneration
+from strata.core.resources import GpuMetrics, ResourceMetrics
+from strata.core.saving import AckPart, BeginCheckpoint, FailCheckpoint
+from strata.core.workers import DeclareLost, DeregisterWorker, RegisterWorker, WorkerState
+from tests.coordinator.http.served import wait_for
+
+FIELDS = {
+    "/api/workers": "id ip port status gpu_count last_heartbeat assigned_shards current_epoch "
+    "current_step current_task resources",
+    "/api/datasets": "id name total_samples shard_size shard_count format shuffle registered_at",
+    "/api/checkpoints": "id step epoch size path created_at worker_id status",
+    "/api/barriers": "id name arrived total status created_at missing",
+    "/api/tasks": "id name type status worker_ids dataset_id started_at completed_at progress logs",
+    "/api/logs": "id timestamp level message source task_id worker_id",
+}
+
+
+def save(coordinator, worker, step, *, generation=1):
+    begun = BeginCheckpoint(
+        worker=worker.id,
+        incarnation=worker.incarnation,
+        generation=generation,
+        step=step,
+        manifest=False,
+    )
+    [checkpoint] = coordinator.submit(begun)
+    return checkpoint
+
+
+def acknowledge(worker, checkpoint, size_bytes=100):
+    return AckPart(
+        worker=worker.id,
+        incarnation=worker.incarnation,
+        checkpoint=checkpoint.id,
+        path=f"/data/{checkpoint.id}",
+        size_bytes=size_bytes,
+    )
+
+
+def arrive(worker, barrier, request=1):
+    return ArriveAtBarrier(
+        worker=worker.id, incarnation=worker.incarnation, barrier=barrier, request=request
+    )
+
+
+@pytest.mark.parametrize("path", FIELDS)
+def test_lists_have_the_fields_of_the_contract(coordinator, client, path):
+    first, _ = coordinator.train(2)
+    save(coordinator, first, 5)
+    coordinator.submit(arrive(first, "epoch"))
+    coordinator.logs.append(Line("info", "hello", "worker", first.task, first.id))
+    [item] = client.get(path, params={"limit": 1}).json()
+    assert set(FIELDS[path].split()) <= item.keys()
+
+
+def test_the_coordinator_tells_of_itself(coordinator, client):
+    assert client.get("/api/health").json() == {"status": "ok"}
+    status = client.get("/api/status").json()
+    assert status["connected"] is True
+    assert status["address"] == "127.0.0.1:50051"
+    assert (status["version"], status["mode"], status["cluster"]) == ("1.2.3", "live", "tests")
+    assert status["position"] == coordinator.position()
+    assert 0 <= status["uptime"] < 3600
+
+
+def test_every_state_of_a_worker_has_a_status_unless_it_has_left():
+    assert {state for state in WorkerState.__args__ if state not in views.WORKER_STATUS} == {"left"}
+
+
+def test_every_state_of_a_checkpoint_has_a_status_unless_it_is_deleted():
+    states = set(CheckpointState.__args__)
+    assert {state for state in states if state not in views.CHECKPOINT_STATUS} == {"deleted"}
+
+
+def test_a_worker_is_shown_with_its_newest_beat(coordinator, client):
+    worker, _ = coordinator.train(2)
+    used = ResourceMetrics(
+        cpu_percent=12.5, gpu_metrics=[GpuMetrics(index=0, utilization_percent=80.0)]
+    )
+    coordinator.observed.note("w0", Seen(worker.incarnation, 1_700_000_000_123, 42, 3, used))
+    shown = client.get("/api/workers/w0").json()
+    assert (shown["status"], shown["state"], shown["rank"]) == ("active", "training", 0)
+    assert (shown["current_step"], shown["current_epoch"]) == (42, 3)
+    assert shown["last_heartbeat"] == 1_700_000_000_123
+    assert shown["resources"]["cpu_percent"] == 12.5
+    assert shown["resources"]["network_rx_bytes"] == 0
+    assert shown["resources"]["gpu_metrics"][0]["utilization_percent"] == 80.0
+    assert shown["assigned_shards"] == 5
+
+
+def test_a_beat_of_an_older_incarnation_is_not_shown(coordinator, client):
+    worker, _ = coordinator.train(2)
+    coordinator.observed.note("w0", Seen(worker.incarnation - 1, 5, 42, 3))
+    shown = client.get("/api/workers/w0").json()
+    assert shown["current_step"] == 0
+    assert shown["last_heartbeat"] > 5
+
+
+def test_the_lost_are_failed_and_those_who_left_are_gone(coordinator, client):
+    first, second, _ = coordinator.train(3)
+    coordinator.submit(
+        DeclareLost(
+            worker=first.id, incarnation=first.incarnation, signal="heartbeat", reason="silence"
+        ),
+        DeregisterWorker(worker=second.id, incarnation=second.incarnation),
+    )
+    shown = {worker["id"]: worker for worker in client.get("/api/workers").json()}
+    assert shown.keys() == {"w0", "w2"}
+    assert (shown["w0"]["status"], shown["w0"]["reason"]) == ("failed", "silence")
+    assert client.get("/api/workers/w1").status_code == 404
+    [failed] = client.get("/api/workers", params={"status": "failed"}).json()
+    assert failed["id"] == "w0"
+
+
+def test_pages_follow_each_other_without_gap_or_repetition(coordinator, client):
+    coordinator.train(25)
+    seen, cursor = [], ""
+    while True:
+        answer = client.get("/api/workers", params={"limit": 10, "cursor": cursor})
+        assert answer.headers["X-Total-Count"] == "25"
+        seen += [worker["id"] for worker in answer.json()]
+        cursor = answer.headers.get("X-Next-Cursor", "")
+        if not cursor:
+            break
+    assert seen == [f"w{rank}" for rank in range(25)]
+
+
+@pytest.mark.parametrize("cursor", ["?", "é", "AAAA", "WzFd", "eyJhIjoxfQ"])
+def test_a_cursor_that_was_never_handed_out_is_refused(client, cursor):
+    answer = client.get("/api/workers", params={"cursor": cursor})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "invalid_argument"
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "1001", "ten", "1.5", ""])
+def test_a_limit_out_of_bounds_is_refused_and_named(client, limit):
+    answer = client.get("/api/workers", params={"limit": limit})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith("limit: ")
+
+
+def test_shards_that_workers_own_are_leased_to_them(coordinator, client):
+    coordinator.train(2, shards=10)
+    answer = client.get("/api/datasets/digits/shards", params={"limit": 4})
+    assert answer.headers["X-Total-Count"] == "10"
+    assert answer.headers["X-Next-Cursor"] == "4"
+    shards = answer.json()
+    shards += client.get("/api/datasets/digits/shards", params={"cursor": "4"}).json()
+    assert [shard["shard_id"] for shard in shards] == list(range(10))
+    assert {shard["state"] for shard in shards} == {"leased"}
+    assert {shard["worker_id"] for shard in shards} == {"w0", "w1"}
+    assert (shards[-1]["start_index"], shards[-1]["end_index"]) == (90, 95)
+
+
+def test_leased_shards_are_todo_then_leased_then_consumed(coordinator, client):
+    worker, _ = coordinator.train(2)
+    client.post(
+        "/api/datasets", json={"dataset_id": "spare", "total_samples": 40, "shard_size": 10}
+    )
+    coordinator.submit(AttachDataset(task=worker.task, dataset="spare", unit="lease", epochs=2))
+    held = {"worker": worker.id, "incarnation": worker.incarnation, "dataset": "spare"}
+    first, second, _ = coordinator.submit(*[AcquireLease(**held)] * 3)
+    coordinator.submit(
+        ReturnLease(**held, lease=first.id),
+        ReturnLease(**held, lease=second.id, consumed=False, reason="gave up"),
+    )
+    shards = client.get("/api/datasets/spare/shards").json()
+    assert [shard["state"] for shard in shards] == ["consumed", "todo", "leased", "todo"]
+    assert [shard["worker_id"] for shard in shards] == [None, None, "w0", None]
+    task = client.get(f"/api/tasks/{worker.task}").json()
+    assert task["progress"] == 12.5
+
+
+def test_lanes_have_owners_and_no_range(coordinator, client):
+    worker, _ = coordinator.train(2)
+    client.post(
+        "/api/datasets", json={"dataset_id": "text", "total_samples": 400, "shard_size": 10}
+    )
+    coordinator.submit(
+        AttachDataset(
+            task=worker.task, dataset="text", unit="lane", global_batch=8, lanes=4, epochs=1
+        )
+    )
+    lanes = client.get("/api/datasets/text/shards").json()
+    assert [lane["unit"] for lane in lanes] == ["lane"] * 4
+    assert {lane["worker_id"] for lane in lanes} == {"w0", "w1"}
+    assert lanes[0]["start_index"] is None
+
+
+def test_progress_counts_committed_steps(coordinator, client):
+    task = client.post("/api/tasks", json={"name": "fit", "worker_count": 1}).json()["task_id"]
+    [worker] = coordinator.submit(RegisterWorker(worker="solo", task=task, syncs=True))
+    client.post(
+        "/api/datasets", json={"dataset_id": "text", "total_samples": 400, "shard_size": 10}
+    )
+    coordinator.submit(
+        AttachDataset(task=task, dataset="text", unit="lane", global_batch=8, lanes=4, epochs=2),
+        EnterGeneration(worker="solo", incarnation=worker.incarnation, generation=1),
+        CommitSteps(task=task, attempt=1, generation=1, steps=25),
+    )
+    shown = client.get(f"/api/tasks/{task}").json()
+    assert (shown["status"], shown["committed_steps"], shown["progress"]) == ("running", 25, 25.0)
+
+
+def test_a_dataset_nobody_trains_on_is_all_todo(client):
+    client.post("/api/datasets", json={"dataset_id": "d", "total_samples": 25, "shard_size": 10})
+    shards = client.get("/api/datasets/d/shards").json()
+    assert [shard["state"] for shard in shards] == ["todo"] * 3
+    assert client.get("/api/datasets/d/preview").json() == []
+    assert client.get("/api/datasets/none/shards").status_code == 404
+    assert client.get("/api/datasets/none/preview").status_code == 404
+    assert client.get("/api/datasets/d/shards", params={"cursor": "x"}).status_code == 400
+    assert client.get("/api/datasets/d/shards", params={"task_id": "x"}).status_code == 404
+
+
+def test_checkpoints_come_newest_first_with_their_status(coordinator, client):
+    first, second = coordinator.train(2)
+    done = save(coordinator, first, 10)
+    coordinator.submit(acknowledge(first, done), acknowledge(second, done, 50))
+    failed = save(coordinator, first, 20)
+    coordinator.submit(FailCheckpoint(task=first.task, checkpoint=failed.id, reason="disk full"))
+    save(coordinator, second, 30)
+    shown = client.get("/api/checkpoints").json()
+    assert [(each["step"], each["status"]) for each in shown] == [
+        (30, "in_progress"),
+        (20, "failed"),
+        (10, "completed"),
+    ]
+    assert shown[1]["reason"] == "disk full"
+    assert (shown[2]["size"], shown[2]["worker_id"], shown[2]["parts"]) == (150, "w0", 2)
+    [completed] = client.get("/api/checkpoints", params={"status": "completed"}).json()
+    assert completed["id"] == done.id
+    assert client.get("/api/checkpoints", params={"task_id": "none"}).status_code == 404
+
+
+def test_barriers_name_the_missing(coordinator, client):
+    first, second, third = coordinator.train(3)
+    coordinator.submit(arrive(first, "epoch"))
+    [waiting] = client.get("/api/barriers").json()
+    assert (waiting["status"], waiting["arrived"], waiting["total"]) == ("waiting", 1, 3)
+    assert waiting["missing"] == ["w1", "w2"]
+    coordinator.submit(
+        FailBarrier(task=first.task, barrier="epoch", round=1, reason="too late"),
+        arrive(first, "end", 2),
+        arrive(second, "end"),
+        arrive(third, "end"),
+    )
+    released, failed = client.get("/api/barriers").json()
+    assert (released["name"], released["status"], released["missing"]) == ("end", "released", [])
+    assert (failed["status"], failed["missing_total"]) == ("failed", 2)
+
+
+def test_logs_are_found_by_task_worker_level_and_text(coordinator, client):
+    worker, _ = coordinator.train(2)
+    coordinator.logs.extend(
+        [
+            Line("info", "begins", "worker", worker.task, "w0"),
+            Line("error", "Disk Full", "worker", worker.task, "w1"),
+            Line("info", "listens", "coordinator"),
+        ]
+    )
+
+    def messages(path, **params):
+        return [entry["message"] for entry in client.get(path, params=params).json()]
+
+    assert messages("/api/logs") == ["listens", "Disk Full", "begins"]
+    assert messages("/api/logs", limit=1) == ["listens"]
+    assert messages("/api/logs", worker_id="w0") == ["begins"]
+    assert messages("/api/logs", level="warn") == ["Disk Full"]
+    assert messages("/api/logs", source="coordinator") == ["listens"]
+    assert messages("/api/logs", search="disk") == ["Disk Full"]
+    assert messages(f"/api/tasks/{worker.task}/logs") == ["Disk Full", "begins"]
+    assert client.get("/api/tasks/none/logs").status_code == 404
+    assert client.get("/api/logs", params={"level": "loud"}).status_code == 400
+    [task] = client.get("/api/tasks").json()
+    assert task["logs"] == ["begins", "Disk Full"]
+
+
+def test_log_pages_follow_each_other(coordinator, client):
+    coordinator.logs.extend(Line("info", f"line {n}") for n in range(25))
+    first = client.get("/api/logs", params={"limit": 10})
+    assert first.headers["X-Total-Count"] == "25"
+    second = client.get("/api/logs", params={"cursor": first.headers["X-Next-Cursor"]})
+    messages = [entry["message"] for entry in first.json() + second.json()]
+    assert messages == [f"line {n}" for n in reversed(range(25))]
+
+
+def test_long_lines_cut_an_answer_short_and_the_cursor_goes_on(coordinator, client):
+    coordinator.logs.extend(Line("info", f"{n} {'x' * 60_000}") for n in range(100))
+    first = client.get("/api/logs", params={"limit": 100})
+    assert len(first.content) < 5 * 1024 * 1024
+    assert len(first.json()) < 100
+    second = client.get("/api/logs", params={"cursor": first.headers["X-Next-Cursor"]})
+    numbers = [int(entry["message"].split()[0]) for entry in first.json() + second.json()]
+    assert numbers == list(reversed(range(100)))
+
+
+def test_agents_show_their_slots(coordinator, client):
+    coordinator.submit(RegisterAgent(agent="host-1", hostname="host", slots=4))
+    client.post("/api/tasks", json={"name": "run", "worker_count": 3, "entry": "train.py"})
+    [agent] = client.get("/api/agents").json()
+    assert (agent["id"], agent["slots"], agent["slots_used"], agent["up"]) == ("host-1", 4, 3, True)
+
+
+def test_facts_are_told_from_a_position_with_their_causes(coordinator, client):
+    coordinator.train(2)
+    answer = client.get("/api/events", params={"limit": 5})
+    assert [fact["position"] for fact in answer.json()] == [0, 1, 2, 3, 4]
+    assert answer.headers["X-Total-Count"] == str(coordinator.position())
+    assert answer.headers["X-Next-Cursor"] == "5"
+    lost = client.get("/api/events", params={"kinds": "GenerationChanged"}).json()
+    assert {fact["kind"] for fact in lost} == {"GenerationChanged"}
+    cause = int(lost[0]["cause"][0].removeprefix("@"))
+    [registered] = client.get("/api/events", params={"position": cause, "limit": 1}).json()
+    assert registered["kind"] == "WorkerRegistered"
+    assert client.get("/api/events", params={"position": 10**9}).json() == []
+    unknown = client.get("/api/events", params={"kinds": "Nonsense"})
+    assert unknown.status_code == 400
+    assert "Nonsense" in unknown.json()["error"]["message"]
+
+
+def test_a_task_environment_is_not_told(coordinator, client):
+    body = {"name": "run", "entry": "train.py", "env": {"API_KEY": "s3cret"}}
+    task = client.post("/api/tasks", json=body).json()["task_id"]
+    assert client.get(f"/api/tasks/{task}").json()["env_names"] == ["API_KEY"]
+    for path in ("/api/events", f"/api/tasks/{task}", "/api/tasks", "/api/dashboard"):
+        assert "s3cret" not in client.get(path).text
+
+
+def test_a_fact_of_the_past_is_read_from_the_store(coordinator, client):
+    coordinator.train(2)
+    coordinator.loop.call_soon_threadsafe(coordinator.engine.recent.clear)
+    wait_for(lambda: not coordinator.engine.recent)
+    facts = client.get("/api/events", params={"limit": 1000}).json()
+    assert [fact["position"] for fact in facts] == list(range(coordinator.position()))
+
+
+def test_figures_in_both_formats(coordinator, client):
+    coordinator.train(2)
+    figures = client.get("/api/metrics").json()
+    assert (figures["active_workers"], figures["total_workers"]) == (2, 2)
+    assert figures["coordinator_rps"] > 0
+    assert figures["barrier_latency_p99"] is None
+    assert figures["shard_assignment_time"] > 0
+    answer = client.get("/metrics")
+    assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert "\nstrata_active_workers 2" in answer.text

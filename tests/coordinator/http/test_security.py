@@ -1,0 +1,233 @@
+"""Guards who may ask: loopback by default, a token elsewhere, no other site's page, no flood."""
+
+import time
+
+import pytest
+
+from strata.config import Settings
+from strata.coordinator.http.app import create_app
+from strata.coordinator.http.limits import Limits, Pace
+from strata.coordinator.http.security import Access, is_loopback
+from strata.errors import Overloaded, SettingError
+from tests.coordinator.http.served import Coordinator
+
+TOKEN = "correct-horse-battery"
+TASK = {"name": "n"}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    with Coordinator(tmp_path_factory.mktemp("open")) as running:
+        yield running
+
+
+@pytest.fixture
+def open_client(shared):
+    with shared.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    with Coordinator(tmp_path_factory.mktemp("guarded"), token=TOKEN) as running:
+        yield running
+
+
+@pytest.fixture
+def locked_client(guarded):
+    with guarded.client() as client:
+        yield client
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "node.example"])
+def test_others_can_reach_it_only_with_a_token(shared, host):
+    with pytest.raises(SettingError, match="token"):
+        create_app(shared.api, Settings(http_host=host))
+    assert Access(host=host, token=TOKEN)
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [("127.0.0.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("x", False)],
+)
+def test_loopback_is_known(host, loopback):
+    assert is_loopback(host) is loopback
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "localhost:9999", "127.0.0.1:3000", "[::1]:3000", "LOCALHOST"]
+)
+def test_this_machine_may_be_asked_by_its_names(open_client, host):
+    assert open_client.get("/api/status", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:3000", "localhost.evil.example", "127.0.0.1.evil.example"],
+)
+def test_a_foreign_name_that_leads_here_is_refused(open_client, host):
+    answer = open_client.get("/api/status", headers={"Host": host})
+    assert answer.status_code == 403
+    assert answer.json()["error"]["code"] == "permission_denied"
+
+
+@pytest.mark.parametrize("host", ["", "[", "a b", "@"])
+def test_a_host_that_is_none_is_refused(open_client, host):
+    assert open_client.get("/api/status", headers={"Host": host}).status_code in (400, 403)
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://localhost:1", "http://[", ""]
+)
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/api/tasks"),
+        ("POST", "/api/tasks/x/stop"),
+        ("GET", "/api/stream"),
+        ("GET", "/api//stream/"),
+        ("GET", "/api/logs/stream"),
+    ],
+)
+def test_another_sites_page_may_not_change_or_follow(open_client, method, path, origin):
+    answer = open_client.request(method, path, headers={"Origin": origin})
+    assert answer.status_code == 403
+    assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_another_sites_page_is_known_by_what_the_browser_says(open_client, site):
+    answer = open_client.post("/api/tasks", json=TASK, headers={"Sec-Fetch-Site": site})
+    assert answer.status_code == 403
+
+
+def test_the_page_itself_and_programs_may_change(shared, open_client):
+    own = {"Origin": shared.url, "Sec-Fetch-Site": "same-origin"}
+    assert open_client.post("/api/tasks", json=TASK, headers=own).status_code == 201
+    assert open_client.post("/api/tasks", json=TASK).status_code == 201
+
+
+def test_no_other_origin_is_ever_told_that_it_may_read(open_client):
+    asked = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
+    for method in ("OPTIONS", "GET"):
+        answer = open_client.request(method, "/api/tasks", headers=asked)
+        assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/status",
+        "/api/dashboard",
+        "/metrics",
+        "/api/openapi.json",
+        "/api/stream",
+        "/api/nothing",
+        "/nothing",
+        "/api/health/../status",
+        "//api//status",
+    ],
+)
+def test_everything_needs_the_token(locked_client, path):
+    answer = locked_client.get(path)
+    assert answer.status_code == 401
+    assert answer.json()["error"]["code"] == "unauthenticated"
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("path", ["/api/health", "/", "/app.js", "/style.css"])
+def test_health_and_the_pages_files_are_open(locked_client, path):
+    assert locked_client.get(path).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        (f"Bearer {TOKEN}", 200),
+        (f"bearer {TOKEN}", 200),
+        (f"Bearer {TOKEN}x", 401),
+        (f"Bearer {TOKEN[:-1]}", 401),
+        ("Bearer", 401),
+        (f"Basic {TOKEN}", 401),
+        (TOKEN, 401),
+        ("Bearer \xff", 401),
+    ],
+)
+def test_the_token_is_a_bearer_token(locked_client, given, status):
+    headers = {"Authorization": given.encode("latin-1")}
+    assert locked_client.get("/api/status", headers=headers).status_code == status
+
+
+def test_the_pages_token_becomes_a_cookie(locked_client):
+    answer = locked_client.get("/", params={"token": TOKEN})
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/")
+    cookie = answer.headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite" in cookie
+    assert TOKEN not in cookie
+    assert locked_client.get("/api/status").status_code == 200
+    assert locked_client.post("/api/tasks", json=TASK).status_code == 201
+
+
+def test_a_wrong_token_of_the_page_is_refused(locked_client):
+    answer = locked_client.get("/", params={"token": "wrong"})
+    assert answer.status_code == 401
+    assert "Set-Cookie" not in answer.headers
+
+
+@pytest.mark.parametrize("cookie", ["", TOKEN, "x" * 64, 'a"b'])
+def test_a_wrong_cookie_is_refused(guarded, locked_client, cookie):
+    headers = {"Cookie": f"{guarded.guard.access.cookie}={cookie}"}
+    assert locked_client.get("/api/status", headers=headers).status_code == 401
+
+
+def test_a_token_in_the_query_is_for_the_page_only(locked_client):
+    assert locked_client.get("/api/status", params={"token": TOKEN}).status_code == 401
+
+
+def test_the_secret_is_not_told(guarded):
+    with guarded.client(headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+        for path in ("/api/status", "/api/dashboard", "/api/events", "/api/openapi.json"):
+            assert TOKEN not in client.get(path).text
+
+
+@pytest.mark.parametrize("path", ["/", "/api/status", "/api/nothing", "/app.js"])
+def test_every_answer_has_the_security_headers(open_client, path):
+    headers = open_client.get(path).headers
+    assert "script-src 'self'" in headers["Content-Security-Policy"]
+    assert "unsafe" not in headers["Content-Security-Policy"]
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["X-Frame-Options"] == "DENY"
+    assert "server" not in headers
+
+
+def test_changes_are_paced(tmp_path):
+    limits = Limits(writes_per_s=0.5, writes_burst=3)
+    with Coordinator(tmp_path, limits=limits) as coordinator, coordinator.client() as client:
+        statuses = [client.post("/api/tasks", json=TASK).status_code for _ in range(5)]
+        assert statuses == [201, 201, 201, 429, 429]
+        answer = client.post("/api/tasks", json=TASK)
+        assert 1 <= int(answer.headers["Retry-After"]) <= 2
+        assert client.get("/api/tasks").status_code == 200
+
+
+def test_the_pace_recovers_and_is_kept_per_client():
+    now = [0.0]
+    pace = Pace(Limits(writes_per_s=2.0, writes_burst=2, clients=3), lambda: now[0])
+    pace.take("a")
+    pace.take("a")
+    with pytest.raises(Overloaded) as refused:
+        pace.take("a")
+    assert refused.value.retry_after_s == pytest.approx(0.5)
+    pace.take("b")
+    now[0] = 0.5
+    pace.take("a")
+    with pytest.raises(Overloaded):
+        pace.take("a")
+
+
+def test_a_crowd_of_clients_does_not_fill_the_memory():
+    pace = Pace(Limits(clients=10), time.monotonic)
+    for number in range(1000):
+        pace.take(f"10.0.0.{number}")
+    assert len(pace._buckets) == 10

@@ -1,0 +1,26 @@
+"""A log store in a folder of its own, and what tests of it share."""
+
+import pytest
+
+from strata.coordinator.logs import LogStore
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Opens the same log again and again; the last one open is closed at the end."""
+    stores = []
+
+    def open_store(max_bytes=8 * 1024 * 1024):
+        for store in stores:
+            store.close()
+        stores.append(LogStore(tmp_path / "logs", max_bytes))
+        return stores[-1]
+
+    yield open_store
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def store(opened):
+    return opened()

@@ -1,0 +1,520 @@
+"""Guards that the coordinator's figures are measured on a real engine over a real store, and that
+Prometheus and Grafana can use them.
+
+The figures are checked against what the test itself did; the text format is checked by Prometheus'
+own tools, not by a reading of ours."""
+
+import asyncio
+import json
+import re
+import socket
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from contextlib import asynccontextmanager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+import psutil
+import pytest
+
+from strata.coordinator.clock import read_clock
+from strata.coordinator.engine import Engine
+from strata.coordinator.exposition import CONTENT_TYPE, Exposition, labels
+from strata.coordinator.kernel import Kernel
+from strata.coordinator.logs import Line, LogStore
+from strata.coordinator.measured import MeasuredKernel
+from strata.coordinator.metrics import Metrics, MetricsSnapshot, Probes
+from strata.coordinator.observed import Observed, Seen
+from strata.core.barriers import ArriveAtBarrier
+from strata.core.cluster import CODEC
+from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
+from strata.core.events import Now
+from strata.core.recovery import EnterGeneration
+from strata.core.resources import GpuMetrics, ResourceMetrics
+from strata.core.saving import AckPart, BeginCheckpoint, ConfirmCheckpoint
+from strata.core.scheduling import SubmitTask
+from strata.core.tasks import TaskSpec
+from strata.core.workers import DeclareLost, RegisterWorker, ReportState
+from strata.store.sqlite import SqliteStore
+from tests.programs import program
+
+ROOT = Path(__file__).parents[2]
+CONTRACT = {
+    "checkpoint_throughput",
+    "coordinator_rps",
+    "active_workers",
+    "total_workers",
+    "barrier_latency_p99",
+    "shard_assignment_time",
+}
+
+
+class Coordinator:
+    """An engine with its metrics and log, as a server would put them together."""
+
+    def __init__(self, engine, observed, logs):
+        self.engine = engine
+        self.observed = observed
+        self.logs = logs
+        self.sessions = 0
+        self.metrics = Metrics(
+            engine,
+            observed,
+            Probes(inbox_depth=engine.inbox_depth, sessions=lambda: self.sessions, logs=logs.stats),
+        )
+
+    async def do(self, command):
+        return await self.engine.submit(command)
+
+    async def form(self, workers=2, resources=None):
+        """A task whose workers have registered, entered and train."""
+        dataset = DatasetSpec(total_samples=1000, shard_size=10)
+        await self.do(RegisterDataset(dataset="d", spec=dataset))
+        spec = TaskSpec(name="demo", worker_count=workers, external=True)
+        self.task = await self.do(SubmitTask(spec=spec))
+        await self.do(AttachDataset(task=self.task.id, dataset="d"))
+        self.workers = [
+            await self.do(RegisterWorker(worker=f"w{i}", task=self.task.id)) for i in range(workers)
+        ]
+        for worker in self.workers:
+            me = {"worker": worker.id, "incarnation": worker.incarnation}
+            await self.do(EnterGeneration(**me, generation=self.task.generation))
+            await self.do(ReportState(**me, state="training"))
+            self.observed.note(
+                worker.id,
+                Seen(worker.incarnation, 0, step=7, resources=resources or ResourceMetrics()),
+            )
+
+    def me(self, index):
+        worker = self.workers[index]
+        return {"worker": worker.id, "incarnation": worker.incarnation}
+
+    async def save(self, size_bytes, took_s):
+        """Every worker saves a part, which takes a while."""
+        begin = BeginCheckpoint(**self.me(0), generation=self.task.generation, step=5)
+        checkpoint = await self.do(begin)
+        await asyncio.sleep(took_s)
+        for index in range(len(self.workers)):
+            ack = {"checkpoint": checkpoint.id, "path": "p", "size_bytes": size_bytes}
+            await self.do(AckPart(**self.me(index), **ack))
+        confirm = ConfirmCheckpoint(task=self.task.id, checkpoint=checkpoint.id, path="m")
+        await self.do(confirm)
+
+    async def meet(self, gap_s):
+        """Every worker arrives at a barrier, each later than the one before."""
+        for index in range(len(self.workers)):
+            if index:
+                await asyncio.sleep(gap_s)
+            await self.do(ArriveAtBarrier(**self.me(index), barrier="b", request=1))
+
+
+@asynccontextmanager
+async def coordinator(folder, kind=MeasuredKernel, clock=read_clock):
+    logs = LogStore(folder / "logs")
+    with SqliteStore(folder / "log.db", CODEC) as store:
+        kernel = kind(store, clock)
+        kernel.start("test", "0")
+        engine = Engine(kernel)
+        engine.start()
+        try:
+            yield Coordinator(engine, Observed(), logs)
+        finally:
+            await engine.stop()
+            logs.close()
+
+
+async def busy(running):
+    """Makes every figure move."""
+    gpu = GpuMetrics(0, "H200", 75.0, 2**30, 2**37)
+    await running.form(resources=ResourceMetrics(150.0, 2**20, [gpu], 1, 2, 3, 4, 5))
+    await running.save(1_000_000, 0.05)
+    await running.meet(0.02)
+    running.sessions = 2
+    for _ in range(10):
+        running.metrics.count_request("grpc")
+    running.metrics.count_request("http", 5)
+    running.logs.append(Line("info", "hello"))
+    running.logs.flush()
+
+
+def samples(page):
+    """Each sample of a page by its name and labels."""
+    rows = [row.rpartition(" ") for row in page.splitlines() if not row.startswith("#")]
+    return {name: float(value) for name, _, value in rows}
+
+
+def test_a_new_coordinator_has_measured_nothing_yet(tmp_path):
+    async def scenario():
+        async with coordinator(tmp_path) as running:
+            return running.metrics.snapshot()
+
+    snapshot = asyncio.run(scenario())
+    assert snapshot == MetricsSnapshot(None, 0.0, 0, 0, None, None)
+    assert set(msgspec.to_builtins(snapshot)) == CONTRACT
+
+
+def test_every_figure_is_what_the_test_did(tmp_path):
+    async def scenario():
+        async with coordinator(tmp_path) as running:
+            began_s = time.monotonic()
+            await busy(running)
+            took_s = time.monotonic() - began_s
+            return running.metrics.snapshot(), took_s
+
+    snapshot, took_s = asyncio.run(scenario())
+    assert 2.0 / took_s <= snapshot.checkpoint_throughput <= 2.0 / 0.05
+    assert 20 <= snapshot.barrier_latency_p99 <= took_s * 1000
+    assert 0 < snapshot.shard_assignment_time < took_s * 1000
+    assert (snapshot.active_workers, snapshot.total_workers) == (2, 2)
+    assert snapshot.coordinator_rps == pytest.approx(15 / took_s, rel=0.5)
+
+
+class Clock:
+    """Time that the test turns."""
+
+    def __init__(self):
+        self.now_ns = 10**12
+
+    def __call__(self):
+        return Now(self.now_ns, self.now_ns)
+
+    def pass_s(self, seconds):
+        self.now_ns += int(seconds * 1e9)
+
+
+def test_requests_per_second_follow_the_last_ten_seconds(tmp_path):
+    async def scenario():
+        clock = Clock()
+        async with coordinator(tmp_path, clock=clock) as running:
+            rates = []
+            for per_second in (100, 100, 0):
+                for _ in range(10):
+                    running.metrics.count_request("grpc", per_second)
+                    clock.pass_s(1)
+                rates.append(running.metrics.snapshot().coordinator_rps)
+            return rates
+
+    first, second, idle = asyncio.run(scenario())
+    assert first == second == pytest.approx(100, rel=0.12)
+    assert idle == 0.0
+
+
+def test_the_cost_of_a_rebalance_is_that_of_its_command_alone(tmp_path):
+    """Two commands in one turn: the clock moves by 5 ms while the second is decided."""
+
+    class Slow(Clock):
+        reads = 0
+
+        def __call__(self):
+            self.reads += 1
+            if self.slow and self.reads == 4:
+                self.pass_s(0.005)
+            return super().__call__()
+
+        slow = False
+
+    clock = Slow()
+    with SqliteStore(tmp_path / "log.db", CODEC) as store:
+        kernel = MeasuredKernel(store, clock)
+        kernel.start("test", "0")
+        dataset = DatasetSpec(total_samples=100, shard_size=10)
+        spec = TaskSpec(name="demo", worker_count=1, external=True)
+        setup = [RegisterDataset(dataset="d", spec=dataset), SubmitTask(spec=spec)]
+        kernel.commit(kernel.decide(setup))
+        register = RegisterWorker(worker="a", task="demo-1")
+        kernel.commit(kernel.decide([register]))
+        assert kernel.timings.assignment_ms is None
+        clock.slow, clock.reads = True, 0
+        # Reads: the turn, the state, the attachment, the registration that follows, the end.
+        me = {"worker": "a", "incarnation": 1}
+        turn = kernel.decide(
+            [
+                ReportState(**me, state="training"),
+                AttachDataset(task="demo-1", dataset="d"),
+                ReportState(**me, state="idle"),
+            ]
+        )
+    kinds = [[event.kind for event in outcome.events] for outcome in turn.outcomes]
+    assert kinds == [
+        ["WorkerStateChanged"],
+        ["DatasetAttached", "AssignmentChanged"],
+        ["WorkerStateChanged"],
+    ]
+    assert kernel.timings.assignment_ms == pytest.approx(5.0)
+    assert kernel.timings.assignment_s.count == 1
+
+
+def test_a_restart_goes_on_with_the_workers_that_are_known(tmp_path):
+    async def scenario():
+        async with coordinator(tmp_path) as running:
+            await running.form(3)
+            await running.do(
+                DeclareLost(**running.me(0), signal="heartbeat", reason="silent for 30 s")
+            )
+        async with coordinator(tmp_path) as running:
+            return running.metrics.snapshot()
+
+    snapshot = asyncio.run(scenario())
+    assert (snapshot.active_workers, snapshot.total_workers) == (2, 2)
+
+
+def test_the_page_says_the_same_and_more(tmp_path):
+    async def scenario():
+        async with coordinator(tmp_path) as running:
+            await busy(running)
+            lost = DeclareLost(**running.me(1), signal="hang", reason="no steps")
+            await running.do(lost)
+            return running.metrics.snapshot(), samples(running.metrics.prometheus())
+
+    snapshot, page = asyncio.run(scenario())
+    assert page["strata_active_workers"] == snapshot.active_workers == 1
+    assert page['strata_workers{state="training"}'] == 1
+    assert page["strata_checkpoint_throughput_bytes_per_second"] == pytest.approx(
+        snapshot.checkpoint_throughput * 1e6, rel=0.01
+    )
+    assert page["strata_barrier_latency_p99_seconds"] == pytest.approx(
+        snapshot.barrier_latency_p99 / 1e3
+    )
+    assert page['strata_worker_losses_total{signal="hang"}'] == 1
+    assert page['strata_worker_losses_total{signal="exit"}'] == 0
+    assert page['strata_requests_total{kind="grpc"}'] == 10
+    assert page['strata_requests_total{kind="http"}'] == 5
+    assert page["strata_checkpoint_bytes_total"] == 2_000_000
+    assert page["strata_barrier_release_seconds_count"] == 1
+    assert page["strata_append_seconds_count"] > 0
+    assert page["strata_sessions"] == 2
+    assert page["strata_logs_lines"] == 1
+    assert page["strata_log_position"] > 10
+    me = 'worker="w0",task="demo-1"'
+    assert page[f"strata_worker_cpu_ratio{{{me}}}"] == 1.5
+    assert page[f"strata_worker_step{{{me}}}"] == 7
+    assert page[f'strata_worker_gpu_utilization_ratio{{{me},gpu="0"}}'] == 0.75
+    assert page["strata_cluster_gpus"] == 1
+    memory = psutil.Process().memory_info().rss
+    assert page["strata_process_resident_memory_bytes"] == pytest.approx(memory, rel=0.5)
+
+
+def test_the_release_of_a_barrier_is_measured_to_the_disk(tmp_path):
+    async def scenario():
+        async with coordinator(tmp_path) as running:
+            await running.form()
+            await running.meet(0.01)
+            return running.metrics.release_s
+
+    release_s = asyncio.run(scenario())
+    assert release_s.count == 1
+    assert 0 < release_s.sum < 1
+
+
+def test_a_kernel_that_does_not_measure_itself_serves_too(tmp_path):
+    async def scenario():
+        async with coordinator(tmp_path, kind=Kernel) as running:
+            await running.form()
+            return running.metrics.snapshot(), running.metrics.prometheus()
+
+    snapshot, page = asyncio.run(scenario())
+    assert snapshot.shard_assignment_time is None
+    assert "strata_facts_total" in page
+
+
+def test_series_by_worker_are_bounded_and_the_rest_is_summed(tmp_path):
+    async def scenario():
+        async with coordinator(tmp_path) as running:
+            await running.form(5, ResourceMetrics(100.0, 10))
+            running.metrics.max_worker_series = 3
+            return samples(running.metrics.prometheus())
+
+    page = asyncio.run(scenario())
+    assert sum(name.startswith("strata_worker_cpu_ratio") for name in page) == 3
+    assert page["strata_worker_series_omitted"] == 2
+    assert page["strata_cluster_cpu_ratio"] == 5.0
+    assert page["strata_cluster_memory_used_bytes"] == 50
+
+
+def test_the_page_of_ten_thousand_workers_is_quick(tmp_path):
+    async def scenario():
+        async with coordinator(tmp_path) as running:
+            await running.form(1)
+            (worker,) = running.workers
+            gpus = [GpuMetrics(i, "H200", 50.0, 1, 2) for i in range(8)]
+            for i in range(10_000):
+                known = msgspec.structs.replace(worker, id=f"w{i}")
+                running.engine.kernel.state.workers[known.id] = known
+                running.observed.note(known.id, Seen(1, 0, resources=ResourceMetrics(1.0, 1, gpus)))
+            began_s = time.process_time()
+            page = running.metrics.prometheus()
+            return page, time.process_time() - began_s
+
+    page, took_s = asyncio.run(scenario())
+    assert took_s < 0.25
+    assert len(page) < 4_000_000
+    assert samples(page)["strata_cluster_gpus"] == 80_000
+
+
+def test_any_name_can_be_a_label():
+    page = Exposition()
+    names = ['a"b', "a\\b", "a\nb", "žluť", "", "x" * 200, "\ud800"]
+    page.add("gauge", "strata_x", "Text.", [(labels(worker=name), 1) for name in names])
+    check_with_promtool(page.text())
+    assert len(page.text().splitlines()) == 2 + len(names)
+
+
+def check_with_promtool(page):
+    checked = subprocess.run(
+        [program("promtool"), "check", "metrics"],
+        input=page.encode(),
+        capture_output=True,
+        timeout=60,
+    )
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
+
+
+def test_promtool_finds_nothing_to_say(tmp_path):
+    async def scenario():
+        async with coordinator(tmp_path) as running:
+            empty = running.metrics.prometheus()
+            await busy(running)
+            return empty, running.metrics.prometheus()
+
+    for page in asyncio.run(scenario()):
+        check_with_promtool(page)
+
+
+@contextmanager
+def served(page):
+    """The page at /metrics of a server on loopback; gives its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = page().encode()
+            self.send_response(200)
+            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *said):
+            """Quiet."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@contextmanager
+def prometheus(folder, target):
+    """A Prometheus that scrapes the target by the configuration in deploy/; gives its address."""
+    config = (ROOT / "deploy/prometheus/prometheus.yml").read_text("utf-8")
+    assert "127.0.0.1:3000" in config
+    config = config.replace("127.0.0.1:3000", target).replace("15s", "200ms")
+    (folder / "prometheus.yml").write_text(config)
+    address = f"127.0.0.1:{free_port()}"
+    command = [
+        program("prometheus"),
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'tsdb'}",
+        f"--web.listen-address={address}",
+        "--log.level=warn",
+    ]
+    with (folder / "prometheus.log").open("wb") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said)
+        try:
+            yield address
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def asked(address, query):
+    """The value that a query gives; None while there is none."""
+    url = f"http://{address}/api/v1/query?query={quote(query)}"
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            result = json.load(answer)["data"]["result"]
+    except (urllib.error.URLError, ConnectionError):
+        return None
+    return float(result[0]["value"][1]) if result else None
+
+
+def until(condition, timeout_s=60):
+    """Waits until a condition holds, and gives what it gave."""
+    deadline_s = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline_s, "it did not happen in time"
+        time.sleep(0.05)
+    return found
+
+
+def test_a_real_prometheus_scrapes_it(tmp_path):
+    async def scenario():
+        async with coordinator(tmp_path) as running:
+            await busy(running)
+            page = running.metrics.prometheus
+            with served(page) as target, prometheus(tmp_path, target) as address:
+                await asyncio.to_thread(until, lambda: asked(address, 'up{job="strata"} == 1'))
+                first = await asyncio.to_thread(asked, address, "strata_active_workers")
+                await running.do(DeclareLost(**running.me(1), signal="hang", reason="no steps"))
+                lost = 'strata_worker_losses_total{signal="hang"} == 1'
+                await asyncio.to_thread(until, lambda: asked(address, lost))
+                second = await asyncio.to_thread(asked, address, "strata_active_workers")
+                quantile = "histogram_quantile(0.99, strata_barrier_wait_seconds_bucket)"
+                waited = await asyncio.to_thread(asked, address, quantile)
+                return first, second, waited
+
+    first, second, waited = asyncio.run(scenario())
+    assert (first, second) == (2.0, 1.0)
+    assert 0 < waited < 60
+
+
+def expressions(dashboard):
+    """Every query of a dashboard, of its panels and of its variables."""
+    found = []
+    for panel in dashboard["panels"]:
+        found += [target["expr"] for target in panel.get("targets", ())]
+    return found + [v["query"] for v in dashboard["templating"]["list"] if v["type"] == "query"]
+
+
+def test_the_dashboard_shows_only_what_there_is(tmp_path):
+    async def scenario():
+        async with coordinator(tmp_path) as running:
+            await busy(running)
+            return running.metrics.prometheus()
+
+    page = asyncio.run(scenario())
+    exposed = {re.split(r"[{ ]", row)[0] for row in page.splitlines() if not row.startswith("#")}
+    dashboard = json.loads((ROOT / "deploy/grafana/strata.json").read_text("utf-8"))
+    named = {
+        name for query in expressions(dashboard) for name in re.findall(r"\bstrata_\w+", query)
+    }
+    assert len(named) > 20
+    assert named - exposed == set()
+
+
+def test_prometheus_understands_every_query_of_the_dashboard(tmp_path):
+    dashboard = json.loads((ROOT / "deploy/grafana/strata.json").read_text("utf-8"))
+    queries = [query for query in expressions(dashboard) if not query.startswith("label_values")]
+    filled = [query.replace("$__rate_interval", "5m").replace("$worker", ".*") for query in queries]
+    rules = [{"record": f"checked:{i}", "expr": query} for i, query in enumerate(filled)]
+    path = tmp_path / "rules.json"
+    path.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    command = [program("promtool"), "check", "rules", str(path)]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    config = [program("promtool"), "check", "config"]
+    checked = subprocess.run(
+        [*config, str(ROOT / "deploy/prometheus/prometheus.yml")], capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -1,0 +1,126 @@
+"""Guards that what a worker reports of itself is what it does: the figures move when it does."""
+
+import os
+import socket
+import time
+
+import psutil
+import pytest
+
+from strata.core.resources import ResourceMetrics
+from strata.sdk.resources import Cards, ResourceSampler, network_bytes
+
+
+@pytest.fixture
+def sampler(tmp_path):
+    return ResourceSampler(tmp_path)
+
+
+def burn(seconds):
+    """Uses this much CPU time."""
+    until_s = time.process_time() + seconds
+    while time.process_time() < until_s:
+        pass
+
+
+def test_cpu_is_that_since_the_last_sample(sampler):
+    sampler.sample()
+    began_s, used_s = time.monotonic(), time.process_time()
+    burn(0.5)
+    took_s, used_s = time.monotonic() - began_s, time.process_time() - used_s
+    busy = sampler.sample().cpu_percent
+    assert busy == pytest.approx(100 * used_s / took_s, rel=0.25)
+    until_s = time.monotonic() + 30
+    while sampler.sample().cpu_percent > busy / 2:
+        assert time.monotonic() < until_s, "it is idle and does not look it"
+        time.sleep(0.1)
+
+
+def test_memory_moves_with_what_is_held(sampler):
+    before = sampler.sample().memory_used_bytes
+    held = bytearray(os.urandom(1)) * (64 * 1024 * 1024)
+    during = sampler.sample().memory_used_bytes
+    assert during - before == pytest.approx(len(held), rel=0.1)
+    del held
+    assert sampler.sample().memory_used_bytes < during - 32 * 1024 * 1024
+
+
+def test_writing_counts(sampler, tmp_path):
+    before = sampler.sample().disk_write_bytes
+    with (tmp_path / "file").open("wb") as file:
+        file.write(os.urandom(8 * 1024 * 1024))
+        file.flush()
+        os.fsync(file.fileno())
+    written = sampler.sample().disk_write_bytes - before
+    assert written == pytest.approx(8 * 1024 * 1024, rel=0.5)
+
+
+def test_free_space_is_that_of_the_folder(sampler, tmp_path):
+    assert sampler.sample().disk_free_bytes == pytest.approx(
+        psutil.disk_usage(str(tmp_path)).free, rel=0.05
+    )
+    assert ResourceSampler(tmp_path / "gone").sample().disk_free_bytes == 0
+
+
+def test_network_counts_from_the_start_and_without_loopback(sampler):
+    received, sent = network_bytes()
+    sampler = ResourceSampler()
+    sample = sampler.sample()
+    assert 0 <= sample.network_rx_bytes < 50_000_000
+    counted = psutil.net_io_counters(pernic=True)
+    outside = sum(c.bytes_recv for name, c in counted.items() if name not in ("lo", "lo0"))
+    assert received <= network_bytes()[0]
+    assert network_bytes()[0] >= outside
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        with socket.create_connection(address) as client, server.accept()[0] as peer:
+            for _ in range(100):
+                client.sendall(b"x" * 65_536)
+                left = 65_536
+                while left:
+                    left -= len(peer.recv(left))
+    assert sampler.sample().network_tx_bytes - sample.network_tx_bytes < 6_000_000
+    assert sent <= network_bytes()[1]
+
+
+def test_a_sample_is_cheap(sampler):
+    began_s = time.process_time()
+    for _ in range(200):
+        sampler.sample()
+    assert (time.process_time() - began_s) / 200 < 1e-3
+
+
+def test_a_sample_never_fails(sampler):
+    """Even in a process that may open no more files."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        sample = sampler.sample()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert isinstance(sample, ResourceMetrics)
+    assert sample.memory_used_bytes == 0
+
+
+def has_cards():
+    return bool(Cards().read())
+
+
+@pytest.mark.skipif(has_cards(), reason="this machine has cards")
+def test_without_a_driver_there_are_no_cards(sampler):
+    assert sampler.sample().gpu_metrics == []
+
+
+@pytest.mark.skipif(not has_cards(), reason="needs an NVIDIA card and its driver")
+def test_every_card_is_read(tmp_path):
+    sample = ResourceSampler(tmp_path).sample()
+    assert [card.index for card in sample.gpu_metrics] == list(range(len(sample.gpu_metrics)))
+    for card in sample.gpu_metrics:
+        assert card.name
+        assert 0 <= card.utilization_percent <= 100
+        assert 0 <= card.memory_used_bytes <= card.memory_total_bytes
+        assert card.memory_total_bytes > 2**30
+    assert ResourceSampler(tmp_path, gpus=[]).sample().gpu_metrics == []
+    (first,) = ResourceSampler(tmp_path, gpus=[0, 999]).sample().gpu_metrics
+    assert first.index == 0

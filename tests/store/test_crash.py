@@ -1,0 +1,233 @@
+"""Guards that a crash at any byte of a write loses no acknowledged fact and never stops a restart.
+
+Files are put together as a crash would leave them: the write torn at some byte, with what was
+there before, nothing, or garbage behind it. Besides, real processes are killed.
+"""
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from strata.errors import Unavailable
+from strata.store.base import Snapshot
+from strata.store.sqlite import SqliteReader, SqliteStore
+from strata.store.sqlite import store as store_module
+from tests.store import images
+from tests.store.kinds import CODEC, batch, contents, events, fill
+
+ROOT = Path(__file__).parents[2]
+WAL = "log.db-wal"
+FRAME_BYTES = 4096 + 24
+
+
+def offsets(written: range, step: int) -> list[int]:
+    """Cuts at every step and around every frame's edges."""
+    edges = [
+        at + near
+        for at in range(32, written.stop + 1, FRAME_BYTES)
+        for near in (-1, 0, 1, 25)
+        if at + near in written
+    ]
+    return sorted({*written[::step], *edges, written.start, written.stop})
+
+
+def torn(before: bytes, after: bytes, cut: int, behind: str) -> bytes:
+    """A write that got as far as `cut`, and what is behind it."""
+    if behind == "nothing":
+        return after[:cut]
+    if behind == "garbage":
+        return after[:cut] + random.Random(cut).randbytes(len(after) - cut)
+    return after[:cut] + before[cut:]
+
+
+def require_restart(folder, image, allowed):
+    """Opens, finds one of the allowed contents whole, carries on, and finds it again."""
+    path = images.put(folder, image)
+    with SqliteStore(path, CODEC) as store:
+        found = contents(store)
+        assert found in allowed
+        assert store.verify() == []
+        assert store.gaps("w0", 1) == []
+        fill(store, rows=2)
+    with SqliteStore(path, CODEC) as store:
+        assert contents(store)[0] == events(0, len(found[0]) + 20)
+
+
+def fresh(store):
+    """The log grows behind what was acknowledged."""
+    fill(store, rows=5)
+
+
+def reused(store):
+    """All was moved to the main file: the next append writes the log over from its start."""
+    fill(store, rows=30)
+    store._db.execute("PRAGMA wal_checkpoint(RESTART)")
+
+
+def growing(store):
+    """The next row is large: it needs new pages and overflow pages."""
+    fill(store, rows=2, facts=250)
+
+
+def torn_appends(ram, prepare, step):
+    (ram / "origin").mkdir()
+    with SqliteStore(ram / "origin" / "log.db", CODEC) as store:
+        prepare(store)
+        before, acknowledged = images.take(ram / "origin"), contents(store)
+        fill(store, rows=1, facts=250 if prepare is growing else 10)
+        after, more = images.take(ram / "origin"), contents(store)
+    written = images.changed(before[WAL], after[WAL])
+    assert len(written) > FRAME_BYTES
+    for behind in ("nothing", "garbage", "old"):
+        for cut in offsets(written, step):
+            wal = torn(before[WAL], after[WAL], cut, behind)
+            image = before | {WAL: wal}
+            require_restart(ram / "crashed", image, (acknowledged, more))
+
+
+@pytest.mark.parametrize("prepare", [fresh, reused, growing])
+def test_an_append_torn_at_many_bytes(ram, prepare):
+    torn_appends(ram, prepare, step=4_500)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("prepare", [fresh, reused, growing])
+def test_an_append_torn_at_very_many_bytes(ram, prepare):
+    torn_appends(ram, prepare, step=211)
+
+
+def test_a_checkpoint_torn_at_many_bytes(ram):
+    (ram / "origin").mkdir()
+    with SqliteStore(ram / "origin" / "log.db", CODEC) as store:
+        fill(store, rows=40)
+        before = images.take(ram / "origin")
+        store._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        after, acknowledged = images.take(ram / "origin"), contents(store)
+    assert before[WAL] == after[WAL]
+    assert len(after["log.db"]) > 10 * 4096
+    for cut in range(0, len(after["log.db"]), 1_111):
+        main = torn(before["log.db"], after["log.db"], cut, "old")
+        require_restart(ram / "crashed", before | {"log.db": main}, (acknowledged,))
+
+
+def test_making_a_store_torn_at_many_bytes(ram):
+    (ram / "origin").mkdir()
+    store = SqliteStore(ram / "origin" / "log.db", CODEC)
+    made = images.take(ram / "origin")
+    del made["log.db.mark"]
+    store.close()
+    for cut in offsets(range(len(made[WAL])), 999):
+        require_restart(ram / "crashed", made | {WAL: made[WAL][:cut]}, (([], []),))
+    for main in (b"", made["log.db"]):
+        require_restart(ram / "crashed", {"log.db": main}, (([], []),))
+
+
+CHILD = """
+import sys
+from strata.store.sqlite import SqliteStore
+from tests.store.kinds import CODEC, fill
+store = SqliteStore(sys.argv[1], CODEC)
+while True:
+    fill(store, rows=1, facts=1 + store.position % 30)
+    print(store.position, flush=True)
+"""
+
+
+def killed(path, lines):
+    """Starts a process that appends, kills it after that many acknowledgements."""
+    command = [sys.executable, "-c", CHILD, str(path)]
+    child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    with child:
+        told = [int(child.stdout.readline()) for _ in range(lines)]
+        child.send_signal(signal.SIGKILL)
+        told += [int(line) for line in child.stdout.read().splitlines()]
+    assert child.returncode == -signal.SIGKILL
+    return told[-1]
+
+
+@pytest.mark.parametrize("rounds", [4, pytest.param(40, marks=pytest.mark.slow)])
+def test_a_killed_process_loses_nothing_acknowledged(tmp_path, rounds):
+    path = tmp_path / "log.db"
+    for each in range(rounds):
+        acknowledged = killed(path, 1 + random.Random(each).randrange(300))
+        with SqliteReader(path, CODEC) as reader:
+            assert reader.position >= acknowledged
+            assert list(reader.read()) == events(0, reader.position)
+            assert reader.last_seq("w0", 1) == reader.position - 1
+            assert reader.gaps("w0", 1) == []
+    with SqliteStore(path, CODEC) as store:
+        fill(store, rows=1)
+
+
+class TestArchiving:
+    """Interrupted at any of its steps, nothing is lost; repeated, nothing is there twice."""
+
+    @pytest.fixture
+    def store(self, tmp_path):
+        with SqliteStore(tmp_path / "log.db", CODEC) as opened:
+            fill(opened, rows=30)
+            opened.append([], incarnation=1, expected=300, batches=[batch(0, 50, node="w1")])
+            opened.save_snapshot(Snapshot(300, 1, "s", b""))
+            yield opened
+
+    def require_whole(self, store, path, everything):
+        moved = store.archive(200, path)
+        assert (moved.first, moved.stop) == (0, 200)
+        with SqliteReader(path, CODEC) as archive:
+            both = ([*archive.read(), *store.read(200)], [*archive.query(), *store.query()])
+            assert both[0] == everything[0]
+            assert sorted(both[1], key=repr) == sorted(everything[1], key=repr)
+            assert archive.verify() == []
+
+    @pytest.mark.parametrize("step", range(8))
+    def test_interrupted_while_copying(self, store, tmp_path, monkeypatch, step):
+        everything = contents(store)
+        load, left = SqliteStore.load, [step]
+
+        def failing(self, *rows):
+            left[0] -= 1
+            if left[0] < 0:
+                raise Unavailable("interrupted")
+            load(self, *rows)
+
+        with monkeypatch.context() as patch:
+            patch.setattr("strata.store.sqlite.archive.COPY_ROWS", 7)
+            patch.setattr(SqliteStore, "load", failing)
+            if step < 6:
+                with pytest.raises(Unavailable):
+                    store.archive(200, tmp_path / "old.db")
+                assert contents(store) == everything
+        self.require_whole(store, tmp_path / "old.db", everything)
+
+    @pytest.mark.parametrize("name", ["seal", "_forget", "_remember"])
+    def test_interrupted_before_the_end(self, store, tmp_path, monkeypatch, name):
+        everything = contents(store)
+
+        def failing(self, *_):
+            raise Unavailable("interrupted")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store_module.SqliteStore, name, failing)
+            with pytest.raises(Unavailable):
+                store.archive(200, tmp_path / "old.db")
+        assert contents(store) == everything
+        self.require_whole(store, tmp_path / "old.db", everything)
+
+    def test_a_damaged_copy_is_noticed_before_anything_is_removed(
+        self, store, tmp_path, monkeypatch
+    ):
+        everything = contents(store)
+        load = SqliteStore.load
+
+        def forgetful(self, facts, batches):
+            load(self, facts, [each for each in batches if each.node != "w1"])
+
+        monkeypatch.setattr(SqliteStore, "load", forgetful)
+        with pytest.raises(Exception, match="nothing was removed"):
+            store.archive(200, tmp_path / "old.db")
+        assert contents(store) == everything

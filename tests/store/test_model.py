@@ -1,0 +1,159 @@
+"""Guards that the SQLite store behaves as the store in memory, over any sequence of calls."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from strata.core.events import COORDINATOR
+from strata.errors import StrataError
+from strata.store.base import Snapshot
+from strata.store.batches import pack
+from strata.store.memory import MemoryStore
+from strata.store.sqlite import SqliteReader, SqliteStore
+from tests.store.kinds import CODEC, contents, event
+
+WALLS = st.integers(0, 60)
+MOMENTS = st.none() | st.integers(-5, 70)
+
+
+def outcome(call):
+    """What a call returns, or the class of the error it raises."""
+    try:
+        found = call()
+        return list(found) if hasattr(found, "__next__") else found
+    except StrataError as error:
+        return type(error)
+
+
+class Stores(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.model = MemoryStore(CODEC)
+        self.real = SqliteStore(self.folder / "log.db", CODEC)
+        self.archives = 0
+
+    def teardown(self):
+        self.real.close()
+        shutil.rmtree(self.folder)
+
+    def both(self, call):
+        expected, found = outcome(lambda: call(self.model)), outcome(lambda: call(self.real))
+        assert expected == found
+        return found
+
+    @rule(
+        walls=st.lists(WALLS, max_size=4),
+        off=st.sampled_from([0, 0, 0, 0, 1, -1]),
+        sent=st.lists(
+            st.tuples(st.sampled_from(["w0", "w1"]), st.integers(1, 2), st.integers(0, 12), WALLS),
+            max_size=3,
+        ),
+        length=st.integers(1, 5),
+    )
+    def append(self, walls, off, sent, length):
+        position = self.model.position + off
+        facts = [event(position + n, wall) for n, wall in enumerate(walls)]
+        batches = [
+            pack(CODEC, node, number, [event(first + n, wall + n) for n in range(length)])
+            for node, number, first, wall in sent
+        ]
+        self.both(
+            lambda store: store.append(facts, incarnation=1, expected=position, batches=batches)
+        )
+
+    @rule(schema=st.sampled_from(["s1", "s2"]), back=st.integers(0, 10))
+    def save_snapshot(self, schema, back):
+        position = max(self.model.position - back, 0)
+        snapshot = Snapshot(position, 7, schema, bytes(position))
+        self.both(lambda store: store.save_snapshot(snapshot))
+
+    @precondition(lambda self: self.archives < 3)
+    @rule(back=st.integers(0, 10))
+    def archive(self, back):
+        self.archives += 1
+        before = self.model.position - back
+        paths = {
+            id(store): self.folder / f"{type(store).__name__}-{self.archives}.db"
+            for store in (self.model, self.real)
+        }
+
+        def moved(store):
+            made = store.archive(before, paths[id(store)])
+            return made.first, made.stop, made.batches
+
+        result = self.both(moved)
+        if isinstance(result, tuple) and result[0] < result[1]:
+            first, second = (SqliteReader(path, CODEC) for path in paths.values())
+            with first, second:
+                assert list(first.read(result[0])) == list(second.read(result[0]))
+                assert list(first.query()) == list(second.query())
+
+    @rule()
+    def reopen(self):
+        self.real.close()
+        self.real = SqliteStore(self.folder / "log.db", CODEC)
+
+    @rule(start=st.integers(0, 40), length=st.none() | st.integers(0, 20))
+    def read(self, start, length):
+        stop = None if length is None else start + length
+        self.both(lambda store: store.read(start, stop))
+
+    @rule(
+        node=st.sampled_from([None, COORDINATOR, "w0", "w1"]),
+        kind=st.sampled_from([None, "Started", "Stepped"]),
+        since=MOMENTS,
+        until=MOMENTS,
+        limit=st.sampled_from([1, 5, 1_000]),
+    )
+    def query(self, node, kind, since, until, limit):
+        filters = {"node": node, "kind": kind, "since_ns": since, "until_ns": until}
+        self.both(lambda store: store.query(**filters, limit=limit))
+        self.both(lambda store: sorted(store.batches(**filters), key=repr))
+
+    @rule(moment=st.integers(-5, 70))
+    def position_at(self, moment):
+        self.both(lambda store: store.position_at(moment))
+
+    @rule(at=MOMENTS, schema=st.sampled_from(["s1", "s2"]))
+    def load_snapshot(self, at, schema):
+        self.both(lambda store: store.load_snapshot(at, schema))
+
+    @invariant()
+    def same_streams(self):
+        assert self.real.position == self.model.position
+        for stream in self.both(lambda store: store.streams()):
+            self.both(lambda store, stream=stream: store.last_seq(*stream))
+            self.both(lambda store, stream=stream: store.gaps(*stream))
+
+    @invariant()
+    def nothing_is_damaged(self):
+        assert self.real.verify() == []
+
+
+QUICK = settings(
+    max_examples=40, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestStores = Stores.TestCase
+TestStores.settings = QUICK
+
+
+@pytest.mark.slow
+class TestStoresForLonger(Stores.TestCase):
+    settings = settings(QUICK, max_examples=300, stateful_step_count=50)
+
+
+def test_contents_survive_reopening(tmp_path):
+    facts = [event(seq) for seq in range(100)]
+    with SqliteStore(tmp_path / "log.db", CODEC) as store:
+        for seq in range(0, 100, 7):
+            store.append(facts[seq : seq + 7], incarnation=1, expected=seq)
+        before = contents(store)
+    with SqliteStore(tmp_path / "log.db", CODEC) as store:
+        assert contents(store) == before
+        assert before[0] == facts

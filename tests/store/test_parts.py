@@ -1,0 +1,61 @@
+"""Guards the small pure parts: ranges, the order of events, which snapshots are kept."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.store import ranges
+from strata.store.snapshots import KEPT, surplus
+
+SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 8)).map(lambda s: (s[0], sum(s))))
+
+
+def members(spans):
+    return {number for first, stop in spans for number in range(first, stop)}
+
+
+def joined(spans):
+    known = []
+    for first, stop in spans:
+        ranges.add(known, first, stop)
+    return known
+
+
+@given(SPANS)
+def test_ranges_are_a_set_in_shortest_form(spans):
+    known = joined(spans)
+    assert members(known) == members(spans)
+    assert all(left[1] < right[0] for left, right in pairwise(known))
+
+
+@given(SPANS, st.integers(0, 50), st.integers(0, 20))
+def test_missing_is_the_rest(spans, first, length):
+    stop = first + length
+    known = joined(spans)
+    assert members(ranges.missing(known, first, stop)) == set(range(first, stop)) - members(spans)
+    overlapping = ranges.overlapping(known, first, stop)
+    assert ranges.missing(overlapping, first, stop) == ranges.missing(known, first, stop)
+
+
+@given(st.lists(st.integers(1, 1_000), min_size=1, max_size=400))
+def test_thinning_keeps_the_ends_and_spreads_the_rest(steps):
+    kept: list[int] = []
+    position = 0
+    for step in steps:
+        position += step
+        kept.append(position)
+        dropped = surplus([(each, "s") for each in kept])
+        kept = [each for each in kept if each not in dropped]
+        assert len(kept) <= KEPT
+    assert kept[0] == steps[0]
+    assert kept[-1] == position
+    gaps = [right - left for left, right in pairwise(kept)]
+    assert max(gaps, default=0) <= max(2 * position / (KEPT - 2), max(steps))
+
+
+def test_snapshots_of_another_schema_go_first():
+    old = [(position, "old") for position in range(60)]
+    new = [(position, "new") for position in range(60, 70)]
+    assert surplus([*old, *new], kept=64) == [0, 1, 2, 3, 4, 5]
+    assert surplus([*new, (70, "newer")], kept=3) == [60, 61, 62, 63, 64, 65, 66, 67]

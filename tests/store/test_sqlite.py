@@ -1,0 +1,314 @@
+"""Guards what is particular to the SQLite store: one writer, readers beside it, and what the
+world does to its file: full disks, missing permissions, foreign files."""
+
+import os
+import resource
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from strata.errors import Conflict, Corrupt, NotFound, Unavailable, UnknownKind
+from strata.store.base import Snapshot
+from strata.store.sqlite import SqliteReader, SqliteStore
+from tests.store.kinds import CODEC, batch, contents, event, events, fill
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = {"journal_mode": "wal", "synchronous": 2, "page_size": 4_096}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "log.db"
+
+
+@pytest.fixture
+def store(path):
+    with SqliteStore(path, CODEC) as opened:
+        yield opened
+
+
+class TestOneWriter:
+    def test_a_second_writer_is_refused_and_told_who_holds_it(self, store, path):
+        with pytest.raises(Conflict, match=f"pid {os.getpid()}"):
+            SqliteStore(path, CODEC)
+        fill(store, rows=1)
+
+    def test_also_in_another_process(self, store, path):
+        code = (
+            "import sys; from strata.store.sqlite import SqliteStore; "
+            "from tests.store.kinds import CODEC; SqliteStore(sys.argv[1], CODEC)"
+        )
+        command = [sys.executable, "-c", code, str(path)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert f"held by another coordinator, pid {os.getpid()}" in done.stderr
+
+    def test_closing_lets_the_next_one_in(self, path):
+        for _ in range(3):
+            store = SqliteStore(path, CODEC)
+            fill(store, rows=1)
+            store.close()
+            store.close()
+        assert SqliteReader(path, CODEC).position == 30
+
+    def test_a_failed_opening_releases_the_lock(self, path):
+        path.write_bytes(b"something else entirely" * 400)
+        for _ in range(2):
+            with pytest.raises(Corrupt):
+                SqliteStore(path, CODEC)
+
+    def test_a_writer_that_got_past_the_lock_cannot_win_too(self, store, path):
+        fill(store, rows=1)
+        path.with_name("log.db.lock").unlink()
+        with SqliteStore(path, CODEC) as second:
+            second.append([event(10)], incarnation=2, expected=10)
+            with pytest.raises(Conflict):
+                store.append([event(10)], incarnation=1, expected=10)
+        store.append([event(11)], incarnation=1, expected=11)
+        assert [number for _, number, _ in store.query()][-2:] == [2, 1]
+
+    def test_a_closed_store_says_so(self, path):
+        store = SqliteStore(path, CODEC)
+        store.close()
+        for call in (
+            lambda: store.append([event(0)], incarnation=1, expected=0),
+            lambda: list(store.query()),
+            lambda: store.position_at(0),
+        ):
+            with pytest.raises(Unavailable, match="closed"):
+                call()
+
+
+class TestReaders:
+    def test_a_reader_sees_what_the_writer_commits(self, store, path):
+        fill(store, rows=1)
+        with SqliteReader(path, CODEC) as reader:
+            for _ in range(3):
+                assert contents(reader) == contents(store)
+                assert reader.position == store.position
+                fill(store, rows=1)
+
+    def test_there_must_be_a_store(self, path):
+        with pytest.raises(NotFound):
+            SqliteReader(path, CODEC)
+        assert not path.exists()
+
+    def test_threads_read_while_one_writes(self, store):
+        fill(store, rows=1)
+        faults, done = [], threading.Event()
+
+        def reading():
+            while not done.is_set():
+                facts, found = contents(store)
+                if facts != events(0, len(facts)) or len(found) % 20:
+                    faults.append((len(facts), len(found)))
+
+        threads = [threading.Thread(target=reading) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        fill(store, rows=150)
+        done.set()
+        for thread in threads:
+            thread.join()
+        assert faults == []
+        assert list(store.read()) == events(0, 1_510)
+
+    def test_unfinished_iterators_do_not_keep_the_log_growing(self, store, path, monkeypatch):
+        monkeypatch.setattr("strata.store.sqlite.reader.TURN_ROWS", 2)
+        fill(store, rows=10)
+        unfinished = [store.read(), store.query(), store.batches()]
+        for each in unfinished:
+            next(each)
+        fill(store, rows=1_500, facts=1)
+        assert path.with_name("log.db-wal").stat().st_size < 8 * 2**20
+        assert [len(list(each)) for each in unfinished] == [99, 199, 19]
+
+    def test_a_log_that_a_foreign_reader_held_up_is_cut_back(self, store, path, monkeypatch):
+        monkeypatch.setattr("strata.store.sqlite.database.WAL_KEPT_BYTES", 2**20)
+        fill(store, rows=1)
+        wal = path.with_name("log.db-wal")
+        foreign = sqlite3.connect(path, isolation_level=None)
+        foreign.execute("BEGIN")
+        foreign.execute("SELECT count(*) FROM facts").fetchone()
+        while wal.stat().st_size < 6 * 2**20:
+            fill(store, rows=20)
+        foreign.close()
+        fill(store, rows=300, facts=1, batches=False)
+        assert wal.stat().st_size < 6 * 2**20
+
+    def test_an_archive_during_a_read_is_told(self, store, tmp_path, monkeypatch):
+        monkeypatch.setattr("strata.store.sqlite.reader.TURN_ROWS", 2)
+        fill(store, rows=10)
+        store.save_snapshot(Snapshot(100, 0, "s", b""))
+        reading = store.read()
+        next(reading)
+        store.archive(90, tmp_path / "old.db")
+        with pytest.raises(NotFound, match=r"old\.db"):
+            list(reading)
+
+    def test_queries_use_the_indexes(self, store):
+        fill(store, rows=1)
+        list(store.query())
+        plans = []
+        for db in store._idle:
+            db.set_trace_callback(plans.append)
+        list(store.query(node="w0", since_ns=5))
+        list(store.query(since_ns=5, kind="Started"))
+        store.last_seq("w0", 1)
+        wanted = [sql for sql in plans if "wall_from_ns <" in sql or "max(first_seq" in sql]
+        details = {
+            row[3] for sql in wanted for row in store._db.execute(f"EXPLAIN QUERY PLAN {sql}")
+        }
+        assert wanted
+        for index in ("batches_node", "batches_time", "facts_time", "batches_seq", "archived_seq"):
+            assert any(f"INDEX {index}" in detail for detail in details), (index, details)
+        assert not [detail for detail in details if "TEMP B-TREE" in detail]
+        assert not [each for each in details if each in ("SCAN facts", "SCAN batches")]
+
+
+class TestForeignFiles:
+    def test_a_text_file(self, path):
+        path.write_text("hello " * 1_000)
+        with pytest.raises(Corrupt, match=r"log\.db"):
+            SqliteStore(path, CODEC)
+        assert path.read_text() == "hello " * 1_000
+
+    def test_the_database_of_another_program(self, path):
+        other = sqlite3.connect(path)
+        other.execute("CREATE TABLE facts (a)")
+        other.close()
+        before = path.read_bytes()
+        for opening in (SqliteStore, SqliteReader):
+            with pytest.raises(Corrupt, match="not a Strata event store"):
+                opening(path, CODEC)
+        assert path.read_bytes() == before
+
+    def test_a_newer_format(self, path):
+        SqliteStore(path, CODEC).close()
+        newer = sqlite3.connect(path)
+        newer.execute("PRAGMA user_version = 99")
+        newer.close()
+        with pytest.raises(UnknownKind, match="format 99"):
+            SqliteStore(path, CODEC)
+
+    def test_tables_that_somebody_changed(self, path):
+        SqliteStore(path, CODEC).close()
+        other = sqlite3.connect(path)
+        other.execute("DROP INDEX batches_time")
+        other.close()
+        with pytest.raises(Corrupt, match="tables"):
+            SqliteStore(path, CODEC)
+
+    def test_a_folder(self, path):
+        path.mkdir()
+        with pytest.raises(Unavailable):
+            SqliteStore(path, CODEC)
+
+
+class TestTheDisk:
+    def require_usable(self, store, before):
+        assert contents(store) == before
+        fill(store, rows=2)
+        assert list(store.read()) == events(0, store.position)
+        assert store.verify() == []
+
+    def test_a_full_disk_is_told_and_the_store_carries_on(self, store):
+        fill(store, rows=5)
+        before = contents(store)
+        pages = store._db.execute("PRAGMA page_count").fetchone()[0]
+        store._db.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(Unavailable, match="disk is full") as caught:
+            fill(store, rows=1_000)
+        assert "free some space" in caught.value.hint
+        assert contents(store)[0][: len(before[0])] == before[0]
+        before = contents(store)
+        store._db.execute("PRAGMA max_page_count = 1000000")
+        self.require_usable(store, before)
+
+    def test_writes_that_the_system_refuses(self, store, path):
+        fill(store, rows=5)
+        before = contents(store)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        size = path.with_name("log.db-wal").stat().st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 5_000, hard))
+        try:
+            with pytest.raises(Unavailable) as caught:
+                fill(store, rows=1, facts=2_000)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert caught.value.hint
+        self.require_usable(store, before)
+
+    def test_a_missing_folder(self, tmp_path):
+        with pytest.raises(Unavailable, match="folder"):
+            SqliteStore(tmp_path / "none" / "log.db", CODEC)
+
+    def test_a_folder_without_permission(self, as_nobody):
+        folder = as_nobody(lambda path: SqliteStore(path, CODEC).close())
+        with pytest.raises(Unavailable) as caught:
+            SqliteStore(folder / "log.db", CODEC)
+        assert caught.value.hint
+
+    def test_a_store_in_a_read_only_folder_can_be_read(self, as_nobody):
+        def make(path):
+            with SqliteStore(path, CODEC) as store:
+                fill(store, rows=3)
+
+        folder = as_nobody(make)
+        with SqliteReader(folder / "log.db", CODEC) as reader:
+            assert list(reader.read()) == events(0, 30)
+
+    @pytest.fixture
+    def as_nobody(self):
+        """Makes a store in a read-only folder, then gives up the right to write anywhere."""
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            own = os.geteuid()
+
+            def prepare(make):
+                make(folder / "log.db")
+                for file in folder.iterdir():
+                    file.chmod(0o444)
+                folder.chmod(0o555)
+                if own == 0:
+                    os.seteuid(65534)
+                return folder
+
+            yield prepare
+            os.seteuid(own)
+            folder.chmod(0o755)
+
+
+def test_every_commit_waits_for_the_disk(store):
+    settings = [store._db.execute(f"PRAGMA {name}").fetchone()[0] for name in SETTINGS]
+    assert settings == list(SETTINGS.values())
+
+
+def test_worker_payloads_are_never_decoded_on_the_way_in(store, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("decoded")
+
+    monkeypatch.setattr("strata.store.batches.inflate", refuse)
+    store.append([], incarnation=1, expected=0, batches=[batch(0, 50), batch(50, 80), batch(0, 50)])
+    assert store.last_seq("w0", 1) == 79
+
+
+def test_a_long_log_is_read_in_pieces(store, monkeypatch):
+    fill(store, rows=20, facts=500, batches=False)
+    taken = []
+    monkeypatch.setattr("strata.store.sqlite.reader.TURN_BYTES", 20_000)
+    turn = SqliteReader._turn
+
+    def watching(self, *arguments):
+        taken.append(turn(self, *arguments))
+        return taken[-1]
+
+    monkeypatch.setattr(SqliteReader, "_turn", watching)
+    reading = store.read()
+    next(reading)
+    assert sum(len(rows) for rows in taken) < 10
+    assert sum(1 for _ in reading) == 9_999

@@ -1,0 +1,160 @@
+"""Guards the filter's syntax, and what a process writes to stderr: which records, in which form."""
+
+import io
+import json
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from strata.config import Settings, from_environ
+from strata.errors import SettingError
+from strata.logsetup import JsonFormatter, LogFilter, configure, parse_filter
+
+
+@pytest.fixture
+def setup():
+    """Sets logging up to write into a text, and puts everything back at the end."""
+    root = logging.getLogger()
+    before = root.level, list(root.handlers)
+
+    def set_up(log_filter="info", log_format="text", stream=None):
+        stream = stream or io.StringIO()
+        settings = Settings(log_filter=log_filter, log_format=log_format)
+        configure(settings, "coordinator", stream)
+        return stream
+
+    yield set_up
+    configure(Settings(), "coordinator", io.StringIO())
+    root.setLevel(before[0])
+    root.handlers = before[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "default", "rooms"),
+    [
+        ("", 20, {}),
+        ("debug", 10, {}),
+        ("coordinator=debug,storage=debug,info", 20, {"coordinator": 10, "storage": 10}),
+        (" warn , store = error ", 30, {"store": 40}),
+        ("ERROR,strata.wire=Trace", 40, {"wire": 10}),
+        ("strata::coordinator::engine=debug,off", 60, {"coordinator.engine": 10}),
+        ("strata=debug", 20, {"": 10}),
+        ("info,debug", 10, {}),
+    ],
+)
+def test_the_filter_is_read_as_the_seeds_write_it(text, default, rooms):
+    assert parse_filter(text) == LogFilter(default, rooms)
+
+
+@pytest.mark.parametrize(
+    ("text", "closest"),
+    [("inof", "info"), ("coordinator=debgu,info", "debug"), ("coordinator", ""), ("a=", "")],
+)
+def test_an_unknown_level_is_refused_with_the_closest(text, closest):
+    with pytest.raises(SettingError) as refused:
+        parse_filter(text)
+    assert f"did you mean {closest}" in refused.value.hint
+    assert repr(text) in refused.value.message
+
+
+def test_rust_log_is_read_when_there_is_no_strata_log():
+    assert from_environ({"RUST_LOG": "wire=debug"})["log_filter"] == "wire=debug"
+    both = {"RUST_LOG": "wire=debug", "STRATA_LOG": "error"}
+    assert from_environ(both)["log_filter"] == "error"
+
+
+def test_each_room_has_its_level(setup):
+    said = setup("coordinator=debug,store=error,warn")
+    for name in ("strata.coordinator.engine", "strata.store.sqlite", "strata.wire", "uvicorn"):
+        for level in (10, 20, 30, 40):
+            logging.getLogger(name).log(level, "%s %d", name, level)
+    shown = [line.split()[-2:] for line in said.getvalue().splitlines()]
+    assert shown == [
+        *(["strata.coordinator.engine", str(level)] for level in (10, 20, 30, 40)),
+        ["strata.store.sqlite", "40"],
+        *(["strata.wire", str(level)] for level in (30, 40)),
+        *(["uvicorn", str(level)] for level in (30, 40)),
+    ]
+
+
+def test_setting_up_again_replaces_the_last_time(setup):
+    first = setup("coordinator=debug")
+    second = setup("warn")
+    logging.getLogger("strata.coordinator").debug("hidden")
+    logging.getLogger("strata.coordinator").warning("shown once")
+    assert first.getvalue() == ""
+    assert second.getvalue().count("shown once") == 1
+    assert "hidden" not in second.getvalue()
+
+
+def test_text_is_pleasant_to_read(setup):
+    said = setup()
+    logging.getLogger("strata.coordinator.engine").info("listening on %s", "127.0.0.1:50051")
+    time, level, room, rest = said.getvalue().split(maxsplit=3)
+    assert len(time) == len("12:34:56.789")
+    assert (level, room, rest) == ("INFO", "coordinator", "listening on 127.0.0.1:50051\n")
+
+
+def test_a_message_cannot_drive_the_terminal_or_fake_a_line(setup):
+    said = setup()
+    logging.getLogger("strata.wire").warning("\x1b[2J\x9b31m evil\n12:00:00 ERROR fake")
+    first, second = said.getvalue().splitlines()
+    assert "\\x1b[2J\\x9b31m evil" in first
+    assert second == "    12:00:00 ERROR fake"
+
+
+def test_json_is_one_object_a_line_with_the_fields_of_an_entry(setup):
+    said = setup(log_format="json")
+    logger = logging.getLogger("strata.coordinator")
+    logger.error("a\nb", extra={"task_id": "t", "worker_id": "w"})
+    (line,) = said.getvalue().splitlines()
+    entry = json.loads(line)
+    assert isinstance(entry.pop("timestamp"), int)
+    assert entry == {
+        "level": "error",
+        "message": "a\nb",
+        "source": "coordinator",
+        "logger": "strata.coordinator",
+        "task_id": "t",
+        "worker_id": "w",
+    }
+
+
+def test_a_text_that_cannot_be_encoded_can_be_logged():
+    record = logging.makeLogRecord({"msg": "lone \ud800 surrogate", "levelno": 20})
+    assert json.loads(JsonFormatter("agent").format(record))["message"] == "lone ? surrogate"
+
+
+PROGRAM = """
+    import logging, sys
+    from strata.config import load_process
+    from strata.logsetup import configure
+    configure(load_process({}), "coordinator")
+    logging.getLogger("strata.store").debug("fine detail")
+    logging.getLogger("strata.wire").debug("hidden")
+"""
+
+
+def run_on(stderr, **environ):
+    program = [sys.executable, "-c", textwrap.dedent(PROGRAM)]
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("STRATA")}
+    return subprocess.run(program, env=plain | environ, stderr=stderr, check=True, text=True)
+
+
+def test_the_environment_sets_a_process_up():
+    told = run_on(subprocess.PIPE, STRATA_LOG="store=debug,info", LOG_FORMAT="json")
+    assert [json.loads(line)["message"] for line in told.stderr.splitlines()] == ["fine detail"]
+
+
+def test_colours_are_for_terminals_only():
+    assert "\x1b" not in run_on(subprocess.PIPE, STRATA_LOG="store=debug").stderr
+    ours, theirs = os.openpty()
+    run_on(theirs, STRATA_LOG="store=debug")
+    os.close(theirs)
+    shown = os.read(ours, 4096).decode()
+    os.close(ours)
+    assert "\x1b[2mDEBUG\x1b[0m" in shown

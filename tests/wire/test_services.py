@@ -1,0 +1,169 @@
+"""Guards the standard services (health, reflection) and TLS, through the standard clients."""
+
+import socket
+import ssl
+
+import grpc
+import pytest
+import trustme
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
+from grpc_reflection.v1alpha.reflection_pb2 import (
+    ServerReflectionRequest,
+    ServerReflectionResponse,
+)
+
+from strata.wire.grpc_call import RpcError
+from strata.wire.health import Health
+from strata.wire.hpack import Status
+from strata.wire.reflection import serve_reflection
+from tests.wire.harness import PATIENCE_S, text, unary
+
+SERVING = HealthCheckResponse.SERVING
+NOT_SERVING = HealthCheckResponse.NOT_SERVING
+SERVICE_UNKNOWN = HealthCheckResponse.SERVICE_UNKNOWN
+
+
+@pytest.fixture
+def health(server):
+    health = Health()
+    health.serve_on(server.server)
+    return health
+
+
+def test_check_tells_what_was_set(server, health):
+    with server.channel() as channel:
+        check = HealthStub(channel).Check
+        assert check(HealthCheckRequest()).status == SERVING
+        server.on_loop(health.set, "strata.v1.Coordinator", False)
+        answer = check(HealthCheckRequest(service="strata.v1.Coordinator"))
+        assert answer.status == NOT_SERVING
+        with pytest.raises(grpc.RpcError) as caught:
+            check(HealthCheckRequest(service="nobody"))
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_watch_tells_the_state_and_each_change(server, health):
+    with server.channel() as channel:
+        watch = HealthStub(channel).Watch(HealthCheckRequest(service="late"))
+        assert next(watch).status == SERVICE_UNKNOWN
+        for serving in (True, True, False):
+            server.on_loop(health.set, "late", serving)
+        assert [next(watch).status for _ in range(2)] == [SERVING, NOT_SERVING]
+        watch.cancel()
+
+
+def test_watchers_that_leave_are_forgotten(server, health):
+    with server.channel() as channel:
+        watch = HealthStub(channel).Watch(HealthCheckRequest())
+        next(watch)
+        assert server.on_loop(lambda: len(health._watchers[""])) == 1
+    server.wait(server.server.close(grace_s=0))
+    assert server.on_loop(lambda: dict(health._watchers)) == {}
+
+
+def test_a_closed_health_ends_its_watches(server, health):
+    with server.channel() as channel:
+        watch = HealthStub(channel).Watch(HealthCheckRequest())
+        assert next(watch).status == SERVING
+        server.on_loop(health.close)
+        assert next(watch).status == NOT_SERVING
+        with pytest.raises(grpc.RpcError) as caught:
+            next(watch)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_probe_needs_no_token(start):
+    def authorize(metadata):
+        raise RpcError(Status.UNAUTHENTICATED, "no token")
+
+    server = start(authorize=authorize)
+    Health().serve_on(server.server)
+    with server.channel() as channel:
+        assert HealthStub(channel).Check(HealthCheckRequest()).status == SERVING
+
+
+def test_reflection_lets_a_client_build_messages_it_never_knew(server, health):
+    serve_reflection(server.server)
+    with server.channel() as channel:
+        database = ProtoReflectionDescriptorDatabase(channel)
+        assert set(database.get_services()) == {
+            "grpc.health.v1.Health",
+            "grpc.reflection.v1.ServerReflection",
+            "grpc.reflection.v1alpha.ServerReflection",
+        }
+        pool = DescriptorPool(database)
+        method = pool.FindServiceByName("grpc.health.v1.Health").FindMethodByName("Check")
+        request, response = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+        check = channel.unary_unary(
+            "/grpc.health.v1.Health/Check", request.SerializeToString, response.FromString
+        )
+        assert check(request()).status == SERVING
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+def test_reflection_answers_each_kind_of_question(server, version):
+    serve_reflection(server.server)
+    service = f"grpc.reflection.{version}.ServerReflection"
+    questions = [
+        ServerReflectionRequest(file_containing_symbol=service),
+        ServerReflectionRequest(file_by_filename="google/protobuf/wrappers.proto"),
+        ServerReflectionRequest(file_by_filename="nothing.proto"),
+        ServerReflectionRequest(all_extension_numbers_of_type="google.protobuf.MessageOptions"),
+        ServerReflectionRequest(host="here"),
+    ]
+    with server.channel() as channel:
+        ask = channel.stream_stream(
+            f"/{service}/ServerReflectionInfo",
+            ServerReflectionRequest.SerializeToString,
+            ServerReflectionResponse.FromString,
+        )
+        answers = list(ask(iter(questions)))
+    assert [answer.WhichOneof("message_response") for answer in answers] == [
+        "file_descriptor_response",
+        "file_descriptor_response",
+        "error_response",
+        "all_extension_numbers_response",
+        "error_response",
+    ]
+    assert [answer.error_response.error_code for answer in answers] == [0, 0, 5, 0, 3]
+    assert [answer.original_request for answer in answers] == questions
+
+
+@pytest.fixture
+def authority():
+    return trustme.CA()
+
+
+@pytest.fixture
+def secure_server(start, authority):
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost").configure_cert(context)
+    server = start(tls=context)
+    server.unary("Echo", lambda request, call: request)
+    return server
+
+
+def test_tls(secure_server, authority):
+    credentials = grpc.ssl_channel_credentials(authority.cert_pem.bytes())
+    with grpc.secure_channel(f"localhost:{secure_server.port}", credentials) as channel:
+        large = text("x" * 1_000_000)
+        assert unary(channel, "Echo")(large) == large
+
+
+def test_tls_without_h2_is_refused(secure_server, authority):
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    plain = socket.create_connection(("127.0.0.1", secure_server.port))
+    with context.wrap_socket(plain, server_hostname="localhost") as client:
+        client.settimeout(PATIENCE_S)
+        try:
+            answer = client.recv(1)
+        except (ConnectionError, ssl.SSLError):
+            answer = b""
+    assert answer == b""

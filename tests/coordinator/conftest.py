@@ -63,7 +63,7 @@ def coordinator(folder, **settings):
 
     async def serve():
         stop = asyncio.Event()
-        async with running(given) as started:
+        async with running(given, "test") as started:
             ready.set_result((started, asyncio.get_running_loop(), stop))
             await stop.wait()
 

@@ -9,6 +9,7 @@ import typer
 import uvloop
 from rich.console import Console
 
+from strata import __version__
 from strata.config import Settings, load_process
 from strata.coordinator.http.security import is_loopback
 from strata.coordinator.server import Running, running, with_token
@@ -43,9 +44,12 @@ async def serve_until_told(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     console = Console(highlight=False, stderr=True)
-    async with running(settings) as coordinator:
+    async with running(settings, __version__) as coordinator:
         announce(console, settings, coordinator)
-        await stopping.wait()
+        told = asyncio.create_task(stopping.wait())
+        ended = asyncio.create_task(coordinator.engine.ended())
+        await asyncio.wait([told, ended], return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
         console.print("stopping", style="dim")
 
 

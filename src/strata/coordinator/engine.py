@@ -8,6 +8,9 @@ Answers go out when the facts are on disk. Callers run before the next turn is d
 they read of the state is durable; `settled` gives the same promise to readers.
 
 The inbox is bounded: when it is full callers are told to try again, and others are unaffected.
+A rule that fails in a way it should not ends the engine, and with it the coordinator: a state that
+nobody understands must not be built upon. What is on disk is sound, and a restart begins there.
+
 Subscribers hold no queue here; each has a position, and reads what lies between it and the durable
 end from a window of recent facts, or from the store when it has fallen behind.
 """
@@ -61,6 +64,11 @@ class Engine:
     def start(self) -> None:
         """Begins to take turns."""
         self._task = asyncio.create_task(self._run(), name="strata-engine")
+
+    async def ended(self) -> None:
+        """Returns when the engine was stopped; raises what ended it otherwise."""
+        if self._task is not None:
+            await asyncio.shield(self._task)
 
     async def stop(self) -> None:
         """Finishes what is in the inbox, then ends."""

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import msgspec
 
-from strata import __version__
 from strata.config import Settings
 from strata.coordinator.clock import read_clock
 from strata.coordinator.engine import Engine
@@ -70,7 +69,7 @@ def with_token(settings: Settings) -> Settings:
 
 
 @asynccontextmanager
-async def running(settings: Settings) -> AsyncIterator[Running]:
+async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
     """A coordinator, for as long as the context is open."""
     tls = tls_context(settings)
     folder = data_folder(settings)
@@ -81,28 +80,28 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
         kernel = MeasuredKernel(
             store, read_clock, patience_of(settings), settings.snapshot_every_facts
         )
-        kernel.start(secrets.token_hex(4), __version__, Rules(max_workers=settings.max_workers))
+        kernel.start(secrets.token_hex(4), release, Rules(max_workers=settings.max_workers))
         engine = Engine(kernel, settings.inbox_limit)
         observed = Observed()
         barriers = BarrierRoom(engine)
-        sessions: Sessions | None = None
-        metrics = Metrics(
-            engine,
-            observed,
-            Probes(
-                inbox_depth=engine.inbox_depth,
-                sessions=lambda: len(sessions.open) if sessions else 0,
-                logs=logs.stats,
-            ),
-        )
+        metrics = Metrics(engine, observed)
         sessions = Sessions(engine, observed, barriers, metrics, logs)
+        metrics.probes = Probes(
+            inbox_depth=engine.inbox_depth, sessions=sessions.open.__len__, logs=logs.stats
+        )
         calls = UnaryCalls(engine, observed, barriers, metrics, settings.heartbeat_interval_s)
-        async with (
-            taking_turns(engine),
-            grpc_serving(calls, sessions, settings, tls) as grpc_port,
-            http_serving(engine, observed, logs, metrics, settings, grpc_port) as http_url,
-        ):
-            yield Running(engine, sessions, metrics, grpc_port, http_url, settings.token)
+        async with taking_turns(engine), grpc_serving(calls, sessions, settings, tls) as grpc_port:
+            api = Api(
+                engine=engine,
+                observed=observed,
+                logs=logs,
+                metrics=metrics,
+                version=release,
+                started_ms=read_clock().wall_ns // 1_000_000,
+                address=f"{settings.grpc_host}:{grpc_port}",
+            )
+            async with http_serving(api, settings) as http_url:
+                yield Running(engine, sessions, metrics, grpc_port, http_url, settings.token)
 
 
 @asynccontextmanager
@@ -112,7 +111,7 @@ async def taking_turns(engine: Engine) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        await engine.stop()
+        await engine.stop()  # raises what ended the engine, if it was not this
 
 
 @asynccontextmanager
@@ -146,24 +145,8 @@ async def grpc_serving(
 
 
 @asynccontextmanager
-async def http_serving(
-    engine: Engine,
-    observed: Observed,
-    logs: LogStore,
-    metrics: Metrics,
-    settings: Settings,
-    grpc_port: int,
-) -> AsyncIterator[str]:
+async def http_serving(api: Api, settings: Settings) -> AsyncIterator[str]:
     """The REST API and the page; gives their address."""
-    api = Api(
-        engine=engine,
-        observed=observed,
-        logs=logs,
-        metrics=metrics,
-        version=__version__,
-        started_ms=read_clock().wall_ns // 1_000_000,
-        address=f"{settings.grpc_host}:{grpc_port}",
-    )
     app = create_app(api, settings)
     async with serve(
         app,

@@ -117,6 +117,7 @@ class Session:
         self.worker = ""
         self.incarnation = 0
         self.stored_seq = -1
+        self.taken_seq = -1
         self._handlers: dict[str, Callable[[int, pb.WorkerMessage], None]] = {
             "beat": self._beat,
             "events": self._events,
@@ -181,7 +182,7 @@ class Session:
             return
         self.worker, self.incarnation = hello.worker_id, hello.incarnation
         stored = self.engine.kernel.store.last_seq(self.worker, self.incarnation)
-        self.stored_seq = -1 if stored is None else stored
+        self.stored_seq = self.taken_seq = -1 if stored is None else stored
         self.sessions.attach(self)
         self.tell_standing()
 
@@ -221,7 +222,15 @@ class Session:
             sent.payload,
         )
         validate(batch)
-        self._when(request, self.engine.ingest(batch), partial(self._stored, batch.stop_seq - 1))
+        last_seq = batch.stop_seq - 1
+        if batch.first_seq <= self.taken_seq < last_seq:
+            # The store would have to look into bytes that nobody has checked to keep the new part.
+            raise InvalidArgument(
+                f"events up to {self.taken_seq} are here; this batch begins at {batch.first_seq}",
+                hint="send batches again as they were, or from the next event on",
+            )
+        self.taken_seq = max(self.taken_seq, last_seq)
+        self._when(request, self.engine.ingest(batch), partial(self._stored, last_seq))
 
     def _stored(self, seq: int, answer: object) -> None:
         self.stored_seq = max(self.stored_seq, seq)

@@ -10,6 +10,7 @@ import platform
 import secrets
 import socket
 from hashlib import blake2b
+from importlib import metadata
 
 import msgspec
 import psutil
@@ -23,7 +24,6 @@ from strata.wire.v1 import coordinator_pb2 as pb
 
 MAX_TEXT_CHARACTERS = 200
 MAX_METADATA = 64
-RELEASE = "0.1.0"
 
 
 def settings_for(**given: object) -> Settings:
@@ -39,9 +39,7 @@ def settings_for(**given: object) -> Settings:
 
 def connect(settings: Settings) -> Connection:
     """The way to the coordinator that the settings name."""
-    return Connection(
-        settings.coordinator_addr, token=settings.token, ca_file=settings.tls_cert
-    )
+    return Connection(settings.coordinator_addr, token=settings.token, ca_file=settings.tls_cert)
 
 
 def registration(
@@ -53,14 +51,14 @@ def registration(
     gpu_count: int = 0,
     memory_bytes: int = 0,
     weight: int = 1,
-    metadata: dict[str, str] | None = None,
+    labels: dict[str, str] | None = None,
 ) -> pb.RegisterWorkerRequest:
     """What to register with; refuses what cannot be sent."""
     worker_id = settings.worker_id
     if not worker_id and settings.rank is not None:
         worker_id = f"rank-{settings.rank}"
-    _check_texts(worker_id=worker_id, hostname=hostname, **(metadata or {}))
-    if len(metadata or {}) > MAX_METADATA:
+    _check_texts(worker_id=worker_id, hostname=hostname, **(labels or {}))
+    if len(labels or {}) > MAX_METADATA:
         raise InvalidArgument("there is too much metadata", hint=f"at most {MAX_METADATA} entries")
     try:
         return pb.RegisterWorkerRequest(
@@ -69,7 +67,7 @@ def registration(
             port=port,
             gpu_count=gpu_count,
             memory_bytes=memory_bytes or psutil.virtual_memory().total,
-            metadata=metadata or {},
+            metadata=labels or {},
             task_id=settings.task,
             world_size=settings.world_size or 0,
             weight=weight,
@@ -135,7 +133,7 @@ class Enrolment:
             role,
             self._request.hostname,
             os.getpid(),
-            RELEASE,
+            metadata.version("strata-runtime"),
             platform.python_version(),
             parameters,
             blake2b(encoded, digest_size=8).hexdigest(),

@@ -12,18 +12,17 @@
 `join` registers, opens the session and waits until a generation includes this worker. From then on
 the run beats by itself, and records events and output by itself.
 
-`run.step` marks one applied step. It returns False when the loop should end: the task is stopping, or
-SIGTERM came. It raises `GenerationChanged` when the membership is another one; the step counts
+`run.step` marks one applied step. It returns False when the loop should end: the task is stopping,
+or SIGTERM came. It raises `GenerationChanged` when the membership is another one; the step counts
 before it does. `run.rank`, `run.world_size` and `run.generation` are those that the script has
 entered and change only in `run.sync`.
 
-Leaving the block says how it went: at its end `done` (or `stopped`, when a stop was asked for), after
-an exception `failed` with the reason, after Ctrl-C `stopped`.
+Leaving the block says how it went: at its end `done` (or `stopped`, when a stop was asked for),
+after an exception `failed` with the reason, after Ctrl-C `stopped`.
 """
 
 import atexit
 import logging
-import time
 import weakref
 from pathlib import Path
 from types import TracebackType
@@ -37,23 +36,17 @@ from strata.errors import InvalidArgument, StrataError
 from strata.sdk import enrolment
 from strata.sdk.barriers import Arrivals, BarrierResult, check_barrier, meet
 from strata.sdk.capture import Capture, capture_output
-from strata.sdk.channel import Connection
-from strata.sdk.events import Recorder
-from strata.sdk.facts import CoordinatorStateSeen, ResourceSnapshot, RunEnded, StepFinished
-from strata.sdk.lines import LineBuffer
-from strata.sdk.membership import Membership, Recovery
+from strata.sdk.facts import RunEnded, StepFinished
+from strata.sdk.membership import Recovery
 from strata.sdk.resources import ResourceSampler
-from strata.sdk.session import Identity, Session
 from strata.sdk.signals import GenerationChanged, StopRequested, TerminationNotice
 from strata.sdk.spool import default_folder
 from strata.sdk.steptime import PARTS, Part, StepTime, Timing
-from strata.wire import convert
+from strata.sdk.worker import RESOURCE_INTERVAL_S, Worker
 from strata.wire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-RESOURCE_INTERVAL_S = 30.0
-REJOIN_PATIENCE_S = 5.0
 LEAVE_TIMEOUT_S = 10.0
 
 
@@ -70,14 +63,14 @@ def join(
     timeout: float | None = None,
     connect_timeout: float = 10.0,
     reconnect_limit: float | None = None,
-    spool_dir: str | Path | None = None,
     resource_interval: float = RESOURCE_INTERVAL_S,
+    spool_dir: str | Path | None = None,
 ) -> "Run":
     """Joins a task as one of its workers; what is not given comes from the environment.
 
     `timeout` is how long to wait for the others (for ever by default), `connect_timeout` for the
     coordinator at the start, and `reconnect_limit` for it to come back later (for ever by
-    default). `capture=False` leaves stdout, stderr and logging alone. All are seconds.
+    default), all in seconds. `capture=False` leaves stdout, stderr and logging alone.
     """
     settings = enrolment.settings_for(
         coordinator_addr=coordinator,
@@ -93,7 +86,7 @@ def join(
         syncs=True,
         gpu_count=len(sampler.sample().gpu_metrics) if cards is None else cards,
         weight=weight,
-        metadata=metadata,
+        labels=metadata,
     )
     connection = enrolment.connect(settings)
     enrolled = enrolment.Enrolment(connection, request)
@@ -102,54 +95,33 @@ def join(
     except BaseException:
         connection.close()
         raise
-    folder = Path(spool_dir) if spool_dir is not None else default_folder()
-    run = Run(connection, enrolled, answer, sampler, folder, reconnect_limit, resource_interval)
-    run.open(capture, timeout)
-    return run
+    worker = Worker(
+        connection,
+        enrolled,
+        answer,
+        sampler,
+        Path(spool_dir) if spool_dir is not None else default_folder(),
+        reconnect_limit_s=reconnect_limit,
+        resource_interval_s=resource_interval,
+    )
+    config = msgspec.json.decode(answer.config.get("config") or "{}", type=dict[str, object])
+    return Run(worker, answer.task_id, config).begun(capture, timeout)
 
 
 class Run:
-    """A worker's part in a task. Made by `join`; methods are for the training thread."""
+    """A worker's part in a task. Made by `join`; its methods are for the training thread."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        enrolled: enrolment.Enrolment,
-        answer: pb.RegisterWorkerResponse,
-        sampler: ResourceSampler,
-        spool_folder: Path,
-        reconnect_limit_s: float | None = None,
-        resource_interval_s: float = RESOURCE_INTERVAL_S,
-    ) -> None:
-        self.task_id = answer.task_id
-        self.config: dict[str, object] = msgspec.json.decode(answer.config.get("config") or "{}")
-        self.epoch = 0
-        self._connection = connection
-        self._enrolled = enrolled
-        self._sampler = sampler
-        self._spool_folder = spool_folder
-        self._resource_interval_s = resource_interval_s
-        self._next_snapshot_s = 0.0
-        self._recorder = Recorder()
-        self._lines = LineBuffer()
-        self._membership = Membership()
+    def __init__(self, worker: Worker, task_id: str, config: dict[str, object]) -> None:
+        self.task_id = task_id
+        self.config = config
+        self._worker = worker
+        self._session = worker.session
+        self._membership = worker.membership
         self._arrivals = Arrivals()
         self._times = StepTime()
-        self._state: Reported = "initializing"
-        self._waiting = False
         self._notice = TerminationNotice()
         self._capture: Capture | None = None
-        self._closed = False
-        self._session = Session(
-            connection,
-            self,
-            enrolment.identity(answer),
-            answer.heartbeat_interval_ms / 1000,
-            recorder=self._recorder,
-            lines=self._lines,
-            give_up_after_s=reconnect_limit_s,
-        )
-        self._begin(answer)
+        self._left = False
 
     @property
     def worker_id(self) -> str:
@@ -188,7 +160,7 @@ class Run:
 
     @property
     def steps(self) -> int:
-        """How many steps the model has had; where a model must be fetched, how many it will have."""
+        """How many steps the model has had, or will have once it is restored."""
         applied = self._membership.model.step
         return applied if applied >= 0 else self._membership.recovery.step
 
@@ -203,21 +175,21 @@ class Run:
         return self._notice.reason or self._membership.stopping
 
     def sync(self, timeout: float | None = None) -> Recovery:
-        """Enters the newest generation; returns from where it goes on, when all have entered.
+        """Enters the newest generation; when all have, returns from where it goes on.
 
-        The model as the coordinator is told: its lineage and `steps`. What is returned has to be
-        carried out by the caller unless it is `in_place`; then call `restored`, or just `step`.
-        Raises `StopRequested` when a stop comes first.
+        The coordinator is told the lineage of this worker's model and its `steps`. What is returned
+        has to be carried out by the caller, unless it is `in_place`; then call `restored`, or just
+        `step`. Raises `StopRequested` when a stop comes first.
         """
         self._session.require_usable()
-        self._waiting = True
+        self._worker.waiting = True
         try:
             with Timing(self._times, "wait"):
                 recovery = self._membership.sync(
                     self._session, lambda: bool(self.stop_requested), timeout
                 )
         finally:
-            self._waiting = False
+            self._worker.waiting = False
         if recovery is None:
             raise StopRequested(f"no generation was entered: {self.stop_requested}")
         self.report("training" if recovery.in_place else "recovering")
@@ -235,30 +207,24 @@ class Run:
 
         Raises `GenerationChanged`, after the step was counted, when the membership changed.
         """
+        worker = self._worker
         if epoch is not None:
-            self.epoch = epoch
+            worker.epoch = epoch
+        loss = None if loss is None else float(loss)
         number = self._membership.stepped()
         split = self._times.finish()
-        self._recorder.emit(
-            StepFinished(
-                number,
-                *split,
-                None if loss is None else float(loss),
-                self.epoch,
-                metrics or None,
-            )
-        )
-        if self._state != "training":
+        worker.recorder.emit(StepFinished(number, *split, loss, worker.epoch, metrics or None))
+        if worker.state != "training":
             self.report("training")
         if self.stop_requested:
             return False
-        self._session.require_usable()
         if self._membership.changed:
+            self._session.require_usable()
             raise self._change()
         return True
 
     def timing(self, part: Part) -> Timing:
-        """Names what the time in a `with` block went to: `data`, `communication` or `wait`."""
+        """Says what the time in a `with` block goes to: `data`, `communication` or `wait`."""
         if part not in PARTS:
             raise InvalidArgument(f"{part!r} is no part of a step", hint=f"use {', '.join(PARTS)}")
         return Timing(self._times, part)
@@ -270,10 +236,11 @@ class Run:
         `GenerationChanged` when the membership changes meanwhile.
         """
         check_barrier(name, self.steps, timeout)
+        self._session.require_usable()
         if self._membership.changed:
             raise self._change()
-        self._waiting = True
-        self._session.pulse.beat_soon()
+        worker = self._worker
+        worker.waiting = True
         try:
             with Timing(self._times, "wait"):
                 return meet(
@@ -285,30 +252,32 @@ class Run:
                     lambda: self._change() if self._membership.changed else None,
                 )
         finally:
-            self._waiting = False
+            worker.waiting = False
 
     def report(self, state: Reported) -> None:
-        """Says what this worker does now, for the dashboard and the watchdog."""
+        """Says what this worker does now, for whoever looks and for the watchdog."""
         if state not in REPORTED:
             raise InvalidArgument(f"{state!r} is no state", hint=f"use {', '.join(REPORTED)}")
-        self._state = state
-        self._session.pulse.beat_soon()
+        if self._worker.state != state:
+            self._worker.state = state
+            self._session.pulse.beat_soon()
 
     def emit(self, fact: Fact, cause: tuple[str, ...] = (), op: str = "") -> None:
-        """Records a fact; takes well under a microsecond, never blocks, never raises."""
-        self._recorder.emit(fact, cause, op)
+        """Records a fact; takes less than a microsecond, never blocks, never raises."""
+        self._worker.recorder.emit(fact, cause, op)
 
     def leave(self, outcome: Outcome = "done", reason: str = "") -> None:
-        """Delivers what was recorded and leaves; harmless when repeated."""
-        if self._closed:
+        """Delivers what was recorded, and leaves; harmless when repeated."""
+        if self._left:
             return
-        self._closed = True
+        self._left = True
         _open_runs.discard(self)
         self._notice.restore()
         if self._capture is not None:
             self._capture.restore()
-        self._recorder.emit(RunEnded(outcome, reason, self.steps))
-        self._recorder.seal()
+        worker = self._worker
+        worker.recorder.emit(RunEnded(outcome, reason, self.steps))
+        worker.recorder.seal()
         try:
             self._session.flush(LEAVE_TIMEOUT_S)
             leave = pb.Leave(outcome=outcome, reason=reason[:1000], steps=self.steps)
@@ -317,22 +286,23 @@ class Run:
             log.warning("left without the coordinator's knowledge: %s", error)
         finally:
             self._session.close()
-            self._recorder.close()
-            self._connection.close()
+            worker.recorder.close()
+            worker.connection.close()
 
-    def open(self, capture: bool, timeout_s: float | None) -> None:
+    def begun(self, capture: bool, timeout_s: float | None) -> Self:
         """Starts the session and enters the first generation; part of `join`."""
         _open_runs.add(self)
         try:
             if capture:
-                self._capture = capture_output(self._lines)
+                self._capture = capture_output(self._worker.lines)
             self._notice.install()
             self._session.start()
             self.sync(timeout_s)
             self._times.finish()
         except BaseException as error:
-            self.__exit__(type(error), error, None)
+            self.leave(*_outcome(error, self.stop_requested))
             raise
+        return self
 
     def __enter__(self) -> Self:
         return self
@@ -346,15 +316,34 @@ class Run:
         self.leave(*_outcome(error, self.stop_requested))
         return isinstance(error, StopRequested)
 
-    def beat(self) -> pb.Beat:
-        """What to tell the coordinator now; called by the session."""
-        model = self._membership.model
-        return pb.Beat(
-            state=convert.STATE_NUMBERS[self._state],
-            attempt=model.attempt,
-            generation=model.generation,
-            step=model.step,
-            epoch=self.epoch,
-            waiting=self._waiting,
-            resources=convert.resources_message(self._sampler.sample()),
+    def _change(self) -> StrataError:
+        """Why the script cannot go on as it is."""
+        if self.stop_requested:
+            return StopRequested(f"the others are leaving: {self.stop_requested}")
+        standing = self._membership.standing
+        told = f"generation {standing.generation}" if standing else "a new incarnation"
+        return GenerationChanged(
+            f"the membership changed: {told} in place of generation {self.generation}",
+            hint="call run.sync() and go on from where it says",
         )
+
+
+def _outcome(error: BaseException | None, stop: str) -> tuple[Outcome, str]:
+    """How a block that ended like this is told to the coordinator."""
+    if error is None or isinstance(error, StopRequested):
+        return ("stopped", stop) if stop else ("done", "")
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped", "interrupted"
+    if isinstance(error, SystemExit) and not error.code:
+        return "done", ""
+    return "failed", f"{type(error).__name__}: {error}"
+
+
+_open_runs: "weakref.WeakSet[Run]" = weakref.WeakSet()
+
+
+@atexit.register
+def _leave_open_runs() -> None:
+    """A script or notebook that ends without leaving is not taken for a crash."""
+    for run in list(_open_runs):
+        run.leave("stopped", "the process ended without leaving")

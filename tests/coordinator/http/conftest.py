@@ -1,4 +1,4 @@
-"""Coordinators for the tests of the API: one shared by those that only look, fresh ones else."""
+"""A fresh coordinator for a test of the API, and a client that talks to it."""
 
 import pytest
 

@@ -57,7 +57,7 @@ def test_facts_come_as_they_are_recorded(coordinator, client):
     with stream(client) as answer:
         assert answer.headers["Content-Type"].startswith("text/event-stream")
         reader = Reader(answer)
-        wait_for(lambda: coordinator.guard._streams == 1)
+        wait_for(lambda: coordinator.guard.open_streams == 1)
         coordinator.submit(register(1))
         [event] = reader.take(1)
         coordinator.submit(register(2))
@@ -141,7 +141,7 @@ def test_streams_are_bounded_and_a_place_is_given_back(tmp_path):
             assert answer.status_code == 429
             assert answer.json()["error"]["code"] == "overloaded"
             assert int(answer.headers["Retry-After"]) >= 1
-        wait_for(lambda: coordinator.guard._streams == 0, "the end of the streams")
+        wait_for(lambda: coordinator.guard.open_streams == 0, "the end of the streams")
         with stream(client) as answer:
             assert answer.status_code == 200
 
@@ -189,7 +189,7 @@ def record(coordinator, first, count):
 def test_slow_readers_cost_nobody_anything(tmp_path):
     with Coordinator(tmp_path) as coordinator, coordinator.client() as client:
         slow = [raw_stream(coordinator) for _ in range(SLOW_READERS)]
-        wait_for(lambda: coordinator.guard._streams == SLOW_READERS)
+        wait_for(lambda: coordinator.guard.open_streams == SLOW_READERS)
         with stream(client, params={"position": 0}) as answer:
             quick = Reader(answer).events()
             seen = 0
@@ -223,8 +223,8 @@ def test_a_reader_that_takes_nothing_is_let_go(tmp_path):
     limits = Limits(stall_timeout_s=0.2, writes_burst=10**6)
     with Coordinator(tmp_path, limits=limits) as coordinator:
         dead = raw_stream(coordinator)
-        wait_for(lambda: coordinator.guard._streams == 1)
+        wait_for(lambda: coordinator.guard.open_streams == 1)
         for first in range(0, FACTS, 500):
             record(coordinator, first, 500)
-        wait_for(lambda: coordinator.guard._streams == 0, "the end of the dead stream")
+        wait_for(lambda: coordinator.guard.open_streams == 0, "the end of the dead stream")
         dead.close()

@@ -29,7 +29,9 @@ class StrictRequest(Request[Any, Any, Any]):
         try:
             return msgspec.json.decode(await self.body(), type=expected.annotation)
         except msgspec.ValidationError as error:
-            raise InvalidArgument(worded(str(error)), hint="the body does not fit") from error
+            raise InvalidArgument(
+                worded(str(error)), hint="GET /api/openapi.json says what is expected"
+            ) from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidArgument(
                 f"the body is not JSON: {error}", hint="send one JSON object"

@@ -226,7 +226,7 @@ class Guard:
         self.closing = closing
         self._count_request = count_request
         self._pace = Pace(limits, time.monotonic)
-        self._streams = 0
+        self.open_streams = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -253,19 +253,19 @@ class Guard:
     def _admit(self, head: Head) -> None:
         if head.changes:
             self._pace.take(head.client)
-        if head.path in self.access.streams and self._streams >= self.limits.streams:
+        if head.path in self.access.streams and self.open_streams >= self.limits.streams:
             raise Overloaded(
-                f"{self._streams} streams are open",
+                f"{self.open_streams} streams are open",
                 hint="close one, or poll /api/events instead",
                 retry_after_s=5.0,
             )
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._streams += 1
+        self.open_streams += 1
         try:
             await self.app(scope, receive, send)
         finally:
-            self._streams -= 1
+            self.open_streams -= 1
 
     async def _log_in(self, scope: HTTPScope, send: Send) -> None:
         cookie = (

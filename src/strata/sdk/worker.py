@@ -1,0 +1,130 @@
+"""The worker behind a run: what its session asks of it.
+
+It beats with the state, the progress and the resources of this process, follows the standing, and
+when it was declared lost registers as a new incarnation: whatever it held counts for nothing
+then, so the script finds that the membership changed and enters like a newcomer.
+"""
+
+import logging
+import time
+from pathlib import Path
+
+from strata.core.workers import Reported
+from strata.errors import StrataError
+from strata.sdk.channel import Connection
+from strata.sdk.enrolment import Enrolment, identity
+from strata.sdk.events import Recorder
+from strata.sdk.facts import CoordinatorStateSeen, ResourceSnapshot
+from strata.sdk.lines import LineBuffer
+from strata.sdk.membership import Membership
+from strata.sdk.resources import ResourceSampler
+from strata.sdk.session import Identity, Session
+from strata.wire import convert
+from strata.wire.v1 import coordinator_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+RESOURCE_INTERVAL_S = 30.0
+REJOIN_PATIENCE_S = 5.0
+
+
+class Worker:
+    """Owns the session and everything that feeds it."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        enrolment: Enrolment,
+        answer: pb.RegisterWorkerResponse,
+        sampler: ResourceSampler,
+        spool_folder: Path,
+        *,
+        reconnect_limit_s: float | None = None,
+        resource_interval_s: float = RESOURCE_INTERVAL_S,
+    ) -> None:
+        self.connection = connection
+        self.recorder = Recorder()
+        self.lines = LineBuffer()
+        self.membership = Membership()
+        self.state: Reported = "initializing"
+        self.waiting = False
+        self.epoch = 0
+        self._enrolment = enrolment
+        self._spool_folder = spool_folder
+        self._sampler = sampler
+        self._resource_interval_s = resource_interval_s
+        self._next_snapshot_s = 0.0
+        self.session = Session(
+            connection,
+            self,
+            identity(answer),
+            answer.heartbeat_interval_ms / 1000,
+            recorder=self.recorder,
+            lines=self.lines,
+            give_up_after_s=reconnect_limit_s,
+        )
+        self._begin(answer)
+
+    def beat(self) -> pb.Beat:
+        """What to say of ourselves now."""
+        model = self.membership.model
+        return pb.Beat(
+            state=f"WORKER_STATE_{self.state.upper()}",
+            attempt=model.attempt,
+            generation=model.generation,
+            step=model.step,
+            epoch=self.epoch,
+            waiting=self.waiting,
+            resources=convert.resources_message(self._sampler.sample()),
+        )
+
+    def tick(self) -> None:
+        """Records what is used, now and then."""
+        now_s = time.monotonic()
+        if now_s >= self._next_snapshot_s:
+            self._next_snapshot_s = now_s + self._resource_interval_s
+            used = self._sampler.sample()
+            self.recorder.emit(
+                ResourceSnapshot(
+                    used.cpu_percent,
+                    used.memory_used_bytes,
+                    used.gpu_metrics,
+                    used.disk_read_bytes,
+                    used.disk_write_bytes,
+                    used.disk_free_bytes,
+                    used.network_rx_bytes,
+                    used.network_tx_bytes,
+                )
+            )
+
+    def told(self, standing: pb.Standing) -> None:
+        """Takes the standing in."""
+        if self.membership.told(standing):
+            self.recorder.emit(
+                CoordinatorStateSeen(
+                    standing.task_id,
+                    standing.task_state,
+                    standing.generation,
+                    standing.phase,
+                    standing.rank,
+                    standing.world_size,
+                    standing.attempt,
+                    standing.committed,
+                )
+            )
+
+    def rejoin(self, error: StrataError) -> Identity:
+        """Registers as a new incarnation."""
+        log.warning("rejoining as a new incarnation: %s", error.message)
+        over = self.session.identity.incarnation
+        answer = self._enrolment.register(REJOIN_PATIENCE_S, after=over)
+        with self.session.news:
+            self.membership.begin_again()
+            self.state = "initializing"
+            self.session.news.notify_all()
+        self._begin(answer)
+        return identity(answer)
+
+    def _begin(self, answer: pb.RegisterWorkerResponse) -> None:
+        self.recorder.begin(self._spool_folder, answer.assigned_id, answer.incarnation)
+        self.recorder.emit(self._enrolment.started(answer))

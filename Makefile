@@ -10,7 +10,7 @@ PIP := pip install --quiet --disable-pip-version-check
 run: $(VENV)/run.stamp
 	$(BIN)/strata sim --seed 7 --workers 8 --hours 2 --faults all
 
-test: $(VENV)/test.stamp $(VENV)/system.stamp
+test: $(VENV)/test.stamp $(VENV)/system.stamp $(VENV)/node.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -41,7 +41,7 @@ proto: $(VENV)/test.stamp
 
 # Programs that tests run and pip does not have: installed once, where that is allowed and none of
 # them is started; elsewhere the tests that need one fail and say what to install.
-PROGRAMS := prometheus chromium
+PROGRAMS := prometheus chromium npm
 ROOT := $(if $(filter 0,$(shell id -u)),,sudo -n)
 APT := $(ROOT) env SYSTEMD_OFFLINE=1 RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq
 
@@ -51,6 +51,14 @@ $(VENV)/system.stamp: Makefile
 	if test -z "$$missing" || \
 		{ $(APT) update && $(APT) install --yes --no-install-recommends $$missing; } >/dev/null 2>&1; \
 	then touch $@; else echo "apt-get could not install:" $$missing; fi
+
+# The packages of the Node.js client that a test runs; without npm that test fails and says so.
+NODE := tests/interop/node
+
+$(VENV)/node.stamp: $(NODE)/package-lock.json | $(VENV)/system.stamp
+	@if command -v npm >/dev/null; \
+	then npm ci --prefix $(NODE) --ignore-scripts --no-audit --no-fund --loglevel=error && touch $@; \
+	else echo "npm is not there to install the packages of $(NODE)"; fi
 
 # The lock is resolved for every platform; pip picks by marker when it installs.
 COMPILE = $(VENV)/lock/bin/uv pip compile pyproject.toml --group build --quiet --upgrade \
@@ -62,7 +70,8 @@ lock:
 	$(VENV)/lock/bin/$(PIP) uv
 	$(COMPILE) --output-file requirements/run.txt
 	$(COMPILE) --output-file requirements/test.txt --group test --constraint requirements/run.txt
+	npm run lock --prefix $(NODE)
 
 clean:
-	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(NODE)/node_modules build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

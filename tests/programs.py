@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-PACKAGES = {"prometheus": "prometheus", "promtool": "prometheus"}
+PACKAGES = {"node": "nodejs", "prometheus": "prometheus", "promtool": "prometheus"}
 
 
 def program(name: str) -> str:

@@ -161,6 +161,24 @@ async def test_a_subscriber_follows_live_and_ends_with_the_engine(disk):
     assert "TaskSubmitted" in seen
 
 
+async def test_a_subscriber_is_never_given_nothing(disk):
+    engine = await running(engine_on(disk))
+
+    async def follow() -> int:
+        async for events in engine.subscribe(0):
+            assert events
+            if events[-1].seq >= 200:
+                return len(events)
+        return 0
+
+    followers = [asyncio.create_task(follow()) for _ in range(8)]
+    for number in range(200):
+        await engine.submit(task(f"t{number}"))
+        await asyncio.sleep(0)
+    await asyncio.gather(*followers)
+    await engine.stop()
+
+
 async def test_silence_is_noticed(disk):
     engine = await running(engine_on(disk, patience=Patience(heartbeat_timeout_s=0.05)))
     worker = await engine.submit(RegisterWorker(worker="w"))

@@ -48,14 +48,15 @@ class Engine:
         self._inbox: deque[tuple[Command | None, Batch | None, Answer | None]] = deque()
         self._wake = asyncio.Event()
         self._published = asyncio.Event()
+        self._position = kernel.durable
         self._turn = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
 
     @property
     def position(self) -> int:
-        """Up to where the facts are durable."""
-        return self.kernel.durable
+        """Up to where the facts are published; what is durable is published in the same turn."""
+        return self._position
 
     def inbox_depth(self) -> int:
         """How many requests wait for the next turn."""
@@ -209,6 +210,7 @@ class Engine:
         if not turn.events:
             return
         self.recent.extend(turn.events)
+        self._position = turn.events[-1].seq + 1
         for observer in self.on_facts:
             observer(turn.events)
         published, self._published = self._published, asyncio.Event()

@@ -32,6 +32,7 @@ from strata.coordinator.metrics import Metrics, Probes
 from strata.coordinator.observed import Observed
 from strata.coordinator.rpc import SERVICE, UnaryCalls, status_of
 from strata.coordinator.sessions import Sessions
+from strata.coordinator.vault import Vault
 from strata.coordinator.waiting import BarrierRoom
 from strata.core.cluster import CODEC
 from strata.core.liveness import Patience
@@ -82,6 +83,8 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
         )
         kernel.start(secrets.token_hex(4), release, Rules(max_workers=settings.max_workers))
         engine = Engine(kernel, settings.inbox_limit)
+        vault = Vault(folder / "vault")
+        vault.sweep(kernel.state)
         observed = Observed()
         barriers = BarrierRoom(engine)
         metrics = Metrics(engine, observed)
@@ -96,6 +99,7 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
                 observed=observed,
                 logs=logs,
                 metrics=metrics,
+                vault=vault,
                 version=release,
                 started_ms=read_clock().wall_ns // 1_000_000,
                 address=f"{settings.grpc_host}:{grpc_port}",

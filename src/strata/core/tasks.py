@@ -61,7 +61,9 @@ class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     A `replicated` model survives on any worker, a `sharded` one only on all of them. Workers of a
     task that `syncs` enter each generation and agree from where to go on; the others only meet.
-    `config` is a JSON object, as text: it is the script's business, not the rules'.
+    `config` is a JSON object, as text: it is the script's business, not the rules'. The values of
+    the environment may be secret, so facts hold only the names, and a key under which others keep
+    the values.
     """
 
     name: str
@@ -76,7 +78,8 @@ class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     entry: str = ""
     args: list[str] = field(default_factory=list)
     config: str = "{}"
-    env: dict[str, str] = field(default_factory=dict)
+    env_names: list[str] = field(default_factory=list)
+    env_key: str = ""
     external: bool = False
     syncs: bool = True
 

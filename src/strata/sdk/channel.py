@@ -146,9 +146,30 @@ class Connection:
             )
         return error_of(code, status.name, details or status.name.lower(), hint)
 
+    def wait_ready(self, timeout_s: float) -> None:
+        """Waits until the coordinator can be reached."""
+        try:
+            grpc.channel_ready_future(self._channel).result(timeout=timeout_s)
+        except grpc.FutureTimeoutError:
+            raise Unavailable(
+                f"the coordinator at {self.address.target} cannot be reached",
+                hint=UNREACHABLE_HINT,
+            ) from None
+
     def close(self) -> None:
         """Ends every call."""
         self._channel.close()
+
+
+def build(kind: type[Answer], **fields: object) -> Answer:
+    """A message with these fields; what does not fit into it is the caller's mistake."""
+    try:
+        return kind(**fields)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgument(
+            f"{kind.DESCRIPTOR.name} cannot be sent: {error}",
+            hint="texts are Unicode, counts are whole numbers of 64 bits at most",
+        ) from error
 
 
 def _text(value: str | bytes | None) -> str:

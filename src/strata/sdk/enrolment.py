@@ -17,7 +17,7 @@ import psutil
 
 from strata.config import Settings, load_process
 from strata.errors import InvalidArgument, SettingError
-from strata.sdk.channel import Connection, persist
+from strata.sdk.channel import Connection, build, persist
 from strata.sdk.facts import RunStarted
 from strata.sdk.session import Identity
 from strata.wire.v1 import coordinator_pb2 as pb
@@ -46,6 +46,7 @@ def registration(
     settings: Settings,
     *,
     syncs: bool,
+    worker_id: str | None = None,
     hostname: str = "",
     port: int = 0,
     gpu_count: int = 0,
@@ -54,31 +55,26 @@ def registration(
     labels: dict[str, str] | None = None,
 ) -> pb.RegisterWorkerRequest:
     """What to register with; refuses what cannot be sent."""
-    worker_id = settings.worker_id
+    worker_id = settings.worker_id if worker_id is None else worker_id
     if not worker_id and settings.rank is not None:
         worker_id = f"rank-{settings.rank}"
     _check_texts(worker_id=worker_id, hostname=hostname, **(labels or {}))
     if len(labels or {}) > MAX_METADATA:
         raise InvalidArgument("there is too much metadata", hint=f"at most {MAX_METADATA} entries")
-    try:
-        return pb.RegisterWorkerRequest(
-            worker_id=worker_id,
-            hostname=hostname or socket.gethostname(),
-            port=port,
-            gpu_count=gpu_count,
-            memory_bytes=memory_bytes or psutil.virtual_memory().total,
-            metadata=labels or {},
-            task_id=settings.task,
-            world_size=settings.world_size or 0,
-            weight=weight,
-            start=settings.start,
-            syncs=syncs,
-        )
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidArgument(
-            f"a worker cannot be registered like this: {error}",
-            hint="counts are whole numbers from 0 on",
-        ) from error
+    return build(
+        pb.RegisterWorkerRequest,
+        worker_id=worker_id,
+        hostname=hostname or socket.gethostname(),
+        port=port,
+        gpu_count=gpu_count,
+        memory_bytes=memory_bytes or psutil.virtual_memory().total,
+        metadata=labels or {},
+        task_id=settings.task,
+        world_size=settings.world_size or 0,
+        weight=weight,
+        start=settings.start,
+        syncs=syncs,
+    )
 
 
 def _check_texts(**texts: str) -> None:

@@ -32,7 +32,7 @@ import msgspec
 
 from strata.core.events import Fact
 from strata.core.workers import REPORTED, Outcome, Reported
-from strata.errors import InvalidArgument, StrataError
+from strata.errors import Fenced, InvalidArgument, StrataError
 from strata.sdk import enrolment
 from strata.sdk.barriers import Arrivals, BarrierResult, check_barrier, meet
 from strata.sdk.capture import Capture, capture_output
@@ -282,6 +282,8 @@ class Run:
             self._session.flush(LEAVE_TIMEOUT_S)
             leave = pb.Leave(outcome=outcome, reason=reason[:1000], steps=self.steps)
             self._session.answer(self._session.ask("leave", leave), LEAVE_TIMEOUT_S)
+        except Fenced:
+            log.debug("the coordinator had already taken this worker out")
         except StrataError as error:
             log.warning("left without the coordinator's knowledge: %s", error)
         finally:

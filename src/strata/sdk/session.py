@@ -245,11 +245,14 @@ class Session:
     def _carry_on(self, error: StrataError, away_s: float) -> None:
         """After a connection ended: as whom to go on, if there is any hope."""
         if isinstance(error, OVER):
+            leaving = any(request.kind == "leave" for request in self._requests.values())
             with self.news:
                 given_up, self._requests = self._requests, {}
                 for request in given_up.values():
                     request.error = error
                 self.news.notify_all()
+            if leaving:
+                raise error  # the answer was lost: it has left
             self.identity = self._owner.rejoin(error)
         elif isinstance(error, HOPELESS):
             raise error  # only a Hello's refusal ends a connection this way
@@ -259,7 +262,7 @@ class Session:
             )
 
     def _end(self, error: StrataError) -> None:
-        log.error("the session with the coordinator is over: %s", error)
+        log.warning("the session with the coordinator is over: %s", error)
         with self.news:
             self.error = error
             self.news.notify_all()

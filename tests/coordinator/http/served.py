@@ -20,6 +20,7 @@ from strata.coordinator.logs import LogStore
 from strata.coordinator.measured import MeasuredKernel
 from strata.coordinator.metrics import Metrics
 from strata.coordinator.observed import Observed
+from strata.coordinator.vault import Vault
 from strata.core.cluster import CODEC
 from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
 from strata.core.workers import RegisterWorker, ReportState
@@ -70,6 +71,7 @@ class Coordinator:
                 observed=self.observed,
                 logs=self.logs,
                 metrics=Metrics(self.engine, self.observed),
+                vault=Vault(self.folder / "vault"),
                 version="1.2.3",
                 started_ms=time.time_ns() // 1_000_000,
                 address="127.0.0.1:50051",

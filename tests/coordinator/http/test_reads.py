@@ -8,6 +8,7 @@ from strata.coordinator.observed import Seen
 from strata.core.agents import RegisterAgent
 from strata.core.barriers import ArriveAtBarrier, FailBarrier
 from strata.core.checkpoints import CheckpointState
+from strata.core.cluster import CODEC
 from strata.core.datasets import AttachDataset
 from strata.core.leases import AcquireLease, ReturnLease
 from strata.core.recovery import CommitSteps, EnterGeneration
@@ -337,6 +338,11 @@ def test_a_task_environment_is_not_told(coordinator, client):
     assert client.get(f"/api/tasks/{task}").json()["env_names"] == ["API_KEY"]
     for path in ("/api/events", f"/api/tasks/{task}", "/api/tasks", "/api/dashboard"):
         assert "s3cret" not in client.get(path).text
+    spec = coordinator.engine.kernel.state.tasks[task].spec
+    assert coordinator.api.vault.get(spec.env_key) == {"API_KEY": "s3cret"}
+    assert b"s3cret" not in b"".join(
+        CODEC.encode([event]) for event in coordinator.engine.kernel.store.read()
+    )
 
 
 def test_a_fact_of_the_past_is_read_from_the_store(coordinator, client):

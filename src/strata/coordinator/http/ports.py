@@ -17,6 +17,7 @@ from strata.coordinator.engine import Engine
 from strata.coordinator.logs import LogEntry, Page, Query, Skipped
 from strata.coordinator.metrics import MetricsSnapshot
 from strata.coordinator.observed import Observed
+from strata.coordinator.vault import Vault
 
 Mode: TypeAlias = Literal["live", "demo"]
 
@@ -85,6 +86,7 @@ class Api:
     observed: Observed
     logs: Logs
     metrics: Metrics
+    vault: Vault
     version: str
     started_ms: int
     address: str

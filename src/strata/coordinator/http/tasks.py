@@ -1,5 +1,6 @@
 """Tasks: submitted, watched, stopped."""
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Annotated
@@ -78,7 +79,8 @@ async def create_task(api: TheApi, data: JSONBody[CreateTaskRequest]) -> CreateT
         entry=data.entry,
         args=data.args,
         config=config.decode(),
-        env=data.env,
+        env_names=sorted(data.env),
+        env_key=await asyncio.to_thread(api.vault.keep, data.env),
         external=not data.entry,
     )
     task = await api.engine.submit(SubmitTask(spec=spec))

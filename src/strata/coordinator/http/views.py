@@ -33,7 +33,7 @@ from strata.core.events import Event, UnknownFact, position_id
 from strata.core.resources import ResourceMetrics
 from strata.core.scheduling import free_slots, why_waiting
 from strata.core.state import Cluster
-from strata.core.tasks import Task, TaskSubmitted
+from strata.core.tasks import Task
 from strata.core.workers import Worker, WorkerState
 from strata.errors import NotFound
 
@@ -258,7 +258,7 @@ def task_detail(state: Cluster, known: Task, logs: list[str]) -> TaskDetail:
         **shown,
         entry=spec.entry,
         args=spec.args,
-        env_names=sorted(spec.env),
+        env_names=spec.env_names,
         config=msgspec.json.decode(spec.config, type=dict[str, Any]),
         policy=spec.policy,
         min_workers=spec.min_workers,
@@ -304,11 +304,8 @@ def agents(state: Cluster, chosen: Iterable[Agent]) -> list[AgentResponse]:
 
 
 def fact(event: Event) -> FactResponse:
-    """A fact as JSON can carry it; what a task's environment holds may be secret."""
+    """A fact as JSON can carry it."""
     body = event.body
-    if isinstance(body, TaskSubmitted):
-        hidden = dict.fromkeys(body.spec.env, "***")
-        body = TaskSubmitted(body.task, msgspec.structs.replace(body.spec, env=hidden))
     fields = body.fields if isinstance(body, UnknownFact) else msgspec.to_builtins(body)
     fields.pop("kind", None)
     return FactResponse(

@@ -1,0 +1,73 @@
+"""What the benchmarks share: the machine's facts, times, percentiles, and printing."""
+
+import json
+import math
+import os
+import platform
+import sqlite3
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+
+def machine(folder: Path | None = None) -> dict[str, object]:
+    """What the figures were measured on; with a folder, also what it is stored on."""
+    found = {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "load_average": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+    }
+    if folder is not None:
+        found |= {"sqlite": sqlite3.sqlite_version, "filesystem": _filesystem(folder)}
+    return found
+
+
+def _cpu() -> str:
+    for line in _lines("/proc/cpuinfo"):
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _filesystem(folder: Path) -> str:
+    mounts = [line.split()[1:3] for line in _lines("/proc/mounts")]
+    above = [(len(point), kind) for point, kind in mounts if folder.resolve().is_relative_to(point)]
+    return max(above)[1] if above else "unknown"
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text("utf-8").splitlines()
+    except OSError:  # not Linux
+        return []
+
+
+def timed(call: Callable[[], object]) -> float:
+    """Seconds that a call took."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def median(values: Iterable[float], scale: float = 1.0, digits: int = 3) -> float:
+    """The median, in another unit."""
+    return round(statistics.median(values) * scale, digits)
+
+
+def spread(values: Sequence[float], scale: float = 1.0, digits: int = 2) -> dict[str, float]:
+    """Median, 99th percentile (nearest rank: of less than 100 values the largest) and largest."""
+    ordered = sorted(values)
+    p99 = ordered[math.ceil(len(ordered) * 0.99) - 1]
+    return {
+        "p50": median(ordered, scale, digits),
+        "p99": round(p99 * scale, digits),
+        "max": round(ordered[-1] * scale, digits),
+    }
+
+
+def show(benchmark: str, result: Mapping[str, object], folder: Path | None = None) -> None:
+    """Prints the result as one JSON object, with the machine."""
+    print(json.dumps({"benchmark": benchmark, "machine": machine(folder), **result}, indent=2))

@@ -1,0 +1,172 @@
+"""How things look in a terminal: states, times, sizes, tables.
+
+What workers and users wrote goes through `plain`, so that it can neither drive the terminal nor
+break a line. A table fits the width there is: columns of lesser interest are left out where it is
+narrow, and long names end in an ellipsis. Output that goes elsewhere is not cut for a terminal.
+"""
+
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from io import TextIOWrapper
+from typing import Generic, Literal, TypeVar
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from strata.cli._api import Api, Listing
+from strata.logsetup import printable
+
+WIDTH_ELSEWHERE = 200
+NOTES_SHOWN = 5
+
+# JSON leaves these as they are, and some terminals obey them.
+JSON_CONTROLS = {code: f"\\u{code:04x}" for code in range(127, 160)}
+
+STATES = {
+    "active": ("●", "green"),
+    "idle": ("○", "dim"),
+    "checkpointing": ("◆", "cyan"),
+    "recovering": ("↻", "yellow"),
+    "failed": ("✗", "red"),
+    "queued": ("○", "dim"),
+    "starting": ("◐", "cyan"),
+    "running": ("●", "green"),
+    "stopping": ("◑", "yellow"),
+    "completed": ("✓", "green"),
+    "stopped": ("■", "dim"),
+    "waiting": ("◔", "yellow"),
+    "released": ("✓", "green"),
+    "in_progress": ("◔", "cyan"),
+}
+
+Item = TypeVar("Item")
+Cell = Text | str
+
+
+@dataclass(frozen=True)
+class Column(Generic[Item]):
+    """A column: what it shows of an item at a moment, and from which width on it is there."""
+
+    title: str
+    cell: Callable[[Item, int], Cell]
+    justify: Literal["left", "right"] = "left"
+    shrinks: bool = False
+    from_width: int = 0
+
+
+@dataclass(frozen=True)
+class Look(Generic[Item]):
+    """How a list is shown: its columns, a remark on items that need one, and what if it is empty."""
+
+    kind: type[Item]
+    columns: Sequence[Column[Item]]
+    empty: str
+    next_command: str
+    note: Callable[[Item], str] = lambda _: ""
+
+
+def console() -> Console:
+    """Writes to stdout; a character it cannot write becomes a question mark."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    width = shutil.get_terminal_size((WIDTH_ELSEWHERE, 50)).columns
+    return Console(highlight=False, markup=False, emoji=False, width=width)
+
+
+def print_json(items: Sequence[bytes | msgspec.Raw]) -> None:
+    """Each item as one line, as the coordinator wrote it."""
+    for item in items:
+        typer.echo(bytes(item).decode().translate(JSON_CONTROLS))
+
+
+def print_list(api: Api, found: Listing, look: Look[Item], as_json: bool) -> None:
+    """A list, as JSON or as a table with what there is to say about it."""
+    if as_json:
+        print_json(found.items)
+    elif found.items:
+        items = [api.decode(item, look.kind) for item in found.items]
+        out = console()
+        out.print(table(look.columns, items, found.now_ms, out.width))
+        print_notes(out, [note for item in items if (note := look.note(item))])
+    else:
+        console().print(Text(look.empty))
+        typer.echo(f"next: {look.next_command}")
+    if len(found.items) < found.total:
+        hint = f"--limit {found.total} shows all"
+        typer.echo(f"{len(found.items):,} of {found.total:,} shown; {hint}", err=True)
+
+
+def table(columns: Sequence[Column[Item]], items: list[Item], now_ms: int, width: int) -> Table:
+    """The columns that fit the width, one line for each item."""
+    shown = [column for column in columns if column.from_width <= width]
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in shown:
+        grid.add_column(column.title, justify=column.justify, no_wrap=not column.shrinks)
+    for item in items:
+        grid.add_row(*(one_line(column.cell(item, now_ms)) for column in shown))
+    return grid
+
+
+def one_line(cell: Cell) -> Text:
+    """A cell that never wraps."""
+    text = Text(plain(cell)) if isinstance(cell, str) else cell
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+def print_notes(out: Console, notes: list[str]) -> None:
+    """Remarks below a table, the first few of them."""
+    if notes:
+        out.print()
+    for note in notes[:NOTES_SHOWN]:
+        out.print(Text("✗ ", style="red") + Text(plain(note)), soft_wrap=True)
+    if len(notes) > NOTES_SHOWN:
+        out.print(Text(f"  and {len(notes) - NOTES_SHOWN} more", style="dim"))
+
+
+def plain(text: str) -> str:
+    """Somebody's text on one line, its control characters spelt out."""
+    return printable(" ".join(text.splitlines()))
+
+
+def state(name: str, count: int | None = None) -> Text:
+    """A state with its glyph and colour, and how many have it."""
+    glyph, style = STATES.get(name, ("·", "none"))
+    words = plain(name).replace("_", " ")
+    return Text(f"{glyph} {words if count is None else f'{count:,} {words}'}", style=style)
+
+
+def ago(moment_ms: int | None, now_ms: int) -> str:
+    """How long ago a moment was."""
+    if moment_ms is None:
+        return "–"
+    passed_s = (now_ms - moment_ms) // 1000
+    return "now" if passed_s < 1 else f"{duration(passed_s)} ago"
+
+
+def duration(seconds: float) -> str:
+    """A time in its largest unit."""
+    for unit, length_s in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length_s:
+            return f"{int(seconds // length_s)} {unit}"
+    return f"{int(seconds)} s"
+
+
+def size(size_bytes: int) -> str:
+    """A size in the unit that leaves one to three digits before the point."""
+    amount = float(size_bytes)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if amount < 999.5:
+            return f"{amount:.0f} B" if unit == "B" else f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:.3g} PB"
+
+
+def count(number: int) -> str:
+    """A whole number with its thousands apart."""
+    return f"{number:,}"

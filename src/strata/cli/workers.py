@@ -1,0 +1,99 @@
+"""List the workers: what each one does, how far it is, and when it last beat."""
+
+from typing import Annotated
+
+import typer
+from msgspec import Struct
+
+from strata.cli._api import reach
+from strata.cli._look import Column, Look, ago, count, print_list, size, state
+from strata.cli._options import AsJson, Limit, OfTask, Url
+
+
+class Gpu(Struct, frozen=True):
+    """What is shown of a card."""
+
+    utilization_percent: float
+
+
+class Resources(Struct, frozen=True):
+    """What is shown of a worker's use."""
+
+    cpu_percent: float
+    memory_used_bytes: int
+    gpu_metrics: list[Gpu]
+
+
+class Worker(Struct, frozen=True):
+    """What is shown of a worker."""
+
+    id: str
+    hostname: str
+    status: str
+    reason: str
+    rank: int
+    gpu_count: int
+    last_heartbeat: int
+    current_epoch: int
+    current_step: int
+    current_task: str
+    assigned_shards: int
+    resources: Resources | None
+
+
+def cpu(worker: Worker) -> str:
+    """How busy its processor is."""
+    return f"{worker.resources.cpu_percent:.0f} %" if worker.resources else "–"
+
+
+def memory(worker: Worker) -> str:
+    """How much memory it uses."""
+    return size(worker.resources.memory_used_bytes) if worker.resources else "–"
+
+
+def gpus(worker: Worker) -> str:
+    """How many cards it has, and how busy they are on average."""
+    busy = [card.utilization_percent for card in worker.resources.gpu_metrics] if worker.resources else []
+    return f"{worker.gpu_count} at {sum(busy) / len(busy):.0f} %" if busy else str(worker.gpu_count)
+
+
+def failure(worker: Worker) -> str:
+    """Why a worker failed."""
+    return f"{worker.id}: {worker.reason}" if worker.status == "failed" and worker.reason else ""
+
+
+LOOK = Look(
+    Worker,
+    [
+        Column("worker", lambda worker, _: worker.id, shrinks=True),
+        Column("status", lambda worker, _: state(worker.status)),
+        Column("rank", lambda worker, _: str(worker.rank) if worker.rank >= 0 else "–", "right"),
+        Column("epoch", lambda worker, _: count(worker.current_epoch), "right", from_width=100),
+        Column("step", lambda worker, _: count(worker.current_step), "right"),
+        Column("shards", lambda worker, _: count(worker.assigned_shards), "right", from_width=110),
+        Column("task", lambda worker, _: worker.current_task, shrinks=True, from_width=90),
+        Column("heartbeat", lambda worker, now_ms: ago(worker.last_heartbeat, now_ms)),
+        Column("cpu", lambda worker, _: cpu(worker), "right"),
+        Column("memory", lambda worker, _: memory(worker), "right"),
+        Column("gpus", lambda worker, _: gpus(worker), "right"),
+        Column("host", lambda worker, _: worker.hostname, shrinks=True, from_width=120),
+    ],
+    empty="no worker has joined",
+    next_command="COORDINATOR_ADDR=<host:port of strata up> python train.py",
+    note=failure,
+)
+
+
+def workers(
+    status: Annotated[
+        str, typer.Option(help="active, idle, checkpointing, recovering or failed.")
+    ] = "",
+    task: OfTask = "",
+    limit: Limit = 100,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the workers: what each one does, how far it is, and when it last beat."""
+    api = reach(url)
+    found = api.list("/api/workers", limit, status=status, task_id=task)
+    print_list(api, found, LOOK, as_json)

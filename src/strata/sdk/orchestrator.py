@@ -1,0 +1,359 @@
+"""`TrainingOrchestrator`: the coordinator's calls, one method each, for one worker.
+
+It is the low-level door: it registers, beats, meets at barriers and asks for shards, and leaves
+everything else to the caller. A training script is better served by `strata.join`.
+
+Once registered a worker beats in the background, so that a blocked barrier or a long step never
+makes it look dead. With `automatic_heartbeats=False` the caller beats; a worker that does not is
+declared lost after the coordinator's `heartbeat_timeout`.
+"""
+
+from types import TracebackType
+from typing import Self
+
+from google.protobuf.message import Message
+from msgspec import Struct
+
+from strata.config import Settings
+from strata.core.workers import REPORTED, Reported
+from strata.errors import DeadlineExceeded, Fenced, InvalidArgument, NotAllowedNow
+from strata.sdk import enrolment
+from strata.sdk.barriers import Arrivals, BarrierResult, check_barrier, meet
+from strata.sdk.beating import BeatingWorker
+from strata.sdk.channel import Answer, Connection, build, persist
+from strata.sdk.shards import ShardInfo, shard_info
+from strata.wire.v1 import coordinator_pb2 as pb
+
+CONNECT_TIMEOUT_S = 10.0
+CHECKPOINT_TYPES = ("full", "incremental", "optimizer_only", "model_only")
+
+
+class WorkerConfig(Struct, frozen=True):
+    """What a worker was registered as; `rank` is -1 until its group is complete."""
+
+    worker_id: str
+    rank: int
+    world_size: int
+    heartbeat_interval_ms: int
+    config: dict[str, str]
+
+
+class HeartbeatResult(Struct, frozen=True):
+    """The answer to a beat; `commands` are words such as `stop`."""
+
+    acknowledged: bool
+    server_timestamp_ms: int
+    commands: list[str]
+
+
+class CheckpointAck(Struct, frozen=True):
+    """A checkpoint's part was noted; `status` is `completed` once every rank's was."""
+
+    success: bool
+    global_step: int
+    checkpoint_id: str
+    status: str
+
+
+class LatestCheckpoint(Struct, frozen=True):
+    """From where to go on, and this worker's shards there."""
+
+    checkpoint_id: str
+    step: int
+    epoch: int
+    path: str
+    size_bytes: int
+    created_at_ms: int
+    shards: list[ShardInfo]
+
+
+class TrainingOrchestrator:
+    """One worker's calls to a coordinator; without a URL it is taken from the environment."""
+
+    def __init__(
+        self, coordinator_url: str | None = None, *, automatic_heartbeats: bool = True
+    ) -> None:
+        self._settings: Settings = enrolment.settings_for(coordinator_addr=coordinator_url)
+        self._connection: Connection = enrolment.connect(self._settings)
+        self._automatic = automatic_heartbeats
+        self._beating: BeatingWorker | None = None
+        self._worker_id = ""
+        self._incarnation = 0
+        self._arrivals = Arrivals()
+        self._epochs: dict[str, int] = {}
+
+    @property
+    def worker_id(self) -> str:
+        """The id this worker is registered under; empty before that."""
+        return self._worker_id
+
+    @property
+    def rank(self) -> int:
+        """The present rank, -1 outside a complete group; followed only with automatic beats."""
+        return self._beating.rank if self._beating is not None else -1
+
+    @property
+    def world_size(self) -> int:
+        """The present size of the group; followed only with automatic beats."""
+        return self._beating.world_size if self._beating is not None else 0
+
+    def connect(self, timeout: float = CONNECT_TIMEOUT_S) -> Self:
+        """Makes sure that the coordinator can be reached; every other call does so by itself."""
+        self._connection.wait_ready(timeout)
+        return self
+
+    def register_worker(
+        self,
+        worker_id: str | None = None,
+        hostname: str | None = None,
+        port: int = 0,
+        gpu_count: int = 0,
+        memory_bytes: int = 0,
+        metadata: dict[str, str] | None = None,
+    ) -> WorkerConfig:
+        """Registers this worker; without an id the coordinator makes one."""
+        if self._worker_id:
+            raise NotAllowedNow(
+                f"worker {self._worker_id!r} is registered", hint="deregister it first"
+            )
+        request = enrolment.registration(
+            self._settings,
+            syncs=False,
+            worker_id=worker_id,
+            hostname=hostname or "",
+            port=port,
+            gpu_count=gpu_count or self._settings.gpu_count or 0,
+            memory_bytes=memory_bytes,
+            labels=metadata,
+        )
+        enrolled = enrolment.Enrolment(self._connection, request)
+        answer = enrolled.register(CONNECT_TIMEOUT_S)
+        self._worker_id, self._incarnation = answer.assigned_id, answer.incarnation
+        if self._automatic:
+            self._beating = BeatingWorker(self._connection, enrolled, answer)
+        return WorkerConfig(
+            answer.assigned_id,
+            answer.rank,
+            answer.world_size,
+            answer.heartbeat_interval_ms,
+            dict(answer.config),
+        )
+
+    def heartbeat(
+        self, step: int = 0, epoch: int = 0, state: Reported = "training"
+    ) -> HeartbeatResult:
+        """Says what this worker does; later automatic beats repeat it."""
+        if state not in REPORTED:
+            raise InvalidArgument(f"{state!r} is no state", hint=f"use {', '.join(REPORTED)}")
+        request = build(
+            pb.HeartbeatRequest,
+            worker_id=self._registered(),
+            state=f"WORKER_STATE_{state.upper()}",
+            current_step=step,
+            current_epoch=epoch,
+            incarnation=self._present_incarnation(),
+        )
+        beating = self._beating
+        if beating is not None:
+            beating.state, beating.step, beating.epoch = state, step, epoch
+        answer = self._call("Heartbeat", request, pb.HeartbeatResponse)
+        commands = [command.kind for command in answer.pending_commands]
+        return HeartbeatResult(answer.acknowledged, answer.server_timestamp_ms, commands)
+
+    def register_dataset(
+        self,
+        dataset_id: str,
+        total_samples: int,
+        shard_size: int,
+        shuffle: bool = True,
+        seed: int = 42,
+        *,
+        path: str = "",
+        format: str = "",
+        metadata: dict[str, str] | None = None,
+    ) -> int:
+        """Registers a dataset by its parameters; how many shards it has."""
+        request = build(
+            pb.RegisterDatasetRequest,
+            dataset_id=dataset_id,
+            total_samples=total_samples,
+            shard_size=shard_size,
+            shuffle=shuffle,
+            seed=seed,
+            path=path,
+            format=format,
+            metadata=metadata or {},
+        )
+        return self._call("RegisterDataset", request, pb.RegisterDatasetResponse).total_shards
+
+    def get_shards(
+        self, dataset_id: str, epoch: int = 0, worker_id: str | None = None
+    ) -> list[ShardInfo]:
+        """The shards that this worker (or another) owns, in the order of an epoch."""
+        request = build(
+            pb.GetDataShardsRequest,
+            worker_id=worker_id or self._registered(),
+            dataset_id=dataset_id,
+            epoch=epoch,
+        )
+        answer = self._call("GetDataShards", request, pb.GetDataShardsResponse)
+        return [shard_info(shard) for shard in answer.shards]
+
+    def get_shard(self, dataset_id: str, epoch: int = 0, index: int = 0) -> ShardInfo:
+        """One of this worker's shards, counted from 0."""
+        request = build(
+            pb.GetDataShardRequest,
+            worker_id=self._registered(),
+            dataset_id=dataset_id,
+            epoch=epoch,
+            index=index,
+        )
+        return shard_info(self._call("GetDataShard", request, pb.DataShard))
+
+    def advance_epoch(self, dataset_id: str, from_epoch: int | None = None) -> int:
+        """Opens the epoch after `from_epoch`, once, however many workers ask; the present epoch."""
+        known = self._epochs.get(dataset_id, 0) if from_epoch is None else from_epoch
+        request = build(
+            pb.AdvanceEpochRequest,
+            dataset_id=dataset_id,
+            worker_id=self._registered(),
+            from_epoch=known,
+        )
+        epoch = self._call("AdvanceEpoch", request, pb.AdvanceEpochResponse).epoch
+        self._epochs[dataset_id] = epoch
+        return epoch
+
+    def notify_checkpoint(
+        self,
+        step: int,
+        epoch: int = 0,
+        storage_path: str = "",
+        size_bytes: int = 0,
+        checkpoint_id: str = "",
+        type: str = "full",
+        checksum: str = "",
+        metadata: dict[str, str] | None = None,
+    ) -> CheckpointAck:
+        """Says that this worker's part of a checkpoint is written."""
+        if type not in CHECKPOINT_TYPES:
+            raise InvalidArgument(
+                f"{type!r:.80} is no type of checkpoint", hint=f"use {', '.join(CHECKPOINT_TYPES)}"
+            )
+        request = build(
+            pb.NotifyCheckpointRequest,
+            worker_id=self._registered(),
+            checkpoint_id=checkpoint_id,
+            step=step,
+            epoch=epoch,
+            storage_path=storage_path,
+            size_bytes=size_bytes,
+            type=f"CHECKPOINT_TYPE_{type.upper()}",
+            checksum=checksum,
+            metadata=metadata or {},
+            incarnation=self._present_incarnation(),
+        )
+        ack = self._call("NotifyCheckpoint", request, pb.CheckpointAck)
+        return CheckpointAck(ack.success, ack.global_step, ack.checkpoint_id, ack.status)
+
+    def latest_checkpoint(self) -> LatestCheckpoint | None:
+        """The newest committed checkpoint of this worker's task, if there is one."""
+        request = pb.GetLatestCheckpointRequest(worker_id=self._registered())
+        answer = self._call("GetLatestCheckpoint", request, pb.RecoveryResponse)
+        if not answer.has_checkpoint:
+            return None
+        latest = answer.latest_checkpoint
+        return LatestCheckpoint(
+            latest.checkpoint_id,
+            latest.step,
+            latest.epoch,
+            latest.storage_path,
+            latest.size_bytes,
+            latest.created_at_ms,
+            [shard_info(shard) for shard in answer.shard_assignments],
+        )
+
+    def barrier(
+        self, barrier_id: str, step: int = 0, timeout: float | None = None
+    ) -> BarrierResult:
+        """Waits until every worker of the group has arrived; waits for the group first.
+
+        Raises `DeadlineExceeded` naming the missing when the coordinator gives up.
+        """
+        check_barrier(barrier_id, step, timeout)
+        worker_id, beating = self._registered(), self._beating
+        if beating is None:
+            return self._wait_barrier(worker_id, barrier_id, step, timeout)
+        if not beating.session.wait_for(lambda: beating.rank >= 0, timeout):
+            raise DeadlineExceeded(f"the group was not complete within {timeout:g} s")
+        return meet(beating.session, self._arrivals, barrier_id, step, timeout, lambda: None)
+
+    def deregister(self, reason: str = "") -> None:
+        """Leaves; harmless when not registered. The connection stays for another worker."""
+        if not self._worker_id:
+            return
+        request = build(
+            pb.DeregisterWorkerRequest,
+            worker_id=self._worker_id,
+            incarnation=self._present_incarnation(),
+            reason=reason,
+        )
+        beating, self._beating, self._worker_id = self._beating, None, ""
+        try:
+            self._call("DeregisterWorker", request, pb.DeregisterWorkerResponse)
+        except Fenced:
+            pass  # it was taken out already
+        finally:
+            if beating is not None:
+                beating.session.close()
+
+    def close(self) -> None:
+        """Leaves, and closes the connection."""
+        try:
+            self.deregister()
+        finally:
+            self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _wait_barrier(
+        self, worker_id: str, barrier_id: str, step: int, timeout_s: float | None
+    ) -> BarrierResult:
+        request = pb.WaitBarrierRequest(
+            worker_id=worker_id,
+            barrier_id=barrier_id,
+            step=step,
+            incarnation=self._incarnation,
+            request=self._arrivals.number(barrier_id),
+        )
+        outcome = self._call("WaitBarrier", request, pb.WaitBarrierResponse, timeout_s)
+        self._arrivals.finish(barrier_id)
+        return BarrierResult(outcome.released, outcome.participants, outcome.arrival_order)
+
+    def _call(
+        self,
+        method: str,
+        request: Message,
+        answer: type[Answer],
+        timeout_s: float | None = CONNECT_TIMEOUT_S,
+    ) -> Answer:
+        return persist(
+            lambda: self._connection.call(method, request, answer, timeout_s), CONNECT_TIMEOUT_S
+        )
+
+    def _present_incarnation(self) -> int:
+        beating = self._beating
+        return beating.session.identity.incarnation if beating is not None else self._incarnation
+
+    def _registered(self) -> str:
+        if not self._worker_id:
+            raise NotAllowedNow("no worker is registered here", hint="call register_worker() first")
+        return self._worker_id

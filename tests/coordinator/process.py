@@ -1,0 +1,98 @@
+"""The real `strata up` in a process of its own: to be killed, restarted, or held to a bound."""
+
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+STRATA = [sys.executable, "-c", "from strata.cli import main; main()"]
+START_S = 20.0
+
+
+def free_port() -> int:
+    """A port that nobody listens on, below those that the system gives to clients: a client that
+    tries again while nobody listens could otherwise be given the port itself."""
+    while True:
+        port = random.randint(15_000, 30_000)
+        with socket.socket() as trying:
+            if trying.connect_ex(("127.0.0.1", port)):
+                return port
+
+
+class Process:
+    """A coordinator that keeps its port and its data folder from start to start."""
+
+    def __init__(self, folder: Path, **settings) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.grpc_port = self.port
+        given = {"data_dir": str(folder / "data"), "grpc_port": self.port, "http_port": 0}
+        lines = [f"{name} = {value!r}" for name, value in (given | settings).items()]
+        self._config = folder / "strata.toml"
+        self._config.write_text("\n".join(lines).replace("'", '"'), "utf-8")
+        self._output = folder / "up.log"
+        self._process: subprocess.Popen | None = None
+        self.http_url = ""
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "data" / "log.db"
+
+    def start(self) -> None:
+        """Returns when it serves."""
+        with self._output.open("w") as output:
+            self._process = subprocess.Popen(
+                [*STRATA, "up", "--config", str(self._config)],
+                cwd=self.folder,
+                stdout=output,
+                stderr=output,
+            )
+        deadline = time.monotonic() + START_S
+        while not (served := re.search(r"dashboard +(\S+)", self.output())):
+            assert self._process.poll() is None, f"the coordinator ended:\n{self.output()}"
+            assert time.monotonic() < deadline, f"the coordinator did not start:\n{self.output()}"
+            time.sleep(0.01)
+        self.http_url = served[1]
+
+    def output(self) -> str:
+        return self._output.read_text("utf-8", errors="replace")
+
+    def rss_bytes(self) -> int:
+        return psutil.Process(self._process.pid).memory_info().rss
+
+    def kill(self) -> None:
+        """As a power cut would, for the process."""
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> int:
+        """Asks it to end; gives its exit status."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+
+@contextmanager
+def process(folder: Path, **settings):
+    """A coordinator's process until the block ends; whoever stopped it may have done so."""
+    started = Process(folder, **settings)
+    started.start()
+    try:
+        yield started
+    finally:
+        if started._process.poll() is None:
+            started.kill()

@@ -4,15 +4,14 @@ reading back, and taking in worker batches. Prints one JSON object; takes under 
     python benchmarks/bench_store.py [folder on the disk to measure]
 """
 
-import json
 import os
-import platform
-import sqlite3
 import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from common import show, spread, timed
 
 from strata.core.events import Codec, Envelope, Event, Fact
 from strata.store.base import Batch
@@ -54,33 +53,6 @@ def event(seq: int) -> Event:
     elif seq % 8 == 1:
         body = StateChanged(worker, "training", "its first step of this generation arrived")
     return Envelope(seq, 1_700_000_000_000_000_000 + seq * 1_000_000, seq, body, (f"@{seq}",))
-
-
-def machine(folder: Path) -> dict[str, object]:
-    cpu = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-            if line.startswith("model name")
-        ),
-        platform.processor(),
-    )
-    mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text("utf-8").splitlines()]
-    above = [(len(point), kind) for point, kind in mounts if folder.resolve().is_relative_to(point)]
-    return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "sqlite": sqlite3.sqlite_version,
-        "filesystem": max(above)[1],
-        "kernel": platform.release(),
-    }
-
-
-def timed(call) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 def append_rate(store, facts: int, per_append: int) -> float:
@@ -138,10 +110,8 @@ def bench_latency(folder: Path) -> dict[str, object]:
             syncs += round_syncs
     os.close(file)
     return {
-        "append_one_fact_us": round(statistics.median(appends) * 1e6, 1),
-        "append_one_fact_p99_us": round(statistics.quantiles(appends, n=100)[98] * 1e6, 1),
-        "sync_us": round(statistics.median(syncs) * 1e6, 1),
-        "sync_p99_us": round(statistics.quantiles(syncs, n=100)[98] * 1e6, 1),
+        "append_one_fact_us": spread(appends, 1e6, 1),
+        "sync_us": spread(syncs, 1e6, 1),
         "append_per_sync": round(statistics.median(ratios), 2),
         "append_per_sync_limit": 3,
     }
@@ -200,16 +170,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=sys.argv[1] if sys.argv[1:] else None) as name:
         folder = Path(name)
         result = {
-            "benchmark": "store",
-            "machine": machine(folder),
             "append_facts_per_s": bench_appends(folder),
             "append_facts_per_s_wanted": 50_000,
             "latency": bench_latency(folder),
             "reading": bench_reading(folder),
             "worker_batches": bench_ingest(folder),
         }
-    result["took_s"] = round(time.perf_counter() - began, 1)
-    print(json.dumps(result, indent=2))
+        result["took_s"] = round(time.perf_counter() - began, 1)
+        show("store", result, folder)
 
 
 if __name__ == "__main__":

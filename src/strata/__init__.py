@@ -25,7 +25,7 @@ __all__ = [
 if TYPE_CHECKING:
     from strata.errors import StrataError
     from strata.sdk.barriers import BarrierResult
-    from strata.sdk.events import Fact
+    from strata.sdk.facts import Fact
     from strata.sdk.membership import Recovery
     from strata.sdk.orchestrator import TrainingOrchestrator, WorkerConfig
     from strata.sdk.registry import DatasetRegistry, ShardManager
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "BarrierResult": "strata.sdk.barriers",
     "DatasetRegistry": "strata.sdk.registry",
-    "Fact": "strata.sdk.events",
+    "Fact": "strata.sdk.facts",
     "GenerationChanged": "strata.sdk.signals",
     "Recovery": "strata.sdk.membership",
     "Run": "strata.sdk.run",

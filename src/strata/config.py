@@ -57,6 +57,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     barrier_timeout_s: Seconds = 300.0
     hang_floor_s: Seconds = 60.0
 
+    """How long a worker may take to end after SIGTERM before it is killed."""
+    stop_grace_s: Seconds = 30.0
+
     """Where checkpoints go, and how many are kept. No folder: `checkpoints` under `data_dir`."""
     storage_backend: Literal["local", "s3"] = "local"
     checkpoint_dir: str = ""
@@ -75,6 +78,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rank: Index | None = None
     world_size: Count | None = None
     gpu_count: Index | None = None
+
+    """Whether a worker's SDK takes stdout and stderr in; off where an agent reads the pipes."""
+    capture_output: bool = True
 
     """What is logged: levels by room, such as `coordinator=debug,info`, and in which form."""
     log_filter: str = "info"
@@ -112,6 +118,9 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "demo_mode": ("DEMO_MODE",),
 }
 
+# What a process is told about itself; it never passes to the processes that it starts.
+IDENTITY = ("coordinator_addr", "task", "start", "worker_id", "rank", "world_size")
+
 VARIABLES = {name: (PREFIX + name.upper(), *ALIASES.get(name, ())) for name in FIELDS}
 
 
@@ -137,6 +146,12 @@ def load_process(flags: Mapping[str, object], file: Path | None = None) -> Setti
     if file is None and DEFAULT_FILE.exists():
         file = DEFAULT_FILE
     return load(flags, os.environ, file)
+
+
+def inherited() -> dict[str, str]:
+    """This process's environment without who it is, for a process that is somebody else."""
+    own = {variable for name in IDENTITY for variable in VARIABLES[name]}
+    return {name: value for name, value in os.environ.items() if name not in own}
 
 
 def from_file(file: Path) -> dict[str, object]:

@@ -37,6 +37,8 @@ class Client:
         self.channel = grpc.insecure_channel(f"127.0.0.1:{coordinator.grpc_port}", options)
 
     def __getattr__(self, name: str):
+        if name not in ANSWERS:
+            raise AttributeError(name)
         return self.channel.unary_unary(
             f"/{SERVICE}/{name}",
             request_serializer=lambda message: message.SerializeToString(),

@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "logsetup": {"config", "errors"},
     "store": BASE,
     "storage": BASE,
-    "checkpoint": BASE,
+    "checkpoint": BASE | {"storage"},
     "data": BASE,
     "wire": BASE,
     "agent": INNER,

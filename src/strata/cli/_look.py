@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from io import TextIOWrapper
 from typing import Generic, Literal, TypeVar
 
@@ -18,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from strata.cli._api import Api, Listing
+from strata.cli._api import Api, Param
 from strata.logsetup import printable
 
 WIDTH_ELSEWHERE = 200
@@ -61,13 +62,23 @@ class Column(Generic[Item]):
 
 @dataclass(frozen=True)
 class Look(Generic[Item]):
-    """How a list is shown: its columns, a remark on items that need one, and what if it is empty."""
+    """How a list is shown: its columns, what to say if it is empty, remarks on some items.
 
+    `next_command` is what to run when there is nothing; without one, how a worker joins.
+    """
+
+    verb: str
     kind: type[Item]
     columns: Sequence[Column[Item]]
     empty: str
-    next_command: str
+    next_command: str = ""
     note: Callable[[Item], str] = lambda _: ""
+
+
+class Status(msgspec.Struct, frozen=True):
+    """Where workers reach the coordinator."""
+
+    address: str
 
 
 def console() -> Console:
@@ -84,8 +95,9 @@ def print_json(items: Sequence[bytes | msgspec.Raw]) -> None:
         typer.echo(bytes(item).decode().translate(JSON_CONTROLS))
 
 
-def print_list(api: Api, found: Listing, look: Look[Item], as_json: bool) -> None:
+def print_list(api: Api, look: Look[Item], limit: int, as_json: bool, **filters: Param) -> None:
     """A list, as JSON or as a table with what there is to say about it."""
+    found = api.listing(f"/api/{look.verb}", limit, **filters)
     if as_json:
         print_json(found.items)
     elif found.items:
@@ -93,12 +105,26 @@ def print_list(api: Api, found: Listing, look: Look[Item], as_json: bool) -> Non
         out = console()
         out.print(table(look.columns, items, found.now_ms, out.width))
         print_notes(out, [note for item in items if (note := look.note(item))])
+    elif any(filters.values()):
+        print_empty(f"no {look.verb} match", f"strata {look.verb}")
     else:
-        console().print(Text(look.empty))
-        typer.echo(f"next: {look.next_command}")
+        print_empty(look.empty, look.next_command or join_command(api))
     if len(found.items) < found.total:
         hint = f"--limit {found.total} shows all"
         typer.echo(f"{len(found.items):,} of {found.total:,} shown; {hint}", err=True)
+
+
+def print_empty(sentence: str, next_command: str) -> None:
+    """That there is nothing, and what to run next."""
+    out = console()
+    out.print(Text(sentence))
+    out.print(Text.assemble(("next: ", "dim"), (next_command, "bold")), soft_wrap=True)
+
+
+def join_command(api: Api) -> str:
+    """How a worker joins this coordinator."""
+    port = api.decode(api.get("/api/status").body, Status).address.rpartition(":")[2]
+    return f"COORDINATOR_ADDR={api.host}:{plain(port)} python train.py"
 
 
 def table(columns: Sequence[Column[Item]], items: list[Item], now_ms: int, width: int) -> Table:
@@ -124,7 +150,7 @@ def print_notes(out: Console, notes: list[str]) -> None:
     if notes:
         out.print()
     for note in notes[:NOTES_SHOWN]:
-        out.print(Text("✗ ", style="red") + Text(plain(note)), soft_wrap=True)
+        out.print(Text.assemble(("✗ ", "red"), plain(note)), soft_wrap=True)
     if len(notes) > NOTES_SHOWN:
         out.print(Text(f"  and {len(notes) - NOTES_SHOWN} more", style="dim"))
 
@@ -132,6 +158,13 @@ def print_notes(out: Console, notes: list[str]) -> None:
 def plain(text: str) -> str:
     """Somebody's text on one line, its control characters spelt out."""
     return printable(" ".join(text.splitlines()))
+
+
+def shortened(text: str, width: int) -> str:
+    """Somebody's name within a width; of a long one the middle goes, since ends tell apart."""
+    text = plain(text)
+    kept = width - 1
+    return text if len(text) <= width else f"{text[: kept // 2]}…{text[-(kept - kept // 2) :]}"
 
 
 def state(name: str, count: int | None = None) -> Text:
@@ -149,6 +182,13 @@ def ago(moment_ms: int | None, now_ms: int) -> str:
     return "now" if passed_s < 1 else f"{duration(passed_s)} ago"
 
 
+def clock(moment_ms: int) -> str:
+    """The time of day, with the date if it is not today."""
+    moment = datetime.fromtimestamp(moment_ms / 1000)
+    day = "" if moment.date() == datetime.now().date() else f"{moment:%Y-%m-%d} "
+    return f"{day}{moment:%H:%M:%S}.{moment_ms % 1000:03d}"
+
+
 def duration(seconds: float) -> str:
     """A time in its largest unit."""
     for unit, length_s in (("d", 86_400), ("h", 3600), ("min", 60)):
@@ -162,9 +202,9 @@ def size(size_bytes: int) -> str:
     amount = float(size_bytes)
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if amount < 999.5:
-            return f"{amount:.0f} B" if unit == "B" else f"{amount:.3g} {unit}"
+            return f"{amount:.3g} {unit}"
         amount /= 1000
-    return f"{amount:.3g} PB"
+    return f"{amount:,.0f} PB"
 
 
 def count(number: int) -> str:

@@ -2,18 +2,20 @@
 
 When the connection ends (a restart, a broken network, silence for longer than heartbeats allow) it
 is opened again with the id of the last event that came, until it is there or refuses for good.
-Meanwhile stderr says so, once.
+Meanwhile stderr says so, once. Whoever opens a stream has asked the coordinator something before,
+so that a wrong address is an error and not a long wait.
 """
 
 import http.client
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 import typer
 from msgspec import Struct
 
 from strata.cli._api import Api, Param
-from strata.errors import DeadlineExceeded, Overloaded, StrataError, Unavailable
+from strata.errors import DeadlineExceeded, Overloaded, Unavailable
 
 SILENCE_S = 45.0
 """Three heartbeats of the coordinator."""
@@ -21,6 +23,8 @@ SILENCE_S = 45.0
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 3.0
 PASSING = (DeadlineExceeded, Overloaded, Unavailable)
+
+Wanted = TypeVar("Wanted")
 
 
 class Event(Struct, frozen=True):
@@ -41,8 +45,8 @@ class Stream:
         self.last_id = last_id
 
     def __iter__(self) -> Iterator[Event]:
-        response = self._open()
         while True:
+            response = patiently(self._open)
             yield Event("opened", self.last_id)
             try:
                 with response:
@@ -52,25 +56,29 @@ class Stream:
                             yield event
             except (OSError, http.client.HTTPException):
                 pass  # the same as an end without an error: it is opened again
-            response = self._reopen()
+            time.sleep(FIRST_WAIT_S)
 
     def _open(self) -> http.client.HTTPResponse:
         return self.api.open(self.path, self.params, self.last_id, SILENCE_S)
 
-    def _reopen(self) -> http.client.HTTPResponse:
-        typer.echo("reconnecting…", err=True)
-        wait_s = FIRST_WAIT_S
-        while True:
+
+def patiently(attempt: Callable[[], Wanted]) -> Wanted:
+    """What the attempt gives once the coordinator is there; stderr tells who waits for it."""
+    wait_s = FIRST_WAIT_S
+    told = False
+    while True:
+        try:
+            result = attempt()
+        except PASSING:
+            if not told:
+                typer.echo("reconnecting…", err=True)
+            told = True
             time.sleep(wait_s)
-            try:
-                response = self._open()
-            except StrataError as error:
-                if not isinstance(error, PASSING):
-                    raise
-                wait_s = min(wait_s * 2, LONGEST_WAIT_S)
-            else:
+            wait_s = min(wait_s * 2, LONGEST_WAIT_S)
+        else:
+            if told:
                 typer.echo("connected again", err=True)
-                return response
+            return result
 
 
 def parse(lines: Iterable[bytes]) -> Iterator[Event]:

@@ -11,7 +11,7 @@ from strata.errors import InvalidArgument
 from strata.sim.checkers import Broken
 from strata.sim.faults import FAULTS
 from strata.sim.report import Report, command_of, report
-from strata.sim.simulation import Scenario, Simulation
+from strata.sim.simulation import Scenario, Simulation, steps_for
 from strata.sim.world import SECOND_NS
 
 
@@ -39,6 +39,7 @@ def sim(
         fault_every_s=fault_every,
         policy="continue" if policy == "continue" else "replace",
         sharded=sharded,
+        steps=steps_for(workers),
     )
     simulation = Simulation(scenario)
     broken: Broken | None = None

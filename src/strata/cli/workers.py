@@ -1,6 +1,6 @@
 """List the workers: what each one does, how far it is, and when it last beat."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from msgspec import Struct
@@ -8,6 +8,9 @@ from msgspec import Struct
 from strata.cli._api import reach
 from strata.cli._look import Column, Look, ago, count, print_list, size, state
 from strata.cli._options import AsJson, Limit, OfTask, Url
+
+Status = Literal["active", "idle", "checkpointing", "recovering", "failed"]
+OfStatus = Annotated[Status | None, typer.Option("--status", help="Only of this status.")]
 
 
 class Gpu(Struct, frozen=True):
@@ -53,7 +56,11 @@ def memory(worker: Worker) -> str:
 
 def gpus(worker: Worker) -> str:
     """How many cards it has, and how busy they are on average."""
-    busy = [card.utilization_percent for card in worker.resources.gpu_metrics] if worker.resources else []
+    busy = (
+        [card.utilization_percent for card in worker.resources.gpu_metrics]
+        if worker.resources
+        else []
+    )
     return f"{worker.gpu_count} at {sum(busy) / len(busy):.0f} %" if busy else str(worker.gpu_count)
 
 
@@ -63,6 +70,7 @@ def failure(worker: Worker) -> str:
 
 
 LOOK = Look(
+    "workers",
     Worker,
     [
         Column("worker", lambda worker, _: worker.id, shrinks=True),
@@ -76,24 +84,19 @@ LOOK = Look(
         Column("cpu", lambda worker, _: cpu(worker), "right"),
         Column("memory", lambda worker, _: memory(worker), "right"),
         Column("gpus", lambda worker, _: gpus(worker), "right"),
-        Column("host", lambda worker, _: worker.hostname, shrinks=True, from_width=120),
+        Column("host", lambda worker, _: worker.hostname, shrinks=True, from_width=130),
     ],
     empty="no worker has joined",
-    next_command="COORDINATOR_ADDR=<host:port of strata up> python train.py",
     note=failure,
 )
 
 
 def workers(
-    status: Annotated[
-        str, typer.Option(help="active, idle, checkpointing, recovering or failed.")
-    ] = "",
+    status: OfStatus = None,
     task: OfTask = "",
     limit: Limit = 100,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """List the workers: what each one does, how far it is, and when it last beat."""
-    api = reach(url)
-    found = api.list("/api/workers", limit, status=status, task_id=task)
-    print_list(api, found, LOOK, as_json)
+    print_list(reach(url), LOOK, limit, as_json, status=status, task_id=task)

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from google.protobuf.message import DecodeError
 
+from strata.coordinator.agent_sessions import AgentSessions
 from strata.coordinator.engine import Engine
 from strata.coordinator.metrics import Metrics
 from strata.coordinator.observed import Observed, Seen
@@ -58,7 +59,7 @@ class UnaryCalls:
         """The cluster, as of the last turn."""
         return self.engine.kernel.state
 
-    def serve(self, server: GrpcServer, sessions: Sessions) -> None:
+    def serve(self, server: GrpcServer, sessions: Sessions, agents: AgentSessions) -> None:
         """Offers every call of the service."""
         calls: list[tuple[str, Any, Callable[[Any, UnaryCall], Any]]] = [
             ("RegisterWorker", pb.RegisterWorkerRequest, self.register_worker),
@@ -76,6 +77,8 @@ class UnaryCalls:
             path = f"/{SERVICE}/{name}"
             server.unary(path, decoder(request), _encode, self._counted(handler))
         server.stream(f"/{SERVICE}/Session", decoder(pb.WorkerMessage), _encode, sessions.listen)
+        agent_path = f"/{SERVICE}/AgentSession"
+        server.stream(agent_path, decoder(pb.AgentMessage), _encode, agents.listen)
 
     def _counted(self, handler: Callable[[Any, UnaryCall], Any]) -> Callable[[Any, UnaryCall], Any]:
         def counted(request: Any, call: UnaryCall) -> Any:

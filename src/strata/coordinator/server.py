@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from strata.config import Settings
+from strata.coordinator.agent_sessions import AgentSessions
 from strata.coordinator.clock import read_clock
 from strata.coordinator.engine import Engine
 from strata.coordinator.http.app import create_app
@@ -89,11 +90,13 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
         barriers = BarrierRoom(engine)
         metrics = Metrics(engine, observed)
         sessions = Sessions(engine, observed, barriers, metrics, logs)
+        agents = AgentSessions(engine, logs, vault, metrics, settings)
         metrics.probes = Probes(
             inbox_depth=engine.inbox_depth, sessions=sessions.open.__len__, logs=logs.stats
         )
         calls = UnaryCalls(engine, observed, barriers, metrics, settings.heartbeat_interval_s)
-        async with taking_turns(engine), grpc_serving(calls, sessions, settings, tls) as grpc_port:
+        serving = grpc_serving(calls, sessions, agents, settings, tls)
+        async with taking_turns(engine), serving as grpc_port:
             api = Api(
                 engine=engine,
                 observed=observed,
@@ -120,7 +123,11 @@ async def taking_turns(engine: Engine) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def grpc_serving(
-    calls: UnaryCalls, sessions: Sessions, settings: Settings, tls: ssl.SSLContext | None
+    calls: UnaryCalls,
+    sessions: Sessions,
+    agents: AgentSessions,
+    settings: Settings,
+    tls: ssl.SSLContext | None,
 ) -> AsyncIterator[int]:
     """The gRPC service with health checking and reflection; gives its port."""
     server = GrpcServer(
@@ -131,7 +138,7 @@ async def grpc_serving(
         authorize=authorizer(settings.token) if settings.token else None,
     )
     health = Health()
-    calls.serve(server, sessions)
+    calls.serve(server, sessions, agents)
     health.serve_on(server)
     serve_reflection(server)
     try:
@@ -143,7 +150,7 @@ async def grpc_serving(
         yield port
     finally:
         health.close()
-        for session in list(sessions.open.values()):
+        for session in [*sessions.open.values(), *agents.open.values()]:
             session.end()
         await server.close(STOP_GRACE_S)
 

@@ -4,7 +4,15 @@ An error crosses the wire as a gRPC status with the stable code in the trailing 
 `strata-code` and the hint in `strata-hint-bin`; here it becomes the same class again. A status
 without them (a proxy's, a broken connection's) becomes the first class of that status in the table
 of errors.
+
+gRPC's own fork support is switched off, for which it has to be the first to be imported: with a
+stream open, its handlers make forks slow and the exit of a process that forked hang. A forked child
+never uses the parent's channel (see `forks`), so there is nothing for them to do.
 """
+
+import os
+
+os.putenv("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import random
 import time

@@ -11,7 +11,8 @@ from typing import Literal
 
 from msgspec import field
 
-from strata.core.events import Codec, Fact
+from strata.core.events import Codec
+from strata.core.events import Fact as Fact
 from strata.core.resources import GpuMetrics
 
 

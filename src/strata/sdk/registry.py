@@ -10,7 +10,7 @@ one in each epoch, the same for everyone. When workers come or go, as few shards
 
 import threading
 import time
-from typing import Protocol, TypeVar, cast
+from typing import Protocol
 
 from strata.core.cluster import decide
 from strata.core.datasets import AttachDataset, DatasetSpec, Feed, RegisterDataset
@@ -27,8 +27,6 @@ from strata.wire import convert
 
 MAX_EPOCH = 2**62
 NONCE = "registry"
-
-Answer = TypeVar("Answer")
 
 
 class Backend(Protocol):
@@ -161,7 +159,8 @@ class InProcess:
         if not isinstance(worker_id, str) or not worker_id:
             raise InvalidArgument(f"worker_id is {worker_id!r:.80}", hint="give the worker a name")
         with self._lock:
-            worker: Worker = self._do(RegisterWorker(worker=worker_id, nonce=NONCE))
+            worker = self._do(RegisterWorker(worker=worker_id, nonce=NONCE))
+            assert isinstance(worker, Worker)
             before, self._task = self._task, worker.task
             for dataset in self._state.datasets:
                 self._attach(dataset, self._state.tasks.get(before))
@@ -195,7 +194,8 @@ class InProcess:
             self._state.dataset(dataset_id)
             if self._feed(dataset_id) is None:
                 raise NotFound(f"nobody trains on {dataset_id!r}", hint="register a worker first")
-            epoch: int = self._do(AdvanceEpoch(task=self._task, dataset=dataset_id))
+            epoch = self._do(AdvanceEpoch(task=self._task, dataset=dataset_id))
+            assert isinstance(epoch, int)
             return epoch
 
     def current_epoch(self, dataset_id: str) -> int:
@@ -216,11 +216,11 @@ class InProcess:
     def close(self) -> None:
         """Nothing outlives the object."""
 
-    def _do(self, command: Command) -> Answer:
+    def _do(self, command: Command) -> object:
         outcome = decide(self._state, command, Now(time.time_ns(), time.monotonic_ns()))
         if outcome.refusal is not None:
             raise outcome.refusal
-        return cast(Answer, outcome.answer)
+        return outcome.answer
 
     def _attach(self, dataset_id: str, before: Task | None) -> None:
         """Attaches a dataset to the group; a group that follows an emptied one keeps its epoch."""

@@ -267,8 +267,8 @@ class Run:
         self._worker.recorder.emit(fact, cause, op)
 
     def leave(self, outcome: Outcome = "done", reason: str = "") -> None:
-        """Delivers what was recorded, and leaves; harmless when repeated."""
-        if self._left:
+        """Delivers what was recorded, and leaves; harmless when repeated, and in a forked child."""
+        if self._left or self._session.forked:
             return
         self._left = True
         _open_runs.discard(self)

@@ -79,7 +79,7 @@ class Session:
     """A worker's session. Open it with `start`, end it with `close`.
 
     `news` tells about every change: an answer, a standing, a connection. `error` is why the session
-    is over for good, if it is.
+    is over for good, if it is. `forked` is set in a child, where it is of no use.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Session:
         self._outbox = Outbox()
         self._stream: Stream | None = None
         self._closing = threading.Event()
-        self._forked = False
+        self.forked = False
         self._reader = threading.Thread(target=self._read, name="strata-reader", daemon=True)
         forks.tell(self)
 
@@ -167,7 +167,7 @@ class Session:
 
     def close(self) -> None:
         """Ends the session and its threads; harmless when repeated, and in a forked child."""
-        if self._forked or self._closing.is_set():
+        if self.forked or self._closing.is_set():
             return
         self._closing.set()
         with self.news:
@@ -182,7 +182,7 @@ class Session:
 
     def became_child(self) -> None:
         """In a forked child there are no threads, and the connection is the parent's."""
-        self._forked = True
+        self.forked = True
         self.attached = False
         self.news = threading.Condition()
         self._requests = {}
@@ -190,7 +190,7 @@ class Session:
 
     def require_usable(self) -> None:
         """Refuses where nobody would answer."""
-        if self._forked:
+        if self.forked:
             raise NotAllowedNow(forks.INERT, hint=forks.INERT_HINT)
         if self._closing.is_set():
             raise NotAllowedNow("the session is closed", hint="join again")

@@ -6,6 +6,7 @@ a loop sees the wish in what `run.step` returns, and a `with strata.join()` bloc
 when it is raised through it.
 """
 
+import os
 import signal
 import threading
 from types import FrameType
@@ -34,6 +35,7 @@ class TerminationNotice:
 
     def __init__(self) -> None:
         self.reason = ""
+        self._process = os.getpid()
         self._installed = False
         self._before: object = signal.SIG_DFL
 
@@ -60,6 +62,11 @@ class TerminationNotice:
         self.restore()
 
     def _noted(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:
+            # The signal came between the fork and the moment the child was told of it.
+            self.restore()
+            os.kill(os.getpid(), number)
+            return
         self.reason = "SIGTERM came"
         if callable(self._before):
             self._before(number, frame)

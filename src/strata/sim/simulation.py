@@ -14,7 +14,7 @@ from strata.core.generations import GenerationChanged
 from strata.core.liveness import Patience
 from strata.core.scheduling import SubmitTask
 from strata.core.state import Cluster
-from strata.core.tasks import Policy, TaskSpec, TaskStateChanged, TaskSubmitted
+from strata.core.tasks import ENDED, Policy, TaskSpec, TaskStateChanged, TaskSubmitted
 from strata.sim.agent import SimAgent
 from strata.sim.checkers import Broken, Checkers
 from strata.sim.coordinator import SimCoordinator
@@ -70,6 +70,7 @@ class Simulation:
         self.lanes = _lanes_for(scenario.workers)
         self.cpu_s = 0.0
         self._lives = 0
+        self._open: set[str] = set()
         self._reduces: dict[tuple[str, int, int], list[SimWorker]] = {}
         self._over = False
 
@@ -166,6 +167,7 @@ class Simulation:
             self.kinds[kind] = self.kinds.get(kind, 0) + 1
             body = event.body
             if isinstance(body, TaskSubmitted):
+                self._open.add(body.task)
                 attach = AttachDataset(
                     task=body.task,
                     dataset=DATASET,
@@ -177,22 +179,28 @@ class Simulation:
                 self.coordinator.receive(None, 0, attach, None)
             elif isinstance(body, TaskStateChanged):
                 self.tell(f"task {body.task}", f"{body.before} → {body.after}: {body.reason}")
-                if state.tasks[body.task].ended and not self._over:
-                    self.world.after(1.0, self._submit)
+                if body.after in ENDED:
+                    self._open.discard(body.task)
+                    if not self._over:
+                        self.world.after(1.0, self._submit)
             elif isinstance(body, GenerationChanged):
                 self._reduces = {
                     key: value for key, value in self._reduces.items() if key[0] != body.task
                 }
 
     def _quiet(self) -> bool:
-        kernel = self.coordinator.kernel
-        return kernel is not None and all(task.ended for task in kernel.state.tasks.values())
+        return not self._open and self.coordinator.kernel is not None
 
     def tell(self, what: str, detail: str) -> None:
         """Adds a line to the story of the run; only the newest are kept."""
         self.story.append((self.world.now_ns, what, detail))
         if len(self.story) > 20_000:
             del self.story[:10_000]
+
+
+def steps_for(workers: int) -> int:
+    """Steps of a task: fewer in a large fleet, so that it still ends in reasonable time."""
+    return min(120, max(10, 12_000 // workers))
 
 
 def _lanes_for(workers: int) -> int:

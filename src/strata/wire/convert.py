@@ -1,5 +1,6 @@
 """The one place that turns messages of the wire into what the core speaks, and back."""
 
+from strata.core.agents import ReportExit
 from strata.core.barriers import Barrier
 from strata.core.checkpoints import Checkpoint, CheckpointType
 from strata.core.datasets import DatasetSpec, Feed
@@ -228,4 +229,33 @@ def pulse(message: pb.Beat, now: Now) -> pb.Pulse:
     """The answer to a beat, from which the worker aligns its clock."""
     return pb.Pulse(
         sent_mono_ns=message.sent_mono_ns, server_wall_ns=now.wall_ns, server_mono_ns=now.mono_ns
+    )
+
+
+def job(task: Task, environment: dict[str, str], grace_s: float) -> pb.Job:
+    """What an agent has to know of a task to run its workers; their seats are still to be set."""
+    own = {name: value for name, value in environment.items() if name != "PWD"}
+    return pb.Job(
+        task_id=task.id,
+        entry=task.spec.entry,
+        args=task.spec.args,
+        config=task.spec.config,
+        environment=own,
+        working_dir=environment.get("PWD", ""),
+        grace_ms=int(grace_s * 1000),
+        stopping=task.state == "stopping",
+        world_size=task.spec.worker_count,
+    )
+
+
+def exit_report(message: pb.ProcessExited, agent: str, incarnation: int) -> ReportExit:
+    """How a process ended, as its agent says."""
+    return ReportExit(
+        agent=agent,
+        incarnation=incarnation,
+        task=message.task_id,
+        worker=message.worker_id,
+        start=message.start,
+        code=message.code,
+        signal=message.signal,
     )

@@ -706,3 +706,122 @@ class Refused(_message.Message):
     message: str
     hint: str
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...
+
+class AgentMessage(_message.Message):
+    __slots__ = ("hello", "beat", "exited", "output")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    BEAT_FIELD_NUMBER: _ClassVar[int]
+    EXITED_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    hello: AgentHello
+    beat: AgentBeat
+    exited: ProcessExited
+    output: ProcessOutput
+    def __init__(self, hello: _Optional[_Union[AgentHello, _Mapping]] = ..., beat: _Optional[_Union[AgentBeat, _Mapping]] = ..., exited: _Optional[_Union[ProcessExited, _Mapping]] = ..., output: _Optional[_Union[ProcessOutput, _Mapping]] = ...) -> None: ...
+
+class AgentHello(_message.Message):
+    __slots__ = ("agent_id", "hostname", "slots", "nonce")
+    AGENT_ID_FIELD_NUMBER: _ClassVar[int]
+    HOSTNAME_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    agent_id: str
+    hostname: str
+    slots: int
+    nonce: str
+    def __init__(self, agent_id: _Optional[str] = ..., hostname: _Optional[str] = ..., slots: _Optional[int] = ..., nonce: _Optional[str] = ...) -> None: ...
+
+class AgentBeat(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ProcessExited(_message.Message):
+    __slots__ = ("task_id", "worker_id", "start", "code", "signal")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    worker_id: str
+    start: int
+    code: int
+    signal: int
+    def __init__(self, task_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., start: _Optional[int] = ..., code: _Optional[int] = ..., signal: _Optional[int] = ...) -> None: ...
+
+class ProcessOutput(_message.Message):
+    __slots__ = ("task_id", "worker_id", "logs")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    LOGS_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    worker_id: str
+    logs: LogLines
+    def __init__(self, task_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., logs: _Optional[_Union[LogLines, _Mapping]] = ...) -> None: ...
+
+class AgentOrder(_message.Message):
+    __slots__ = ("duties", "exit_stored", "refused")
+    DUTIES_FIELD_NUMBER: _ClassVar[int]
+    EXIT_STORED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    duties: Duties
+    exit_stored: ExitStored
+    refused: Refused
+    def __init__(self, duties: _Optional[_Union[Duties, _Mapping]] = ..., exit_stored: _Optional[_Union[ExitStored, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
+
+class Duties(_message.Message):
+    __slots__ = ("jobs", "heartbeat_interval_ms")
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[Job]
+    heartbeat_interval_ms: int
+    def __init__(self, jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., heartbeat_interval_ms: _Optional[int] = ...) -> None: ...
+
+class Job(_message.Message):
+    __slots__ = ("task_id", "entry", "args", "config", "environment", "working_dir", "grace_ms", "stopping", "world_size", "seats")
+    class EnvironmentEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    ARGS_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    WORKING_DIR_FIELD_NUMBER: _ClassVar[int]
+    GRACE_MS_FIELD_NUMBER: _ClassVar[int]
+    STOPPING_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    SEATS_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    entry: str
+    args: _containers.RepeatedScalarFieldContainer[str]
+    config: str
+    environment: _containers.ScalarMap[str, str]
+    working_dir: str
+    grace_ms: int
+    stopping: bool
+    world_size: int
+    seats: _containers.RepeatedCompositeFieldContainer[Seat]
+    def __init__(self, task_id: _Optional[str] = ..., entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., config: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., working_dir: _Optional[str] = ..., grace_ms: _Optional[int] = ..., stopping: _Optional[bool] = ..., world_size: _Optional[int] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ...) -> None: ...
+
+class Seat(_message.Message):
+    __slots__ = ("worker_id", "start")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    start: int
+    def __init__(self, worker_id: _Optional[str] = ..., start: _Optional[int] = ...) -> None: ...
+
+class ExitStored(_message.Message):
+    __slots__ = ("task_id", "worker_id", "start")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    worker_id: str
+    start: int
+    def __init__(self, task_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., start: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,173 @@
+"""Show how the cluster is: the coordinator, who trains, what was saved, the figures."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import msgspec
+from msgspec import Raw, Struct
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from strata.cli._api import Answer, Api, reach
+from strata.cli._look import (
+    STATES,
+    ago,
+    console,
+    count,
+    duration,
+    join_command,
+    plain,
+    print_empty,
+    print_json,
+    size,
+    state,
+)
+from strata.cli._options import AsJson, Url
+
+
+class Coordinator(Struct, frozen=True):
+    """What is shown of the coordinator."""
+
+    address: str
+    uptime: int
+    version: str
+    mode: str
+    cluster: str
+    incarnation: int
+    position: int
+
+
+class Totals(Struct, frozen=True):
+    """How many there are of each."""
+
+    workers: int
+    workers_by_status: dict[str, int]
+    datasets: int
+    checkpoints: int
+    barriers: int
+    tasks: int
+    agents: int
+
+
+class Figures(Struct, frozen=True):
+    """What was measured: MB/s, requests a second, milliseconds."""
+
+    checkpoint_throughput: float | None
+    coordinator_rps: float
+    barrier_latency_p99: float | None
+    shard_assignment_time: float | None
+
+
+class Checkpoint(Struct, frozen=True):
+    """What is shown of the newest checkpoint."""
+
+    step: int
+    size: int
+    created_at: int
+    status: str
+
+
+class Stated(Struct, frozen=True):
+    """A task or barrier, of which only the state is counted."""
+
+    status: str
+
+
+class Overview(Struct, frozen=True):
+    """What is shown of everything; lists hold their first items."""
+
+    coordinator: Coordinator
+    totals: Totals
+    metrics: Figures
+    tasks: list[Stated]
+    barriers: list[Stated]
+    checkpoints: list[Checkpoint]
+
+
+class Document(Struct, frozen=True):
+    """What a script gets: the parts whose size does not depend on the cluster, as they came."""
+
+    coordinator: Raw
+    totals: Raw
+    metrics: Raw
+
+
+def status(url: Url = None, as_json: AsJson = False) -> None:
+    """Show how the cluster is: the coordinator, who trains, what was saved, the figures."""
+    api = reach(url)
+    answer = api.get("/api/dashboard")
+    if as_json:
+        print_json([msgspec.json.encode(api.decode(answer.body, Document))])
+    else:
+        print_overview(console(), api, answer)
+
+
+def print_overview(out: Console, api: Api, answer: Answer) -> None:
+    """Everything on one screen."""
+    shown = api.decode(answer.body, Overview)
+    here = shown.coordinator
+    out.print(
+        Text.assemble(
+            ("● ", "green"),
+            (f"strata {plain(here.version)}", "bold"),
+            f" is up for {duration(here.uptime)} at {api.url}",
+            (" (demo data)" if here.mode == "demo" else "", "yellow"),
+        ),
+        soft_wrap=True,
+    )
+    out.print(
+        Text(
+            f"  workers join at {plain(here.address)}, facts: {count(here.position)}, "
+            f"start {here.incarnation} of cluster {plain(here.cluster)}",
+            style="dim",
+        ),
+        soft_wrap=True,
+    )
+    out.print()
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column()
+    for name, value in rows(shown, answer.now_ms):
+        grid.add_row(name, value)
+    out.print(grid)
+    if not shown.totals.workers:
+        out.print()
+        print_empty("no worker has joined", join_command(api))
+
+
+def rows(shown: Overview, now_ms: int) -> Iterator[tuple[str, Text]]:
+    """A name and what there is to say, one after another."""
+    totals, figures = shown.totals, shown.metrics
+    yield "workers", by_state(totals.workers, totals.workers_by_status)
+    yield "tasks", by_state(totals.tasks, Counter(task.status for task in shown.tasks))
+    yield "barriers", by_state(totals.barriers, Counter(each.status for each in shown.barriers))
+    yield "checkpoints", Text(newest(totals.checkpoints, shown.checkpoints, now_ms))
+    yield "datasets", Text(count(totals.datasets))
+    yield "", Text()
+    yield "requests", Text(f"{figures.coordinator_rps:,.1f} /s")
+    yield "barrier latency", measured(figures.barrier_latency_p99, "ms (p99)")
+    yield "shard assignment", measured(figures.shard_assignment_time, "ms")
+    yield "checkpoint speed", measured(figures.checkpoint_throughput, "MB/s")
+
+
+def by_state(total: int, counts: dict[str, int]) -> Text:
+    """How many, and how many of each state; where the list was cut, only how many."""
+    if total == 0 or sum(counts.values()) != total:
+        return Text(count(total))
+    order = [name for name in STATES if counts.get(name)] + sorted(counts.keys() - STATES.keys())
+    return Text("  ").join(state(name, counts[name]) for name in order)
+
+
+def newest(total: int, checkpoints: list[Checkpoint], now_ms: int) -> str:
+    """How many were saved, and which one is the newest that is complete."""
+    complete = next((each for each in checkpoints if each.status == "completed"), None)
+    if complete is None:
+        return count(total)
+    when = ago(complete.created_at, now_ms)
+    return f"{count(total)}, newest at step {count(complete.step)}, {size(complete.size)}, {when}"
+
+
+def measured(figure: float | None, unit: str) -> Text:
+    """A figure with its unit, or that there is none yet."""
+    return Text("–", style="dim") if figure is None else Text(f"{figure:,.2f} {unit}")

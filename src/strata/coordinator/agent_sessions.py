@@ -1,0 +1,233 @@
+"""Agents' sessions: one stream per host, for as long as its agent lives.
+
+Into it go beats, how processes ended, and what they wrote; out of it comes everything that the
+agent has to keep running, whole, whenever a fact changes it and once at the start. A stream that
+breaks says nothing about the workers, so it is only the agent's silence that counts.
+
+The values of a task's environment come from the vault. Its `PWD`, if it has one, is the folder in
+which the workers start.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+from strata.config import Settings
+from strata.coordinator.engine import Answer, Engine
+from strata.coordinator.logs import Line, LogStore
+from strata.coordinator.metrics import Metrics
+from strata.coordinator.vault import Vault
+from strata.core.agents import Agent, RegisterAgent
+from strata.core.events import Event
+from strata.core.standing import duties, told
+from strata.core.workers import WorkerLost
+from strata.errors import (
+    Fenced,
+    InvalidArgument,
+    LimitExceeded,
+    NotFound,
+    Overloaded,
+    StrataError,
+    Unavailable,
+)
+from strata.wire import convert
+from strata.wire.grpc_call import CloseReason
+from strata.wire.grpc_stream import Stream
+from strata.wire.hpack import Status
+from strata.wire.v1 import coordinator_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+AgentStream: TypeAlias = Stream[pb.AgentMessage, pb.AgentOrder]
+MAX_LINES = 10_000
+PASSING = (Unavailable, Overloaded)
+
+
+class AgentSessions:
+    """Every open session, by agent."""
+
+    def __init__(
+        self, engine: Engine, logs: LogStore, vault: Vault, metrics: Metrics, settings: Settings
+    ) -> None:
+        self.engine = engine
+        self.logs = logs
+        self.vault = vault
+        self.metrics = metrics
+        self.settings = settings
+        self.open: dict[str, AgentSession] = {}
+        engine.on_facts.append(self._follow)
+
+    def listen(self, stream: AgentStream) -> "AgentSession":
+        """An agent opens a stream."""
+        return AgentSession(self, stream)
+
+    def attach(self, session: "AgentSession") -> None:
+        """A session has said who it is and was believed; it takes the place of an older one."""
+        before = self.open.get(session.agent)
+        self.open[session.agent] = session
+        if before is not None:
+            before.stream.finish(Status.ABORTED, "the agent has opened another session")
+
+    def detach(self, session: "AgentSession") -> None:
+        """A session is over; its agent may open another until it counts as silent."""
+        if self.open.get(session.agent) is session:
+            del self.open[session.agent]
+
+    def duties_of(self, agent: str) -> pb.Duties:
+        """All that an agent has to keep running, task by task."""
+        state = self.engine.kernel.state
+        jobs: dict[str, pb.Job] = {}
+        for duty in duties(state, agent):
+            if duty.task not in jobs:
+                task = state.tasks[duty.task]
+                environment = self._environment(task.id, task.spec.env_key)
+                jobs[duty.task] = convert.job(task, environment, self.settings.stop_grace_s)
+            jobs[duty.task].seats.append(pb.Seat(worker_id=duty.worker, start=duty.start))
+        beat_ms = int(self.settings.heartbeat_interval_s * 1000)
+        return pb.Duties(jobs=jobs.values(), heartbeat_interval_ms=beat_ms)
+
+    def _environment(self, task: str, key: str) -> dict[str, str]:
+        try:
+            return self.vault.get(key)
+        except NotFound as error:
+            self.logs.append(Line("error", error.message, "coordinator", task))
+            return {}
+
+    def _follow(self, events: Sequence[Event]) -> None:
+        agents = {agent: None for event in events for agent in self._told(event)}
+        for agent in agents:
+            session = self.open.get(agent)
+            if session is not None:
+                session.tell_duties()
+
+    def _told(self, event: Event) -> Iterable[str]:
+        """Whose duties a fact changes; a worker that was lost is nobody's duty any more."""
+        state, body = self.engine.kernel.state, event.body
+        yield from told(state, event).agents
+        if isinstance(body, WorkerLost) and body.task in state.tasks:
+            placement = state.tasks[body.task].placements.get(body.worker)
+            if placement is not None:
+                yield placement.agent
+
+
+class AgentSession:
+    """One stream: a listener of its messages."""
+
+    def __init__(self, sessions: AgentSessions, stream: AgentStream) -> None:
+        self.sessions = sessions
+        self.engine = sessions.engine
+        self.stream = stream
+        self.agent = ""
+        self.incarnation = 0
+        self._handlers: dict[str, Callable[[pb.AgentMessage], None]] = {
+            "beat": self._beat,
+            "exited": self._exited,
+            "output": self._output,
+        }
+
+    def on_message(self, message: pb.AgentMessage) -> None:
+        """Acts on one message; a refusal answers it and leaves the stream open."""
+        self.sessions.metrics.count_request("grpc")
+        kind = message.WhichOneof("body")
+        try:
+            if kind == "hello":
+                self._hello(message.hello)
+            elif not self.agent:
+                raise InvalidArgument("the first message must be AgentHello", hint="say who it is")
+            elif kind is None:
+                raise InvalidArgument("the message is empty", hint="set one of its bodies")
+            else:
+                self._handlers[kind](message)
+        except StrataError as error:
+            self._refuse(error)
+
+    def on_half_close(self) -> None:
+        """The agent will say no more: the session is over."""
+        self.stream.finish()
+
+    def on_close(self, reason: CloseReason) -> None:
+        """The stream is over."""
+        if self.agent:
+            log.debug("session of agent %s closed: %s", self.agent, reason)
+            self.sessions.detach(self)
+
+    def end(self) -> None:
+        """The coordinator stops; the agent will find it again."""
+        self.stream.finish(Status.UNAVAILABLE, "the coordinator is stopping")
+
+    def tell_duties(self) -> None:
+        """Sends the agent all that it has to keep running."""
+        self.stream.send(pb.AgentOrder(duties=self.sessions.duties_of(self.agent)))
+
+    def _hello(self, hello: pb.AgentHello) -> None:
+        if self.agent:
+            raise InvalidArgument("AgentHello was said before", hint="open one stream per agent")
+        command = RegisterAgent(
+            agent=hello.agent_id, hostname=hello.hostname, slots=hello.slots, nonce=hello.nonce
+        )
+        self.engine.ask(command).add_done_callback(self._registered)
+
+    def _registered(self, answer: Answer) -> None:
+        error = answer.exception()
+        if isinstance(error, StrataError):
+            self._refuse(error)
+        elif error is not None:
+            self.stream.fail(error)
+        elif not self.stream.closed:
+            agent = answer.result()
+            assert isinstance(agent, Agent)
+            self.agent, self.incarnation = agent.id, agent.incarnation
+            self.sessions.attach(self)
+            self._heard()
+            self.tell_duties()
+
+    def _beat(self, message: pb.AgentMessage) -> None:
+        if not self._heard():
+            raise Fenced(
+                f"incarnation {self.incarnation} of agent {self.agent!r} no longer counts",
+                hint="register the agent again",
+            )
+
+    def _heard(self) -> bool:
+        kernel = self.engine.kernel
+        now_ns = kernel.clock().mono_ns
+        return kernel.watch.agent_beat(self.agent, self.incarnation, now_ns)
+
+    def _exited(self, message: pb.AgentMessage) -> None:
+        command = convert.exit_report(message.exited, self.agent, self.incarnation)
+        answer = self.engine.ask(command)
+        answer.add_done_callback(partial(self._exit_settled, message.exited))
+
+    def _exit_settled(self, exited: pb.ProcessExited, answer: Answer) -> None:
+        """Stored, or refused for good: either way the agent need not say it again."""
+        error = answer.exception()
+        if error is not None and not isinstance(error, StrataError):
+            self.stream.fail(error)
+        elif isinstance(error, PASSING):
+            self._refuse(error)
+        else:
+            if error is not None:
+                log.info("an exit told by agent %s was not taken in: %s", self.agent, error)
+            stored = pb.ExitStored(
+                task_id=exited.task_id, worker_id=exited.worker_id, start=exited.start
+            )
+            self.stream.send(pb.AgentOrder(exit_stored=stored))
+
+    def _output(self, message: pb.AgentMessage) -> None:
+        output = message.output
+        task, worker = output.task_id, output.worker_id
+        if len(output.logs.lines) > MAX_LINES:
+            raise LimitExceeded(
+                f"{len(output.logs.lines)} log lines at once", hint=f"send {MAX_LINES} or fewer"
+            )
+        self.sessions.logs.extend(
+            Line(line.level, line.message, "worker", task, worker, line.stream, line.timestamp_ms)
+            for line in output.logs.lines
+        )
+        if output.logs.dropped:
+            text = f"{output.logs.dropped} lines were dropped: it wrote too fast"
+            self.sessions.logs.append(Line("warn", text, "worker", task, worker))
+
+    def _refuse(self, error: StrataError) -> None:
+        self.stream.send(pb.AgentOrder(refused=convert.refusal(error)))

@@ -1,0 +1,1 @@
+"""Dataset formats, the batch reader, mixing and preview; works without a coordinator."""

@@ -1,0 +1,177 @@
+"""Parquet and Arrow files, read without conversion.
+
+A row group (Parquet) or record batch (Arrow IPC) is the smallest thing that can be decoded, so
+decoded ones are kept, up to `cache_bytes`, the least recently used let go. With a global shuffle
+over data that does not fit, nearly every row decodes a group anew: choose the order mode `window`,
+which stays within a few groups at a time.
+
+Numbers come as arrays of their type, fixed-size lists of numbers as matrices, text and binary as
+objects. A null in a column of numbers has no value and makes its row a damaged one.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from strata.data.base import Array, Columns, Damaged, FileEntry, Index, Layout, Mismatch, Rows
+from strata.data.files import Files
+from strata.data.gather import objects
+
+_PARQUET = (".parquet", ".pq")
+_ARROW = (".arrow", ".feather", ".ipc")
+
+
+class ArrowSource:
+    def __init__(self, files: Files, *, cache_bytes: int = 512 << 20) -> None:
+        self._files = files
+        self._cache_bytes = cache_bytes
+        self._held: OrderedDict[tuple[int, str], Any] = OrderedDict()
+        self._held_bytes = 0
+        self._readers: dict[str, Any] = {}
+        self._lock = Lock()
+        self._decoding = Lock()
+
+    def scan(self) -> Index:
+        entries = list[FileEntry]()
+        groups, notes = list[tuple[int, int, int]](), dict[str, str]()
+        for name in self._files.names(*_PARQUET, *_ARROW):
+            reader = self._reader(name)
+            counts = reader.counts()
+            schema = {field.name: str(field.type) for field in reader.schema}
+            if notes and schema != notes:
+                raise Mismatch(name, f"has columns {schema}, and other files have {notes}")
+            notes = schema
+            groups += [(len(entries), at, rows) for at, rows in enumerate(counts)]
+            entries.append(FileEntry(name, self._files.stamp(name)[0], sum(counts)))
+        rows = sum(entry.rows for entry in entries)
+        if not rows:
+            raise Mismatch("", "no row in any .parquet or .arrow file here")
+        table = np.array([group for group in groups if group[2]], np.int64)
+        return Index(rows, int(table[:, 2].max()), entries, notes, {"groups": table})
+
+    def read(self, index: Index, rows: Rows, columns: Sequence[str]) -> Columns:
+        groups = index.tables["groups"]
+        layout = Layout(groups[:, 2])
+        found: dict[str, list[Array]] = {column: [] for column in columns}
+        chosen: list[Array] = []
+        for number, places, local in layout.split(rows):
+            entry = index.files[int(groups[number, 0])]
+            chosen.append(np.arange(len(rows)) if isinstance(places, slice) else places)
+            for column in columns:
+                values = self._group(number, groups, entry, column, rows[places])
+                found[column].append(self._taken(values, local, column, entry, rows[places]))
+        return {column: _joined(parts, chosen, len(rows)) for column, parts in found.items()}
+
+    def describe(self, index: Index) -> Mapping[str, str]:
+        return index.notes
+
+    def _group(self, number: int, groups: Rows, entry: FileEntry, column: str, rows: Rows) -> Any:
+        """One column of a decoded group, from what is held or from the file."""
+        with self._lock:
+            held = self._held.get((number, column))
+            if held is not None:
+                self._held.move_to_end((number, column))
+                return held
+        try:
+            if self._files.stamp(entry.name)[0] != entry.size_bytes:
+                raise Damaged(rows, entry.name, "the file changed since it was scanned")
+            values = self._decoded(entry.name, int(groups[number, 1]), column)
+        except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
+            raise Damaged(rows, entry.name, f"cannot be decoded: {error}") from error
+        ready = _numbers(values)
+        with self._lock:
+            self._held[(number, column)] = ready
+            self._held_bytes += ready.nbytes
+            while self._held_bytes > self._cache_bytes and len(self._held) > 1:
+                self._held_bytes -= self._held.popitem(last=False)[1].nbytes
+        return ready
+
+    def _taken(self, values: Any, local: Rows, column: str, entry: FileEntry, rows: Rows) -> Array:
+        if isinstance(values, np.ndarray):
+            return values[local]
+        taken = values.take(local)
+        if taken.null_count and _is_number(taken.type):
+            bad = rows[np.asarray(taken.is_null())]
+            raise Damaged(bad, entry.name, f"column {column!r} is null")
+        made = _numbers(taken)
+        if isinstance(made, np.ndarray):
+            return made
+        return objects(taken.to_pylist(), len(local))
+
+    def _reader(self, name: str) -> Any:
+        with self._lock:
+            if name not in self._readers:
+                path = self._files.path(name)
+                kind = _Parquet if name.endswith(_PARQUET) else _Ipc
+                try:
+                    self._readers[name] = kind(str(path))
+                except ValueError as error:  # pyarrow's errors are ValueErrors
+                    raise Mismatch(name, f"cannot be opened: {error}") from error
+            return self._readers[name]
+
+
+class _Parquet:
+    def __init__(self, path: str) -> None:
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+        self._file = pq.ParquetFile(path, memory_map=True)
+        self.schema = self._file.schema_arrow
+
+    def counts(self) -> list[int]:
+        meta = self._file.metadata
+        return [meta.row_group(at).num_rows for at in range(meta.num_row_groups)]
+
+    def column(self, group: int, column: str) -> Any:
+        return self._file.read_row_group(group, [column], use_threads=False).column(0)
+
+
+class _Ipc:
+    def __init__(self, path: str) -> None:
+        import pyarrow as pa
+
+        self._file = pa.ipc.open_file(pa.memory_map(path))
+        self.schema = self._file.schema
+
+    def counts(self) -> list[int]:
+        return [self._file.get_batch(at).num_rows for at in range(self._file.num_record_batches)]
+
+    def column(self, group: int, column: str) -> Any:
+        return self._file.get_batch(group).column(column)
+
+
+def _is_number(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    )
+
+
+def _numbers(values: Any) -> Any:
+    """Numbers without nulls as NumPy, fixed-size lists of them as a matrix, else as they are."""
+    import pyarrow as pa
+
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    kind = values.type
+    if values.null_count:
+        return values
+    if _is_number(kind):
+        return values.to_numpy(zero_copy_only=False)
+    if pa.types.is_fixed_size_list(kind) and _is_number(kind.value_type):
+        inner = values.flatten()
+        if not inner.null_count:
+            return inner.to_numpy(zero_copy_only=False).reshape(len(values), kind.list_size)
+    return values
+
+
+def _joined(parts: list[Array], places: list[Array], count: int) -> Array:
+    if len(parts) == 1:
+        return parts[0]
+    out = np.empty((count, *parts[0].shape[1:]), parts[0].dtype)
+    for part, chosen in zip(parts, places, strict=True):
+        out[chosen] = part
+    return out

@@ -1,0 +1,166 @@
+"""JSON lines: one object a line.
+
+The scan finds where lines begin; a batch's lines are joined into one JSON array and decoded by one
+call, into a type made from the columns. The types come from the first lines (`types` overrides:
+`{"score": "float"}`), and every row must fit them: a number that turns into text in the middle of
+a file is an error that names the row, not a batch of objects. Blank lines are no rows. Compressed
+files cannot be read at random and are refused.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from strata.data.base import Array, Columns, Damaged, FileEntry, Index, Layout, Mismatch, Rows
+from strata.data.codecs import open_or_damaged
+from strata.data.files import Files, Maps
+from strata.data.gather import objects, slices
+
+_SUFFIXES = (".jsonl", ".ndjson", ".json")
+_PACKED = (".gz", ".zst", ".bz2", ".xz")
+_SAMPLED_LINES = 100
+_CHUNK_BYTES = 16 << 20
+_INT64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_TYPES: dict[str, Any] = {"bool": bool, "int": _INT64, "float": float, "str": str, "any": Any}
+_LISTS: dict[str, Any] = {"int": list[_INT64], "float": list[float]}
+_DTYPES = {"bool": np.bool_, "int": np.int64, "float": np.float64}
+
+
+class JsonLinesSource:
+    def __init__(self, files: Files, *, types: Mapping[str, str] | None = None) -> None:
+        self._files, self._maps = files, Maps(files)
+        self._types = dict(types or {})
+        for column, kind in self._types.items():
+            if kind not in _TYPES:
+                raise Mismatch("", f"column {column!r} cannot be {kind!r}", f"one of {[*_TYPES]}")
+        self._decoder: msgspec.json.Decoder[list[Any]] | None = None
+
+    def scan(self) -> Index:
+        entries, tables = list[FileEntry](), dict[str, Array]()
+        kinds: dict[str, str] = {}
+        for name in self._files.names(*_SUFFIXES, *_PACKED):
+            if name.endswith(_PACKED):
+                raise Mismatch(name, "compressed lines cannot be read at random", "unpack it")
+            entry = self._files.entry(name)
+            raw = self._maps(entry)
+            begins, sizes = _lines(raw)
+            kinds = _merged(kinds, self._sampled(name, raw, begins, sizes))
+            tables[f"begins-{len(entries)}"], tables[f"sizes-{len(entries)}"] = begins, sizes
+            entries.append(FileEntry(name, entry.size_bytes, len(begins)))
+        rows = sum(entry.rows for entry in entries)
+        if not rows:
+            raise Mismatch("", "no line in any .jsonl file here")
+        shard = max(entry.rows for entry in entries) if len(entries) > 1 else 0
+        return Index(rows, shard, entries, kinds | self._types, tables)
+
+    def _sampled(self, name: str, raw: Array, begins: Rows, sizes: Rows) -> dict[str, str]:
+        kinds: dict[str, str] = {}
+        for row, line in enumerate(slices(raw, begins[:_SAMPLED_LINES], sizes[:_SAMPLED_LINES])):
+            try:
+                value = msgspec.json.decode(line)
+            except msgspec.DecodeError as error:
+                raise Mismatch(name, f"line {row + 1} is not JSON: {error}") from error
+            if not isinstance(value, dict):
+                raise Mismatch(name, f"line {row + 1} is not a JSON object")
+            kinds = _merged(kinds, {key: _kind(each) for key, each in value.items()})
+        return kinds
+
+    def read(self, index: Index, rows: Rows, columns: Sequence[str]) -> Columns:
+        values: list[Any] = [None] * len(rows)
+        for part, places, local in Layout([entry.rows for entry in index.files]).split(rows):
+            entry = index.files[part]
+            raw = open_or_damaged(self._maps, entry, rows[places])
+            begins, sizes = index.tables[f"begins-{part}"], index.tables[f"sizes-{part}"]
+            lines = slices(raw, begins[local], sizes[local])
+            decoded = self._decoded(index, lines, rows[places], entry.name)
+            chosen = range(len(rows)) if isinstance(places, slice) else places.tolist()
+            for place, value in zip(chosen, decoded, strict=True):
+                values[place] = value
+        names = {column: f"column_{number}" for number, column in enumerate(index.notes)}
+        return {
+            column: _column(index.notes[column], [getattr(v, names[column]) for v in values], rows)
+            for column in columns
+        }
+
+    def _decoded(self, index: Index, lines: list[bytes], rows: Rows, file: str) -> list[Any]:
+        if self._decoder is None:
+            self._decoder = msgspec.json.Decoder(list[_row_type(index.notes)])  # type: ignore[misc]
+        try:
+            return self._decoder.decode(b"[" + b",".join(lines) + b"]")
+        except msgspec.DecodeError:
+            pass
+        bad, reason = [], ""
+        for row, line in zip(rows, lines, strict=True):
+            try:
+                self._decoder.decode(b"[" + line + b"]")
+            except msgspec.DecodeError as error:
+                bad.append(row)
+                reason = reason or str(error)
+        raise Damaged(bad, file, reason)
+
+    def describe(self, index: Index) -> Mapping[str, str]:
+        return index.notes
+
+
+def _lines(raw: Array) -> tuple[Rows, Rows]:
+    """Where each line that is not blank begins, and how long it is."""
+    ends = [
+        np.flatnonzero(raw[first : first + _CHUNK_BYTES] == ord("\n")) + first
+        for first in range(0, raw.size, _CHUNK_BYTES)
+    ]
+    if raw.size and raw[-1] != ord("\n"):
+        ends.append(np.array([raw.size]))
+    stops = np.concatenate([np.empty(0, np.int64), *ends]).astype(np.int64)
+    begins = np.concatenate([np.zeros(1, np.int64), stops[:-1] + 1])[: stops.size]
+    sizes = stops - begins
+    short = np.flatnonzero(sizes < 3)  # shorter than any object with a key; may be blank
+    blank = [at for at in short if not raw[begins[at] : stops[at]].tobytes().strip()]
+    return np.delete(begins, blank), np.delete(sizes, blank)
+
+
+def _kind(value: object) -> str:
+    """A scalar's type, `int[n]` or `float[n]` for a list of n numbers, `any` for the rest."""
+    for name in ("bool", "int", "float", "str"):
+        if type(value).__name__ == name:
+            return name
+    if isinstance(value, list) and value:
+        kinds = {_kind(each) for each in value}
+        if kinds <= {"int", "float"}:
+            return f"{'float' if 'float' in kinds else 'int'}[{len(value)}]"
+    return "any"
+
+
+def _merged(known: dict[str, str], seen: dict[str, str]) -> dict[str, str]:
+    merged = dict(known)
+    for column, kind in seen.items():
+        before = merged.setdefault(column, kind)
+        if before != kind:
+            floats = before.replace("int", "float"), kind.replace("int", "float")
+            merged[column] = floats[0] if floats[0] == floats[1] else "any"
+    return merged
+
+
+def _row_type(kinds: Mapping[str, str]) -> type[msgspec.Struct]:
+    """A type with a field for each column; only columns of any type may be missing."""
+    fields: list[Any] = []
+    for number, (column, kind) in enumerate(kinds.items()):
+        base, listed, _ = kind.partition("[")
+        wanted = _LISTS[base] if listed else _TYPES[base]
+        default = {"default": None} if kind == "any" else {}
+        fields.append((f"column_{number}", wanted, msgspec.field(name=column, **default)))
+    return msgspec.defstruct("Row", fields, kw_only=True)
+
+
+def _column(kind: str, values: list[Any], rows: Rows) -> Array:
+    base, listed, length = kind.partition("[")
+    if base not in _DTYPES:
+        return objects(values, len(values))
+    if listed:
+        wanted = int(length[:-1])
+        bad = [row for row, value in zip(rows, values, strict=True) if len(value) != wanted]
+        if bad:
+            raise Damaged(bad, "", f"a list has not the {wanted} numbers that others have")
+        return np.array(values, _DTYPES[base]).reshape(len(values), wanted)
+    return np.array(values, _DTYPES[base])

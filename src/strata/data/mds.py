@@ -1,0 +1,191 @@
+"""MosaicML Streaming's MDS shards, read-only and as they are.
+
+A shard is: the number of samples (uint32), their offsets (one more than samples, uint32), then the
+samples. A sample is the sizes (uint32) of its columns of varying size, then the columns' bytes.
+`index.json` lists the shards and the columns' encodings. A batch needs two gathers a shard: the
+sizes at the head of each sample, and the bytes.
+
+`decode` gives a column another codec, such as `{"x": "uint8"}` for `bytes` that are arrays of one
+size. Compressed shards and pickled columns are refused.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.data.base import Array, Columns, Damaged, FileEntry, Index, Layout, Mismatch, Rows
+from strata.data.codecs import Pieces, check_codec, is_matrix, open_or_damaged
+from strata.data.files import Files, Maps
+from strata.data.gather import Bytes, at_every_byte
+
+_CODECS = {"bytes": "bytes", "str": "str", "str_int": "int", "json": "json"} | {
+    "jpeg": "image",
+    "jpegarray": "image",
+    "png": "image",
+}
+_SCALARS = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)} | {
+    "float16",
+    "float32",
+    "float64",
+}
+
+
+class _Raw(msgspec.Struct):
+    basename: str
+    bytes: int
+
+
+class _Shard(msgspec.Struct):
+    column_names: list[str]
+    column_encodings: list[str]
+    column_sizes: list[int | None]
+    raw_data: _Raw
+    samples: int
+    format: str = "mds"
+    compression: str | None = None
+
+
+class _Listing(msgspec.Struct):
+    shards: list[_Shard]
+
+
+class MdsSource:
+    def __init__(self, files: Files, *, decode: Mapping[str, str] | None = None) -> None:
+        self._files, self._maps = files, Maps(files)
+        self._codecs = dict(decode or {})
+        for column, codec in self._codecs.items():
+            check_codec(codec, column)
+        self._widths: dict[str, int] = {}
+
+    def scan(self) -> Index:
+        names = [name for name in self._files.names("index.json") if name.endswith("index.json")]
+        if not names:
+            raise Mismatch("", "no index.json here", "give the folder that MDSWriter wrote")
+        entries, notes = [], dict[str, str]()
+        for name in names:
+            folder = name.removesuffix("index.json")
+            for shard in self._listing(name).shards:
+                columns = self._columns(name, shard)
+                if notes and columns != notes:
+                    raise Mismatch(name, f"has columns {columns}, and other shards have {notes}")
+                notes = columns
+                entries.append(self._entry(folder + shard.raw_data.basename, shard))
+        rows = sum(entry.rows for entry in entries)
+        if not rows:
+            raise Mismatch(names[0], "lists no samples")
+        return Index(rows, max(entry.rows for entry in entries), entries, notes)
+
+    def _listing(self, name: str) -> _Listing:
+        try:
+            return msgspec.json.decode(self._files.path(name).read_bytes(), type=_Listing)
+        except msgspec.DecodeError as error:
+            raise Mismatch(name, f"not an index of MDS shards: {error}") from error
+
+    def _columns(self, name: str, shard: _Shard) -> dict[str, str]:
+        """Each column's encoding and fixed size (or nothing), in stored order."""
+        if shard.compression or shard.format != "mds":
+            raise Mismatch(
+                name,
+                f"shard {shard.raw_data.basename} is {shard.compression or shard.format}",
+                "compressed shards cannot be read at random: unpack them",
+            )
+        described = {}
+        for column, encoding, size in zip(
+            shard.column_names, shard.column_encodings, shard.column_sizes, strict=True
+        ):
+            if encoding.partition(":")[0] in ("pkl", "pickle"):
+                hint = "leave it out by naming the columns to read, or write it as json"
+                raise Mismatch(name, f"column {column!r} is pickled and is not read", hint)
+            described[column] = f"{encoding}|{'' if size is None else size}"
+        return described
+
+    def _entry(self, name: str, shard: _Shard) -> FileEntry:
+        try:
+            size = self._files.stamp(name)[0]
+        except FileNotFoundError as error:
+            raise Mismatch(name, "is listed in index.json and not there") from error
+        if size != shard.raw_data.bytes:
+            raise Mismatch(name, f"has {size} bytes, and index.json says {shard.raw_data.bytes}")
+        return FileEntry(name, size, shard.samples)
+
+    def read(self, index: Index, rows: Rows, columns: Sequence[str]) -> Columns:
+        layout = Layout([entry.rows for entry in index.files])
+        files = layout.locate(rows)
+        begins = np.empty((len(rows), len(index.notes)), np.int64)
+        sizes = np.empty_like(begins)
+        for part, places, local in layout.split(rows):
+            entry = index.files[part]
+            raw = open_or_damaged(self._maps, entry, rows[places])
+            begins[places], sizes[places] = _places(index, raw, local, entry, rows[places])
+        found: Columns = {}
+        for at, column in enumerate(index.notes):
+            if column in columns:
+                pieces = Pieces(rows, files, begins[:, at], sizes[:, at])
+                found[column] = self._column(index, column, at, pieces)
+        return found
+
+    def _column(self, index: Index, column: str, at: int, pieces: Pieces) -> Array:
+        encoding, _, size = index.notes[column].rpartition("|")
+        codec, shape = self._codec(column, encoding)
+        width = 0
+        if is_matrix(codec):
+            width = int(size) if size else self._width(index, column, at)
+        values = pieces.read(codec, width, index.files, self._maps)
+        return values.reshape(len(values), *shape) if shape is not None else values
+
+    def _width(self, index: Index, column: str, at: int) -> int:
+        """The size of the first sample's value; those of a matrix are all the same."""
+        if column not in self._widths:
+            first, zero = index.files[0], np.zeros(1, np.int64)
+            _, sizes = _places(index, self._maps(first), zero, first, zero)
+            self._widths[column] = int(sizes[0, at])
+        return self._widths[column]
+
+    def _codec(self, column: str, encoding: str) -> tuple[str, tuple[int, ...] | None]:
+        """The codec of an encoding, and the shape of a row where it says one."""
+        if column in self._codecs:
+            return self._codecs[column], None
+        kind, _, rest = encoding.partition(":")
+        if kind == "int":
+            return "int64", ()
+        if kind in _SCALARS:
+            return kind, ()
+        if kind == "ndarray":
+            dtype, _, shape = rest.partition(":")
+            if dtype and shape:
+                return dtype, tuple(int(each) for each in shape.split(","))
+            return "bytes", None
+        return _CODECS.get(kind, "bytes"), None
+
+    def describe(self, index: Index) -> Mapping[str, str]:
+        return {
+            column: self._codec(column, note.rpartition("|")[0])[0]
+            for column, note in index.notes.items()
+        }
+
+
+def _places(
+    index: Index, raw: Bytes, local: Rows, entry: FileEntry, rows: Rows
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where each column of each sample begins, and its size."""
+    head = 4 + 4 * (entry.rows + 1)
+    if raw.size < head or int(raw[:4].view("<u4")[0]) != entry.rows:
+        raise Damaged(rows, entry.name, "its head does not list the samples that index.json says")
+    offsets = raw[4:head].view("<u4")
+    begins, ends = offsets[local].astype(np.int64), offsets[local + 1].astype(np.int64)
+    fixed = [note.rpartition("|")[2] for note in index.notes.values()]
+    varying = [at for at, size in enumerate(fixed) if not size]
+    bad = np.flatnonzero((begins + 4 * len(varying) > ends) | (ends > raw.size))
+    if bad.size:
+        raise Damaged(rows[bad], entry.name, "the sample's offsets make no sense")
+    sizes = np.array([int(size or 0) for size in fixed], np.int64)[None, :].repeat(len(local), 0)
+    if varying:
+        heads = at_every_byte(raw, 4 * len(varying))[begins].view("<u4")
+        sizes[:, varying] = heads
+    starts = begins[:, None] + 4 * len(varying) + np.cumsum(sizes, axis=1) - sizes
+    bad = np.flatnonzero(starts[:, -1] + sizes[:, -1] != ends)
+    if bad.size:
+        raise Damaged(rows[bad], entry.name, "the sizes of its columns do not add up")
+    return starts, sizes

@@ -1,0 +1,56 @@
+"""Datasets without files: arrays in memory, and plain sample numbers.
+
+A dataset that was registered by its sizes alone has no data that could be read; its batches have
+one column, `index`, and a transform or the training script does the rest.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import xxhash
+
+from strata.data.base import Array, Columns, Index, Mismatch, Rows
+from strata.data.gather import take
+
+
+class ArraySource:
+    """A dict of arrays with the same number of rows."""
+
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        self._arrays = {name: np.asarray(array) for name, array in arrays.items()}
+
+    def scan(self) -> Index:
+        lengths = {name: len(array) for name, array in self._arrays.items()}
+        if not lengths or len(set(lengths.values())) > 1:
+            raise Mismatch("", f"the columns must have the same length: {lengths}")
+        digest = xxhash.xxh3_128()
+        for name, array in sorted(self._arrays.items()):
+            digest.update(f"{name}/{array.dtype}/{array.shape}/".encode())
+            content = str(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
+            digest.update(content)
+        return Index(next(iter(lengths.values())), identity=digest.hexdigest())
+
+    def read(self, index: Index, rows: Rows, columns: Sequence[str]) -> Columns:
+        return {name: take(self._arrays[name], rows) for name in columns}
+
+    def describe(self, index: Index) -> Mapping[str, str]:
+        return {
+            name: f"{array.dtype}{list(array.shape[1:])}" if array.ndim > 1 else str(array.dtype)
+            for name, array in self._arrays.items()
+        }
+
+
+class NumberSource:
+    """The samples' own numbers."""
+
+    def __init__(self, total_samples: int) -> None:
+        self._total = total_samples
+
+    def scan(self) -> Index:
+        return Index(self._total)
+
+    def read(self, index: Index, rows: Rows, columns: Sequence[str]) -> Columns:
+        return {"index": rows}
+
+    def describe(self, index: Index) -> Mapping[str, str]:
+        return {"index": "int64"}

@@ -1,0 +1,95 @@
+"""WebDataset tars: files that share a name up to the first dot are one sample.
+
+The scan walks the tars once and keeps where each member's bytes lie; members are then read at
+random from the mapped tar, so a global shuffle needs no buffer. Columns are the extensions, with
+codecs by extension (`cls` a number, `txt` text, `json`, `npy`, else bytes) unless `decode` names
+others, such as `{"bin": "uint8"}` for values that are arrays of one size.
+"""
+
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from strata.data.base import Array, Columns, Damaged, FileEntry, Index, Mismatch, Rows
+from strata.data.codecs import Pieces, check_codec, is_matrix
+from strata.data.files import Files, Maps
+
+_BY_EXTENSION = {"cls": "int", "index": "int", "id": "int"} | {
+    "txt": "str",
+    "json": "json",
+    "npy": "npy",
+}
+
+
+class TarSource:
+    def __init__(self, files: Files, *, decode: Mapping[str, str] | None = None) -> None:
+        self._files, self._maps = files, Maps(files)
+        self._codecs = dict(decode or {})
+        for column, codec in self._codecs.items():
+            check_codec(codec, column)
+
+    def scan(self) -> Index:
+        entries, places = [], dict[str, list[tuple[int, int, int, int]]]()
+        rows = 0
+        for number, name in enumerate(self._files.names(".tar")):
+            first = rows
+            for members in self._samples(name):
+                for column, (begin, size) in members.items():
+                    places.setdefault(column, []).append((rows, number, begin, size))
+                rows += 1
+            entries.append(FileEntry(name, self._files.stamp(name)[0], rows - first))
+        if not rows:
+            raise Mismatch("", "no sample in any .tar file here")
+        tables = {}
+        for column, found in places.items():
+            table = np.full((rows, 3), -1, np.int64)
+            listed = np.array(found, np.int64)
+            table[listed[:, 0]] = listed[:, 1:]
+            tables[column] = table
+        shard = max(entry.rows for entry in entries) if len(entries) > 1 else 0
+        return Index(rows, shard, entries, tables=tables)
+
+    def _samples(self, name: str) -> Iterator[dict[str, tuple[int, int]]]:
+        """Each sample of a tar: where the bytes of its columns begin, and their sizes."""
+        key, members = "", dict[str, tuple[int, int]]()
+        try:
+            with tarfile.open(self._files.path(name), "r:") as tar:
+                for member in tar:
+                    if not member.isreg():
+                        continue
+                    tar.members = []  # type: ignore[attr-defined]  # else it keeps them all
+                    folder, _, base = member.name.rpartition("/")
+                    stem, _, column = base.partition(".")
+                    if not stem or not column:
+                        continue
+                    if f"{folder}/{stem}" != key and members:
+                        yield members
+                        members = {}
+                    key = f"{folder}/{stem}"
+                    members[column] = (member.offset_data, member.size)
+        except tarfile.TarError as error:
+            hint = "compressed tars cannot be read at random: unpack them"
+            raise Mismatch(name, f"not a plain tar: {error}", hint) from error
+        if members:
+            yield members
+
+    def read(self, index: Index, rows: Rows, columns: Sequence[str]) -> Columns:
+        return {column: self._column(index, rows, column) for column in columns}
+
+    def _column(self, index: Index, rows: Rows, column: str) -> Array:
+        table = index.tables[column]
+        found = table[rows]
+        missing = np.flatnonzero(found[:, 0] < 0)
+        if missing.size:
+            raise Damaged(rows[missing], "", f"the sample has no .{column} file")
+        codec = self._codec(column)
+        width = int(table[0, 2]) if is_matrix(codec) else 0
+        pieces = Pieces(rows, found[:, 0].astype(np.intp), found[:, 1], found[:, 2])
+        return pieces.read(codec, width, index.files, self._maps)
+
+    def describe(self, index: Index) -> Mapping[str, str]:
+        return {column: self._codec(column) for column in index.tables}
+
+    def _codec(self, column: str) -> str:
+        return self._codecs.get(column) or _BY_EXTENSION.get(column.rpartition(".")[2], "bytes")

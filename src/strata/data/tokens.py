@@ -1,0 +1,74 @@
+"""Token bins: flat files of token numbers, cut into samples of `length` tokens.
+
+Options: `length` (tokens a sample), `dtype` (`uint16` unless told), `stride` (from one sample to
+the next; as `length` unless told, one less for next-token targets), `header_bytes` (skipped at the
+head of each file). Samples never cross files; what is left at a file's end is not used.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from strata.data.base import Columns, Damaged, FileEntry, Index, Layout, Mismatch, Rows
+from strata.data.codecs import open_or_damaged
+from strata.data.files import Files, Maps
+from strata.data.gather import at_every_byte, put
+
+_SUFFIXES = (".bin", ".tok", ".u16", ".u32")
+
+
+class TokenSource:
+    def __init__(
+        self,
+        files: Files,
+        *,
+        length: int,
+        dtype: str = "uint16",
+        stride: int = 0,
+        header_bytes: int = 0,
+    ) -> None:
+        if length <= 0 or stride < 0 or header_bytes < 0:
+            raise Mismatch("", f"length {length}, stride {stride}, header_bytes {header_bytes}")
+        self._files, self._maps = files, Maps(files)
+        self._dtype = np.dtype(dtype)
+        if self._dtype.kind not in "iu":
+            raise Mismatch("", f"tokens are whole numbers, not {dtype}")
+        self._length, self._header = length, header_bytes
+        self._row_bytes = length * self._dtype.itemsize
+        self._stride_bytes = (stride or length) * self._dtype.itemsize
+
+    def scan(self) -> Index:
+        entries = [self._entry(name) for name in self._files.names(*_SUFFIXES)]
+        if not entries:
+            raise Mismatch("", f"no file ending in {', '.join(_SUFFIXES)} here")
+        rows = sum(entry.rows for entry in entries)
+        if not rows:
+            raise Mismatch(entries[0].name, f"holds fewer than {self._length} tokens")
+        return Index(rows, max(e.rows for e in entries) if len(entries) > 1 else 0, entries)
+
+    def _entry(self, name: str) -> FileEntry:
+        size = self._files.stamp(name)[0]
+        tokens = size - self._header
+        if tokens < 0 or tokens % self._dtype.itemsize:
+            raise Mismatch(
+                name,
+                f"has {size} bytes, which is not a header of {self._header} and whole "
+                f"{self._dtype} tokens",
+                "check dtype and header_bytes",
+            )
+        rows = (tokens - self._row_bytes) // self._stride_bytes + 1
+        return FileEntry(name, size, max(0, rows))
+
+    def read(self, index: Index, rows: Rows, columns: Sequence[str]) -> Columns:
+        out = np.empty((len(rows), self._row_bytes), np.uint8)
+        for part, places, local in Layout([entry.rows for entry in index.files]).split(rows):
+            entry = index.files[part]
+            raw = open_or_damaged(self._maps, entry, rows[places])
+            if local.size and local[-1] >= entry.rows:
+                raise Damaged(rows[places], entry.name, "the rows lie beyond the file's end")
+            samples = at_every_byte(raw[self._header :], self._row_bytes, self._stride_bytes)
+            put(out, places, samples, local)
+        return {"tokens": out.view(self._dtype)}
+
+    def describe(self, index: Index) -> Mapping[str, str]:
+        return {"tokens": f"{self._dtype}[{self._length}]"}

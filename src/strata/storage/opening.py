@@ -1,0 +1,44 @@
+"""Which storage a user means: a path, `file://` or `s3://bucket/prefix`."""
+
+import os
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from strata.config import Settings
+from strata.errors import InvalidArgument
+from strata.storage.base import StorageBackend
+from strata.storage.local import LocalStorage
+
+
+def open_storage(where: str | os.PathLike[str], settings: Settings | None = None) -> StorageBackend:
+    """The storage at a path or URL. Credentials and endpoint come from the settings."""
+    text = os.fspath(where)
+    scheme, marked, _ = text.partition("://")
+    if not marked:
+        if not text:
+            raise InvalidArgument("the path of a storage is empty", hint="name a folder")
+        return LocalStorage(Path(text).expanduser())
+    url = urlsplit(text)
+    if scheme == "file" and url.netloc in ("", "localhost"):
+        return LocalStorage(unquote(url.path))
+    if scheme == "s3" and url.netloc and not (url.query or url.fragment):
+        # Imported here: a run on local disk needs neither the library nor the time it takes.
+        from strata.storage.s3 import S3Storage
+
+        return S3Storage(url.netloc, url.path.strip("/"), settings or Settings())
+    raise InvalidArgument(
+        f"{text!r} is no storage that Strata knows",
+        hint="give a folder, or s3://bucket/prefix (any S3 server: AWS_ENDPOINT_URL names it)",
+    )
+
+
+def configured_storage(settings: Settings) -> StorageBackend:
+    """The storage that `STORAGE_BACKEND` and its companions describe."""
+    if settings.storage_backend == "s3":
+        if not settings.checkpoint_bucket:
+            raise InvalidArgument(
+                "STORAGE_BACKEND is s3 and no bucket is named", hint="set CHECKPOINT_BUCKET"
+            )
+        bucket = settings.checkpoint_bucket.removeprefix("s3://")
+        return open_storage(f"s3://{bucket}", settings)
+    return open_storage(settings.checkpoint_dir or Path(settings.data_dir, "checkpoints"))

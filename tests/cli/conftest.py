@@ -1,0 +1,208 @@
+"""The real `strata` executable in processes of its own, and real workers that talk to it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from strata.coordinator.server import Running
+from strata.wire.v1 import coordinator_pb2 as pb
+from tests.coordinator.conftest import Client, coordinator
+
+WAIT_S = 20.0
+MAIN = [sys.executable, "-c", "from strata.cli import main; main()"]
+
+
+def environment(**given):
+    """This process's environment without its settings, so that a test says all that counts."""
+    names = ("STRATA_", "COORDINATOR_", "RUST_LOG", "LOG_FORMAT", "NO_COLOR", "FORCE_COLOR")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(names)}
+    return kept | {"COLUMNS": "80"} | given
+
+
+def strata(*arguments, cwd, **variables):
+    """Runs a verb to its end."""
+    return subprocess.run(
+        [*MAIN, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        cwd=cwd,
+        env=environment(**variables),
+    )
+
+
+class Started:
+    """A verb that runs; what it writes is collected line by line."""
+
+    def __init__(self, *arguments, cwd, **variables):
+        self.process = subprocess.Popen(
+            [*MAIN, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=cwd,
+            env=environment(**variables),
+        )
+        self.out, self.err = [], []
+        pipes = ((self.process.stdout, self.out), (self.process.stderr, self.err))
+        self._readers = [
+            threading.Thread(target=lines.extend, args=(pipe,)) for pipe, lines in pipes
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def wait_for(self, condition, what):
+        """Waits until the condition holds of what was written."""
+        until(lambda: condition(self) or self.process.poll() is not None)
+        assert condition(self), f"no {what}; stdout {self.out}, stderr {self.err}"
+
+    def end(self, number=signal.SIGINT):
+        """Sends a signal; the exit code and the seconds it took to end."""
+        began = time.monotonic()
+        self.process.send_signal(number)
+        return self.ended(), time.monotonic() - began
+
+    def ended(self):
+        code = self.process.wait(WAIT_S)
+        for reader in self._readers:
+            reader.join(WAIT_S)
+        self.process.stdout.close()
+        self.process.stderr.close()
+        return code
+
+    def discard(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.ended()
+
+
+def until(condition):
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+class Worker:
+    """A registered worker with an open session."""
+
+    def __init__(self, client: Client, name: str, **given):
+        self.name = name
+        self.incarnation = client.register(name, **given).incarnation
+        self.outgoing = SimpleQueue()
+        self.call = client.session(iter(self.outgoing.get, None))
+        self.send(hello=pb.Hello(worker_id=name, incarnation=self.incarnation))
+        assert next(self.call).WhichOneof("body") == "standing"
+
+    def send(self, **body):
+        self.outgoing.put(pb.WorkerMessage(**body))
+
+    def log(self, *messages, level="info"):
+        lines = [pb.LogLine(level=level, message=message) for message in messages]
+        self.send(logs=pb.LogLines(lines=lines))
+
+    def break_off(self):
+        self.call.cancel()
+
+
+class Up:
+    """`strata up` on ports that stay the same when it is started again."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.grpc_port, self.http_port = free_port(), free_port()
+        self.url = f"http://127.0.0.1:{self.http_port}"
+        self.running: Started | None = None
+        self.clients: list[Client] = []
+
+    def start(self, *arguments) -> Started:
+        ports = ("--grpc-port", str(self.grpc_port), "--http-port", str(self.http_port))
+        self.running = Started("up", *ports, "--data-dir", "data", *arguments, cwd=self.folder)
+        self.running.wait_for(
+            lambda started: any("data " in line for line in started.err), "sign of a start"
+        )
+        return self.running
+
+    def kill(self):
+        self.running.discard()
+
+    def client(self) -> Client:
+        client = Client(SimpleNamespace(grpc_port=self.grpc_port))
+        self.clients.append(client)
+        return client
+
+    def close(self):
+        for client in self.clients:
+            client.channel.close()
+        if self.running is not None:
+            self.running.discard()
+
+
+@pytest.fixture
+def up(tmp_path):
+    """A coordinator in a process of its own, not yet started."""
+    up = Up(tmp_path)
+    yield up
+    up.close()
+
+
+@contextmanager
+def started_verb(*arguments, cwd, **variables):
+    """A verb that runs while the block does."""
+    started = Started(*arguments, cwd=cwd, **variables)
+    try:
+        yield started
+    finally:
+        started.discard()
+
+
+class Cluster:
+    """A coordinator in a thread, and verbs that ask it."""
+
+    def __init__(self, running: Running, folder: Path):
+        self.running = running
+        self.folder = folder
+        self.url = running.http_url
+        self.client = Client(running)
+        self.http = httpx.Client(base_url=self.url, trust_env=False, timeout=WAIT_S)
+
+    def run(self, *arguments, **variables):
+        return strata(*arguments, "--url", self.url, cwd=self.folder, **variables)
+
+    def start(self, *arguments, **variables):
+        return started_verb(*arguments, "--url", self.url, cwd=self.folder, **variables)
+
+    def get(self, path):
+        return self.http.get(f"/api/{path}").json()
+
+
+@contextmanager
+def serving(folder: Path):
+    # Patient, since workers of tests do not beat.
+    with coordinator(folder / "data", heartbeat_timeout_s=600) as running:
+        cluster = Cluster(running, folder)
+        yield cluster
+        cluster.http.close()
+        cluster.client.channel.close()
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    with serving(tmp_path) as cluster:
+        yield cluster

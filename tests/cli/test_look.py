@@ -1,0 +1,68 @@
+"""Guards how values look: every state has a glyph, times and sizes are short, text is harmless."""
+
+from typing import get_args
+
+import pytest
+
+from strata.cli import _look, barriers, checkpoints, logs, tasks, workers
+from strata.coordinator.http.models import CheckpointStatus, WorkerStatus
+from strata.coordinator.logs.entries import Level
+from strata.core.barriers import BarrierState
+from strata.core.tasks import TaskState
+
+STATUSES = [
+    (workers.Status, WorkerStatus),
+    (tasks.Status, TaskState),
+    (barriers.Status, BarrierState),
+    (checkpoints.Status, CheckpointStatus),
+]
+
+
+@pytest.mark.parametrize(("ours", "theirs"), STATUSES)
+def test_every_state_can_be_asked_for_and_has_a_glyph(ours, theirs):
+    assert set(get_args(ours)) == set(get_args(theirs)) <= _look.STATES.keys()
+
+
+def test_every_level_can_be_asked_for_and_has_a_colour():
+    assert set(get_args(logs.Level)) == set(get_args(Level)) == logs.STYLES.keys()
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "shown"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1 kB"),
+        (1536, "1.54 kB"),
+        (999_700, "1 MB"),
+        (13_827_156_048, "13.8 GB"),
+        (10**18, "1,000 PB"),
+    ],
+)
+def test_sizes(size_bytes, shown):
+    assert _look.size(size_bytes) == shown
+
+
+@pytest.mark.parametrize(
+    ("passed_s", "shown"),
+    [
+        (-5, "now"),
+        (0.9, "now"),
+        (3, "3 s ago"),
+        (119, "119 s ago"),
+        (120, "2 min ago"),
+        (7200, "2 h ago"),
+        (86_400 * 40, "40 d ago"),
+    ],
+)
+def test_moments(passed_s, shown):
+    assert _look.ago(1_000_000_000_000, 1_000_000_000_000 + int(passed_s * 1000)) == shown
+
+
+def test_a_long_name_keeps_both_ends():
+    assert _look.shortened("short", 9) == "short"
+    assert _look.shortened("worker-of-the-north-17", 9) == "work…h-17"
+
+
+def test_a_text_can_neither_drive_the_terminal_nor_break_a_line():
+    assert _look.plain("a\x1b[2J\nb\r\nc\x9bd") == "a\\x1b[2J b c\\x9bd"

@@ -1,0 +1,169 @@
+"""Guards how verbs find the coordinator, and that whatever is wrong is a sentence and a hint."""
+
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import httpx
+import pytest
+import trustme
+
+from strata.cli import _api
+from strata.config import Settings
+from strata.errors import InvalidArgument
+from tests.cli.conftest import free_port, strata
+from tests.coordinator.conftest import coordinator
+
+VERBS = [
+    ["status"],
+    ["workers"],
+    ["tasks"],
+    ["barriers"],
+    ["datasets"],
+    ["checkpoints"],
+    ["logs"],
+    ["logs", "-f"],
+    ["events"],
+    ["events", "-f"],
+]
+
+
+def refused(ended, sentence, hint):
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    first, second = ended.stderr.splitlines()
+    assert sentence in first
+    assert hint in second
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_nobody_there(verb, tmp_path):
+    url = f"http://127.0.0.1:{free_port()}"
+    ended = strata(*verb, "--url", url, cwd=tmp_path)
+    refused(ended, f"strata: no coordinator answers at {url}", "`strata up`")
+
+
+def test_the_address_comes_from_the_settings(cluster):
+    port = httpx.URL(cluster.url).port
+    assert strata("status", cwd=cluster.folder, STRATA_HTTP_PORT=str(port)).returncode == 0
+    (cluster.folder / "strata.toml").write_text(f"http_port = {port}\n")
+    assert strata("status", cwd=cluster.folder).returncode == 0
+
+
+def test_a_bad_setting_is_named(tmp_path):
+    ended = strata("status", cwd=tmp_path, STRATA_HTP_PORT="3000")
+    refused(ended, "there is no setting 'STRATA_HTP_PORT'", "STRATA_HTTP_PORT")
+
+
+@pytest.mark.parametrize(
+    ("settings", "url"),
+    [
+        ({}, "http://127.0.0.1:3000"),
+        ({"http_host": "0.0.0.0", "http_port": 1}, "http://127.0.0.1:1"),
+        ({"http_host": "::"}, "http://[::1]:3000"),
+        ({"http_host": "node", "tls_cert": "c.pem"}, "https://node:3000"),
+    ],
+)
+def test_where_a_coordinator_with_these_settings_is(settings, url):
+    assert _api.url_of(Settings(**settings)) == url
+
+
+@pytest.mark.parametrize("url", ["", "http://", "ftp://a:1", "http://a:port", "grpc://a"])
+def test_what_is_no_address(url):
+    with pytest.raises(InvalidArgument, match="not the address"):
+        _api.Api(url)
+
+
+def test_a_token(tmp_path):
+    with coordinator(tmp_path / "data", token="secret") as running:
+        url = running.http_url
+        asked = strata("status", "--url", url, cwd=tmp_path)
+        refused(asked, "asks for a token", "STRATA_TOKEN")
+        wrong = strata("logs", "-f", "--url", url, cwd=tmp_path, STRATA_TOKEN="guess")
+        refused(wrong, "does not accept this token", "STRATA_TOKEN")
+        assert strata("status", "--url", url, cwd=tmp_path, STRATA_TOKEN="secret").returncode == 0
+        shown = strata("status", "--url", f"{url}/?token=secret", cwd=tmp_path)
+        assert shown.returncode == 0
+        assert "secret" not in shown.stdout
+
+
+def test_tls_with_the_coordinators_own_certificate(tmp_path):
+    issued = trustme.CA().issue_cert("127.0.0.1")
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+    files = {"tls_cert": str(tmp_path / "cert.pem"), "tls_key": str(tmp_path / "key.pem")}
+    with coordinator(tmp_path / "data", **files) as running:
+        url = running.http_url
+        trusted = strata("status", "--url", url, cwd=tmp_path, STRATA_TLS_CERT="cert.pem")
+        assert trusted.returncode == 0, trusted.stderr
+        strange = strata("status", "--url", url, cwd=tmp_path)
+        refused(strange, "cannot be trusted", "STRATA_TLS_CERT")
+        plain = strata("status", "--url", url.replace("https", "http"), cwd=tmp_path)
+        refused(plain, "is not a coordinator's API", "https")
+
+
+def test_a_certificate_that_cannot_be_read(tmp_path):
+    ended = strata("status", cwd=tmp_path, STRATA_TLS_CERT="nowhere.pem")
+    refused(ended, "certificate nowhere.pem cannot be read", "PEM")
+
+
+def test_the_port_for_workers_is_not_the_api(cluster):
+    url = f"http://127.0.0.1:{cluster.running.grpc_port}"
+    ended = strata("status", "--url", url, cwd=cluster.folder)
+    refused(ended, "is not a coordinator's API", "the port for workers is another one")
+
+
+class Somebody(BaseHTTPRequestHandler):
+    """A web server that is no coordinator: a page here, nothing elsewhere."""
+
+    def do_GET(self):
+        self.send_response(200 if self.path == "/api/dashboard" else 404)
+        self.end_headers()
+        self.wfile.write(b"<html>")
+
+    def log_message(self, *_):
+        """Silent."""
+
+
+@pytest.mark.parametrize(("verb", "said"), [("status", "cannot read"), ("workers", "status 404")])
+def test_somebody_else_is_there(verb, said, tmp_path):
+    with HTTPServer(("127.0.0.1", 0), Somebody) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        ended = strata(verb, "--url", f"http://127.0.0.1:{server.server_port}", cwd=tmp_path)
+        server.shutdown()
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_one_who_never_answers_is_given_up(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        api = _api.Api(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(_api.DeadlineExceeded, match="does not answer"):
+            api.open("/api/status", {}, timeout_s=0.1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence", "hint"),
+    [
+        (["barriers", "--task", "nope"], "there is no task 'nope'", "strata tasks"),
+        (["events", "--kind", "Nope"], "there is no kind of fact 'Nope'", "WorkerLost"),
+        (["events", "-f", "--from", "999"], "position 999 is beyond", "leave position out"),
+        (["logs", "--search", "("], "not a regular expression", "RE2"),
+    ],
+)
+def test_what_the_coordinator_refuses_is_told_in_its_words(cluster, arguments, sentence, hint):
+    refused(cluster.run(*arguments), sentence, hint)
+
+
+def test_a_wrong_choice_lists_those_there_are(cluster):
+    ended = cluster.run("workers", "--status", "nonsense")
+    assert ended.returncode == 2
+    assert "'checkpointing'" in ended.stderr
+
+
+def test_relative_times_follow_the_coordinators_clock(monkeypatch):
+    monkeypatch.setattr(_api.time, "time_ns", lambda: 1_700_000_000_123_000_000)
+    assert _api.now_ms("Tue, 14 Nov 2023 22:13:19 GMT") == 1_700_000_000_123
+    assert _api.now_ms("Tue, 14 Nov 2023 22:03:20 GMT") == 1_699_999_400_000
+    assert _api.now_ms(None) == 1_700_000_000_123

@@ -1,0 +1,97 @@
+"""Guards `strata up`: what it cannot have is one sentence, and it stops cleanly when told to."""
+
+import signal
+import socket
+
+import httpx
+import pytest
+
+from tests.cli.conftest import Worker, free_port, strata
+
+
+def refused(ended, sentence, hint):
+    """One sentence and one hint on stderr, nothing else."""
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    lines = ended.stderr.splitlines()
+    assert len(lines) == 2, ended.stderr
+    assert lines[0].startswith("strata: ")
+    assert sentence in lines[0]
+    assert lines[1].startswith("hint: ")
+    assert hint in lines[1]
+
+
+def run_up(folder, *arguments, **variables):
+    ports = ("--grpc-port", str(free_port()), "--http-port", str(free_port()))
+    return strata("up", *ports, *arguments, cwd=folder, **variables)
+
+
+@pytest.mark.parametrize("flag", ["--grpc-port", "--http-port"])
+def test_a_port_in_use(flag, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        refused(run_up(tmp_path, flag, port), f"port {port} on 127.0.0.1 is in use", flag)
+
+
+def test_a_data_folder_held_by_another_coordinator(up):
+    up.start()
+    ended = run_up(up.folder, "--data-dir", "data")
+    refused(ended, "another coordinator", "")
+
+
+def test_a_data_folder_that_is_a_file(tmp_path):
+    (tmp_path / "data").write_text("")
+    refused(run_up(tmp_path, "--data-dir", "data"), "the data folder data", "--data-dir")
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence", "hint"),
+    [
+        ({"STRATA_KEEP_COUNT": "many"}, "keep_count is 'many'", "int"),
+        ({"STRATA_KEEP_COUT": "3"}, "no setting 'STRATA_KEEP_COUT'", "STRATA_KEEP_COUNT"),
+        ({"STRATA_LOG": "coordinator=loud"}, "no log level 'loud'", "did you mean"),
+        ({"STRATA_HEARTBEAT_TIMEOUT_S": "1"}, "heartbeat_timeout_s (1)", "at least one beat"),
+    ],
+)
+def test_a_bad_setting(variables, sentence, hint, tmp_path):
+    refused(run_up(tmp_path, **variables), sentence, hint)
+
+
+def test_a_bad_file_of_settings(tmp_path):
+    (tmp_path / "strata.toml").write_text("keep_cuont = 3\n")
+    refused(run_up(tmp_path), "there is no setting 'keep_cuont'", "keep_count")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence", "hint"),
+    [
+        (["--tls-cert", "no.pem", "--tls-key", "no.pem"], "certificate no.pem", "PEM"),
+        (["--tls-cert", "text.pem", "--tls-key", "text.pem"], "certificate text.pem", "PEM"),
+        (["--tls-cert", "text.pem"], "both a certificate and a key", "--tls-key"),
+    ],
+)
+def test_an_unreadable_certificate(arguments, sentence, hint, tmp_path):
+    (tmp_path / "text.pem").write_text("no certificate\n")
+    refused(run_up(tmp_path, *arguments), sentence, hint)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_stops_while_a_session_and_streams_are_open(up, number):
+    running = up.start()
+    worker = Worker(up.client(), "w0")
+    with httpx.Client(base_url=up.url, trust_env=False) as http:
+        streams = [http.stream("GET", f"/api/{path}") for path in ("stream", "logs/stream")]
+        with streams[0] as facts, streams[1] as lines:
+            assert (facts.status_code, lines.status_code) == (200, 200)
+            code, took_s = running.end(number)
+    assert code == 0, running.err
+    assert took_s < 5
+    assert "Traceback" not in "".join(running.err)
+    assert worker.call.code() is not None, "the session was not ended"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_stops_at_once_when_nobody_is_there(up, number):
+    code, took_s = up.start().end(number)
+    assert code == 0
+    assert took_s < 3

@@ -1,0 +1,278 @@
+"""Guards how death is noticed, with real processes: a stopped one by its silence, a killed one by
+its broken connection, a hanging one by its steps; nobody else is blamed, who returns is told."""
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+import grpc
+import pytest
+
+from strata.core.fencing import WorkerFenced
+from strata.core.workers import WorkerLost, WorkerRegistered
+from strata.wire.v1 import coordinator_pb2 as pb
+from tests.coordinator.conftest import Client, coordinator
+from tests.coordinator.test_rpc import Stream, open_session, refused
+
+CHILD = Path(__file__).with_name("child_worker.py")
+PATIENCE_S = 20.0
+FOREVER = 10**9
+HOUR_S = 3600
+
+
+class Cluster:
+    """A coordinator, the facts it records, and the processes that join it."""
+
+    def __init__(self, started) -> None:
+        self.client = Client(started)
+        self.address = f"127.0.0.1:{started.grpc_port}"
+        self.engine = started.engine
+        self._facts: SimpleQueue = SimpleQueue()
+        self._children: list[Child] = []
+        self.engine.on_facts.append(lambda events: [self._facts.put(event) for event in events])
+
+    def fact(self, kind, timeout_s: float = PATIENCE_S):
+        """The next fact of a kind, in its envelope; those before it are passed over."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            event = self._facts.get(timeout=max(deadline - time.monotonic(), 0.001))
+            if isinstance(event.body, kind):
+                return event
+
+    def child(self, name: str, steps: int = FOREVER, *options: str) -> "Child":
+        child = Child(self.address, name, steps, *options)
+        self._children.append(child)
+        return child
+
+    def end(self) -> None:
+        for child in self._children:
+            child.process.kill()
+            child.process.wait()
+            child.reading.join()
+            child.process.stdout.close()
+        self.client.channel.close()
+
+
+class Child:
+    """A worker's process; `heard` waits for a line of its output."""
+
+    def __init__(self, address: str, name: str, steps: int, *options: str) -> None:
+        command = [sys.executable, str(CHILD), address, name, str(steps), *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self._lines: SimpleQueue[str] = SimpleQueue()
+        self.reading = threading.Thread(target=self._read)
+        self.reading.start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            self._lines.put(line.strip())
+
+    def heard(self, pattern: str) -> re.Match[str]:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            line = self._lines.get(timeout=max(deadline - time.monotonic(), 0.001))
+            if found := re.match(pattern, line):
+                return found
+
+    def signal(self, number: int) -> int:
+        """Sends a signal; gives the moment, on the clock that facts are stamped with."""
+        self.process.send_signal(number)
+        return time.monotonic_ns()
+
+
+@contextmanager
+def serving(folder, **settings):
+    with coordinator(folder, **settings) as started:
+        cluster = Cluster(started)
+        try:
+            yield cluster
+        finally:
+            cluster.end()
+
+
+def seconds_after(moment_ns: int, event) -> float:
+    return (event.mono_ns - moment_ns) / 1e9
+
+
+STOPPABLE = {"heartbeat_interval_s": 0.2, "heartbeat_timeout_s": 1.0}
+
+
+def test_a_killed_process_is_noticed_well_under_a_second(tmp_path):
+    with serving(tmp_path) as cluster:
+        child = cluster.child("w")
+        child.heard("pulse")
+        killed_ns = child.signal(signal.SIGKILL)
+        event = cluster.fact(WorkerLost)
+    lost = event.body
+    assert seconds_after(killed_ns, event) < 0.9
+    assert (lost.worker, lost.signal, lost.reason) == ("w", "connection", "its connection broke")
+    assert 0 < lost.evidence["silence_s"] < 0.9
+
+
+def test_a_stopped_process_is_noticed_by_its_silence(tmp_path):
+    with serving(tmp_path, **STOPPABLE) as cluster:
+        child, other = cluster.child("stopped"), cluster.child("other")
+        child.heard("pulse")
+        other.heard("pulse")
+        stopped_ns = child.signal(signal.SIGSTOP)
+        event = cluster.fact(WorkerLost)
+        other.heard("standing [0-9]+ 1$")  # who is left goes on without it
+    lost = event.body
+    assert (lost.worker, lost.signal) == ("stopped", "heartbeat")
+    assert 0.8 < seconds_after(stopped_ns, event) < 2.0
+    assert re.fullmatch(r"no beat for 1\.\d s", lost.reason)
+    assert lost.evidence["timeout_s"] == 1.0
+    assert lost.evidence["silence_s"] >= 1.0
+
+
+def test_a_zombie_is_fenced_told_and_comes_back_as_another(tmp_path):
+    with serving(tmp_path, **STOPPABLE) as cluster:
+        child = cluster.child("w")
+        first = int(child.heard("registered ([0-9]+)")[1])
+        child.heard("pulse")
+        child.signal(signal.SIGSTOP)
+        assert cluster.fact(WorkerLost).body.incarnation == first
+        child.signal(signal.SIGCONT)
+        told = child.heard("refused (.*)|broken")
+        again = cluster.fact(WorkerRegistered).body
+        standing = child.heard("standing ([0-9]+)")
+    assert told[1] == "fenced register again; the worker then gets a new incarnation"
+    assert again.worker == "w"
+    assert again.incarnation > first
+    assert int(standing[1]) == again.incarnation
+
+
+def lose(cluster: Cluster, stream: Stream) -> None:
+    """Lets a session's worker be declared lost for its silence, while the stream stays open."""
+    stream.next("standing")
+    assert cluster.fact(WorkerLost).body.signal == "heartbeat"
+
+
+BODIES = {
+    "beat": {"beat": pb.Beat(step=1)},
+    "arrival": {"arrive": pb.Arrive(barrier_id="x", arrival=1)},
+    "entry": {"enter": pb.Enter(generation=1)},
+    "leave": {"leave": pb.Leave(outcome="done")},
+    "events": {
+        "events": pb.EventBatch(
+            first_seq=0, count=1, wall_from_ns=1, wall_to_ns=1, kinds=["X"], payload=b"late"
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("said", sorted(BODIES.keys() - {"events"}))
+def test_whatever_a_zombie_says_is_refused_and_recorded_once(tmp_path, said):
+    with serving(tmp_path, heartbeat_timeout_s=0.3) as cluster:
+        stream = open_session(cluster.client, "w")
+        lose(cluster, stream)
+        for request in (1, 2):
+            stream.send(request=request, **BODIES[said])
+            answer = stream.next("refused")
+            assert (answer.request, answer.refused.code) == (request, "fenced")
+            assert "register again" in answer.refused.hint
+        fenced = cluster.fact(WorkerFenced, timeout_s=2).body
+        assert fenced.worker == "w"
+        with pytest.raises(Empty):
+            cluster.fact(WorkerFenced, timeout_s=0.2)
+        stream.close()
+
+
+def test_what_a_zombie_saw_is_still_kept(tmp_path):
+    """Its events are of the past: they say what happened before it was declared lost."""
+    with serving(tmp_path, heartbeat_timeout_s=0.3) as cluster:
+        stream = open_session(cluster.client, "w")
+        lose(cluster, stream)
+        stream.send(request=1, **BODIES["events"])
+        assert stream.next("stored").stored.seq == 0
+        stream.close()
+
+
+def test_a_zombie_that_says_hello_is_told_why(tmp_path):
+    with serving(tmp_path, heartbeat_timeout_s=0.3) as cluster:
+        incarnation = cluster.client.register("w").incarnation
+        assert cluster.fact(WorkerLost).body.signal == "heartbeat"
+        stream = Stream(cluster.client, "w", incarnation)
+        said = stream.next("refused").refused
+        assert said.code == "fenced"
+        assert "it was declared lost: no beat for 0." in said.message
+        assert cluster.fact(WorkerFenced).body.incarnation == incarnation
+        beat = pb.HeartbeatRequest(worker_id="w", incarnation=incarnation)
+        told = refused(
+            grpc.StatusCode.FAILED_PRECONDITION, cluster.client.Heartbeat, beat, code="fenced"
+        )
+        assert "declared lost" in told
+        stream.close()
+
+
+HANGING = {"heartbeat_interval_s": 0.5, "heartbeat_timeout_s": 1.0, "hang_floor_s": 0.8}
+
+
+def test_a_hang_is_noticed_and_the_one_who_waits_is_not_blamed(tmp_path):
+    with serving(tmp_path, **HANGING) as cluster:
+        waiting = cluster.child("waiting", 20, "--waiting")
+        waiting.heard("pulse")
+        hanging = cluster.child("hanging", 20)
+        hanging.heard("pulse")
+        lost = cluster.fact(WorkerLost).body
+        assert (lost.worker, lost.signal) == ("hanging", "hang")
+        assert "it beats, but step 20 is" in lost.reason
+        # Learned from its own steps, one in 50 ms: the limit is the floor or ten times the mean.
+        assert 0.03 < lost.evidence["step_mean_s"] < 0.3
+        limit_s = max(0.8, 10 * lost.evidence["step_mean_s"])
+        assert lost.evidence["timeout_s"] == pytest.approx(limit_s)
+        assert limit_s <= lost.evidence["stuck_s"] < limit_s + 1.5
+        assert hanging.heard("refused (.*)")[1].startswith("fenced")
+        with pytest.raises(Empty):
+            cluster.fact(WorkerLost, timeout_s=limit_s)
+        waiting.heard("pulse")
+
+
+def test_steps_that_go_on_are_no_hang(tmp_path):
+    with serving(tmp_path, **HANGING) as cluster:
+        cluster.child("w").heard("pulse")
+        with pytest.raises(Empty):
+            cluster.fact(WorkerLost, timeout_s=2.5)
+
+
+def test_a_hang_is_not_noticed_much_later_for_a_long_heartbeat_timeout(tmp_path):
+    with serving(tmp_path, heartbeat_timeout_s=30.0, hang_floor_s=0.8) as cluster:
+        cluster.child("w", 20).heard("pulse")
+        assert cluster.fact(WorkerLost, timeout_s=6).body.signal == "hang"
+
+
+@pytest.mark.parametrize("skew_s", [-HOUR_S, HOUR_S])
+def test_a_senders_wrong_clock_changes_nothing(tmp_path, skew_s):
+    with serving(tmp_path, **STOPPABLE) as cluster:
+        child = cluster.child("w", FOREVER, "--skew-s", str(skew_s))
+        told_ns = int(child.heard("pulse ([0-9]+)")[1])
+        assert abs(told_ns - time.time_ns()) < 60e9
+        with pytest.raises(Empty):
+            cluster.fact(WorkerLost, timeout_s=1.5)
+        stopped_ns = child.signal(signal.SIGSTOP)
+        event = cluster.fact(WorkerLost)
+    assert event.body.signal == "heartbeat"
+    assert 0.8 < seconds_after(stopped_ns, event) < 2.0
+    assert abs(event.wall_ns - time.time_ns()) < 60e9
+
+
+@pytest.mark.parametrize("skew_s", [-HOUR_S, HOUR_S])
+def test_a_unary_beat_with_a_wrong_clock_counts_when_it_arrives(tmp_path, skew_s):
+    with serving(tmp_path, heartbeat_timeout_s=0.6) as cluster:
+        cluster.client.register("w")
+        stamp = int((time.time() + skew_s) * 1000)
+        beat = pb.HeartbeatRequest(worker_id="w", timestamp_ms=stamp)
+        until = time.monotonic() + 1.2
+        while time.monotonic() < until:
+            answer = cluster.client.Heartbeat(beat)
+            assert abs(answer.server_timestamp_ms - time.time() * 1000) < 60_000
+            time.sleep(0.1)
+        event = cluster.fact(WorkerLost)
+    assert event.body.signal == "heartbeat"
+    assert event.body.evidence["silence_s"] == pytest.approx(0.6, abs=0.4)

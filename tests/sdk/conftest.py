@@ -1,0 +1,63 @@
+"""A coordinator in this process, and worker processes that end with the test."""
+
+import httpx
+import pytest
+
+from tests.coordinator.conftest import coordinator
+from tests.sdk.harness import Trainee
+
+
+@pytest.fixture
+def spool(tmp_path):
+    return tmp_path / "spool"
+
+
+@pytest.fixture
+def trainees(spool):
+    """Starts worker processes: `trainees(address, scene, **given)`."""
+    started = []
+
+    def start(address, scene, **given):
+        started.append(Trainee(address, scene, spool, **given))
+        return started[-1]
+
+    yield start
+    for trainee in started:
+        trainee.kill()
+
+
+@pytest.fixture
+def hub(tmp_path):
+    """A coordinator that hears of silence quickly."""
+    with coordinator(
+        tmp_path / "data", heartbeat_interval_s=0.2, heartbeat_timeout_s=1.0
+    ) as started:
+        yield Hub(started)
+
+
+class Hub:
+    """A running coordinator, as tests look into it."""
+
+    def __init__(self, running) -> None:
+        self.running = running
+        self.address = f"127.0.0.1:{running.grpc_port}"
+
+    @property
+    def state(self):
+        return self.running.engine.kernel.state
+
+    @property
+    def store(self):
+        return self.running.engine.kernel.store
+
+    def stop_task(self, task: str) -> None:
+        httpx.post(f"{self.running.http_url}/api/tasks/{task}/stop").raise_for_status()
+
+    def lines(self, worker: str) -> list[tuple[str, str]]:
+        """The level and message of what a worker said, oldest first."""
+        asked = {"worker_id": worker, "limit": 1000}
+        entries = httpx.get(f"{self.running.http_url}/api/logs", params=asked).json()
+        return [(entry["level"], entry["message"]) for entry in reversed(entries)]
+
+    def facts(self, kind: str):
+        return [event.body for event in self.store.read() if event.kind == kind]

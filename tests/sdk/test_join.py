@@ -1,0 +1,212 @@
+"""Guards `strata.join` as a training script lives it: real processes, a real coordinator."""
+
+import signal
+import time
+
+import pytest
+
+import strata
+from strata.errors import (
+    AlreadyExists,
+    DeadlineExceeded,
+    InvalidArgument,
+    NotFound,
+    SettingError,
+    Unavailable,
+)
+from tests.sdk.harness import free_port, until
+
+
+def test_workers_get_ranks_and_meet(hub, trainees):
+    pair = [trainees(hub.address, "meet", world_size=2) for _ in range(2)]
+    joined = [each.says("joined") for each in pair]
+    assert sorted(each["rank"] for each in joined) == [0, 1]
+    assert {each["world_size"] for each in joined} == {2}
+    assert {each["generation"] for each in joined} == {1}
+    assert [each.ends() for each in pair] == [0, 0]
+    assert all(len([s for s in each.said if s["say"] == "met"]) == 3 for each in pair)
+    (task,) = hub.state.tasks.values()
+    assert task.state == "completed"
+    assert task.committed == 3
+
+
+def test_a_barrier_of_several_gives_each_its_place(hub, trainees):
+    crowd = [trainees(hub.address, "meet", world_size=4, rounds=1) for _ in range(4)]
+    met = [each.says("met") for each in crowd]
+    assert sorted(each["order"] for each in met) == [0, 1, 2, 3]
+    assert {each["participants"] for each in met} == {4}
+
+
+def test_a_killed_worker_is_noticed_in_well_under_a_second(hub, trainees):
+    victim = trainees(hub.address, "train", worker_id="victim")
+    victim.says("joined")
+    killed_s = time.monotonic()
+    victim.signal(signal.SIGKILL)
+    until(lambda: hub.state.workers["victim"].state == "lost", 5)
+    assert time.monotonic() - killed_s < 1.0
+    assert hub.facts("WorkerLost")[0].signal == "connection"
+
+
+def test_a_stopped_worker_is_noticed_and_rejoins_as_a_new_incarnation(hub, trainees):
+    sleeper = trainees(hub.address, "train", worker_id="sleeper")
+    first = sleeper.says("joined")
+    sleeper.signal(signal.SIGSTOP)
+    stopped_s = time.monotonic()
+    until(lambda: hub.state.workers["sleeper"].state == "lost", 10)
+    assert 0.7 < time.monotonic() - stopped_s < 3.0
+    assert hub.facts("WorkerLost")[0].signal == "heartbeat"
+    sleeper.signal(signal.SIGCONT)
+    again = sleeper.says("synced", timeout_s=15)
+    assert again["incarnation"] > first["incarnation"]
+    assert again["pid"] == first["pid"]
+    assert again["generation"] > first["generation"]
+    assert hub.state.workers["sleeper"].alive
+
+
+def test_ctrl_c_works_in_a_blocked_barrier(hub, trainees):
+    one = trainees(hub.address, "wait_alone", worker_id="one", world_size=2)
+    two = trainees(hub.address, "train", worker_id="two", world_size=2)
+    one.says("joined")
+    two.says("joined")
+    until(
+        lambda: any(
+            "one" in b.arrived for t in hub.state.tasks.values() for b in t.barriers.values()
+        )
+    )
+    pressed_s = time.monotonic()
+    one.signal(signal.SIGINT)
+    one.says("interrupted", timeout_s=5)
+    assert one.ends(10) != 0
+    assert time.monotonic() - pressed_s < 3.0
+    assert hub.state.workers["one"].state == "left"
+    assert hub.state.workers["one"].reason == "interrupted"
+
+
+def test_forked_children_do_no_harm(hub, trainees):
+    parent = trainees(hub.address, "forks", worker_id="parent")
+    refused = parent.says("refused")
+    assert refused["code"] == "not_allowed_now"
+    assert "forked" in refused["message"]
+    assert parent.says("loader")["code"] == 0
+    assert parent.says("sleeper")["code"] == -signal.SIGTERM
+    assert parent.says("forked")["code"] == 7
+    assert parent.says("met")["incarnation"] == parent.says("joined")["incarnation"]
+    assert parent.ends() == 0
+    assert hub.store.gaps("parent", 1) == []
+
+
+def test_a_newcomer_makes_everyone_enter_anew_from_a_peer(hub, trainees):
+    first = trainees(hub.address, "train", worker_id="first")
+    first.says("joined")
+    until(lambda: hub.state.tasks["default-1"].committed > 5)
+    second = trainees(hub.address, "train", worker_id="second")
+    joined, synced = second.says("joined"), first.says("synced")
+    assert joined["generation"] == synced["generation"] == 2
+    assert (synced["source"], synced["in_place"]) == ("peer", True)
+    assert joined["steps"] == synced["step"] > 5
+    assert {joined["rank"], synced["rank"]} == {0, 1}
+
+
+def test_sigterm_ends_the_loop_and_leaves(hub, trainees):
+    worker = trainees(hub.address, "train", worker_id="w")
+    worker.says("joined")
+    worker.signal(signal.SIGTERM)
+    assert worker.says("stopping")["why"] == "SIGTERM came"
+    assert worker.ends() == 0
+    assert (hub.state.workers["w"].state, hub.state.workers["w"].reason) == ("left", "SIGTERM came")
+
+
+def test_stopping_the_task_ends_every_loop(hub, trainees):
+    pair = [trainees(hub.address, "train", world_size=2) for _ in range(2)]
+    for each in pair:
+        each.says("joined")
+    hub.stop_task("default-1")
+    assert [each.ends() for each in pair] == [0, 0]
+    assert hub.state.tasks["default-1"].state == "stopped"
+
+
+def test_an_exception_is_told_as_the_reason(hub, trainees):
+    worker = trainees(hub.address, "fail", worker_id="w")
+    assert worker.ends() == 1
+    (lost,) = hub.facts("WorkerLost")
+    assert (lost.signal, lost.reason) == ("exit", "RuntimeError: the loss is not a number")
+
+
+def test_a_script_that_forgets_to_leave_is_not_taken_for_a_crash(hub, trainees):
+    worker = trainees(hub.address, "forgets", worker_id="w")
+    assert worker.ends() == 0
+    assert hub.state.workers["w"].state == "left"
+    assert hub.facts("WorkerLost") == []
+
+
+def test_join_works_in_a_thread(hub, trainees):
+    worker = trainees(hub.address, "in_thread")
+    worker.says("joined")
+    assert worker.ends() == 0
+
+
+def test_output_reaches_the_coordinators_log(hub, trainees):
+    worker = trainees(hub.address, "talk", worker_id="w")
+    assert worker.ends() == 0
+    lines = hub.lines("w")
+    assert [message for _, message in lines if message.startswith("line")] == [
+        "line 0 of w",
+        "line 1 of w",
+        "line 2 of w",
+    ]
+    assert ("error", "it went wrong ? somewhere") in lines
+
+
+def test_an_id_that_lives_cannot_be_taken(hub, trainees):
+    trainees(hub.address, "train", worker_id="w").says("joined")
+    with pytest.raises(AlreadyExists, match="taken by a living worker"):
+        strata.join(hub.address, worker_id="w")
+
+
+def test_a_group_that_stays_incomplete_says_what_it_waits_for(hub):
+    with pytest.raises(DeadlineExceeded, match="enough workers"):
+        strata.join(hub.address, worker_id="lonely", world_size=2, timeout=0.3, capture=False)
+    assert not hub.state.workers["lonely"].alive
+
+
+def test_an_absent_coordinator_is_a_clear_error():
+    begun_s = time.monotonic()
+    with pytest.raises(Unavailable) as caught:
+        strata.join(f"127.0.0.1:{free_port()}", connect_timeout=0.5)
+    assert time.monotonic() - begun_s < 5
+    assert "COORDINATOR_ADDR" in caught.value.hint
+    assert "50051" in caught.value.hint
+
+
+def test_no_coordinator_named_is_a_clear_error(monkeypatch):
+    for name in ("COORDINATOR_ADDR", "COORDINATOR_URL", "STRATA_COORDINATOR_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(SettingError, match="no coordinator is named"):
+        strata.join()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"coordinator": "ftp://x"},
+        {"coordinator": "a:b:c"},
+        {"coordinator": "host:99999"},
+        {"worker_id": "x" * 201},
+        {"worker_id": "a\nb"},
+        {"world_size": 0},
+        {"world_size": 2**40},
+        {"gpu_count": -1},
+        {"weight": 2**40},
+        {"weight": -1},
+        {"metadata": {"a": "x" * 1000}},
+        {"metadata": {str(n): "" for n in range(100)}},
+    ],
+)
+def test_senseless_arguments_are_typed_errors(hub, given):
+    with pytest.raises(InvalidArgument):
+        strata.join(**{"coordinator": hub.address, "capture": False, **given})
+
+
+def test_an_unknown_task_is_a_typed_error(hub):
+    with pytest.raises(NotFound, match="no task"):
+        strata.join(hub.address, task="nowhere", capture=False)

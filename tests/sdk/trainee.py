@@ -1,0 +1,167 @@
+"""Scenes that worker processes play in tests: `trainee.py SCENE JSON`. Says in JSON what it does."""
+
+import json
+import logging
+import multiprocessing
+import os
+import sys
+import threading
+import time
+
+import strata
+
+SCENES = {}
+
+
+def scene(function):
+    SCENES[function.__name__] = function
+    return function
+
+
+def say(what: str, **more: object) -> None:
+    # Past the capture, in one write, so that lines of several threads do not mix.
+    os.write(1, (json.dumps({"say": what, **more}) + "\n").encode())
+
+
+def place(run) -> dict[str, object]:
+    names = ("worker_id", "incarnation", "rank", "world_size", "generation", "attempt", "steps")
+    return {name: getattr(run, name) for name in names} | {"pid": os.getpid()}
+
+
+def wait_for_word() -> str:
+    return sys.stdin.readline()
+
+
+@scene
+def meet(rounds=3, barrier="b", **given):
+    """Joins, meets the others a few times, leaves."""
+    with strata.join(**given) as run:
+        say("joined", **place(run))
+        for _ in range(rounds):
+            result = run.barrier(barrier)
+            say("met", participants=result.participants, order=result.arrival_order)
+            run.step(loss=1.0)
+    say("left")
+
+
+@scene
+def train(step_s=0.01, steps=10**9, barrier_every=0, **given):
+    """Steps until told to stop, following every change of membership."""
+    with strata.join(**given) as run:
+        say("joined", **place(run))
+        while run.steps < steps:
+            try:
+                if barrier_every and run.steps % barrier_every == 0:
+                    run.barrier(f"step-{run.steps}")
+                    say("met", step=run.steps, incarnation=run.incarnation)
+                time.sleep(step_s)
+                if not run.step(loss=1.0 / (run.steps + 1)):
+                    say("stopping", why=run.stop_requested)
+                    break
+            except strata.GenerationChanged:
+                recovery = run.sync()
+                say(
+                    "synced",
+                    source=recovery.source,
+                    step=recovery.step,
+                    in_place=recovery.in_place,
+                    **place(run),
+                )
+        say("ending", **place(run))
+    say("left")
+
+
+@scene
+def wait_alone(barrier="never", **given):
+    """Waits at a barrier that the others do not come to."""
+    with strata.join(**given) as run:
+        say("joined", **place(run))
+        try:
+            run.barrier(barrier)
+        except KeyboardInterrupt:
+            say("interrupted")
+            raise
+
+
+@scene
+def fail(**given):
+    """Raises out of the block."""
+    with strata.join(**given) as run:
+        say("joined", **place(run))
+        raise RuntimeError("the loss is not a number")
+
+
+@scene
+def forks(**given):
+    """Forks children as a data loader does, before and after they could do harm."""
+    with strata.join(**given) as run:
+        say("joined", **place(run))
+        context = multiprocessing.get_context("fork")
+        loader = context.Process(target=_load, args=(run,))
+        loader.start()
+        loader.join(20)
+        say("loader", code=loader.exitcode)
+        sleeper = context.Process(target=time.sleep, args=(60,))
+        sleeper.start()
+        sleeper.terminate()
+        sleeper.join(20)
+        say("sleeper", code=sleeper.exitcode)
+        child = os.fork()
+        if child == 0:
+            sys.exit(7)
+        say("forked", code=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        run.barrier("after")
+        say("met", **place(run))
+    say("left")
+
+
+def _load(run):
+    run.emit(strata.Fact())
+    try:
+        run.barrier("in a child")
+    except strata.StrataError as error:
+        say("refused", code=error.code, message=error.message)
+
+
+@scene
+def talk(lines=3, **given):
+    """Prints and logs."""
+    with strata.join(**given) as run:
+        for number in range(lines):
+            print(f"line {number} of {run.worker_id}")
+        logging.getLogger("trainer").error("it went wrong \udc80 somewhere")
+        run.step()
+    say("left")
+
+
+@scene
+def in_thread(**given):
+    """Joins, steps and leaves in a thread that is not the main one."""
+
+    def work():
+        with strata.join(**given) as run:
+            say("joined", **place(run))
+            run.barrier("b")
+            run.step()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    say("left")
+
+
+@scene
+def forgets(**given):
+    """Ends without leaving."""
+    run = strata.join(**given)
+    say("joined", **place(run))
+    run.step()
+
+
+def main() -> None:
+    name, order = sys.argv[1:]
+    SCENES[name](**json.loads(order))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""Guards what is special to folders: confinement, locks, durability's order, full and odd disks."""
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from strata.config import Settings
+from strata.errors import InvalidArgument, NotFound, PermissionDenied, Unavailable
+from strata.storage import blocks
+from strata.storage.local import LocalStorage
+from strata.storage.opening import configured_storage, open_storage
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return LocalStorage(tmp_path / "root")
+
+
+def files(storage):
+    return sorted(str(each.relative_to(storage.root)) for each in storage.root.rglob("*"))
+
+
+@pytest.mark.parametrize("link", ["folder", "file"])
+def test_a_link_out_of_the_root_is_refused(storage, tmp_path, link):
+    storage.put("inside", b"")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_bytes(b"secret")
+    target, name = (outside, "link/secret") if link == "folder" else (outside / "secret", "link")
+    (storage.root / "link").symlink_to(target)
+    for act in (
+        lambda: storage.get(name),
+        lambda: storage.put(name, b"changed"),
+        lambda: storage.put_stream(name, [b"changed"]),
+        lambda: storage.open(name),
+        lambda: storage.delete(name),
+    ):
+        with pytest.raises(InvalidArgument, match="symbolic link"):
+            act()
+    assert (outside / "secret").read_bytes() == b"secret"
+
+
+def test_deleting_a_folder_does_not_follow_links(storage, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_bytes(b"")
+    storage.put("x/a", b"")
+    (storage.root / "x" / "link").symlink_to(outside)
+    storage.delete_folder("x")
+    assert files(storage) == []
+    assert (outside / "kept").exists()
+
+
+def test_the_root_may_be_a_link(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    LocalStorage(tmp_path / "link").put("a/b", b"x")
+    assert (tmp_path / "real" / "a" / "b").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "hint"),
+    [
+        (errno.ENOSPC, Unavailable, "disk is full"),
+        (errno.EDQUOT, Unavailable, "quota"),
+        (errno.EROFS, PermissionDenied, "read-only"),
+        (errno.EACCES, PermissionDenied, "permission"),
+        (errno.EIO, Unavailable, "kernel's log"),
+    ],
+)
+def test_a_disk_that_refuses_leaves_nothing(storage, monkeypatch, number, kind, hint):
+    storage.put("kept", b"kept")
+
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    with pytest.raises(kind, match=hint):
+        storage.put_stream("a", [bytes(40 * MIB)])
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(kind, match=hint):
+        storage.put("a", b"x")
+    assert files(storage) == ["kept"]
+
+
+def test_a_limit_on_file_sizes_is_a_clear_error(tmp_path):
+    script = f"""
+import resource, signal
+from strata.errors import Unavailable
+from strata.storage.local import LocalStorage
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 20, 8 << 20))
+storage = LocalStorage({str(tmp_path)!r})
+try:
+    storage.put_stream("a", [bytes(32 << 20)])
+except Unavailable as error:
+    assert "ulimit -f" in str(error), error
+    assert not storage.walk(), storage.walk()
+    print("clear")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("clear\n", "")
+
+
+def test_a_file_in_the_way_of_the_root_is_a_clear_error(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InvalidArgument, match="a file is where a folder should be"):
+        LocalStorage(tmp_path / "file" / "root").put("a", b"")
+
+
+def test_without_direct_writing_the_ordinary_way_is_taken(storage, monkeypatch):
+    real = os.pwrite
+    refused = []
+
+    def pwrite(fd, data, offset):
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+            refused.append(offset)
+            raise OSError(errno.EINVAL, "no direct writing here")
+        return real(fd, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    content = os.urandom(MIB) * 50 + b"tail"
+    storage.put_stream("a", [content[:4096], content[4096:]])
+    assert refused
+    assert storage.get("a") == content
+
+
+def test_a_filesystem_that_refuses_to_open_directly_is_written_too(storage, monkeypatch):
+    real = os.open
+
+    def opened(path, flags, *mode, **options):
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "no direct writing here")
+        return real(path, flags, *mode, **options)
+
+    monkeypatch.setattr(os, "open", opened)
+    storage.put_stream("a", [b"x" * (17 * MIB)])
+    assert storage.get("a") == b"x" * (17 * MIB)
+
+
+def test_short_writes_are_completed(storage, monkeypatch):
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real(fd, data[: max(4096, 0)], at))
+    content = os.urandom(100_000)
+    storage.put_stream("a", [content])
+    assert storage.get("a") == content
+
+
+def test_chunks_become_aligned_blocks():
+    sizes = [4096, 20 * MIB, 5, 4096, 3 * MIB, 1]
+    chunks = [os.urandom(size) for size in sizes]
+    made = list(blocks.rechunked(chunks))
+    assert b"".join(made) == b"".join(chunks)
+    assert all(block.nbytes % blocks.ALIGNMENT == 0 for block in made[:-1])
+    assert max(block.nbytes for block in made) <= blocks.BLOCK_BYTES
+
+
+def test_what_is_being_read_is_never_written_over(storage):
+    old = os.urandom(3 * MIB)
+    storage.put_stream("old", [old])
+    with storage.open("old") as reader:
+        storage.put_stream("new", [b"n" * 3 * MIB], recycle="old")
+        got = bytearray(3 * MIB)
+        reader.read_into(0, [memoryview(got)])
+    assert got == old
+    assert [each.name for each in storage.walk()] == ["new"]
+
+
+def test_recycling_reuses_the_file(storage):
+    storage.put_stream("old", [bytes(3 * MIB)])
+    inode = (storage.root / "old").stat().st_ino
+    storage.put_stream("new", [b"n" * MIB], recycle="old")
+    assert (storage.root / "new").stat().st_ino == inode
+    assert (storage.root / "new").stat().st_size == MIB
+
+
+def test_a_file_recycled_while_waiting_to_read_it_is_gone(storage, monkeypatch):
+    from strata.storage import local_reader
+
+    storage.put_stream("old", [bytes(MIB)])
+
+    def recycled_meanwhile(fd):
+        storage.put_stream("new", [b"n" * MIB], recycle="old")
+
+    monkeypatch.setattr(local_reader, "lock_shared", recycled_meanwhile)
+    with pytest.raises(NotFound):
+        storage.open("old")
+
+
+def test_create_if_absent_without_hard_links(storage, monkeypatch):
+    def no_links(*_):
+        raise OSError(errno.EPERM, "no hard links here")
+
+    monkeypatch.setattr(os, "link", no_links)
+    storage.put("a", b"first", if_absent=True)
+    with pytest.raises(Exception, match="exists"):
+        storage.put("a", b"second", if_absent=True)
+    assert storage.get("a") == b"first"
+    assert files(storage) == ["a"]
+
+
+def test_half_written_files_are_not_listed_and_go_with_their_folder(storage):
+    storage.put("x/a", b"")
+    (storage.root / "x" / ".b.123456.part").write_bytes(b"half")
+    assert [each.name for each in storage.walk()] == ["x/a"]
+    storage.delete_folder("x")
+    assert files(storage) == []
+
+
+def test_a_killed_writer_leaves_no_object(tmp_path):
+    script = f"""
+import os, sys
+from strata.storage.local import LocalStorage
+def chunks():
+    yield bytes(32 << 20)
+    os.kill(os.getpid(), 9)
+LocalStorage({str(tmp_path)!r}).put_stream("a", chunks())
+"""
+    subprocess.run([sys.executable, "-c", script])
+    assert LocalStorage(tmp_path).walk() == []
+
+
+def test_paths_and_file_urls_are_local(tmp_path):
+    for where in (tmp_path, str(tmp_path), tmp_path.as_uri()):
+        assert open_storage(where).url == str(tmp_path)
+
+
+def test_the_settings_choose_the_storage():
+    assert configured_storage(Settings()).url == str(Path("strata-data/checkpoints").absolute())
+    assert configured_storage(Settings(checkpoint_dir="/x")).url == "/x"
+    with pytest.raises(InvalidArgument, match="CHECKPOINT_BUCKET"):
+        configured_storage(Settings(storage_backend="s3"))
+    s3 = Settings(storage_backend="s3", checkpoint_bucket="b/p", aws_region="eu-west-1")
+    assert configured_storage(s3).url == "s3://b/p"

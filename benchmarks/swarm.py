@@ -88,6 +88,7 @@ class Swarm:
         self.ended = 0
         self._per = per_connection
         self._epoll = select.epoll()
+        self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._by_fd: dict[int, Connection] = {}
         self._connections = [
             Connection(port, index) for index in range(-(-clients // per_connection))
@@ -145,9 +146,10 @@ class Swarm:
         ready = self._epoll.poll(timeout_s)
         for fd, _ in ready:
             connection = self._by_fd[fd]
-            data = connection.socket.recv(RECEIVE_BYTES)
-            if not data:
+            size = connection.socket.recv_into(self._buffer)
+            if not size:
                 raise ConnectionError(f"connection {connection.index} was closed by the server")
+            data = bytes(self._buffer[:size])
             self._take(connection, connection.rest + data if connection.rest else data)
         return bool(ready)
 

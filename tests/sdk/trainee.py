@@ -28,10 +28,6 @@ def place(run) -> dict[str, object]:
     return {name: getattr(run, name) for name in names} | {"pid": os.getpid()}
 
 
-def wait_for_word() -> str:
-    return sys.stdin.readline()
-
-
 @scene
 def meet(rounds=3, barrier="b", **given):
     """Joins, meets the others a few times, leaves."""
@@ -81,6 +77,20 @@ def wait_alone(barrier="never", **given):
         except KeyboardInterrupt:
             say("interrupted")
             raise
+
+
+@scene
+def gate(gate, rounds=2, barrier="b", **given):
+    """Comes to the barrier only when a file is there."""
+    with strata.join(**given) as run:
+        say("joined", **place(run))
+        while not os.path.exists(gate):
+            time.sleep(0.01)
+        for _ in range(rounds):
+            result = run.barrier(barrier)
+            say("met", participants=result.participants, order=result.arrival_order)
+            run.step(loss=1.0)
+    say("left")
 
 
 @scene

@@ -30,6 +30,7 @@ from strata.coordinator.logs import LogStore
 from strata.coordinator.logs.handler import StoreHandler
 from strata.coordinator.measured import MeasuredKernel
 from strata.coordinator.metrics import Metrics, Probes
+from strata.coordinator.narrate import narrate
 from strata.coordinator.observed import Observed
 from strata.coordinator.rpc import SERVICE, UnaryCalls, status_of
 from strata.coordinator.sessions import Sessions
@@ -82,8 +83,10 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
         kernel = MeasuredKernel(
             store, read_clock, patience_of(settings), settings.snapshot_every_facts
         )
-        kernel.start(secrets.token_hex(4), release, Rules(max_workers=settings.max_workers))
+        rules = Rules(max_workers=settings.max_workers)
+        narrate(kernel.start(secrets.token_hex(4), release, rules).events)
         engine = Engine(kernel, settings.inbox_limit)
+        engine.on_facts.append(narrate)
         vault = Vault(folder / "vault")
         vault.sweep(kernel.state)
         observed = Observed()
@@ -150,8 +153,10 @@ async def grpc_serving(
         yield port
     finally:
         health.close()
-        for session in [*sessions.open.values(), *agents.open.values()]:
+        for session in list(sessions.open.values()):
             session.end()
+        for agent in list(agents.open.values()):
+            agent.end()
         await server.close(STOP_GRACE_S)
 
 

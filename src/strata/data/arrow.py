@@ -89,6 +89,12 @@ class ArrowSource:
                 self._held_bytes -= self._held.popitem(last=False)[1].nbytes
         return ready
 
+    def _decoded(self, name: str, group: int, column: str) -> Any:
+        # Parquet readers must not be used by two threads at once.
+        reader = self._reader(name)
+        with self._decoding:
+            return reader.column(group, column)
+
     def _taken(self, values: Any, local: Rows, column: str, entry: FileEntry, rows: Rows) -> Array:
         if isinstance(values, np.ndarray):
             return values[local]

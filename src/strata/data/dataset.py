@@ -307,7 +307,7 @@ class _Naming:
 def skipping(
     on_error: OnError, on_skip: Callable[[Skipped], None] | None
 ) -> Callable[[Skipped], None] | None:
-    """What to tell about rows left out: nothing is left out without being told, if only to a log."""
+    """Whom to tell about rows left out; a log, if nobody else is named."""
     if on_error == "raise":
         return None
     if on_error != "skip":

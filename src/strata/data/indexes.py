@@ -1,8 +1,8 @@
 """Scanned indexes, kept on disk so that the next process need not scan.
 
 An index lies beside its data, in a hidden folder, or in a folder of one's choice; where neither
-can be written it is scanned each time. It holds for as long as every file has the size and time of
-change that it had. The file is a NumPy archive that is never unpickled; it appears whole or not at
+can be written it is scanned each time. It holds for as long as the same files are there, each
+with the size and time of change that it had. The file is a NumPy archive that is never unpickled; it appears whole or not at
 all, so that workers that scan at the same time do no harm.
 
 The fingerprint says what data an order was made for, on any machine, so it has no times in it:
@@ -33,6 +33,7 @@ class _Kept(msgspec.Struct):
     shard_rows: int
     files: list[FileEntry]
     stamps: list[tuple[int, int]]
+    listing: str
     notes: dict[str, str]
     fingerprint: str
 
@@ -75,7 +76,8 @@ class IndexStore:
                 }
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, msgspec.MsgspecError):
             return None  # none, or not a whole one: scan again
-        if kept.layout != _LAYOUT or self._stamps(kept.files) != kept.stamps:
+        now = (self._stamps(kept.files), self._listing())
+        if kept.layout != _LAYOUT or now != (kept.stamps, kept.listing):
             return None
         index = Index(kept.rows, kept.shard_rows, kept.files, kept.notes, tables)
         return index, kept.fingerprint
@@ -88,6 +90,7 @@ class IndexStore:
             index.shard_rows,
             index.files,
             self._stamps(index.files),
+            self._listing(),
             index.notes,
             fingerprint,
         )
@@ -102,6 +105,10 @@ class IndexStore:
         except OSError:
             with contextlib.suppress(OSError):
                 draft.unlink(missing_ok=True)
+
+    def _listing(self) -> str:
+        """Changes when a file comes or goes."""
+        return blake2b("\0".join(self._files.names()).encode(), digest_size=16).hexdigest()
 
     def _stamps(self, entries: list[FileEntry]) -> list[tuple[int, int]]:
         try:

@@ -23,7 +23,6 @@ after an exception `failed` with the reason, after Ctrl-C `stopped`.
 
 import atexit
 import logging
-import weakref
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -341,7 +340,7 @@ def _outcome(error: BaseException | None, stop: str) -> tuple[Outcome, str]:
     return "failed", f"{type(error).__name__}: {error}"
 
 
-_open_runs: "weakref.WeakSet[Run]" = weakref.WeakSet()
+_open_runs: set[Run] = set()
 
 
 @atexit.register

@@ -1,0 +1,1 @@
+"""The host supervisor: keeps the workers running that the coordinator wants on this host."""

@@ -1,0 +1,178 @@
+"""One worker's process: started in a session of its own, watched, signalled as a whole, drained.
+
+A child may have been started by this agent or by the one before it. The end of either is seen at
+once; the exit code only of the former, since the system tells it to the parent alone. When the
+process that was started ends, whatever it left behind in its process group is killed.
+"""
+
+import asyncio
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from strata.agent.output import STREAMS, Pipe
+from strata.agent.plan import Start
+from strata.agent.records import Exit, Kept
+from strata.sdk.lines import LineBuffer
+
+UNKNOWN_CODE = -1
+BIRTH_TOLERANCE_S = 2.0
+DRAIN_S = 2.0
+POLL_S = 0.05
+
+
+class Child:
+    """A process that runs. Make one with `spawn` or `adopt`."""
+
+    def __init__(
+        self, kept: Kept, folder: Path, lines: LineBuffer, process: subprocess.Popen[bytes] | None
+    ) -> None:
+        self.kept = kept
+        self.lines = lines
+        self._process = process
+        self._pipes = pipes_of(folder, kept.key, lines)
+
+    @property
+    def start(self) -> Start:
+        """What it is for."""
+        return self.kept.start
+
+    def listen(self, on_lines: Callable[[], None]) -> None:
+        """Begins to read what it writes."""
+        for pipe in self._pipes:
+            pipe.listen(on_lines)
+
+    async def ended(self) -> Exit:
+        """Waits for its end."""
+        await _gone(self.kept.pid)
+        # Before the process is reaped its number cannot become somebody else's.
+        self.signal(signal.SIGKILL)
+        if self._process is None:
+            return Exit(self.start, UNKNOWN_CODE)
+        code = self._process.wait()
+        return Exit(self.start, 128 - code, -code) if code < 0 else Exit(self.start, code)
+
+    async def drained(self) -> None:
+        """Waits until all that it wrote is read; a process that it left behind cannot delay it."""
+        over = [asyncio.ensure_future(pipe.over.wait()) for pipe in self._pipes]
+        _, unfinished = await asyncio.wait(over, timeout=DRAIN_S)
+        for waiting in unfinished:
+            waiting.cancel()
+        for pipe in self._pipes:
+            pipe.close()
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to it and to everything it started in its group."""
+        try:
+            os.killpg(self.kept.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return  # gone, or no longer ours: either way there is nobody to tell
+
+    def let_go(self) -> None:
+        """Leaves it to the next agent."""
+        for pipe in self._pipes:
+            pipe.let_go()
+        if self._process is not None:
+            self._process.returncode = 0  # it runs on: that is no oversight to warn about
+
+
+def pipes_of(folder: Path, key: str, lines: LineBuffer) -> list[Pipe]:
+    """The pipes of a process."""
+    return [Pipe(folder / f"{key}.{stream}", stream, lines) for stream in STREAMS]
+
+
+def new_key() -> str:
+    """A name for the pipes of a process."""
+    return secrets.token_hex(8)
+
+
+def spawn(
+    kept: Kept, folder: Path, command: Sequence[str], environment: Mapping[str, str], cwd: str
+) -> Child:
+    """Starts a process; raises `OSError` where that cannot be done."""
+    lines = LineBuffer()
+    pipes = pipes_of(folder, kept.key, lines)
+    ends = [pipe.writing_end() for pipe in pipes]
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=ends[0],
+            stderr=ends[1],
+            cwd=cwd or None,
+            env=environment,
+            start_new_session=True,
+        )
+    except BaseException:
+        for pipe in pipes:
+            pipe.close()
+        raise
+    finally:
+        for end in ends:
+            os.close(end)
+    return Child(kept_as(kept, process.pid), folder, lines, process)
+
+
+def kept_as(kept: Kept, pid: int) -> Kept:
+    """What to remember of a process."""
+    return Kept(kept.start, kept.key, kept.grace_s, pid, psutil.Process(pid).create_time())
+
+
+def adopt(kept: Kept, folder: Path) -> Child | None:
+    """The process that an earlier agent started, if it still runs."""
+    pid = kept.pid or _search(kept.start)
+    if not pid:
+        return None
+    try:
+        found = psutil.Process(pid)
+        same = not kept.pid or abs(found.create_time() - kept.born_s) < BIRTH_TOLERANCE_S
+        if not same or found.status() == psutil.STATUS_ZOMBIE:
+            return None
+        return Child(kept_as(kept, pid), folder, LineBuffer(), None)
+    except psutil.Error:
+        return None
+
+
+def command_for(entry: str, args: Sequence[str]) -> list[str]:
+    """How an entry is run: a Python script, a program, or a Python module."""
+    if entry.endswith(".py"):
+        return [sys.executable, entry, *args]
+    if os.sep in entry:
+        return [entry, *args]
+    return [sys.executable, "-m", entry, *args]
+
+
+def _search(start: Start) -> int:
+    """The process of a start whose pid was never written down, by what it was told it is."""
+    told = {"STRATA_TASK": start.task, "WORKER_ID": start.worker, "STRATA_START": str(start.number)}
+    for process in psutil.process_iter(["pid", "environ"]):
+        environment = process.info["environ"] or {}
+        if told.items() <= environment.items() and os.getpgid(process.pid) == process.pid:
+            return process.pid
+    return 0
+
+
+async def _gone(pid: int) -> None:
+    """Waits until a process has ended, whoever started it."""
+    if not hasattr(os, "pidfd_open"):
+        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            await asyncio.sleep(POLL_S)
+        return
+    try:
+        watched = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    loop = asyncio.get_running_loop()
+    over = asyncio.Event()
+    loop.add_reader(watched, over.set)
+    try:
+        await over.wait()
+    finally:
+        loop.remove_reader(watched)
+        os.close(watched)

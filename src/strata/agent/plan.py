@@ -1,0 +1,72 @@
+"""What an agent has to do, given what runs and what is wanted. Pure.
+
+The coordinator tells everything that it wants, whole, each time. A worker that runs and is not
+wanted any more is ended; one that is wanted with a higher start than the one that runs replaces
+it, after that one's end, so that the two never share a port or a card. A start that has ended here
+is never started again: only the coordinator gives out a new one.
+
+Why a worker is to end decides how. One whose task was *asked* to stop hears SIGTERM at once. One
+that was *superseded* counts for nothing any more: it has a moment to finish its last words. One
+that is merely *unwanted* is mostly about to end by itself, since its task has: it may.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Literal, NamedTuple, TypeAlias
+
+from msgspec import Struct, field
+
+Reason: TypeAlias = Literal["unwanted", "asked", "superseded"]
+
+
+class Start(NamedTuple):
+    """One start of a worker: what one process is for."""
+
+    task: str
+    worker: str
+    number: int
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The worker, whichever start of it this is."""
+        return (self.task, self.worker)
+
+
+class Duty(NamedTuple):
+    """A start that is wanted; of a task that is `stopping` nothing new begins."""
+
+    start: Start
+    stopping: bool = False
+
+
+class Plan(Struct, frozen=True):
+    """What to begin, and what to end and why."""
+
+    starts: list[Start] = field(default_factory=list)
+    stops: dict[Start, Reason] = field(default_factory=dict)
+
+
+def plan(
+    running: Collection[Start], ended: Mapping[tuple[str, str], int], duties: Collection[Duty]
+) -> Plan:
+    """What leads from what runs to what is wanted; `ended` has the last start that ended here."""
+    wanted = {duty.start.place: duty for duty in duties}
+    result = Plan()
+    for start in running:
+        reason = _reason(start, wanted.get(start.place))
+        if reason is not None:
+            result.stops[start] = reason
+    occupied = {start.place for start in running}
+    for place, duty in wanted.items():
+        fresh = duty.start.number > ended.get(place, 0)
+        if fresh and not duty.stopping and place not in occupied:
+            result.starts.append(duty.start)
+    return result
+
+
+def _reason(start: Start, duty: Duty | None) -> Reason | None:
+    """Why a running one has to end, if so."""
+    if duty is None:
+        return "unwanted"
+    if duty.start.number > start.number:
+        return "superseded"
+    return "asked" if duty.stopping else None

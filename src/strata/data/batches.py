@@ -1,0 +1,364 @@
+"""Batches of one worker: a plain iterator over steps, read ahead in the background.
+
+What a step holds is arithmetic (`core.order`), so there is no cursor but the step: `state_dict` is
+that number and what it is a number of, and going anywhere (`seek`, a rollback, a resume) costs
+nothing. One thread reads ahead into a queue that is bounded in bytes; more threads or processes
+pay only where decoding is dear, and formats that decode have their own. Small steps are gathered
+several at once, and the batches are then views of one block.
+
+Lanes may change from a step on. Batches that were read ahead for later steps keep the rows of lanes
+that stay, and only the missing rows are read. (With a transform they are read again, since a
+transform may have mixed the rows.)
+
+An error belongs to its step: batches before it are handed out first, then it is raised, and asking
+again tries that step again.
+"""
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from threading import Condition, Thread
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+
+from strata.core.order import Integers, digest
+from strata.data.base import Array, Columns
+from strata.data.dataset import OnError, Skipped, batches_of, skipping
+from strata.errors import InvalidArgument, NotAllowedNow
+
+DEFAULT_PREFETCH_BYTES = 256 << 20
+_BLOCK_BYTES = 4 << 20
+_BLOCK_STEPS = 64
+_PLANNED_SAMPLES = 8_192  # the order is evaluated for about this many at a time
+
+Transform = Callable[[Columns], Any]
+OnSkip = Callable[[Skipped], None]
+
+
+class Readable(Protocol):
+    """What batches are read from: a dataset, or several mixed."""
+
+    def checked_columns(self, columns: Sequence[str] | None) -> list[str]: ...
+
+    def gather(
+        self, rows: Integers, columns: Sequence[str], on_skip: OnSkip | None
+    ) -> tuple[Columns, Array | None]: ...
+
+
+class Ordered(Protocol):
+    """What says which samples a step is: an order, or several mixed."""
+
+    @property
+    def spec(self) -> msgspec.Struct: ...
+
+    def positions(self, step: int, stop: int, lanes: Sequence[int] | None = None) -> Integers: ...
+
+    def samples(self, positions: Integers) -> Integers: ...
+
+
+class _Read(NamedTuple):
+    """A step that was read: its batch, or why there is none."""
+
+    step: int
+    batch: Any
+    size_bytes: int
+    reusable: bool
+    error: BaseException | None = None
+
+
+class Batches(Iterator[Any]):
+    """Steps `start_step` to `stop_step` (exclusive; None: without end) of some lanes (None: all)."""
+
+    def __init__(
+        self,
+        dataset: Readable,
+        order: Ordered,
+        lanes: Sequence[int] | None = None,
+        start_step: int = 0,
+        stop_step: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        transform: Transform | None = None,
+        prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
+        on_error: OnError = "raise",
+        on_skip: OnSkip | None = None,
+    ) -> None:
+        if start_step < 0 or (stop_step is not None and stop_step < start_step):
+            raise InvalidArgument(f"steps {start_step} to {stop_step} are not a range of steps")
+        if prefetch_bytes < 0:
+            raise InvalidArgument(f"prefetch_bytes is {prefetch_bytes}", hint="0 reads one ahead")
+        self.order = order
+        reader = _Reader(dataset, order, dataset.checked_columns(columns), transform)
+        reader.on_skip = skipping(on_error, on_skip)
+        self._queue = _Queue(reader, start_step, stop_step, prefetch_bytes)
+        self._queue.set_lanes(lanes, start_step)
+        # The thread must not keep an iterator alive that everybody else has let go.
+        self._finalizer = weakref.finalize(self, self._queue.close)
+
+    @property
+    def step(self) -> int:
+        """The step that comes next."""
+        return self._queue.step
+
+    def __next__(self) -> Any:
+        return self._queue.take()
+
+    def lanes_at(self, step: int) -> Sequence[int] | None:
+        return self._queue.lanes_at(step)
+
+    def samples_of(self, step: int) -> Integers:
+        """Which samples of the dataset a step's batch has, in its order."""
+        return self.order.samples(self.order.positions(step, step + 1, self.lanes_at(step))[0])
+
+    def digest_of(self, step: int) -> int:
+        """Eight bytes for what this worker trains in a step; those of all workers add up."""
+        positions = self.order.positions(step, step + 1, self.lanes_at(step))[0]
+        return digest(positions, self.order.samples(positions))
+
+    def set_lanes(self, lanes: Sequence[int] | None, from_step: int) -> None:
+        """Other lanes from a step on, which must not have been handed out yet."""
+        if from_step < self.step:
+            raise NotAllowedNow(
+                f"step {from_step} was handed out already; the next is {self.step}",
+                hint="seek back first",
+            )
+        self._queue.set_lanes(lanes, from_step)
+
+    def seek(self, step: int) -> None:
+        """Goes on at another step, back or forth."""
+        if step < 0:
+            raise InvalidArgument(f"there is no step {step}")
+        self._queue.seek(step)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": self.step, "order": msgspec.to_builtins(self.order.spec)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes to where a state was taken; refused if the order is another one."""
+        ours = msgspec.to_builtins(self.order.spec)
+        theirs = state["order"]
+        if ours != theirs:
+            named = sorted(k for k in ours.keys() | theirs if ours.get(k) != theirs.get(k))
+            raise InvalidArgument(
+                f"the state was taken with another order: {', '.join(named)} differ",
+                hint="resume with the dataset and settings that the run began with",
+            )
+        self.seek(int(state["step"]))
+
+    def close(self) -> None:
+        """Stops reading ahead; what was read is let go. Harmless when repeated."""
+        self._finalizer()
+
+    def __enter__(self) -> "Batches":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class _Reader:
+    """Reads steps; used by one thread at a time."""
+
+    def __init__(
+        self, dataset: Readable, order: Ordered, columns: list[str], transform: Transform | None
+    ) -> None:
+        self.order = order
+        self.on_skip: OnSkip | None = None
+        self._dataset, self._columns, self._transform = dataset, columns, transform
+        self._step_bytes = 0
+        self._plan: tuple[int, Sequence[int] | None, Integers] = (
+            0,
+            None,
+            np.empty((0, 0), np.int64),
+        )
+
+    def read(self, step: int, stop: int, lanes: Sequence[int] | None) -> list[_Read]:
+        """The next few steps; an error is the last of them."""
+        samples = self._planned(step, stop, lanes)
+        try:
+            return self._block(step, samples)
+        except Exception as error:
+            if len(samples) == 1:
+                return [_Read(step, None, 0, False, error)]
+        done: list[_Read] = []
+        for at in range(len(samples)):
+            try:
+                done += self._block(step + at, samples[at : at + 1])
+            except Exception as error:
+                return [*done, _Read(step + at, None, 0, False, error)]
+        return done
+
+    def patch(
+        self, step: int, lanes: Sequence[int] | None, old: Columns, old_lanes: Sequence[int] | None
+    ) -> list[_Read]:
+        """A step that was read for other lanes: rows that stay are kept, the rest is read."""
+        wanted = self.order.positions(step, step + 1, lanes)[0]
+        have = self.order.positions(step, step + 1, old_lanes)[0]
+        at = np.searchsorted(have, wanted)
+        stays = np.isin(wanted, have)
+        missing = self.order.samples(wanted[~stays])
+        try:
+            fresh, skipped = self._dataset.gather(missing, self._columns, self.on_skip)
+        except Exception as error:
+            return [_Read(step, None, 0, False, error)]
+        if skipped is not None:
+            kept = np.ones(len(wanted), bool)
+            kept[np.flatnonzero(~stays)[~skipped]] = False
+            at, stays = at[kept], stays[kept]
+        batch = {}
+        for name, new in fresh.items():
+            values = np.empty((len(stays), *new.shape[1:]), new.dtype)
+            values[stays] = old[name][at[stays]]
+            values[~stays] = new
+            batch[name] = values
+        return [_Read(step, batch, _size_bytes(batch), skipped is None)]
+
+    def _planned(self, step: int, stop: int, lanes: Sequence[int] | None) -> Integers:
+        """The samples of as many steps as are read at once, a row a step."""
+        first, known, samples = self._plan
+        if known is not lanes or not first <= step < first + len(samples):
+            width = max(1, self.order.positions(step, step + 1, lanes).size)
+            end = min(stop, step + max(1, _PLANNED_SAMPLES // width))
+            positions = self.order.positions(step, end, lanes)
+            first, samples = step, self.order.samples(positions.ravel()).reshape(positions.shape)
+            self._plan = (first, lanes, samples)
+        count = _BLOCK_BYTES // self._step_bytes if self._step_bytes else 1
+        begin = step - first
+        return samples[begin : begin + max(1, min(count, _BLOCK_STEPS, stop - step))]
+
+    def _block(self, step: int, samples: Integers) -> list[_Read]:
+        steps, width = samples.shape
+        columns, kept = self._dataset.gather(samples.ravel(), self._columns, self.on_skip)
+        sizes = [width] * steps if kept is None else kept.reshape(steps, width).sum(1).tolist()
+        size_bytes = _size_bytes(columns) // steps
+        self._step_bytes = max(1, size_bytes)
+        done = []
+        for at, batch in enumerate(batches_of(columns, sizes)):
+            ready = self._transform(batch) if self._transform is not None else batch
+            reusable = kept is None and self._transform is None
+            done.append(_Read(step + at, ready, size_bytes, reusable))
+        return done
+
+
+class _Queue:
+    """The steps read ahead, and the thread that reads them.
+
+    `turn` grows whenever what was read or is being read may be the wrong thing: a block that was
+    begun in an earlier turn is dropped.
+    """
+
+    def __init__(self, reader: _Reader, step: int, stop: int | None, limit_bytes: int) -> None:
+        self.step = step
+        self._reader, self._limit_bytes = reader, limit_bytes
+        self._stop = stop if stop is not None else 1 << 62
+        self._schedule: list[tuple[int, Sequence[int] | None]] = []
+        self._ready: deque[_Read] = deque()
+        self._held_bytes = 0
+        self._reading = step
+        self._turn = 0
+        self._old: dict[int, tuple[Columns, Sequence[int] | None]] = {}
+        self._changed = Condition()
+        self._thread: Thread | None = None
+        self._closed = False
+
+    def lanes_at(self, step: int) -> Sequence[int] | None:
+        return next((lanes for first, lanes in reversed(self._schedule) if first <= step), None)
+
+    def set_lanes(self, lanes: Sequence[int] | None, from_step: int) -> None:
+        chosen = None if lanes is None else tuple(lanes)
+        self._reader.order.positions(0, 0, chosen)  # refuses lanes that do not exist
+        with self._changed:
+            while self._ready and self._ready[-1].step >= from_step:
+                read = self._ready.pop()
+                self._held_bytes -= read.size_bytes
+                if read.reusable:
+                    self._old[read.step] = (read.batch, self.lanes_at(read.step))
+            self._schedule = [each for each in self._schedule if each[0] < from_step]
+            self._schedule.append((from_step, chosen))
+            self._reading = min(self._reading, from_step)
+            self._turn += 1
+            self._changed.notify_all()
+
+    def seek(self, step: int) -> None:
+        with self._changed:
+            if self._schedule and step < self._schedule[0][0]:
+                self._schedule[0] = (step, self._schedule[0][1])
+            self._ready.clear()
+            self._old.clear()
+            self._held_bytes = 0
+            self.step = self._reading = step
+            self._turn += 1
+            self._changed.notify_all()
+
+    def take(self) -> Any:
+        with self._changed:
+            if self._closed or self.step >= self._stop:
+                raise StopIteration
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = Thread(target=self._run, name="strata-batches", daemon=True)
+                self._thread.start()
+            while not self._ready:
+                self._changed.wait()
+                if self._closed:
+                    raise StopIteration
+            read = self._ready.popleft()
+            self._held_bytes -= read.size_bytes
+            self._changed.notify_all()
+            if read.error is not None:
+                raise read.error
+            self.step = read.step + 1
+            return read.batch
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._ready.clear()
+            self._old.clear()
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _full(self) -> bool:
+        ended = self._reading >= self._stop
+        failed = bool(self._ready) and self._ready[-1].error is not None
+        return ended or failed or (bool(self._ready) and self._held_bytes >= self._limit_bytes)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._closed and self._full():
+                    self._changed.wait()
+                if self._closed:
+                    return
+                turn, step = self._turn, self._reading
+                lanes = self.lanes_at(step)
+                later = [first for first, _ in self._schedule if first > step]
+                stop = min([self._stop, *later, *(old for old in self._old if old > step)])
+                old = self._old.pop(step, None)
+            if old is not None:
+                done = self._reader.patch(step, lanes, *old)
+            else:
+                done = self._reader.read(step, stop, lanes)
+            with self._changed:
+                if turn != self._turn or self._closed:
+                    continue
+                self._ready.extend(done)
+                self._reading = step + sum(read.error is None for read in done)
+                self._held_bytes += sum(read.size_bytes for read in done)
+                self._changed.notify_all()
+
+
+def _size_bytes(columns: Columns) -> int:
+    """About how much memory a batch holds; objects by a few of them."""
+    total = 0
+    for values in columns.values():
+        total += values.nbytes
+        if values.dtype.hasobject and len(values):
+            few = values.ravel()[:: max(1, len(values) // 16)]
+            held = sum(
+                getattr(v, "nbytes", 0) or (len(v) if hasattr(v, "__len__") else 8) for v in few
+            )
+            total += held * len(values) // len(few)
+    return total

@@ -1,0 +1,1 @@
+"""Gets agents and workers running: in this process, on this machine."""

@@ -16,7 +16,7 @@ from common import median, show
 from strata.sim.report import Report, report
 from strata.sim.simulation import Scenario, Simulation
 
-SEEDS = 7
+SEEDS = 5
 HOURS = 6.0
 LARGE = 10_000
 SHORT_STEPS = 20

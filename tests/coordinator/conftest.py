@@ -14,6 +14,7 @@ from strata.coordinator.rpc import SERVICE
 from strata.coordinator.server import Running, running
 from strata.wire.v1 import coordinator_pb2 as pb
 
+PATIENCE_S = 30.0
 ANSWERS = {
     "RegisterWorker": pb.RegisterWorkerResponse,
     "DeregisterWorker": pb.DeregisterWorkerResponse,
@@ -51,7 +52,7 @@ class Client:
             request_serializer=pb.WorkerMessage.SerializeToString,
             response_deserializer=pb.CoordinatorMessage.FromString,
         )
-        return call(messages)
+        return call(messages, timeout=PATIENCE_S)
 
     def register(self, worker: str = "", **given) -> pb.RegisterWorkerResponse:
         return self.RegisterWorker(pb.RegisterWorkerRequest(worker_id=worker, **given))

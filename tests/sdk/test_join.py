@@ -111,7 +111,7 @@ def test_sigterm_ends_the_loop_and_leaves(hub, trainees):
     worker = trainees(hub.address, "train", worker_id="w")
     worker.says("joined")
     worker.signal(signal.SIGTERM)
-    assert worker.says("stopping")["why"] == "SIGTERM came"
+    assert worker.says("ending")["why"] == "SIGTERM came"
     assert worker.ends() == 0
     assert (hub.state.workers["w"].state, hub.state.workers["w"].reason) == ("left", "SIGTERM came")
 

@@ -10,6 +10,7 @@ import pytest
 from strata.core.cluster import CODEC
 from strata.sdk.facts import CODEC as WORKER_CODEC
 from strata.sdk.facts import ConnectionChanged, StepFinished
+from strata.sdk.spool import read_spool
 from strata.store.batches import unpack
 from strata.store.sqlite import SqliteStore
 from tests.sdk.harness import CoordinatorProcess, until
@@ -30,9 +31,10 @@ def strata_up(tmp_path):
 def events_by_stream(store):
     """Every stored event of every worker's incarnation, in the order of seq."""
     found = {}
-    for batch in store.batches():
-        events = unpack(WORKER_CODEC, batch)
-        found.setdefault((batch.node, batch.incarnation), []).extend(events)
+    for node, _ in store.streams():
+        for batch in store.batches(node=node):
+            events = unpack(WORKER_CODEC, batch)
+            found.setdefault((batch.node, batch.incarnation), []).extend(events)
     return {stream: sorted(events, key=lambda e: e.seq) for stream, events in found.items()}
 
 
@@ -94,15 +96,14 @@ def test_a_barrier_survives_a_restart_in_its_middle(strata_up, trainees, tmp_pat
         trainees(strata_up.address, "meet", worker_id=f"w{n}", world_size=4, rounds=2)
         for n in range(3)
     ]
-    last = trainees(
-        strata_up.address, "gate", worker_id="w3", world_size=4, gate=str(tmp_path / "g")
-    )
+    gate = tmp_path / "gate"
+    last = trainees(strata_up.address, "gate", worker_id="w3", world_size=4, gate=str(gate))
     for each in [*early, last]:
         each.says("joined")
     strata_up.kill()
     strata_up.start()
     assert not any(s["say"] == "met" for each in early for s in each.said)
-    (tmp_path / "g").touch()
+    gate.touch()
     for each in [*early, last]:
         each.says("met", count=2)
         assert each.ends() == 0
@@ -134,8 +135,6 @@ def test_events_wait_on_disk_while_the_coordinator_is_away(strata_up, trainees, 
 
 @pytest.mark.slow
 def test_what_a_crashed_worker_had_not_sent_is_on_disk(strata_up, trainees, spool):
-    from strata.sdk.spool import read_spool
-
     worker = trainees(strata_up.address, "train", worker_id="w", step_s=0.002)
     worker.says("joined")
     strata_up.kill()

@@ -1,4 +1,4 @@
-"""Scenes that worker processes play in tests: `trainee.py SCENE JSON`. Says in JSON what it does."""
+"""Scenes that worker processes play in tests: `trainee.py SCENE JSON`. Each says what it does."""
 
 import json
 import logging
@@ -45,26 +45,26 @@ def train(step_s=0.01, steps=10**9, barrier_every=0, **given):
     """Steps until told to stop, following every change of membership."""
     with strata.join(**given) as run:
         say("joined", **place(run))
-        while run.steps < steps:
-            try:
-                if barrier_every and run.steps % barrier_every == 0:
-                    run.barrier(f"step-{run.steps}")
-                    say("met", step=run.steps, incarnation=run.incarnation)
-                time.sleep(step_s)
-                if not run.step(loss=1.0 / (run.steps + 1)):
-                    say("stopping", why=run.stop_requested)
-                    break
-            except strata.GenerationChanged:
-                recovery = run.sync()
-                say(
-                    "synced",
-                    source=recovery.source,
-                    step=recovery.step,
-                    in_place=recovery.in_place,
-                    **place(run),
-                )
-        say("ending", **place(run))
+        try:
+            while run.steps < steps and _one_step(run, step_s, barrier_every):
+                pass
+        finally:
+            say("ending", why=run.stop_requested, **place(run))
     say("left")
+
+
+def _one_step(run, step_s, barrier_every):
+    try:
+        if barrier_every and run.steps % barrier_every == 0:
+            run.barrier(f"step-{run.steps}")
+            say("met", step=run.steps, incarnation=run.incarnation)
+        time.sleep(step_s)
+        return run.step(loss=1.0 / (run.steps + 1))
+    except strata.GenerationChanged:
+        recovery = run.sync()
+        how = {"source": recovery.source, "step": recovery.step, "in_place": recovery.in_place}
+        say("synced", **how, **place(run))
+        return True
 
 
 @scene

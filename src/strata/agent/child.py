@@ -31,12 +31,16 @@ class Child:
     """A process that runs. Make one with `spawn` or `adopt`."""
 
     def __init__(
-        self, kept: Kept, folder: Path, lines: LineBuffer, process: subprocess.Popen[bytes] | None
+        self,
+        kept: Kept,
+        lines: LineBuffer,
+        pipes: list[Pipe],
+        process: subprocess.Popen[bytes] | None = None,
     ) -> None:
         self.kept = kept
         self.lines = lines
+        self._pipes = pipes
         self._process = process
-        self._pipes = pipes_of(folder, kept.key, lines)
 
     @property
     def start(self) -> Start:
@@ -116,7 +120,7 @@ def spawn(
     finally:
         for end in ends:
             os.close(end)
-    return Child(kept_as(kept, process.pid), folder, lines, process)
+    return Child(kept_as(kept, process.pid), lines, pipes, process)
 
 
 def kept_as(kept: Kept, pid: int) -> Kept:
@@ -126,17 +130,27 @@ def kept_as(kept: Kept, pid: int) -> Kept:
 
 def adopt(kept: Kept, folder: Path) -> Child | None:
     """The process that an earlier agent started, if it still runs."""
-    pid = kept.pid or _search(kept.start)
+    pid = find(kept)
     if not pid:
         return None
     try:
-        found = psutil.Process(pid)
-        same = not kept.pid or abs(found.create_time() - kept.born_s) < BIRTH_TOLERANCE_S
-        if not same or found.status() == psutil.STATUS_ZOMBIE:
-            return None
-        return Child(kept_as(kept, pid), folder, LineBuffer(), None)
-    except psutil.Error:
+        known = kept_as(kept, pid)
+    except psutil.NoSuchProcess:
         return None
+    lines = LineBuffer()
+    return Child(known, lines, pipes_of(folder, kept.key, lines))
+
+
+def find(kept: Kept) -> int:
+    """The pid of a process that was remembered, if that still runs; else 0."""
+    if not kept.pid:
+        return _search(kept.start)
+    try:
+        process = psutil.Process(kept.pid)
+        same = abs(process.create_time() - kept.born_s) < BIRTH_TOLERANCE_S
+        return kept.pid if same and process.status() != psutil.STATUS_ZOMBIE else 0
+    except psutil.NoSuchProcess:
+        return 0
 
 
 def command_for(entry: str, args: Sequence[str]) -> list[str]:

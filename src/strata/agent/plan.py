@@ -7,7 +7,8 @@ is never started again: only the coordinator gives out a new one.
 
 Why a worker is to end decides how. One whose task was *asked* to stop hears SIGTERM at once. One
 that was *superseded* counts for nothing any more: it has a moment to finish its last words. One
-that is merely *unwanted* is mostly about to end by itself, since its task has: it may.
+that is *unwanted* was lost, or its task has ended badly: after that moment it hears SIGTERM. One
+whose task has *completed* is about to end by itself: it may take its time.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,7 +16,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct, field
 
-Reason: TypeAlias = Literal["unwanted", "asked", "superseded"]
+Reason: TypeAlias = Literal["completed", "unwanted", "asked", "superseded"]
 
 
 class Start(NamedTuple):
@@ -46,13 +47,21 @@ class Plan(Struct, frozen=True):
 
 
 def plan(
-    running: Collection[Start], ended: Mapping[tuple[str, str], int], duties: Collection[Duty]
+    running: Collection[Start],
+    ended: Mapping[tuple[str, str], int],
+    duties: Collection[Duty],
+    completed: Collection[str] = (),
 ) -> Plan:
-    """What leads from what runs to what is wanted; `ended` has the last start that ended here."""
+    """What leads from what runs to what is wanted.
+
+    `ended` has the last start of each worker that ended here, `completed` tasks that ended well.
+    """
     wanted = {duty.start.place: duty for duty in duties}
     result = Plan()
     for start in running:
         reason = _reason(start, wanted.get(start.place))
+        if reason == "unwanted" and start.task in completed:
+            reason = "completed"
         if reason is not None:
             result.stops[start] = reason
     occupied = {start.place for start in running}

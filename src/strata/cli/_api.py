@@ -31,6 +31,7 @@ from strata.logsetup import printable
 
 TIMEOUT_S = 10.0
 PAGE_ITEMS = 1000
+SUCCESS = (http.client.OK, http.client.CREATED, http.client.ACCEPTED)
 SKEW_MS = 2000
 KINDS = {kind.code: kind for kind in STATUS}
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -107,6 +108,15 @@ class Api:
             now_ms(response.headers.get("Date")),
         )
 
+    def post(self, path: str, body: object = None) -> bytes:
+        """What the coordinator answers to something it is asked to do."""
+        response = self.open(path, {}, body=body if body is not None else {})
+        try:
+            with response:
+                return response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise self.explained(error) from error
+
     def listing(self, path: str, limit: int, **params: Param) -> Listing:
         """The first so many items of a list, however many pages that takes."""
         found: list[Raw] = []
@@ -130,7 +140,12 @@ class Api:
             ) from error
 
     def open(
-        self, path: str, params: dict[str, Param], last_id: str = "", timeout_s: float = TIMEOUT_S
+        self,
+        path: str,
+        params: dict[str, Param],
+        last_id: str = "",
+        timeout_s: float = TIMEOUT_S,
+        body: object = None,
     ) -> http.client.HTTPResponse:
         """The beginning of an answer, to be read on; a refusal is raised."""
         headers = {"Connection": "close"}
@@ -141,11 +156,16 @@ class Api:
         query = urlencode(
             {name: value for name, value in params.items() if value not in (None, "")}
         )
+        method, encoded = "GET", None
+        if body is not None:
+            method, encoded = "POST", msgspec.json.encode(body)
+            headers["Content-Type"] = "application/json"
+        target = f"{path}?{query}" if query else path
         connection = self._connection(timeout_s)
         try:
-            connection.request("GET", f"{path}?{query}" if query else path, headers=headers)
+            connection.request(method, target, encoded, headers)
             response = connection.getresponse()
-            if response.status == http.client.OK:
+            if response.status in SUCCESS:
                 return response
             raise self._refused(response.status, response.read())
         except (OSError, http.client.HTTPException) as error:

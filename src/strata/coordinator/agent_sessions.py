@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 
 AgentStream: TypeAlias = Stream[pb.AgentMessage, pb.AgentOrder]
 MAX_LINES = 10_000
+MAX_COMPLETED = 100
 PASSING = (Unavailable, Overloaded)
 
 
@@ -85,7 +86,12 @@ class AgentSessions:
                 jobs[duty.task] = convert.job(task, environment, self.settings.stop_grace_s)
             jobs[duty.task].seats.append(pb.Seat(worker_id=duty.worker, start=duty.start))
         beat_ms = int(self.settings.heartbeat_interval_s * 1000)
-        return pb.Duties(jobs=jobs.values(), heartbeat_interval_ms=beat_ms)
+        completed = [task.id for task in state.tasks.values() if task.state == "completed"]
+        return pb.Duties(
+            jobs=jobs.values(),
+            heartbeat_interval_ms=beat_ms,
+            completed_task_ids=completed[-MAX_COMPLETED:],
+        )
 
     def _environment(self, task: str, key: str) -> dict[str, str]:
         try:

@@ -84,7 +84,7 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
             store, read_clock, patience_of(settings), settings.snapshot_every_facts
         )
         rules = Rules(max_workers=settings.max_workers)
-        narrate(kernel.start(secrets.token_hex(4), release, rules).events)
+        started = kernel.start(secrets.token_hex(4), release, rules)
         engine = Engine(kernel, settings.inbox_limit)
         engine.on_facts.append(narrate)
         vault = Vault(folder / "vault")
@@ -111,6 +111,7 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
                 address=f"{settings.grpc_host}:{grpc_port}",
             )
             async with http_serving(api, settings) as http_url:
+                narrate(started.events)
                 yield Running(engine, sessions, metrics, grpc_port, http_url, settings.token)
 
 

@@ -53,6 +53,8 @@ class ArrowSource:
         return Index(rows, int(table[:, 2].max()), entries, notes, {"groups": table})
 
     def read(self, index: Index, rows: Rows, columns: Sequence[str]) -> Columns:
+        if not rows.size:
+            return {column: self._nothing(index, column) for column in columns}
         groups = index.tables["groups"]
         layout = Layout(groups[:, 2])
         found: dict[str, list[Array]] = {column: [] for column in columns}
@@ -64,6 +66,13 @@ class ArrowSource:
                 values = self._group(number, groups, entry, column, rows[places])
                 found[column].append(self._taken(values, local, column, entry, rows[places]))
         return {column: _joined(parts, chosen, len(rows)) for column, parts in found.items()}
+
+    def _nothing(self, index: Index, column: str) -> Array:
+        import pyarrow as pa  # type: ignore[import-untyped]
+
+        kind = self._reader(index.files[0].name).schema.field(column).type
+        empty = _numbers(pa.array([], kind))
+        return empty if isinstance(empty, np.ndarray) else np.empty(0, object)
 
     def describe(self, index: Index) -> Mapping[str, str]:
         return index.notes

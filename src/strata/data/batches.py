@@ -28,7 +28,7 @@ from strata.data.base import Array, Columns
 from strata.data.dataset import OnError, Skipped, batches_of, skipping
 from strata.errors import InvalidArgument, NotAllowedNow
 
-DEFAULT_PREFETCH_BYTES = 256 << 20
+DEFAULT_PREFETCH_BYTES = 64 << 20
 _BLOCK_BYTES = 4 << 20
 _BLOCK_STEPS = 64
 _PLANNED_SAMPLES = 8_192  # the order is evaluated for about this many at a time
@@ -69,7 +69,7 @@ class _Read(NamedTuple):
 
 
 class Batches(Iterator[Any]):
-    """Steps `start_step` to `stop_step` (exclusive; None: without end) of some lanes (None: all)."""
+    """Steps `start_step` to `stop_step` (exclusive; None: no end) of some lanes (None: all)."""
 
     def __init__(
         self,

@@ -173,7 +173,7 @@ class Dataset:
             try:
                 return self._source.read(self._index, asked, columns), kept
             except Damaged as damage:
-                if on_skip is None:
+                if on_skip is None or not damage.rows:
                     raise self._corrupt(damage) from damage
                 for row in damage.rows:
                     on_skip(Skipped(self.name, damage.file, row, damage.reason))
@@ -189,8 +189,9 @@ class Dataset:
     def _corrupt(self, damage: Damaged) -> Corrupt:
         file = f", file {damage.file}" if damage.file else ""
         more = f" (and {len(damage.rows) - 1} more)" if len(damage.rows) > 1 else ""
+        row = f", row {damage.rows[0]}{more}" if damage.rows else ""
         return Corrupt(
-            f"dataset {self.name!r}{file}, row {damage.rows[0]}{more}: {damage.reason}",
+            f"dataset {self.name!r}{file}{row}: {damage.reason}",
             hint='mend the file, or go on without such rows with on_error="skip"',
         )
 

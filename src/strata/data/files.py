@@ -5,8 +5,8 @@ elsewhere, `register_scheme` adds a class with the same methods that brings a fi
 `path` asks for it; formats see no difference.
 
 Maps are kept open, at most `MAX_MAPS` at a time, since the system bounds them too. A file that is
-shorter than when it was scanned is noticed before it is mapped: touching a page past the end of a
-map would end the process.
+shorter than when it was scanned is noticed, each time before it is read: touching a page past the
+end of a mapped file would end the process.
 """
 
 import os
@@ -76,15 +76,15 @@ class Maps:
 
     def __call__(self, entry: FileEntry) -> NDArray[np.uint8]:
         """The bytes of a file; OSError or Mismatch if it is not as it was."""
+        path = self._files.path(entry.name)
+        size = path.stat().st_size
+        if size != entry.size_bytes:
+            raise Mismatch(entry.name, f"has {size} bytes, and had {entry.size_bytes}")
         with self._lock:
             mapped = self._open.get(entry.name)
             if mapped is not None:
                 self._open.move_to_end(entry.name)
                 return mapped
-            path = self._files.path(entry.name)
-            size = path.stat().st_size
-            if size != entry.size_bytes:
-                raise Mismatch(entry.name, f"has {size} bytes, and had {entry.size_bytes}")
             mapped = np.asarray(np.memmap(path, np.uint8, "r")) if size else np.empty(0, np.uint8)
             self._open[entry.name] = mapped
             if len(self._open) > MAX_MAPS:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from strata.data.base import Columns, Index, Mismatch, Rows
+from strata.data.base import Array, Columns, Index, Mismatch, Rows
 from strata.data.files import Files
 from strata.data.gather import objects
 
@@ -25,13 +25,17 @@ class HuggingFaceSource:
 
     def read(self, index: Index, rows: Rows, columns: Sequence[str]) -> Columns:
         batch = self._dataset.select_columns(list(columns))[rows.tolist()]
-        return {
-            name: value if isinstance(value, np.ndarray) else objects(value, len(rows))
-            for name, value in batch.items()
-        }
+        return {name: _settled(value, len(rows)) for name, value in batch.items()}
 
     def describe(self, index: Index) -> Mapping[str, str]:
         return {name: str(feature) for name, feature in self._dataset.features.items()}
+
+
+def _settled(values: Any, count: int) -> Array:
+    """Texts as objects: their width as arrays would differ from batch to batch."""
+    if isinstance(values, np.ndarray) and values.dtype.kind not in "SU":
+        return values
+    return objects(values.tolist() if isinstance(values, np.ndarray) else values, count)
 
 
 def open_folder(files: Files) -> HuggingFaceSource:

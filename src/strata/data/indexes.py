@@ -2,8 +2,8 @@
 
 An index lies beside its data, in a hidden folder, or in a folder of one's choice; where neither
 can be written it is scanned each time. It holds for as long as the same files are there, each
-with the size and time of change that it had. The file is a NumPy archive that is never unpickled; it appears whole or not at
-all, so that workers that scan at the same time do no harm.
+with the size and time of change that it had. The file is a NumPy archive that is never unpickled;
+it appears whole or not at all, so that workers that scan at the same time do no harm.
 
 The fingerprint says what data an order was made for, on any machine, so it has no times in it:
 format, options, rows, and each file's name, size, first and last 4 KiB. A byte changed in the

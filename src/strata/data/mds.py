@@ -6,7 +6,7 @@ samples. A sample is the sizes (uint32) of its columns of varying size, then the
 sizes at the head of each sample, and the bytes.
 
 `decode` gives a column another codec, such as `{"x": "uint8"}` for `bytes` that are arrays of one
-size. Compressed shards and pickled columns are refused.
+size (that of the first sample). Compressed shards and pickled columns are refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,7 +57,6 @@ class MdsSource:
         self._codecs = dict(decode or {})
         for column, codec in self._codecs.items():
             check_codec(codec, column)
-        self._widths: dict[str, int] = {}
 
     def scan(self) -> Index:
         names = [name for name in self._files.names("index.json") if name.endswith("index.json")]
@@ -75,7 +74,10 @@ class MdsSource:
         rows = sum(entry.rows for entry in entries)
         if not rows:
             raise Mismatch(names[0], "lists no samples")
-        return Index(rows, max(entry.rows for entry in entries), entries, notes)
+        index = Index(rows, max(entry.rows for entry in entries), entries, notes)
+        first, zero = next(entry for entry in entries if entry.rows), np.zeros(1, np.int64)
+        index.tables["widths"] = _places(index, self._maps(first), zero, first, zero)[1][0]
+        return index
 
     def _listing(self, name: str) -> _Listing:
         try:
@@ -131,17 +133,9 @@ class MdsSource:
         codec, shape = self._codec(column, encoding)
         width = 0
         if is_matrix(codec):
-            width = int(size) if size else self._width(index, column, at)
+            width = int(size) if size else int(index.tables["widths"][at])
         values = pieces.read(codec, width, index.files, self._maps)
         return values.reshape(len(values), *shape) if shape is not None else values
-
-    def _width(self, index: Index, column: str, at: int) -> int:
-        """The size of the first sample's value; those of a matrix are all the same."""
-        if column not in self._widths:
-            first, zero = index.files[0], np.zeros(1, np.int64)
-            _, sizes = _places(index, self._maps(first), zero, first, zero)
-            self._widths[column] = int(sizes[0, at])
-        return self._widths[column]
 
     def _codec(self, column: str, encoding: str) -> tuple[str, tuple[int, ...] | None]:
         """The codec of an encoding, and the shape of a row where it says one."""

@@ -62,8 +62,8 @@ class NpySource:
             out: Array | None = None
             for part, places, local in layout.split(rows):
                 entry = entries[part]
+                open_or_damaged(self._maps, entry, rows[places])
                 if entry.name not in self._arrays:
-                    open_or_damaged(self._maps, entry, rows[places])
                     try:
                         self._arrays[entry.name] = self._header(entry.name)
                     except Mismatch as error:

@@ -1,7 +1,7 @@
 """The way to the coordinator: its address, the gRPC channel, and what its errors mean here.
 
 An error crosses the wire as a gRPC status with the stable code in the trailing metadata
-`strata-code` and the hint in `strata-hint-bin`; here it becomes the same class again. A status
+`strata-code` and the hint in `strata-hint`; here it becomes the same class again. A status
 without them (a proxy's, a broken connection's) becomes the first class of that status in the table
 of errors.
 
@@ -146,7 +146,7 @@ class Connection:
         assert isinstance(error, grpc.Call), "every failed call tells its status"
         status, details = error.code(), error.details() or ""
         told = dict(error.trailing_metadata() or ())
-        code, hint = _text(told.get("strata-code")), _text(told.get("strata-hint-bin"))
+        code, hint = _text(told.get("strata-code")), _text(told.get("strata-hint"))
         if not code and status is grpc.StatusCode.UNAVAILABLE:
             where = self.address.target
             return Unavailable(

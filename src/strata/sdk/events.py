@@ -141,7 +141,9 @@ class Recorder:
         self._waiting = deque()
         self._drops = threading.Lock()
         self._collecting = threading.RLock()
-        self._spool = None
+        if self._spool is not None:
+            self._spool.abandon()
+            self._spool = None
 
     def _drop(self, count: int, reason: str) -> None:
         if self._sealed:

@@ -57,10 +57,16 @@ class Place(Struct, frozen=True):
 
 
 class Membership:
-    """Follows the standing; written with the session's `news` held."""
+    """Follows the standing; written with the session's `news` held.
+
+    `stopping` is why the task wants no more work, if so; `changed`, whether there is a generation
+    to enter other than the one that was.
+    """
 
     def __init__(self) -> None:
         self.standing: pb.Standing | None = None
+        self.stopping = ""
+        self.changed = True
         self.place = Place()
         self.model = Model()
         self.recovery = Recovery("fresh", 0)
@@ -68,25 +74,18 @@ class Membership:
     def told(self, standing: pb.Standing) -> bool:
         """Takes in what the coordinator says; whether that is news."""
         known, self.standing = self.standing, standing
+        state = standing.task_state
+        self.stopping = f"the task is {state}" if state in ("stopping", *ENDED) else ""
+        self.changed = standing.generation != self.place.generation
         return known is None or _essence(known) != _essence(standing)
 
     def begin_again(self) -> None:
         """A new incarnation: nothing that was held or entered counts."""
         self.standing = None
+        self.stopping = ""
+        self.changed = True
         self.place = Place()
         self.model = Model()
-
-    @property
-    def changed(self) -> bool:
-        """Whether there is another generation to enter, or none that includes this worker."""
-        standing = self.standing
-        return standing is None or standing.generation != self.place.generation
-
-    @property
-    def stopping(self) -> str:
-        """Why the task wants no more work, if so."""
-        state = self.standing.task_state if self.standing is not None else ""
-        return f"the task is {state}" if state in ("stopping", *ENDED) else ""
 
     @property
     def waits_for(self) -> str:
@@ -128,7 +127,8 @@ class Membership:
             if standing is None:
                 continue
             if standing.phase == "running":
-                return self._settle(standing)
+                with session.news:
+                    return self._settle(standing)
             self._enter(session, standing, stopped)
 
     def _next(self) -> pb.Standing | None:
@@ -178,6 +178,7 @@ class Membership:
             in_place,
         )
         self.place, self.model = place, Model()
+        self.changed = self.standing is None or self.standing.generation != place.generation
         if in_place:
             self.restored()
         return self.recovery

@@ -1,8 +1,8 @@
-"""The thread that beats, and sends the events and lines that have gathered, once a second.
+"""The thread that beats, and keeps and sends the events and lines that have gathered.
 
-It works whether or not there is a connection: without one, events are packed and written to the
-spool. With one, events go out within a window (so much sent and not yet stored), and lines for as
-long as the connection keeps up.
+Once a second events are packed and written to the spool, whether or not there is a connection, and
+lines are sent. Events are sent every other second, within a window (so much sent and not yet
+stored): each waking of gRPC's threads costs the training process more than the bytes do.
 
 A batch of events travels under the number -1 - first_seq, so that its refusal says which it was.
 """
@@ -24,6 +24,7 @@ from strata.wire.v1 import coordinator_pb2 as pb
 log = logging.getLogger(__name__)
 
 FLUSH_INTERVAL_S = 1.0
+SEND_INTERVAL_S = 2.0
 MAX_BACKLOG = 1_024
 CLOSING_S = 2.0
 
@@ -58,6 +59,7 @@ class Pulse:
         self._closing = False
         self._beat_wanted = False
         self._next_beat_s = 0.0
+        self._next_send_s = 0.0
         self._thread = threading.Thread(target=self._run, name="strata-pulse", daemon=True)
 
     def start(self) -> None:
@@ -69,6 +71,7 @@ class Pulse:
         if self.recorder is not None:
             self.recorder.reattached(stored_seq)
         self._outbox = outbox
+        self._next_send_s = 0.0
         self.beat_soon()
 
     def detach(self) -> None:
@@ -80,15 +83,16 @@ class Pulse:
         self._beat_wanted = True
         self._wake.set()
 
-    def wake(self) -> None:
+    def flush_soon(self) -> None:
         """Sends what has gathered now rather than when it is due."""
+        self._next_send_s = 0.0
         self._wake.set()
 
     def stored(self, seq: int) -> None:
         """The coordinator has stored our events up to `seq`: there is room for more."""
         if self.recorder is not None:
             self.recorder.stored(seq)
-            self._send_gathered()
+            self._send_events()
 
     def refused(self, number: int, error: StrataError) -> None:
         """The coordinator refused a batch of events: for now, or for good."""
@@ -150,8 +154,11 @@ class Pulse:
         self._source.tick()
         if self.recorder is not None:
             self.recorder.collect()
-        self._send_gathered()
         outbox, now_s = self._outbox, time.monotonic()
+        if now_s >= self._next_send_s:
+            self._next_send_s = now_s + SEND_INTERVAL_S
+            self._send_events()
+        self._send_lines()
         if outbox is not None and (self._beat_wanted or now_s >= self._next_beat_s):
             self._beat_wanted = False
             self._next_beat_s = now_s + self.interval_s
@@ -160,20 +167,24 @@ class Pulse:
                 beat.sent_mono_ns, beat.sent_wall_ns = time.monotonic_ns(), time.time_ns()
                 outbox.put(pb.WorkerMessage(beat=beat))
 
-    def _send_gathered(self) -> None:
+    def _send_events(self) -> None:
         # Both threads of a session come here; batches must not overtake each other.
         with self._sending:
             outbox = self._outbox
-            if outbox is None:
-                return
-            while self.recorder is not None and (batch := self.recorder.to_send()) is not None:
+            while outbox is not None and self.recorder is not None:
+                batch = self.recorder.to_send()
+                if batch is None:
+                    return
                 number = -1 - batch.first_seq
                 outbox.put(pb.WorkerMessage(request=number, events=_message(batch)))
-            while self.lines is not None and outbox.backlog < MAX_BACKLOG:
-                lines = self.lines.take()
-                if lines is None:
-                    return
-                outbox.put(pb.WorkerMessage(logs=lines))
+
+    def _send_lines(self) -> None:
+        outbox = self._outbox
+        while outbox is not None and self.lines is not None and outbox.backlog < MAX_BACKLOG:
+            lines = self.lines.take()
+            if lines is None:
+                return
+            outbox.put(pb.WorkerMessage(logs=lines))
 
 
 def _message(batch: Batch) -> pb.EventBatch:

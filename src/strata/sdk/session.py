@@ -162,7 +162,7 @@ class Session:
 
     def flush(self, timeout_s: float) -> bool:
         """Waits until every event is stored and every line is sent, but not for ever."""
-        self.pulse.wake()
+        self.pulse.flush_soon()
         return self.wait_for(lambda: self.pulse.flushed, timeout_s)
 
     def close(self) -> None:

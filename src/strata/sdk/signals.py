@@ -12,7 +12,6 @@ import threading
 from types import FrameType
 
 from strata.errors import NotAllowedNow
-from strata.sdk import forks
 
 
 class GenerationChanged(NotAllowedNow):
@@ -35,8 +34,6 @@ class TerminationNotice:
 
     def __init__(self) -> None:
         self.reason = ""
-        self._process = os.getpid()
-        self._installed = False
         self._before: object = signal.SIG_DFL
 
     def install(self) -> None:
@@ -44,29 +41,51 @@ class TerminationNotice:
         if threading.current_thread() is not threading.main_thread():
             return
         self._before = signal.getsignal(signal.SIGTERM)
-        if self._before is None:
-            return  # a handler that Python did not install cannot be put back
-        signal.signal(signal.SIGTERM, self._noted)
-        self._installed = True
-        forks.tell(self)
+        if self._before is not None:  # one that Python did not install cannot be put back
+            signal.signal(signal.SIGTERM, self._noted)
+            _installed.add(self)
 
     def restore(self) -> None:
         """Puts back what was there before, unless somebody else has taken over since."""
-        if self._installed and threading.current_thread() is threading.main_thread():
-            self._installed = False
+        if self in _installed and threading.current_thread() is threading.main_thread():
+            _installed.discard(self)
             if signal.getsignal(signal.SIGTERM) == self._noted:
                 signal.signal(signal.SIGTERM, self._before)  # type: ignore[arg-type]
 
-    def became_child(self) -> None:
-        """A forked child dies of SIGTERM as it would without us."""
-        self.restore()
-
     def _noted(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._process:
-            # The signal came between the fork and the moment the child was told of it.
-            self.restore()
-            os.kill(os.getpid(), number)
-            return
         self.reason = "SIGTERM came"
         if callable(self._before):
             self._before(number, frame)
+
+
+_installed: set[TerminationNotice] = set()
+_masks = threading.local()
+
+
+def _before_fork() -> None:
+    """A child dies of SIGTERM as it would without us, so its handler goes first of all.
+
+    Until then the signal is held back: Python drops what arrives in a child before its hooks ran.
+    """
+    if _installed:
+        _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _after_fork_in_parent() -> None:
+    if _installed:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
+
+
+def _after_fork_in_child() -> None:
+    if _installed:
+        for notice in list(_installed):
+            notice.restore()
+        signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )

@@ -132,6 +132,10 @@ class Spool:
         """A new connection: whatever is not known to be stored goes out again."""
         self._sent = self.in_flight_bytes = 0
 
+    def abandon(self) -> None:
+        """Closes the file and leaves it: it is somebody else's."""
+        self._file.close()
+
     def close(self) -> None:
         """Closes the file, and removes it when everything in it is stored."""
         self._file.close()

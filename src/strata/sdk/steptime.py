@@ -24,19 +24,19 @@ class StepTime:
     def finish(self) -> tuple[float, float, float, float]:
         """Ends a step: seconds of data, compute, communication and wait; the next one begins."""
         now_ns = time.perf_counter_ns()
+        whole_ns, self._begun_ns = now_ns - self._begun_ns, now_ns
+        if not self.named_ns:
+            return 0.0, whole_ns / 1e9, 0.0, 0.0
         spent = self.spent_ns
-        compute_ns = max(now_ns - self._begun_ns - self.named_ns, 0)
-        split = (
+        compute_ns = max(whole_ns - self.named_ns, 0)
+        self.spent_ns = dict.fromkeys(PARTS, 0)
+        self.named_ns = 0
+        return (
             spent["data"] / 1e9,
             compute_ns / 1e9,
             spent["communication"] / 1e9,
             spent["wait"] / 1e9,
         )
-        if self.named_ns:
-            self.spent_ns = dict.fromkeys(PARTS, 0)
-            self.named_ns = 0
-        self._begun_ns = now_ns
-        return split
 
 
 class Timing:

@@ -119,6 +119,10 @@ class StorageBackend(Protocol):
     def abort_uploads(self, older_than_s: float) -> int:
         """Frees what uploads of dead writers left behind; returns how many there were."""
 
+    def in_use(self, name: str) -> bool:
+        """Whether somebody, also in another process, holds the object open, as far as one can
+        tell."""
+
     def close(self) -> None: ...
 
 

@@ -16,13 +16,13 @@ import fcntl
 import mmap
 import os
 import threading
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 
 from strata.storage.base import Buffer
+from strata.storage.parallel import Lanes
 
 ALIGNMENT = 4096
 BLOCK_BYTES = 16 * 1024 * 1024
@@ -62,19 +62,10 @@ class BlockWriter:
     def write(self, chunks: Iterable[Buffer]) -> int:
         """Writes the chunks one after the other, cuts the file there and syncs it."""
         offset = 0
-        waiting: deque[Future[None]] = deque()
-        with ThreadPoolExecutor(DEPTH, thread_name_prefix="strata-disk") as pool:
-            try:
-                for block in rechunked(chunks):
-                    if len(waiting) == DEPTH:
-                        waiting.popleft().result()
-                    waiting.append(pool.submit(self._write_block, block, offset))
-                    offset += block.nbytes
-                for future in waiting:
-                    future.result()
-            except BaseException:
-                pool.shutdown(wait=True, cancel_futures=True)
-                raise
+        with Lanes(DEPTH) as lanes:
+            for block in rechunked(chunks):
+                lanes.submit(partial(self._write_block, block, offset))
+                offset += block.nbytes
         os.ftruncate(self.fd, offset)
         os.fsync(self.fd)
         return offset

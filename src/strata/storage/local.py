@@ -139,6 +139,15 @@ class LocalStorage:
         """Half-written files lie in the folder they belong to and go with it."""
         return 0
 
+    def in_use(self, name: str) -> bool:
+        try:
+            with locked(self._path(name), fcntl.LOCK_EX | fcntl.LOCK_NB):
+                return False
+        except BlockingIOError:
+            return True
+        except OSError:  # not there, or a filesystem without locks
+            return False
+
     def close(self) -> None:
         """Nothing is held between calls."""
 

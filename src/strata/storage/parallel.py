@@ -1,8 +1,15 @@
-"""Reading one object by ranges, several at once."""
+"""Doing I/O a few at a time, on plain threads.
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import TypeVar
+Not `concurrent.futures`: its pools refuse work as soon as the main thread has ended, which is when
+the last checkpoint of a script is still being written.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Self, TypeVar
 
 from strata.errors import Corrupt
 from strata.storage.base import ObjectReader
@@ -13,8 +20,73 @@ THREADS = 8
 Item = TypeVar("Item")
 
 
+class Lanes:
+    """Runs work on `count` threads; `submit` waits while all are busy.
+
+    The first failure stops what has not begun; it is raised by the next `submit` or at the end.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._free = threading.Semaphore(count)
+        self._failure: BaseException | None = None
+        self._threads = [
+            threading.Thread(target=self._run, name="strata-io", daemon=True) for _ in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, work: Callable[[], None]) -> None:
+        self._free.acquire()
+        if self._failure is not None:
+            self._free.release()
+            raise self._failure
+        self._work.put(work)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            try:
+                if self._failure is None:
+                    work()
+            except BaseException as error:
+                self._failure = self._failure or error
+            finally:
+                del work  # it may hold the caller's memory
+                self._free.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._failure = self._failure or error
+        for _ in self._threads:
+            self._work.put(None)
+        for thread in self._threads:
+            thread.join()
+        if error is None and self._failure is not None:
+            raise self._failure
+
+
+def for_each(work: Callable[[Item], None], items: Iterable[Item], threads: int = THREADS) -> None:
+    """Does the work for every item, in parallel; the first failure stops the rest and is raised."""
+    todo = list(items)
+    if len(todo) < 2 or threads < 2:
+        for item in todo:
+            work(item)
+        return
+    with Lanes(min(threads, len(todo))) as lanes:
+        for item in todo:
+            lanes.submit(partial(work, item))
+
+
 def download(reader: ObjectReader, buffer: memoryview, offset: int) -> None:
-    """Fills the buffer with the bytes from `offset` on."""
+    """Fills the buffer with the bytes from `offset` on, by ranges in parallel."""
     view = buffer.cast("B")
     if offset + view.nbytes > reader.size_bytes:
         raise Corrupt(
@@ -26,18 +98,3 @@ def download(reader: ObjectReader, buffer: memoryview, offset: int) -> None:
         reader.read_into(offset + start, [view[start : start + RANGE_BYTES]])
 
     for_each(fill, range(0, view.nbytes, RANGE_BYTES))
-
-
-def for_each(work: Callable[[Item], None], items: Sequence[Item], threads: int = THREADS) -> None:
-    """Does the work for every item, in parallel; the first failure stops the rest and is raised."""
-    if len(items) < 2 or threads < 2:
-        for item in items:
-            work(item)
-        return
-    with ThreadPoolExecutor(min(threads, len(items)), thread_name_prefix="strata-io") as pool:
-        futures = [pool.submit(work, item) for item in items]
-        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-        pool.shutdown(wait=True, cancel_futures=True)
-        failed = [future for future in futures if future in done and future.exception()]
-        if failed:
-            failed[0].result()

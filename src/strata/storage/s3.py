@@ -11,11 +11,13 @@ remaining AWS_ variables, a web identity, the machine's role.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 import obstore
@@ -32,6 +34,9 @@ PART_BYTES = 16 * 1024 * 1024
 MAX_PARTS = 9_000  # S3 takes 10,000
 CONCURRENCY = 16
 DEFAULT_REGION = "us-east-1"
+LISTING_RETRIES = 4
+
+Answer = TypeVar("Answer")
 
 
 class S3Storage:
@@ -134,7 +139,9 @@ class S3Storage:
 
     def list(self, folder: str = "") -> Listing:
         with self._doing("list", folder, "s3:ListBucket"):
-            found = self._store.list_with_delimiter(checked_name(folder) if folder else None)
+            found = asked_again(
+                lambda: self._store.list_with_delimiter(checked_name(folder) if folder else None)
+            )
         objects = [info(meta["path"], meta) for meta in found["objects"]]
         return Listing(
             sorted(objects, key=lambda each: each.name), sorted(found["common_prefixes"])
@@ -142,7 +149,9 @@ class S3Storage:
 
     def walk(self, folder: str = "") -> Sequence[ObjectInfo]:
         with self._doing("list", folder, "s3:ListBucket"):
-            found = self._store.list(checked_name(folder) if folder else None).collect()
+            found = asked_again(
+                lambda: self._store.list(checked_name(folder) if folder else None).collect()
+            )
         return sorted((info(meta["path"], meta) for meta in found), key=lambda each: each.name)
 
     def delete(self, name: str) -> None:
@@ -157,6 +166,10 @@ class S3Storage:
 
     def abort_uploads(self, older_than_s: float) -> int:
         return abort_leftover_uploads(self.bucket, self.prefix, self._settings, older_than_s)
+
+    def in_use(self, name: str) -> bool:
+        """A bucket has no locks; a reader whose object is deleted gets `NotFound`."""
+        return False
 
     def close(self) -> None:
         """Connections belong to the library and end with the store."""
@@ -230,6 +243,18 @@ def credentials(settings: Settings) -> dict[str, str | bool]:
         "unsigned_payload": True,
     }
     return {name: value for name, value in wanted.items() if value}
+
+
+def asked_again(ask: Callable[[], Answer]) -> Answer:
+    """Repeats a listing whose answer broke off: the one thing that the library does not retry."""
+    for attempt in range(LISTING_RETRIES):
+        try:
+            return ask()
+        except obstore.exceptions.BaseError as error:
+            if "kind: Interrupted" not in str(error):
+                raise
+            time.sleep(random.uniform(0.0, 0.1 * 2**attempt))
+    return ask()
 
 
 def info(path: str, meta: "obstore.ObjectMeta") -> ObjectInfo:

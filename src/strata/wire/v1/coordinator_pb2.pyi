@@ -770,12 +770,14 @@ class AgentOrder(_message.Message):
     def __init__(self, duties: _Optional[_Union[Duties, _Mapping]] = ..., exit_stored: _Optional[_Union[ExitStored, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
 
 class Duties(_message.Message):
-    __slots__ = ("jobs", "heartbeat_interval_ms")
+    __slots__ = ("jobs", "heartbeat_interval_ms", "completed_task_ids")
     JOBS_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_TASK_IDS_FIELD_NUMBER: _ClassVar[int]
     jobs: _containers.RepeatedCompositeFieldContainer[Job]
     heartbeat_interval_ms: int
-    def __init__(self, jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., heartbeat_interval_ms: _Optional[int] = ...) -> None: ...
+    completed_task_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., heartbeat_interval_ms: _Optional[int] = ..., completed_task_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("task_id", "entry", "args", "config", "environment", "working_dir", "grace_ms", "stopping", "world_size", "seats")

@@ -1,0 +1,251 @@
+"""What the core and a log of a million facts cost: folding, restarting, and looking into the past.
+
+    python benchmarks/bench_core.py [folder on the disk to measure] [--facts N]
+
+The facts are those of simulated clusters of 8, 32 and 64 workers with all faults, one after the
+other, repeated until there are enough. Two logs are made of them, both through a kernel and its
+store with the snapshots it takes: in `few_tasks` each repetition takes the place of the one before,
+so the state stays that of some 20 tasks; in `many_tasks` every repetition has tasks and workers
+of its own, as in a cluster that is used for months.
+
+The facts are stored in turns of 200, which saves the time of half a million syncs; but the last of
+`few_tasks`, as many as a kernel lets come together before its next snapshot, in turns as small as
+they were decided. That is what a quiet cluster's log looks like, and the slowest to read. Rates
+are of CPU time, so that a busy machine gives the same; of the others both times are given. Prints
+one JSON object.
+"""
+
+import argparse
+import gc
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from random import Random
+
+import msgspec
+from common import cpu_timed, median, show, spread
+from processes import coordinator
+
+from strata.coordinator.clock import read_clock
+from strata.coordinator.kernel import Kernel, Turn, state_at
+from strata.core import state as cluster_state
+from strata.core.cluster import CODEC, fold
+from strata.core.events import Envelope, Event
+from strata.core.state import Cluster
+from strata.sim.simulation import Scenario, Simulation
+from strata.store.sqlite import SqliteStore
+
+SCENARIOS = (
+    Scenario(seed=1, workers=8, hours=4),
+    Scenario(seed=2, workers=32, hours=2),
+    Scenario(seed=3, workers=64, hours=1),
+)
+FACTS = 1_000_000
+PER_TURN = 200
+TAIL = 19_999
+ROUNDS = 5
+MOMENTS = 200
+KNOWN = reduce(or_, CODEC.kinds.values())
+NAMED = msgspec.json.Decoder(list[Envelope[KNOWN]])
+ANOTHER_SCHEMA = "no snapshot has this schema"
+
+
+def simulated() -> tuple[list[Event], list[int]]:
+    """The facts of all scenarios, numbered on, and the sizes of the turns they were decided in."""
+    events: list[Event] = []
+    turns: list[int] = []
+    for scenario in SCENARIOS:
+        simulation = Simulation(scenario)
+        simulation.coordinator.on_turn.append(lambda _, decided: turns.append(len(decided)))
+        simulation.run()
+        events += shifted(simulation.coordinator.disk.read(), events)
+    return events, [size for size in turns if size]
+
+
+def shifted(more: Iterator[Event], before: list[Event], times: int = 1) -> list[Event]:
+    """Facts that follow others: later, and with the next positions."""
+    first = len(before) * times
+    span_ns = (before[-1].wall_ns - before[0].wall_ns) * times if before else 0
+    return [
+        Envelope(
+            event.seq + first,
+            event.wall_ns + span_ns,
+            event.mono_ns + span_ns,
+            event.body,
+            tuple(f"@{int(cause[1:]) + first}" for cause in event.cause),
+            event.op,
+        )
+        for event in more
+    ]
+
+
+def repeated(events: list[Event], count: int, renamed: bool) -> Iterator[list[Event]]:
+    """The facts again and again; with `renamed`, of other tasks and workers each time."""
+    text = msgspec.json.encode(events)
+    for lap in range(-(-count // len(events))):
+        again = events
+        if renamed:
+            again = NAMED.decode(text.replace(b"train-", b"train-%d-" % lap))
+        yield shifted(iter(again), events, lap)[: count - lap * len(events)]
+
+
+def write(store: SqliteStore, laps: Iterator[list[Event]], turns: list[int], tail: int) -> None:
+    """Stores facts the way a kernel does, taking its snapshots; turns are small from `tail` on."""
+    kernel = Kernel(store, read_clock)
+    sizes = iter(turns * (TAIL // sum(turns) + 1))
+    for lap in laps:
+        position = 0
+        while position < len(lap):
+            size = PER_TURN if lap[position].seq < tail else next(sizes)
+            events = lap[position : position + size]
+            fold(kernel.state, events)
+            kernel.commit(Turn([], events))
+            position += len(events)
+
+
+def bench_fold(events: list[Event]) -> dict[str, object]:
+    """Facts per second on one core, over all of them again and again."""
+    payloads = [CODEC.encode(events[at : at + PER_TURN]) for at in range(0, len(events), PER_TURN)]
+    laps = max(FACTS // len(events), 1)
+
+    def decode_and_fold() -> None:
+        state = Cluster()
+        for payload in payloads:
+            fold(state, CODEC.decode(payload))
+
+    works: dict[str, Callable[[], object]] = {
+        "apply": lambda: fold(Cluster(), events),
+        "decode_and_apply": decode_and_fold,
+        "decode": lambda: [CODEC.decode(payload) for payload in payloads],
+    }
+    rates: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(ROUNDS):
+        for name, work in works.items():
+            took = sum(cpu_timed(work) for _ in range(laps))
+            rates[name].append(laps * len(events) / took)
+    return {
+        "facts": laps * len(events),
+        **{f"{name}_per_s": round(median(each)) for name, each in rates.items()},
+        "apply_per_s_wanted": 1_000_000,
+    }
+
+
+class Times:
+    """Wall and CPU seconds of several runs of the same."""
+
+    def __init__(self) -> None:
+        self.wall_s: list[float] = []
+        self.cpu_s: list[float] = []
+
+    def add(self, call: Callable[[], object]) -> None:
+        began = time.perf_counter()
+        self.cpu_s.append(cpu_timed(call))
+        self.wall_s.append(time.perf_counter() - began)
+
+    def both(self, scale: float, digits: int) -> dict[str, object]:
+        return {
+            "wall": spread(self.wall_s, scale, digits),
+            "cpu": spread(self.cpu_s, scale, digits),
+        }
+
+
+def bench_restart(folder: Path) -> dict[str, object]:
+    """From a closed store to a kernel that can decide, and from nothing to a coordinator."""
+    ready = Times()
+
+    def restart() -> None:
+        with SqliteStore(folder / "log.db", CODEC) as store:
+            Kernel(store, read_clock)
+
+    for _ in range(ROUNDS):
+        gc.collect()
+        ready.add(restart)
+    up = []
+    for _ in range(ROUNDS):
+        with coordinator(folder) as server:
+            up.append(server.started_s)
+    return {
+        "kernel_ready_s": ready.both(1.0, 3),
+        "kernel_ready_s_wanted": 2,
+        "coordinator_up_s": spread(up),
+    }
+
+
+def bench_whole(folder: Path) -> dict[str, object]:
+    """Seconds to fold the whole log, with no snapshot to begin at."""
+    took = Times()
+    with SqliteStore(folder / "log.db", CODEC) as store:
+        for _ in range(ROUNDS):
+            gc.collect()
+            took.add(lambda: state_at(store, None, ANOTHER_SCHEMA))
+    return took.both(1.0, 2)
+
+
+def bench_past(folder: Path, first: int, stop: int) -> dict[str, object]:
+    """The state at random moments between two positions."""
+    random = Random(7)
+    schema = cluster_state.schema()
+    times, folded, sizes, decodes = Times(), [], [], []
+    with SqliteStore(folder / "log.db", CODEC) as store:
+        for _ in range(MOMENTS):
+            position = random.randrange(first, stop)
+            times.add(lambda at=position: state_at(store, at, schema))
+            snapshot = store.load_snapshot(position, schema)
+            folded.append(position - (snapshot.position if snapshot else 0))
+            if snapshot:
+                sizes.append(len(snapshot.state))
+                decodes.append(cpu_timed(lambda held=snapshot: cluster_state.decode(held.state)))
+    return {
+        "state_at_ms": times.both(1e3, 1),
+        "state_at_ms_wanted": 100,
+        "facts_folded": spread(folded, digits=0),
+        "snapshot_mb": spread(sizes, 1e-6),
+        "snapshot_decode_cpu_ms": spread(decodes, 1e3, 1),
+    }
+
+
+def bench_log(
+    folder: Path, events: list[Event], turns: list[int], count: int, renamed: bool
+) -> dict[str, object]:
+    """Everything about one log."""
+    folder.mkdir()
+    tail = count if renamed else count - TAIL
+    began = time.perf_counter()
+    with SqliteStore(folder / "log.db", CODEC) as store:
+        write(store, repeated(events, count, renamed), turns, tail)
+    wrote_s = time.perf_counter() - began
+    result = {
+        "facts": count,
+        "log_mb": round((folder / "log.db").stat().st_size / 1e6, 1),
+        "write_s": round(wrote_s, 1),
+        **bench_past(folder, 0, tail),
+    }
+    if not renamed:
+        result["in_small_turns"] = bench_past(folder, tail, count)
+        result["whole_log_without_snapshot_s"] = bench_whole(folder)
+    return result | bench_restart(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", nargs="?", help="on the disk to measure")
+    parser.add_argument("--facts", type=int, default=FACTS)
+    given = parser.parse_args()
+    began = time.perf_counter()
+    events, turns = simulated()
+    with tempfile.TemporaryDirectory(dir=given.folder) as name:
+        folder = Path(name)
+        result: dict[str, object] = {
+            "fold": bench_fold(events),
+            "few_tasks": bench_log(folder / "few", events, turns, given.facts, renamed=False),
+            "many_tasks": bench_log(folder / "many", events, turns, given.facts, renamed=True),
+        }
+        result["took_s"] = round(time.perf_counter() - began, 1)
+        show("core", result, folder)
+
+
+if __name__ == "__main__":
+    main()

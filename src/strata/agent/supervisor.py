@@ -1,0 +1,246 @@
+"""Keeps the workers running that the coordinator wants here, and remembers how the others ended.
+
+It acts on what it was told last and on nothing else: while the coordinator is away, everything
+that runs goes on. Every change is on disk before it is acted upon, so that an agent that was
+killed at any moment leaves a successor that knows its children.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from strata.agent import records
+from strata.agent.child import Child, adopt, command_for, new_key, spawn
+from strata.agent.plan import Duty, Reason, Start, plan
+from strata.agent.records import Exit, Kept
+from strata.config import inherited
+from strata.sdk.lines import LineBuffer
+from strata.wire.v1 import coordinator_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+LAST_WORDS_S = 1.0
+"""For a process that no longer counts: it may be about to print why it failed."""
+
+CANNOT_START = 127
+URGENCY: dict[Reason, int] = {"completed": 0, "unwanted": 1, "asked": 2, "superseded": 3}
+
+
+class Supervisor:
+    """The processes of one host. `on_news` is called when there is something to tell."""
+
+    def __init__(self, folder: Path, identity: Mapping[str, str]) -> None:
+        self.exits: dict[Start, Exit] = {}
+        self.on_news: Callable[[], None] = lambda: None
+        self._folder = folder
+        self._identity = identity
+        self._children: dict[Start, Child] = {}
+        self._starting: Kept | None = None
+        self._jobs: dict[str, pb.Job] = {}
+        self._duties: list[Duty] = []
+        self._completed: frozenset[str] = frozenset()
+        self._ended: dict[tuple[str, str], int] = {}
+        self._ending: dict[Start, tuple[Reason, asyncio.Task[None]]] = {}
+        self._watching: set[asyncio.Task[None]] = set()
+        self._outputs: dict[Start, LineBuffer] = {}
+        self._closing = False
+        self.nonce = ""
+
+    @property
+    def running(self) -> list[Start]:
+        """What runs here."""
+        return list(self._children)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing runs and everything was told."""
+        return not (self._children or self._watching or self.exits or self._outputs)
+
+    def pids(self) -> dict[str, int]:
+        """The process of each worker that runs."""
+        return {start.worker: child.kept.pid for start, child in self._children.items()}
+
+    def open(self) -> None:
+        """Takes over what an earlier agent in this folder left."""
+        known = records.load(self._folder)
+        self.nonce = known.nonce
+        self._ended = {start.place: start.number for start in known.ended}
+        self.exits = {each.start: each for each in known.exits}
+        for kept in known.children:
+            child = adopt(kept, self._folder)
+            if child is None:
+                self._note_exit(Exit(kept.start, -1))
+            else:
+                log.info("adopted %s, process %d", kept.start.worker, child.kept.pid)
+                self._watch(child)
+        self._save()
+
+    def told(self, duties: pb.Duties) -> None:
+        """The coordinator said what it wants here: all of it."""
+        self._jobs = {job.task_id: job for job in duties.jobs}
+        self._duties = [
+            Duty(Start(job.task_id, seat.worker_id, seat.start), job.stopping)
+            for job in duties.jobs
+            for seat in job.seats
+        ]
+        self._completed = frozenset(duties.completed_task_ids)
+        kept = {duty.start.place for duty in self._duties} | {start.place for start in self.exits}
+        self._ended = {place: last for place, last in self._ended.items() if place in kept}
+        self._act()
+
+    def settled(self, start: Start) -> None:
+        """The coordinator knows of an exit."""
+        if self.exits.pop(start, None) is not None:
+            self._save()
+
+    def take_output(self) -> pb.ProcessOutput | None:
+        """Some of what a worker wrote, if anything waits."""
+        for start, lines in list(self._outputs.items()):
+            taken = lines.take()
+            if taken is None:
+                if start not in self._children:
+                    del self._outputs[start]
+                continue
+            # The next one's turn comes first the next time.
+            self._outputs[start] = self._outputs.pop(start)
+            return pb.ProcessOutput(task_id=start.task, worker_id=start.worker, logs=taken)
+        return None
+
+    async def end_all(self) -> None:
+        """Ends everything that runs, gracefully, and starts nothing more."""
+        self._closing = True
+        for start in list(self._children):
+            self._end(start, "asked")
+        while self._watching:
+            await asyncio.wait(self._watching)
+
+    def kill_all(self) -> None:
+        """Ends everything that runs at once."""
+        self._closing = True
+        for child in self._children.values():
+            child.signal(signal.SIGKILL)
+
+    def let_go(self) -> None:
+        """Leaves everything that runs to the next agent."""
+        self._closing = True
+        for _, task in self._ending.values():
+            task.cancel()
+        for task in self._watching:
+            task.cancel()
+        for child in self._children.values():
+            child.let_go()
+
+    def _act(self) -> None:
+        """Does what leads to what is wanted."""
+        if self._closing:
+            return
+        todo = plan(self._children, self._ended, self._duties, self._completed)
+        for start in [start for start in self._ending if start not in todo.stops]:
+            self._ending.pop(start)[1].cancel()
+        for start, reason in todo.stops.items():
+            self._end(start, reason)
+        for start in todo.starts:
+            self._start(start, self._jobs[start.task])
+
+    def _start(self, start: Start, job: pb.Job) -> None:
+        self._starting = Kept(start, new_key(), job.grace_ms / 1000)
+        self._save()
+        command = command_for(job.entry, job.args)
+        try:
+            child = spawn(
+                self._starting,
+                self._folder,
+                command,
+                self._environment(start, job),
+                job.working_dir,
+            )
+        except OSError as error:
+            self._starting = None
+            self._say(start, f"{start.worker} cannot be started: {error}")
+            self._note_exit(Exit(start, CANNOT_START))
+            self._save()
+            return
+        self._starting = None
+        log.info("started %s (start %d), process %d", start.worker, start.number, child.kept.pid)
+        self._watch(child)
+        self._save()
+
+    def _environment(self, start: Start, job: pb.Job) -> dict[str, str]:
+        told = {
+            "PYTHONUNBUFFERED": "1",
+            "STRATA_CAPTURE_OUTPUT": "false",
+            "STRATA_START": str(start.number),
+            "STRATA_TASK": start.task,
+            "TASK_CONFIG": job.config,
+            "WORKER_ID": start.worker,
+            "WORLD_SIZE": str(job.world_size),
+        }
+        return inherited() | dict(job.environment) | told | dict(self._identity)
+
+    def _watch(self, child: Child) -> None:
+        self._children[child.start] = child
+        self._outputs[child.start] = child.lines
+        child.listen(lambda: self.on_news())
+        task = asyncio.create_task(self._follow(child))
+        self._watching.add(task)
+        task.add_done_callback(self._watching.discard)
+
+    async def _follow(self, child: Child) -> None:
+        """Sees a process to its end."""
+        ended = await child.ended()
+        how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.code}"
+        log.info("%s (start %d) ended with %s", child.start.worker, child.start.number, how)
+        del self._children[child.start]
+        ending = self._ending.pop(child.start, None)
+        if ending is not None:
+            ending[1].cancel()
+        self._note_exit(ended)
+        self._save()
+        self._act()
+        await child.drained()
+        self.on_news()
+
+    def _note_exit(self, ended: Exit) -> None:
+        self.exits[ended.start] = ended
+        place = ended.start.place
+        self._ended[place] = max(ended.start.number, self._ended.get(place, 0))
+        self.on_news()
+
+    def _end(self, start: Start, reason: Reason) -> None:
+        """Begins to end a process; a more urgent reason takes over from a lesser one."""
+        if start in self._ending:
+            before, task = self._ending[start]
+            if URGENCY[before] >= URGENCY[reason]:
+                return
+            task.cancel()
+        task = asyncio.create_task(self._escalate(self._children[start], reason))
+        self._ending[start] = (reason, task)
+
+    async def _escalate(self, child: Child, reason: Reason) -> None:
+        grace_s = child.kept.grace_s
+        steps: dict[Reason, list[tuple[float, int]]] = {
+            "asked": [(0.0, signal.SIGTERM), (grace_s, signal.SIGKILL)],
+            "superseded": [(LAST_WORDS_S, signal.SIGKILL)],
+            "unwanted": [(LAST_WORDS_S, signal.SIGTERM), (grace_s, signal.SIGKILL)],
+            "completed": [(grace_s, signal.SIGTERM), (grace_s, signal.SIGKILL)],
+        }
+        for wait_s, number in steps[reason]:
+            await asyncio.sleep(wait_s)
+            if number == signal.SIGKILL:
+                self._say(child.start, f"killed: it did not end within {wait_s:g} s")
+            child.signal(number)
+
+    def _say(self, start: Start, text: str) -> None:
+        """A line in the worker's log, from its agent."""
+        log.warning("%s: %s", start.worker, text)
+        self._outputs.setdefault(start, LineBuffer())("error", text, "")
+        self.on_news()
+
+    def _save(self) -> None:
+        children = [child.kept for child in self._children.values()]
+        starting = [self._starting] if self._starting is not None else []
+        ended = [Start(*place, number) for place, number in self._ended.items()]
+        kept = records.Records(self.nonce, children + starting, ended, list(self.exits.values()))
+        records.save(self._folder, kept)

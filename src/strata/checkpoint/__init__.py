@@ -1,0 +1,1 @@
+"""Checkpoints: capture a state without stopping, commit it by one manifest, restore any of it."""

@@ -1,0 +1,117 @@
+"""Which checkpoints there are: read from storage, never from memory.
+
+Any process sees what any other committed. Manifests never change, so one that was read is
+remembered by its id as long as it is listed.
+"""
+
+import logging
+
+from strata.checkpoint.format import (
+    CHECKPOINT_ID,
+    CLAIM_SUFFIX,
+    MANIFEST_SUFFIX,
+    CheckpointInfo,
+    Manifest,
+    decode_manifest,
+)
+from strata.errors import Corrupt, InvalidArgument, NotFound, UnknownKind
+from strata.storage.base import Listing, StorageBackend
+
+log = logging.getLogger(__name__)
+
+
+class Catalog:
+    """The committed checkpoints of one storage."""
+
+    def __init__(self, storage: StorageBackend) -> None:
+        self._storage = storage
+        self._known: dict[str, Manifest] = {}
+
+    def manifest(self, checkpoint_id: str) -> Manifest:
+        """One checkpoint's manifest, from storage when it is not known."""
+        known = self._known.get(checkpoint_id)
+        return known if known is not None else self.read(checkpoint_id)
+
+    def read(self, checkpoint_id: str) -> Manifest:
+        if not checkpoint_id or "/" in checkpoint_id:
+            raise InvalidArgument(f"{checkpoint_id!r} is not the id of a checkpoint")
+        name = checkpoint_id + MANIFEST_SUFFIX
+        try:
+            data = self._storage.get(name)
+        except NotFound as error:
+            self._known.pop(checkpoint_id, None)
+            raise NotFound(
+                f"there is no checkpoint {checkpoint_id!r} in {self._storage.url}",
+                hint="all_checkpoints() lists those that exist",
+            ) from error
+        manifest = decode_manifest(data, f"{self._storage.url}/{name}")
+        self._known[checkpoint_id] = manifest
+        return manifest
+
+    def ids(self) -> list[str]:
+        """Every committed checkpoint, in no particular order."""
+        ids = committed_ids(self._storage.list())
+        self._known = {each: self._known[each] for each in ids if each in self._known}
+        return ids
+
+    def oldest_first(self) -> list[Manifest]:
+        """By step; of one step, in the order in which they were committed."""
+        found = []
+        for each in self.ids():
+            try:
+                found.append(self.manifest(each))
+            except NotFound:
+                continue  # retention was faster
+            except (Corrupt, UnknownKind) as error:
+                log.warning("%s is passed over: %s", each, error)
+        return sorted(found, key=lambda m: (m.step, m.sequence, m.created_ns, m.checkpoint_id))
+
+    def newest_ids(self) -> list[str]:
+        """The newest first. The step is in the id, so manifests are read only to break ties."""
+        by_step: dict[int, list[str]] = {}
+        for each in self.ids():
+            by_step.setdefault(step_of(each), []).append(each)
+        ordered = []
+        for step in sorted(by_step, reverse=True):
+            same = by_step[step]
+            ordered += same if len(same) == 1 else sorted(same, key=self._order, reverse=True)
+        return ordered
+
+    def _order(self, checkpoint_id: str) -> tuple[int, int]:
+        try:
+            manifest = self.manifest(checkpoint_id)
+        except (NotFound, Corrupt, UnknownKind):
+            return (-1, 0)
+        return (manifest.sequence, manifest.created_ns)
+
+
+def committed_ids(listing: Listing) -> list[str]:
+    names = [found.name for found in listing.objects if found.name.endswith(MANIFEST_SUFFIX)]
+    return [each for each in (name.removesuffix(MANIFEST_SUFFIX) for name in names) if is_id(each)]
+
+
+def claimed_ids(listing: Listing) -> list[str]:
+    names = [found.name for found in listing.objects if found.name.endswith(CLAIM_SUFFIX)]
+    return [each for each in (name.removesuffix(CLAIM_SUFFIX) for name in names) if is_id(each)]
+
+
+def is_id(text: str) -> bool:
+    return CHECKPOINT_ID.fullmatch(text) is not None
+
+
+def step_of(checkpoint_id: str) -> int:
+    found = CHECKPOINT_ID.fullmatch(checkpoint_id)
+    assert found is not None
+    return int(found[1])
+
+
+def info_of(manifest: Manifest, url: str) -> CheckpointInfo:
+    return CheckpointInfo(
+        checkpoint_id=manifest.checkpoint_id,
+        step=manifest.step,
+        epoch=manifest.epoch,
+        path=f"{url}/{manifest.checkpoint_id}",
+        size_bytes=manifest.size_bytes,
+        created_at=manifest.created_ns / 1e9,
+        metadata=manifest.metadata,
+    )

@@ -1,0 +1,153 @@
+"""What a checkpoint looks like in storage; docs/CHECKPOINT_FORMAT.md tells it to other tools.
+
+    step-00000100-1f2e3d4c.json                      the manifest: the only commit point
+    step-00000100-1f2e3d4c/part-00000.safetensors    one file per rank that has tensors
+    step-00000100-1f2e3d4c.claim                     who is writing it, until it is committed
+
+No manifest, no checkpoint. A manifest is written once, when every part is durable, and deleted
+before the parts are.
+
+A part is a safetensors file whose header is padded so that the data begins on a 4 KiB boundary:
+then the memory in which a state is staged is the image of the file and goes to the disk as it is.
+Tensors lie without gaps, as safetensors demands, those with wide elements first, so that each is
+aligned to its element.
+
+Checksums are xxh3 of every 4 MiB of every tensor, counted from the tensor's beginning: a reader
+that wants one tensor, or some rows of it, verifies what it read and nothing else, in parallel.
+"""
+
+import json
+import re
+from typing import Any
+
+import msgspec
+import xxhash
+from msgspec import Struct, field
+
+from strata.errors import Corrupt, UnknownKind
+
+FORMAT = "strata-checkpoint"
+VERSION = 1
+ALIGNMENT = 4096
+PIECE_BYTES = 4 * 1024 * 1024
+MANIFEST_SUFFIX = ".json"
+CLAIM_SUFFIX = ".claim"
+CHECKPOINT_ID = re.compile(r"step-(\d{8,20})-[0-9a-z]{1,16}")
+PART_FILE = re.compile(r"part-\d{5,}\.safetensors")
+
+
+class Shard(Struct, frozen=True):
+    """Which box of a larger tensor this is."""
+
+    global_shape: list[int]
+    offsets: list[int]
+
+
+class Tensor(Struct, frozen=True, omit_defaults=True):
+    """One tensor of a part: `offset` counts from the file's beginning."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    offset: int
+    size_bytes: int
+    xxh3: list[str]
+    shard: Shard | None = None
+
+
+class Part(Struct, frozen=True):
+    """What one rank wrote. `tree` is its state with tensors replaced by their names."""
+
+    rank: int
+    file: str
+    size_bytes: int
+    xxh3: str
+    header_bytes: int
+    header_xxh3: str
+    piece_bytes: int
+    tensors: list[Tensor]
+    tree: Any
+
+
+class Manifest(Struct, frozen=True, kw_only=True):
+    """The commit point. `sequence` grows with every commit, whatever the clock does."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    checkpoint_id: str
+    step: int
+    epoch: int
+    sequence: int
+    created_ns: int
+    size_bytes: int
+    world_size: int
+    metadata: dict[str, Any] = field(default_factory=dict)
+    parts: list[Part]
+
+
+class CheckpointInfo(Struct, frozen=True):
+    """What one sees of a committed checkpoint. `created_at` is Unix seconds."""
+
+    checkpoint_id: str
+    step: int
+    epoch: int
+    path: str
+    size_bytes: int
+    created_at: float
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    return msgspec.json.encode(manifest)
+
+
+def decode_manifest(data: bytes, where: str) -> Manifest:
+    try:
+        version = msgspec.json.decode(data, type=_Versioned)
+        if version.format != FORMAT:
+            raise Corrupt(f"{where} is no manifest of a checkpoint")
+        if version.version > VERSION:
+            raise UnknownKind(
+                f"{where} has version {version.version} of the format; this Strata knows {VERSION}",
+                hint="update Strata",
+            )
+        return msgspec.json.decode(data, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise Corrupt(
+            f"the manifest {where} is damaged: {error}", hint="use another checkpoint"
+        ) from error
+
+
+class _Versioned(Struct):
+    format: str = ""
+    version: int = 0
+
+
+def checksum(data: bytes | memoryview) -> str:
+    return f"{xxhash.xxh3_64_intdigest(data):016x}"
+
+
+def part_checksum(header_xxh3: str, tensors: list[Tensor]) -> str:
+    """One checksum for a part: that of the checksums in it, in order."""
+    digests = [header_xxh3, *(each for tensor in tensors for each in tensor.xxh3)]
+    return checksum(bytes.fromhex("".join(digests)))
+
+
+def piece_count(size_bytes: int) -> int:
+    return -(-size_bytes // PIECE_BYTES)
+
+
+def header_image(tensors: list[tuple[str, str, list[int], int]], metadata: dict[str, str]) -> bytes:
+    """The head of a safetensors file whose tensors are (name, dtype, shape, size), in order."""
+    entries: dict[str, object] = {"__metadata__": metadata}
+    offset = 0
+    for name, dtype, shape, size_bytes in tensors:
+        entries[name] = {
+            "dtype": dtype,
+            "shape": shape,
+            "data_offsets": [offset, offset + size_bytes],
+        }
+        offset += size_bytes
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    padded = -(-(8 + len(text)) // ALIGNMENT) * ALIGNMENT - 8
+    return padded.to_bytes(8, "little") + text.ljust(padded, b" ")

@@ -1,0 +1,260 @@
+"""Reading a checkpoint: only what is asked for, in parallel, verified, where it is wanted.
+
+A read becomes *units*: pieces of tensors with their checksum and the memory they go to. Units that
+lie side by side in a file are read by one call that scatters them over their targets, so nothing
+is copied a second time. Each is hashed while it is warm and compared with the manifest; what does
+not match is reported with checkpoint, part and tensor, never handed out.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from msgspec import Struct
+
+from strata.checkpoint.arrays import assign, numpy_dtype
+from strata.checkpoint.format import Manifest, Part, Tensor, checksum
+from strata.checkpoint.reshard import Box, overlaps
+from strata.checkpoint.targets import Targets, finished
+from strata.checkpoint.tree import rebuild
+from strata.errors import Corrupt, InvalidArgument, NotFound
+from strata.storage.base import ObjectReader, StorageBackend
+from strata.storage.parallel import for_each
+
+READ_BYTES = 16 * 1024 * 1024
+HINT = "restore the file from a copy, or use another checkpoint"
+
+
+class Stored(Struct, frozen=True):
+    """A tensor and the part it is in."""
+
+    part: Part
+    tensor: Tensor
+
+
+class Unit(Struct, frozen=True):
+    """One piece to read: where it is, where it goes, what it must hash to."""
+
+    part: Part
+    tensor: Tensor
+    piece: int
+    offset: int
+    target: memoryview
+
+
+class CheckpointReader:
+    """One committed checkpoint, held open. Parts are opened when something of them is read."""
+
+    def __init__(
+        self,
+        storage: StorageBackend,
+        manifest: Manifest,
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.manifest = manifest
+        self._storage = storage
+        self._on_close = on_close
+        self._open: dict[str, ObjectReader] = {}
+        self._opening = threading.Lock()
+        self._tensors: dict[str, list[Stored]] = {}
+        for part in manifest.parts:
+            for tensor in part.tensors:
+                self._tensors.setdefault(tensor.name, []).append(Stored(part, tensor))
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._tensors)
+
+    def tensor(self, name: str) -> Any:
+        """One whole tensor as a NumPy array; a sharded one is put together."""
+        stored = self._stored(name)
+        shape = whole_shape(stored[0].tensor)
+        return self.slice(name, [0] * len(shape), shape)
+
+    def slice(self, name: str, offsets: list[int], shape: list[int]) -> Any:
+        """The box of a tensor that begins at `offsets`, whoever saved which piece of it.
+
+        Reads only the rows that the box touches, from only the parts that hold some of it.
+        """
+        stored = self._stored(name)
+        wanted = Box(offsets, shape)
+        if not wanted.within(whole_shape(stored[0].tensor)):
+            raise InvalidArgument(
+                f"{offsets} + {shape} is not within tensor {name!r}, whose shape is "
+                f"{whole_shape(stored[0].tensor)}"
+            )
+        result = np.empty(shape, numpy_dtype(stored[0].tensor.dtype))
+        boxes = [box_of(each.tensor) for each in stored]
+        found = overlaps(boxes, wanted)
+        if sum(each.common.size for each in found) < wanted.size:
+            raise Corrupt(f"checkpoint {self.manifest.checkpoint_id} lacks some of {name!r}")
+        rows = [(stored[each.index], each) for each in found]
+        parts = [(self._rows(each, hit.inner), hit) for each, hit in rows]
+        self._fill([unit for (units, _, _), _ in parts for unit in units])
+        for (_, box, values), hit in parts:
+            result[hit.target.slices] = values[hit.inner.relative_to(box).slices]
+        return result
+
+    def _rows(self, stored: Stored, inner: Box) -> tuple[list[Unit], Box, Any]:
+        """Units for the rows (along the first axis) that a box of a stored tensor touches."""
+        tensor = stored.tensor
+        if not tensor.shape:
+            single = np.empty(tensor.size_bytes, np.uint8)
+            values = single.view(numpy_dtype(tensor.dtype)).reshape(())
+            return self._units(stored, single.data), inner, values
+        row_bytes = tensor.size_bytes // max(tensor.shape[0], 1)
+        first, count = inner.offsets[0], inner.shape[0]
+        start, stop = first * row_bytes, (first + count) * row_bytes
+        piece = stored.part.piece_bytes
+        begin = start // piece * piece
+        end = min(-(-stop // piece) * piece, tensor.size_bytes)
+        buffer = np.empty(end - begin, np.uint8)
+        view = buffer.data
+        units = [
+            unit_of(stored, at, view[at - begin : min(at + piece, end) - begin])
+            for at in range(begin, end, piece)
+        ]
+        shape = [count, *tensor.shape[1:]]
+        # Pieces are a multiple of every element's size, so the rows are aligned in the buffer.
+        values = buffer[start - begin : stop - begin].view(numpy_dtype(tensor.dtype))
+        return units, Box([first] + [0] * (len(shape) - 1), shape), values.reshape(shape)
+
+    def load(self, into: Any = None, rank: int = 0) -> Any:
+        """The state that a rank saved. With `into`, arrays that fit are filled in place."""
+        part = next((each for each in self.manifest.parts if each.rank == rank), None)
+        if part is None:
+            raise NotFound(
+                f"checkpoint {self.manifest.checkpoint_id} has no part of rank {rank}",
+                hint="read its tensors by name instead: open(id).tensor(name)",
+            )
+        own = {tensor.name: tensor for tensor in part.tensors}
+        targets = Targets(own, into)
+        state = rebuild(part.tree, targets.leaf)
+        self._fill(
+            unit
+            for tensor, view in targets.views
+            for unit in self._units(Stored(part, tensor), view)
+        )
+        for target, value in targets.assignments:
+            assign(target, value)
+        return finished(state)
+
+    def verify(self) -> int:
+        """Reads everything once and compares; returns the bytes that were verified."""
+        total = 0
+        for part in self.manifest.parts:
+            header = bytearray(part.header_bytes)
+            self._reader(part).read_into(0, [memoryview(header)])
+            if checksum(bytes(header)) != part.header_xxh3:
+                raise self._damage(part, "its header does not match its checksum")
+            for tensor in part.tensors:
+                buffer = memoryview(bytearray(tensor.size_bytes))
+                self._fill(self._units(Stored(part, tensor), buffer))
+            total += part.size_bytes
+        return total
+
+    def _stored(self, name: str) -> list[Stored]:
+        found = self._tensors.get(name)
+        if not found:
+            raise NotFound(
+                f"checkpoint {self.manifest.checkpoint_id} has no tensor {name!r}",
+                hint="its names are those of open(id).names",
+            )
+        return found
+
+    def _units(self, stored: Stored, target: memoryview) -> list[Unit]:
+        piece = stored.part.piece_bytes
+        return [
+            unit_of(stored, at, target[at : at + piece])
+            for at in range(0, stored.tensor.size_bytes, piece)
+        ]
+
+    def _fill(self, units: Iterable[Unit]) -> None:
+        ordered = sorted(units, key=lambda unit: (unit.part.file, unit.offset))
+        for file in {unit.part.file: unit.part for unit in ordered}.values():
+            self._reader(file)  # opened here, so that a missing part is told before any read
+        for_each(self._read_run, runs(ordered))
+
+    def _read_run(self, run: list[Unit]) -> None:
+        part = run[0].part
+        try:
+            self._reader(part).read_into(run[0].offset, [unit.target for unit in run])
+        except Corrupt as error:
+            raise self._damage(part, error.message) from error
+        for unit in run:
+            if checksum(unit.target) != unit.tensor.xxh3[unit.piece]:
+                stop = unit.offset + unit.target.nbytes
+                raise self._damage(
+                    part,
+                    f"bytes {unit.offset} to {stop}, in tensor {unit.tensor.name!r}, do not match "
+                    f"their checksum",
+                )
+
+    def _reader(self, part: Part) -> ObjectReader:
+        with self._opening:
+            if part.file not in self._open:
+                name = f"{self.manifest.checkpoint_id}/{part.file}"
+                try:
+                    reader = self._storage.open(name)
+                except NotFound as error:
+                    raise self._damage(part, "it is not there") from error
+                self._open[part.file] = reader
+                if reader.size_bytes != part.size_bytes:
+                    raise self._damage(
+                        part, f"it has {reader.size_bytes} bytes where {part.size_bytes} were saved"
+                    )
+            return self._open[part.file]
+
+    def _damage(self, part: Part, what: str) -> Corrupt:
+        where = f"{self._storage.url}/{self.manifest.checkpoint_id}/{part.file}"
+        return Corrupt(f"the part {where} is damaged: {what}", hint=HINT)
+
+    def close(self) -> None:
+        for reader in self._open.values():
+            reader.close()
+        self._open.clear()
+        self._on_close()
+        self._on_close = lambda: None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def unit_of(stored: Stored, at: int, target: memoryview) -> Unit:
+    piece = at // stored.part.piece_bytes
+    return Unit(stored.part, stored.tensor, piece, stored.tensor.offset + at, target)
+
+
+def runs(ordered: list[Unit]) -> list[list[Unit]]:
+    """Units that lie side by side in one file, read together up to `READ_BYTES`."""
+    found: list[list[Unit]] = []
+    stop, size_bytes = -1, 0
+    for unit in ordered:
+        joined = bool(found) and unit.part is found[-1][-1].part and unit.offset == stop
+        if joined and size_bytes + unit.target.nbytes <= READ_BYTES:
+            found[-1].append(unit)
+            size_bytes += unit.target.nbytes
+        else:
+            found.append([unit])
+            size_bytes = unit.target.nbytes
+        stop = unit.offset + unit.target.nbytes
+    return found
+
+
+def box_of(tensor: Tensor) -> Box:
+    offsets = tensor.shard.offsets if tensor.shard is not None else [0] * len(tensor.shape)
+    return Box(offsets, tensor.shape)
+
+
+def whole_shape(tensor: Tensor) -> list[int]:
+    return tensor.shard.global_shape if tensor.shard is not None else tensor.shape

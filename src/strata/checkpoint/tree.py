@@ -1,0 +1,143 @@
+"""A state as JSON with holes: arrays leave, and everything else stays readable.
+
+`flatten` walks a nested state and gives each array a name made of the keys on the way to it
+(`model.layers.0.weight`). What is left is plain JSON, in which an object with one key that begins
+with `$` stands for what JSON lacks:
+
+    {"$tensor": name, "kind": "numpy" | "torch" | "scalar", "dtype": …}   an array in a part
+    {"$bytes": name}      bytes in a part           {"$tuple": […]}        a tuple
+    {"$dict": [[k, v]]}   keys that are not text    {"$float": "nan"}      not finite
+    {"$int": "…"}         beyond 64 bits
+
+Anything else is refused by name. Nothing is pickled, so nothing has to be trusted when it is read.
+An array that occurs twice (tied weights) is stored once.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from strata.checkpoint.arrays import Source, is_array, source_of
+from strata.errors import InvalidArgument
+
+MAX_DEPTH = 64
+INT64 = range(-(2**63), 2**63)
+
+
+class Flat(Struct):
+    """A state taken apart: its tree, and its arrays by name."""
+
+    tree: Any
+    sources: dict[str, Source]
+
+
+def flatten(state: object) -> Flat:
+    """Takes a state apart without copying anything."""
+    flat = Flat(None, {})
+    flat.tree = _leave(state, (), flat.sources, {})
+    return flat
+
+
+def _leave(
+    value: Any, path: tuple[str, ...], sources: dict[str, Source], seen: dict[object, str]
+) -> Any:
+    if len(path) > MAX_DEPTH:
+        raise InvalidArgument(f"the state is nested deeper than {MAX_DEPTH} at {_shown(path)}")
+    if value is None or isinstance(value, str | bool):
+        return str(value) if isinstance(value, str) else value
+    if isinstance(value, int) and not isinstance(value, np.generic):
+        return int(value) if int(value) in INT64 else {"$int": str(int(value))}
+    if isinstance(value, float) and not isinstance(value, np.generic):
+        return float(value) if math.isfinite(value) else {"$float": str(float(value))}
+    if isinstance(value, bytes | bytearray | memoryview):
+        source = source_of(np.frombuffer(value, np.uint8), _shown(path))
+        return {"$bytes": _named(path, source, sources, seen)}
+    if isinstance(value, dict):
+        return _leave_dict(value, path, sources, seen)
+    if isinstance(value, list):
+        return [_leave(v, (*path, str(i)), sources, seen) for i, v in enumerate(value)]
+    if isinstance(value, tuple):
+        return {"$tuple": [_leave(v, (*path, str(i)), sources, seen) for i, v in enumerate(value)]}
+    if is_array(value):
+        source = source_of(value, _shown(path))
+        name = _named(path, source, sources, seen)
+        leaf = {"$tensor": name, "kind": source.kind}
+        return leaf if source.raw_dtype is None else {**leaf, "dtype": source.raw_dtype}
+    raise InvalidArgument(
+        f"{_shown(path)} is a {type(value).__module__}.{type(value).__qualname__}, which a "
+        f"checkpoint cannot hold",
+        hint="save arrays, tensors, bytes, text, numbers, None, and dicts, lists, tuples of them",
+    )
+
+
+def _leave_dict(
+    value: dict[Any, Any],
+    path: tuple[str, ...],
+    sources: dict[str, Source],
+    seen: dict[object, str],
+) -> Any:
+    plain = all(isinstance(key, str) and not key.startswith("$") for key in value)
+    if plain:
+        return {str(k): _leave(v, (*path, k), sources, seen) for k, v in value.items()}
+    pairs = []
+    for key, each in value.items():
+        if not isinstance(key, str | int | float | bool | None | tuple):
+            raise InvalidArgument(
+                f"{_shown(path)} has a key of type {type(key).__name__}",
+                hint="keys are text, numbers or tuples of them",
+            )
+        arrays: dict[str, Source] = {}
+        left = _leave(key, (*path, "key"), arrays, {})
+        if arrays:
+            raise InvalidArgument(f"{_shown(path)} has an array or bytes within a key")
+        pairs.append([left, _leave(each, (*path, str(key)), sources, seen)])
+    return {"$dict": pairs}
+
+
+def _named(
+    path: tuple[str, ...], source: Source, sources: dict[str, Source], seen: dict[object, str]
+) -> str:
+    if source.identity is not None and source.identity in seen:
+        return seen[source.identity]
+    wanted = ".".join(path) or "data"
+    name, number = wanted, 1
+    while name in sources or name == "__metadata__":
+        number += 1
+        name = f"{wanted}#{number}"
+    sources[name] = source
+    if source.identity is not None:
+        seen[source.identity] = name
+    return name
+
+
+def rebuild(tree: Any, leaf: Callable[[dict[str, Any], tuple[str, ...]], Any]) -> Any:
+    """Puts a state together again; `leaf` answers what stands for a `$tensor` or `$bytes`."""
+    return _enter(tree, (), leaf)
+
+
+def _enter(
+    node: Any, path: tuple[str, ...], leaf: Callable[[dict[str, Any], tuple[str, ...]], Any]
+) -> Any:
+    if isinstance(node, list):
+        return [_enter(each, (*path, str(i)), leaf) for i, each in enumerate(node)]
+    if not isinstance(node, dict):
+        return node
+    if "$tensor" in node or "$bytes" in node:
+        return leaf(node, path)
+    if "$tuple" in node:
+        return tuple(_enter(each, (*path, str(i)), leaf) for i, each in enumerate(node["$tuple"]))
+    if "$float" in node:
+        return float(node["$float"])
+    if "$int" in node:
+        return int(node["$int"])
+    if "$dict" in node:
+        pairs = [(_enter(key, path, leaf), each) for key, each in node["$dict"]]
+        return {key: _enter(each, (*path, str(key)), leaf) for key, each in pairs}
+    return {key: _enter(each, (*path, key), leaf) for key, each in node.items()}
+
+
+def _shown(path: tuple[str, ...]) -> str:
+    return repr(".".join(path)) if path else "the state"

@@ -1,0 +1,147 @@
+"""The buffered, streaming, multipart writer: bytes in on one side, a durable object at the end.
+
+`write` fills 16 MiB blocks and returns; a thread carries full blocks to the storage, several parts
+at once, and `close` waits until the object is durable and visible under its name. Until then there
+is nothing to see. At most `depth` blocks wait, so memory is bounded: when the storage is slower
+than the caller, `write` waits. A failure is raised by the next call and by `close`.
+
+    with AsyncCheckpointWriter("s3://bucket/models", "weights.bin") as writer:
+        for chunk in chunks:
+            writer.write(chunk)
+"""
+
+import os
+import threading
+from collections.abc import Iterator
+from queue import Queue
+from types import TracebackType
+from typing import Self
+
+from strata.config import Settings
+from strata.errors import NotAllowedNow
+from strata.storage.base import Buffer, StorageBackend, checked_name
+from strata.storage.opening import open_storage
+
+BLOCK_BYTES = 16 * 1024 * 1024
+LONG_BYTES = 1024 * 1024
+DEPTH = 4
+
+
+class _Aborted(Exception):
+    """Tells the storage that the object is not wanted any more."""
+
+
+class AsyncCheckpointWriter:
+    """Writes one object. Not for several threads at once."""
+
+    def __init__(
+        self,
+        storage: StorageBackend | str | os.PathLike[str],
+        name: str,
+        *,
+        depth: int = DEPTH,
+        size_bytes: int | None = None,
+        recycle: str | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        self.name = checked_name(name)
+        self.written_bytes = 0
+        self._storage = (
+            open_storage(storage, settings) if isinstance(storage, str | os.PathLike) else storage
+        )
+        self._size_bytes, self._recycle = size_bytes, recycle
+        self._block = bytearray()
+        self._queue: Queue[Buffer | None] = Queue(depth)
+        self._failure: BaseException | None = None
+        self._aborted = self._closed = self._ended = False
+        self._thread = threading.Thread(target=self._carry, name="strata-writer", daemon=True)
+        self._thread.start()
+
+    def write(self, data: Buffer, *, copy: bool = True) -> int:
+        """Takes the bytes; with `copy=False` they must not change before `close` returns."""
+        if self._closed:
+            raise NotAllowedNow(f"the writer of {self.name} is closed", hint="open another one")
+        view = memoryview(data).cast("B")
+        self.written_bytes += view.nbytes
+        if not copy or (isinstance(data, bytes) and view.nbytes >= LONG_BYTES):
+            self._flush()
+            self._hand_over(view)
+            return view.nbytes
+        for at in range(0, view.nbytes, BLOCK_BYTES):
+            self._gather(view[at : at + BLOCK_BYTES])
+        return view.nbytes
+
+    def _gather(self, view: memoryview) -> None:
+        room = BLOCK_BYTES - len(self._block)
+        self._block += view[:room]
+        if len(self._block) == BLOCK_BYTES:
+            self._flush()
+            self._block += view[room:]
+
+    def _flush(self) -> None:
+        if self._block:
+            self._hand_over(memoryview(self._block))
+            self._block = bytearray()
+
+    def _hand_over(self, block: Buffer | None) -> None:
+        self._raise_failure()
+        self._queue.put(block)
+
+    def close(self) -> int:
+        """Waits until the object is durable; returns its size."""
+        if not self._closed:
+            self._closed = True
+            if self._block:
+                self._queue.put(memoryview(self._block))
+            self._queue.put(None)
+            self._thread.join()
+            self._block = bytearray()
+        self._raise_failure()
+        return self.written_bytes
+
+    def abort(self) -> None:
+        """Gives the object up; nothing of it stays."""
+        if not self._closed:
+            self._closed = self._aborted = True
+            self._queue.put(None)
+            self._thread.join()
+
+    def _carry(self) -> None:
+        try:
+            self._storage.put_stream(
+                self.name, self._blocks(), size_bytes=self._size_bytes, recycle=self._recycle
+            )
+        except _Aborted:
+            pass
+        except BaseException as error:
+            self._failure = error
+            while not self._ended:  # whoever waits for room must get to see the failure
+                self._ended = self._queue.get() is None
+
+    def _blocks(self) -> Iterator[Buffer]:
+        while (block := self._queue.get()) is not None:
+            if self._aborted:
+                break
+            yield block
+        else:
+            self._ended = True
+        if self._aborted:
+            raise _Aborted
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abort()

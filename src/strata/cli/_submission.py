@@ -1,0 +1,103 @@
+"""What the verbs that submit a task have in common: its options, and how they become a request."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import typer
+
+from strata.errors import InvalidArgument, NotFound
+
+Policy = Literal["continue", "replace", "stop"]
+
+Entry = Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python script, or a module.")]
+Args = Annotated[
+    list[str] | None, typer.Argument(metavar="[-- ARGS]", help="What the script is given.")
+]
+Workers = Annotated[int, typer.Option("--workers", "-n", min=1, help="How many workers.")]
+TaskName = Annotated[str, typer.Option("--name", help="A name; else the script's.")]
+OfPolicy = Annotated[
+    Policy, typer.Option(help="What a lost worker means: go on with fewer, replace it, or stop.")
+]
+MinWorkers = Annotated[int, typer.Option(min=1, help="The fewest to continue with.")]
+MaxRestarts = Annotated[int, typer.Option(min=0, help="Restarts of a worker without progress.")]
+Config = Annotated[
+    list[str] | None,
+    typer.Option("--config", metavar="KEY=VALUE", help="For the script: run.config; repeatable."),
+]
+Env = Annotated[
+    list[str] | None,
+    typer.Option("--env", metavar="NAME=VALUE", help="For the workers' environment; repeatable."),
+]
+
+
+class Created(msgspec.Struct, frozen=True):
+    """What the coordinator made of a request."""
+
+    task_id: str
+    status: str
+
+
+def pairs(given: list[str] | None, option: str) -> dict[str, str]:
+    """`KEY=VALUE` texts as a mapping."""
+    found: dict[str, str] = {}
+    for each in given or []:
+        name, equals, value = each.partition("=")
+        if not name or not equals:
+            raise InvalidArgument(f"{option} {each!r} is no KEY=VALUE", hint=f"{option} lr=0.1")
+        found[name] = value
+    return found
+
+
+def typed(text: str) -> Any:
+    """A value as JSON means it; what is no JSON is text."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def entry_of(script: str) -> str:
+    """The script as its workers find it: its whole path, or the name of a module."""
+    file = Path(script)
+    if file.is_file():
+        return str(file.resolve())
+    if file.suffix == ".py" or len(file.parts) > 1:
+        raise NotFound(f"there is no script {script}", hint="check the path")
+    return script
+
+
+def name_of(entry: str, name: str) -> str:
+    """The task's name: as given, or the script's."""
+    return name or Path(entry).stem
+
+
+def request(
+    script: str,
+    args: list[str] | None,
+    *,
+    workers: int,
+    name: str,
+    policy: Policy,
+    min_workers: int,
+    max_restarts: int,
+    config: list[str] | None,
+    env: list[str] | None,
+) -> dict[str, Any]:
+    """The body of `POST /api/tasks`; the workers start in the present folder."""
+    entry = entry_of(script)
+    if min_workers > workers:
+        raise InvalidArgument(
+            f"--min-workers {min_workers} of {workers} workers", hint="ask for at most --workers"
+        )
+    return {
+        "name": name_of(entry, name),
+        "entry": entry,
+        "args": args or [],
+        "worker_count": workers,
+        "policy": policy,
+        "min_workers": min_workers,
+        "max_restarts": max_restarts,
+        "config": {key: typed(value) for key, value in pairs(config, "--config").items()},
+        "env": {"PWD": str(Path.cwd())} | pairs(env, "--env"),
+    }

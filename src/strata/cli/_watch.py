@@ -1,0 +1,203 @@
+"""A task while it runs, in the terminal: its workers' output passes by, its progress stays below.
+
+Everything comes from the coordinator's API, so a task looks the same wherever it runs. Where the
+output is no terminal there is no line that stays: only what happens is written.
+"""
+
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from msgspec import Struct
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from strata.cli._api import Answer, Api, Param
+from strata.cli._look import count, duration, plain, state
+from strata.cli._stream import patiently
+
+LOOK_S = 0.15
+LINES_SHOWN = 200
+RATE_WINDOW_S = 5.0
+ENDED = ("completed", "failed", "stopped")
+KINDS = "WorkerLost,RecoveryChosen,TaskStateChanged,RolledBack"
+INTERRUPTED = 130
+
+
+class Task(Struct, frozen=True):
+    """What is shown of a task."""
+
+    id: str
+    status: str
+    reason: str
+    exit_code: int
+    worker_ids_total: int
+    worker_count: int
+    generation: int
+    committed_steps: int
+
+
+class Fact(Struct, frozen=True):
+    """Something that happened."""
+
+    kind: str
+    fields: dict[str, Any]
+
+
+class Line(Struct, frozen=True):
+    """What a worker wrote."""
+
+    id: str
+    level: str
+    message: str
+    worker_id: str = ""
+
+    @property
+    def number(self) -> int:
+        """Where it stands among the others."""
+        return int(self.id.removeprefix("log_"), 16)
+
+
+class Watcher:
+    """Looks at one task again and again, and shows what is new."""
+
+    def __init__(self, api: Api, task_id: str, out: Console, patient: bool) -> None:
+        self.api = api
+        self.task_id = task_id
+        self.patient = patient
+        self.losses = 0
+        self.recoveries = 0
+        self._out = out
+        self._queued = ""
+        self._position = 0
+        self._last_line = 0
+        self._began_s = time.monotonic()
+        self._progress: list[tuple[float, int]] = []
+        self._live = Live(console=out, refresh_per_second=8, transient=True)
+
+    def __enter__(self) -> Self:
+        if self._out.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live.is_started:
+            self._live.stop()
+
+    def look(self) -> Task:
+        """Shows what is new."""
+        task = self.api.decode(self._get(f"/api/tasks/{self.task_id}").body, Task)
+        self._show_lines()
+        self._show_facts()
+        if task.status == "queued" and task.reason != self._queued:
+            self._queued = task.reason
+            self._say("○", "dim", f"waiting: {task.reason}")
+        if self._live.is_started:
+            self._live.update(self._status(task))
+        return task
+
+    def summary(self, task: Task) -> None:
+        """How it went, in a few lines."""
+        took_s = time.monotonic() - self._began_s
+        self._out.print(
+            Text.assemble(state(task.status), f"  {plain(task.id)}: {plain(task.reason)}")
+        )
+        rate = task.committed_steps / took_s if took_s else 0.0
+        self._out.print(
+            Text(
+                f"  {count(task.committed_steps)} steps in {took_s:.1f} s ({rate:,.1f}/s), "
+                f"{count(task.worker_count)} workers, {_times(self.losses, 'loss', 'losses')}, "
+                f"{_times(self.recoveries, 'recovery', 'recoveries')}",
+                style="dim",
+            )
+        )
+
+    def _get(self, path: str, **params: Param) -> Answer:
+        """Asks; a coordinator elsewhere may come back, one in this process does not."""
+        if self.patient:
+            return patiently(lambda: self.api.get(path, **params))
+        return self.api.get(path, **params)
+
+    def _show_lines(self) -> None:
+        """Prints the lines that are new; of very many, the newest."""
+        answer = self._get("/api/logs", limit=LINES_SHOWN, task_id=self.task_id, source="worker")
+        lines = self.api.decode(answer.body, list[Line])
+        fresh = [line for line in lines if line.number > self._last_line]
+        if not fresh:
+            return
+        if len(fresh) == len(lines) == LINES_SHOWN and self._last_line:
+            self._out.print(Text("  … more lines: strata logs", style="dim"))
+        self._last_line = fresh[0].number
+        for line in reversed(fresh):
+            who = line.worker_id.removeprefix(f"{self.task_id}-")
+            text = Text.assemble((f"{plain(who):>4} ", "cyan"), plain(line.message))
+            self._out.print(text, soft_wrap=True)
+
+    def _show_facts(self) -> None:
+        answer = self._get("/api/events", position=self._position, kinds=KINDS, limit=1000)
+        self._position = int(answer.cursor) if answer.cursor else answer.total
+        for fact in self.api.decode(answer.body, list[Fact]):
+            if fact.fields.get("task") == self.task_id:
+                self._tell(fact.kind, fact.fields)
+
+    def _tell(self, kind: str, fields: dict[str, Any]) -> None:
+        if kind == "WorkerLost":
+            self.losses += 1
+            self._say("✗", "red", f"{fields['worker']} was lost: {fields['reason']}")
+        elif kind == "RecoveryChosen" and fields["generation"] > 1:
+            self.recoveries += 1
+            where = f"generation {fields['generation']} goes on from step {fields['step']}"
+            self._say("↻", "yellow", f"{where} ({fields['source']})")
+        elif kind == "RolledBack":
+            self._say("↺", "yellow", f"rolled back to step {fields['to']}: {fields['reason']}")
+        elif kind == "TaskStateChanged" and fields["after"] == "running":
+            self._say("●", "green", fields["reason"])
+        elif kind == "TaskStateChanged" and fields["after"] == "stopping":
+            self._say("◑", "yellow", f"stopping: {fields['reason']}")
+
+    def _say(self, glyph: str, style: str, text: str) -> None:
+        self._out.print(
+            Text.assemble((f"   {glyph} ", style), (plain(text), style)), soft_wrap=True
+        )
+
+    def _status(self, task: Task) -> Text:
+        now_s = time.monotonic()
+        self._progress.append((now_s, task.committed_steps))
+        while self._progress[0][0] < now_s - RATE_WINDOW_S:
+            self._progress.pop(0)
+        then_s, before = self._progress[0]
+        passed_s = now_s - then_s
+        rate = (task.committed_steps - before) / passed_s if passed_s > 0 else 0.0
+        parts = [
+            f"step {count(task.committed_steps)}",
+            f"{max(rate, 0.0):,.1f} steps/s",
+            f"{task.worker_ids_total}/{task.worker_count} workers",
+            f"generation {task.generation}",
+            f"{_times(self.losses, 'loss', 'losses')}",
+            f"{_times(self.recoveries, 'recovery', 'recoveries')}",
+            duration(now_s - self._began_s),
+        ]
+        if task.status == "queued":
+            parts = [plain(task.reason)]
+        text = Text.assemble(state(task.status), "  ", (" · ".join(parts), "dim"))
+        text.no_wrap, text.overflow = True, "ellipsis"
+        return text
+
+
+def _times(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def exit_code(task: Task) -> int:
+    """How the command ends for a task that has."""
+    if task.status == "completed":
+        return 0
+    if task.status == "stopped":
+        return INTERRUPTED
+    return task.exit_code or 1

@@ -1,0 +1,65 @@
+"""Offer this host to a coordinator: start its workers here and tell how they end."""
+
+import asyncio
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+
+from strata.agent.host import Leaving, hosting
+from strata.config import Settings, load_process
+from strata.errors import SettingError
+from strata.launch.local import AGENTS
+from strata.logsetup import configure
+
+
+def agent(
+    coordinator: Annotated[
+        str | None, typer.Option(help="Where it is for workers, such as HOST:50051.")
+    ] = None,
+    slots: Annotated[int, typer.Option(min=1, help="How many workers fit here.")] = 0,
+    name: Annotated[str, typer.Option(help="A name of its own; else the host's.")] = "",
+    token: Annotated[str | None, typer.Option(help="The coordinator's token.")] = None,
+    data_dir: Annotated[str | None, typer.Option(help="Where it remembers its workers.")] = None,
+    keep_workers: Annotated[
+        bool, typer.Option(help="At the end leave the workers running, for the next agent.")
+    ] = False,
+) -> None:
+    """Offer this host's slots until told to stop.
+
+    At SIGTERM or Ctrl-C the workers are ended gracefully. An agent that was killed is started
+    again with the same name and folder: it goes on with the workers that run.
+    """
+    settings = load_process({"coordinator_addr": coordinator, "token": token, "data_dir": data_dir})
+    if not settings.coordinator_addr:
+        raise SettingError("no coordinator is named", hint="strata agent --coordinator HOST:50051")
+    configure(settings, "agent")
+    name = name or socket.gethostname()
+    leaving: Leaving = "leave" if keep_workers else "end"
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(settings, name, slots or os.cpu_count() or 1, leaving))
+
+
+async def serve(settings: Settings, name: str, slots: int, leaving: Leaving) -> None:
+    """Runs an agent until SIGTERM or Ctrl-C; a second one kills the workers."""
+    stopping, folder = asyncio.Event(), Path(settings.data_dir) / AGENTS / name
+    loop = asyncio.get_running_loop()
+    async with hosting(settings, name, slots, folder) as host:
+        host.leaving = leaving
+
+        def told() -> None:
+            if stopping.is_set():
+                host.supervisor.kill_all()
+            stopping.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, told)
+        waiting = asyncio.create_task(stopping.wait())
+        await asyncio.wait([waiting, host.linked], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if host.linked.done():
+            host.linked.result()

@@ -1,0 +1,197 @@
+"""Run a script on several workers and watch it: here, or on a coordinator that is named."""
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Self, TextIO
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from strata import __version__
+from strata.cli import _submission as submission
+from strata.cli._api import Api, reach
+from strata.cli._look import console, plain
+from strata.cli._submission import (
+    Args,
+    Config,
+    Created,
+    Entry,
+    Env,
+    MaxRestarts,
+    MinWorkers,
+    OfPolicy,
+    TaskName,
+    Workers,
+)
+from strata.cli._watch import ENDED, INTERRUPTED, LOOK_S, Watcher, exit_code
+from strata.config import Settings, load_process
+from strata.logsetup import configure
+
+if TYPE_CHECKING:
+    from strata.launch.local import Local
+
+BEAT_S = 1.0
+IDLE_S = 0.02
+REPEAT_S = 0.5
+"""Within this a second signal is an echo: some senders signal the process and its group."""
+
+Remote = Annotated[
+    str | None,
+    typer.Option("--coordinator", help="A coordinator's URL; else one is started in here."),
+]
+DataDir = Annotated[str | None, typer.Option(help="Where the run is kept; else a new folder.")]
+HttpPort = Annotated[int, typer.Option(help="Port of the dashboard; 0 takes a free one.")]
+Slots = Annotated[int | None, typer.Option(min=1, help="Workers at a time; else all of them.")]
+Grace = Annotated[float | None, typer.Option(help="Seconds from SIGTERM to SIGKILL.")]
+
+
+def run(
+    script: Entry,
+    args: Args = None,
+    workers: Workers = 1,
+    name: TaskName = "",
+    policy: OfPolicy = "replace",
+    min_workers: MinWorkers = 1,
+    max_restarts: MaxRestarts = 3,
+    config: Config = None,
+    env: Env = None,
+    coordinator: Remote = None,
+    slots: Slots = None,
+    data_dir: DataDir = None,
+    http_port: HttpPort = 0,
+    stop_grace_s: Grace = None,
+) -> None:
+    """Run a script on several workers, watch it, and end with the exit code of its task.
+
+    0: completed. 1: failed. 93: workers failed again and again without progress. 130: stopped.
+    """
+    body = submission.request(
+        script,
+        args,
+        workers=workers,
+        name=name,
+        policy=policy,
+        min_workers=min_workers,
+        max_restarts=max_restarts,
+        config=config,
+        env=env,
+    )
+    if coordinator is not None:
+        with stopping_hard():
+            sys.exit(watch(reach(coordinator), body, console(), patient=True))
+    flags = {"http_port": http_port, "grpc_port": 0, "stop_grace_s": stop_grace_s}
+    settings = load_process(flags | {"data_dir": data_dir})
+    if settings.heartbeat_interval_s == Settings().heartbeat_interval_s:
+        # Progress rides on the beats, and here they cost nothing.
+        settings = msgspec.structs.replace(settings, heartbeat_interval_s=BEAT_S)
+    if data_dir is None:
+        settings = in_own_folder(settings, body["name"])
+    Path(settings.data_dir).mkdir(parents=True, exist_ok=True)
+    with stopping_hard(), embedded(settings, slots or workers) as (api, cluster):
+        code = watch(api, body, console(), patient=False)
+        if code == 0:
+            wait_idle(cluster, settings.stop_grace_s)
+    sys.exit(code)
+
+
+@contextmanager
+def stopping_hard() -> Iterator[None]:
+    """Ends as a program does that was interrupted, without a traceback."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def in_own_folder(settings: Settings, name: str) -> Settings:
+    """The settings with a new folder for this run."""
+    from strata.launch.local import run_folder
+
+    safe = "".join(each if each.isalnum() or each in "._-" else "-" for each in name)[:60]
+    folder = run_folder(Path(settings.data_dir), safe)
+    return msgspec.structs.replace(settings, data_dir=str(folder))
+
+
+@contextmanager
+def embedded(settings: Settings, slots: int) -> Iterator[tuple[Api, "Local"]]:
+    """A coordinator and an agent in this process, and the API that they serve."""
+    # Imported for a run in here only: a remote one needs neither coordinator nor agent.
+    from strata.launch.local import local
+
+    # The terminal is for the task; what coordinator and agent say of themselves is in a file.
+    with (
+        (Path(settings.data_dir) / "run.log").open("a", encoding="utf-8") as log,
+        quietly(settings, log),
+        local(settings, slots, __version__) as cluster,
+    ):
+        out = console()
+        where = Path(settings.data_dir).resolve()
+        out.print(
+            Text(f"dashboard  {cluster.url}\ndata       {where}", style="dim"), soft_wrap=True
+        )
+        yield Api(cluster.url, cluster.token, settings.tls_cert), cluster
+
+
+@contextmanager
+def quietly(settings: Settings, log: TextIO) -> Iterator[None]:
+    """This process's own log goes to a file until the block ends."""
+    configure(settings, "run", log)
+    try:
+        yield
+    finally:
+        configure(settings, "run")
+
+
+def wait_idle(cluster: "Local", patience_s: float) -> None:
+    """Lets the workers end by themselves after their task has."""
+    deadline_s = time.monotonic() + patience_s
+    while not cluster.idle() and time.monotonic() < deadline_s:
+        time.sleep(IDLE_S)
+
+
+def watch(api: Api, body: dict[str, Any], out: Console, patient: bool) -> int:
+    """Submits a task and follows it to its end; Ctrl-C stops it gracefully, twice at once."""
+    created = api.decode(api.post("/api/tasks", body), Created)
+    out.print(Text.assemble("task       ", (plain(created.task_id), "bold")))
+    asked = False
+    with Interrupts() as interrupts, Watcher(api, created.task_id, out, patient) as watcher:
+        while (task := watcher.look()).status not in ENDED:
+            if interrupts.came and not asked:
+                asked = True
+                api.post(f"/api/tasks/{created.task_id}/stop")
+            time.sleep(LOOK_S)
+        watcher.look()
+    watcher.summary(task)
+    return exit_code(task)
+
+
+class Interrupts:
+    """Notes the first Ctrl-C or SIGTERM; a second one, a while later, is not waited for."""
+
+    def __init__(self) -> None:
+        self.came = False
+        self._first_s = 0.0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._noted)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _noted(self, number: int, frame: FrameType | None) -> None:
+        now_s = time.monotonic()
+        if not self.came:
+            self.came, self._first_s = True, now_s
+        elif now_s - self._first_s > REPEAT_S:
+            raise KeyboardInterrupt

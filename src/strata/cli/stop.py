@@ -1,0 +1,26 @@
+"""Stop a task gracefully: its workers may save first."""
+
+from typing import Annotated
+
+import typer
+from msgspec import Struct
+
+from strata.cli._api import reach
+from strata.cli._look import plain
+from strata.cli._options import Url
+
+Task = Annotated[str, typer.Argument(metavar="TASK", help="The task's id, as strata tasks says.")]
+
+
+class Stopped(Struct, frozen=True):
+    """What became of it."""
+
+    task_id: str
+    status: str
+
+
+def stop(task: Task, url: Url = None) -> None:
+    """Stop a task gracefully; what has ended stays as it is."""
+    api = reach(url)
+    stopped = api.decode(api.post(f"/api/tasks/{task}/stop"), Stopped)
+    typer.echo(f"{plain(stopped.task_id)} is {plain(stopped.status)}")

@@ -1,0 +1,47 @@
+"""Submit a task to a coordinator; its agents run it."""
+
+import typer
+
+from strata.cli import _submission as submission
+from strata.cli._api import reach
+from strata.cli._options import Url
+from strata.cli._submission import (
+    Args,
+    Config,
+    Created,
+    Entry,
+    Env,
+    MaxRestarts,
+    MinWorkers,
+    OfPolicy,
+    TaskName,
+    Workers,
+)
+
+
+def submit(
+    script: Entry,
+    args: Args = None,
+    workers: Workers = 1,
+    name: TaskName = "",
+    policy: OfPolicy = "replace",
+    min_workers: MinWorkers = 1,
+    max_restarts: MaxRestarts = 3,
+    config: Config = None,
+    env: Env = None,
+    url: Url = None,
+) -> None:
+    """Submit a task; prints its id. The script has to be at the same place on the agents' hosts."""
+    api = reach(url)
+    body = submission.request(
+        script,
+        args,
+        workers=workers,
+        name=name,
+        policy=policy,
+        min_workers=min_workers,
+        max_restarts=max_restarts,
+        config=config,
+        env=env,
+    )
+    typer.echo(api.decode(api.post("/api/tasks", body), Created).task_id)

@@ -1,0 +1,127 @@
+"""PyTorch: the same batches through `torch.utils.data.DataLoader`.
+
+`StepDataset` is a map-style dataset with `__getitems__`, so that a batch is gathered at once;
+`StepSampler` is a batch sampler that says which samples each step has. The order is the sampler's,
+so it does not depend on `num_workers`. `loader` puts the two together and counts the steps handed
+out, which is its whole state. torch is imported by `loader` and nowhere else.
+"""
+
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from strata.data.base import Columns
+from strata.data.batches import Ordered, Readable
+from strata.errors import InvalidArgument, Unavailable
+
+
+class StepDataset:
+    """Samples by number; a list of numbers gives one batch of columns."""
+
+    def __init__(self, dataset: Readable, total: int, columns: Sequence[str] | None = None) -> None:
+        self._dataset, self._total = dataset, total
+        self._columns = dataset.checked_columns(columns)
+
+    def __len__(self) -> int:
+        return self._total
+
+    def __getitem__(self, sample: int) -> dict[str, Any]:
+        return {name: values[0] for name, values in self.__getitems__([sample]).items()}
+
+    def __getitems__(self, samples: Sequence[int]) -> Columns:
+        rows = np.asarray(samples, np.int64)
+        return self._dataset.gather(rows, self._columns, None)[0]
+
+
+class StepSampler:
+    """A batch sampler: the samples of one worker's lanes, a list for each step."""
+
+    def __init__(
+        self,
+        order: Ordered,
+        lanes: Sequence[int] | None = None,
+        start_step: int = 0,
+        stop_step: int | None = None,
+    ) -> None:
+        order.positions(0, 0, lanes)  # refuses lanes that do not exist
+        self.order, self.lanes = order, lanes
+        self.step, self.stop_step = start_step, stop_step
+
+    def __iter__(self) -> Iterator[list[int]]:
+        step = self.step
+        while self.stop_step is None or step < self.stop_step:
+            positions = self.order.positions(step, step + 1, self.lanes)[0]
+            yield self.order.samples(positions).tolist()
+            step += 1
+
+    def __len__(self) -> int:
+        if self.stop_step is None:
+            raise TypeError("a sampler without stop_step has no length")
+        return max(0, self.stop_step - self.step)
+
+
+class StepLoader:
+    """A `DataLoader` over steps, with `state_dict` and `load_state_dict`."""
+
+    def __init__(self, sampler: StepSampler, loader: Any) -> None:
+        self._sampler, self._loader = sampler, loader
+        self.step = sampler.step
+
+    def __iter__(self) -> Iterator[Any]:
+        self._sampler.step = self.step
+        for batch in self._loader:
+            self.step += 1
+            yield batch
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": self.step, "order": msgspec.to_builtins(self._sampler.order.spec)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes effect when the loader is next iterated."""
+        if state["order"] != msgspec.to_builtins(self._sampler.order.spec):
+            raise InvalidArgument(
+                "the state was taken with another order",
+                hint="resume with the dataset and settings that the run began with",
+            )
+        self.step = int(state["step"])
+
+
+def loader(
+    dataset: Readable,
+    order: Any,
+    lanes: Sequence[int] | None = None,
+    start_step: int = 0,
+    stop_step: int | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    **options: Any,
+) -> StepLoader:
+    """A loader of tensors; `options` go to `DataLoader` (`num_workers`, `pin_memory`, …)."""
+    try:
+        torch = import_module("torch")
+        data = import_module("torch.utils.data")
+    except ImportError as error:
+        raise Unavailable("PyTorch is not installed", hint="pip install torch") from error
+    options.setdefault("collate_fn", Collate(torch.from_numpy))
+    samples = StepDataset(dataset, order.total_samples, columns)
+    sampler = StepSampler(order, lanes, start_step, stop_step)
+    return StepLoader(sampler, data.DataLoader(samples, batch_sampler=sampler, **options))
+
+
+class Collate:
+    """Turns columns of numbers into tensors and leaves objects as lists; can be sent to workers."""
+
+    def __init__(self, to_tensor: Any) -> None:
+        self._to_tensor = to_tensor
+
+    def __call__(self, batch: Columns) -> dict[str, Any]:
+        return {
+            name: list(values) if values.dtype.hasobject else self._to_tensor(values)
+            for name, values in batch.items()
+        }

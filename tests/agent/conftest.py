@@ -1,0 +1,102 @@
+"""A supervisor without a coordinator, and scripts for its workers."""
+
+import asyncio
+import json
+import time
+from contextlib import asynccontextmanager
+
+import psutil
+import pytest
+
+from strata.agent.plan import Start
+from strata.agent.supervisor import Supervisor
+from strata.wire.v1 import coordinator_pb2 as pb
+
+WAIT_S = 20.0
+
+
+async def until(condition, what="it"):
+    """Waits for a condition; what it gave."""
+    deadline = time.monotonic() + WAIT_S
+    while not (result := condition()):
+        assert time.monotonic() < deadline, f"{what} did not happen"
+        await asyncio.sleep(0.005)
+    return result
+
+
+def running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+class Watched:
+    """A supervisor, what it is told, and what it has to say."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.folder.mkdir(exist_ok=True)
+        self.supervisor = Supervisor(folder, {"COORDINATOR_ADDR": "127.0.0.1:1"})
+        self.supervisor.open()
+        self.dropped = 0
+        self.written = []
+
+    def want(self, script, *starts, args=(), grace_s=5.0, stopping=False, **given):
+        """Tells it to keep these starts of workers of a task `t` running."""
+        job = pb.Job(
+            task_id="t",
+            entry=str(script),
+            args=args,
+            grace_ms=int(grace_s * 1000),
+            stopping=stopping,
+            world_size=len(starts),
+            seats=[pb.Seat(worker_id=worker, start=number) for worker, number in starts],
+            **given,
+        )
+        self.supervisor.told(pb.Duties(jobs=[job]))
+
+    def want_nothing(self, completed=()):
+        self.supervisor.told(pb.Duties(completed_task_ids=completed))
+
+    def lines(self):
+        """Everything that was written so far."""
+        while (output := self.supervisor.take_output()) is not None:
+            self.dropped += output.logs.dropped
+            self.written += [line.message for line in output.logs.lines]
+        return self.written
+
+    async def exit(self, worker="w", number=1):
+        start = Start("t", worker, number)
+        return await until(lambda: self.supervisor.exits.get(start), f"the end of {start}")
+
+
+@pytest.fixture
+def watching(tmp_path):
+    @asynccontextmanager
+    async def watch(folder=tmp_path / "agent"):
+        watched = Watched(folder)
+        try:
+            yield watched
+        finally:
+            watched.supervisor.kill_all()
+            await watched.supervisor.end_all()
+
+    return watch
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Writes a script and gives its path."""
+
+    def write(text, name="train.py"):
+        file = tmp_path / name
+        file.write_text(text, "utf-8")
+        return file
+
+    return write
+
+
+def said(lines):
+    """The last JSON object among lines."""
+    return next((json.loads(line) for line in reversed(lines) if line.startswith("{")), None)

@@ -1,0 +1,163 @@
+"""Guards `strata agent` with a real coordinator and real workers: any may be killed any time."""
+
+import os
+import signal
+
+import pytest
+
+from tests.agent.harness import TRAIN, Agent, Api, until, worker_pids
+from tests.coordinator.process import process
+
+QUICK = {"heartbeat_interval_s": 0.2, "heartbeat_timeout_s": 3.0, "stop_grace_s": 2.0}
+
+
+@pytest.fixture
+def coordinator(tmp_path):
+    with process(tmp_path, **QUICK) as started:
+        yield started
+
+
+@pytest.fixture
+def api(coordinator):
+    return Api(coordinator)
+
+
+@pytest.fixture
+def agents(tmp_path, coordinator):
+    started = []
+
+    def start(slots, name="a"):
+        started.append(Agent(tmp_path, coordinator.address, slots, name))
+        return started[-1]
+
+    yield start
+    for agent in started:
+        agent.close()
+
+
+@pytest.fixture
+def train(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text(TRAIN, "utf-8")
+    return file
+
+
+def test_a_task_runs_is_seen_and_stops(api, agents, train):
+    agents(2)
+    task = api.submit(train, 2)
+    api.reaches(task, "running")
+    assert len(api.task(task)["worker_ids"]) == 2
+    api.post(f"/tasks/{task}/stop")
+    assert api.reaches(task, "stopped")["reason"] == "every worker left"
+    until(lambda: not worker_pids(train.parent), "the workers' end")
+    assert api.lines(search="asked to stop")
+
+
+def test_a_task_waits_for_slots_says_why_and_starts_when_they_come(api, agents, train):
+    agents(1)
+    task = api.submit(train, 2, config={"steps": 3})
+    assert "needs 2 slots" in api.reaches(task, "queued")["reason"]
+    until(lambda: "1 are free" in api.task(task)["reason"], "the slot's being seen")
+    agents(1, "b")
+    assert api.reaches(task, "completed")["committed_steps"] == 3
+
+
+def test_a_killed_worker_is_replaced(api, agents, train):
+    agents(2)
+    task = api.submit(train, 2)
+    api.reaches(task, "running")
+    before = worker_pids(train.parent)
+    os.kill(before[f"{task}-w1"], signal.SIGKILL)
+    until(lambda: api.facts("RecoveryChosen")[1:], "a recovery")
+    api.reaches(task, "running")
+    after = worker_pids(train.parent)
+    assert after[f"{task}-w0"] == before[f"{task}-w0"]
+    assert after[f"{task}-w1"] != before[f"{task}-w1"]
+    assert api.facts("WorkerLost")[0]["signal"] in ("exit", "connection")
+    (train.parent / "finish").touch()
+    api.reaches(task, "completed")
+
+
+def test_the_environment_reaches_the_worker_and_no_answer(api, agents, tmp_path):
+    agents(1)
+    script = tmp_path / "look.py"
+    script.write_text("import os\nprint('it is', os.environ['KEY'])\n" + TRAIN, "utf-8")
+    task = api.submit(script, 1, env={"KEY": "s3cret"}, config={"steps": 1})
+    api.reaches(task, "completed")
+    assert "it is s3cret" in api.lines(task_id=task)
+    assert "s3cret" not in str(api.task(task)["env_names"])
+
+
+@pytest.mark.slow
+def test_workers_outlive_the_coordinator(api, agents, train, coordinator):
+    agent = agents(2)
+    task = api.submit(train, 2)
+    api.reaches(task, "running")
+    before = worker_pids(train.parent)
+    coordinator.kill()
+    until(lambda: "session with the coordinator ended" in agent.said(), "the agent's noticing")
+    assert worker_pids(train.parent) == before
+    coordinator.start()
+    generation = api.task(task)["generation"]
+    steps = api.task(task)["committed_steps"]
+    until(lambda: api.task(task)["committed_steps"] > steps, "progress")
+    assert worker_pids(train.parent) == before
+    assert api.task(task)["generation"] == generation
+    (train.parent / "finish").touch()
+    api.reaches(task, "completed")
+
+
+@pytest.mark.slow
+def test_workers_outlive_their_agent_and_the_next_one_takes_them_over(api, agents, train):
+    agent = agents(2)
+    task = api.submit(train, 2)
+    api.reaches(task, "running")
+    before = worker_pids(train.parent)
+    agent.kill()
+    agent.start()
+    until(lambda: agent.said().count("adopted") == 2, "the adoption")
+    steps = api.task(task)["committed_steps"]
+    until(lambda: api.task(task)["committed_steps"] > steps, "progress")
+    assert worker_pids(train.parent) == before
+    os.kill(before[f"{task}-w0"], signal.SIGKILL)
+    until(lambda: worker_pids(train.parent).get(f"{task}-w0") not in (None, before[f"{task}-w0"]))
+    (train.parent / "finish").touch()
+    api.reaches(task, "completed")
+    assert [agent["incarnation"] for agent in api.get("/agents")] == [1]
+
+
+@pytest.mark.slow
+def test_orphans_of_a_task_that_was_stopped_meanwhile_are_ended(api, agents, tmp_path):
+    script = tmp_path / "stubborn.py"
+    script.write_text(
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('ready')\nwhile True:\n    time.sleep(0.05)\n",
+        "utf-8",
+    )
+    agent = agents(1)
+    task = api.submit(script, 1)
+    until(lambda: "ready" in api.lines(task_id=task), "the start")
+    agent.kill()
+    api.post(f"/tasks/{task}/stop")
+    api.reaches(task, "stopped")
+    assert worker_pids(tmp_path)
+    agent.start()
+    until(lambda: not worker_pids(tmp_path), "the orphan's end")
+
+
+@pytest.mark.slow
+def test_an_agent_that_is_told_to_end_ends_its_workers_gracefully(api, agents, train):
+    agent = agents(1)
+    task = api.submit(train, 1)
+    api.reaches(task, "running")
+    assert agent.stop() == 0
+    assert not worker_pids(train.parent)
+    assert api.lines(task_id=task, search="asked to stop")
+
+
+def test_a_second_agent_of_the_same_folder_is_refused(api, agents):
+    agents(1)
+    until(lambda: api.get("/agents"), "the first agent")
+    second = agents(1)
+    assert second.process.wait(20) == 2
+    assert "another agent works in" in second.said()

@@ -1,0 +1,227 @@
+"""Guards what an agent does with real processes: starts, ends, reads and remembers them."""
+
+import os
+import signal
+
+import pytest
+
+from strata.agent.plan import Start
+from tests.agent.conftest import running, said, until
+
+pytestmark = pytest.mark.anyio
+
+FOREVER = "import time\nprint('ready')\nwhile True:\n    time.sleep(0.05)\n"
+STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FOREVER
+
+
+async def test_a_worker_learns_who_it_is(watching, script):
+    file = script(
+        "import json, os, sys\n"
+        "names = ('WORKER_ID', 'STRATA_TASK', 'STRATA_START', 'COORDINATOR_ADDR', 'WORLD_SIZE',\n"
+        "         'TASK_CONFIG', 'SECRET')\n"
+        "print(json.dumps({n: os.environ.get(n) for n in names} | {'args': sys.argv[1:],\n"
+        "      'cwd': os.getcwd()}))\n"
+    )
+    async with watching() as watched:
+        watched.want(
+            file,
+            ("w", 3),
+            args=["--lr", "1"],
+            config='{"a": 1}',
+            environment={"SECRET": "s"},
+            working_dir=str(file.parent),
+        )
+        assert (await watched.exit("w", 3)).code == 0
+        told = await until(lambda: said(watched.lines()))
+    assert told == {
+        "WORKER_ID": "w",
+        "STRATA_TASK": "t",
+        "STRATA_START": "3",
+        "COORDINATOR_ADDR": "127.0.0.1:1",
+        "WORLD_SIZE": "1",
+        "TASK_CONFIG": '{"a": 1}',
+        "SECRET": "s",
+        "args": ["--lr", "1"],
+        "cwd": str(file.parent),
+    }
+
+
+async def test_an_exit_code_and_a_signal_are_told(watching, script):
+    async with watching() as watched:
+        watched.want(script("import sys\nsys.exit(7)"), ("w", 1))
+        ended = await watched.exit()
+        assert (ended.code, ended.signal) == (7, 0)
+    async with watching() as watched:
+        file = script("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+        watched.want(file, ("w", 2))
+        ended = await watched.exit("w", 2)
+        assert (ended.code, ended.signal) == (137, 9)
+
+
+async def test_what_cannot_be_started_is_an_exit_with_the_reason(watching, tmp_path):
+    async with watching() as watched:
+        watched.want(tmp_path / "no" / "program", ("w", 1))
+        assert (await watched.exit()).code == 127
+        assert any("cannot be started" in line for line in watched.lines())
+
+
+async def test_a_script_that_does_not_exist_says_so(watching, tmp_path):
+    async with watching() as watched:
+        watched.want(tmp_path / "nothing.py", ("w", 1))
+        assert (await watched.exit()).code == 2
+        await until(lambda: any("No such file" in line for line in watched.lines()))
+
+
+async def test_a_start_that_ended_is_begun_anew_only_with_a_higher_number(watching, script):
+    file = script("print('once')")
+    async with watching() as watched:
+        watched.want(file, ("w", 1))
+        await watched.exit()
+        watched.supervisor.settled(Start("t", "w", 1))
+        watched.want(file, ("w", 1))
+        assert watched.supervisor.running == []
+        watched.want(file, ("w", 2))
+        await watched.exit("w", 2)
+
+
+async def test_a_task_asked_to_stop_hears_sigterm_at_once(watching, script):
+    file = script(
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(0)))\n"
+        "print('ready')\nwhile True:\n    time.sleep(0.05)\n"
+    )
+    async with watching() as watched:
+        watched.want(file, ("w", 1), grace_s=60)
+        await until(lambda: "ready" in watched.lines())
+        watched.want(file, ("w", 1), grace_s=60, stopping=True)
+        assert (await watched.exit()).code == 0
+        await until(lambda: "saved" in watched.lines())
+
+
+async def test_what_ignores_sigterm_is_killed_after_the_grace(watching, script):
+    async with watching() as watched:
+        watched.want(script(STUBBORN), ("w", 1), grace_s=0.2)
+        await until(lambda: "ready" in watched.lines())
+        watched.want(script(STUBBORN), ("w", 1), grace_s=0.2, stopping=True)
+        assert (await watched.exit()).signal == signal.SIGKILL
+        await until(lambda: any("did not end within 0.2 s" in line for line in watched.lines()))
+
+
+async def test_what_is_left_of_a_completed_task_may_end_by_itself(watching, script):
+    file = script("import time\nprint('ready')\ntime.sleep(1.5)\nprint('epilogue')\n")
+    async with watching() as watched:
+        watched.want(file, ("w", 1), grace_s=20)
+        await until(lambda: "ready" in watched.lines())
+        watched.want_nothing(completed=["t"])
+        assert (await watched.exit()).code == 0
+        await until(lambda: "epilogue" in watched.lines())
+
+
+async def test_what_is_not_wanted_and_stays_is_ended(watching, script):
+    async with watching() as watched:
+        watched.want(script(FOREVER), ("w", 1), grace_s=0.2)
+        await until(lambda: "ready" in watched.lines())
+        watched.want_nothing()
+        assert (await watched.exit()).signal == signal.SIGTERM
+
+
+async def test_a_higher_start_takes_the_place_of_a_lower(watching, script):
+    async with watching() as watched:
+        watched.want(script(STUBBORN), ("w", 1), grace_s=60)
+        await until(lambda: "ready" in watched.lines())
+        watched.want(script(STUBBORN), ("w", 2), grace_s=60)
+        assert (await watched.exit()).signal == signal.SIGKILL
+        await until(lambda: watched.supervisor.running == [Start("t", "w", 2)])
+
+
+async def test_what_a_worker_forked_ends_with_it(watching, script):
+    file = script(
+        "import json, os, subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "print(json.dumps({'child': child.pid}), flush=True)\n"
+        "os._exit(3)\n"
+    )
+    async with watching() as watched:
+        watched.want(file, ("w", 1))
+        child = (await until(lambda: said(watched.lines())))["child"]
+        assert (await watched.exit()).code == 3
+        await until(lambda: not running(child))
+
+
+async def test_binary_output_is_lines_all_the_same(watching, script):
+    file = script("import sys\nsys.stdout.buffer.write(bytes(range(256)) * 40 + b'\\nend\\n')")
+    async with watching() as watched:
+        watched.want(file, ("w", 1))
+        await watched.exit()
+        await until(lambda: "end" in watched.lines())
+
+
+async def test_twenty_megabytes_are_read_without_holding_them_all(watching, script):
+    file = script(
+        "import sys\nline = 'x' * 99 + '\\n'\n"
+        "for _ in range(200):\n    sys.stdout.write(line * 1000)\nprint('end')\n"
+    )
+    async with watching() as watched:
+        watched.want(file, ("w", 1))
+        await watched.exit()
+        await until(lambda: not watched.supervisor._watching)
+        lines = watched.lines()
+    assert len(lines) + watched.dropped == 200_001
+    assert 0 < len(lines) <= 20_000
+
+
+async def test_a_successor_adopts_what_runs_and_reads_on(watching, script, tmp_path):
+    file = script(
+        "import os, time\nprint(f'pid {os.getpid()}')\n"
+        "while not os.path.exists('go'):\n    time.sleep(0.01)\n"
+        "print('x' * 200_000)\nprint('after')\n"
+    )
+    async with watching() as first:
+        first.want(file, ("w", 1), working_dir=str(tmp_path))
+        await until(lambda: any(line.startswith("pid") for line in first.lines()))
+        first.supervisor.let_go()
+        first.supervisor._children.clear()
+    async with watching() as second:
+        assert second.supervisor.running == [Start("t", "w", 1)]
+        assert second.supervisor.nonce == first.supervisor.nonce
+        second.want(file, ("w", 1), working_dir=str(tmp_path))
+        (tmp_path / "go").touch()
+        assert (await second.exit()).code == -1
+        await until(lambda: "after" in second.lines())
+
+
+async def test_a_successor_ends_what_nobody_wants_any_more(watching, script):
+    async with watching() as first:
+        first.want(script(FOREVER), ("w", 1), grace_s=0.1)
+        await until(lambda: "ready" in first.lines())
+        (pid,) = first.supervisor.pids().values()
+        first.supervisor.let_go()
+        first.supervisor._children.clear()
+    assert running(pid)
+    async with watching() as second:
+        second.want_nothing()
+        await second.exit()
+        assert not running(pid)
+
+
+async def test_a_successor_tells_of_an_end_that_nobody_saw(watching, script):
+    async with watching() as first:
+        first.want(script(FOREVER), ("w", 1))
+        (pid,) = first.supervisor.pids().values()
+        first.supervisor.let_go()
+        first.supervisor._children.clear()
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    async with watching() as second:
+        assert (await second.exit()).code == -1
+
+
+async def test_exits_are_remembered_until_they_are_settled(watching, script):
+    async with watching() as first:
+        first.want(script("raise SystemExit(5)"), ("w", 1))
+        await first.exit()
+    async with watching() as second:
+        assert (await second.exit()).code == 5
+        second.supervisor.settled(Start("t", "w", 1))
+    async with watching() as third:
+        assert third.supervisor.exits == {}

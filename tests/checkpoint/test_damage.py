@@ -1,0 +1,147 @@
+"""Guards what happens to bytes that are not what was saved: noticed, named, never handed out."""
+
+import logging
+import random
+
+import numpy as np
+import pytest
+
+from strata.checkpoint.manager import CheckpointManager
+from strata.errors import Corrupt, NotFound, StrataError
+from tests.checkpoint.conftest import assert_same, sample_state
+
+
+@pytest.fixture
+def two(tmp_path):
+    """A folder with two checkpoints, and the path of the newer one's part."""
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(sample_state(1), step=1)
+        newer = manager.save(sample_state(2), step=2)
+        manager.wait_pending()
+        yield manager, newer, tmp_path / newer / "part-00000.safetensors"
+
+
+def flip(path, position):
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x10
+    path.write_bytes(data)
+
+
+def test_a_flipped_bit_names_the_part_and_the_tensor(two):
+    manager, newer, part = two
+    with manager.open(newer) as reader:
+        tensors = {each.name: each for each in reader.manifest.parts[0].tensors}
+    flip(part, tensors["model.weight"].offset + 5)
+    with pytest.raises(Corrupt, match=rf"{newer}/part-00000.safetensors.*'model.weight'"):
+        manager.load(newer)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_bit_of_the_data_is_guarded(two, seed):
+    manager, newer, part = two
+    with manager.open(newer) as reader:
+        start = reader.manifest.parts[0].header_bytes
+    flip(part, random.Random(seed).randrange(start, part.stat().st_size))
+    with pytest.raises(Corrupt):
+        manager.load(newer)
+
+
+def test_loading_the_latest_falls_back_and_says_so(two, caplog):
+    manager, newer, part = two
+    flip(part, part.stat().st_size - 1)
+    with caplog.at_level(logging.WARNING):
+        assert_same(manager.load(), sample_state(1))
+    assert manager.loaded.step == 1
+    assert f"{newer} is passed over" in caplog.text
+
+
+def test_a_fall_back_fills_the_same_arrays(two):
+    manager, _, part = two
+    flip(part, part.stat().st_size - 1)
+    target = sample_state(3)
+    weight = target["model"]["weight"]
+    loaded = manager.load(into=target)
+    assert loaded["model"]["weight"] is weight
+    assert_same(loaded, sample_state(1))
+
+
+@pytest.mark.parametrize("harm", ["cut", "grown", "missing", "emptied"])
+def test_a_part_that_is_not_whole_is_named(two, harm):
+    manager, newer, part = two
+    data = part.read_bytes()
+    if harm == "missing":
+        part.unlink()
+    else:
+        part.write_bytes({"cut": data[:-1], "grown": data + b"x", "emptied": b""}[harm])
+    with pytest.raises(Corrupt, match=r"part-00000.safetensors is damaged"):
+        manager.load(newer)
+    assert_same(manager.load(), sample_state(1))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"format": "other"}'])
+def test_a_damaged_manifest_is_passed_over_and_does_not_stop_saving(two, content):
+    manager, newer, part = two
+    part.parent.with_name(f"{newer}.json").write_bytes(content)
+    with CheckpointManager(part.parent.parent) as fresh:
+        assert fresh.latest().step == 1
+        assert_same(fresh.load(), sample_state(1))
+        with pytest.raises(Corrupt):
+            fresh.load(newer)
+        fresh.save(sample_state(3), step=3)
+        fresh.wait_pending()
+        assert fresh.latest().step == 3
+
+
+def test_when_all_are_damaged_the_newest_is_reported(two):
+    manager, newer, part = two
+    for each in part.parent.parent.glob("*/part-00000.safetensors"):
+        flip(each, each.stat().st_size - 1)
+    with pytest.raises(Corrupt, match=newer):
+        manager.load()
+
+
+def test_verifying_reads_the_header_too(two):
+    manager, newer, part = two
+    with manager.open(newer) as reader:
+        reader.verify()
+    flip(part, 100)
+    with manager.open(newer) as reader, pytest.raises(Corrupt, match="header"):
+        reader.verify()
+
+
+def test_a_manifest_that_lies_about_tensors_is_no_crash(two):
+    manager, newer, part = two
+    path = part.parent.with_name(f"{newer}.json")
+    path.write_bytes(path.read_bytes().replace(b'"model.weight"', b'"model.wait"', 1))
+    with CheckpointManager(path.parent) as fresh, pytest.raises(StrataError):
+        fresh.load(newer)
+
+
+def test_only_what_is_asked_for_is_verified(two):
+    manager, newer, part = two
+    with manager.open(newer) as reader:
+        tensors = {each.name: each for each in reader.manifest.parts[0].tensors}
+    flip(part, tensors["model.weight"].offset)
+    with manager.open(newer) as reader:
+        assert_same(reader.tensor("model.bias"), sample_state(2)["model"]["bias"])
+        with pytest.raises(Corrupt):
+            reader.tensor("model.weight")
+
+
+def test_one_bad_piece_of_a_large_tensor_is_found(tmp_path):
+    array = np.arange(5_000_000, dtype=np.float32)
+    with CheckpointManager(tmp_path) as manager:
+        saved = manager.save({"a": array}, step=1)
+        manager.wait_pending()
+        part = tmp_path / saved / "part-00000.safetensors"
+        flip(part, 4096 + 9 * 2**20)
+        with manager.open() as reader:
+            assert_same(reader.slice("a", [0], [1000]), array[:1000])
+            with pytest.raises(Corrupt, match="bytes 8392704 to 12587008"):
+                reader.tensor("a")
+
+
+def test_an_unknown_checkpoint_is_not_damage(two):
+    manager, _, _ = two
+    with pytest.raises(NotFound):
+        manager.load("step-00000009-none")

@@ -1,0 +1,145 @@
+"""Guards what is kept: as many as asked, never less than the latest, never one that is read."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from strata.checkpoint.manager import CheckpointManager
+from strata.errors import Unavailable
+from tests.checkpoint.conftest import assert_same
+
+
+def steps(manager):
+    return [info.step for info in manager.all_checkpoints()]
+
+
+def save_all(manager, *wanted):
+    for step in wanted:
+        manager.save({"a": np.full(50_000, step)}, step=step)
+    manager.wait_pending()
+
+
+def test_the_newest_are_kept(storage):
+    with CheckpointManager(storage, keep_count=3) as manager:
+        save_all(manager, 1, 2, 3, 4, 5)
+        assert steps(manager) == [3, 4, 5]
+        for info in manager.all_checkpoints():
+            assert manager.load(info.checkpoint_id)["a"][0] == info.step
+    folders = {name.partition("/")[0] for name in (each.name for each in storage.walk())}
+    assert len(folders) == 6, "three manifests, three folders, no spare after close"
+
+
+def test_five_are_kept_by_default(local):
+    save_all(local, *range(8))
+    assert steps(local) == [3, 4, 5, 6, 7]
+
+
+def test_the_latest_stays_when_training_goes_on_from_before_it(tmp_path):
+    with CheckpointManager(tmp_path, keep_count=2) as manager:
+        save_all(manager, 100, 200, 110, 120, 130)
+        assert steps(manager) == [120, 130, 200]
+        save_all(manager, 210)
+        assert steps(manager) == [130, 210]
+
+
+def test_one_that_is_being_read_stays(storage):
+    with CheckpointManager(storage, keep_count=1) as manager:
+        save_all(manager, 1)
+        with manager.open() as reader:
+            save_all(manager, 2, 3)
+            assert steps(manager) == [1, 3]
+            assert reader.tensor("a")[0] == 1
+        save_all(manager, 4)
+        assert steps(manager) == [4]
+
+
+def test_one_that_another_process_reads_stays_whole(tmp_path):
+    with CheckpointManager(tmp_path, keep_count=1) as manager:
+        save_all(manager, 1)
+        script = (
+            "import sys\nfrom strata.checkpoint.manager import CheckpointManager\n"
+            "reader = CheckpointManager(sys.argv[1]).open()\n"
+            "reader.slice('a', [0], [1])\nprint('reading', flush=True)\nsys.stdin.readline()\n"
+            "print(reader.tensor('a').tolist() == [1] * 50_000, flush=True)"
+        )
+        reader = subprocess.Popen(
+            [sys.executable, "-c", script, str(tmp_path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert reader.stdout.readline() == "reading\n"
+        save_all(manager, 2, 3, 4)
+        said, _ = reader.communicate("\n")
+        assert said == "True\n"
+        save_all(manager, 5)
+        assert steps(manager) == [5]
+
+
+def test_files_of_expired_checkpoints_are_written_over(tmp_path):
+    with CheckpointManager(tmp_path, keep_count=1) as manager:
+        inodes = []
+        for step in range(5):
+            save_all(manager, step)
+            part = tmp_path / manager.latest().checkpoint_id / "part-00000.safetensors"
+            inodes.append(part.stat().st_ino)
+        assert inodes[2:] == [inodes[0], inodes[1], inodes[0]] or len(set(inodes)) < 5
+        assert manager.load()["a"][0] == 4
+    assert len(os.listdir(tmp_path)) == 2
+
+
+def test_recycling_can_be_turned_off(tmp_path):
+    with CheckpointManager(tmp_path, keep_count=1, recycle=False) as manager:
+        save_all(manager, 1, 2, 3)
+        assert len(os.listdir(tmp_path)) == 2
+
+
+def test_a_smaller_state_in_a_larger_file_is_read_as_saved(tmp_path):
+    with CheckpointManager(tmp_path, keep_count=1) as manager:
+        for step, size in enumerate([900_000, 800_000, 10, 500_000, 3]):
+            manager.save({"a": np.full(size, step)}, step=step)
+            manager.wait_pending()
+            assert_same(manager.load(), {"a": np.full(size, step)})
+
+
+def test_the_manifest_goes_before_the_parts(tmp_path, monkeypatch):
+    with CheckpointManager(tmp_path, keep_count=1, recycle=False) as manager:
+        save_all(manager, 1)
+        order = []
+        for name in ("delete", "delete_folder"):
+            real = getattr(manager.storage, name)
+
+            def noted(target, real=real, name=name):
+                order.append((name, target.rpartition(".")[2]))
+                real(target)
+
+            monkeypatch.setattr(manager.storage, name, noted)
+        save_all(manager, 2)
+        assert order.index(("delete", "json")) < [name for name, _ in order].index("delete_folder")
+
+
+def test_a_failing_retention_does_not_fail_the_save(local, monkeypatch, caplog):
+    def refuse(name):
+        raise Unavailable("not now")
+
+    save_all(local, 1, 2, 3, 4, 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(local.storage, "delete_folder", refuse)
+        save_all(local, 6, 7)
+        assert local.latest().step == 7
+    assert "stay for now" in caplog.text
+
+
+@pytest.mark.parametrize("created", [[5, 4, 3, 2, 1], [1, 1, 1, 1, 1]])
+def test_a_clock_that_runs_backwards_changes_nothing(tmp_path, monkeypatch, created):
+    with CheckpointManager(tmp_path, keep_count=2) as manager:
+        for moment in created:
+            monkeypatch.setattr("strata.checkpoint.saving.time.time_ns", lambda m=moment: m)
+            manager.save(b"%d" % moment, step=7)
+            manager.wait_pending()
+        last = manager.latest()
+        assert manager.load() == b"%d" % created[-1]
+        assert manager.all_checkpoints()[-1] == last

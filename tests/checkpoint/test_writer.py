@@ -1,0 +1,128 @@
+"""Guards the streaming writer: whole objects or none, bounded memory, failures that are told."""
+
+import threading
+
+import pytest
+
+from strata.checkpoint.writer import BLOCK_BYTES, AsyncCheckpointWriter
+from strata.errors import InvalidArgument, NotAllowedNow, Unavailable
+from strata.storage.local import LocalStorage
+
+MIB = 1024 * 1024
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [1, 2, 3], [5 * MIB] * 9, [MIB - 1, 40 * MIB + 3, 7]])
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_what_is_written_is_stored(storage, sizes, kind):
+    chunks = [kind(bytes([index % 251]) * size) for index, size in enumerate(sizes)]
+    with AsyncCheckpointWriter(storage, "a/b.bin") as writer:
+        for chunk in chunks:
+            assert writer.write(chunk) == len(chunk)
+    assert storage.get("a/b.bin") == b"".join(chunks)
+    assert writer.close() == writer.written_bytes == sum(sizes)
+
+
+def test_a_path_will_do(tmp_path):
+    with AsyncCheckpointWriter(tmp_path, "a") as writer:
+        writer.write(b"x")
+    assert LocalStorage(tmp_path).get("a") == b"x"
+
+
+def test_nothing_is_seen_before_it_is_closed(storage):
+    writer = AsyncCheckpointWriter(storage, "a")
+    writer.write(bytes(BLOCK_BYTES + 1))
+    assert not storage.exists("a")
+    writer.close()
+    assert storage.exists("a")
+
+
+def test_a_caller_may_reuse_its_buffer(storage):
+    buffer = bytearray(3 * MIB)
+    with AsyncCheckpointWriter(storage, "a") as writer:
+        for value in range(8):
+            buffer[:] = bytes([value]) * len(buffer)
+            writer.write(buffer)
+    assert storage.get("a") == b"".join(bytes([value]) * 3 * MIB for value in range(8))
+
+
+def test_a_failing_caller_leaves_nothing(storage):
+    with pytest.raises(ZeroDivisionError), AsyncCheckpointWriter(storage, "a") as writer:
+        writer.write(bytes(40 * MIB))
+        raise ZeroDivisionError
+    assert storage.walk() == []
+
+
+def test_an_aborted_writer_takes_no_more(storage):
+    writer = AsyncCheckpointWriter(storage, "a")
+    writer.write(b"x")
+    writer.abort()
+    writer.abort()
+    with pytest.raises(NotAllowedNow):
+        writer.write(b"y")
+    assert storage.walk() == []
+
+
+class Slow(LocalStorage):
+    """Takes one chunk, then waits to be let go, then fails if told to."""
+
+    def __init__(self, root, failure=None):
+        super().__init__(root)
+        self.go, self.failure = threading.Event(), failure
+
+    def put_stream(self, name, chunks, *, size_bytes=None, recycle=None):
+        def slowly():
+            for chunk in chunks:
+                self.go.wait(30)
+                if self.failure is not None:
+                    raise self.failure
+                yield chunk
+
+        return super().put_stream(name, slowly(), size_bytes=size_bytes, recycle=recycle)
+
+
+def test_a_slow_storage_makes_the_caller_wait(tmp_path):
+    storage = Slow(tmp_path)
+    writer = AsyncCheckpointWriter(storage, "a", depth=2)
+    wrote = []
+
+    def write():
+        for index in range(6):
+            writer.write(bytes(BLOCK_BYTES))
+            wrote.append(index)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    thread.join(0.3)
+    assert len(wrote) <= 3, "one taken by the storage, two waiting"
+    storage.go.set()
+    thread.join()
+    assert writer.close() == 6 * BLOCK_BYTES
+
+
+@pytest.mark.parametrize("depth", [1, 4])
+def test_a_failure_is_told_by_the_next_call_and_by_close(tmp_path, depth):
+    storage = Slow(tmp_path, Unavailable("broken"))
+    storage.go.set()
+    writer = AsyncCheckpointWriter(storage, "a", depth=depth)
+    with pytest.raises(Unavailable, match="broken"):
+        for _ in range(100):
+            writer.write(bytes(BLOCK_BYTES))
+    with pytest.raises(Unavailable, match="broken"):
+        writer.close()
+    assert storage.walk() == []
+
+
+def test_a_failure_at_the_very_end_is_told_by_close(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    writer = AsyncCheckpointWriter(tmp_path, "a")
+    writer.write(b"x")
+    monkeypatch.setattr("strata.storage.blocks.os.fsync", refuse)
+    with pytest.raises(Unavailable, match="disk is full"):
+        writer.close()
+
+
+def test_a_name_that_leaves_the_root_is_refused(tmp_path):
+    with pytest.raises(InvalidArgument):
+        AsyncCheckpointWriter(tmp_path, "../a")

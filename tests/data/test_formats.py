@@ -1,0 +1,369 @@
+"""Guards every format by one contract: rows come back in the order asked for, empty asks too; an
+index is scanned once; the fingerprint follows the data; damage names dataset, file and row."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from strata.data.dataset import open_arrays, open_dataset, open_source, open_spec, register_format
+from strata.data.memory import ArraySource
+from strata.errors import Conflict, Corrupt, InvalidArgument, NotFound
+from tests.data import corpora
+
+COUNT = 101
+ROWS = np.array([100, 0, 57, 57, 3, 99, 22, 23, 46])
+FORMATS = {
+    "npy": (corpora.write_npy, {}),
+    "jsonl": (corpora.write_jsonl, {}),
+    "parquet": (corpora.write_parquet, {}),
+    "arrow": (lambda folder, count: corpora.write_parquet(folder, count, ".arrow"), {}),
+    "webdataset": (corpora.write_tar, {"decode": {"vector": "float32"}}),
+    "mds": (corpora.write_mds, {"decode": {"raw": "float32"}}),
+}
+NAMES = {"cls": "number", "txt": "text", "raw": "vector"}
+
+
+@pytest.fixture(params=sorted(FORMATS))
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def dataset(kind, tmp_path):
+    write, options = FORMATS[kind]
+    write(tmp_path / "set", COUNT)
+    return open_dataset(str(tmp_path / "set"), kind, **options)
+
+
+def checked(columns, rows):
+    """Compares whatever columns there are with what was written."""
+    for name, values in columns.items():
+        name = NAMES.get(name, name)
+        assert len(values) == len(rows)
+        if name == "number":
+            assert values.dtype == np.int64
+            assert values.tolist() == rows.tolist()
+        elif name == "vector":
+            assert values.dtype.kind == "f"
+            assert np.array_equal(values, corpora.vectors(COUNT)[rows])
+        elif name == "text":
+            assert values.tolist() == [corpora.texts(COUNT)[row] for row in rows]
+
+
+def test_rows_come_in_the_order_asked_for(dataset):
+    assert dataset.total_samples == len(dataset) == COUNT
+    columns = dataset.read(ROWS)
+    assert set(columns) == set(dataset.columns)
+    checked(columns, ROWS)
+
+
+def test_every_row_can_be_read(dataset):
+    checked(dataset.read(np.arange(COUNT)), np.arange(COUNT))
+
+
+def test_no_rows_give_empty_columns(dataset):
+    assert {len(values) for values in dataset.read([]).values()} == {0}
+
+
+def test_only_the_columns_asked_for(dataset):
+    name = next(iter(dataset.columns))
+    assert list(dataset.read(ROWS, [name])) == [name]
+    with pytest.raises(InvalidArgument, match=r"no column 'nope'.*it has"):
+        dataset.read(ROWS, ["nope"])
+
+
+@pytest.mark.parametrize("row", [-1, COUNT])
+def test_a_row_that_does_not_exist_is_refused(dataset, row):
+    with pytest.raises(InvalidArgument, match=r"rows are 0 to 100"):
+        dataset.read([row])
+
+
+def test_the_format_is_told_from_the_files(kind, tmp_path):
+    write, options = FORMATS[kind]
+    write(tmp_path / "set", COUNT)
+    assert open_dataset(str(tmp_path / "set"), **options).spec().format == kind
+
+
+def test_an_index_is_kept_and_scanned_again_when_files_change(kind, tmp_path, monkeypatch):
+    write, options = FORMATS[kind]
+    write(tmp_path / "set", COUNT)
+    first = open_dataset(str(tmp_path / "set"), kind, cache_dir=str(tmp_path / "kept"), **options)
+    scans = []
+    source = type(first._source)
+    scan = source.scan
+    monkeypatch.setattr(source, "scan", lambda self: scans.append(1) or scan(self))
+    again = open_dataset(str(tmp_path / "set"), kind, cache_dir=str(tmp_path / "kept"), **options)
+    assert scans == []
+    assert again.fingerprint == first.fingerprint
+    checked(again.read(ROWS), ROWS)
+    file = max((tmp_path / "set").iterdir())
+    os.utime(file, ns=(1, 1))
+    open_dataset(str(tmp_path / "set"), kind, cache_dir=str(tmp_path / "kept"), **options)
+    assert scans == [1]
+
+
+def test_the_fingerprint_is_the_same_elsewhere(kind, tmp_path):
+    write, options = FORMATS[kind]
+    found = []
+    for place in ("a", "b"):
+        write(tmp_path / place, COUNT)
+        found.append(open_dataset(str(tmp_path / place), kind, **options).fingerprint)
+    assert found[0] == found[1]
+    write(tmp_path / "c", COUNT - 1)
+    assert open_dataset(str(tmp_path / "c"), kind, **options).fingerprint != found[0]
+
+
+def test_a_spec_opens_the_same_data_and_refuses_other_data(dataset, kind, tmp_path):
+    spec = dataset.spec(seed=7)
+    assert (spec.total_samples, spec.seed, spec.format) == (COUNT, 7, kind)
+    checked(open_spec("again", spec).read(ROWS), ROWS)
+    changed = type(spec)(
+        **{name: getattr(spec, name) for name in spec.__struct_fields__} | {"fingerprint": "other"}
+    )
+    with pytest.raises(Conflict, match=r"dataset 'again': fingerprint of .* was registered"):
+        open_spec("again", changed)
+
+
+def test_a_damaged_file_names_dataset_file_and_row_and_can_be_skipped(kind, tmp_path):
+    write, options = FORMATS[kind]
+    write(tmp_path / "set", COUNT)
+    dataset = open_dataset(str(tmp_path / "set"), kind, name="cracked", **options)
+    victim = sorted(file for file in (tmp_path / "set").iterdir() if file.is_file())[1]
+    if victim.suffix == ".json":
+        victim = sorted((tmp_path / "set").glob("*.mds"))[1]
+    victim.write_bytes(victim.read_bytes()[: victim.stat().st_size // 2])
+    with pytest.raises(Corrupt, match=rf"dataset 'cracked', file {victim.name}, row \d+"):
+        dataset.read(np.arange(COUNT))
+    skipped = []
+    columns, kept = dataset.gather(np.arange(COUNT), list(dataset.columns), skipped.append)
+    assert len(skipped) == COUNT - kept.sum() > 0
+    assert {(each.dataset, each.file) for each in skipped} == {("cracked", victim.name)}
+    checked(columns, np.flatnonzero(kept))
+
+
+def test_a_path_that_is_not_there():
+    with pytest.raises(NotFound, match=r"there is no /nowhere"):
+        open_dataset("/nowhere", "npy")
+
+
+@pytest.mark.parametrize("kind", sorted({*FORMATS} | {"imagefolder", "tokens"}))
+def test_a_folder_of_something_else_is_refused(kind, tmp_path):
+    (tmp_path / "notes.md").write_text("nothing")
+    options = {"length": 4} if kind == "tokens" else {}
+    with pytest.raises(InvalidArgument, match=f"{kind}"):
+        open_dataset(str(tmp_path), kind, **options)
+    with pytest.raises(InvalidArgument, match=r"cannot tell the format"):
+        open_dataset(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("npy", "x.npy"),
+        ("parquet", "x.parquet"),
+        ("arrow", "x.arrow"),
+        ("jsonl", "x.jsonl"),
+        ("webdataset", "x.tar"),
+        ("mds", "index.json"),
+    ],
+)
+def test_a_file_that_is_not_its_format_is_named(kind, name, tmp_path):
+    (tmp_path / name).write_bytes(b"this is not what it says it is" * 40)
+    with pytest.raises(InvalidArgument, match=f"file {name}"):
+        open_dataset(str(tmp_path), kind)
+
+
+def test_unknown_formats_options_and_schemes_are_refused(tmp_path):
+    with pytest.raises(InvalidArgument, match=r"no format 'lance'.*known are"):
+        open_dataset(str(tmp_path), "lance")
+    np.save(tmp_path / "x.npy", np.arange(3))
+    with pytest.raises(InvalidArgument, match=r"unexpected keyword argument 'colour'"):
+        open_dataset(str(tmp_path), "npy", colour=1)
+    with pytest.raises(InvalidArgument, match=r"no reader for gopher://"):
+        open_dataset("gopher://x", "npy")
+
+
+@pytest.mark.parametrize("shard_size", [-1, 4])
+def test_shard_sizes_that_make_no_sense(shard_size):
+    with pytest.raises(InvalidArgument, match=f"shard_size {shard_size}"):
+        open_arrays({"x": np.arange(3)}, shard_size=shard_size)
+
+
+def test_arrays_of_objects_and_archives_are_refused(tmp_path):
+    np.save(tmp_path / "x.npy", np.array([{}, []], object), allow_pickle=True)
+    with pytest.raises(InvalidArgument, match=r"file x.npy: not a plain .npy file"):
+        open_dataset(str(tmp_path), "npy")
+    np.savez(tmp_path / "y.npz", a=np.arange(3))
+    with pytest.raises(InvalidArgument, match=r"cannot be mapped.*unpack it"):
+        open_dataset(str(tmp_path / "y.npz"))
+
+
+def test_columns_of_different_lengths_are_refused(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(3))
+    np.save(tmp_path / "y.npy", np.arange(4))
+    with pytest.raises(InvalidArgument, match=r"different lengths"):
+        open_dataset(str(tmp_path), "npy")
+
+
+def test_a_single_array_is_the_column_data(tmp_path):
+    np.save(tmp_path / "x.npy", corpora.vectors(9))
+    dataset = open_dataset(str(tmp_path / "x.npy"))
+    assert dataset.columns == {"data": "float32[16]"}
+    assert dataset.read([8, 1])["data"][:, 0].tolist() == [8, 1]
+
+
+def test_token_bins(tmp_path):
+    for part in range(2):
+        tokens = np.arange(part * 1000, part * 1000 + 50, dtype=np.uint16)
+        (tmp_path / f"{part}.bin").write_bytes(b"header!!" + tokens.tobytes())
+    dataset = open_dataset(str(tmp_path), "tokens", length=9, stride=8, header_bytes=8)
+    assert dataset.total_samples == 12
+    tokens = dataset.read([7, 0, 5])["tokens"]
+    assert tokens.dtype == np.uint16
+    assert [row.tolist() for row in tokens] == [
+        list(range(1008, 1017)),
+        list(range(9)),
+        list(range(40, 49)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"length": 0}, "length 0"),
+        ({"length": 99}, "fewer than 99 tokens"),
+        ({"length": 4, "dtype": "float32"}, "whole numbers"),
+        ({"length": 4, "dtype": "uint32"}, "has 30 bytes"),
+        ({}, "length"),
+    ],
+)
+def test_token_bins_that_make_no_sense(tmp_path, options, says):
+    (tmp_path / "x.bin").write_bytes(bytes(30))
+    with pytest.raises(InvalidArgument, match=says):
+        open_dataset(str(tmp_path), "tokens", **options)
+
+
+def test_images_and_labels(tmp_path):
+    corpora.write_images(tmp_path / "set", 12)
+    dataset = open_dataset(str(tmp_path / "set"), size=[4, 6])
+    batch = dataset.read([0, 11, 5])
+    assert batch["image"].shape == (3, 4, 6, 3)
+    assert batch["label"].tolist() == [0, 1, 0]
+    numbers = [int(path.rpartition("/")[2][:4]) for path in batch["path"]]
+    assert batch["image"][:, 0, 0, 0].tolist() == numbers
+    plain = open_dataset(str(tmp_path / "set"), "imagefolder").read([1, 2])["image"]
+    assert [image.shape[0] for image in plain] == [8, 8]
+    (tmp_path / "set" / "cats" / "0001.png").write_bytes(b"no image")
+    with pytest.raises(Corrupt, match=r"file cats/0001.png, row 0: cannot be read as an image"):
+        dataset.read([0])
+
+
+def test_a_line_that_does_not_fit_names_its_row(tmp_path):
+    lines = [json.dumps({"n": i, "s": "a"}) for i in range(200)]
+    lines[150] = '{"n": "many", "s": "a"}'
+    (tmp_path / "x.jsonl").write_text("\n".join(lines))
+    dataset = open_dataset(str(tmp_path), name="lines")
+    with pytest.raises(Corrupt, match=r"dataset 'lines', file x.jsonl, row 150.*got `str`"):
+        dataset.read(np.arange(200))
+    assert dataset.read([149])["n"].tolist() == [149]
+
+
+def test_numbers_that_become_fractions_are_refused_unless_declared(tmp_path):
+    lines = [json.dumps({"n": i}) for i in range(150)] + ['{"n": 0.5}']
+    (tmp_path / "x.jsonl").write_text("\n".join(lines))
+    with pytest.raises(Corrupt, match=r"row 150"):
+        open_dataset(str(tmp_path)).read([150])
+    declared = open_dataset(str(tmp_path), types={"n": "float"})
+    assert declared.read([150, 3])["n"].tolist() == [0.5, 3.0]
+
+
+def test_a_null_among_numbers_is_a_damaged_row(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"n": [1, None, 3]}), tmp_path / "x.parquet")
+    dataset = open_dataset(str(tmp_path))
+    assert dataset.read([2, 0])["n"].tolist() == [3, 1]
+    with pytest.raises(Corrupt, match=r"row 1: column 'n' is null"):
+        dataset.read([0, 1])
+
+
+def test_a_small_cache_of_row_groups_only_costs_time(tmp_path):
+    corpora.write_parquet(tmp_path / "set", COUNT)
+    dataset = open_dataset(str(tmp_path / "set"), cache_bytes=1)
+    checked(dataset.read(ROWS), ROWS)
+
+
+def test_a_sample_without_one_of_its_files(tmp_path):
+    import io
+    import tarfile
+
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        for name in ("a.txt", "a.cls", "b.txt"):
+            info = tarfile.TarInfo(name)
+            info.size = 1
+            tar.addfile(info, io.BytesIO(b"1"))
+    dataset = open_dataset(str(tmp_path), name="holes")
+    assert dataset.read([0, 1], ["txt"])["txt"].tolist() == ["1", "1"]
+    with pytest.raises(Corrupt, match=r"dataset 'holes', row 1: the sample has no \.cls file"):
+        dataset.read([0, 1])
+
+
+def test_a_format_of_ones_own():
+    class Squares(ArraySource):
+        def __init__(self, files, count=5):
+            super().__init__({"square": np.arange(count) ** 2})
+
+    register_format("squares", Squares)
+    dataset = open_dataset(".", "squares", count=7)
+    assert dataset.read([6, 2])["square"].tolist() == [36, 4]
+    with pytest.raises(InvalidArgument, match=r"known already"):
+        register_format("squares", Squares)
+
+
+def test_an_empty_source_is_refused():
+    with pytest.raises(InvalidArgument, match=r"has 0 rows"):
+        open_source(ArraySource({"x": np.arange(0)}))
+
+
+def test_whatever_a_source_raises_is_named():
+    class Broken(ArraySource):
+        def read(self, index, rows, columns):
+            raise ZeroDivisionError("oops")
+
+    with pytest.raises(Corrupt, match=r"dataset 'mine'.*oops"):
+        open_source(Broken({"x": np.arange(3)}), name="mine").read([1])
+
+
+def test_a_dataset_of_sizes_alone_gives_sample_numbers():
+    from strata.core.datasets import DatasetSpec
+
+    dataset = open_spec("sizes", DatasetSpec(total_samples=10, shard_size=5))
+    assert dataset.read([3, 9]) == {"index": pytest.approx([3, 9])}
+
+
+def test_hugging_face_datasets_through_the_same_door():
+    class Fake:
+        _fingerprint = "abc"
+        features = {"n": "int64"}  # noqa: RUF012
+
+        def with_format(self, kind):
+            assert kind == "numpy"
+            return self
+
+        def select_columns(self, names):
+            assert names == ["n"]
+            return self
+
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, rows):
+            return {"n": np.array(rows) * 10}
+
+    from strata.data.huggingface import HuggingFaceSource
+
+    dataset = open_source(HuggingFaceSource(Fake()))
+    assert dataset.read([3, 1])["n"].tolist() == [30, 10]

@@ -3,4 +3,4 @@
 import strata
 from strata import *  # noqa: F403
 
-__all__ = strata.__all__  # noqa: PLE0605
+__all__ = strata.__all__

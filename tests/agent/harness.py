@@ -48,11 +48,12 @@ def until(condition, what="it", wait_s=WAIT_S):
 class Agent:
     """`strata agent`, which keeps its folder from start to start."""
 
-    def __init__(self, folder: Path, address: str, slots: int, name: str = "a") -> None:
+    def __init__(self, folder: Path, address: str, slots: int, name: str = "a", token="") -> None:
         self.folder = folder
         self.log = folder / f"agent-{name}.log"
         self.command = [*STRATA, "agent", "--coordinator", address, "--slots", str(slots)]
         self.command += ["--name", name, "--data-dir", str(folder / "data")]
+        self.command += ["--token", token] if token else []
         self.process: subprocess.Popen | None = None
         self.start()
 

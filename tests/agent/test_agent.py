@@ -3,6 +3,7 @@
 import os
 import signal
 
+import httpx
 import pytest
 
 from tests.agent.harness import TRAIN, Agent, Api, until, worker_pids
@@ -153,6 +154,18 @@ def test_an_agent_that_is_told_to_end_ends_its_workers_gracefully(api, agents, t
     assert agent.stop() == 0
     assert not worker_pids(train.parent)
     assert api.lines(task_id=task, search="asked to stop")
+
+
+def test_a_token_that_is_not_accepted_is_said_once_and_for_all(tmp_path):
+    with process(tmp_path, token="right") as coordinator:
+        agent = Agent(tmp_path, coordinator.address, 1, "b", token="wrong")
+        assert agent.process.wait(20) == 2
+        assert "a valid token is needed" in agent.said()
+        accepted = Agent(tmp_path, coordinator.address, 1, token="right")
+        headers = {"Authorization": "Bearer right"}
+        agents = f"{coordinator.http_url}/api/agents"
+        until(lambda: httpx.get(agents, headers=headers).json(), "the agent's being let in")
+        assert accepted.stop() == 0
 
 
 def test_a_second_agent_of_the_same_folder_is_refused(api, agents):

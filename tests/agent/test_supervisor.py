@@ -5,7 +5,9 @@ import signal
 
 import pytest
 
+from strata.agent import records
 from strata.agent.plan import Start
+from strata.agent.records import Kept
 from tests.agent.conftest import running, said, until
 
 pytestmark = pytest.mark.anyio
@@ -188,6 +190,31 @@ async def test_a_successor_adopts_what_runs_and_reads_on(watching, script, tmp_p
         (tmp_path / "go").touch()
         assert (await second.exit()).code == -1
         await until(lambda: "after" in second.lines())
+
+
+async def test_a_successor_finds_what_was_started_but_not_yet_written_down(watching, script):
+    async with watching() as first:
+        first.want(script(FOREVER), ("w", 1))
+        pids = first.supervisor.pids()
+        first.supervisor.let_go()
+        first.supervisor._children.clear()
+    known = records.load(first.folder)
+    known.children = [Kept(kept.start, kept.key, kept.grace_s) for kept in known.children]
+    records.save(first.folder, known)
+    async with watching() as second:
+        assert second.supervisor.pids() == pids
+
+
+async def test_a_pid_that_became_somebody_elses_is_left_alone(watching, script):
+    async with watching() as first:
+        first.want(script("print(1)"), ("w", 1))
+        await first.exit()
+    known = records.load(first.folder)
+    known.children = [Kept(Start("t", "w", 2), "key", 1.0, os.getpid(), 1.0)]
+    records.save(first.folder, known)
+    async with watching() as second:
+        assert second.supervisor.running == []
+        assert (await second.exit("w", 2)).code == -1
 
 
 async def test_a_successor_ends_what_nobody_wants_any_more(watching, script):

@@ -80,7 +80,7 @@ def test_a_part_that_is_not_whole_is_named(two, harm):
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"format": "other"}'])
 def test_a_damaged_manifest_is_passed_over_and_does_not_stop_saving(two, content):
-    manager, newer, part = two
+    _, newer, part = two
     part.parent.with_name(f"{newer}.json").write_bytes(content)
     with CheckpointManager(part.parent.parent) as fresh:
         assert fresh.latest().step == 1
@@ -110,7 +110,7 @@ def test_verifying_reads_the_header_too(two):
 
 
 def test_a_manifest_that_lies_about_tensors_is_no_crash(two):
-    manager, newer, part = two
+    _, newer, part = two
     path = part.parent.with_name(f"{newer}.json")
     path.write_bytes(path.read_bytes().replace(b'"model.weight"', b'"model.wait"', 1))
     with CheckpointManager(path.parent) as fresh, pytest.raises(StrataError):

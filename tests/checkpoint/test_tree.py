@@ -48,7 +48,7 @@ def stored_and_read(state):
     return rebuild(capture.tree, leaf)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(STATES)
 def test_any_state_comes_back(state):
     assert_same(stored_and_read(state), state)

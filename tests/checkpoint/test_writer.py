@@ -46,9 +46,13 @@ def test_a_caller_may_reuse_its_buffer(storage):
 
 
 def test_a_failing_caller_leaves_nothing(storage):
-    with pytest.raises(ZeroDivisionError), AsyncCheckpointWriter(storage, "a") as writer:
-        writer.write(bytes(40 * MIB))
-        raise ZeroDivisionError
+    def fail():
+        with AsyncCheckpointWriter(storage, "a") as writer:
+            writer.write(bytes(40 * MIB))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert storage.walk() == []
 
 
@@ -104,9 +108,13 @@ def test_a_failure_is_told_by_the_next_call_and_by_close(tmp_path, depth):
     storage = Slow(tmp_path, Unavailable("broken"))
     storage.go.set()
     writer = AsyncCheckpointWriter(storage, "a", depth=depth)
-    with pytest.raises(Unavailable, match="broken"):
+
+    def write_on():
         for _ in range(100):
             writer.write(bytes(BLOCK_BYTES))
+
+    with pytest.raises(Unavailable, match="broken"):
+        write_on()
     with pytest.raises(Unavailable, match="broken"):
         writer.close()
     assert storage.walk() == []

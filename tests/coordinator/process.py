@@ -46,6 +46,10 @@ class Process:
         return f"127.0.0.1:{self.port}"
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def store(self) -> Path:
         return self.folder / "data" / "log.db"
 
@@ -69,16 +73,16 @@ class Process:
         return self._output.read_text("utf-8", errors="replace")
 
     def rss_bytes(self) -> int:
-        return psutil.Process(self._process.pid).memory_info().rss
+        return psutil.Process(self.pid).memory_info().rss
 
     def peak_bytes(self) -> int:
         """The most memory it ever held."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text("utf-8")
+        status = Path(f"/proc/{self.pid}/status").read_text("utf-8")
         return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
 
     def limit_memory(self, limit_bytes: int) -> None:
         """So that a fault ends the coordinator and not the machine that tests it."""
-        psutil.Process(self._process.pid).rlimit(psutil.RLIMIT_AS, (limit_bytes, limit_bytes))
+        psutil.Process(self.pid).rlimit(psutil.RLIMIT_AS, (limit_bytes, limit_bytes))
 
     def kill(self) -> None:
         """As a power cut would, for the process."""

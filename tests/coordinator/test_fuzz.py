@@ -1,7 +1,6 @@
 """Guards that no request, however senseless, is a fault of the coordinator: each is answered or
 refused with a code and a hint, and everyone else is served as before."""
 
-import grpc
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import HealthCheck, given, settings

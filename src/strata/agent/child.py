@@ -167,9 +167,17 @@ def _search(start: Start) -> int:
     told = {"STRATA_TASK": start.task, "WORKER_ID": start.worker, "STRATA_START": str(start.number)}
     for process in psutil.process_iter(["pid", "environ"]):
         environment = process.info["environ"] or {}
-        if told.items() <= environment.items() and os.getpgid(process.pid) == process.pid:
+        if told.items() <= environment.items() and _leads(process.pid):
             return process.pid
     return 0
+
+
+def _leads(pid: int) -> bool:
+    """Whether a process is the first of its group, and so the one that an agent started."""
+    try:
+        return os.getpgid(pid) == pid
+    except ProcessLookupError:
+        return False
 
 
 async def _gone(pid: int) -> None:

@@ -45,6 +45,7 @@ class Supervisor:
         self._ending: dict[Start, tuple[Reason, asyncio.Task[None]]] = {}
         self._watching: set[asyncio.Task[None]] = set()
         self._outputs: dict[Start, LineBuffer] = {}
+        self._unread: set[Start] = set()
         self._closing = False
         self.nonce = ""
 
@@ -100,7 +101,7 @@ class Supervisor:
         for start, lines in list(self._outputs.items()):
             taken = lines.take()
             if taken is None:
-                if start not in self._children:
+                if start not in self._unread:
                     del self._outputs[start]
                 continue
             # The next one's turn comes first the next time.
@@ -177,11 +178,14 @@ class Supervisor:
             "WORKER_ID": start.worker,
             "WORLD_SIZE": str(job.world_size),
         }
+        if job.working_dir:
+            told["PWD"] = job.working_dir
         return inherited() | dict(job.environment) | told | dict(self._identity)
 
     def _watch(self, child: Child) -> None:
         self._children[child.start] = child
         self._outputs[child.start] = child.lines
+        self._unread.add(child.start)
         child.listen(lambda: self.on_news())
         task = asyncio.create_task(self._follow(child))
         self._watching.add(task)
@@ -200,6 +204,7 @@ class Supervisor:
         self._save()
         self._act()
         await child.drained()
+        self._unread.discard(child.start)
         self.on_news()
 
     def _note_exit(self, ended: Exit) -> None:

@@ -50,6 +50,7 @@ class Keeper:
 
     def retain(self, catalog: Catalog, pinned: Collection[str]) -> list[str]:
         """Expires what is too many; returns the ids that went."""
+        self.drop_spare()  # the save before this has used it
         gone = []
         for manifest in expired(catalog.oldest_first(), self._keep_count, pinned):
             if self._being_read(manifest):

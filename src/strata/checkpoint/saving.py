@@ -91,18 +91,15 @@ class Save:
         assert self._capture is not None
         put_claim(self._storage, self.checkpoint_id, self._claim)
         self._claimed = True
-        spare = keeper.spare(0)
         part = write_part(
             self._storage,
             self.checkpoint_id,
             0,
             self._capture,
-            recycle=spare,
+            recycle=keeper.spare(0),
             progress=self._note,
         )
         commit(self._storage, self._manifest([part]))
-        if spare is not None:
-            keeper.drop_spare()
         self._drop_claim()
 
     def _manifest(self, parts: list[Part]) -> Manifest:

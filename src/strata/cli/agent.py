@@ -21,7 +21,9 @@ def agent(
     coordinator: Annotated[
         str | None, typer.Option(help="Where it is for workers, such as HOST:50051.")
     ] = None,
-    slots: Annotated[int, typer.Option(min=1, help="How many workers fit here.")] = 0,
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="How many workers fit here; else one per core.")
+    ] = None,
     name: Annotated[str, typer.Option(help="A name of its own; else the host's.")] = "",
     token: Annotated[str | None, typer.Option(help="The coordinator's token.")] = None,
     data_dir: Annotated[str | None, typer.Option(help="Where it remembers its workers.")] = None,

@@ -1,15 +1,12 @@
 """Show log lines of the coordinator and all workers; -f follows them.
 
-A search is a regular expression (RE2, as in the coordinator), whatever the case. The API searches
-for plain text only, so a pattern that is more than that is matched here, line by line, and looking
-back for it ends after `LOOKED_AT` lines.
+A search is a regular expression (as RE2 has them), whatever the case; the coordinator looks for it.
 
 A follower sees every line once: after each connection the lines between the last one it has and
 the first one the stream brings are asked for, since the stream begins with the newest few.
 """
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Annotated, Literal
@@ -25,13 +22,11 @@ from strata.cli._options import AsJson, Follow, Limit, OfTask, Url
 from strata.cli._stream import Stream, patiently
 from strata.logsetup import printable
 
-LOOKED_AT = 100_000
 WHO_WIDTH = 20
 BEFORE_ALL = "log_0"
 STYLES = {"error": "bold red", "warn": "yellow", "info": "green", "debug": "dim"}
 
 Level = Literal["debug", "info", "warn", "error"]
-Matches = Callable[[str], bool]
 
 
 class Line(Struct, frozen=True):
@@ -63,11 +58,13 @@ def logs(
     as_json: AsJson = False,
 ) -> None:
     """Show log lines of the coordinator and all workers, oldest first; -f follows them."""
-    history = History(
-        reach(url),
-        {"level": level, "source": source, "task_id": task, "worker_id": worker},
-        search,
-    )
+    filters: dict[str, Param] = {
+        "level": level,
+        "source": source,
+        "task_id": task,
+        "worker_id": worker,
+    }
+    history = History(reach(url), filters, search)
     out = console()
     with suppress(KeyboardInterrupt):
         found = history.newest(limit)
@@ -85,9 +82,8 @@ class History:
 
     def __init__(self, api: Api, filters: dict[str, Param], search: str) -> None:
         self.api = api
-        self.matches = matcher(search)
-        literal = search if re.fullmatch(r"[\w :=/,-]*", search, re.ASCII) else ""
-        self.params = filters | {"search": literal}
+        pattern = f"(?i){search}" if search else ""
+        self.params = filters | {"search": pattern, "regex": "true" if search else None}
         self.last_id = BEFORE_ALL
 
     def newest(self, limit: int) -> list[Raw]:
@@ -96,8 +92,7 @@ class History:
         for raw, line in self._backwards():
             if self.last_id == BEFORE_ALL:
                 self.last_id = line.id
-            if self.matches(line.message):
-                found.append(raw)
+            found.append(raw)
             if len(found) == limit:
                 break
         return found[::-1]
@@ -116,8 +111,7 @@ class History:
                 if fresh:
                     yield from patiently(partial(self._between, self.last_id, event.id))
                 fresh, self.last_id = False, event.id
-                if self.matches(self.api.decode(event.data, Line).message):
-                    yield Raw(event.data)
+                yield Raw(event.data)
 
     def _between(self, last_id: str, first_id: str) -> list[Raw]:
         """The lines after one that was seen and before one that came."""
@@ -125,34 +119,18 @@ class History:
         for raw, line in self._backwards(first_id):
             if number(line.id) <= number(last_id):
                 break
-            if self.matches(line.message):
-                missed.append(raw)
+            missed.append(raw)
         return missed[::-1]
 
     def _backwards(self, cursor: str = "") -> Iterator[tuple[Raw, Line]]:
-        """Lines before a place, newest first, as far back as is reasonable."""
-        looked_at = 0
-        while looked_at < LOOKED_AT:
+        """Lines before a place, newest first."""
+        while True:
             answer = self.api.get("/api/logs", limit=PAGE_ITEMS, cursor=cursor, **self.params)
             for raw in self.api.decode(answer.body, list[Raw]):
                 yield raw, self.api.decode(raw, Line)
-                looked_at += 1
             cursor = answer.cursor
             if not cursor:
                 return
-        typer.echo(f"looked at the newest {looked_at:,} lines only", err=True)
-
-
-def matcher(search: str) -> Matches:
-    """Whether a message matches; without a search every one does."""
-    if not search:
-        return lambda _: True
-    # Imported for a search only: it brings the coordinator's log store along.
-    from strata.coordinator.logs.query import compiled
-
-    compiled(search)  # so that an error names the pattern as it was given
-    pattern = compiled(f"(?i){search}")
-    return lambda message: pattern.search(message) is not None
 
 
 def number(line_id: str) -> int:

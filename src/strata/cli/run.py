@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 BEAT_S = 1.0
 IDLE_S = 0.02
+LAST_LOOKS = 3
+"""After the end: a worker's last words travel a little longer than the fact that it ended."""
+
 REPEAT_S = 0.5
 """Within this a second signal is an echo: some senders signal the process and its group."""
 
@@ -167,7 +170,9 @@ def watch(api: Api, body: dict[str, Any], out: Console, patient: bool) -> int:
                 asked = True
                 api.post(f"/api/tasks/{created.task_id}/stop")
             time.sleep(LOOK_S)
-        watcher.look()
+        for _ in range(LAST_LOOKS):
+            time.sleep(LOOK_S)
+            watcher.look()
     watcher.summary(task)
     return exit_code(task)
 

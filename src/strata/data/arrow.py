@@ -30,6 +30,7 @@ class ArrowSource:
         self._cache_bytes = cache_bytes
         self._held: OrderedDict[tuple[int, str], Any] = OrderedDict()
         self._held_bytes = 0
+        self._layout: Layout | None = None
         self._readers: dict[str, Any] = {}
         self._lock = Lock()
         self._decoding = Lock()
@@ -56,7 +57,7 @@ class ArrowSource:
         if not rows.size:
             return {column: self._nothing(index, column) for column in columns}
         groups = index.tables["groups"]
-        layout = Layout(groups[:, 2])
+        layout = self._layout = self._layout or Layout(groups[:, 2])
         found: dict[str, list[Array]] = {column: [] for column in columns}
         chosen: list[Array] = []
         for number, places, local in layout.split(rows):

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.data.base import Array, Damaged, FileEntry, Mismatch, Rows
-from strata.data.gather import Bytes, at_every_byte, objects, put, slices
+from strata.data.gather import Bytes, numbered, slices, take_across
 
+_ALL = slice(None)
 _READ: dict[str, Callable[[bytes], object]] = {
     "bytes": bytes,
     "str": lambda raw: raw.decode("utf-8"),
@@ -69,77 +70,53 @@ class Pieces:
         map_file: Callable[[FileEntry], Bytes],
     ) -> Array:
         """The values; for a matrix each must have `width` bytes."""
-        order = np.argsort(self.files, kind="stable")
-        cuts = np.flatnonzero(np.diff(self.files[order])) + 1
-        groups = np.split(order, cuts) if len(order) else []
-        maps = []
-        for places in groups:
-            entry = entries[int(self.files[places[0]])]
-            maps.append((entry, self._checked(places, entry, map_file)))
+        present, which = numbered(self.files, len(entries))
+        parts = [
+            open_or_damaged(map_file, entries[file], self.rows, self.files == file)
+            for file in present.tolist()
+        ]
+        lengths = np.array([part.size for part in parts], np.int64)
+        if len(self.rows):
+            beyond = self.begins + self.sizes > lengths[which]
+            self._refuse(beyond, entries, "the value lies beyond the file's end")
         if is_matrix(codec):
-            return self._matrix(np.dtype(codec), width, groups, maps)
-        out = np.empty(len(self.rows), object)
-        for places, (entry, raw) in zip(groups, maps, strict=True):
-            pieces = slices(raw, self.begins[places], self.sizes[places])
-            out[places] = objects(decode(codec, pieces, self.rows[places], entry.name), len(places))
-        return _settled(codec, out)
+            self._refuse(
+                self.sizes != width, entries, f"the value has not the {width} bytes of others"
+            )
+            return take_across(parts, which, self.begins, width).view(np.dtype(codec))
+        return self._decoded(codec, slices(parts, which, self.begins, self.sizes), entries)
 
-    def _checked(
-        self, places: NDArray[np.intp], entry: FileEntry, map_file: Callable[[FileEntry], Bytes]
-    ) -> Bytes:
-        raw = open_or_damaged(map_file, entry, self.rows[places])
-        beyond = places[self.begins[places] + self.sizes[places] > raw.size]
-        if beyond.size:
-            raise Damaged(self.rows[beyond], entry.name, "the value lies beyond the file's end")
-        return raw
+    def _refuse(self, bad: NDArray[np.bool_], entries: Sequence[FileEntry], reason: str) -> None:
+        """Rows are refused a file at a time, so that the file can be named."""
+        if bad.any():
+            file = self.files[bad][0]
+            raise Damaged(self.rows[bad & (self.files == file)], entries[file].name, reason)
 
-    def _matrix(
-        self,
-        dtype: np.dtype[np.generic],
-        width: int,
-        groups: list[NDArray[np.intp]],
-        maps: list[tuple[FileEntry, Bytes]],
-    ) -> Array:
-        odd = np.flatnonzero(self.sizes != width)
-        if odd.size:
-            first = int(odd[0])
-            entry = next(e for g, (e, _) in zip(groups, maps, strict=True) if first in g)
-            reason = f"the value has {self.sizes[first]} bytes, and others {width}"
-            raise Damaged(self.rows[odd], entry.name, reason)
-        if len(groups) == 1:
-            return at_every_byte(maps[0][1], width)[self.begins].view(dtype)
-        out = np.empty((len(self.rows), width), np.uint8)
-        for places, (_, raw) in zip(groups, maps, strict=True):
-            put(out, places, at_every_byte(raw, width), self.begins[places])
-        return out.view(dtype)
+    def _decoded(self, codec: str, pieces: list[bytes], entries: Sequence[FileEntry]) -> Array:
+        """The pieces as values; what cannot be decoded is named by its row."""
+        read = _READ[codec]
+        values = np.empty(len(pieces), object)
+        for place, piece in enumerate(pieces):
+            try:
+                values[place] = piece if codec == "bytes" else read(piece)
+            except Exception as error:  # whatever a decoder raises, the row is what matters
+                file = entries[self.files[place]].name
+                raise Damaged([self.rows[place]], file, f"not valid {codec}: {error}") from error
+        return _settled(codec, values)
 
 
-def decode(codec: str, pieces: list[bytes], rows: Rows, file: str) -> list[object]:
-    """The pieces as values; what cannot be decoded is named by its row."""
-    if codec == "bytes":
-        return list(pieces)
-    read = _READ[codec]
-    try:
-        return [read(piece) for piece in pieces]
-    except Exception:
-        pass
-    bad, reason = [], ""
-    for row, piece in zip(rows, pieces, strict=True):
-        try:
-            read(piece)
-        except Exception as error:  # whatever a decoder raises, the row is what matters
-            bad.append(row)
-            reason = reason or f"not valid {codec}: {error}"
-    raise Damaged(bad, file, reason)
-
-
-def open_or_damaged(map_file: Callable[[FileEntry], Bytes], entry: FileEntry, rows: Rows) -> Bytes:
-    """The bytes of a file, or the rows asked of it as damaged."""
+def open_or_damaged(
+    map_file: Callable[[FileEntry], Bytes],
+    entry: FileEntry,
+    rows: Rows,
+    chosen: NDArray[np.bool_] | NDArray[np.intp] | slice = _ALL,
+) -> Bytes:
+    """The bytes of a file, or those of the rows that it should have as damaged."""
     try:
         return map_file(entry)
     except (Mismatch, OSError) as error:
         reason = error.reason if isinstance(error, Mismatch) else error.strerror or str(error)
-        raise Damaged(rows, entry.name, reason) from error
+        raise Damaged(rows[chosen], entry.name, reason) from error
 
 
 def _settled(codec: str, values: Array) -> Array:

@@ -35,6 +35,7 @@ class JsonLinesSource:
         for column, kind in self._types.items():
             if kind not in _TYPES:
                 raise Mismatch("", f"column {column!r} cannot be {kind!r}", f"one of {[*_TYPES]}")
+        self._layout: Layout | None = None
         self._decoder: msgspec.json.Decoder[list[Any]] | None = None
 
     def scan(self) -> Index:
@@ -57,7 +58,7 @@ class JsonLinesSource:
 
     def _sampled(self, name: str, raw: Array, begins: Rows, sizes: Rows) -> dict[str, str]:
         kinds: dict[str, str] = {}
-        for row, line in enumerate(slices(raw, begins[:_SAMPLED_LINES], sizes[:_SAMPLED_LINES])):
+        for row, line in enumerate(_cut(raw, begins[:_SAMPLED_LINES], sizes[:_SAMPLED_LINES])):
             try:
                 value = msgspec.json.decode(line)
             except msgspec.DecodeError as error:
@@ -69,11 +70,12 @@ class JsonLinesSource:
 
     def read(self, index: Index, rows: Rows, columns: Sequence[str]) -> Columns:
         values: list[Any] = [None] * len(rows)
-        for part, places, local in Layout([entry.rows for entry in index.files]).split(rows):
+        layout = self._layout = self._layout or Layout([entry.rows for entry in index.files])
+        for part, places, local in layout.split(rows):
             entry = index.files[part]
-            raw = open_or_damaged(self._maps, entry, rows[places])
+            raw = open_or_damaged(self._maps, entry, rows, places)
             begins, sizes = index.tables[f"begins-{part}"], index.tables[f"sizes-{part}"]
-            lines = slices(raw, begins[local], sizes[local])
+            lines = _cut(raw, begins[local], sizes[local])
             decoded = self._decoded(index, lines, rows[places], entry.name)
             chosen = range(len(rows)) if isinstance(places, slice) else places.tolist()
             for place, value in zip(chosen, decoded, strict=True):
@@ -102,6 +104,10 @@ class JsonLinesSource:
 
     def describe(self, index: Index) -> Mapping[str, str]:
         return index.notes
+
+
+def _cut(raw: Array, begins: Rows, sizes: Rows) -> list[bytes]:
+    return slices([raw], np.zeros(len(begins), np.intp), begins, sizes)
 
 
 def _lines(raw: Array) -> tuple[Rows, Rows]:

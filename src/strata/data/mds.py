@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from strata.data.base import Array, Columns, Damaged, FileEntry, Index, Layout, Mismatch, Rows
 from strata.data.codecs import Pieces, check_codec, is_matrix, open_or_damaged
 from strata.data.files import Files, Maps
-from strata.data.gather import Bytes, at_every_byte
+from strata.data.gather import Bytes, take_across
 
 _CODECS = {"bytes": "bytes", "str": "str", "str_int": "int", "json": "json"} | {
     "jpeg": "image",
@@ -55,6 +55,7 @@ class MdsSource:
     def __init__(self, files: Files, *, decode: Mapping[str, str] | None = None) -> None:
         self._files, self._maps = files, Maps(files)
         self._codecs = dict(decode or {})
+        self._layout: Layout | None = None
         for column, codec in self._codecs.items():
             check_codec(codec, column)
 
@@ -113,13 +114,13 @@ class MdsSource:
         return FileEntry(name, size, shard.samples)
 
     def read(self, index: Index, rows: Rows, columns: Sequence[str]) -> Columns:
-        layout = Layout([entry.rows for entry in index.files])
+        layout = self._layout = self._layout or Layout([entry.rows for entry in index.files])
         files = layout.locate(rows)
         begins = np.empty((len(rows), len(index.notes)), np.int64)
         sizes = np.empty_like(begins)
         for part, places, local in layout.split(rows):
             entry = index.files[part]
-            raw = open_or_damaged(self._maps, entry, rows[places])
+            raw = open_or_damaged(self._maps, entry, rows, places)
             begins[places], sizes[places] = _places(index, raw, local, entry, rows[places])
         found: Columns = {}
         for at, column in enumerate(index.notes):
@@ -176,7 +177,8 @@ def _places(
         raise Damaged(rows[bad], entry.name, "the sample's offsets make no sense")
     sizes = np.array([int(size or 0) for size in fixed], np.int64)[None, :].repeat(len(local), 0)
     if varying:
-        heads = at_every_byte(raw, 4 * len(varying))[begins].view("<u4")
+        which = np.zeros(len(local), np.intp)
+        heads = take_across([raw], which, begins, 4 * len(varying)).view("<u4")
         sizes[:, varying] = heads
     starts = begins[:, None] + 4 * len(varying) + np.cumsum(sizes, axis=1) - sizes
     bad = np.flatnonzero(starts[:, -1] + sizes[:, -1] != ends)

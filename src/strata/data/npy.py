@@ -10,11 +10,21 @@ import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from strata.data.base import Array, Columns, Damaged, Index, Layout, Mismatch, Rows
+from strata.data.base import (
+    Array,
+    Columns,
+    Damaged,
+    FileEntry,
+    Index,
+    Layout,
+    Mismatch,
+    Rows,
+)
 from strata.data.codecs import open_or_damaged
 from strata.data.files import Files, Maps
-from strata.data.gather import put, take
+from strata.data.gather import numbered, take, take_across
 
 _NUMBERED = re.compile(r"^(.*?)[-_.]?\d+$")
 _NPZ_HINT = "unpack it into .npy files, one a column, which are read without a copy"
@@ -25,6 +35,7 @@ class NpySource:
         self._files = files
         self._maps = Maps(files)
         self._arrays: dict[str, Array] = {}
+        self._parts: dict[str, tuple[list[FileEntry], Layout]] = {}
 
     def scan(self) -> Index:
         entries, dtypes = [], dict[str, str]()
@@ -51,32 +62,34 @@ class NpySource:
         return Index(next(iter(rows.values())), shard, entries, dict(dtypes))
 
     def read(self, index: Index, rows: Rows, columns: Sequence[str]) -> Columns:
-        found: Columns = {}
-        for column in columns:
-            entries = [
-                entry
-                for entry in index.files
-                if self._files.single or _column(entry.name) == column
-            ]
-            layout = Layout([entry.rows for entry in entries])
-            out: Array | None = None
-            for part, places, local in layout.split(rows):
-                entry = entries[part]
-                open_or_damaged(self._maps, entry, rows[places])
-                if entry.name not in self._arrays:
-                    try:
-                        self._arrays[entry.name] = self._header(entry.name)
-                    except Mismatch as error:
-                        raise Damaged(rows[places], entry.name, error.reason) from error
-                array = self._arrays[entry.name]
-                if isinstance(places, slice):
-                    out = take(array, local)
-                    break
-                if out is None:
-                    out = np.empty((len(rows), *array.shape[1:]), array.dtype)
-                put(out, places, array, local)
-            found[column] = out if out is not None else self._header(entries[0].name)[:0]
-        return found
+        return {column: self._column(index, rows, column) for column in columns}
+
+    def _column(self, index: Index, rows: Rows, column: str) -> Array:
+        if column not in self._parts:
+            entries = [e for e in index.files if self._files.single or _column(e.name) == column]
+            self._parts[column] = entries, Layout([entry.rows for entry in entries])
+        entries, layout = self._parts[column]
+        if len(entries) == 1:
+            return take(self._array(entries[0], rows, slice(None)), rows)
+        files = layout.locate(rows)
+        present, which = numbered(files, len(entries))
+        if not present.size:
+            return self._header(entries[0].name)[:0].copy()
+        parts = [self._array(entries[file], rows, files == file) for file in present.tolist()]
+        row_bytes = parts[0][:1].nbytes
+        begins = (rows - layout.starts[files]) * row_bytes
+        taken = take_across(parts, which, begins, row_bytes)
+        return taken.view(parts[0].dtype).reshape(len(rows), *parts[0].shape[1:])
+
+    def _array(self, entry: FileEntry, rows: Rows, chosen: NDArray[np.bool_] | slice) -> Array:
+        """The mapped array of a file, or its rows among those asked for as damaged."""
+        open_or_damaged(self._maps, entry, rows, chosen)
+        if entry.name not in self._arrays:
+            try:
+                self._arrays[entry.name] = self._header(entry.name)
+            except Mismatch as error:
+                raise Damaged(rows[chosen], entry.name, error.reason) from error
+        return self._arrays[entry.name]
 
     def describe(self, index: Index) -> Mapping[str, str]:
         return index.notes
@@ -89,6 +102,8 @@ class NpySource:
             raise Mismatch(name, f"not a plain .npy file: {error}") from error
         if array.ndim == 0:
             raise Mismatch(name, "holds a single value, not rows")
+        if not array.flags.c_contiguous:
+            raise Mismatch(name, "is stored by columns", "save it with np.ascontiguousarray")
         return np.asarray(array)
 
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from strata.data.base import Columns, Damaged, FileEntry, Index, Layout, Mismatch, Rows
+from strata.data.base import Columns, FileEntry, Index, Layout, Mismatch, Rows
 from strata.data.codecs import open_or_damaged
 from strata.data.files import Files, Maps
-from strata.data.gather import at_every_byte, put
+from strata.data.gather import numbered, take_across
 
 _SUFFIXES = (".bin", ".tok", ".u16", ".u32")
 
@@ -33,6 +33,7 @@ class TokenSource:
         self._dtype = np.dtype(dtype)
         if self._dtype.kind not in "iu":
             raise Mismatch("", f"tokens are whole numbers, not {dtype}")
+        self._layout: Layout | None = None
         self._length, self._header = length, header_bytes
         self._row_bytes = length * self._dtype.itemsize
         self._stride_bytes = (stride or length) * self._dtype.itemsize
@@ -60,15 +61,15 @@ class TokenSource:
         return FileEntry(name, size, max(0, rows))
 
     def read(self, index: Index, rows: Rows, columns: Sequence[str]) -> Columns:
-        out = np.empty((len(rows), self._row_bytes), np.uint8)
-        for part, places, local in Layout([entry.rows for entry in index.files]).split(rows):
-            entry = index.files[part]
-            raw = open_or_damaged(self._maps, entry, rows[places])
-            if local.size and local[-1] >= entry.rows:
-                raise Damaged(rows[places], entry.name, "the rows lie beyond the file's end")
-            samples = at_every_byte(raw[self._header :], self._row_bytes, self._stride_bytes)
-            put(out, places, samples, local)
-        return {"tokens": out.view(self._dtype)}
+        layout = self._layout = self._layout or Layout([entry.rows for entry in index.files])
+        files = layout.locate(rows)
+        present, which = numbered(files, len(index.files))
+        parts = [
+            open_or_damaged(self._maps, index.files[file], rows, files == file)
+            for file in present.tolist()
+        ]
+        begins = (rows - layout.starts[files]) * self._stride_bytes + self._header
+        return {"tokens": take_across(parts, which, begins, self._row_bytes).view(self._dtype)}
 
     def describe(self, index: Index) -> Mapping[str, str]:
         return {"tokens": f"{self._dtype}[{self._length}]"}

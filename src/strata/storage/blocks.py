@@ -42,20 +42,18 @@ def address(view: memoryview) -> int:
 
 
 class BlockWriter:
-    """Writes one open file from its beginning, up to `DEPTH` blocks at once."""
+    """Writes one existing file from its beginning, up to `DEPTH` blocks at once."""
 
-    def __init__(self, path: str, *, create: bool) -> None:
-        flags = os.O_WRONLY | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+    def __init__(self, path: str) -> None:
+        flags = os.O_WRONLY | os.O_CLOEXEC
         self.direct = bool(O_DIRECT)
         try:
-            self.fd = os.open(path, flags | O_DIRECT, 0o666)
+            self.fd = os.open(path, flags | O_DIRECT)
         except OSError as error:
             if not self.direct or error.errno not in REFUSES_DIRECT:
                 raise
             self.direct = False
-            if create and os.path.lexists(path):  # some filesystems create it, then refuse
-                flags &= ~os.O_EXCL
-            self.fd = os.open(path, flags, 0o666)
+            self.fd = os.open(path, flags)
         self._bounce = threading.local()
         self._fallback = threading.Lock()
 

@@ -1,9 +1,10 @@
 """A folder as object storage: atomic by rename, durable by fsync, confined to its root.
 
-An object is written beside its place under a name that no listing shows (`.name.token.part`),
-synced, then renamed or, for `if_absent`, hard-linked into place, which only one writer can do; the
-folder is synced last. A reader holds a shared lock on the file it has open. Recycling writes over
-a file in place, so it takes the file exclusively first and leaves it alone when that fails.
+An object is written beside its place, in a file that no listing shows (`.name.token.part`) and
+that its writer keeps locked. It is synced, then renamed or, for `if_absent`, hard-linked into
+place, which only one writer can do; the folder is synced last. A reader holds a shared lock on the
+file it has open. Recycling writes over a file in place, so it takes the file exclusively first and
+leaves it alone when that fails.
 
 Confinement. Names are checked, and every folder on the way is resolved: a symbolic link that leads
 out of the root is refused. The root itself may be a link; that is the operator's choice.
@@ -11,20 +12,24 @@ out of the root is refused. The root itself may be a link; that is the operator'
 
 import errno
 import fcntl
+import hashlib
 import os
 import secrets
+import socket
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from strata.errors import AlreadyExists, InvalidArgument, NotFound
 from strata.storage.base import Buffer, Listing, ObjectInfo, checked_name
 from strata.storage.blocks import BlockWriter
 from strata.storage.faults import disk_fault
-from strata.storage.local_reader import LocalReader, locked
+from strata.storage.local_reader import NO_LOCKS, LocalReader, locked
 from strata.storage.parallel import download
 
 HIDDEN_SUFFIX = ".part"
+HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK}
 
 
@@ -39,12 +44,11 @@ class LocalStorage:
 
     def put(self, name: str, data: Buffer, *, if_absent: bool = False) -> None:
         with self._placing(name, if_absent) as hidden:
-            fd = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            with open(fd, "wb", buffering=0) as file:
-                view = memoryview(data).cast("B")
+            view = memoryview(data).cast("B")
+            with open(hidden, "wb", buffering=0) as file:
                 while view.nbytes:
                     view = view[file.write(view) :]
-                os.fsync(fd)
+                os.fsync(file.fileno())
 
     def put_stream(
         self,
@@ -54,8 +58,8 @@ class LocalStorage:
         size_bytes: int | None = None,
         recycle: str | None = None,
     ) -> int:
-        with self._placing(name, False) as hidden:
-            writer = self._recycled(recycle, hidden) or BlockWriter(str(hidden), create=True)
+        with self._placing(name, False) as hidden, self._recycled(recycle, hidden):
+            writer = BlockWriter(str(hidden))
             try:
                 return writer.write(chunks)
             finally:
@@ -136,16 +140,24 @@ class LocalStorage:
             raise disk_fault(error, f"cannot delete {path}") from error
 
     def abort_uploads(self, older_than_s: float) -> int:
-        """Half-written files lie in the folder they belong to and go with it."""
-        return 0
+        """Removes what dead writers left beside its place, in the root; in folders it goes with
+        the folder. The lock tells who is dead, except of writers on other machines."""
+        gone = 0
+        for entry in self._scan(""):
+            if not hidden_name(entry.name) or not entry.is_file(follow_symlinks=False):
+                continue
+            path = Path(entry.path)
+            with suppress(FileNotFoundError):
+                old = time.time() - entry.stat().st_mtime > older_than_s
+                if old or (f".{HOST}-" in entry.name and not held(path, unknown=True)):
+                    path.unlink()
+                    gone += 1
+        return gone
 
     def in_use(self, name: str) -> bool:
         try:
-            with locked(self._path(name), fcntl.LOCK_EX | fcntl.LOCK_NB):
-                return False
-        except BlockingIOError:
-            return True
-        except OSError:  # not there, or a filesystem without locks
+            return held(self._path(name), unknown=False)
+        except FileNotFoundError:
             return False
 
     def close(self) -> None:
@@ -177,15 +189,11 @@ class LocalStorage:
     def _placing(self, name: str, if_absent: bool) -> Iterator[Path]:
         """A hidden file to fill; it takes its place when that went well, else it is removed."""
         path = self._path(name)
-        hidden = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}{HIDDEN_SUFFIX}")
         try:
             make_folders(path.parent)
-            try:
+            with hidden_file(path) as hidden:
                 yield hidden
                 place_new(hidden, path) if if_absent else os.replace(hidden, path)
-            finally:
-                with suppress(FileNotFoundError):
-                    hidden.unlink()
             sync_folder(path.parent)
         except FileExistsError as error:
             raise AlreadyExists(f"{path} exists") from error
@@ -201,22 +209,52 @@ class LocalStorage:
         except OSError as error:
             raise disk_fault(error, f"cannot read {self.root / name}") from error
 
-    def _recycled(self, recycle: str | None, hidden: Path) -> BlockWriter | None:
-        """The expired file under its new name, exclusively; None when somebody reads it."""
-        if recycle is None:
-            return None
-        path = self._path(recycle)
+    @contextmanager
+    def _recycled(self, recycle: str | None, hidden: Path) -> Iterator[None]:
+        """Puts the expired file in the hidden one's place, and holds it; one that somebody reads,
+        or that cannot be locked, is deleted instead of written over."""
+        with ExitStack() as held:
+            if recycle is not None:
+                path = self._path(recycle)
+                try:
+                    held.enter_context(locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB))
+                    os.rename(path, hidden)
+                except FileNotFoundError:
+                    pass
+                except OSError:
+                    self.delete(recycle)
+            yield
+
+
+@contextmanager
+def hidden_file(path: Path) -> Iterator[Path]:
+    """An empty file beside `path`, locked while its writer lives, removed unless renamed."""
+    while True:
+        token = f"{HOST}-{secrets.token_hex(6)}"
+        hidden = path.with_name(f".{path.name[:100]}.{token}{HIDDEN_SUFFIX}")
+        fd = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
-            with locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                os.rename(path, hidden)
-            writer = BlockWriter(str(hidden), create=False)
-            fcntl.flock(writer.fd, fcntl.LOCK_EX)
-            return writer
-        except FileNotFoundError:
-            return None
-        except OSError:  # somebody reads it, or this filesystem has no locks: never write over it
-            self.delete(recycle)
-            return None
+            with suppress(OSError):  # no locks in this filesystem
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            if not hidden.exists():  # swept between the last two lines
+                continue
+            yield hidden
+            return
+        finally:
+            os.close(fd)
+            with suppress(FileNotFoundError):
+                hidden.unlink()
+
+
+def held(path: Path, *, unknown: bool) -> bool:
+    """Whether somebody has a lock on the file; `unknown` where the filesystem has no locks."""
+    try:
+        with locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            return False
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        return unknown if error.errno in NO_LOCKS else True
 
 
 def hidden_name(name: str) -> bool:

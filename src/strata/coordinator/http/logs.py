@@ -36,6 +36,9 @@ WorkerId = Annotated[str, QueryParameter(max_length=200, description="Only of th
 Search = Annotated[
     str, QueryParameter(max_length=1000, description="Text in the message, whatever the case.")
 ]
+Regex = Annotated[
+    bool, QueryParameter(description="`search` is a regular expression, as RE2 has them.")
+]
 
 
 @get("/logs", responses=READS, response_headers=LOG_HEADERS)
@@ -48,9 +51,17 @@ async def list_logs(
     task_id: TaskId = "",
     worker_id: WorkerId = "",
     search: Search = "",
+    regex: Regex = False,
 ) -> Response[list[LogEntry]]:
     """Log lines of the coordinator and all workers, newest first."""
-    query = Query(level=level, source=source, task_id=task_id, worker_id=worker_id, search=search)
+    query = Query(
+        level=level,
+        source=source,
+        task_id=task_id,
+        worker_id=worker_id,
+        search=search,
+        regex=regex,
+    )
     return await answer(api, query, limit, cursor)
 
 
@@ -62,11 +73,13 @@ async def list_task_logs(
     cursor: Cursor = "",
     level: Level = None,
     search: Search = "",
+    regex: Regex = False,
 ) -> Response[list[LogEntry]]:
     """Log lines of one task, newest first; those of its dead workers too."""
     async with api.engine.settled() as state:
         state.task(task_id)
-    return await answer(api, Query(level=level, task_id=task_id, search=search), limit, cursor)
+    query = Query(level=level, task_id=task_id, search=search, regex=regex)
+    return await answer(api, query, limit, cursor)
 
 
 async def answer(api: Api, query: Query, limit: int, cursor: str) -> Response[list[LogEntry]]:

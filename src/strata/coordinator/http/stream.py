@@ -23,7 +23,7 @@ from litestar.response import Stream
 
 from strata.coordinator.http import views
 from strata.coordinator.http.faults import STREAMS
-from strata.coordinator.http.logs import Level, Search, Source, TaskId, WorkerId
+from strata.coordinator.http.logs import Level, Regex, Search, Source, TaskId, WorkerId
 from strata.coordinator.http.ports import Api, Closing, HeartbeatSeconds, TheApi
 from strata.coordinator.logs import LogEntry, Query, Skipped
 from strata.core.cluster import CODEC
@@ -96,6 +96,7 @@ async def stream_logs(
     task_id: TaskId = "",
     worker_id: WorkerId = "",
     search: Search = "",
+    regex: Regex = False,
     last_event_id: Annotated[
         str,
         HeaderParameter(
@@ -116,6 +117,7 @@ async def stream_logs(
         task_id=task_id,
         worker_id=worker_id,
         search=search,
+        regex=regex,
         after=last_event_id,
     )
     return Stream(lines(api, query, heartbeat_s, closing), media_type=MEDIA_TYPE)

@@ -54,6 +54,7 @@ def test_a_task_runs_is_seen_and_stops(api, agents, train):
     assert api.lines(search="asked to stop")
 
 
+@pytest.mark.slow
 def test_a_task_waits_for_slots_says_why_and_starts_when_they_come(api, agents, train):
     agents(1)
     task = api.submit(train, 2, config={"steps": 3})

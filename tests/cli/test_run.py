@@ -160,6 +160,7 @@ def test_a_script_that_cannot_train_is_a_restart_loop(folder, text, reason, line
     assert not worker_pids(folder)
 
 
+@pytest.mark.slow
 def test_a_script_that_raises_while_it_trains_shows_its_traceback(folder):
     name = script(
         folder,
@@ -170,6 +171,7 @@ def test_a_script_that_raises_while_it_trains_shows_its_traceback(folder):
     assert "ValueError: the loss is no number" in output
 
 
+@pytest.mark.slow
 def test_with_the_policy_stop_a_loss_is_a_failure(folder):
     name = script(
         folder, "import os, strata\nwith strata.join() as run:\n    run.step()\n    os._exit(4)\n"
@@ -236,6 +238,7 @@ def test_what_a_killed_run_left_behind_is_ended_by_the_next(folder, started):
     assert not worker_pids(folder)
 
 
+@pytest.mark.slow
 def test_submit_stop_and_restart_speak_to_a_coordinator(folder, started):
     running = started("train.py", "--slots", "1")
     running.wait_for(seen("generation 1 trains"), "training")

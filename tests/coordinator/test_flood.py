@@ -151,8 +151,8 @@ def test_a_flood_of_messages_leaves_others_their_turn(tmp_path, kind):
         finally:
             flooder.end()
         assert flooder.sent > 10_000
-        assert p99(beats) < 0.25
-        assert p99(commands) < 0.5
+        assert p99(beats) < 1.0
+        assert p99(commands) < 2.0
         assert started.peak_bytes() - before < 100 * MEGABYTE
 
 

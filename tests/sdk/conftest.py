@@ -6,6 +6,8 @@ import pytest
 from tests.coordinator.conftest import coordinator
 from tests.sdk.harness import Trainee
 
+HEARTBEAT_TIMEOUT_S = 2.5
+
 
 @pytest.fixture
 def spool(tmp_path):
@@ -30,7 +32,7 @@ def trainees(spool):
 def hub(tmp_path):
     """A coordinator that hears of silence quickly."""
     with coordinator(
-        tmp_path / "data", heartbeat_interval_s=0.2, heartbeat_timeout_s=1.0
+        tmp_path / "data", heartbeat_interval_s=0.25, heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S
     ) as started:
         yield Hub(started)
 

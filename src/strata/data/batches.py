@@ -17,7 +17,7 @@ again tries that step again.
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from threading import Condition, Thread
+from threading import Condition, Thread, current_thread
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -317,7 +317,8 @@ class _Queue:
             self._ready.clear()
             self._old.clear()
             self._changed.notify_all()
-        if self._thread is not None:
+        # The garbage collector may close this from the reading thread, which then ends by itself.
+        if self._thread is not None and self._thread is not current_thread():
             self._thread.join()
 
     def _full(self) -> bool:

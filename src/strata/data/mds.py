@@ -176,7 +176,9 @@ def _places(
     if bad.size:
         raise Damaged(rows[bad], entry.name, "the sample's offsets make no sense")
     sizes = np.array([int(size or 0) for size in fixed], np.int64)[None, :].repeat(len(local), 0)
-    if varying:
+    if len(varying) == 1:  # the offsets say it, and the sample's page need not be touched twice
+        sizes[:, varying[0]] = ends - begins - 4 - sizes.sum(axis=1)
+    elif varying:
         which = np.zeros(len(local), np.intp)
         heads = take_across([raw], which, begins, 4 * len(varying)).view("<u4")
         sizes[:, varying] = heads

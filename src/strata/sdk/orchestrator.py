@@ -291,15 +291,20 @@ class TrainingOrchestrator:
         """Leaves; harmless when not registered. The connection stays for another worker."""
         if not self._worker_id:
             return
-        request = build(
-            pb.DeregisterWorkerRequest,
-            worker_id=self._worker_id,
-            incarnation=self._present_incarnation(),
-            reason=reason,
-        )
-        beating, self._beating, self._worker_id = self._beating, None, ""
+        beating, self._beating, worker_id = self._beating, None, self._worker_id
+        self._worker_id = ""
         try:
-            self._call("DeregisterWorker", request, pb.DeregisterWorkerResponse)
+            if beating is not None:
+                leave = build(pb.Leave, outcome="done", reason=reason)
+                beating.session.answer(beating.session.ask("leave", leave), CONNECT_TIMEOUT_S)
+            else:
+                request = build(
+                    pb.DeregisterWorkerRequest,
+                    worker_id=worker_id,
+                    incarnation=self._incarnation,
+                    reason=reason,
+                )
+                self._call("DeregisterWorker", request, pb.DeregisterWorkerResponse)
         except Fenced:
             pass  # it was taken out already
         finally:

@@ -5,11 +5,14 @@ the last checkpoint of a script is still being written.
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from strata.errors import Corrupt
 from strata.storage.base import ObjectReader
@@ -98,3 +101,15 @@ def download(reader: ObjectReader, buffer: memoryview, offset: int) -> None:
         reader.read_into(offset + start, [view[start : start + RANGE_BYTES]])
 
     for_each(fill, range(0, view.nbytes, RANGE_BYTES))
+
+
+def scatter(source: NDArray[np.uint8], buffers: Sequence[memoryview]) -> None:
+    """Copies bytes over buffers, one after the other, until the bytes end."""
+    start = 0
+    for buffer in buffers:
+        piece = source[start : start + buffer.nbytes]
+        # NumPy copies without holding the GIL; assigning to a memoryview does not.
+        np.copyto(np.frombuffer(buffer, np.uint8)[: piece.nbytes], piece)
+        start += piece.nbytes
+        if start == source.nbytes:
+            return

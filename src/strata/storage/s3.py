@@ -26,7 +26,7 @@ from obstore.store import S3Store
 from strata.config import Settings
 from strata.errors import Corrupt, NotFound
 from strata.storage.base import Buffer, Listing, ObjectInfo, checked_name
-from strata.storage.parallel import download
+from strata.storage.parallel import download, scatter
 from strata.storage.s3_faults import s3_fault
 from strata.storage.s3_uploads import abort_leftover_uploads
 
@@ -213,10 +213,7 @@ class S3Reader:
         got = np.frombuffer(memoryview(read), np.uint8)
         if got.nbytes != wanted:
             raise Corrupt(f"{where} answered {got.nbytes} bytes where {wanted} were asked for")
-        start = 0
-        for buffer in buffers:
-            np.copyto(np.frombuffer(buffer, np.uint8), got[start : start + buffer.nbytes])
-            start += buffer.nbytes
+        scatter(got, buffers)
 
     def close(self) -> None:
         """Nothing is held."""

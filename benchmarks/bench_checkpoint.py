@@ -133,8 +133,11 @@ def measure_ours(figures, name, manager, state, step, training) -> None:
     begun = time.perf_counter()
     manager.save(state, step=step)
     figures[f"{name}_stall_s"].append(time.perf_counter() - begun)
-    manager.wait_pending()
+    while not manager.progress.committed:
+        time.sleep(0.001)
     figures[f"{name}_total_s"].append(time.perf_counter() - begun)
+    manager.wait_pending()
+    figures[f"{name}_with_retention_s"].append(time.perf_counter() - begun)
     step_s = training.step_s()
     manager.save(state, step=step + 1)
     figures[f"{name}_stolen_s"].append(training.stolen_s(step_s, lambda: manager.busy))

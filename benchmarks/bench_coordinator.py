@@ -7,19 +7,21 @@ light client process. Prints JSON; CPU is that of the coordinator unless it says
   connection each. `at_once`: everyone arrives in one burst, so the others' arrivals are still under
   way when the last is sent. `straggler`: everyone else waits already. With `--torchft`, a Python
   that has torchft installed, its lighthouse forms a quorum of the same size in turns with each
-  round, asked by the same client.
+  round, asked by the same client. A release is on disk before anyone hears of it; `sync_ms` is one
+  write and fdatasync of the same disk, in turns with the rounds.
 - beats: messages per second and CPU per beat; what 1,000 workers cost that beat every 5 s.
 - fleet: memory with 10,000 workers, each registered and with a session open.
 """
 
 import argparse
 import resource
+import statistics
 import tempfile
 import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from common import median, show, spread
+from common import Sync, median, show, spread, timed
 from fleet import Fleet, Replicas
 from processes import Server, coordinator, lighthouse
 
@@ -59,7 +61,9 @@ def bench_barrier(size: int, rounds: int, torchft: str, folder: Path) -> dict[st
             theirs = running.enter_context(lighthouse(torchft, size, folder))
             sides["torchft"] = (Replicas(theirs.port, size), Usage(theirs))
         took: dict[str, dict[str, list[float]]] = {"at_once": {}, "straggler": {}}
+        sync, syncs = Sync(folder), []
         for turn in range(rounds + 1):
+            syncs.append(timed(sync))
             for way, times in took.items():
                 for side, (crowd, usage) in sides.items():
                     with usage.measured():
@@ -72,8 +76,9 @@ def bench_barrier(size: int, rounds: int, torchft: str, folder: Path) -> dict[st
         }
         for way, times in took.items():
             if "torchft" in times:
-                ratio = median(times["torchft"]) / median(times["strata"])
-                result[way]["torchft_per_strata"] = round(ratio, 1)
+                ratio = statistics.median(times["torchft"]) / statistics.median(times["strata"])
+                result[way]["torchft_per_strata"] = round(ratio, 2)
+        result["sync_ms"] = spread(syncs, 1e3)
         result["cpu_us_per_worker_and_round"] = {
             name: round(seconds / size / (rounds + 1) / 2 * 1e6, 1)
             for side, (_, usage) in sides.items()

@@ -8,14 +8,13 @@ other, so that turns grow by themselves. Prints one JSON object.
 """
 
 import asyncio
-import os
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 import uvloop
-from common import median, show, spread, timed
+from common import Sync, median, show, spread, timed
 
 from strata.coordinator.clock import read_clock
 from strata.coordinator.engine import Engine
@@ -31,21 +30,6 @@ CALLERS = 1_000
 COMMANDS_EACH = 10
 STATES = ("training", "idle")
 PATIENCE = Patience(heartbeat_timeout_s=3_600, reattach_grace_s=3_600)
-
-
-class Sync:
-    """The yardstick: one page written and synced."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file = os.open(folder / "sync.bin", os.O_RDWR | os.O_CREAT)
-        self._page = os.urandom(4_096)
-        for offset in range(1_000):
-            os.pwrite(self._file, self._page, 4_096 * offset)
-        os.fsync(self._file)
-
-    def __call__(self, turn: int) -> None:
-        os.pwrite(self._file, self._page, 4_096 * (turn % 1_000))
-        os.fdatasync(self._file)
 
 
 async def register(engine: Engine, workers: int) -> list[Worker]:
@@ -71,7 +55,7 @@ async def idle(engine: Engine, sync: Sync) -> dict[str, object]:
     for _ in range(ROUNDS):
         these, those = [], []
         for turn in range(COMMANDS):
-            those.append(timed(lambda turn=turn: sync(turn)))
+            those.append(timed(sync))
             began = time.perf_counter()
             await report(engine, worker, turn)
             these.append(time.perf_counter() - began)

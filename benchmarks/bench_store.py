@@ -4,14 +4,13 @@ reading back, and taking in worker batches. Prints one JSON object; takes under 
     python benchmarks/bench_store.py [folder on the disk to measure]
 """
 
-import os
 import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from common import show, spread, timed
+from common import Sync, show, spread, timed
 
 from strata.core.events import Codec, Envelope, Event, Fact
 from strata.store.base import Batch
@@ -85,30 +84,20 @@ def bench_appends(folder: Path) -> dict[str, object]:
 
 def bench_latency(folder: Path) -> dict[str, object]:
     """One fact an append, in turns with one 4 KiB write and fdatasync of the same disk."""
-    file = os.open(folder / "sync.bin", os.O_RDWR | os.O_CREAT)
-    page = os.urandom(4_096)
-    for offset in range(1_000):
-        os.pwrite(file, page, 4_096 * offset)
-    os.fsync(file)
-
-    def sync(turn: int) -> None:
-        os.pwrite(file, page, 4_096 * (turn % 1_000))
-        os.fdatasync(file)
-
+    sync = Sync(folder)
     ratios, appends, syncs = [], [], []
     with SqliteStore(folder / "latency.db", CODEC) as store:
         for _ in range(ROUNDS):
             round_appends, round_syncs = [], []
-            for turn in range(400):
+            for _ in range(400):
                 fact = event(store.position)
-                round_syncs.append(timed(lambda turn=turn: sync(turn)))
+                round_syncs.append(timed(sync))
                 round_appends.append(
                     timed(lambda fact=fact: store.append([fact], incarnation=1, expected=fact.seq))
                 )
             ratios.append(statistics.median(round_appends) / statistics.median(round_syncs))
             appends += round_appends
             syncs += round_syncs
-    os.close(file)
     return {
         "append_one_fact_us": spread(appends, 1e6, 1),
         "sync_us": spread(syncs, 1e6, 1),

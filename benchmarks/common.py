@@ -75,6 +75,25 @@ def spread(values: Sequence[float], scale: float = 1.0, digits: int = 2) -> dict
     }
 
 
+class Sync:
+    """The yardstick of a disk: each call writes one page over and syncs it."""
+
+    PAGES = 1_000
+
+    def __init__(self, folder: Path) -> None:
+        self._file = os.open(folder / "sync.bin", os.O_RDWR | os.O_CREAT)
+        self._page = os.urandom(4_096)
+        self._turn = 0
+        for number in range(self.PAGES):
+            os.pwrite(self._file, self._page, 4_096 * number)
+        os.fsync(self._file)
+
+    def __call__(self) -> None:
+        self._turn += 1
+        os.pwrite(self._file, self._page, 4_096 * (self._turn % self.PAGES))
+        os.fdatasync(self._file)
+
+
 def show(benchmark: str, result: Mapping[str, object], folder: Path | None = None) -> None:
     """Prints the result as one JSON object, with the machine."""
     print(json.dumps({"benchmark": benchmark, "machine": machine(folder), **result}, indent=2))

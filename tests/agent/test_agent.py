@@ -9,7 +9,7 @@ import pytest
 from tests.agent.harness import TRAIN, Agent, Api, until, worker_pids
 from tests.coordinator.process import process
 
-QUICK = {"heartbeat_interval_s": 0.2, "heartbeat_timeout_s": 3.0, "stop_grace_s": 2.0}
+QUICK = {"heartbeat_interval_s": 0.2, "heartbeat_timeout_s": 3.0, "stop_grace_s": 10.0}
 
 
 @pytest.fixture

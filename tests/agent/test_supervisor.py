@@ -86,7 +86,7 @@ async def test_a_start_that_ended_is_begun_anew_only_with_a_higher_number(watchi
         await watched.exit("w", 2)
 
 
-async def test_a_task_asked_to_stop_hears_sigterm_at_once(watching, script):
+async def test_a_worker_that_does_not_leave_when_asked_hears_sigterm(watching, script):
     file = script(
         "import signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(0)))\n"

@@ -71,7 +71,6 @@ def test_a_run_completes_with_a_summary_and_a_code(folder):
     assert not worker_pids(folder)
 
 
-@pytest.mark.xfail(reason="the SDK does not read the setting capture_output yet", strict=False)
 def test_each_line_is_delivered_once(folder):
     code, output = run(folder, "train.py", "--config", "steps=2")
     assert code == 0, output

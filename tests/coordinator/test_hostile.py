@@ -288,8 +288,8 @@ def test_a_barrier_counts_nobody_from_outside(client):
     assert code_of(refusal(client.WaitBarrier, old)) == "fenced"
     stream = Stream(client, "outsider", 1)
     stream.send(request=2, arrive=pb.Arrive(barrier_id="x", arrival=1))
-    assert stream.next("refused").refused.code == "not_found"
-    assert stream.next("refused").refused.code == "invalid_argument"
+    codes = {stream.next("refused").refused.code for _ in range(2)}
+    assert codes == {"not_found", "invalid_argument"}
     assert not waiting.done()
     assert (
         client.WaitBarrier(pb.WaitBarrierRequest(worker_id="b", barrier_id="x")).participants == 2

@@ -4,15 +4,10 @@ A worker that hears SIGTERM (its host is taken away, or its agent ends) saves an
 `stopped`. Nobody asked the task to stop, so under the policy `replace` the worker has to come back.
 """
 
-import pytest
-
 from strata.core.tasks import TaskPlaced
 from tests.core.test_replacement import back_to_work, running
 
-NEVER_REPLACED = "a worker that leaves as stopped is never vacant, so its task waits for ever"
 
-
-@pytest.mark.xfail(reason=NEVER_REPLACED)
 def test_a_preempted_worker_is_started_again():
     world, task = running(2, {"a": 2})
     preempted = task.members[0]

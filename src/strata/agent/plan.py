@@ -5,10 +5,12 @@ wanted any more is ended; one that is wanted with a higher start than the one th
 it, after that one's end, so that the two never share a port or a card. A start that has ended here
 is never started again: only the coordinator gives out a new one.
 
-Why a worker is to end decides how. One whose task was *asked* to stop hears SIGTERM at once. One
-that was *superseded* counts for nothing any more: it has a moment to finish its last words. One
-that is *unwanted* was lost, or its task has ended badly: after that moment it hears SIGTERM. One
-whose task has *completed* is about to end by itself: it may take its time.
+Why a worker is to end decides how. When the agent itself is *leaving* it hears SIGTERM at once.
+One whose task was *asked* to stop has heard so from the coordinator and mostly leaves by itself;
+SIGTERM comes a moment later, since it would kill one that is just about to leave. One that was
+*superseded* counts for nothing any more: it has a moment to finish its last words. One that is
+*unwanted* was lost, or its task has ended badly: after a moment it hears SIGTERM. One whose task
+has *completed* is about to end by itself: it may take its time.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,7 +18,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct, field
 
-Reason: TypeAlias = Literal["completed", "unwanted", "asked", "superseded"]
+Reason: TypeAlias = Literal["completed", "unwanted", "asked", "leaving", "superseded"]
 
 
 class Start(NamedTuple):

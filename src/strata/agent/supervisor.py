@@ -24,8 +24,17 @@ log = logging.getLogger(__name__)
 LAST_WORDS_S = 1.0
 """For a process that no longer counts: it may be about to print why it failed."""
 
+MOMENT_S = 3.0
+"""For a process that was told to end in another way, before SIGTERM says so too."""
+
 CANNOT_START = 127
-URGENCY: dict[Reason, int] = {"completed": 0, "unwanted": 1, "asked": 2, "superseded": 3}
+URGENCY: dict[Reason, int] = {
+    "completed": 0,
+    "unwanted": 1,
+    "asked": 2,
+    "leaving": 3,
+    "superseded": 4,
+}
 
 
 class Supervisor:
@@ -113,7 +122,7 @@ class Supervisor:
         """Ends everything that runs, gracefully, and starts nothing more."""
         self._closing = True
         for start in list(self._children):
-            self._end(start, "asked")
+            self._end(start, "leaving")
         while self._watching:
             await asyncio.wait(self._watching)
 
@@ -226,9 +235,10 @@ class Supervisor:
     async def _escalate(self, child: Child, reason: Reason) -> None:
         grace_s = child.kept.grace_s
         steps: dict[Reason, list[tuple[float, int]]] = {
-            "asked": [(0.0, signal.SIGTERM), (grace_s, signal.SIGKILL)],
+            "leaving": [(0.0, signal.SIGTERM), (grace_s, signal.SIGKILL)],
+            "asked": [(MOMENT_S, signal.SIGTERM), (grace_s, signal.SIGKILL)],
             "superseded": [(LAST_WORDS_S, signal.SIGKILL)],
-            "unwanted": [(LAST_WORDS_S, signal.SIGTERM), (grace_s, signal.SIGKILL)],
+            "unwanted": [(MOMENT_S, signal.SIGTERM), (grace_s, signal.SIGKILL)],
             "completed": [(grace_s, signal.SIGTERM), (grace_s, signal.SIGKILL)],
         }
         for wait_s, number in steps[reason]:

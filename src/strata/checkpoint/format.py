@@ -12,7 +12,7 @@ then the memory in which a state is staged is the image of the file and goes to 
 Tensors lie without gaps, as safetensors demands, those with wide elements first, so that each is
 aligned to its element.
 
-Checksums are xxh3 of every 4 MiB of every tensor, counted from the tensor's beginning: a reader
+Checksums are xxh3 of every 8 MiB of every tensor, counted from the tensor's beginning: a reader
 that wants one tensor, or some rows of it, verifies what it read and nothing else, in parallel.
 """
 
@@ -29,7 +29,7 @@ from strata.errors import Corrupt, UnknownKind
 FORMAT = "strata-checkpoint"
 VERSION = 1
 ALIGNMENT = 4096
-PIECE_BYTES = 4 * 1024 * 1024
+PIECE_BYTES = 8 * 1024 * 1024
 MANIFEST_SUFFIX = ".json"
 CLAIM_SUFFIX = ".claim"
 CHECKPOINT_ID = re.compile(r"step-(\d{8,20})-[0-9a-z]{1,16}")

@@ -1,11 +1,12 @@
 """Writing one rank's part and committing a checkpoint.
 
 The part's checksums are taken while its blocks go out: a piece is hashed just before the block
-that it begins in is handed to the writer, and the disk works on earlier blocks meanwhile. xxh3 and
-the writes let go of the GIL, so the training thread is disturbed by a few short moments per block.
+that it begins in is handed to the storage, which works on earlier blocks meanwhile. xxh3 and the
+writes let go of the GIL; what disturbs the training thread is how often they ask for it again, so
+blocks and pieces are large and there is no thread between this one and the storage's.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import xxhash
 
@@ -20,7 +21,7 @@ from strata.checkpoint.format import (
     part_checksum,
 )
 from strata.checkpoint.staging import Capture
-from strata.checkpoint.writer import BLOCK_BYTES, AsyncCheckpointWriter
+from strata.checkpoint.writer import BLOCK_BYTES
 from strata.errors import AlreadyExists, Conflict
 from strata.storage.base import StorageBackend
 
@@ -77,15 +78,18 @@ def write_part(
     """Makes one rank's part durable; it is described by what is returned, and not committed."""
     hashing = Hashing(capture)
     file = part_file(rank)
-    with AsyncCheckpointWriter(
-        storage, f"{checkpoint_id}/{file}", size_bytes=capture.size_bytes, recycle=recycle
-    ) as writer:
+
+    def blocks() -> Iterator[memoryview]:
         for start, segment in capture.segments:
             for at in range(0, segment.nbytes, BLOCK_BYTES):
                 block = segment[at : at + BLOCK_BYTES]
                 hashing.up_to(start + at + block.nbytes)
-                writer.write(block, copy=False)
-                progress(writer.written_bytes)
+                yield block
+                progress(start + at + block.nbytes)
+
+    storage.put_stream(
+        f"{checkpoint_id}/{file}", blocks(), size_bytes=capture.size_bytes, recycle=recycle
+    )
     tensors = hashing.tensors()
     header_xxh3 = checksum(capture.header)
     return Part(

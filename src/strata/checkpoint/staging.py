@@ -17,11 +17,12 @@ from msgspec import Struct
 
 from strata.checkpoint.arrays import Bytes, Source, is_torch
 from strata.checkpoint.cuda import copy_from_devices, on_device
-from strata.checkpoint.format import ALIGNMENT, PIECE_BYTES, Shard, header_image
+from strata.checkpoint.format import ALIGNMENT, Shard, header_image
 from strata.checkpoint.tree import Flat
 from strata.storage.parallel import for_each
 
 COPY_BYTES = 16 * 1024 * 1024
+HUGE_PAGE_BYTES = 2 * 1024 * 1024
 PARALLEL_BYTES = 64 * 1024 * 1024
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14
 COPY_THREADS = min(4, os.cpu_count() or 1)
@@ -68,7 +69,7 @@ class Staging:
         if size_bytes <= self.size_bytes:
             return
         self._memory = None  # first, so that the old buffer is gone before the new one comes
-        memory = mmap.mmap(-1, -(-size_bytes // PIECE_BYTES) * PIECE_BYTES)
+        memory = mmap.mmap(-1, -(-size_bytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES)
         with suppress(OSError, AttributeError):
             memory.madvise(mmap.MADV_HUGEPAGE)
         try:

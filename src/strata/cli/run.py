@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from strata.launch.local import Local
 
 BEAT_S = 1.0
+MOMENT_S = 3.0
 IDLE_S = 0.02
 LAST_LOOKS = 3
 """After the end: a worker's last words travel a little longer than the fact that it ended."""
@@ -99,8 +100,7 @@ def run(
     Path(settings.data_dir).mkdir(parents=True, exist_ok=True)
     with stopping_hard(), embedded(settings, slots or workers) as (api, cluster):
         code = watch(api, body, console(), patient=False)
-        if code == 0:
-            wait_idle(cluster, settings.stop_grace_s)
+        wait_idle(cluster, settings.stop_grace_s if code == 0 else MOMENT_S)
     sys.exit(code)
 
 

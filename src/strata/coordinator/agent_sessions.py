@@ -9,7 +9,7 @@ which the workers start.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -21,7 +21,6 @@ from strata.coordinator.vault import Vault
 from strata.core.agents import Agent, RegisterAgent
 from strata.core.events import Event
 from strata.core.standing import duties, told
-from strata.core.workers import WorkerLost
 from strata.errors import (
     Fenced,
     InvalidArgument,
@@ -101,20 +100,12 @@ class AgentSessions:
             return {}
 
     def _follow(self, events: Sequence[Event]) -> None:
-        agents = {agent: None for event in events for agent in self._told(event)}
+        state = self.engine.kernel.state
+        agents = {agent: None for event in events for agent in told(state, event).agents}
         for agent in agents:
             session = self.open.get(agent)
             if session is not None:
                 session.tell_duties()
-
-    def _told(self, event: Event) -> Iterable[str]:
-        """Whose duties a fact changes; a worker that was lost is nobody's duty any more."""
-        state, body = self.engine.kernel.state, event.body
-        yield from told(state, event).agents
-        if isinstance(body, WorkerLost) and body.task in state.tasks:
-            placement = state.tasks[body.task].placements.get(body.worker)
-            if placement is not None:
-                yield placement.agent
 
 
 class AgentSession:

@@ -96,7 +96,7 @@ def _lost(state: "Cluster", fact: AgentLost, event: Event) -> None:
     for task in state.tasks.values():
         for worker_id, placement in task.placements.items():
             worker = state.workers.get(worker_id)
-            settled = worker is not None and (worker.alive or worker.state == "left")
+            settled = worker is not None and (worker.alive or worker.done)
             if placement.agent == fact.agent and not settled and worker_id not in task.vacant:
                 task.vacant.append(worker_id)
 
@@ -107,7 +107,7 @@ def _exited(state: "Cluster", fact: WorkerExited, event: Event) -> None:
     placement = task.placements.get(fact.worker)
     task.exits[fact.worker] = fact.start
     worker = state.workers.get(fact.worker)
-    over = fact.worker in task.vacant or (worker is not None and worker.state == "left")
+    over = fact.worker in task.vacant or (worker is not None and worker.done)
     if placement is not None and placement.start == fact.start and not over:
         task.vacant.append(fact.worker)
 
@@ -174,8 +174,9 @@ def report_exit(d: Decision, c: ReportExit) -> None:
         return
     if worker is not None and worker.alive:
         _lose(d, worker, "exit", f"its process ended with {how}", exited)
-    elif worker is None or worker.state != "left":
-        handle_loss(d, task, c.worker, f"its process ended with {how} before it joined", exited)
+    elif worker is None or not worker.done:
+        when = "before it joined" if worker is None else "before the task was done"
+        handle_loss(d, task, c.worker, f"its process ended with {how} {when}", exited)
     if task.ended:
         place_waiting(d, exited)
 

@@ -15,7 +15,7 @@ from strata.core.events import Event
 from strata.core.generations import GenerationChanged
 from strata.core.recovery import RecoveryChosen, RolledBack
 from strata.core.tasks import Phase, Recovery, TaskPlaced, TaskState, TaskStateChanged
-from strata.core.workers import WorkerRegistered
+from strata.core.workers import WorkerLost, WorkerRegistered
 
 if TYPE_CHECKING:
     from strata.core.state import Cluster
@@ -96,6 +96,9 @@ def told(state: "Cluster", event: Event) -> Told:
         return Told([body.worker])
     if isinstance(body, TaskPlaced):
         return Told(agents=sorted({p.agent for p in body.placements.values()}))
+    if isinstance(body, WorkerLost) and body.task in state.tasks:
+        placement = state.tasks[body.task].placements.get(body.worker)
+        return Told(agents=[placement.agent] if placement else [])
     if isinstance(body, TaskStateChanged):
         task = state.tasks[body.task]
         agents = (

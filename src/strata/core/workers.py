@@ -85,6 +85,7 @@ class Worker(Struct):
     changed_ns: int
     state: WorkerState = "initializing"
     reason: str = ""
+    outcome: Outcome | Literal[""] = ""
     rank: int = -1
     fenced: list[int] = field(default_factory=list)
     metadata: dict[str, str] = field(default_factory=dict)
@@ -93,6 +94,11 @@ class Worker(Struct):
     def alive(self) -> bool:
         """Whether it counts."""
         return self.state not in ("lost", "left")
+
+    @property
+    def done(self) -> bool:
+        """Whether it left because its part is done; one that was preempted has left without."""
+        return self.state == "left" and self.outcome == "done"
 
 
 class WorkerRegistered(Fact, frozen=True):
@@ -253,6 +259,7 @@ def _state_changed(state: "Cluster", fact: WorkerStateChanged, event: Event) -> 
     worker = state.workers[fact.worker]
     worker.state = fact.after
     worker.reason = fact.reason
+    worker.outcome = fact.outcome
     worker.changed_ns = event.wall_ns
     if fact.after == "left":
         state.living_workers -= 1

@@ -104,7 +104,7 @@ def join(
         resource_interval_s=resource_interval,
     )
     config = msgspec.json.decode(answer.config.get("config") or "{}", type=dict[str, object])
-    return Run(worker, answer.task_id, config).begun(capture, timeout)
+    return Run(worker, answer.task_id, config).begun(capture and settings.capture_output, timeout)
 
 
 class Run:

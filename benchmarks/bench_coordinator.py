@@ -1,7 +1,7 @@
 """What the coordinator carries as a server: `strata up` in a process of its own, loaded by one
 light client process. Prints JSON; CPU is that of the coordinator unless it says otherwise.
 
-    python benchmarks/bench_coordinator.py [barrier] [beats] [fleet] [--torchft PYTHON] [--rounds N]
+    python benchmarks/bench_coordinator.py [barrier] [beats] [fleet] [--torchft PYTHON]
 
 - barrier: from the last arrival to the last release, for several sizes, through sessions on a
   connection each. `at_once`: everyone arrives in one burst, so the others' arrivals are still under
@@ -161,6 +161,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", help="barrier, beats, fleet; all if none is named")
     parser.add_argument("--torchft", default="", metavar="PYTHON", help="one that has torchft")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="of barriers")
     parser.add_argument("--folder", help="on the disk to measure")
     given = parser.parse_args()
     parts = given.parts or ["barrier", "beats", "fleet"]
@@ -171,7 +172,7 @@ def main() -> None:
         if "barrier" in parts:
             result["barrier"] = {
                 str(size): bench_barrier(size, given.rounds, given.torchft, folder)
-                for size in SIZES
+                for size in given.sizes
             } | {"rounds": given.rounds, "goal_p99_ms_at_1000": GOAL_P99_MS}
         if "beats" in parts:
             result["beats"] = bench_beats(folder)

@@ -12,8 +12,9 @@ import pytest
 import zstandard
 
 from strata.core.cluster import CODEC
+from strata.core.fencing import MAX_FENCED
 from strata.core.state import encode
-from strata.core.workers import MAX_FENCED, ReportState
+from strata.core.workers import ReportState
 from strata.store.batches import deflate
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.coordinator.conftest import ANSWERS, Client, coordinator

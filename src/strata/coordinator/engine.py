@@ -172,15 +172,26 @@ class Engine:
         batches = [batch for _, batch, _ in taken if batch is not None]
         waiting = [answer for _, batch, answer in taken if batch is not None]
         async with self._turn:
-            turn = self.kernel.decide([command for command, _ in commands], batches)
+            turn = self.kernel.decide([command for command, _ in commands])
             try:
-                if turn.events or turn.batches:
-                    await asyncio.to_thread(self.kernel.commit, turn)
+                refusals = await self._store(turn, batches)
             except StrataError as error:
                 self._refuse([answer for _, _, answer in taken], error)
                 return
-            self._answer(turn, [answer for _, answer in commands], waiting)
+            self._answer(turn, [answer for _, answer in commands])
+            self._answer_batches(waiting, refusals)
         self._publish(turn)
+
+    async def _store(self, turn: Turn, batches: list[Batch]) -> list[StrataError | None]:
+        """Makes facts durable, then batches; in a thread, since both wait for the disk."""
+        if not turn.events and not batches:
+            return []
+
+        def work() -> list[StrataError | None]:
+            self.kernel.commit(turn)
+            return self.kernel.ingest(batches)
+
+        return await asyncio.to_thread(work)
 
     def _refuse(self, answers: list[Answer | None], error: StrataError) -> None:
         """The disk did not take the turn: nothing happened, and everyone is told so."""
@@ -192,9 +203,7 @@ class Engine:
         if isinstance(error, Conflict):
             raise error
 
-    def _answer(
-        self, turn: Turn, answers: list[Answer | None], stored: list[Answer | None]
-    ) -> None:
+    def _answer(self, turn: Turn, answers: list[Answer | None]) -> None:
         for outcome, answer in zip(turn.outcomes, answers, strict=True):
             if answer is None or answer.done():
                 continue
@@ -202,8 +211,16 @@ class Engine:
                 answer.set_exception(outcome.refusal)
             else:
                 answer.set_result(outcome.answer)
-        for answer in stored:
-            if answer is not None and not answer.done():
+
+    def _answer_batches(
+        self, answers: list[Answer | None], refusals: list[StrataError | None]
+    ) -> None:
+        for answer, refusal in zip(answers, refusals, strict=True):
+            if answer is None or answer.done():
+                continue
+            if refusal is not None:
+                answer.set_exception(refusal)
+            else:
                 answer.set_result(None)
 
     def _publish(self, turn: Turn) -> None:

@@ -15,13 +15,14 @@ so snapshots never outweigh the log, and reading any moment folds a bounded numb
 
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from strata.core import state as cluster_state
 from strata.core.cluster import Outcome, StartCoordinator, decide, fold
 from strata.core.events import Command, Event, Now
 from strata.core.liveness import Patience, Watch
 from strata.core.state import Cluster, Rules
+from strata.errors import StrataError
 from strata.store.base import Batch, EventStore, Snapshot
 
 BYTES_PER_FACT = 16
@@ -33,7 +34,6 @@ class Turn(Struct):
 
     outcomes: list[Outcome]
     events: list[Event]
-    batches: Sequence[Batch] = field(default_factory=tuple)
 
 
 class Kernel:
@@ -73,13 +73,13 @@ class Kernel:
         self.commit(turn)
         return turn
 
-    def decide(self, commands: Sequence[Command], batches: Sequence[Batch] = ()) -> Turn:
+    def decide(self, commands: Sequence[Command]) -> Turn:
         """Runs the rules; the state in memory advances."""
         outcomes = [decide(self.state, command, self.clock()) for command in commands]
         events = [event for outcome in outcomes for event in outcome.events]
         for event in events:
             self.watch.follow(event)
-        return Turn(outcomes, events, batches)
+        return Turn(outcomes, events)
 
     def overdue(self) -> list[Command]:
         """What silence has to be answered with."""
@@ -87,13 +87,12 @@ class Kernel:
 
     def commit(self, turn: Turn) -> None:
         """Makes a turn durable; afterwards its answers may go out. Blocks on the disk."""
-        if turn.events or turn.batches:
+        if turn.events:
             try:
                 self.store.append(
                     turn.events,
                     incarnation=self.state.coordinator_incarnation,
                     expected=self.durable,
-                    batches=turn.batches,
                 )
             except BaseException:
                 self.load()
@@ -101,6 +100,23 @@ class Kernel:
         self.durable = self.state.position
         if self.durable - self._snapshot_at >= self.snapshot_every:
             self._snapshot()
+
+    def ingest(self, batches: Sequence[Batch]) -> list[StrataError | None]:
+        """Stores workers' batches; says of each why it was not. A bad one harms no other."""
+        if not batches:
+            return []
+        try:
+            self.store.append(
+                (),
+                incarnation=self.state.coordinator_incarnation,
+                expected=self.durable,
+                batches=batches,
+            )
+        except StrataError as error:
+            if len(batches) == 1:
+                return [error]
+            return [refusal for batch in batches for refusal in self.ingest([batch])]
+        return [None] * len(batches)
 
     def _snapshot(self) -> None:
         if (self.durable - self._snapshot_at) * BYTES_PER_FACT < self._snapshot_bytes // 4:

@@ -12,7 +12,7 @@ from strata.core.datasets import AssignmentChanged
 from strata.core.events import Command, Now
 from strata.core.liveness import Patience
 from strata.core.windows import LATENCY_BOUNDS_S, SECOND_NS, Histogram
-from strata.store.base import Batch, EventStore
+from strata.store.base import EventStore
 
 NEWEST_ASSIGNMENTS = 256
 
@@ -51,9 +51,9 @@ class MeasuredKernel(Kernel):
         self.timings = Timings()
         super().__init__(store, clock, patience, snapshot_every)
 
-    def decide(self, commands: Sequence[Command], batches: Sequence[Batch] = ()) -> Turn:
+    def decide(self, commands: Sequence[Command]) -> Turn:
         began_ns = self.clock().mono_ns
-        turn = super().decide(commands, batches)
+        turn = super().decide(commands)
         ended_ns = self.clock().mono_ns
         self.timings.decide_s.add((ended_ns - began_ns) / SECOND_NS)
         if AssignmentChanged in {type(event.body) for event in turn.events}:

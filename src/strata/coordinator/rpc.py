@@ -118,6 +118,10 @@ class UnaryCalls:
         training = request.state == pb.WORKER_STATE_TRAINING
         beat = Beat(step=request.current_step, training=training)
         if not kernel.watch.beat(request.worker_id, incarnation, beat, now.mono_ns):
+            # The rule refuses it too, and records that it did.
+            self.engine.post(
+                ReportState(worker=request.worker_id, incarnation=incarnation, state="idle")
+            )
             raise Fenced(
                 f"incarnation {incarnation} of worker {request.worker_id!r} no longer counts: "
                 f"it was declared {worker.state}",

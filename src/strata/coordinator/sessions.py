@@ -14,16 +14,16 @@ from functools import partial
 from typing import TypeAlias
 
 from strata.coordinator.engine import Answer, Engine
+from strata.coordinator.intake import Intake
 from strata.coordinator.logs import Line, LogStore
 from strata.coordinator.metrics import Metrics
 from strata.coordinator.observed import Observed, Seen
 from strata.coordinator.waiting import BarrierRoom
-from strata.core.barriers import ArriveAtBarrier, Barrier
+from strata.core.barriers import Barrier
 from strata.core.checkpoints import Checkpoint
 from strata.core.datasets import AttachDataset, Unit
 from strata.core.events import Command, Event
-from strata.core.recovery import EnterGeneration
-from strata.core.saving import AckPart, BeginCheckpoint, FailCheckpoint
+from strata.core.saving import FailCheckpoint
 from strata.core.standing import standing, told
 from strata.core.workers import (
     DeregisterWorker,
@@ -32,7 +32,7 @@ from strata.core.workers import (
     ReportState,
     WorkerRegistered,
 )
-from strata.errors import Fenced, InvalidArgument, StrataError
+from strata.errors import Fenced, InvalidArgument, Overloaded, StrataError
 from strata.store.base import Batch
 from strata.store.batches import validate
 from strata.wire import convert
@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 
 WorkerStream: TypeAlias = Stream[pb.WorkerMessage, pb.CoordinatorMessage]
 MAX_LINES = 10_000
+MAX_UNANSWERED = 256
 UNITS: dict[str, Unit] = {"lane": "lane", "shard": "shard", "lease": "lease"}
 OUTCOMES: dict[str, Outcome] = {"done": "done", "stopped": "stopped", "failed": "failed"}
 
@@ -116,8 +117,10 @@ class Session:
         self.stream = stream
         self.worker = ""
         self.incarnation = 0
-        self.stored_seq = -1
-        self.taken_seq = -1
+        self._unanswered = 0
+        self.intake: Intake | None = None
+        self._greeted = False
+        self._early: list[pb.WorkerMessage] = []
         self._handlers: dict[str, Callable[[int, pb.WorkerMessage], None]] = {
             "beat": self._beat,
             "events": self._events,
@@ -138,8 +141,14 @@ class Session:
         try:
             if kind == "hello":
                 self._hello(message.request, message.hello)
-            elif not self.worker:
+            elif self._unanswered + len(self._early) >= MAX_UNANSWERED:
+                raise Overloaded(
+                    f"{MAX_UNANSWERED} requests of this session wait", hint="wait for answers"
+                )
+            elif not self._greeted:
                 raise InvalidArgument("the first message must be Hello", hint="say who you are")
+            elif not self.worker:
+                self._early.append(message)
             elif kind is None:
                 raise InvalidArgument("the message is empty", hint="set one of its bodies")
             else:
@@ -165,12 +174,14 @@ class Session:
         """Sends the worker its standing."""
         state = self.engine.kernel.state
         if self.worker in state.workers:
-            message = convert.standing_message(standing(state, self.worker), self.stored_seq)
+            stored_seq = self.intake.stored_seq if self.intake else -1
+            message = convert.standing_message(standing(state, self.worker), stored_seq)
             self.stream.send(pb.CoordinatorMessage(standing=message))
 
     def _hello(self, request: int, hello: pb.Hello) -> None:
-        if self.worker:
+        if self._greeted:
             raise InvalidArgument("Hello was said before", hint="open one stream per worker")
+        self._greeted = True
         known = self.engine.kernel.state.workers.get(hello.worker_id)
         if known is not None and known.alive and self.sessions.is_new(hello.incarnation):
             return self._welcome(hello, None)
@@ -181,16 +192,23 @@ class Session:
         if self.stream.closed:
             return
         self.worker, self.incarnation = hello.worker_id, hello.incarnation
-        stored = self.engine.kernel.store.last_seq(self.worker, self.incarnation)
-        self.stored_seq = self.taken_seq = -1 if stored is None else stored
+        self.intake = Intake(self.engine.kernel.store, self.worker, self.incarnation)
         self.sessions.attach(self)
         self.tell_standing()
+        # What it said while its Hello was being decided.
+        early, self._early = self._early, []
+        for message in early:
+            self.on_message(message)
 
     def _beat(self, request: int, message: pb.WorkerMessage) -> None:
         beat = message.beat
         kernel = self.engine.kernel
         now = kernel.clock()
         if not kernel.watch.beat(self.worker, self.incarnation, convert.beat(beat), now.mono_ns):
+            # The rule refuses it too, and records that it did.
+            self.engine.post(
+                ReportState(worker=self.worker, incarnation=self.incarnation, state="idle")
+            )
             raise Fenced(
                 f"incarnation {self.incarnation} of worker {self.worker!r} no longer counts",
                 hint="register again; the worker then gets a new incarnation",
@@ -222,19 +240,19 @@ class Session:
             sent.payload,
         )
         validate(batch)
-        last_seq = batch.stop_seq - 1
-        if batch.first_seq <= self.taken_seq < last_seq:
-            # The store would have to look into bytes that nobody has checked to keep the new part.
-            raise InvalidArgument(
-                f"events up to {self.taken_seq} are here; this batch begins at {batch.first_seq}",
-                hint="send batches again as they were, or from the next event on",
-            )
-        self.taken_seq = max(self.taken_seq, last_seq)
-        self._when(request, self.engine.ingest(batch), partial(self._stored, last_seq))
+        assert self.intake is not None, "a session that was welcomed takes events in"
+        if self.intake.take(batch):
+            self._when(request, self.engine.ingest(batch), partial(self._stored, batch))
+        else:
+            self._tell_stored(self.intake)
 
-    def _stored(self, seq: int, answer: object) -> None:
-        self.stored_seq = max(self.stored_seq, seq)
-        self.stream.send(pb.CoordinatorMessage(stored=pb.Stored(seq=self.stored_seq)))
+    def _stored(self, batch: Batch, answer: object) -> None:
+        assert self.intake is not None
+        self.intake.stored(batch)
+        self._tell_stored(self.intake)
+
+    def _tell_stored(self, intake: Intake) -> None:
+        self.stream.send(pb.CoordinatorMessage(stored=pb.Stored(seq=intake.stored_seq)))
 
     def _logs(self, request: int, message: pb.WorkerMessage) -> None:
         lines = message.logs.lines
@@ -260,15 +278,8 @@ class Session:
             self.sessions.logs.append(Line("warn", text, "worker", task, self.worker))
 
     def _arrive(self, request: int, message: pb.WorkerMessage) -> None:
-        arrive = message.arrive
-        command = ArriveAtBarrier(
-            worker=self.worker,
-            incarnation=self.incarnation,
-            barrier=arrive.barrier_id,
-            request=arrive.arrival,
-            step=arrive.step,
-        )
-        self._ask(request, command, partial(self._arrived, request, arrive))
+        command = convert.arrival(self.worker, self.incarnation, message.arrive)
+        self._ask(request, command, partial(self._arrived, request, message.arrive))
 
     def _arrived(self, request: int, arrive: pb.Arrive, answer: object) -> None:
         assert isinstance(answer, Barrier)
@@ -284,15 +295,7 @@ class Session:
         self.sessions.barriers.wait(task, answer, self.worker, tell)
 
     def _enter(self, request: int, message: pb.WorkerMessage) -> None:
-        enter = message.enter
-        command = EnterGeneration(
-            worker=self.worker,
-            incarnation=self.incarnation,
-            generation=enter.generation,
-            model_attempt=enter.model_attempt,
-            model_generation=enter.model_generation,
-            step=enter.step,
-        )
+        command = convert.entry(self.worker, self.incarnation, message.enter)
         self._ask(request, command, partial(self._done, request))
 
     def _attach(self, request: int, message: pb.WorkerMessage) -> None:
@@ -312,28 +315,11 @@ class Session:
 
     def _begin_checkpoint(self, request: int, message: pb.WorkerMessage) -> None:
         begin = message.begin_checkpoint
-        command = BeginCheckpoint(
-            worker=self.worker,
-            incarnation=self.incarnation,
-            generation=begin.generation,
-            step=begin.step,
-            epoch=begin.epoch,
-            path=begin.path,
-            type=convert.checkpoint_type(begin.type),
-            metadata=dict(begin.metadata),
-        )
+        command = convert.checkpoint_begin(self.worker, self.incarnation, begin)
         self._ask(request, command, partial(self._checkpoint, request))
 
     def _ack_part(self, request: int, message: pb.WorkerMessage) -> None:
-        part = message.ack_part
-        command = AckPart(
-            worker=self.worker,
-            incarnation=self.incarnation,
-            checkpoint=part.checkpoint_id,
-            path=part.path,
-            size_bytes=part.size_bytes,
-            checksum=part.checksum,
-        )
+        command = convert.part(self.worker, self.incarnation, message.ack_part)
         self._ask(request, command, partial(self._checkpoint, request))
 
     def _checkpoint(self, request: int, answer: object) -> None:
@@ -372,9 +358,11 @@ class Session:
         self._when(request, self.engine.ask(command), then)
 
     def _when(self, request: int, answer: Answer, then: Callable[[object], None]) -> None:
+        self._unanswered += 1
         answer.add_done_callback(partial(self._answered, request, then))
 
     def _answered(self, request: int, then: Callable[[object], None], answer: Answer) -> None:
+        self._unanswered -= 1
         error = answer.exception()
         if error is None:
             then(answer.result())

@@ -19,18 +19,18 @@ Told: TypeAlias = Callable[[pb.WaitBarrierResponse], None]
 
 
 class BarrierRoom:
-    """The waiters of every barrier."""
+    """The waiters of every barrier: for each round one per worker, however often it asked."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._waiters: dict[tuple[str, str, int], list[tuple[str, Told]]] = {}
+        self._waiters: dict[tuple[str, str, int], tuple[Barrier, dict[str, Told]]] = {}
         engine.on_facts.append(self._follow)
 
     def wait(self, task: Task, barrier: Barrier, worker: str, told: Told) -> None:
         """Calls back when the round has ended; at once if it has."""
         if barrier.state == "waiting":
             key = (task.id, barrier.name, barrier.round)
-            self._waiters.setdefault(key, []).append((worker, told))
+            self._waiters.setdefault(key, (barrier, {}))[1][worker] = told
         else:
             order = list(barrier.arrived).index(worker)
             told(convert.barrier_outcome(barrier, order))
@@ -39,12 +39,25 @@ class BarrierRoom:
         for event in events:
             body = event.body
             if isinstance(body, BarrierReleased | BarrierFailed):
-                waiters = self._waiters.pop((body.task, body.barrier, body.round), [])
-                if waiters:
-                    barrier = self._engine.kernel.state.tasks[body.task].barriers[body.barrier]
-                    self._tell(barrier, waiters)
+                found = self._waiters.pop((body.task, body.barrier, body.round), None)
+                if found is not None:
+                    barrier, waiters = found
+                    self._tell(self._ended(body, barrier), waiters)
 
-    def _tell(self, barrier: Barrier, waiters: list[tuple[str, Told]]) -> None:
+    def _ended(self, body: BarrierReleased | BarrierFailed, held: Barrier) -> Barrier:
+        """The round that ended: the one that was waited for, unless the state was folded anew.
+
+        The name may stand for the next round by now, or for none: a turn has many facts.
+        """
+        if held.state != "waiting":
+            return held
+        found = self._engine.kernel.state.tasks[body.task].barriers.get(body.barrier)
+        for barrier in (found, found.last if found else None):
+            if barrier is not None and barrier.round == body.round:
+                return barrier
+        return held
+
+    def _tell(self, barrier: Barrier, waiters: dict[str, Told]) -> None:
         order = {worker: place for place, worker in enumerate(barrier.arrived)}
-        for worker, told in waiters:
+        for worker, told in waiters.items():
             told(convert.barrier_outcome(barrier, order.get(worker, -1)))

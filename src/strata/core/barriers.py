@@ -20,6 +20,7 @@ from strata.core.decision import Decision
 from strata.core.events import Command, Event, Fact, applies, decides
 from strata.core.fencing import living
 from strata.core.lifecycle import Lifecycle
+from strata.core.limits import require_name
 from strata.errors import NotAllowedNow
 
 if TYPE_CHECKING:
@@ -167,6 +168,7 @@ def _failed(state: "Cluster", fact: BarrierFailed, event: Event) -> None:
 @decides(ArriveAtBarrier)
 def arrive(d: Decision, c: ArriveAtBarrier) -> Barrier:
     """Counts a worker in; the answer is the round it belongs to, perhaps released already."""
+    require_name("barrier_id", c.barrier)
     worker = living(d, c.worker, c.incarnation, c.cause)
     task = d.state.tasks[worker.task]
     if worker.rank < 0:

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from strata.core.decision import Decision
 from strata.core.events import Command, Event, Fact, applies, decides
-from strata.core.limits import require_room
+from strata.core.limits import require_entries, require_name, require_room, require_text
 from strata.core.sharding import Holdings, Move, apply_moves, assign
 from strata.errors import AlreadyExists, InvalidArgument
 
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from strata.core.tasks import Task
 
 Unit: TypeAlias = Literal["lane", "shard", "lease"]
+
+
+MAX_PARTS = 1_000_000
+"""Shards or lanes of a dataset: each is owned by somebody, and moves are recorded."""
 
 
 class DatasetSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -165,8 +169,9 @@ def register_dataset(d: Decision, c: RegisterDataset) -> Dataset:
 
 
 def _check_spec(dataset: str, spec: DatasetSpec) -> None:
-    if not dataset:
-        raise InvalidArgument("dataset_id is empty", hint="give the dataset a name")
+    require_name("dataset_id", dataset)
+    require_text(path=spec.path, format=spec.format, name=spec.name)
+    require_entries("metadata", spec.metadata)
     for name in ("total_samples", "shard_size"):
         if getattr(spec, name) <= 0:
             raise InvalidArgument(
@@ -178,6 +183,11 @@ def _check_spec(dataset: str, spec: DatasetSpec) -> None:
             f"dataset {dataset!r}: shard_size {spec.shard_size} is above total_samples "
             f"{spec.total_samples}",
             hint="choose a shard_size of at most total_samples",
+        )
+    if spec.shard_count > MAX_PARTS:
+        raise InvalidArgument(
+            f"dataset {dataset!r} would have {spec.shard_count} shards",
+            hint=f"choose a larger shard_size; {MAX_PARTS} shards are the most",
         )
 
 
@@ -209,6 +219,8 @@ def _lane_count(c: AttachDataset) -> int:
             f"{c.lanes} lanes do not divide a global batch of {c.global_batch}",
             hint="choose lanes that divide the global batch",
         )
+    if c.lanes > MAX_PARTS:
+        raise InvalidArgument(f"{c.lanes} lanes", hint=f"{MAX_PARTS} lanes are the most")
     return c.lanes
 
 

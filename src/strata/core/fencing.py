@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from strata.core.workers import Worker
 
 
+MAX_FENCED = 16
+"""Zombies of a worker that are remembered; each of them is recorded once."""
+
+
 class WorkerFenced(Fact, frozen=True):
     """An old incarnation spoke and was refused; `current` is the one that counts, 0 for none."""
 
@@ -27,7 +31,9 @@ class WorkerFenced(Fact, frozen=True):
 
 @applies(WorkerFenced)
 def _fenced(state: "Cluster", fact: WorkerFenced, event: Event) -> None:
-    state.workers[fact.worker].fenced.append(fact.incarnation)
+    fenced = state.workers[fact.worker].fenced
+    fenced.append(fact.incarnation)
+    del fenced[:-MAX_FENCED]
 
 
 def living(d: Decision, worker_id: str, incarnation: int, cause: tuple[str, ...] = ()) -> "Worker":
@@ -39,11 +45,11 @@ def living(d: Decision, worker_id: str, incarnation: int, cause: tuple[str, ...]
         return worker
     if worker.incarnation == incarnation:
         reason = f"it was declared {worker.state}: {worker.reason}"
-    elif incarnation > worker.incarnation:
+    elif not 0 < incarnation <= worker.incarnation:
         reason = "it was never given to this worker"
     else:
         reason = f"incarnation {worker.incarnation} has taken its place"
-    if incarnation <= worker.incarnation and incarnation not in worker.fenced:
+    if 0 < incarnation <= worker.incarnation and incarnation not in worker.fenced:
         current = worker.incarnation if worker.alive else 0
         d.record(WorkerFenced(worker_id, incarnation, current, reason), cause)
     raise Fenced(

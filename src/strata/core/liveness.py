@@ -201,7 +201,8 @@ class Watch:
     ) -> None:
         heard = _Heard(incarnation, now_ns, patience_ns, 0, absent=True, step_ns=now_ns)
         table[name] = heard
-        self._look(heard, now_ns + patience_ns, kind, name)
+        first_look_ns = min(patience_ns, _ns(self.patience.hang_floor_s))
+        self._look(heard, now_ns + first_look_ns, kind, name)
 
     def _look(
         self, heard: _Heard, when_ns: int, kind: Literal["worker", "agent"], name: str
@@ -267,7 +268,8 @@ class Watch:
         )
 
     def _next_look(self, heard: _Heard, now_ns: int) -> int:
-        moments = [heard.beat_ns + heard.patience_ns]
+        # What it does may change between looks, so a hang is looked for at least this often.
+        moments = [heard.beat_ns + heard.patience_ns, now_ns + _ns(self.patience.hang_floor_s)]
         if heard.broken_ns:
             moments.append(heard.broken_ns + _ns(self.patience.connection_grace_s))
         limit_ns = self._hang_limit_ns(heard)

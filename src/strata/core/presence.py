@@ -5,12 +5,17 @@ from strata.core.events import decides
 from strata.core.fencing import living
 from strata.core.generations import finish, join, leave
 from strata.core.leases import take_back_leases
-from strata.core.limits import require_room
+from strata.core.limits import (
+    require_entries,
+    require_name,
+    require_room,
+    require_text,
+    shortened,
+)
 from strata.core.retention import release_all
 from strata.core.scheduling import group_for, handle_loss, place_waiting
 from strata.core.tasks import Task, change_state
 from strata.core.workers import (
-    MAX_ID_LENGTH,
     DeclareLost,
     DeregisterWorker,
     Outcome,
@@ -30,11 +35,7 @@ from strata.errors import AlreadyExists, Fenced, InvalidArgument, NotAllowedNow
 @decides(RegisterWorker)
 def register(d: Decision, c: RegisterWorker) -> Worker:
     """Lets a process in as a new incarnation, and into its task's generation if it can begin."""
-    if len(c.worker) > MAX_ID_LENGTH or c.weight < 1:
-        raise InvalidArgument(
-            "worker_id is too long" if c.weight >= 1 else f"weight is {c.weight}",
-            hint=f"at most {MAX_ID_LENGTH} characters, and a weight of at least 1",
-        )
+    _check(c)
     holder = _holder(d, c)
     if holder is not None and c.nonce and holder.nonce == c.nonce:
         return holder
@@ -61,6 +62,15 @@ def register(d: Decision, c: RegisterWorker) -> Worker:
     )
     join(d, task, f"worker {worker_id} joined", d.record(registered, c.cause))
     return d.state.workers[worker_id]
+
+
+def _check(c: RegisterWorker) -> None:
+    if c.worker:
+        require_name("worker_id", c.worker)
+    require_text(hostname=c.hostname, address=c.address, nonce=c.nonce)
+    require_entries("metadata", c.metadata)
+    if c.weight < 1:
+        raise InvalidArgument(f"weight is {c.weight}", hint="it must be at least 1")
 
 
 def _holder(d: Decision, c: RegisterWorker) -> Worker | None:
@@ -119,7 +129,13 @@ def report_state(d: Decision, c: ReportState) -> Worker:
     if worker.state != c.state:
         d.record(
             WorkerStateChanged(
-                c.worker, c.incarnation, worker.task, worker.state, c.state, c.reason, step=c.step
+                c.worker,
+                c.incarnation,
+                worker.task,
+                worker.state,
+                c.state,
+                shortened(c.reason),
+                step=c.step,
             ),
             c.cause,
         )
@@ -132,7 +148,7 @@ def deregister(d: Decision, c: DeregisterWorker) -> None:
     worker = living(d, c.worker, c.incarnation, c.cause)
     task = d.state.tasks[worker.task]
     if c.outcome == "failed":
-        reason = c.reason or "it gave up"
+        reason = shortened(c.reason) or "it gave up"
         lose(
             d,
             worker,
@@ -145,7 +161,9 @@ def deregister(d: Decision, c: DeregisterWorker) -> None:
             ),
         )
         return
-    reason = c.reason or {"done": "it finished", "stopped": "it was told to stop"}[c.outcome]
+    reason = (
+        shortened(c.reason) or {"done": "it finished", "stopped": "it was told to stop"}[c.outcome]
+    )
     finished = c.outcome == "done" and task.spec.syncs and worker.rank >= 0
     cause = d.record(
         WorkerStateChanged(

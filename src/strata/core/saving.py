@@ -19,6 +19,7 @@ from strata.core.checkpoints import (
 from strata.core.decision import Decision
 from strata.core.events import Command, decides
 from strata.core.fencing import living
+from strata.core.limits import require_entries, require_name, require_text, shortened
 from strata.core.recovery import commit_steps, recover_if_ready
 from strata.core.retention import retain
 from strata.errors import InvalidArgument, NotAllowedNow
@@ -81,6 +82,10 @@ def begin(d: Decision, c: BeginCheckpoint) -> Checkpoint:
     """Opens a checkpoint, or joins the one that another rank opened at the same step."""
     worker = living(d, c.worker, c.incarnation, c.cause)
     task = d.state.tasks[worker.task]
+    if c.checkpoint:
+        require_name("checkpoint_id", c.checkpoint)
+    require_text(path=c.path)
+    require_entries("metadata", c.metadata)
     if c.step < 0:
         raise InvalidArgument(f"step is {c.step}", hint="count the applied steps, from 0")
     if worker.rank < 0 or c.generation != task.generation or not _trains(task):
@@ -145,6 +150,7 @@ def acknowledge(d: Decision, c: AckPart) -> Checkpoint:
     """Takes in one rank's part; the last one seals or commits. Repeating changes nothing."""
     worker = living(d, c.worker, c.incarnation, c.cause)
     task = d.state.tasks[worker.task]
+    require_text(path=c.path, checksum=c.checksum)
     checkpoint = find(task, c.checkpoint)
     part = checkpoint.parts.get(worker.rank)
     if part is not None and part.worker == c.worker:
@@ -205,4 +211,4 @@ def fail(d: Decision, c: FailCheckpoint) -> None:
     checkpoint = find(task, c.checkpoint)
     if checkpoint.state != "failed":
         LIFECYCLE.require(c.checkpoint, checkpoint.state, "failed")
-        recover_if_ready(d, task, record_failure(d, task, checkpoint, c.reason, c.cause))
+        recover_if_ready(d, task, record_failure(d, task, checkpoint, shortened(c.reason), c.cause))

@@ -60,10 +60,6 @@ LIFECYCLE = Lifecycle(
     members=REPORTED,
 )
 
-MAX_ID_LENGTH = 200
-MAX_FENCED = 16
-"""Zombies of a worker that are remembered; each is recorded once."""
-
 MAX_DEAD = 10_000
 """Dead workers of a task that are remembered; the log keeps them all."""
 
@@ -224,7 +220,7 @@ def _registered(state: "Cluster", fact: WorkerRegistered, event: Event) -> None:
         fact.weight,
         event.wall_ns,
         event.wall_ns,
-        fenced=before.fenced[-MAX_FENCED:] if before else [],
+        fenced=before.fenced if before else [],
         metadata=fact.metadata,
     )
     task = state.tasks[fact.task]

@@ -1,12 +1,14 @@
 """The one place that turns messages of the wire into what the core speaks, and back."""
 
 from strata.core.agents import ReportExit
-from strata.core.barriers import Barrier
+from strata.core.barriers import ArriveAtBarrier, Barrier
 from strata.core.checkpoints import Checkpoint, CheckpointType
 from strata.core.datasets import DatasetSpec, Feed
 from strata.core.events import Now
 from strata.core.liveness import Beat
+from strata.core.recovery import EnterGeneration
 from strata.core.resources import GpuMetrics, ResourceMetrics
+from strata.core.saving import AckPart, BeginCheckpoint
 from strata.core.standing import Standing
 from strata.core.tasks import Task
 from strata.core.workers import RegisterWorker, Reported, Worker
@@ -176,6 +178,55 @@ def checkpoint_type(number: int) -> CheckpointType:
     if number not in TYPES:
         raise InvalidArgument(f"type {number} is no checkpoint type", hint="leave it out for full")
     return TYPES[number]
+
+
+def arrival(worker: str, incarnation: int, message: pb.Arrive) -> ArriveAtBarrier:
+    """A worker reaches a barrier."""
+    return ArriveAtBarrier(
+        worker=worker,
+        incarnation=incarnation,
+        barrier=message.barrier_id,
+        request=message.arrival,
+        step=message.step,
+    )
+
+
+def entry(worker: str, incarnation: int, message: pb.Enter) -> EnterGeneration:
+    """A worker is ready for a generation."""
+    return EnterGeneration(
+        worker=worker,
+        incarnation=incarnation,
+        generation=message.generation,
+        model_attempt=message.model_attempt,
+        model_generation=message.model_generation,
+        step=message.step,
+    )
+
+
+def checkpoint_begin(worker: str, incarnation: int, message: pb.BeginCheckpoint) -> BeginCheckpoint:
+    """A worker begins to save."""
+    return BeginCheckpoint(
+        worker=worker,
+        incarnation=incarnation,
+        generation=message.generation,
+        step=message.step,
+        epoch=message.epoch,
+        path=message.path,
+        type=checkpoint_type(message.type),
+        metadata=dict(message.metadata),
+    )
+
+
+def part(worker: str, incarnation: int, message: pb.AckPart) -> AckPart:
+    """A worker's part of a checkpoint is durable."""
+    return AckPart(
+        worker=worker,
+        incarnation=incarnation,
+        checkpoint=message.checkpoint_id,
+        path=message.path,
+        size_bytes=message.size_bytes,
+        checksum=message.checksum,
+    )
 
 
 def barrier_outcome(barrier: Barrier, order: int) -> pb.WaitBarrierResponse:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from strata.errors import LimitExceeded
 from strata.wire.frames import Http2Stream
 from strata.wire.hpack import (
     OK_TRAILERS,
@@ -49,6 +50,13 @@ class CloseReason(StrEnum):
     PEER_SLOW = "peer_slow"
     PEER_FAULT = "peer_fault"
     SHUTDOWN = "shutdown"
+
+
+def too_large(size: int, limit: int) -> LimitExceeded:
+    """The refusal of a message, known before any of it is kept."""
+    return LimitExceeded(
+        f"message of {size} bytes is too large", hint=f"send at most {limit} bytes at once"
+    )
 
 
 def frame(payload: bytes) -> bytes:
@@ -146,7 +154,7 @@ class Call(Generic[Request, Response]):
             compressed, size = PREFIX.unpack_from(data, position)
             expected = PREFIX_BYTES + size
             if size > self._connection.server.max_message_bytes:
-                self._refuse(Status.RESOURCE_EXHAUSTED, f"message of {size} bytes is too large")
+                self.fail(too_large(size, self._connection.server.max_message_bytes))
                 return
             if position + expected > end:
                 break

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CLOSING_TIMEOUT_S = 1.0
+TURN_BYTES = 8_192
 
 
 class Connection(asyncio.Protocol):
@@ -37,6 +38,7 @@ class Connection(asyncio.Protocol):
         self.peer = ""
         self.partial_bytes = 0
         self._awake = False
+        self._untaken = b""
         self._full = False
         self._draining = False
         self._heard_at = self.loop.time()
@@ -55,7 +57,27 @@ class Connection(asyncio.Protocol):
         self.flush()
 
     def data_received(self, data: bytes) -> None:
-        self._heard_at = now = self.loop.time()
+        """A turn of the loop takes so much of one peer and no more: others come in between."""
+        self._heard_at = self.loop.time()
+        self._take(data[:TURN_BYTES])
+        if len(data) > TURN_BYTES and not self.transport.is_closing():
+            self._untaken = data[TURN_BYTES:]
+            self.transport.pause_reading()
+            self.loop.call_soon(self._take_more)
+
+    def _take_more(self) -> None:
+        data, self._untaken = self._untaken, b""
+        if self.transport.is_closing():
+            return
+        self._take(data[:TURN_BYTES])
+        if len(data) > TURN_BYTES:
+            self._untaken = data[TURN_BYTES:]
+            self.loop.call_soon(self._take_more)
+        elif not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def _take(self, data: bytes) -> None:
+        now = self.loop.time()
         self._awake = True
         timed: list[Call[Any, Any]] = []
         for event in self.http2.receive(data, now):

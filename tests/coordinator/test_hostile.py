@@ -327,18 +327,21 @@ def test_one_who_hurries_to_the_next_round_takes_nobody_out_of_this_one(client):
 
 
 def test_one_who_goes_to_hundreds_of_barriers_harms_nobody(client):
-    a, b = (open_session(client, worker) for worker in "ab")
+    a, b, c = (open_session(client, worker) for worker in "abc")
     a.send(request=1, **arrive("x"))
-    wait_until(lambda: client.coordinator.sessions.barriers._waiters)
-    with one_turn(client, 301):
+    c.send(request=1, **arrive("x"))
+    waiting = client.coordinator.sessions.barriers._waiters
+    wait_until(lambda: any(len(told) == 2 for _, told in waiting.values()))
+    with one_turn(client, 401):
         b.send(request=1, **arrive("x"))
-        for number in range(300):
+        for number in range(200):
             b.send(request=2 + number, **arrive(f"y{number}"))
+            c.send(request=2 + number, **arrive(f"z{number}"))
     assert a.next("barrier").barrier.outcome.released
-    assert b.next("refused").refused.code == "not_allowed_now"
-    assert client.register("c", nonce="c").assigned_id == "c"
-    a.close()
-    b.close()
+    assert {stream.next("refused").refused.code for stream in (b, c)} == {"not_allowed_now"}
+    assert client.register("d", nonce="d").assigned_id == "d"
+    for stream in (a, b, c):
+        stream.close()
 
 
 def batch(first_seq: int, count: int, payload: bytes) -> dict[str, pb.EventBatch]:

@@ -195,7 +195,10 @@ class Session:
         self.intake = Intake(self.engine.kernel.store, self.worker, self.incarnation)
         self.sessions.attach(self)
         self.tell_standing()
-        # What it said while its Hello was being decided.
+        self._hear_early()
+
+    def _hear_early(self) -> None:
+        """Takes up what was said while the Hello was being decided."""
         early, self._early = self._early, []
         for message in early:
             self.on_message(message)
@@ -368,6 +371,9 @@ class Session:
             then(answer.result())
         elif isinstance(error, StrataError):
             self._refuse(request, error)
+            if not self.worker:
+                self._greeted = False
+                self._hear_early()
         else:
             self.stream.fail(error)
 

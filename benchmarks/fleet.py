@@ -28,8 +28,8 @@ class Fleet:
         began = time.perf_counter()
         incarnations = self._register()
         self.registered_s = time.perf_counter() - began
-        self.streams = self._say_hello(incarnations)
-        self.joined_s = time.perf_counter() - began
+        self.streams, joined = self._say_hello(incarnations)
+        self.joined_s = joined - began
         self._beats = [
             self._frames(worker, pb.WorkerMessage(beat=beat_of(worker)))
             for worker in range(workers)
@@ -62,8 +62,8 @@ class Fleet:
         swarm.taken.clear()
         return incarnations
 
-    def _say_hello(self, incarnations: list[int]) -> list[int]:
-        """The session stream of every worker; the coordinator has welcomed each."""
+    def _say_hello(self, incarnations: list[int]) -> tuple[list[int], float]:
+        """The session stream of every worker, and the moment when all had been welcomed."""
         swarm, path = self.swarm, head(SERVICE + "Session")
         streams = []
         for worker, incarnation in enumerate(incarnations):
@@ -71,10 +71,10 @@ class Fleet:
             hello = pb.Hello(worker_id=f"worker-{worker}", incarnation=incarnation)
             message = pb.WorkerMessage(request=1, hello=hello).SerializeToString()
             swarm.send(worker, frames(DATA, 0, streams[-1], frame(message)))
-        swarm.receive(messages=self.size)
+        joined = swarm.receive(messages=self.size)
         swarm.settle()
         assert message_of(swarm.taken[-1]).standing.world_size == self.size
-        return streams
+        return streams, joined
 
     def _frames(self, worker: int, message: pb.WorkerMessage) -> bytes:
         return frames(DATA, 0, self.streams[worker], frame(message.SerializeToString()))
@@ -101,6 +101,7 @@ class Fleet:
 
     def beat_evenly(self, seconds: float) -> int:
         """Everyone beats every five seconds, one after the other; how many beats that made."""
+        self.swarm.taken.clear()
         began, sent = time.perf_counter(), 0
         while (now := time.perf_counter() - began) < seconds:
             while sent < now / BEAT_EVERY_S * self.size:
@@ -109,14 +110,15 @@ class Fleet:
                 sent += 1
             self.swarm.answer_pings(0.01)
         self._beaten = time.perf_counter()
-        self.swarm.settle()
-        self.swarm.taken.clear()
         return sent
+
+    def stay_alive(self) -> None:
+        """Everyone beats, if it is time to: apart from `meet`, so as not to be counted to it."""
+        if time.perf_counter() - self._beaten > BEAT_EVERY_S:
+            self.beat()
 
     def meet(self, at_once: bool) -> float:
         """One round of a barrier: seconds from the last arrival to the last release."""
-        if time.perf_counter() - self._beaten > BEAT_EVERY_S:
-            self.beat()
         swarm, last = self.swarm, self.size - 1
         self._arrivals += 1
         arrive = pb.Arrive(barrier_id="step", arrival=self._arrivals, step=self._arrivals)
@@ -166,6 +168,9 @@ class Replicas:
         self.size = replicas
         self.swarm = Swarm(port, replicas)
         self._path = head(LIGHTHOUSE_QUORUM)
+
+    def stay_alive(self) -> None:
+        """Asking for a quorum is a sign of life."""
 
     def meet(self, at_once: bool) -> float:
         """One quorum: seconds from the last request to the last answer."""

@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncCheckpointWriter",
     "BarrierResult",
+    "Batches",
+    "CheckpointInfo",
+    "CheckpointManager",
     "DatasetRegistry",
     "Fact",
     "GenerationChanged",
@@ -15,14 +19,21 @@ __all__ = [
     "ShardInfo",
     "ShardManager",
     "StopRequested",
+    "StorageBackend",
     "StrataError",
     "TrainingOrchestrator",
     "WorkerConfig",
     "__version__",
     "join",
+    "open_dataset",
 ]
 
 if TYPE_CHECKING:
+    from strata.checkpoint.format import CheckpointInfo
+    from strata.checkpoint.manager import CheckpointManager
+    from strata.checkpoint.writer import AsyncCheckpointWriter
+    from strata.data.batches import Batches
+    from strata.data.dataset import open_dataset
     from strata.errors import StrataError
     from strata.sdk.barriers import BarrierResult
     from strata.sdk.facts import Fact
@@ -32,11 +43,16 @@ if TYPE_CHECKING:
     from strata.sdk.run import Run, join
     from strata.sdk.shards import ShardInfo
     from strata.sdk.signals import GenerationChanged, StopRequested
+    from strata.storage.base import StorageBackend
 
 # Where each public name lives. They are imported when first used, since the SDK takes longer to
 # import than most commands take to run.
 _HOMES = {
+    "AsyncCheckpointWriter": "strata.checkpoint.writer",
     "BarrierResult": "strata.sdk.barriers",
+    "Batches": "strata.data.batches",
+    "CheckpointInfo": "strata.checkpoint.format",
+    "CheckpointManager": "strata.checkpoint.manager",
     "DatasetRegistry": "strata.sdk.registry",
     "Fact": "strata.sdk.facts",
     "GenerationChanged": "strata.sdk.signals",
@@ -45,10 +61,12 @@ _HOMES = {
     "ShardInfo": "strata.sdk.shards",
     "ShardManager": "strata.sdk.registry",
     "StopRequested": "strata.sdk.signals",
+    "StorageBackend": "strata.storage.base",
     "StrataError": "strata.errors",
     "TrainingOrchestrator": "strata.sdk.orchestrator",
     "WorkerConfig": "strata.sdk.orchestrator",
     "join": "strata.sdk.run",
+    "open_dataset": "strata.data.dataset",
 }
 
 

@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "coordinator": INNER | {"timeline"},
     "sim": INNER | {"coordinator"},
     "cli": INNER | {"coordinator", "agent", "launch", "sdk", "sim", "timeline", "strata"},
-    "strata": {"sdk", "errors"},
+    "strata": {"checkpoint", "data", "errors", "sdk", "storage"},
     "dtruntime": {"strata"},
 }
 

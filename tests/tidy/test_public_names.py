@@ -7,7 +7,11 @@ import sys
 import strata
 
 PUBLIC_NAMES = [
+    "AsyncCheckpointWriter",
     "BarrierResult",
+    "Batches",
+    "CheckpointInfo",
+    "CheckpointManager",
     "DatasetRegistry",
     "Fact",
     "GenerationChanged",
@@ -16,11 +20,13 @@ PUBLIC_NAMES = [
     "ShardInfo",
     "ShardManager",
     "StopRequested",
+    "StorageBackend",
     "StrataError",
     "TrainingOrchestrator",
     "WorkerConfig",
     "__version__",
     "join",
+    "open_dataset",
 ]
 
 

@@ -6,9 +6,12 @@ import os
 import platform
 import sqlite3
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+
+import strata
 
 
 def machine(folder: Path | None = None) -> dict[str, object]:
@@ -19,10 +22,20 @@ def machine(folder: Path | None = None) -> dict[str, object]:
         "load_average": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
         "kernel": platform.release(),
+        "commit": _commit(),
     }
     if folder is not None:
         found |= {"sqlite": sqlite3.sqlite_version, "filesystem": _filesystem(folder)}
     return found
+
+
+def _commit() -> str:
+    """Of the code that was measured; ends in -dirty where that was changed since."""
+    git = ["git", "-C", str(Path(strata.__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
 
 
 def _cpu() -> str:

@@ -43,7 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     """Where facts are kept, and how often the state is saved so that restarts stay short."""
     data_dir: str = "./strata-data"
-    snapshot_every_facts: Count = 20_000
+    snapshot_every_facts: Count = 10_000
 
     """How much the coordinator takes on before it says "try again"."""
     max_workers: Count = 10_000

@@ -16,6 +16,7 @@ from strata.store import batches as packing
 from strata.store.base import Batch, Snapshot
 from strata.store.batches import pack, unpack
 from strata.store.memory import MemoryStore
+from strata.store.snapshots import KEPT
 from strata.store.sqlite import SqliteReader
 from tests.store.kinds import CODEC, Started, batch, contents, event, events, fill
 
@@ -308,8 +309,8 @@ class TestSnapshots:
         for position in range(0, 3_001, 10):
             store.save_snapshot(snapshot(position, state=b""))
         distances = [at - store.load_snapshot(at, "s1").position for at in range(3_000)]
-        assert max(distances) <= 2 * 3_000 / 64
-        assert len({store.load_snapshot(at, "s1").position for at in range(3_001)}) <= 64
+        assert max(distances) <= 2 * 3_000 / KEPT
+        assert len({store.load_snapshot(at, "s1").position for at in range(3_001)}) <= KEPT
 
 
 class TestArchive:

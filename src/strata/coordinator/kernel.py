@@ -44,7 +44,7 @@ class Kernel:
         store: EventStore,
         clock: Callable[[], Now],
         patience: Patience | None = None,
-        snapshot_every: int = 20_000,
+        snapshot_every: int = 10_000,
     ) -> None:
         self.store = store
         self.clock = clock

@@ -53,7 +53,8 @@ LIFECYCLE = Lifecycle(
 
 ENDED: frozenset[TaskState] = frozenset({"completed", "failed", "stopped"})
 RESTART_LOOP_EXIT_CODE = 93
-MAX_ENDED_TASKS = 1_000
+MAX_ENDED_TASKS = 200
+FORGOTTEN_AT_ONCE = 50
 
 
 class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -223,10 +224,14 @@ def _changed(state: "Cluster", fact: TaskStateChanged, event: Event) -> None:
 def _forget_oldest_ended(state: "Cluster") -> None:
     """Makes room: the log keeps every task, the state only the newest that have ended."""
     ended = [task.id for task in state.tasks.values() if task.ended]
-    for task_id in ended[: max(len(ended) - MAX_ENDED_TASKS, 0)]:
+    if len(ended) < MAX_ENDED_TASKS + FORGOTTEN_AT_ONCE:
+        return
+    peopled = {worker.task for worker in state.workers.values() if worker.alive}
+    forgotten = {task for task in ended[:FORGOTTEN_AT_ONCE] if task not in peopled}
+    for task_id in forgotten:
         del state.tasks[task_id]
-        for worker_id in [w.id for w in state.workers.values() if w.task == task_id]:
-            state.living_workers -= state.workers.pop(worker_id).alive
+    for worker_id in [w.id for w in state.workers.values() if w.task in forgotten]:
+        del state.workers[worker_id]
 
 
 def change_state(

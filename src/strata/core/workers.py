@@ -10,6 +10,7 @@ its process ended, its connection broke, its beats or its steps stopped, its age
 not come back after a restart. It has *left* when it said so itself.
 """
 
+from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from msgspec import Struct, field
@@ -61,7 +62,9 @@ LIFECYCLE = Lifecycle(
 )
 
 MAX_DEAD = 10_000
-"""Dead workers of a task that are remembered; the log keeps them all."""
+"""Dead workers that are remembered; the log keeps them all."""
+
+FORGOTTEN_AT_ONCE = 1_000
 
 
 class Worker(Struct):
@@ -227,17 +230,25 @@ def _registered(state: "Cluster", fact: WorkerRegistered, event: Event) -> None:
     task.waiting.append(fact.worker)
     if fact.worker in task.vacant:
         task.vacant.remove(fact.worker)
-    if len(state.workers) - state.living_workers > MAX_DEAD:
+    if len(state.workers) - state.living_workers > MAX_DEAD + FORGOTTEN_AT_ONCE:
         _forget_oldest_dead(state)
 
 
 def _forget_oldest_dead(state: "Cluster") -> None:
-    """Makes room; incarnations come from one counter, so one who returns is still a new one."""
-    for worker in state.workers.values():
-        task = state.tasks[worker.task]
-        if not worker.alive and worker.rank < 0 and worker.id not in task.placements:
-            del state.workers[worker.id]
-            return
+    """Makes room, many at a time, since looking for them takes as long as the fleet is large.
+
+    Incarnations come from one counter, so one who returns is still a new one.
+    """
+    dead = (
+        worker.id
+        for worker in state.workers.values()
+        if not worker.alive
+        and worker.rank < 0
+        and worker.id not in state.tasks[worker.task].placements
+        and worker.id not in state.tasks[worker.task].finished
+    )
+    for worker_id in list(islice(dead, FORGOTTEN_AT_ONCE)):
+        del state.workers[worker_id]
 
 
 @applies(WorkerRejected)

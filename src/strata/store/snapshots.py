@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from strata.errors import InvalidArgument, LimitExceeded, NotAllowedNow
 from strata.store.base import Snapshot
 
-KEPT = 64
+KEPT = 256
 MAX_STATE_BYTES = 900_000_000  # SQLite's limit on one value is 1,000,000,000
 
 

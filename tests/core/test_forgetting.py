@@ -1,0 +1,39 @@
+"""Guards the bounds of the state: what has ended is forgotten in time, what lives never is."""
+
+from strata.core import tasks, workers
+from tests.core.world import World
+
+
+def test_the_oldest_ended_tasks_are_forgotten_and_their_workers_with_them(monkeypatch):
+    monkeypatch.setattr(tasks, "MAX_ENDED_TASKS", 3)
+    monkeypatch.setattr(tasks, "FORGOTTEN_AT_ONCE", 2)
+    world = World()
+    for number in range(6):
+        (worker,) = world.join(world.submit(1), f"w{number}")
+        worker.leave("stopped")
+    assert len(world.state.tasks) == 4
+    assert list(world.state.workers) == ["w2", "w3", "w4", "w5"]
+
+
+def test_dead_workers_are_forgotten_and_living_ones_are_not(monkeypatch):
+    monkeypatch.setattr(workers, "MAX_DEAD", 3)
+    monkeypatch.setattr(workers, "FORGOTTEN_AT_ONCE", 2)
+    world = World()
+    world.register("alive")
+    for number in range(12):
+        world.register(f"w{number}").lost()
+    assert "alive" in world.state.workers
+    assert len(world.state.workers) <= 1 + 3 + 2 + 1
+    assert world.state.living_workers == 1
+
+
+def test_one_who_was_forgotten_returns_as_a_new_incarnation(monkeypatch):
+    monkeypatch.setattr(workers, "MAX_DEAD", 0)
+    monkeypatch.setattr(workers, "FORGOTTEN_AT_ONCE", 1)
+    world = World()
+    first = world.register("a")
+    first.lost()
+    for name in "bcd":
+        world.register(name).lost()
+    assert "a" not in world.state.workers
+    assert world.register("a").incarnation > first.incarnation

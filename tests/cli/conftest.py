@@ -106,7 +106,7 @@ class Worker:
         self.name = name
         self.incarnation = client.register(name, **given).incarnation
         self.outgoing = SimpleQueue()
-        self.call = client.session(iter(self.outgoing.get, None))
+        self.call = client.session(iter(self.outgoing.get, None), timeout=None)
         self.send(hello=pb.Hello(worker_id=name, incarnation=self.incarnation))
         assert next(self.call).WhichOneof("body") == "standing"
 

@@ -46,13 +46,13 @@ class Client:
             response_deserializer=ANSWERS[name].FromString,
         )
 
-    def session(self, messages):
+    def session(self, messages, timeout: float | None = PATIENCE_S):
         call = self.channel.stream_stream(
             f"/{SERVICE}/Session",
             request_serializer=pb.WorkerMessage.SerializeToString,
             response_deserializer=pb.CoordinatorMessage.FromString,
         )
-        return call(messages, timeout=PATIENCE_S)
+        return call(messages, timeout=timeout)
 
     def register(self, worker: str = "", **given) -> pb.RegisterWorkerResponse:
         return self.RegisterWorker(pb.RegisterWorkerRequest(worker_id=worker, **given))

@@ -1,7 +1,7 @@
 """Shared by all tests: the event loop of coroutine tests (marked `anyio`), and what counts as slow.
 
-Tests of these rooms start real processes or servers, so all of them are left out of the inner loop
-(`make test FAST=1`), except those marked `quick`.
+Tests of these rooms and files start real processes or many servers, so all of them are left out
+of the inner loop (`make test FAST=1`), except those marked `quick`.
 """
 
 from pathlib import Path
@@ -10,6 +10,10 @@ import pytest
 
 TESTS = Path(__file__).parent
 SLOW_ROOMS = {"agent", "checkpoint", "cli", "interop", "sdk", "storage"}
+SLOW_FILES = {
+    f"coordinator/test_{name}.py"
+    for name in ("agent_sessions", "flood", "fuzz", "hostile", "liveness", "metrics", "restart")
+}
 
 
 @pytest.fixture
@@ -19,6 +23,7 @@ def anyio_backend():
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        room = item.path.relative_to(TESTS).parts[0]
-        if room in SLOW_ROOMS and not item.get_closest_marker("quick"):
+        file = item.path.relative_to(TESTS)
+        slow = file.parts[0] in SLOW_ROOMS or file.as_posix() in SLOW_FILES
+        if slow and not item.get_closest_marker("quick"):
             item.add_marker(pytest.mark.slow)

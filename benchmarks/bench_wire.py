@@ -9,31 +9,20 @@
 """
 
 import asyncio
-import json
 import multiprocessing
-import selectors
-import socket
 import statistics
 import time
 from multiprocessing.connection import Connection
 
 import grpc
 import uvloop
+from common import show, spread
 from google.protobuf.wrappers_pb2 import StringValue
+from swarm import Swarm, head
 
-from strata.wire.frames import (
-    DATA,
-    END_HEADERS,
-    FRAME_HEADER,
-    FRAME_HEADER_BYTES,
-    HEADERS,
-    PREFACE,
-    SETTINGS,
-)
 from strata.wire.grpc_call import CloseReason, frame
 from strata.wire.grpc_server import GrpcServer
 from strata.wire.grpc_stream import Stream
-from strata.wire.hpack import encode_fields
 
 ROUNDS = 5
 UNARY_CALLS = 960
@@ -72,7 +61,7 @@ class Crowd:
         return Chat(stream)
 
     def fire(self, request: StringValue, context: object) -> StringValue:
-        started = time.monotonic()
+        started = time.perf_counter()
         message = frame(encode(request))
         for stream in self.streams:
             stream.send_raw(message)
@@ -170,79 +159,26 @@ async def measure_costs(port: int) -> dict[str, float]:
         }
 
 
-def join_raw(port: int) -> socket.socket:
-    """A bare client with one stream open."""
-    fields = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", JOIN.encode())]
-    block = encode_fields([*fields, (b"content-type", b"application/grpc")])
-    client = socket.create_connection(("127.0.0.1", port))
-    client.sendall(
-        PREFACE
-        + FRAME_HEADER.pack(0, 0, SETTINGS, 0, 0)
-        + FRAME_HEADER.pack(0, len(block), HEADERS, END_HEADERS, 1)
-        + block
-    )
-    client.setblocking(False)
-    return client
-
-
-def data_frames(received: bytes) -> tuple[int, bytes]:
-    """How many DATA frames are whole in `received`, and what is left of it."""
-    count = position = 0
-    while len(received) - position >= FRAME_HEADER_BYTES:
-        high, low, kind, _, _ = FRAME_HEADER.unpack_from(received, position)
-        end = position + FRAME_HEADER_BYTES + (high << 16 | low)
-        if end > len(received):
-            break
-        count += kind == DATA
-        position = end
-    return count, received[position:]
-
-
-class Receivers:
-    def __init__(self, port: int) -> None:
-        self._selector = selectors.DefaultSelector()
-        self._rest: dict[socket.socket, bytes] = {}
-        for _ in range(STREAMS):
-            client = join_raw(port)
-            self._rest[client] = b""
-            self._selector.register(client, selectors.EVENT_READ)
-
-    def receive(self, expected: int, quiet_s: float) -> float:
-        """Take in `expected` messages, or all until it is quiet; return the time of the last."""
-        while expected != 0:
-            ready = self._selector.select(quiet_s)
-            if not ready:
-                break
-            for key, _ in ready:
-                client = key.fileobj
-                count, self._rest[client] = data_frames(self._rest[client] + client.recv(65536))
-                expected -= count
-        return time.monotonic()
-
-    def close(self) -> None:
-        for client in self._rest:
-            client.close()
-
-
-def measure_broadcast(port: int) -> dict[str, float]:
-    receivers = Receivers(port)
-    receivers.receive(-1, quiet_s=0.5)
+def measure_broadcast(port: int) -> dict[str, object]:
+    """From the first send on the server to the last receipt, on one clock of the machine."""
+    swarm = Swarm(port, STREAMS)
+    for client in range(STREAMS):
+        swarm.open(client, head(JOIN))
+    swarm.settle(0.5)
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         fire = channel.unary_unary(FIRE, encode, decode)
-        times_ms = []
+        times = []
         for _ in range(BROADCASTS):
+            swarm.taken.clear()
             answer = fire.future(StringValue(value="go"))
-            last = receivers.receive(STREAMS, quiet_s=5.0)
-            times_ms.append((last - float(answer.result().value)) * 1e3)
-    receivers.close()
-    return {
-        "broadcast_1000_ms_p50": round(statistics.median(times_ms), 1),
-        "broadcast_1000_ms_max": round(max(times_ms), 1),
-    }
+            last = swarm.receive(messages=STREAMS, timeout_s=10.0)
+            times.append(last - float(answer.result().value))
+    swarm.close()
+    return {"broadcast_1000_ms": spread(times, 1e3, 1)}
 
 
 def main() -> None:
-    results: dict[str, dict[str, float]] = {}
+    results: dict[str, dict[str, object]] = {}
     context = multiprocessing.get_context("spawn")
     for name, serve in (("strata", serve_front), ("grpc_aio", serve_stock)):
         ours, theirs = context.Pipe()
@@ -254,7 +190,7 @@ def main() -> None:
             results[name] |= measure_broadcast(port)
         process.kill()
         process.join()
-    print(json.dumps({"benchmark": "wire", "rounds": ROUNDS, **results}))
+    show("wire", {"rounds": ROUNDS, **results})
 
 
 if __name__ == "__main__":

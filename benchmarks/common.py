@@ -30,7 +30,7 @@ def machine(folder: Path | None = None) -> dict[str, object]:
 
 
 def _commit() -> str:
-    """Of the code that was measured; ends in -dirty where that was changed since."""
+    """Of the code that was measured; ends in -dirty where a file of the repository was changed."""
     git = ["git", "-C", str(Path(strata.__file__).parent), "describe", "--always", "--dirty"]
     try:
         return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()

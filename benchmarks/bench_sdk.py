@@ -26,9 +26,9 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import numpy as np
 
 import strata
+from strata.core.worker_facts import CODEC, StepFinished
 from strata.sdk.capture import capture_output
 from strata.sdk.events import Recorder
-from strata.sdk.facts import CODEC, StepFinished
 from strata.sdk.lines import LineBuffer
 from strata.store.batches import pack, unpack
 

@@ -6,9 +6,9 @@ import threading
 import pytest
 
 from strata.core.events import Fact
+from strata.core.worker_facts import CODEC, KINDS, EventsDropped, StepFinished
 from strata.errors import Corrupt
 from strata.sdk.events import Recorder
-from strata.sdk.facts import CODEC, KINDS, EventsDropped, StepFinished
 from strata.sdk.lines import LineBuffer
 from strata.sdk.spool import Spool, read_spool
 from strata.store.batches import unpack

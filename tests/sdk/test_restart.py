@@ -8,8 +8,8 @@ import signal
 import pytest
 
 from strata.core.cluster import CODEC
-from strata.sdk.facts import CODEC as WORKER_CODEC
-from strata.sdk.facts import ConnectionChanged, StepFinished
+from strata.core.worker_facts import CODEC as WORKER_CODEC
+from strata.core.worker_facts import ConnectionChanged, StepFinished
 from strata.sdk.spool import read_spool
 from strata.store.batches import unpack
 from strata.store.sqlite import SqliteStore

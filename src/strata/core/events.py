@@ -11,7 +11,7 @@ incarnations. An event is referred to as `node.incarnation.seq`; a coordinator's
 `@position`.
 
 Tags. A fact's tags (`task`, `worker`, `step`, `epoch`, `batch`, `shard`, `checkpoint`, `barrier`,
-`blob`, `request`) are its fields of these names. They are written once, in the body.
+`blob`, `message`, `request`) are its fields of these names. They are written once, in the body.
 
 Evolution. Bodies are encoded as maps by field name: a field may be added with a default, and a
 reader that does not know a kind still shows its fields. A change that gives an old field a new
@@ -45,6 +45,7 @@ TAGS = (
     "checkpoint",
     "barrier",
     "blob",
+    "message",
     "request",
 )
 

@@ -1,6 +1,7 @@
 """Registering with the coordinator, and registering again.
 
-A registration whose answer was lost is asked again with the same nonce and is then the same
+The nonce is this process's secret: it proves to the coordinator who is speaking (`wire.proof`). A
+registration whose answer was lost is asked again with the same nonce and is then the same
 registration. A worker that was declared lost registers anew; its nonce then names the incarnation
 that is over, so that this, too, may be asked any number of times.
 """
@@ -16,9 +17,9 @@ import msgspec
 import psutil
 
 from strata.config import Settings, load_process
+from strata.core.worker_facts import RunStarted
 from strata.errors import InvalidArgument, SettingError
 from strata.sdk.channel import Connection, build, persist
-from strata.sdk.facts import RunStarted
 from strata.sdk.session import Identity
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -96,7 +97,7 @@ class Enrolment:
     def __init__(self, connection: Connection, request: pb.RegisterWorkerRequest) -> None:
         self._connection = connection
         self._request = request
-        self._secret = secrets.token_hex(8)
+        self._secret = secrets.token_hex(16)
 
     def register(self, patience_s: float, after: int = 0) -> pb.RegisterWorkerResponse:
         """Registers; `after` is the incarnation that is over, if there was one."""
@@ -108,6 +109,10 @@ class Enrolment:
         )
         request.worker_id = answer.assigned_id
         return answer
+
+    def identity(self, answer: pb.RegisterWorkerResponse) -> Identity:
+        """As whom the coordinator has let us in."""
+        return Identity(answer.assigned_id, answer.incarnation, self._request.nonce)
 
     def started(self, answer: pb.RegisterWorkerResponse, role: str = "worker") -> RunStarted:
         """The fact that this process joined."""
@@ -134,8 +139,3 @@ class Enrolment:
             parameters,
             blake2b(encoded, digest_size=8).hexdigest(),
         )
-
-
-def identity(answer: pb.RegisterWorkerResponse) -> Identity:
-    """As whom the coordinator has let us in."""
-    return Identity(answer.assigned_id, answer.incarnation)

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from strata.core.events import Envelope, Event, Fact
+from strata.core.worker_facts import CODEC, EventsDropped
 from strata.errors import LimitExceeded
-from strata.sdk.facts import CODEC, EventsDropped
 from strata.sdk.spool import DEFAULT_MAX_BYTES, Spool
 from strata.store.base import Batch
 from strata.store.batches import pack

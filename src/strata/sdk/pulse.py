@@ -13,9 +13,9 @@ import time
 from typing import Protocol
 
 from strata.core.events import Fact
+from strata.core.worker_facts import ClockSampled
 from strata.errors import Overloaded, StrataError, Unavailable
 from strata.sdk.events import Recorder
-from strata.sdk.facts import ClockSampled
 from strata.sdk.lines import LineBuffer
 from strata.sdk.outbox import Outbox
 from strata.store.base import Batch

@@ -30,12 +30,12 @@ from typing import Self
 import msgspec
 
 from strata.core.events import Fact
+from strata.core.worker_facts import RunEnded, StepFinished
 from strata.core.workers import REPORTED, Outcome, Reported
 from strata.errors import Fenced, InvalidArgument, StrataError
 from strata.sdk import enrolment
 from strata.sdk.barriers import Arrivals, BarrierResult, check_barrier, meet
 from strata.sdk.capture import Capture, capture_output
-from strata.sdk.facts import RunEnded, StepFinished
 from strata.sdk.membership import Recovery
 from strata.sdk.resources import ResourceSampler
 from strata.sdk.signals import GenerationChanged, StopRequested, TerminationNotice

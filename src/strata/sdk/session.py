@@ -22,8 +22,9 @@ from typing import Protocol
 
 import grpc
 from google.protobuf.message import Message
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from strata.core.worker_facts import ConnectionChanged, RequestCompleted, RequestSubmitted
 from strata.errors import (
     DeadlineExceeded,
     Fenced,
@@ -39,7 +40,6 @@ from strata.errors import (
 from strata.sdk import forks
 from strata.sdk.channel import UNREACHABLE_HINT, Connection, Stream, delays_s, error_of
 from strata.sdk.events import Recorder
-from strata.sdk.facts import ConnectionChanged, RequestCompleted, RequestSubmitted
 from strata.sdk.lines import LineBuffer
 from strata.sdk.outbox import Outbox, Request
 from strata.sdk.pulse import Pulse, Source
@@ -59,10 +59,14 @@ HOPELESS = (Unauthenticated, PermissionDenied, InvalidArgument)
 
 
 class Identity(Struct, frozen=True):
-    """Whom the coordinator takes us for."""
+    """Whom the coordinator takes us for, and the nonce that proves it."""
 
     worker_id: str
     incarnation: int
+    nonce: str
+
+    def __repr__(self) -> str:
+        return f"Identity({self.worker_id!r}, {self.incarnation})"
 
 
 class Owner(Source, Protocol):
@@ -219,8 +223,7 @@ class Session:
     def _converse(self) -> tuple[StrataError, bool]:
         """One connection, from Hello to its end: why it ended, and whether we were attached."""
         outbox = Outbox()
-        hello = pb.Hello(worker_id=self.identity.worker_id, incarnation=self.identity.incarnation)
-        outbox.put(pb.WorkerMessage(hello=hello))
+        outbox.put(pb.WorkerMessage(hello=pb.Hello(**structs.asdict(self.identity))))
         stream = self._connection.session(iter(outbox))
         with self.news:
             self._outbox, self._stream = outbox, stream

@@ -9,12 +9,12 @@ import logging
 import time
 from pathlib import Path
 
+from strata.core.worker_facts import CoordinatorStateSeen, ResourceSnapshot
 from strata.core.workers import Reported
 from strata.errors import StrataError
 from strata.sdk.channel import Connection
-from strata.sdk.enrolment import Enrolment, identity
+from strata.sdk.enrolment import Enrolment
 from strata.sdk.events import Recorder
-from strata.sdk.facts import CoordinatorStateSeen, ResourceSnapshot
 from strata.sdk.lines import LineBuffer
 from strata.sdk.membership import Membership
 from strata.sdk.resources import ResourceSampler
@@ -57,7 +57,7 @@ class Worker:
         self.session = Session(
             connection,
             self,
-            identity(answer),
+            enrolment.identity(answer),
             answer.heartbeat_interval_ms / 1000,
             recorder=self.recorder,
             lines=self.lines,
@@ -123,7 +123,7 @@ class Worker:
             self.state = "initializing"
             self.session.news.notify_all()
         self._begin(answer)
-        return identity(answer)
+        return self._enrolment.identity(answer)
 
     def _begin(self, answer: pb.RegisterWorkerResponse) -> None:
         self.recorder.begin(self._spool_folder, answer.assigned_id, answer.incarnation)

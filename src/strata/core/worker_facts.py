@@ -1,5 +1,9 @@
 """What a worker records about itself: its own acts, and what only it can see.
 
+These facts are decided upon by nobody and folded into nothing, so no rule is here. They live beside
+the coordinator's because everyone reads and writes them: the SDK and the simulator record them, the
+timeline reads them. What takes a while is in `worker_operations`.
+
 A step's time is split into what the script named with `run.timing` (`data`, `communication`), what
 it spent waiting for others (`wait`, measured in barriers and while a generation forms), and the
 rest, which is `compute`.
@@ -11,8 +15,8 @@ from typing import Literal
 
 from msgspec import field
 
-from strata.core.events import Codec
-from strata.core.events import Fact as Fact
+from strata.core import worker_operations
+from strata.core.events import Codec, Fact
 from strata.core.resources import GpuMetrics
 
 
@@ -78,6 +82,97 @@ class ConnectionChanged(Fact, frozen=True):
     reason: str = ""
 
 
+class NeighborsChanged(Fact, frozen=True):
+    """The peers that this worker tells things to are others now."""
+
+    added: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+
+
+class PeerLatencyChanged(Fact, frozen=True):
+    """The way to a peer became much slower or faster."""
+
+    peer: str
+    latency_s: float
+
+
+class BlobAdded(Fact, frozen=True):
+    """A piece of data can be fetched here; `blob` is its hash, `what` says what it is."""
+
+    blob: str
+    what: str
+    size_bytes: int = 0
+
+
+class MessageSent(Fact, frozen=True):
+    """Something was announced to peers; `rebroadcasts` counts how often before."""
+
+    message: str
+    type: str
+    size_bytes: int
+    to: list[str] = field(default_factory=list)
+    rebroadcasts: int = 0
+    blob: str = ""
+    batch: str = ""
+
+
+class MessageReceived(Fact, frozen=True):
+    """A peer's announcement arrived."""
+
+    message: str
+    type: str
+    size_bytes: int
+    sender: str
+    blob: str = ""
+    batch: str = ""
+
+
+class MessageRejected(Fact, frozen=True):
+    """A peer's announcement arrived and was not taken."""
+
+    message: str
+    reason: str
+    type: str = ""
+    sender: str = ""
+
+
+class BatchesAssigned(Fact, frozen=True):
+    """The worker learned what it is to train."""
+
+    batches: list[str]
+    step: int = -1
+
+
+class TrainingStarted(Fact, frozen=True):
+    """Training on a batch began."""
+
+    batch: str
+    step: int = -1
+
+
+class TrainingFinished(Fact, frozen=True):
+    """Training on a batch ended."""
+
+    batch: str
+    step: int
+    loss: float | None = None
+
+
+class ResultsApplied(Fact, frozen=True):
+    """The results of these batches are in the model."""
+
+    batches: list[str]
+    step: int = -1
+
+
+class ParametersRequested(Fact, frozen=True):
+    """A peer was asked for the model."""
+
+    peer: str
+    ok: bool = True
+    error: str = ""
+
+
 class StepFinished(Fact, frozen=True):
     """One step was applied; the times are seconds."""
 
@@ -119,6 +214,14 @@ class EventsDropped(Fact, frozen=True):
     reason: str
 
 
+class LogLine(Fact, frozen=True):
+    """A line that the script or a library wrote."""
+
+    level: str
+    message: str
+    source: str = ""
+
+
 KINDS: tuple[type[Fact], ...] = (
     RunStarted,
     RunEnded,
@@ -126,10 +229,23 @@ KINDS: tuple[type[Fact], ...] = (
     RequestSubmitted,
     RequestCompleted,
     ConnectionChanged,
+    NeighborsChanged,
+    PeerLatencyChanged,
+    BlobAdded,
+    MessageSent,
+    MessageReceived,
+    MessageRejected,
+    BatchesAssigned,
+    TrainingStarted,
+    TrainingFinished,
+    ResultsApplied,
+    ParametersRequested,
     StepFinished,
     ResourceSnapshot,
     ClockSampled,
     EventsDropped,
+    LogLine,
+    *worker_operations.KINDS,
 )
 
 CODEC = Codec(KINDS)

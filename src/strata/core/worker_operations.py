@@ -1,0 +1,233 @@
+"""What a worker does that takes a while: each operation is started, progresses, and completes.
+
+The events of one operation carry the same `op` in their envelopes, unique per attempt. Progress is
+recorded at most every few seconds; a completion says whether it went well, and if not, why. An
+operation that never completed was under way when the process ended, or its end was not recorded.
+"""
+
+from strata.core.events import Fact
+
+
+class Progress(Fact, frozen=True):
+    """Base of what is told while an operation runs: how much is done so far."""
+
+    done_bytes: int
+
+
+class Completed(Fact, frozen=True):
+    """Base of how an operation ended."""
+
+    ok: bool
+    error: str = ""
+
+
+class BlobUploadStarted(Fact, frozen=True):
+    """A piece of data goes to a peer."""
+
+    blob: str
+    to: str
+    size_bytes: int
+    attempt: int = 1
+    what: str = ""
+
+
+class BlobUploadProgress(Progress, frozen=True):
+    """So much of it was sent."""
+
+    blob: str = ""
+
+
+class BlobUploadCompleted(Completed, frozen=True):
+    """The peer has it, or not."""
+
+    blob: str = ""
+    to: str = ""
+
+
+class BlobDownloadStarted(Fact, frozen=True):
+    """A piece of data comes from a peer."""
+
+    blob: str
+    source: str
+    size_bytes: int
+    attempt: int = 1
+    what: str = ""
+
+
+class BlobDownloadProgress(Progress, frozen=True):
+    """So much of it was received."""
+
+    blob: str = ""
+
+
+class BlobDownloadCompleted(Completed, frozen=True):
+    """It is here, or not."""
+
+    blob: str = ""
+    source: str = ""
+
+
+class BatchDownloadStarted(Fact, frozen=True):
+    """The samples of a batch are fetched."""
+
+    batch: str
+    size_bytes: int = 0
+
+
+class BatchDownloadProgress(Progress, frozen=True):
+    """So much of the batch is here."""
+
+    batch: str = ""
+
+
+class BatchDownloadCompleted(Completed, frozen=True):
+    """The batch is here, or not."""
+
+    batch: str = ""
+
+
+class ResultDeserializeStarted(Fact, frozen=True):
+    """A peer's training result is decoded."""
+
+    batch: str
+    blob: str = ""
+
+
+class ResultDeserializeProgress(Progress, frozen=True):
+    """So much of the result is decoded."""
+
+    batch: str = ""
+
+
+class ResultDeserializeCompleted(Completed, frozen=True):
+    """The result can be applied, or not."""
+
+    batch: str = ""
+
+
+class CheckpointDownloadStarted(Fact, frozen=True):
+    """A checkpoint is read from storage."""
+
+    checkpoint: str
+    size_bytes: int = 0
+
+
+class CheckpointDownloadProgress(Progress, frozen=True):
+    """So much of the checkpoint is here."""
+
+    checkpoint: str = ""
+
+
+class CheckpointDownloadCompleted(Completed, frozen=True):
+    """The checkpoint is here, or not."""
+
+    checkpoint: str = ""
+
+
+class ModelLoadStarted(Fact, frozen=True):
+    """The model is put in place."""
+
+    checkpoint: str = ""
+    step: int = -1
+
+
+class ModelLoadProgress(Progress, frozen=True):
+    """So much of the model is in place."""
+
+    checkpoint: str = ""
+
+
+class ModelLoadCompleted(Completed, frozen=True):
+    """The model can be trained, or not."""
+
+    checkpoint: str = ""
+
+
+class ModelSerializationStarted(Fact, frozen=True):
+    """The model is copied out for saving."""
+
+    step: int = -1
+    checkpoint: str = ""
+
+
+class ModelSerializationProgress(Progress, frozen=True):
+    """So much of the model is copied."""
+
+    checkpoint: str = ""
+
+
+class ModelSerializationCompleted(Completed, frozen=True):
+    """Training goes on; the copy is complete, or not."""
+
+    checkpoint: str = ""
+
+
+class CheckpointWriteStarted(Fact, frozen=True):
+    """This rank's part is written."""
+
+    checkpoint: str
+    size_bytes: int = 0
+    step: int = -1
+
+
+class CheckpointWriteProgress(Progress, frozen=True):
+    """So much of the part is written."""
+
+    checkpoint: str = ""
+
+
+class CheckpointWriteCompleted(Completed, frozen=True):
+    """The part is durable, or not."""
+
+    checkpoint: str = ""
+
+
+class CheckpointUploadStarted(Fact, frozen=True):
+    """This rank's part goes to object storage."""
+
+    checkpoint: str
+    size_bytes: int = 0
+    step: int = -1
+
+
+class CheckpointUploadProgress(Progress, frozen=True):
+    """So much of the part was sent."""
+
+    checkpoint: str = ""
+
+
+class CheckpointUploadCompleted(Completed, frozen=True):
+    """The part is in object storage, or not."""
+
+    checkpoint: str = ""
+
+
+KINDS: tuple[type[Fact], ...] = (
+    BlobUploadStarted,
+    BlobUploadProgress,
+    BlobUploadCompleted,
+    BlobDownloadStarted,
+    BlobDownloadProgress,
+    BlobDownloadCompleted,
+    BatchDownloadStarted,
+    BatchDownloadProgress,
+    BatchDownloadCompleted,
+    ResultDeserializeStarted,
+    ResultDeserializeProgress,
+    ResultDeserializeCompleted,
+    CheckpointDownloadStarted,
+    CheckpointDownloadProgress,
+    CheckpointDownloadCompleted,
+    ModelLoadStarted,
+    ModelLoadProgress,
+    ModelLoadCompleted,
+    ModelSerializationStarted,
+    ModelSerializationProgress,
+    ModelSerializationCompleted,
+    CheckpointWriteStarted,
+    CheckpointWriteProgress,
+    CheckpointWriteCompleted,
+    CheckpointUploadStarted,
+    CheckpointUploadProgress,
+    CheckpointUploadCompleted,
+)

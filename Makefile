@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := pip install --quiet --disable-pip-version-check
 
-.PHONY: run test fmt docs bench lock clean
+.PHONY: run test fmt docs bench proto lock clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/strata sim --seed 7 --workers 8 --hours 2 --faults all

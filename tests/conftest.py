@@ -12,7 +12,16 @@ TESTS = Path(__file__).parent
 SLOW_ROOMS = {"agent", "checkpoint", "cli", "interop", "sdk", "storage"}
 SLOW_FILES = {
     f"coordinator/test_{name}.py"
-    for name in ("agent_sessions", "flood", "fuzz", "hostile", "liveness", "metrics", "restart")
+    for name in (
+        "agent_sessions",
+        "flood",
+        "fuzz",
+        "hostile",
+        "liveness",
+        "metrics",
+        "proof",
+        "restart",
+    )
 }
 
 

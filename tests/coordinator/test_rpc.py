@@ -165,10 +165,10 @@ def test_everything_survives_a_restart(tmp_path):
 class Stream:
     """A session driven by hand."""
 
-    def __init__(self, client: Client, worker: str, incarnation: int):
+    def __init__(self, client: Client, worker: str, incarnation: int, nonce: str = ""):
         self.outgoing = SimpleQueue()
         self.call = client.session(iter(self.outgoing.get, None))
-        self.send(hello=pb.Hello(worker_id=worker, incarnation=incarnation))
+        self.send(hello=pb.Hello(worker_id=worker, incarnation=incarnation, nonce=nonce))
 
     def send(self, request: int = 0, **body):
         self.outgoing.put(pb.WorkerMessage(request=request, **body))
@@ -183,8 +183,9 @@ class Stream:
         self.outgoing.put(None)
 
 
-def open_session(client: Client, worker: str, **given) -> Stream:
-    return Stream(client, worker, client.register(worker, **given).incarnation)
+def open_session(client: Client, worker: str, nonce: str = "", **given) -> Stream:
+    incarnation = client.register(worker, nonce=nonce, **given).incarnation
+    return Stream(client, worker, incarnation, nonce)
 
 
 def test_a_session_is_told_its_standing_at_once_and_after_every_change(client):

@@ -34,6 +34,7 @@ from strata.wire import convert
 from strata.wire.grpc_call import CloseReason
 from strata.wire.grpc_stream import Stream
 from strata.wire.hpack import Status
+from strata.wire.proof import digest
 from strata.wire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -161,7 +162,10 @@ class AgentSession:
         if self.agent:
             raise InvalidArgument("AgentHello was said before", hint="open one stream per agent")
         command = RegisterAgent(
-            agent=hello.agent_id, hostname=hello.hostname, slots=hello.slots, nonce=hello.nonce
+            agent=hello.agent_id,
+            hostname=hello.hostname,
+            slots=hello.slots,
+            nonce=digest(hello.nonce),
         )
         self.engine.ask(command).add_done_callback(self._registered)
 

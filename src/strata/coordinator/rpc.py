@@ -1,7 +1,8 @@
 """The unary calls of the gRPC service: the same rules as the sessions, one request at a time.
 
 A worker that uses only these is alive for as long as it beats. Where a request names no incarnation
-the living one is meant; clients that care about zombies name theirs.
+the living one is meant; clients that care about zombies name theirs. A worker that registered with
+a nonce shows it with everything that speaks for it (see `wire.proof`).
 """
 
 import asyncio
@@ -32,10 +33,17 @@ from strata.wire.grpc_call import Call
 from strata.wire.grpc_server import GrpcServer
 from strata.wire.hpack import Outcome, Status
 from strata.wire.v1 import coordinator_pb2 as pb
+from strata.wire.proof import require_proof
 
 SERVICE = "strata.v1.Coordinator"
 UnaryCall: TypeAlias = Call[Any, Any]
 
+Spoken: TypeAlias = (
+    pb.DeregisterWorkerRequest
+    | pb.HeartbeatRequest
+    | pb.NotifyCheckpointRequest
+    | pb.WaitBarrierRequest
+)
 
 class UnaryCalls:
     """The handlers; each takes a request and answers it."""
@@ -100,19 +108,15 @@ class UnaryCalls:
         self, request: pb.DeregisterWorkerRequest, call: UnaryCall
     ) -> pb.DeregisterWorkerResponse:
         """A worker leaves by itself."""
-        worker = self._worker(request.worker_id)
-        incarnation = request.incarnation or worker.incarnation
+        worker, incarnation = self._speaker(request)
         await self.engine.submit(
-            DeregisterWorker(
-                worker=request.worker_id, incarnation=incarnation, reason=request.reason
-            )
+            DeregisterWorker(worker=worker.id, incarnation=incarnation, reason=request.reason)
         )
         return pb.DeregisterWorkerResponse(success=True)
 
     def heartbeat(self, request: pb.HeartbeatRequest, call: UnaryCall) -> pb.HeartbeatResponse:
         """A sign of life; touches no disk unless the worker's state changed."""
-        worker = self._worker(request.worker_id)
-        incarnation = request.incarnation or worker.incarnation
+        worker, incarnation = self._speaker(request)
         kernel = self.engine.kernel
         now = kernel.clock()
         training = request.state == pb.WORKER_STATE_TRAINING
@@ -208,8 +212,7 @@ class UnaryCalls:
         self, request: pb.NotifyCheckpointRequest, call: UnaryCall
     ) -> pb.CheckpointAck:
         """A worker has written its part of a checkpoint by itself."""
-        worker = self._worker(request.worker_id)
-        incarnation = request.incarnation or worker.incarnation
+        worker, incarnation = self._speaker(request)
         begun = await self.engine.submit(
             BeginCheckpoint(
                 worker=request.worker_id,
@@ -265,13 +268,13 @@ class UnaryCalls:
         self, request: pb.WaitBarrierRequest, call: UnaryCall
     ) -> pb.WaitBarrierResponse:
         """Answers when everyone expected has arrived; fails with the names of the missing."""
-        worker = self._worker(request.worker_id)
+        worker, incarnation = self._speaker(request)
         if not request.barrier_id:
             raise InvalidArgument("barrier_id is empty", hint="name the barrier")
         barrier = await self.engine.submit(
             ArriveAtBarrier(
                 worker=request.worker_id,
-                incarnation=request.incarnation or worker.incarnation,
+                incarnation=incarnation,
                 barrier=request.barrier_id,
                 request=request.request or self._next_arrival(worker, request.barrier_id),
                 step=request.step,
@@ -305,6 +308,13 @@ class UnaryCalls:
         return last if barrier.state == "waiting" and last else last + 1
 
     def _worker(self, worker_id: str) -> Worker:
+    def _speaker(self, request: Spoken) -> tuple[Worker, int]:
+        """The worker that a request speaks for, and as which incarnation."""
+        worker = self._worker(request.worker_id)
+        incarnation = request.incarnation or worker.incarnation
+        require_proof(worker, incarnation, request.nonce)
+        return worker, incarnation
+
         worker = self.state.workers.get(worker_id)
         if worker is None:
             raise NotFound(f"worker {worker_id!r} is not registered", hint="register it first")

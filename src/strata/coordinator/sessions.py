@@ -40,6 +40,7 @@ from strata.wire.grpc_call import CloseReason
 from strata.wire.grpc_stream import Stream
 from strata.wire.hpack import Status
 from strata.wire.v1 import coordinator_pb2 as pb
+from strata.wire.proof import require_proof
 
 log = logging.getLogger(__name__)
 
@@ -181,9 +182,12 @@ class Session:
     def _hello(self, request: int, hello: pb.Hello) -> None:
         if self._greeted:
             raise InvalidArgument("Hello was said before", hint="open one stream per worker")
-        self._greeted = True
         known = self.engine.kernel.state.workers.get(hello.worker_id)
-        if known is not None and known.alive and self.sessions.is_new(hello.incarnation):
+        if known is not None:
+            require_proof(known, hello.incarnation, hello.nonce)
+        self._greeted = True
+        living = known is not None and known.alive and known.incarnation == hello.incarnation
+        if living and self.sessions.is_new(hello.incarnation):
             return self._welcome(hello, None)
         again = ReattachWorker(worker=hello.worker_id, incarnation=hello.incarnation)
         self._ask(request, again, partial(self._welcome, hello))

@@ -7,7 +7,7 @@ the same id by itself; its next request simply works.
 from strata.core.workers import Reported
 from strata.errors import StrataError
 from strata.sdk.channel import Connection
-from strata.sdk.enrolment import Enrolment, identity
+from strata.sdk.enrolment import Enrolment
 from strata.sdk.session import Identity, Session
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -27,7 +27,7 @@ class BeatingWorker:
         self.world_size = answer.world_size
         self._enrolment = enrolment
         interval_s = answer.heartbeat_interval_ms / 1000
-        self.session = Session(connection, self, identity(answer), interval_s)
+        self.session = Session(connection, self, enrolment.identity(answer), interval_s)
         self.session.start()
 
     def beat(self) -> pb.Beat:
@@ -47,4 +47,4 @@ class BeatingWorker:
         over = self.session.identity.incarnation
         answer = self._enrolment.register(REJOIN_PATIENCE_S, after=over)
         self.rank, self.world_size = answer.rank, answer.world_size
-        return identity(answer)
+        return self._enrolment.identity(answer)

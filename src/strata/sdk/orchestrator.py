@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from google.protobuf.message import Message
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from strata.config import Settings
 from strata.core.workers import REPORTED, Reported
@@ -21,6 +21,7 @@ from strata.sdk import enrolment
 from strata.sdk.barriers import Arrivals, BarrierResult, check_barrier, meet
 from strata.sdk.beating import BeatingWorker
 from strata.sdk.channel import Answer, Connection, build, persist
+from strata.sdk.session import Identity
 from strata.sdk.shards import ShardInfo, shard_info
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -77,15 +78,14 @@ class TrainingOrchestrator:
         self._connection: Connection = enrolment.connect(self._settings)
         self._automatic = automatic_heartbeats
         self._beating: BeatingWorker | None = None
-        self._worker_id = ""
-        self._incarnation = 0
+        self._enrolled: Identity | None = None
         self._arrivals = Arrivals()
         self._epochs: dict[str, int] = {}
 
     @property
     def worker_id(self) -> str:
         """The id this worker is registered under; empty before that."""
-        return self._worker_id
+        return self._enrolled.worker_id if self._enrolled is not None else ""
 
     @property
     def rank(self) -> int:
@@ -112,9 +112,9 @@ class TrainingOrchestrator:
         metadata: dict[str, str] | None = None,
     ) -> WorkerConfig:
         """Registers this worker; without an id the coordinator makes one."""
-        if self._worker_id:
+        if self._enrolled is not None:
             raise NotAllowedNow(
-                f"worker {self._worker_id!r} is registered", hint="deregister it first"
+                f"worker {self.worker_id!r} is registered", hint="deregister it first"
             )
         request = enrolment.registration(
             self._settings,
@@ -128,7 +128,7 @@ class TrainingOrchestrator:
         )
         enrolled = enrolment.Enrolment(self._connection, request)
         answer = enrolled.register(CONNECT_TIMEOUT_S)
-        self._worker_id, self._incarnation = answer.assigned_id, answer.incarnation
+        self._enrolled = enrolled.identity(answer)
         if self._automatic:
             self._beating = BeatingWorker(self._connection, enrolled, answer)
         return WorkerConfig(
@@ -147,11 +147,10 @@ class TrainingOrchestrator:
             raise InvalidArgument(f"{state!r} is no state", hint=f"use {', '.join(REPORTED)}")
         request = build(
             pb.HeartbeatRequest,
-            worker_id=self._registered(),
+            **self._identity(),
             state=f"WORKER_STATE_{state.upper()}",
             current_step=step,
             current_epoch=epoch,
-            incarnation=self._present_incarnation(),
         )
         beating = self._beating
         if beating is not None:
@@ -192,7 +191,7 @@ class TrainingOrchestrator:
         """The shards that this worker (or another) owns, in the order of an epoch."""
         request = build(
             pb.GetDataShardsRequest,
-            worker_id=worker_id or self._registered(),
+            worker_id=worker_id or self._registered().worker_id,
             dataset_id=dataset_id,
             epoch=epoch,
         )
@@ -203,7 +202,7 @@ class TrainingOrchestrator:
         """One of this worker's shards, counted from 0."""
         request = build(
             pb.GetDataShardRequest,
-            worker_id=self._registered(),
+            worker_id=self._registered().worker_id,
             dataset_id=dataset_id,
             epoch=epoch,
             index=index,
@@ -216,7 +215,7 @@ class TrainingOrchestrator:
         request = build(
             pb.AdvanceEpochRequest,
             dataset_id=dataset_id,
-            worker_id=self._registered(),
+            worker_id=self._registered().worker_id,
             from_epoch=known,
         )
         epoch = self._call("AdvanceEpoch", request, pb.AdvanceEpochResponse).epoch
@@ -241,7 +240,7 @@ class TrainingOrchestrator:
             )
         request = build(
             pb.NotifyCheckpointRequest,
-            worker_id=self._registered(),
+            **self._identity(),
             checkpoint_id=checkpoint_id,
             step=step,
             epoch=epoch,
@@ -250,14 +249,13 @@ class TrainingOrchestrator:
             type=f"CHECKPOINT_TYPE_{type.upper()}",
             checksum=checksum,
             metadata=metadata or {},
-            incarnation=self._present_incarnation(),
         )
         ack = self._call("NotifyCheckpoint", request, pb.CheckpointAck)
         return CheckpointAck(ack.success, ack.global_step, ack.checkpoint_id, ack.status)
 
     def latest_checkpoint(self) -> LatestCheckpoint | None:
         """The newest committed checkpoint of this worker's task, if there is one."""
-        request = pb.GetLatestCheckpointRequest(worker_id=self._registered())
+        request = pb.GetLatestCheckpointRequest(worker_id=self._registered().worker_id)
         answer = self._call("GetLatestCheckpoint", request, pb.RecoveryResponse)
         if not answer.has_checkpoint:
             return None
@@ -280,30 +278,26 @@ class TrainingOrchestrator:
         Raises `DeadlineExceeded` naming the missing when the coordinator gives up.
         """
         check_barrier(barrier_id, step, timeout)
-        worker_id, beating = self._registered(), self._beating
+        self._registered()
+        beating = self._beating
         if beating is None:
-            return self._wait_barrier(worker_id, barrier_id, step, timeout)
+            return self._wait_barrier(barrier_id, step, timeout)
         if not beating.session.wait_for(lambda: beating.rank >= 0, timeout):
             raise DeadlineExceeded(f"the group was not complete within {timeout:g} s")
         return meet(beating.session, self._arrivals, barrier_id, step, timeout, lambda: None)
 
     def deregister(self, reason: str = "") -> None:
         """Leaves; harmless when not registered. The connection stays for another worker."""
-        if not self._worker_id:
+        if self._enrolled is None:
             return
-        beating, self._beating, worker_id = self._beating, None, self._worker_id
-        self._worker_id = ""
+        identity, beating = self._identity(), self._beating
+        self._enrolled = self._beating = None
         try:
             if beating is not None:
                 leave = build(pb.Leave, outcome="done", reason=reason)
                 beating.session.answer(beating.session.ask("leave", leave), CONNECT_TIMEOUT_S)
             else:
-                request = build(
-                    pb.DeregisterWorkerRequest,
-                    worker_id=worker_id,
-                    incarnation=self._incarnation,
-                    reason=reason,
-                )
+                request = build(pb.DeregisterWorkerRequest, **identity, reason=reason)
                 self._call("DeregisterWorker", request, pb.DeregisterWorkerResponse)
         except Fenced:
             pass  # it was taken out already
@@ -329,14 +323,12 @@ class TrainingOrchestrator:
     ) -> None:
         self.close()
 
-    def _wait_barrier(
-        self, worker_id: str, barrier_id: str, step: int, timeout_s: float | None
-    ) -> BarrierResult:
-        request = pb.WaitBarrierRequest(
-            worker_id=worker_id,
+    def _wait_barrier(self, barrier_id: str, step: int, timeout_s: float | None) -> BarrierResult:
+        request = build(
+            pb.WaitBarrierRequest,
+            **self._identity(),
             barrier_id=barrier_id,
             step=step,
-            incarnation=self._incarnation,
             request=self._arrivals.number(barrier_id),
         )
         outcome = self._call("WaitBarrier", request, pb.WaitBarrierResponse, timeout_s)
@@ -354,11 +346,13 @@ class TrainingOrchestrator:
             lambda: self._connection.call(method, request, answer, timeout_s), CONNECT_TIMEOUT_S
         )
 
-    def _present_incarnation(self) -> int:
-        beating = self._beating
-        return beating.session.identity.incarnation if beating is not None else self._incarnation
+    def _identity(self) -> dict[str, object]:
+        """As whom to speak; the background beats may have registered anew."""
+        enrolled = self._registered()
+        identity = enrolled if self._beating is None else self._beating.session.identity
+        return structs.asdict(identity)
 
-    def _registered(self) -> str:
-        if not self._worker_id:
+    def _registered(self) -> Identity:
+        if self._enrolled is None:
             raise NotAllowedNow("no worker is registered here", hint="call register_worker() first")
-        return self._worker_id
+        return self._enrolled

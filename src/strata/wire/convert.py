@@ -14,6 +14,7 @@ from strata.core.tasks import Task
 from strata.core.workers import RegisterWorker, Reported, Worker
 from strata.errors import InvalidArgument, StrataError
 from strata.wire.v1 import coordinator_pb2 as pb
+from strata.wire.proof import digest
 
 STATES: dict[int, Reported] = {
     pb.WORKER_STATE_INITIALIZING: "initializing",
@@ -41,7 +42,7 @@ def registration(request: pb.RegisterWorkerRequest, address: str) -> RegisterWor
     return RegisterWorker(
         worker=request.worker_id,
         task=request.task_id,
-        nonce=request.nonce,
+        nonce=digest(request.nonce),
         hostname=request.hostname,
         address=address,
         port=request.port,

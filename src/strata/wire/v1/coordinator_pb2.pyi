@@ -102,14 +102,16 @@ class RegisterWorkerResponse(_message.Message):
     def __init__(self, assigned_id: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., config: _Optional[_Mapping[str, str]] = ..., incarnation: _Optional[int] = ..., task_id: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class DeregisterWorkerRequest(_message.Message):
-    __slots__ = ("worker_id", "incarnation", "reason")
+    __slots__ = ("worker_id", "incarnation", "reason", "nonce")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     incarnation: int
     reason: str
-    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    nonce: str
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., reason: _Optional[str] = ..., nonce: _Optional[str] = ...) -> None: ...
 
 class DeregisterWorkerResponse(_message.Message):
     __slots__ = ("success",)
@@ -152,7 +154,7 @@ class ResourceMetrics(_message.Message):
     def __init__(self, cpu_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., gpu_metrics: _Optional[_Iterable[_Union[GpuMetrics, _Mapping]]] = ..., disk_read_bytes: _Optional[int] = ..., disk_write_bytes: _Optional[int] = ..., network_rx_bytes: _Optional[int] = ..., network_tx_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("worker_id", "timestamp_ms", "state", "current_step", "current_epoch", "current_task", "resources", "incarnation")
+    __slots__ = ("worker_id", "timestamp_ms", "state", "current_step", "current_epoch", "current_task", "resources", "incarnation", "nonce")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +163,7 @@ class HeartbeatRequest(_message.Message):
     CURRENT_TASK_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     timestamp_ms: int
     state: WorkerState
@@ -169,7 +172,8 @@ class HeartbeatRequest(_message.Message):
     current_task: str
     resources: ResourceMetrics
     incarnation: int
-    def __init__(self, worker_id: _Optional[str] = ..., timestamp_ms: _Optional[int] = ..., state: _Optional[_Union[WorkerState, str]] = ..., current_step: _Optional[int] = ..., current_epoch: _Optional[int] = ..., current_task: _Optional[str] = ..., resources: _Optional[_Union[ResourceMetrics, _Mapping]] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    nonce: str
+    def __init__(self, worker_id: _Optional[str] = ..., timestamp_ms: _Optional[int] = ..., state: _Optional[_Union[WorkerState, str]] = ..., current_step: _Optional[int] = ..., current_epoch: _Optional[int] = ..., current_task: _Optional[str] = ..., resources: _Optional[_Union[ResourceMetrics, _Mapping]] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[str] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
     __slots__ = ("acknowledged", "server_timestamp_ms", "pending_commands")
@@ -190,7 +194,7 @@ class Command(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class RegisterDatasetRequest(_message.Message):
-    __slots__ = ("dataset_id", "path", "format", "total_samples", "shard_size", "shuffle", "seed", "metadata")
+    __slots__ = ("dataset_id", "path", "format", "total_samples", "shard_size", "shuffle", "seed", "metadata", "name", "fingerprint")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -206,6 +210,8 @@ class RegisterDatasetRequest(_message.Message):
     SHUFFLE_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     path: str
     format: str
@@ -214,7 +220,9 @@ class RegisterDatasetRequest(_message.Message):
     shuffle: bool
     seed: int
     metadata: _containers.ScalarMap[str, str]
-    def __init__(self, dataset_id: _Optional[str] = ..., path: _Optional[str] = ..., format: _Optional[str] = ..., total_samples: _Optional[int] = ..., shard_size: _Optional[int] = ..., shuffle: _Optional[bool] = ..., seed: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    name: str
+    fingerprint: str
+    def __init__(self, dataset_id: _Optional[str] = ..., path: _Optional[str] = ..., format: _Optional[str] = ..., total_samples: _Optional[int] = ..., shard_size: _Optional[int] = ..., shuffle: _Optional[bool] = ..., seed: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., name: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class RegisterDatasetResponse(_message.Message):
     __slots__ = ("total_shards",)
@@ -287,7 +295,7 @@ class AdvanceEpochResponse(_message.Message):
     def __init__(self, epoch: _Optional[int] = ...) -> None: ...
 
 class NotifyCheckpointRequest(_message.Message):
-    __slots__ = ("worker_id", "checkpoint_id", "step", "epoch", "storage_path", "size_bytes", "type", "metadata", "checksum", "incarnation")
+    __slots__ = ("worker_id", "checkpoint_id", "step", "epoch", "storage_path", "size_bytes", "type", "metadata", "checksum", "incarnation", "nonce")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -305,6 +313,7 @@ class NotifyCheckpointRequest(_message.Message):
     METADATA_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     checkpoint_id: str
     step: int
@@ -315,7 +324,8 @@ class NotifyCheckpointRequest(_message.Message):
     metadata: _containers.ScalarMap[str, str]
     checksum: str
     incarnation: int
-    def __init__(self, worker_id: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., storage_path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., type: _Optional[_Union[CheckpointType, str]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., checksum: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    nonce: str
+    def __init__(self, worker_id: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., storage_path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., type: _Optional[_Union[CheckpointType, str]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., checksum: _Optional[str] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[str] = ...) -> None: ...
 
 class CheckpointAck(_message.Message):
     __slots__ = ("success", "global_step", "checkpoint_id", "status")
@@ -372,18 +382,20 @@ class RecoveryResponse(_message.Message):
     def __init__(self, has_checkpoint: _Optional[bool] = ..., latest_checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., resume_step: _Optional[int] = ..., resume_epoch: _Optional[int] = ..., shard_assignments: _Optional[_Iterable[_Union[DataShard, _Mapping]]] = ...) -> None: ...
 
 class WaitBarrierRequest(_message.Message):
-    __slots__ = ("worker_id", "barrier_id", "step", "incarnation", "request")
+    __slots__ = ("worker_id", "barrier_id", "step", "incarnation", "request", "nonce")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     BARRIER_ID_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     barrier_id: str
     step: int
     incarnation: int
     request: int
-    def __init__(self, worker_id: _Optional[str] = ..., barrier_id: _Optional[str] = ..., step: _Optional[int] = ..., incarnation: _Optional[int] = ..., request: _Optional[int] = ...) -> None: ...
+    nonce: str
+    def __init__(self, worker_id: _Optional[str] = ..., barrier_id: _Optional[str] = ..., step: _Optional[int] = ..., incarnation: _Optional[int] = ..., request: _Optional[int] = ..., nonce: _Optional[str] = ...) -> None: ...
 
 class WaitBarrierResponse(_message.Message):
     __slots__ = ("released", "participants", "arrival_order", "missing", "reason")
@@ -400,7 +412,7 @@ class WaitBarrierResponse(_message.Message):
     def __init__(self, released: _Optional[bool] = ..., participants: _Optional[int] = ..., arrival_order: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class WorkerMessage(_message.Message):
-    __slots__ = ("request", "hello", "beat", "events", "logs", "arrive", "enter", "attach", "begin_checkpoint", "ack_part", "fail_part", "leave")
+    __slots__ = ("request", "hello", "beat", "events", "logs", "arrive", "enter", "attach", "begin_checkpoint", "ack_part", "fail_part", "leave", "preview")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
@@ -413,6 +425,7 @@ class WorkerMessage(_message.Message):
     ACK_PART_FIELD_NUMBER: _ClassVar[int]
     FAIL_PART_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
+    PREVIEW_FIELD_NUMBER: _ClassVar[int]
     request: int
     hello: Hello
     beat: Beat
@@ -425,15 +438,18 @@ class WorkerMessage(_message.Message):
     ack_part: AckPart
     fail_part: FailPart
     leave: Leave
-    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., events: _Optional[_Union[EventBatch, _Mapping]] = ..., logs: _Optional[_Union[LogLines, _Mapping]] = ..., arrive: _Optional[_Union[Arrive, _Mapping]] = ..., enter: _Optional[_Union[Enter, _Mapping]] = ..., attach: _Optional[_Union[AttachDataset, _Mapping]] = ..., begin_checkpoint: _Optional[_Union[BeginCheckpoint, _Mapping]] = ..., ack_part: _Optional[_Union[AckPart, _Mapping]] = ..., fail_part: _Optional[_Union[FailPart, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
+    preview: Preview
+    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., events: _Optional[_Union[EventBatch, _Mapping]] = ..., logs: _Optional[_Union[LogLines, _Mapping]] = ..., arrive: _Optional[_Union[Arrive, _Mapping]] = ..., enter: _Optional[_Union[Enter, _Mapping]] = ..., attach: _Optional[_Union[AttachDataset, _Mapping]] = ..., begin_checkpoint: _Optional[_Union[BeginCheckpoint, _Mapping]] = ..., ack_part: _Optional[_Union[AckPart, _Mapping]] = ..., fail_part: _Optional[_Union[FailPart, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., preview: _Optional[_Union[Preview, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("worker_id", "incarnation")
+    __slots__ = ("worker_id", "incarnation", "nonce")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     incarnation: int
-    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    nonce: str
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[str] = ...) -> None: ...
 
 class Beat(_message.Message):
     __slots__ = ("state", "attempt", "generation", "step", "epoch", "waiting", "resources", "sent_mono_ns", "sent_wall_ns")
@@ -474,12 +490,16 @@ class EventBatch(_message.Message):
     def __init__(self, first_seq: _Optional[int] = ..., count: _Optional[int] = ..., wall_from_ns: _Optional[int] = ..., wall_to_ns: _Optional[int] = ..., kinds: _Optional[_Iterable[str]] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class LogLines(_message.Message):
-    __slots__ = ("lines", "dropped")
+    __slots__ = ("lines", "dropped", "first", "sender")
     LINES_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    SENDER_FIELD_NUMBER: _ClassVar[int]
     lines: _containers.RepeatedCompositeFieldContainer[LogLine]
     dropped: int
-    def __init__(self, lines: _Optional[_Iterable[_Union[LogLine, _Mapping]]] = ..., dropped: _Optional[int] = ...) -> None: ...
+    first: int
+    sender: str
+    def __init__(self, lines: _Optional[_Iterable[_Union[LogLine, _Mapping]]] = ..., dropped: _Optional[int] = ..., first: _Optional[int] = ..., sender: _Optional[str] = ...) -> None: ...
 
 class LogLine(_message.Message):
     __slots__ = ("timestamp_ms", "level", "message", "stream")
@@ -516,18 +536,32 @@ class Enter(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., model_attempt: _Optional[int] = ..., model_generation: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class AttachDataset(_message.Message):
-    __slots__ = ("dataset_id", "unit", "global_batch", "epochs", "lanes")
+    __slots__ = ("dataset_id", "unit", "global_batch", "epochs", "lanes", "batch_size", "mode", "window")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_BATCH_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     LANES_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     unit: str
     global_batch: int
     epochs: int
     lanes: int
-    def __init__(self, dataset_id: _Optional[str] = ..., unit: _Optional[str] = ..., global_batch: _Optional[int] = ..., epochs: _Optional[int] = ..., lanes: _Optional[int] = ...) -> None: ...
+    batch_size: int
+    mode: str
+    window: int
+    def __init__(self, dataset_id: _Optional[str] = ..., unit: _Optional[str] = ..., global_batch: _Optional[int] = ..., epochs: _Optional[int] = ..., lanes: _Optional[int] = ..., batch_size: _Optional[int] = ..., mode: _Optional[str] = ..., window: _Optional[int] = ...) -> None: ...
+
+class Preview(_message.Message):
+    __slots__ = ("dataset_id", "samples")
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    dataset_id: str
+    samples: str
+    def __init__(self, dataset_id: _Optional[str] = ..., samples: _Optional[str] = ...) -> None: ...
 
 class BeginCheckpoint(_message.Message):
     __slots__ = ("generation", "step", "epoch", "path", "type", "metadata")
@@ -583,7 +617,7 @@ class Leave(_message.Message):
     def __init__(self, outcome: _Optional[str] = ..., reason: _Optional[str] = ..., steps: _Optional[int] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("request", "standing", "pulse", "stored", "barrier", "done", "refused", "checkpoint")
+    __slots__ = ("request", "standing", "pulse", "stored", "barrier", "done", "refused", "checkpoint", "feed")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     STANDING_FIELD_NUMBER: _ClassVar[int]
     PULSE_FIELD_NUMBER: _ClassVar[int]
@@ -592,6 +626,7 @@ class CoordinatorMessage(_message.Message):
     DONE_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    FEED_FIELD_NUMBER: _ClassVar[int]
     request: int
     standing: Standing
     pulse: Pulse
@@ -600,7 +635,8 @@ class CoordinatorMessage(_message.Message):
     done: Done
     refused: Refused
     checkpoint: CheckpointOpened
-    def __init__(self, request: _Optional[int] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., pulse: _Optional[_Union[Pulse, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., barrier: _Optional[_Union[BarrierOutcome, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointOpened, _Mapping]] = ...) -> None: ...
+    feed: Feed
+    def __init__(self, request: _Optional[int] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., pulse: _Optional[_Union[Pulse, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., barrier: _Optional[_Union[BarrierOutcome, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointOpened, _Mapping]] = ..., feed: _Optional[_Union[Feed, _Mapping]] = ...) -> None: ...
 
 class Standing(_message.Message):
     __slots__ = ("worker_id", "incarnation", "task_id", "task_state", "generation", "rank", "world_size", "phase", "attempt", "committed", "checkpoint_requests", "recovery", "lanes", "stored_seq")
@@ -662,20 +698,24 @@ class Lanes(_message.Message):
     def __init__(self, lanes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Pulse(_message.Message):
-    __slots__ = ("sent_mono_ns", "server_wall_ns", "server_mono_ns")
+    __slots__ = ("sent_mono_ns", "server_wall_ns", "server_mono_ns", "lines")
     SENT_MONO_NS_FIELD_NUMBER: _ClassVar[int]
     SERVER_WALL_NS_FIELD_NUMBER: _ClassVar[int]
     SERVER_MONO_NS_FIELD_NUMBER: _ClassVar[int]
+    LINES_FIELD_NUMBER: _ClassVar[int]
     sent_mono_ns: int
     server_wall_ns: int
     server_mono_ns: int
-    def __init__(self, sent_mono_ns: _Optional[int] = ..., server_wall_ns: _Optional[int] = ..., server_mono_ns: _Optional[int] = ...) -> None: ...
+    lines: int
+    def __init__(self, sent_mono_ns: _Optional[int] = ..., server_wall_ns: _Optional[int] = ..., server_mono_ns: _Optional[int] = ..., lines: _Optional[int] = ...) -> None: ...
 
 class Stored(_message.Message):
-    __slots__ = ("seq",)
+    __slots__ = ("seq", "lines")
     SEQ_FIELD_NUMBER: _ClassVar[int]
+    LINES_FIELD_NUMBER: _ClassVar[int]
     seq: int
-    def __init__(self, seq: _Optional[int] = ...) -> None: ...
+    lines: int
+    def __init__(self, seq: _Optional[int] = ..., lines: _Optional[int] = ...) -> None: ...
 
 class BarrierOutcome(_message.Message):
     __slots__ = ("barrier_id", "arrival", "outcome")
@@ -690,6 +730,24 @@ class BarrierOutcome(_message.Message):
 class Done(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class Feed(_message.Message):
+    __slots__ = ("dataset", "unit", "count", "global_batch", "epochs", "mode", "window")
+    DATASET_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_BATCH_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    dataset: RegisterDatasetRequest
+    unit: str
+    count: int
+    global_batch: int
+    epochs: int
+    mode: str
+    window: int
+    def __init__(self, dataset: _Optional[_Union[RegisterDatasetRequest, _Mapping]] = ..., unit: _Optional[str] = ..., count: _Optional[int] = ..., global_batch: _Optional[int] = ..., epochs: _Optional[int] = ..., mode: _Optional[str] = ..., window: _Optional[int] = ...) -> None: ...
 
 class CheckpointOpened(_message.Message):
     __slots__ = ("checkpoint",)
@@ -708,16 +766,18 @@ class Refused(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...
 
 class AgentMessage(_message.Message):
-    __slots__ = ("hello", "beat", "exited", "output")
+    __slots__ = ("hello", "beat", "exited", "output", "left")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     EXITED_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
     hello: AgentHello
     beat: AgentBeat
     exited: ProcessExited
     output: ProcessOutput
-    def __init__(self, hello: _Optional[_Union[AgentHello, _Mapping]] = ..., beat: _Optional[_Union[AgentBeat, _Mapping]] = ..., exited: _Optional[_Union[ProcessExited, _Mapping]] = ..., output: _Optional[_Union[ProcessOutput, _Mapping]] = ...) -> None: ...
+    left: LeftEvents
+    def __init__(self, hello: _Optional[_Union[AgentHello, _Mapping]] = ..., beat: _Optional[_Union[AgentBeat, _Mapping]] = ..., exited: _Optional[_Union[ProcessExited, _Mapping]] = ..., output: _Optional[_Union[ProcessOutput, _Mapping]] = ..., left: _Optional[_Union[LeftEvents, _Mapping]] = ...) -> None: ...
 
 class AgentHello(_message.Message):
     __slots__ = ("agent_id", "hostname", "slots", "nonce")
@@ -759,15 +819,29 @@ class ProcessOutput(_message.Message):
     logs: LogLines
     def __init__(self, task_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., logs: _Optional[_Union[LogLines, _Mapping]] = ...) -> None: ...
 
+class LeftEvents(_message.Message):
+    __slots__ = ("worker_id", "incarnation", "events")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    incarnation: int
+    events: EventBatch
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., events: _Optional[_Union[EventBatch, _Mapping]] = ...) -> None: ...
+
 class AgentOrder(_message.Message):
-    __slots__ = ("duties", "exit_stored", "refused")
+    __slots__ = ("duties", "exit_stored", "refused", "output_taken", "left_settled")
     DUTIES_FIELD_NUMBER: _ClassVar[int]
     EXIT_STORED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TAKEN_FIELD_NUMBER: _ClassVar[int]
+    LEFT_SETTLED_FIELD_NUMBER: _ClassVar[int]
     duties: Duties
     exit_stored: ExitStored
     refused: Refused
-    def __init__(self, duties: _Optional[_Union[Duties, _Mapping]] = ..., exit_stored: _Optional[_Union[ExitStored, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
+    output_taken: OutputTaken
+    left_settled: LeftSettled
+    def __init__(self, duties: _Optional[_Union[Duties, _Mapping]] = ..., exit_stored: _Optional[_Union[ExitStored, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., output_taken: _Optional[_Union[OutputTaken, _Mapping]] = ..., left_settled: _Optional[_Union[LeftSettled, _Mapping]] = ...) -> None: ...
 
 class Duties(_message.Message):
     __slots__ = ("jobs", "heartbeat_interval_ms", "completed_task_ids")
@@ -827,3 +901,23 @@ class ExitStored(_message.Message):
     worker_id: str
     start: int
     def __init__(self, task_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., start: _Optional[int] = ...) -> None: ...
+
+class OutputTaken(_message.Message):
+    __slots__ = ("sender", "lines")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    sender: str
+    lines: int
+    def __init__(self, sender: _Optional[str] = ..., lines: _Optional[int] = ...) -> None: ...
+
+class LeftSettled(_message.Message):
+    __slots__ = ("worker_id", "incarnation", "first_seq", "refused")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SEQ_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    incarnation: int
+    first_seq: int
+    refused: Refused
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., first_seq: _Optional[int] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...

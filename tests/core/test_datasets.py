@@ -117,7 +117,35 @@ def test_lanes_divide_the_global_batch():
     assert shares(task) == {"a": 4, "b": 4}
 
 
-@pytest.mark.parametrize(("batch", "lanes"), [(32, 5), (0, 4), (32, 0), (-8, 4), (32, -4), (8, 16)])
+def test_a_batch_size_is_for_each_worker_there_is_at_first():
+    _, task = attached(4, "lane", batch_size=6)
+    feed = task.feeds["d"]
+    assert (feed.global_batch, feed.count) == (24, 24)
+    assert shares(task) == {"a": 6, "b": 6, "c": 6, "d": 6}
+
+
+def test_whoever_asks_later_for_the_same_batch_size_gets_the_same_batches():
+    world, task = attached(4, "lane", batch_size=6)
+    again = AttachDataset(task=task.id, dataset="d", unit="lane", batch_size=6)
+    assert world.do(again) is task.feeds["d"]
+    with pytest.raises(AlreadyExists):
+        world.do(AttachDataset(task=task.id, dataset="d", unit="lane", batch_size=7))
+
+
+@pytest.mark.parametrize(
+    ("batch", "workers", "lanes"), [(4096, 4, 512), (3_000, 1, 500), (521 * 2, 2, 2)]
+)
+def test_lanes_that_nobody_names_are_many_but_not_too_many(batch, workers, lanes):
+    _, task = attached(workers, "lane", global_batch=batch)
+    assert task.feeds["d"].count == lanes
+
+
+def test_a_batch_that_cannot_be_shared_is_refused():
+    with pytest.raises(InvalidArgument, match="too few for 4 workers"):
+        attached(4, "lane", global_batch=3)
+
+
+@pytest.mark.parametrize(("batch", "lanes"), [(32, 5), (0, 4), (0, 0), (-8, 4), (32, -4), (8, 16)])
 def test_lanes_that_do_not_divide_the_batch_are_refused(batch, lanes):
     world = World()
     task = world.submit(1)

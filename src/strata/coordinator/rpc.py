@@ -15,6 +15,7 @@ from strata.coordinator.agent_sessions import AgentSessions
 from strata.coordinator.engine import Engine
 from strata.coordinator.metrics import Metrics
 from strata.coordinator.observed import Observed, Seen
+from strata.coordinator.scanning import measured
 from strata.coordinator.sessions import Sessions
 from strata.coordinator.waiting import BarrierRoom
 from strata.core.barriers import ArriveAtBarrier, Barrier
@@ -32,18 +33,18 @@ from strata.wire import convert
 from strata.wire.grpc_call import Call
 from strata.wire.grpc_server import GrpcServer
 from strata.wire.hpack import Outcome, Status
-from strata.wire.v1 import coordinator_pb2 as pb
 from strata.wire.proof import require_proof
+from strata.wire.v1 import coordinator_pb2 as pb
 
 SERVICE = "strata.v1.Coordinator"
 UnaryCall: TypeAlias = Call[Any, Any]
-
 Spoken: TypeAlias = (
     pb.DeregisterWorkerRequest
     | pb.HeartbeatRequest
     | pb.NotifyCheckpointRequest
     | pb.WaitBarrierRequest
 )
+
 
 class UnaryCalls:
     """The handlers; each takes a request and answers it."""
@@ -160,8 +161,8 @@ class UnaryCalls:
     async def register_dataset(
         self, request: pb.RegisterDatasetRequest, call: UnaryCall
     ) -> pb.RegisterDatasetResponse:
-        """Registers a dataset by its parameters."""
-        spec = convert.dataset_spec(request)
+        """Registers a dataset, by its parameters or by the path of its data."""
+        spec = await measured(request.dataset_id, convert.dataset_spec(request))
         await self.engine.submit(RegisterDataset(dataset=request.dataset_id, spec=spec))
         return pb.RegisterDatasetResponse(total_shards=spec.shard_count)
 
@@ -307,7 +308,6 @@ class UnaryCalls:
         last = arrival if incarnation == worker.incarnation else 0
         return last if barrier.state == "waiting" and last else last + 1
 
-    def _worker(self, worker_id: str) -> Worker:
     def _speaker(self, request: Spoken) -> tuple[Worker, int]:
         """The worker that a request speaks for, and as which incarnation."""
         worker = self._worker(request.worker_id)
@@ -315,6 +315,7 @@ class UnaryCalls:
         require_proof(worker, incarnation, request.nonce)
         return worker, incarnation
 
+    def _worker(self, worker_id: str) -> Worker:
         worker = self.state.workers.get(worker_id)
         if worker is None:
             raise NotFound(f"worker {worker_id!r} is not registered", hint="register it first")

@@ -106,6 +106,7 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
                 logs=logs,
                 metrics=metrics,
                 vault=vault,
+                previews=sessions.previews,
                 version=release,
                 started_ms=read_clock().wall_ns // 1_000_000,
                 address=f"{settings.grpc_host}:{grpc_port}",

@@ -18,10 +18,11 @@ from strata.coordinator.intake import Intake
 from strata.coordinator.logs import Line, LogStore
 from strata.coordinator.metrics import Metrics
 from strata.coordinator.observed import Observed, Seen
+from strata.coordinator.previews import Previews
 from strata.coordinator.waiting import BarrierRoom
 from strata.core.barriers import Barrier
 from strata.core.checkpoints import Checkpoint
-from strata.core.datasets import AttachDataset, Unit
+from strata.core.datasets import Feed
 from strata.core.events import Command, Event
 from strata.core.saving import FailCheckpoint
 from strata.core.standing import standing, told
@@ -39,15 +40,14 @@ from strata.wire import convert
 from strata.wire.grpc_call import CloseReason
 from strata.wire.grpc_stream import Stream
 from strata.wire.hpack import Status
-from strata.wire.v1 import coordinator_pb2 as pb
 from strata.wire.proof import require_proof
+from strata.wire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
 
 WorkerStream: TypeAlias = Stream[pb.WorkerMessage, pb.CoordinatorMessage]
 MAX_LINES = 10_000
 MAX_UNANSWERED = 256
-UNITS: dict[str, Unit] = {"lane": "lane", "shard": "shard", "lease": "lease"}
 OUTCOMES: dict[str, Outcome] = {"done": "done", "stopped": "stopped", "failed": "failed"}
 
 
@@ -67,6 +67,7 @@ class Sessions:
         self.barriers = barriers
         self.metrics = metrics
         self.logs = logs
+        self.previews = Previews()
         self.open: dict[str, Session] = {}
         self._new: set[int] = set()
         engine.on_facts.append(self._follow)
@@ -86,6 +87,7 @@ class Sessions:
         """A session is over; unless another took its place, its worker may be dead."""
         if self.open.get(session.worker) is session:
             del self.open[session.worker]
+            self.previews.forget(session.worker)
             now_ns = self.engine.kernel.clock().mono_ns
             self.engine.kernel.watch.disconnected(session.worker, session.incarnation, now_ns)
             self.engine.look_again()
@@ -133,6 +135,7 @@ class Session:
             "ack_part": self._ack_part,
             "fail_part": self._fail_part,
             "leave": self._leave,
+            "preview": self._preview,
         }
 
     def on_message(self, message: pb.WorkerMessage) -> None:
@@ -306,19 +309,19 @@ class Session:
         self._ask(request, command, partial(self._done, request))
 
     def _attach(self, request: int, message: pb.WorkerMessage) -> None:
-        attach = message.attach
-        unit = UNITS.get(attach.unit)
-        if unit is None:
-            raise InvalidArgument(f"unit is {attach.unit!r}", hint=f"use {', '.join(UNITS)}")
-        command = AttachDataset(
-            task=self.engine.kernel.state.workers[self.worker].task,
-            dataset=attach.dataset_id,
-            unit=unit,
-            global_batch=attach.global_batch,
-            epochs=attach.epochs,
-            lanes=attach.lanes,
-        )
-        self._ask(request, command, partial(self._done, request))
+        task = self.engine.kernel.state.workers[self.worker].task
+        command = convert.attachment(task, message.attach)
+        self._ask(request, command, partial(self._feed, request))
+
+    def _feed(self, request: int, answer: object) -> None:
+        assert isinstance(answer, Feed)
+        spec = self.engine.kernel.state.dataset(answer.dataset).spec
+        message = convert.feed_message(answer, spec)
+        self.stream.send(pb.CoordinatorMessage(request=request, feed=message))
+
+    def _preview(self, request: int, message: pb.WorkerMessage) -> None:
+        preview = message.preview
+        self.sessions.previews.note(preview.dataset_id, self.worker, preview.samples)
 
     def _begin_checkpoint(self, request: int, message: pb.WorkerMessage) -> None:
         begin = message.begin_checkpoint

@@ -17,6 +17,7 @@ from msgspec import Struct, field
 from strata.core.decision import Decision
 from strata.core.events import Command, Event, Fact, applies, decides
 from strata.core.limits import require_entries, require_name, require_room, require_text
+from strata.core.order import Mode
 from strata.core.sharding import Holdings, Move, apply_moves, assign
 from strata.errors import AlreadyExists, InvalidArgument
 
@@ -29,6 +30,9 @@ Unit: TypeAlias = Literal["lane", "shard", "lease"]
 
 MAX_PARTS = 1_000_000
 """Shards or lanes of a dataset: each is owned by somebody, and moves are recorded."""
+
+USUAL_LANES = 512
+"""As many lanes as this share work out evenly enough, and are still few to record."""
 
 
 class DatasetSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -74,13 +78,16 @@ class Lease(Struct):
 
 
 class Feed(Struct):
-    """A dataset attached to a task."""
+    """A dataset attached to a task. `batch_size` is what one of all workers asked for, if so."""
 
     dataset: str
     unit: Unit
     count: int
     global_batch: int = 0
     epochs: int = 0
+    batch_size: int = 0
+    mode: Mode = "global"
+    window: int = 0
     epoch: int = 0
     holdings: Holdings = field(default_factory=dict)
     last_lease: int = 0
@@ -106,6 +113,9 @@ class DatasetAttached(Fact, frozen=True):
     count: int
     global_batch: int = 0
     epochs: int = 0
+    batch_size: int = 0
+    mode: Mode = "global"
+    window: int = 0
 
 
 class AssignmentChanged(Fact, frozen=True):
@@ -126,12 +136,21 @@ class RegisterDataset(Command, frozen=True):
 
 
 class AttachDataset(Command, frozen=True):
+    """Lanes need `global_batch`, or `batch_size` for each of the workers there are at first.
+
+    So the global batch stays as it is, however many workers there are later. Without `lanes` as
+    many are chosen as share it evenly.
+    """
+
     task: str
     dataset: str
     unit: Unit = "shard"
+    batch_size: int = 0
     global_batch: int = 0
     epochs: int = 0
     lanes: int = 0
+    mode: Mode = "global"
+    window: int = 0
 
 
 @applies(DatasetRegistered)
@@ -141,8 +160,16 @@ def _registered(state: "Cluster", fact: DatasetRegistered, event: Event) -> None
 
 @applies(DatasetAttached)
 def _attached(state: "Cluster", fact: DatasetAttached, event: Event) -> None:
-    feed = Feed(fact.dataset, fact.unit, fact.count, fact.global_batch, fact.epochs)
-    state.tasks[fact.task].feeds[fact.dataset] = feed
+    state.tasks[fact.task].feeds[fact.dataset] = Feed(
+        fact.dataset,
+        fact.unit,
+        fact.count,
+        fact.global_batch,
+        fact.epochs,
+        fact.batch_size,
+        fact.mode,
+        fact.window,
+    )
 
 
 @applies(AssignmentChanged)
@@ -196,32 +223,66 @@ def attach_dataset(d: Decision, c: AttachDataset) -> Feed:
     """Attaches a dataset to a task and divides it among the members; repeating is harmless."""
     task = d.state.task(c.task)
     spec = d.state.dataset(c.dataset).spec
-    count = spec.shard_count if c.unit != "lane" else _lane_count(c)
     known = task.feeds.get(c.dataset)
     if known is not None:
-        asked = (c.unit, count, c.global_batch, c.epochs)
-        if asked != (known.unit, known.count, known.global_batch, known.epochs):
+        if not _same(known, c):
             raise AlreadyExists(
                 f"task {c.task!r} already trains on {c.dataset!r} with other parameters",
                 hint="every worker of a task must ask for the same batches",
             )
         return known
-    attached = d.record(
-        DatasetAttached(c.task, c.dataset, c.unit, count, c.global_batch, c.epochs), c.cause
+    if c.unit == "lane":
+        global_batch, count = _lanes(c, len(task.members))
+    else:
+        global_batch, count = c.global_batch, spec.shard_count
+    attached = DatasetAttached(
+        c.task,
+        c.dataset,
+        c.unit,
+        count,
+        global_batch,
+        c.epochs,
+        c.batch_size,
+        c.mode,
+        c.window,
     )
-    reassign(d, task, "the dataset was attached", attached)
+    reassign(d, task, "the dataset was attached", d.record(attached, c.cause))
     return task.feeds[c.dataset]
 
 
-def _lane_count(c: AttachDataset) -> int:
-    if c.global_batch <= 0 or c.lanes <= 0 or c.global_batch % c.lanes:
+def _same(feed: Feed, c: AttachDataset) -> bool:
+    """Whether a worker asks for what the others have; what it leaves open is theirs to say."""
+    return (
+        (c.unit, c.batch_size, c.epochs, c.mode, c.window)
+        == (feed.unit, feed.batch_size, feed.epochs, feed.mode, feed.window)
+        and (c.global_batch or feed.global_batch) == feed.global_batch
+        and (c.lanes or feed.count) == feed.count
+    )
+
+
+def _lanes(c: AttachDataset, workers: int) -> tuple[int, int]:
+    """The global batch, and how many lanes share it."""
+    global_batch = c.global_batch or c.batch_size * workers
+    most = min(max(USUAL_LANES, 2 * workers), MAX_PARTS)
+    lanes = c.lanes or largest_divisor(global_batch, most)
+    if global_batch <= 0 or lanes <= 0 or global_batch % lanes:
         raise InvalidArgument(
-            f"{c.lanes} lanes do not divide a global batch of {c.global_batch}",
-            hint="choose lanes that divide the global batch",
+            f"{lanes} lanes do not divide a global batch of {global_batch}",
+            hint="choose a batch of at least 1, and lanes that divide the global batch",
         )
-    if c.lanes > MAX_PARTS:
-        raise InvalidArgument(f"{c.lanes} lanes", hint=f"{MAX_PARTS} lanes are the most")
-    return c.lanes
+    if lanes > MAX_PARTS:
+        raise InvalidArgument(f"{lanes} lanes", hint=f"{MAX_PARTS} lanes are the most")
+    if lanes < workers and not c.lanes:
+        raise InvalidArgument(
+            f"a global batch of {global_batch} in {lanes} lanes is too few for {workers} workers",
+            hint="choose a global batch that is a multiple of the number of workers",
+        )
+    return global_batch, lanes
+
+
+def largest_divisor(number: int, most: int) -> int:
+    """The largest number up to `most` that divides another; 0 when there is nothing to divide."""
+    return next((each for each in range(min(number, most), 0, -1) if number % each == 0), 0)
 
 
 def reassign(d: Decision, task: "Task", reason: str, cause: str) -> None:

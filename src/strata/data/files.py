@@ -30,7 +30,11 @@ class Files:
 
     def __init__(self, path: str) -> None:
         self.root = Path(path)
-        if not self.root.exists():
+        try:
+            there = self.root.exists()
+        except (OSError, ValueError) as error:
+            raise InvalidArgument(f"{path[:200]!r} is no path: {error.args[-1]}") from error
+        if not there:
             raise NotFound(f"there is no {path}", hint="check the dataset's path")
         self.single = self.root.is_file()
 

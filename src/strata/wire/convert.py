@@ -3,9 +3,10 @@
 from strata.core.agents import ReportExit
 from strata.core.barriers import ArriveAtBarrier, Barrier
 from strata.core.checkpoints import Checkpoint, CheckpointType
-from strata.core.datasets import DatasetSpec, Feed
+from strata.core.datasets import AttachDataset, DatasetSpec, Feed, Unit
 from strata.core.events import Now
 from strata.core.liveness import Beat
+from strata.core.order import Mode
 from strata.core.recovery import EnterGeneration
 from strata.core.resources import GpuMetrics, ResourceMetrics
 from strata.core.saving import AckPart, BeginCheckpoint
@@ -13,8 +14,8 @@ from strata.core.standing import Standing
 from strata.core.tasks import Task
 from strata.core.workers import RegisterWorker, Reported, Worker
 from strata.errors import InvalidArgument, StrataError
-from strata.wire.v1 import coordinator_pb2 as pb
 from strata.wire.proof import digest
+from strata.wire.v1 import coordinator_pb2 as pb
 
 STATES: dict[int, Reported] = {
     pb.WORKER_STATE_INITIALIZING: "initializing",
@@ -34,6 +35,8 @@ TYPES: dict[int, CheckpointType] = {
     pb.CHECKPOINT_TYPE_OPTIMIZER_ONLY: "optimizer_only",
     pb.CHECKPOINT_TYPE_MODEL_ONLY: "model_only",
 }
+UNITS: dict[str, Unit] = {"lane": "lane", "shard": "shard", "lease": "lease"}
+MODES: dict[str, Mode] = {"global": "global", "window": "window", "sequential": "sequential"}
 STATUSES = {"committed": "completed", "failed": "failed", "deleted": "deleted"}
 
 
@@ -135,9 +138,60 @@ def dataset_spec(request: pb.RegisterDatasetRequest) -> DatasetSpec:
         shard_size=request.shard_size,
         shuffle=request.shuffle,
         seed=request.seed,
+        name=request.name,
         path=request.path,
         format=request.format,
+        fingerprint=request.fingerprint,
         metadata=dict(request.metadata),
+    )
+
+
+def dataset_message(dataset: str, spec: DatasetSpec) -> pb.RegisterDatasetRequest:
+    """A dataset for the wire."""
+    return pb.RegisterDatasetRequest(
+        dataset_id=dataset,
+        total_samples=spec.total_samples,
+        shard_size=spec.shard_size,
+        shuffle=spec.shuffle,
+        seed=spec.seed,
+        name=spec.name,
+        path=spec.path,
+        format=spec.format,
+        fingerprint=spec.fingerprint,
+        metadata=spec.metadata,
+    )
+
+
+def attachment(task: str, message: pb.AttachDataset) -> AttachDataset:
+    """A worker wants its task to train on a dataset."""
+    unit, mode = UNITS.get(message.unit), MODES.get(message.mode or "global")
+    if unit is None:
+        raise InvalidArgument(f"unit is {message.unit!r}", hint=f"use {', '.join(UNITS)}")
+    if mode is None:
+        raise InvalidArgument(f"mode is {message.mode!r}", hint=f"use {', '.join(MODES)}")
+    return AttachDataset(
+        task=task,
+        dataset=message.dataset_id,
+        unit=unit,
+        batch_size=message.batch_size,
+        global_batch=message.global_batch,
+        epochs=message.epochs,
+        lanes=message.lanes,
+        mode=mode,
+        window=message.window,
+    )
+
+
+def feed_message(feed: Feed, spec: DatasetSpec) -> pb.Feed:
+    """A dataset as a task trains on it."""
+    return pb.Feed(
+        dataset=dataset_message(feed.dataset, spec),
+        unit=feed.unit,
+        count=feed.count,
+        global_batch=feed.global_batch,
+        epochs=feed.epochs,
+        mode=feed.mode,
+        window=feed.window,
     )
 
 

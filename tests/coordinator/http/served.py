@@ -33,12 +33,11 @@ WAIT_S = 20.0
 class Coordinator:
     """Runs in a thread of its own until it is left; the test talks to it over HTTP."""
 
-    def __init__(self, folder, *, memory=False, token="", limits=None, previews=None):
+    def __init__(self, folder, *, memory=False, token="", limits=None):
         self.folder = folder
         self.memory = memory
         self.settings = Settings(token=token)
         self.limits = limits or Limits(writes_burst=100_000)
-        self.extra = {} if previews is None else {"previews": previews}
         self.url = ""
         self._ready: Future = Future()
         self._thread = threading.Thread(target=self._run, name="coordinator")
@@ -75,7 +74,6 @@ class Coordinator:
                 version="1.2.3",
                 started_ms=time.time_ns() // 1_000_000,
                 address="127.0.0.1:50051",
-                **self.extra,
             )
             self.guard = create_app(self.api, self.settings, self.limits)
             served = await stack.enter_async_context(serve(self.guard, "127.0.0.1", 0))

@@ -17,7 +17,9 @@ from strata.coordinator.http.paging import (
     page,
     paged,
 )
-from strata.coordinator.http.ports import Sample, TheApi
+from strata.coordinator.http.ports import TheApi
+from strata.coordinator.previews import Sample
+from strata.coordinator.scanning import measured
 from strata.core.datasets import Dataset, DatasetSpec, RegisterDataset
 from strata.errors import InvalidArgument
 
@@ -44,7 +46,7 @@ async def list_datasets(
 @post("/datasets", responses=WRITES)
 async def register_dataset(api: TheApi, data: JSONBody[RegisterDatasetRequest]) -> DatasetResponse:
     """Registers a dataset; repeating the same registration changes nothing."""
-    spec = DatasetSpec(
+    asked = DatasetSpec(
         total_samples=data.total_samples,
         shard_size=data.shard_size,
         shuffle=data.shuffle,
@@ -55,7 +57,8 @@ async def register_dataset(api: TheApi, data: JSONBody[RegisterDatasetRequest]) 
         fingerprint=data.fingerprint,
         metadata=data.metadata,
     )
-    if spec.shard_count > MAX_SHARDS:
+    spec = await measured(data.dataset_id, asked)
+    if spec.shard_size and spec.shard_count > MAX_SHARDS:
         raise InvalidArgument(
             f"shard_size {spec.shard_size} makes {spec.shard_count} shards",
             hint=f"choose a larger one: at most {MAX_SHARDS} shards",
@@ -90,4 +93,4 @@ async def preview_dataset(
     """Samples that workers process now; empty when nobody tells."""
     async with api.engine.settled() as state:
         state.dataset(dataset_id)
-    return await api.previews.preview(dataset_id, limit)
+        return api.previews.newest(dataset_id, limit)

@@ -22,7 +22,7 @@ CheckpointStatus: TypeAlias = Literal["in_progress", "completed", "failed"]
 ShardState: TypeAlias = Literal["todo", "leased", "consumed"]
 
 # Integers that a JavaScript reader can hold.
-Whole = Annotated[int, Meta(ge=1, le=2**53 - 1)]
+Count = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 Seed = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 Text = Annotated[str, Meta(max_length=4096)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -261,11 +261,14 @@ class DashboardResponse(Struct, frozen=True):
 
 
 class RegisterDatasetRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """A dataset to register; repeating the same registration changes nothing."""
+    """A dataset to register; repeating the same registration changes nothing.
+
+    With a `path` and no `total_samples` the data is looked at, where the coordinator runs.
+    """
 
     dataset_id: Id
-    total_samples: Whole
-    shard_size: Whole
+    total_samples: Count = 0
+    shard_size: Count = 0
     shuffle: bool = True
     seed: Seed = 42
     name: Annotated[str, Meta(max_length=200)] = ""

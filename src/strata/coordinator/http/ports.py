@@ -1,6 +1,6 @@
 """What the endpoints need from the rest of the coordinator.
 
-The engine and what workers last said are used as they are. Logs, metrics and previews are kept
+The engine, and what workers last said and showed, are used as they are. Logs and metrics are kept
 elsewhere; here is only what is asked of them. All times are Unix milliseconds.
 """
 
@@ -11,12 +11,12 @@ from typing import Literal, Protocol, TypeAlias
 
 from litestar.di import NamedDependency
 from litestar.params import SkipValidation
-from msgspec import Struct
 
 from strata.coordinator.engine import Engine
 from strata.coordinator.logs import LogEntry, Page, Query, Skipped
 from strata.coordinator.metrics import MetricsSnapshot
 from strata.coordinator.observed import Observed
+from strata.coordinator.previews import Previews
 from strata.coordinator.vault import Vault
 
 Mode: TypeAlias = Literal["live", "demo"]
@@ -53,31 +53,6 @@ class Metrics(Protocol):
         """Counts requests that were handled; those of this room are of the kind `http`."""
 
 
-class Sample(Struct, frozen=True):
-    """A sample that a worker processes now; `features` are numbers or text to show."""
-
-    id: str
-    features: list[float] | dict[str, str]
-    label: str
-    shard_id: int
-    worker_id: str
-
-
-class Previews(Protocol):
-    """Samples that workers process now."""
-
-    async def preview(self, dataset_id: str, limit: int) -> list[Sample]:
-        """Some of the newest; none is a fair answer."""
-
-
-class NoPreviews:
-    """Stands in while nobody offers previews."""
-
-    async def preview(self, dataset_id: str, limit: int) -> list[Sample]:
-        """Nothing is known, so nothing is shown."""
-        return []
-
-
 @dataclass(frozen=True)
 class Api:
     """Everything the endpoints reach. `address` is where workers find the coordinator."""
@@ -91,7 +66,7 @@ class Api:
     started_ms: int
     address: str
     mode: Mode = "live"
-    previews: Previews = field(default_factory=NoPreviews)
+    previews: Previews = field(default_factory=Previews)
 
 
 TheApi = NamedDependency[SkipValidation[Api]]

@@ -13,7 +13,7 @@ from strata.errors import (
     NotFound,
 )
 from strata.store import batches as packing
-from strata.store.base import Batch, Snapshot
+from strata.store.base import Batch, Snapshot, Tally
 from strata.store.batches import pack, unpack
 from strata.store.memory import MemoryStore
 from strata.store.snapshots import KEPT
@@ -239,6 +239,33 @@ class TestQuery:
         found = list(store.batches(node=COORDINATOR, since_ns=15_000, until_ns=30_000))
         assert [each.first_seq for each in found] == [10, 20]
         assert [unpack(CODEC, each) for each in found] == [events(10, 20), events(20, 30)]
+
+
+class TestStreams:
+    def test_headers_are_batches_without_their_payload(self, store):
+        fill(store, 4)
+        for wanted in ({}, {"node": "w0"}, {"node": COORDINATOR}, {"since_ns": 12_000}):
+            headers = list(store.headers(**wanted))
+            assert headers == [
+                msgspec.structs.replace(batch, payload=b"") for batch in store.batches(**wanted)
+            ]
+            assert headers
+
+    def test_a_stream_is_read_by_seq_and_gaps_are_passed_over(self, store):
+        sent = [batch(20, 30), batch(0, 10), batch(0, 5, node="w1")]
+        store.append([], incarnation=1, expected=0, batches=sent)
+        assert [e.seq for e in store.stream("w0", 1)] == [*range(10), *range(20, 30)]
+        assert [e.seq for e in store.stream("w0", 1, 8, 22)] == [8, 9, 20, 21]
+        assert [e.seq for e in store.stream("w0", 1, 12, 15)] == []
+        assert list(store.stream("w0", 2)) == []
+
+    def test_tallies_count_what_is_kept_of_each_stream(self, store):
+        sent = [batch(0, 10), batch(20, 30), batch(0, 5, node="w1", incarnation=2)]
+        store.append([], incarnation=1, expected=0, batches=sent)
+        assert store.tallies() == [
+            Tally("w0", 1, 20, 0, 29_000),
+            Tally("w1", 2, 5, 0, 4_000),
+        ]
 
 
 class TestPositionAt:

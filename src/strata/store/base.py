@@ -67,6 +67,16 @@ class Snapshot(Struct, frozen=True):
     state: bytes
 
 
+class Tally(Struct, frozen=True):
+    """How much is kept of one worker's incarnation, and of which span of its wall clock."""
+
+    node: str
+    incarnation: int
+    events: int
+    wall_from_ns: int
+    wall_to_ns: int
+
+
 class Archived(Struct, frozen=True):
     """What one call of `archive` moved: facts [first, stop) and some worker batches."""
 
@@ -112,6 +122,28 @@ class EventReader(Protocol):
         on_damage: OnDamage | None = None,
     ) -> Iterator[Batch]:
         """The undecoded batches that a `query` looks into, by the start of their span of time."""
+
+    def headers(
+        self,
+        *,
+        node: str | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+    ) -> Iterator[Batch]:
+        """What `batches` yields with empty payloads, which makes it much quicker; unchecked."""
+
+    def stream(
+        self,
+        node: str,
+        incarnation: int,
+        start: int = 0,
+        stop: int | None = None,
+        on_damage: OnDamage | None = None,
+    ) -> Iterator[Event]:
+        """The events of a worker's incarnation with seqs in [start, stop); gaps are passed over."""
+
+    def tallies(self) -> list[Tally]:
+        """What is kept of each worker's incarnation, sorted by node and incarnation."""
 
     def streams(self) -> list[tuple[str, int]]:
         """The workers' nodes and incarnations that events are kept of, sorted."""

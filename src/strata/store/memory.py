@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import msgspec
 from msgspec import Struct
 
 from strata.core.events import COORDINATOR, Codec, Event
@@ -27,6 +28,7 @@ from strata.store.base import (
     OnDamage,
     Range,
     Snapshot,
+    Tally,
 )
 from strata.store.batches import pack, parts, unpack, validate
 from strata.store.order import Source, in_time_order
@@ -193,6 +195,42 @@ class MemoryStore:
 
     def _packed(self, row: _Row) -> Batch:
         return pack(self._codec, COORDINATOR, row.incarnation, row.events)
+
+    def headers(
+        self,
+        *,
+        node: str | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+    ) -> Iterator[Batch]:
+        found = self.batches(node=node, since_ns=since_ns, until_ns=until_ns)
+        return (msgspec.structs.replace(batch, payload=b"") for batch in found)
+
+    def stream(
+        self,
+        node: str,
+        incarnation: int,
+        start: int = 0,
+        stop: int | None = None,
+        on_damage: OnDamage | None = None,
+    ) -> Iterator[Event]:
+        stop = FOREVER_NS if stop is None else stop
+        for batch in sorted(self._of(node, incarnation), key=attrgetter("first_seq")):
+            if batch.first_seq < stop and batch.stop_seq > start:
+                events = unpack(self._codec, batch)
+                yield from (event for event in events if start <= event.seq < stop)
+
+    def _of(self, node: str, incarnation: int) -> list[Batch]:
+        return [b for b in self._batches if (b.node, b.incarnation) == (node, incarnation)]
+
+    def tallies(self) -> list[Tally]:
+        found = []
+        for node, incarnation in self.streams():
+            kept = self._of(node, incarnation)
+            if kept:
+                span = min(b.wall_from_ns for b in kept), max(b.wall_to_ns for b in kept)
+                found.append(Tally(node, incarnation, sum(b.count for b in kept), *span))
+        return found
 
     def streams(self) -> list[tuple[str, int]]:
         return sorted(self._known)

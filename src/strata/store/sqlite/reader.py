@@ -8,7 +8,7 @@ iterator began is not part of it.
 
 import sqlite3
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from heapq import merge
@@ -28,6 +28,7 @@ from strata.store.base import (
     OnDamage,
     Range,
     Snapshot,
+    Tally,
 )
 from strata.store.batches import unpack
 from strata.store.order import in_time_order
@@ -134,6 +135,26 @@ class SqliteReader:
         until_ns: int | None = None,
         on_damage: OnDamage | None = None,
     ) -> Iterator[Batch]:
+        return self._spans(node, kind, since_ns, until_ns, rows.CHECKED, on_damage)
+
+    def headers(
+        self,
+        *,
+        node: str | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+    ) -> Iterator[Batch]:
+        return self._spans(node, None, since_ns, until_ns, rows.HEADERS, None)
+
+    def _spans(
+        self,
+        node: str | None,
+        kind: str | None,
+        since_ns: int | None,
+        until_ns: int | None,
+        tables: Mapping[str, rows.Reading],
+        on_damage: OnDamage | None,
+    ) -> Iterator[Batch]:
         head = self._head()
         since = NEVER_NS if since_ns is None else max(since_ns, NEVER_NS)
         until = FOREVER_NS if until_ns is None else min(until_ns, FOREVER_NS)
@@ -144,17 +165,22 @@ class SqliteReader:
             "until": until,
         }
         wanted["from_ns"] = max(since - head.longest_ns, NEVER_NS)
-        facts = self._by_time("facts", wanted | {"stop": head.position}, on_damage)
-        others = self._by_time("batches", wanted | {"stop": head.batches}, on_damage)
+        facts = self._by_time("facts", tables, wanted | {"stop": head.position}, on_damage)
+        others = self._by_time("batches", tables, wanted | {"stop": head.batches}, on_damage)
         if node is not None:
             return facts if node == COORDINATOR else others
         return merge(facts, others, key=lambda batch: batch.wall_from_ns)
 
     def _by_time(
-        self, table: str, wanted: dict[str, object], on_damage: OnDamage | None
+        self,
+        table: str,
+        tables: Mapping[str, rows.Reading],
+        wanted: dict[str, object],
+        on_damage: OnDamage | None,
     ) -> Iterator[Batch]:
         """Rows of a table by the start of their span; a page ends where the next begins."""
-        number, columns = ("position", rows.FACTS) if table == "facts" else ("id", rows.BATCHES)
+        columns, read = tables[table]
+        number = columns.partition(",")[0]
         node = " AND node = :node" if table == "batches" and wanted["node"] is not None else ""
         kind = " AND instr(kinds, :kind)" if wanted["kind"] else ""
         sql = (
@@ -167,7 +193,8 @@ class SqliteReader:
         while turn := self._turn(sql, wanted):
             for row in turn:
                 try:
-                    batch = self._checked_fact(row) if table == "facts" else self._checked(row)
+                    with database.naming(self.path):
+                        batch = read(row)
                 except Corrupt as error:
                     if on_damage is None:
                         raise
@@ -175,6 +202,41 @@ class SqliteReader:
                 else:
                     yield batch
             wanted |= {"from_ns": turn[-1][span], "after": turn[-1][0]}
+
+    def stream(
+        self,
+        node: str,
+        incarnation: int,
+        start: int = 0,
+        stop: int | None = None,
+        on_damage: OnDamage | None = None,
+    ) -> Iterator[Event]:
+        which = "FROM batches WHERE node = :node AND incarnation = :incarnation AND first_seq"
+        sql = (
+            f"SELECT {rows.BATCHES} {which} < :stop AND first_seq >= "
+            f"coalesce((SELECT max(first_seq) {which} <= :start), :start) ORDER BY first_seq"
+        )
+        stop = FOREVER_NS if stop is None else stop
+        wanted: dict[str, object] = {"node": node, "incarnation": incarnation, "stop": stop}
+        following = start
+        while turn := self._turn(sql, wanted | {"start": following}):
+            for row in turn:
+                try:
+                    events = self._unpack(self._checked(row))
+                except Corrupt as error:
+                    if on_damage is None:
+                        raise
+                    on_damage(error)
+                else:
+                    yield from (event for event in events if start <= event.seq < stop)
+            following = turn[-1][3] + turn[-1][4]
+
+    def tallies(self) -> list[Tally]:
+        sql = (
+            "SELECT node, incarnation, sum(count), min(wall_from_ns), max(wall_to_ns) "
+            "FROM batches GROUP BY node, incarnation ORDER BY node, incarnation"
+        )
+        return [Tally(*row) for row in self._all(sql)]
 
     def streams(self) -> list[tuple[str, int]]:
         sql = "SELECT node, incarnation FROM {} GROUP BY node, incarnation"

@@ -6,7 +6,7 @@ dropped, since SQLite's integers are signed. Functions that read raise `Corrupt`
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -21,6 +21,7 @@ from strata.store.batches import deflate, inflate
 from strata.store.snapshots import MAX_STATE_BYTES
 
 Row: TypeAlias = Sequence[Any]
+Reading: TypeAlias = tuple[str, Callable[[Row], Batch]]
 
 FACTS = "position, count, incarnation, wall_from_ns, wall_to_ns, high_ns, kinds, checksum, payload"
 BATCHES = (
@@ -113,6 +114,30 @@ def read_batch(row: Row) -> Batch:
     _, node, incarnation, first_seq, count, wall_from_ns, wall_to_ns, kinds = fields
     names = tuple(kinds.split())
     return Batch(node, incarnation, first_seq, count, wall_from_ns, wall_to_ns, names, payload)
+
+
+def fact_header(row: Row) -> Batch:
+    """The header in the first columns of a row of facts."""
+    position, count, incarnation, wall_from_ns, wall_to_ns, _, kinds = row
+    names = tuple(kinds.split())
+    return Batch(COORDINATOR, incarnation, position, count, wall_from_ns, wall_to_ns, names, b"")
+
+
+def batch_header(row: Row) -> Batch:
+    """The header in the first columns of a row of a worker's batch."""
+    _, node, incarnation, first_seq, count, wall_from_ns, wall_to_ns, kinds = row
+    names = tuple(kinds.split())
+    return Batch(node, incarnation, first_seq, count, wall_from_ns, wall_to_ns, names, b"")
+
+
+CHECKED: dict[str, Reading] = {"facts": (FACTS, read_fact), "batches": (BATCHES, read_batch)}
+"""How rows that hold events are read whole: the columns, and what makes a batch of them."""
+
+HEADERS: dict[str, Reading] = {
+    "facts": (FACTS.removesuffix(", checksum, payload"), fact_header),
+    "batches": (BATCHES.removesuffix(", checksum, payload"), batch_header),
+}
+"""How only their headers are read."""
 
 
 def _joined(kinds: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from strata.coordinator.http.app import document
 from tests.coordinator.http.served import Coordinator
 
-STREAMS = r"^/api/(logs/)?stream$"  # they never end, so schemathesis would wait for ever
+STREAMS = r"^/api/((logs/)?stream|live)$"  # they never end, so schemathesis would wait for ever
 CONTRACT = {
     ("GET", "/api/health"),
     ("GET", "/api/status"),
@@ -35,6 +35,8 @@ CONTRACT = {
     ("GET", "/api/logs/stream"),
     ("GET", "/api/agents"),
     ("GET", "/api/events"),
+    ("GET", "/api/live"),
+    ("GET", "/api/metrics/history"),
     ("GET", "/api/stream"),
     ("GET", "/metrics"),
 }

@@ -12,6 +12,8 @@ from strata.coordinator.http import (
     cluster,
     datasets,
     events,
+    history,
+    live,
     logs,
     page,
     stream,
@@ -43,6 +45,8 @@ ENDPOINTS = [
     cluster.get_status,
     cluster.get_dashboard,
     cluster.get_metrics,
+    history.get_history,
+    live.stream_live,
     cluster.list_agents,
     workers.list_workers,
     workers.get_worker,
@@ -70,10 +74,13 @@ def create_app(api: Api, settings: Settings, limits: Limits | None = None) -> Gu
     limits = limits or Limits()
     files = page.load()
     closing = asyncio.Event()
-    static = {"/api/openapi.json": (document(api.version), "application/json"), **files}
+    past = history.History(api.metrics)
+    description = page.File(document(api.version), "application/json")
+    static = {"/api/openapi.json": description, **files}
     app = Litestar(
-        [*routes(), *(page.serving(path, *file) for path, file in static.items())],
-        dependencies=provided(api, closing, limits),
+        [*routes(), *(page.serving(path, file) for path, file in static.items())],
+        dependencies=provided(api, closing, limits, past, live.Live(api)),
+        lifespan=[past.sampling],
         exception_handlers=HANDLERS,
         request_class=StrictRequest,
         request_max_body_size=limits.body_bytes,
@@ -97,16 +104,25 @@ def routes() -> list[Router]:
     ]
 
 
-def provided(api: Api | None, closing: asyncio.Event | None, limits: Limits) -> dict[str, Provide]:
-    """What endpoints may ask for, by name."""
+def provided(
+    api: Api | None = None,
+    closing: asyncio.Event | None = None,
+    limits: Limits | None = None,
+    past: history.History | None = None,
+    patches: live.Live | None = None,
+) -> dict[str, Provide]:
+    """What endpoints may ask for, by name; nothing at all where they are only described."""
+    heartbeat_s = (limits or Limits()).heartbeat_s
     return {
         "api": Provide(lambda: api, sync_to_thread=False),
         "closing": Provide(lambda: closing, sync_to_thread=False),
-        "heartbeat_s": Provide(lambda: limits.heartbeat_s, sync_to_thread=False),
+        "heartbeat_s": Provide(lambda: heartbeat_s, sync_to_thread=False),
+        "history": Provide(lambda: past, sync_to_thread=False),
+        "live": Provide(lambda: patches, sync_to_thread=False),
     }
 
 
 @cache
 def document(version: str) -> bytes:
     """The OpenAPI document; the same for every application of this release."""
-    return describe(routes(), provided(None, None, Limits()), version)
+    return describe(routes(), provided(), version)

@@ -10,6 +10,7 @@ import msgspec
 from litestar import Response, get
 
 from strata.coordinator.http import views
+from strata.coordinator.http.attention import attention
 from strata.coordinator.http.faults import READS
 from strata.coordinator.http.logs import recent
 from strata.coordinator.http.models import (
@@ -134,13 +135,20 @@ def dashboard(api: Api, state: Cluster, logs: list[LogEntry], items: int) -> Das
             views.task(state, task, tail.get(task.id, []), DASHBOARD_NAMES) for task in tasks.items
         ],
         logs=logs[:items],
-        totals=Totals(
-            workers=workers.total,
-            workers_by_status=views.count_workers(state),
-            datasets=datasets.total,
-            checkpoints=checkpoints.total,
-            barriers=barriers.total,
-            tasks=tasks.total,
-            agents=len(state.agents),
-        ),
+        totals=totals(state),
+        attention=attention(state, time.time_ns()),
+    )
+
+
+def totals(state: Cluster) -> Totals:
+    """How many there are of each."""
+    by_status = views.count_workers(state)
+    return Totals(
+        workers=sum(by_status.values()),
+        workers_by_status=by_status,
+        datasets=len(state.datasets),
+        checkpoints=sum(1 for _ in views.shown_checkpoints(state)),
+        barriers=sum(len(task.barriers) for task in state.tasks.values()),
+        tasks=len(state.tasks),
+        agents=len(state.agents),
     )

@@ -1,5 +1,8 @@
 """Facts of the past, from a position on."""
 
+import asyncio
+from collections.abc import Iterable
+from itertools import islice
 from typing import Annotated
 
 import msgspec
@@ -17,12 +20,22 @@ from strata.core.events import Event
 
 ANSWER_BYTES = 4 * 1024 * 1024
 
+NEWEST_LOOKED_AT = 16_384
+
+Newest = Annotated[
+    bool,
+    QueryParameter(description="The newest first, of the last few thousand; `position` is unused."),
+]
 Position = Annotated[int, QueryParameter(ge=0, le=2**53 - 1, description="The first fact wanted.")]
 
 
 @get("/events", responses=READS, response_headers=HEADERS)
 async def list_events(
-    api: TheApi, position: Position = 0, limit: Limit = DEFAULT_LIMIT, kinds: Kinds = ""
+    api: TheApi,
+    position: Position = 0,
+    limit: Limit = DEFAULT_LIMIT,
+    kinds: Kinds = "",
+    newest: Newest = False,
 ) -> Response[list[FactResponse]]:
     """Facts in the order they were recorded.
 
@@ -30,6 +43,9 @@ async def list_events(
     hold fewer facts than asked for, even none, where few of the wanted kinds are found.
     """
     wanted = wanted_kinds(kinds)
+    if newest:
+        latest = await look_back(api.engine, wanted, limit)
+        return paged([views.fact(event) for event in latest], api.engine.position, "")
     shown: list[FactResponse] = []
     room_bytes = ANSWER_BYTES
     following = position
@@ -51,3 +67,14 @@ async def read(engine: Engine, position: int) -> list[Event]:
         async for events in engine.subscribe(position):
             return events
     return []
+
+
+async def look_back(engine: Engine, kinds: frozenset[str], limit: int) -> list[Event]:
+    """The newest facts of these kinds among the last few thousand, newest first."""
+    first = max(engine.position - NEWEST_LOOKED_AT, 0)
+    if engine.recent and engine.recent[0].seq <= first:
+        facts: Iterable[Event] = reversed(engine.recent)
+    else:
+        stored = await asyncio.to_thread(lambda: list(engine.kernel.store.read(first)))
+        facts = reversed(stored)
+    return list(islice((event for event in facts if not kinds or event.kind in kinds), limit))

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
 
+from strata.coordinator.http.attention import Attention
 from strata.coordinator.http.ports import Mode
 from strata.coordinator.logs import LogEntry
 from strata.coordinator.metrics import MetricsSnapshot
@@ -258,6 +259,7 @@ class DashboardResponse(Struct, frozen=True):
     tasks: list[TaskResponse]
     logs: list[LogEntry]
     totals: Totals
+    attention: list[Attention] = field(default_factory=list)
 
 
 class RegisterDatasetRequest(Struct, frozen=True, forbid_unknown_fields=True):

@@ -278,13 +278,17 @@ class Guard:
 
 
 def with_headers(send: Send, head: Head) -> Send:
-    """Adds the security headers; what the API says is not for a cache to keep."""
-    caching = b"no-store" if head.path.startswith("/api") else b"no-cache"
+    """Adds the security headers; what the API says is not for a cache to keep.
+
+    A file of the page that was let through says itself how long it may be kept.
+    """
+    caching = [(b"cache-control", b"no-store" if head.path.startswith("/api") else b"no-cache")]
 
     async def wrapped(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = list(message["headers"])
-            message["headers"] = [*headers, *_HEADERS, (b"cache-control", caching)]
+            told = any(name.lower() == b"cache-control" for name, _ in headers)
+            message["headers"] = [*headers, *_HEADERS, *([] if told else caching)]
         await send(message)
 
     return wrapped

@@ -32,7 +32,7 @@ from strata.errors import InvalidArgument, StrataError
 
 log = logging.getLogger(__name__)
 
-PATHS = frozenset({"/api/stream", "/api/logs/stream"})
+PATHS = frozenset({"/api/stream", "/api/logs/stream", "/api/live"})
 MEDIA_TYPE = "text/event-stream"
 CHUNK_BYTES = 64 * 1024
 BACKLOG_LINES = 100

@@ -1,0 +1,119 @@
+"""What needs somebody's attention, the gravest first, each with what to do about it.
+
+A pure function of the state: the page, the terminal and any other reader show the same list.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from strata.core.barriers import missing_workers
+from strata.core.scheduling import why_waiting
+from strata.core.state import Cluster
+from strata.core.tasks import Task
+
+Severity: TypeAlias = Literal["error", "warning"]
+
+MAX_ITEMS = 20
+NAMES_SHOWN = 3
+SECOND_NS = 1_000_000_000
+LATELY_NS = 3_600 * SECOND_NS
+PATIENCE_NS = 30 * SECOND_NS
+
+
+class Attention(Struct, frozen=True):
+    """One thing to look at; `subject` is `worker:ID`, `task:ID`, `checkpoint:ID` and so on."""
+
+    severity: Severity
+    subject: str
+    text: str
+    hint: str
+
+
+def attention(state: Cluster, now_ns: int) -> list[Attention]:
+    """The things to look at; errors before warnings, and a bounded number of them."""
+    found = [
+        *_tasks(state, now_ns),
+        *_hosts(state),
+        *(
+            item
+            for task in state.tasks.values()
+            if not task.ended
+            for item in (*_workers(state, task), *_barriers(task, now_ns), *_checkpoints(task))
+        ),
+    ]
+    found.sort(key=lambda item: item.severity != "error")
+    return found[:MAX_ITEMS]
+
+
+def _tasks(state: Cluster, now_ns: int) -> Iterator[Attention]:
+    for task in state.tasks.values():
+        if task.state == "failed" and now_ns - task.ended_ns < LATELY_NS:
+            yield Attention(
+                "error",
+                f"task:{task.id}",
+                f"{task.id} failed: {task.reason}",
+                f"strata logs --task {task.id}",
+            )
+        elif task.state == "queued":
+            yield Attention(
+                "warning",
+                f"task:{task.id}",
+                f"{task.id} waits: {why_waiting(state, task)}",
+                "strata agent --slots N offers slots on a host",
+            )
+
+
+def _hosts(state: Cluster) -> Iterator[Attention]:
+    for agent in state.agents.values():
+        if not agent.up:
+            yield Attention(
+                "warning",
+                f"agent:{agent.id}",
+                f"host {agent.hostname or agent.id} is out of reach: {agent.reason}",
+                f"start strata agent there again: {agent.slots} slots are missing",
+            )
+
+
+def _workers(state: Cluster, task: Task) -> Iterator[Attention]:
+    concerned = dict.fromkeys([*task.members, *task.waiting, *task.placements])
+    for name in concerned:
+        worker = state.workers.get(name)
+        if worker is not None and worker.state in ("lost", "error"):
+            word = "is lost" if worker.state == "lost" else "reports an error"
+            yield Attention(
+                "error",
+                f"worker:{worker.id}",
+                f"{worker.id} {word}: {worker.reason or 'no reason given'}",
+                f"strata logs --worker {worker.id}",
+            )
+
+
+def _barriers(task: Task, now_ns: int) -> Iterator[Attention]:
+    for met in task.barriers.values():
+        waited_ns = now_ns - met.opened_ns
+        if met.state == "waiting" and waited_ns > PATIENCE_NS:
+            missing = missing_workers(task, met)
+            names = ", ".join(missing[:NAMES_SHOWN])
+            more = f" and {len(missing) - NAMES_SHOWN} more" if len(missing) > NAMES_SHOWN else ""
+            yield Attention(
+                "warning",
+                f"barrier:{task.id}/{met.name}",
+                f"barrier {met.name} of {task.id} waits {waited_ns // SECOND_NS} s "
+                f"for {names}{more}",
+                "strata barriers shows who is missing",
+            )
+
+
+def _checkpoints(task: Task) -> Iterator[Attention]:
+    """The newest checkpoint, if it failed: older failures were made good since."""
+    for saved in islice(reversed(task.checkpoints.values()), 1):
+        if saved.state == "failed":
+            yield Attention(
+                "warning",
+                f"checkpoint:{saved.id}",
+                f"checkpoint {saved.id} of {task.id} failed: {saved.reason}",
+                f"POST /api/tasks/{task.id}/checkpoint asks for another",
+            )

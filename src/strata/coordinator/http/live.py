@@ -1,0 +1,292 @@
+"""What the page shows, as a stream of small patches: one look at the state serves every reader.
+
+While somebody reads, the state is looked at a few times a second and compared, row by row, with
+what was last told. What differs becomes a patch, encoded once and sent to all; a reader only holds
+a number. The first event of a stream is a patch against nothing (`reset`), unless the reader names
+the last mark it saw (Last-Event-ID, which a browser sends by itself) and that is not long ago.
+
+Looking is paced by what it costs, so that a large cluster is looked at less often instead of
+slowing it down. A worker's row is made anew when it beat or changed; what else a row shows (its
+shards) follows with the next full look.
+"""
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from litestar import get
+from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import HeaderParameter, SkipValidation
+from litestar.response import Stream
+from msgspec import Struct, field
+
+from strata.coordinator.http import views
+from strata.coordinator.http.attention import Attention, attention
+from strata.coordinator.http.cluster import DASHBOARD_NAMES, status, totals
+from strata.coordinator.http.faults import STREAMS
+from strata.coordinator.http.models import (
+    AgentResponse,
+    BarrierResponse,
+    CheckpointResponse,
+    DatasetResponse,
+    StatusResponse,
+    TaskResponse,
+    Totals,
+    WorkerResponse,
+)
+from strata.coordinator.http.paging import by_id, page
+from strata.coordinator.http.ports import Api, Closing, HeartbeatSeconds
+from strata.coordinator.http.stream import (
+    HEARTBEAT,
+    MEDIA_TYPE,
+    OPENING,
+    with_heartbeat,
+)
+from strata.coordinator.metrics import MetricsSnapshot
+from strata.coordinator.observed import Seen
+from strata.core.state import Cluster
+from strata.core.workers import Worker
+
+ITEMS = 100
+LOOK_S = 0.25
+FULL_LOOK_S = 2.0
+FIGURES_S = 1.0
+SHARE_OF_TIME = 0.04
+"""Looking may take this share of the coordinator's time; it pauses the longer the more it costs."""
+
+KEPT_PATCHES = 256
+KEPT_BYTES = 4 * 1024 * 1024
+
+
+class LivePatch(Struct, frozen=True, omit_defaults=True):
+    """What changed since the patch before: rows to put in place by their id, and ids that are gone.
+
+    With `reset` it holds everything. `at` is the coordinator's clock. A checkpoint's id counts
+    within its task: `gone` names it as `task/checkpoint`.
+    """
+
+    mark: str
+    at: int
+    reset: bool = False
+    coordinator: StatusResponse | None = None
+    metrics: MetricsSnapshot | None = None
+    totals: Totals | None = None
+    attention: list[Attention] | None = None
+    workers: list[WorkerResponse] = field(default_factory=list)
+    tasks: list[TaskResponse] = field(default_factory=list)
+    checkpoints: list[CheckpointResponse] = field(default_factory=list)
+    barriers: list[BarrierResponse] = field(default_factory=list)
+    datasets: list[DatasetResponse] = field(default_factory=list)
+    agents: list[AgentResponse] = field(default_factory=list)
+    gone: dict[str, list[str]] = field(default_factory=dict)
+
+
+Rows: TypeAlias = dict[str, Any]
+Collections: TypeAlias = dict[str, Rows]
+Signature: TypeAlias = tuple[int, int, str, int, Seen | None]
+
+
+class Live:
+    """Looks at the state while somebody reads, and keeps the newest patches."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._name = secrets.token_hex(4)
+        self._number = 0
+        self._patches: deque[tuple[int, bytes]] = deque()
+        self._kept_bytes = 0
+        self._changed = asyncio.Event()
+        self._readers = 0
+        self._task: asyncio.Task[None] | None = None
+        self._single: Rows = {}
+        self._rows: Collections = {}
+        self._signatures: dict[str, Signature] = {}
+        self._position = -1
+        self._full_at_s = self._figures_at_s = float("-inf")
+
+    async def follow(self, mark: str) -> AsyncIterator[bytes]:
+        """Events to send: everything, or what came after the mark, then each patch."""
+        try:
+            await self._enter()
+            told = self._resumed(mark)
+            while True:
+                changed = self._changed
+                if told is None:
+                    told = self._number
+                    yield self._event(self._everything())
+                elif told < self._number:
+                    first = told - self._number + len(self._patches)
+                    following = [encoded for _, encoded in self._patches][first:]
+                    lost, told = first < 0, self._number
+                    yield self._event(self._everything()) if lost else b"".join(following)
+                else:
+                    await changed.wait()
+        finally:
+            await self._leave()
+
+    async def _enter(self) -> None:
+        self._readers += 1
+        if self._task is None:
+            await self._look()
+            self._task = self._task or asyncio.create_task(self._run(), name="strata-live")
+
+    async def _leave(self) -> None:
+        self._readers -= 1
+        if not self._readers and self._task is not None:
+            task, self._task = self._task, None
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    def _resumed(self, mark: str) -> int | None:
+        """The number of a mark, if everything after it is still here."""
+        name, _, number = mark.partition("-")
+        if name != self._name or not number.isdigit():
+            return None
+        oldest = self._number - len(self._patches)
+        return int(number) if oldest <= int(number) <= self._number else None
+
+    async def _run(self) -> None:
+        while True:
+            began_s = time.perf_counter()
+            await self._look()
+            took_s = time.perf_counter() - began_s
+            await asyncio.sleep(max(LOOK_S, took_s / SHARE_OF_TIME))
+
+    async def _look(self) -> None:
+        """Compares the state with what was told; tells what differs."""
+        now_s = time.monotonic()
+        single: Rows = {}
+        async with self._api.engine.settled() as state:
+            rows: Collections = {"workers": self._workers(state, now_s)}
+            if state.position != self._position:
+                self._position = state.position
+                rows |= collections(state)
+                single = {"coordinator": status(self._api, state), "totals": totals(state)}
+            if now_s - self._figures_at_s >= FIGURES_S:
+                self._figures_at_s = now_s
+                single["attention"] = attention(state, time.time_ns())
+                single["metrics"] = self._api.metrics.snapshot()
+        self._tell(single, rows)
+
+    def _workers(self, state: Cluster, now_s: float) -> Rows:
+        """Every worker's row; made anew where something about it changed."""
+        observed, before = self._api.observed.workers, self._rows.get("workers", {})
+        full = now_s - self._full_at_s >= FULL_LOOK_S and state.position != self._position
+        if full:
+            self._full_at_s = now_s
+        signatures = {
+            worker.id: signature(worker, observed.get(worker.id))
+            for worker in views.shown_workers(state)
+        }
+        stale = [
+            state.workers[name]
+            for name, known in signatures.items()
+            if full or self._signatures.get(name) != known
+        ]
+        self._signatures = signatures
+        fresh = keyed(views.workers(state, self._api.observed, stale))
+        return {name: fresh.get(name) or before[name] for name in signatures}
+
+    def _tell(self, single: Rows, rows: Collections) -> None:
+        told = {name: value for name, value in single.items() if self._single.get(name) != value}
+        changed: Rows = {}
+        gone: dict[str, list[str]] = {}
+        for name, now in rows.items():
+            before = self._rows.get(name, {})
+            changed[name] = [row for key, row in now.items() if before.get(key) != row]
+            if lost := [key for key in before if key not in now]:
+                gone[name] = lost
+        self._single |= told
+        self._rows |= rows
+        if told or gone or any(changed.values()):
+            self._number += 1
+            self._keep(self._event(self._patch(gone=gone, **told, **changed)))
+
+    def _keep(self, encoded: bytes) -> None:
+        self._patches.append((self._number, encoded))
+        self._kept_bytes += len(encoded)
+        while len(self._patches) > KEPT_PATCHES or self._kept_bytes > KEPT_BYTES:
+            self._kept_bytes -= len(self._patches.popleft()[1])
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def _patch(self, **fields: Any) -> LivePatch:
+        at_ms = time.time_ns() // 1_000_000
+        return LivePatch(mark=f"{self._name}-{self._number}", at=at_ms, **fields)
+
+    def _everything(self) -> LivePatch:
+        rows = {name: list(known.values()) for name, known in self._rows.items()}
+        return self._patch(reset=True, **self._single, **rows)
+
+    @staticmethod
+    def _event(patch: LivePatch) -> bytes:
+        return b"id: %b\ndata: %b\n\n" % (patch.mark.encode(), msgspec.json.encode(patch))
+
+
+def signature(worker: Worker, seen: Seen | None) -> Signature:
+    """Changes whenever the worker changed or beat: each beat is an object of its own."""
+    return worker.changed_ns, worker.incarnation, worker.state, worker.rank, seen
+
+
+def keyed(rows: Iterable[Any]) -> Rows:
+    """Rows by their id, a checkpoint's within its task."""
+    return {
+        f"{row.task_id}/{row.id}" if isinstance(row, CheckpointResponse) else row.id: row
+        for row in rows
+    }
+
+
+def collections(state: Cluster) -> Collections:
+    """The first of each list but the workers', by id."""
+    checkpoints = page(views.shown_checkpoints(state), views.checkpoint_order, ITEMS, "").items
+    barriers = page(views.shown_barriers(state), views.barrier_order, ITEMS, "").items
+    tasks = page(state.tasks.values(), views.task_order, ITEMS, "").items
+    datasets = page(state.datasets.values(), by_id, ITEMS, "").items
+    agents = page(state.agents.values(), by_id, ITEMS, "").items
+    return {
+        "checkpoints": keyed(views.checkpoint(*each) for each in checkpoints),
+        "barriers": keyed(views.barrier(*each, names=DASHBOARD_NAMES) for each in barriers),
+        "tasks": keyed(views.task(state, task, [], DASHBOARD_NAMES) for task in tasks),
+        "datasets": keyed(views.dataset(dataset) for dataset in datasets),
+        "agents": keyed(views.agents(state, agents)),
+    }
+
+
+TheLive = NamedDependency[SkipValidation[Live]]
+LastMark = Annotated[
+    str,
+    HeaderParameter(
+        name="Last-Event-ID",
+        max_length=40,
+        pattern="^([0-9a-f]{8}-[0-9]{1,15})?$",
+        description="The last mark that was seen.",
+    ),
+]
+PATCHES = ResponseSpec(LivePatch, generate_examples=False, media_type=MEDIA_TYPE)
+
+
+@get("/live", media_type=MEDIA_TYPE, responses={**STREAMS, 200: PATCHES})
+async def stream_live(
+    live: TheLive, closing: Closing, heartbeat_s: HeartbeatSeconds, last_event_id: LastMark = ""
+) -> Stream:
+    """What the page shows: everything, then patches, as server-sent events.
+
+    The data of each event is a patch; its id is the mark to go on from.
+    """
+    return Stream(events(live, last_event_id, closing, heartbeat_s), media_type=MEDIA_TYPE)
+
+
+async def events(
+    live: Live, mark: str, closing: asyncio.Event, heartbeat_s: float
+) -> AsyncIterator[bytes]:
+    """The stream of patches, as bytes to send."""
+    yield OPENING
+    async for patch in with_heartbeat(live.follow(mark), heartbeat_s, closing, "patches"):
+        yield HEARTBEAT if patch is None else patch

@@ -25,7 +25,9 @@ __all__ = [
     "WorkerConfig",
     "__version__",
     "join",
+    "open_arrays",
     "open_dataset",
+    "open_source",
 ]
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from strata.checkpoint.writer import AsyncCheckpointWriter
     from strata.core.events import Fact
     from strata.data.batches import Batches
-    from strata.data.dataset import open_dataset
+    from strata.data.dataset import open_arrays, open_dataset, open_source
     from strata.errors import StrataError
     from strata.sdk.barriers import BarrierResult
     from strata.sdk.membership import Recovery
@@ -66,7 +68,9 @@ _HOMES = {
     "TrainingOrchestrator": "strata.sdk.orchestrator",
     "WorkerConfig": "strata.sdk.orchestrator",
     "join": "strata.sdk.run",
+    "open_arrays": "strata.data.dataset",
     "open_dataset": "strata.data.dataset",
+    "open_source": "strata.data.dataset",
 }
 
 

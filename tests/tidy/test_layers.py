@@ -105,7 +105,7 @@ def purity_faults(tree: ast.AST, path: Path) -> Iterator[str]:
 
 
 def environment_faults(tree: ast.AST, path: Path) -> Iterator[str]:
-    readers = {"os.environ", "os.environb", "os.getenv"}
+    readers = {"os.environ", "os.environb", "os.getenv", "os.putenv", "os.unsetenv"}
     used = [
         (node.lineno, ast.unparse(node))
         for node in ast.walk(tree)
@@ -113,7 +113,7 @@ def environment_faults(tree: ast.AST, path: Path) -> Iterator[str]:
     ]
     for line, name in [*used, *imports(tree, path)]:
         if name in readers:
-            yield f"{path}:{line}: only config reads the environment"
+            yield f"{path}:{line}: only config reads or writes the environment"
 
 
 def faults(source: str, path: Path) -> list[str]:
@@ -156,6 +156,7 @@ def test_the_source_keeps_the_layers():
         ("strata/coordinator/engine.py", "from strata.sim import clock"),
         ("strata/coordinator/engine.py", "import os\nos.environ['A']"),
         ("strata/cli/sim.py", "from os import getenv"),
+        ("strata/sdk/x.py", "import os\nos.putenv('A', '1')"),
         ("strata/newroom/x.py", "import json"),
     ],
 )

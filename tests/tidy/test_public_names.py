@@ -26,7 +26,9 @@ PUBLIC_NAMES = [
     "WorkerConfig",
     "__version__",
     "join",
+    "open_arrays",
     "open_dataset",
+    "open_source",
 ]
 
 

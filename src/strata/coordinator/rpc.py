@@ -29,7 +29,7 @@ from strata.core.state import Cluster
 from strata.core.tasks import Task
 from strata.core.workers import DeregisterWorker, ReportState, Worker
 from strata.errors import STATUS, DeadlineExceeded, Fenced, InvalidArgument, NotFound, StrataError
-from strata.wire import convert
+from strata.wire import checkpoints, convert
 from strata.wire.grpc_call import Call
 from strata.wire.grpc_server import GrpcServer
 from strata.wire.hpack import Outcome, Status
@@ -75,6 +75,7 @@ class UnaryCalls:
             ("DeregisterWorker", pb.DeregisterWorkerRequest, self.deregister_worker),
             ("Heartbeat", pb.HeartbeatRequest, self.heartbeat),
             ("RegisterDataset", pb.RegisterDatasetRequest, self.register_dataset),
+            ("GetDataset", pb.GetDatasetRequest, self.get_dataset),
             ("GetDataShard", pb.GetDataShardRequest, self.get_data_shard),
             ("GetDataShards", pb.GetDataShardsRequest, self.get_data_shards),
             ("AdvanceEpoch", pb.AdvanceEpochRequest, self.advance_epoch),
@@ -166,6 +167,14 @@ class UnaryCalls:
         await self.engine.submit(RegisterDataset(dataset=request.dataset_id, spec=spec))
         return pb.RegisterDatasetResponse(total_shards=spec.shard_count)
 
+    async def get_dataset(
+        self, request: pb.GetDatasetRequest, call: UnaryCall
+    ) -> pb.RegisterDatasetRequest:
+        """A dataset as it was registered."""
+        async with self.engine.settled() as state:
+            spec = state.dataset(request.dataset_id).spec
+            return convert.dataset_message(request.dataset_id, spec)
+
     async def get_data_shards(
         self, request: pb.GetDataShardsRequest, call: UnaryCall
     ) -> pb.GetDataShardsResponse:
@@ -223,7 +232,7 @@ class UnaryCalls:
                 epoch=request.epoch,
                 path=request.storage_path,
                 checkpoint=request.checkpoint_id,
-                type=convert.checkpoint_type(request.type),
+                type=checkpoints.type_of(request.type),
                 manifest=False,
                 metadata=dict(request.metadata),
             )
@@ -244,7 +253,7 @@ class UnaryCalls:
             success=True,
             global_step=self.state.tasks[worker.task].committed,
             checkpoint_id=acked.id,
-            status=convert.checkpoint_status(acked),
+            status=checkpoints.status(acked),
         )
 
     async def get_latest_checkpoint(
@@ -257,7 +266,7 @@ class UnaryCalls:
         newest = next(iter(committed_newest_first(task)), None)
         if newest is not None:
             answer.has_checkpoint = True
-            answer.latest_checkpoint.CopyFrom(convert.checkpoint_message(newest))
+            answer.latest_checkpoint.CopyFrom(checkpoints.message(newest))
             answer.resume_step, answer.resume_epoch = newest.step, newest.epoch
         for dataset, feed in task.feeds.items() if request.worker_id else ():
             if feed.unit == "shard":

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from strata.core.decision import Decision
 from strata.core.events import Command, Event, Fact, applies, decides
 from strata.core.limits import require_entries, require_name, require_room, require_text
-from strata.core.order import Mode
+from strata.core.order import Mode, Order, OrderSpec
 from strata.core.sharding import Holdings, Move, apply_moves, assign
 from strata.errors import AlreadyExists, InvalidArgument
 
@@ -175,6 +175,23 @@ def _attached(state: "Cluster", fact: DatasetAttached, event: Event) -> None:
 @applies(AssignmentChanged)
 def _assigned(state: "Cluster", fact: AssignmentChanged, event: Event) -> None:
     apply_moves(state.tasks[fact.task].feeds[fact.dataset].holdings, fact.moves)
+
+
+def order_of(spec: DatasetSpec, feed: Feed) -> Order:
+    """Which samples the steps of a task train."""
+    return Order(
+        OrderSpec(
+            total_samples=spec.total_samples,
+            shard_size=spec.shard_size,
+            global_batch=feed.global_batch,
+            lanes=feed.count,
+            seed=spec.seed,
+            fingerprint=spec.fingerprint,
+            shuffle=spec.shuffle,
+            mode=feed.mode,
+            window=feed.window,
+        )
+    )
 
 
 @decides(RegisterDataset)

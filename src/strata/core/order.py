@@ -274,8 +274,14 @@ def digest(positions: Integers, samples: Integers) -> int:
 
     The digests of a step's parts add up (modulo 2^64) to that of the step, however it was divided.
     """
-    words = mix(mix(positions.ravel().astype(np.uint64)) ^ samples.ravel().astype(np.uint64))
-    return int(np.add.reduce(words))
+    return int(digests(positions.reshape(1, -1), samples.reshape(1, -1))[0])
+
+
+def digests(positions: Integers, samples: Integers) -> Words:
+    """The digest of each row."""
+    words = mix(mix(positions.astype(np.uint64)) ^ samples.astype(np.uint64))
+    total: Words = np.add.reduce(words, axis=1)
+    return total
 
 
 def _rounds(size: int) -> int:

@@ -137,25 +137,45 @@ class MessageRejected(Fact, frozen=True):
 
 
 class BatchesAssigned(Fact, frozen=True):
-    """The worker learned what it is to train."""
+    """The worker learned what it is to train: these lanes of a dataset, from a step on."""
 
-    batches: list[str]
-    step: int = -1
+    dataset: str
+    step: int
+    generation: int
+    lanes: list[int]
 
 
 class TrainingStarted(Fact, frozen=True):
-    """Training on a batch began."""
+    """Training on a batch began; `batch` is the dataset and the step."""
 
     batch: str
     step: int = -1
 
 
 class TrainingFinished(Fact, frozen=True):
-    """Training on a batch ended."""
+    """A batch was trained and its step applied.
+
+    `digest` is eight bytes for which samples they were: those of all workers of a step add up to
+    that of the whole step, which is known from the order alone.
+    """
 
     batch: str
     step: int
     loss: float | None = None
+    dataset: str = ""
+    attempt: int = 0
+    generation: int = 0
+    samples: int = 0
+    digest: int = 0
+
+
+class SampleSkipped(Fact, frozen=True):
+    """A sample could not be read and was left out of its batch, as the script had allowed."""
+
+    dataset: str
+    row: int
+    file: str
+    reason: str
 
 
 class ResultsApplied(Fact, frozen=True):
@@ -236,6 +256,7 @@ KINDS: tuple[type[Fact], ...] = (
     MessageReceived,
     MessageRejected,
     BatchesAssigned,
+    SampleSkipped,
     TrainingStarted,
     TrainingFinished,
     ResultsApplied,

@@ -3,8 +3,7 @@
 What a step holds is arithmetic (`core.order`), so there is no cursor but the step: `state_dict` is
 that number and what it is a number of, and going anywhere (`seek`, a rollback, a resume) costs
 nothing. One thread reads ahead into a queue that is bounded in bytes; more threads or processes
-pay only where decoding is dear, and formats that decode have their own. Small steps are gathered
-several at once, and the batches are then views of one block.
+pay only where decoding is dear, and formats that decode have their own.
 
 Lanes may change from a step on. Batches that were read ahead for later steps keep the rows of lanes
 that stay, and only the missing rows are read. (With a transform they are read again, since a
@@ -16,56 +15,27 @@ again tries that step again.
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from threading import Condition, Thread, current_thread
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 
 from strata.core.order import Integers, digest
-from strata.data.base import Array, Columns
-from strata.data.dataset import OnError, Skipped, batches_of, skipping
+from strata.data.base import Columns
+from strata.data.dataset import OnError, skipping
+from strata.data.steps import OnSkip, Ordered, Read, Readable, Reader, Transform
 from strata.errors import InvalidArgument, NotAllowedNow
 
 DEFAULT_PREFETCH_BYTES = 64 << 20
-_BLOCK_BYTES = 4 << 20
-_BLOCK_STEPS = 64
-_PLANNED_SAMPLES = 8_192  # the order is evaluated for about this many at a time
-
-Transform = Callable[[Columns], Any]
-OnSkip = Callable[[Skipped], None]
 
 
-class Readable(Protocol):
-    """What batches are read from: a dataset, or several mixed."""
-
-    def checked_columns(self, columns: Sequence[str] | None) -> list[str]: ...
-
-    def gather(
-        self, rows: Integers, columns: Sequence[str], on_skip: OnSkip | None
-    ) -> tuple[Columns, Array | None]: ...
-
-
-class Ordered(Protocol):
-    """What says which samples a step is: an order, or several mixed."""
-
-    @property
-    def spec(self) -> msgspec.Struct: ...
-
-    def positions(self, step: int, stop: int, lanes: Sequence[int] | None = None) -> Integers: ...
-
-    def samples(self, positions: Integers) -> Integers: ...
-
-
-class _Read(NamedTuple):
-    """A step that was read: its batch, or why there is none."""
+class Taken(NamedTuple):
+    """What was handed out last: which samples of the dataset, and eight bytes for them."""
 
     step: int
-    batch: Any
-    size_bytes: int
-    reusable: bool
-    error: BaseException | None = None
+    samples: Integers
+    digest: int
 
 
 class Batches(Iterator[Any]):
@@ -90,7 +60,7 @@ class Batches(Iterator[Any]):
         if prefetch_bytes < 0:
             raise InvalidArgument(f"prefetch_bytes is {prefetch_bytes}", hint="0 reads one ahead")
         self.order = order
-        reader = _Reader(dataset, order, dataset.checked_columns(columns), transform)
+        reader = Reader(dataset, order, dataset.checked_columns(columns), transform)
         reader.on_skip = skipping(on_error, on_skip)
         self._queue = _Queue(reader, start_step, stop_step, prefetch_bytes)
         self._queue.set_lanes(lanes, start_step)
@@ -101,6 +71,11 @@ class Batches(Iterator[Any]):
     def step(self) -> int:
         """The step that comes next."""
         return self._queue.step
+
+    @property
+    def taken(self) -> Taken | None:
+        """What was handed out last, if anything was."""
+        return self._queue.taken
 
     def __next__(self) -> Any:
         return self._queue.take()
@@ -158,90 +133,6 @@ class Batches(Iterator[Any]):
         self.close()
 
 
-class _Reader:
-    """Reads steps; used by one thread at a time."""
-
-    def __init__(
-        self, dataset: Readable, order: Ordered, columns: list[str], transform: Transform | None
-    ) -> None:
-        self.order = order
-        self.on_skip: OnSkip | None = None
-        self._dataset, self._columns, self._transform = dataset, columns, transform
-        self._step_bytes = 0
-        self._plan: tuple[int, Sequence[int] | None, Integers] = (
-            0,
-            None,
-            np.empty((0, 0), np.int64),
-        )
-
-    def read(self, step: int, stop: int, lanes: Sequence[int] | None) -> list[_Read]:
-        """The next few steps; an error is the last of them."""
-        samples = self._planned(step, stop, lanes)
-        try:
-            return self._block(step, samples)
-        except Exception as error:
-            if len(samples) == 1:
-                return [_Read(step, None, 0, False, error)]
-        done: list[_Read] = []
-        for at in range(len(samples)):
-            try:
-                done += self._block(step + at, samples[at : at + 1])
-            except Exception as error:
-                return [*done, _Read(step + at, None, 0, False, error)]
-        return done
-
-    def patch(
-        self, step: int, lanes: Sequence[int] | None, old: Columns, old_lanes: Sequence[int] | None
-    ) -> list[_Read]:
-        """A step that was read for other lanes: rows that stay are kept, the rest is read."""
-        wanted = self.order.positions(step, step + 1, lanes)[0]
-        have = self.order.positions(step, step + 1, old_lanes)[0]
-        at = np.searchsorted(have, wanted)
-        stays = np.isin(wanted, have)
-        missing = self.order.samples(wanted[~stays])
-        try:
-            fresh, skipped = self._dataset.gather(missing, self._columns, self.on_skip)
-        except Exception as error:
-            return [_Read(step, None, 0, False, error)]
-        if skipped is not None:
-            kept = np.ones(len(wanted), bool)
-            kept[np.flatnonzero(~stays)[~skipped]] = False
-            at, stays = at[kept], stays[kept]
-        batch = {}
-        for name, new in fresh.items():
-            values = np.empty((len(stays), *new.shape[1:]), new.dtype)
-            values[stays] = old[name][at[stays]]
-            values[~stays] = new
-            batch[name] = values
-        return [_Read(step, batch, _size_bytes(batch), skipped is None)]
-
-    def _planned(self, step: int, stop: int, lanes: Sequence[int] | None) -> Integers:
-        """The samples of as many steps as are read at once, a row a step."""
-        first, known, samples = self._plan
-        if known is not lanes or not first <= step < first + len(samples):
-            width = max(1, self.order.positions(step, step + 1, lanes).size)
-            end = min(stop, step + max(1, _PLANNED_SAMPLES // width))
-            positions = self.order.positions(step, end, lanes)
-            first, samples = step, self.order.samples(positions.ravel()).reshape(positions.shape)
-            self._plan = (first, lanes, samples)
-        count = _BLOCK_BYTES // self._step_bytes if self._step_bytes else 1
-        begin = step - first
-        return samples[begin : begin + max(1, min(count, _BLOCK_STEPS, stop - step))]
-
-    def _block(self, step: int, samples: Integers) -> list[_Read]:
-        steps, width = samples.shape
-        columns, kept = self._dataset.gather(samples.ravel(), self._columns, self.on_skip)
-        sizes = [width] * steps if kept is None else kept.reshape(steps, width).sum(1).tolist()
-        size_bytes = _size_bytes(columns) // steps
-        self._step_bytes = max(1, size_bytes)
-        done = []
-        for at, batch in enumerate(batches_of(columns, sizes)):
-            ready = self._transform(batch) if self._transform is not None else batch
-            reusable = kept is None and self._transform is None
-            done.append(_Read(step + at, ready, size_bytes, reusable))
-        return done
-
-
 class _Queue:
     """The steps read ahead, and the thread that reads them.
 
@@ -249,12 +140,13 @@ class _Queue:
     begun in an earlier turn is dropped.
     """
 
-    def __init__(self, reader: _Reader, step: int, stop: int | None, limit_bytes: int) -> None:
+    def __init__(self, reader: Reader, step: int, stop: int | None, limit_bytes: int) -> None:
         self.step = step
+        self.taken: Taken | None = None
         self._reader, self._limit_bytes = reader, limit_bytes
         self._stop = stop if stop is not None else 1 << 62
         self._schedule: list[tuple[int, Sequence[int] | None]] = []
-        self._ready: deque[_Read] = deque()
+        self._ready: deque[Read] = deque()
         self._held_bytes = 0
         self._reading = step
         self._turn = 0
@@ -309,6 +201,7 @@ class _Queue:
             if read.error is not None:
                 raise read.error
             self.step = read.step + 1
+            self.taken = Taken(read.step, read.samples, read.digest)
             return read.batch
 
     def close(self) -> None:
@@ -349,17 +242,3 @@ class _Queue:
                 self._reading = step + sum(read.error is None for read in done)
                 self._held_bytes += sum(read.size_bytes for read in done)
                 self._changed.notify_all()
-
-
-def _size_bytes(columns: Columns) -> int:
-    """About how much memory a batch holds; objects by a few of them."""
-    total = 0
-    for values in columns.values():
-        total += values.nbytes
-        if values.dtype.hasobject and len(values):
-            few = values.ravel()[:: max(1, len(values) // 16)]
-            held = sum(
-                getattr(v, "nbytes", 0) or (len(v) if hasattr(v, "__len__") else 8) for v in few
-            )
-            total += held * len(values) // len(few)
-    return total

@@ -59,6 +59,10 @@ class MixedOrder:
         self._keys = Keys(f"mixture/{first.spec.version}/{seed}")
         self.positions = first.positions
 
+    def epoch_of(self, step: int) -> int:
+        """How often as many samples as there are were trained before a step."""
+        return step * self.global_batch // self.total_samples
+
     def samples(self, positions: Integers) -> Integers:
         """The sample at each global position, numbered through all datasets."""
         block = int(self._block[0])

@@ -6,14 +6,14 @@ thumbnails, long arrays and texts are cut, and at most `limit` samples are read,
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from strata.core.order import Order
-from strata.data.base import Array
+from strata.data.base import Array, Columns
 from strata.data.dataset import Dataset
 from strata.errors import InvalidArgument
 
@@ -56,8 +56,7 @@ def preview(
             break
     places = np.array([position for _, position in found], np.int64)
     samples = order.samples(places)
-    values = dataset.read(samples, columns)
-    label = next((name for name in _LABELS if name in values), None)
+    shown_rows = features_and_label(dataset.read(samples, columns))
     return [
         SamplePreview(
             id=int(samples[at]),
@@ -65,11 +64,21 @@ def preview(
             epoch=position // order.total_samples,
             lane=position % order.lanes,
             shard_id=int(samples[at]) // order.spec.shard_size,
-            features={name: shown(each[at]) for name, each in values.items() if name != label},
-            label=shown(values[label][at]) if label is not None else None,
+            features=features,
+            label=label,
         )
-        for at, (step, position) in enumerate(found)
+        for at, ((step, position), (features, label)) in enumerate(
+            zip(found, shown_rows, strict=True)
+        )
     ]
+
+
+def features_and_label(values: Columns) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Each row of some columns, made small: its features, and its label if a column is one."""
+    label = next((name for name in _LABELS if name in values), None)
+    for at in range(min(map(len, values.values()), default=0)):
+        features = {name: shown(each[at]) for name, each in values.items() if name != label}
+        yield features, shown(values[label][at]) if label is not None else None
 
 
 def shown(value: Any) -> Any:

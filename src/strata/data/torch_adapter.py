@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from strata.data.base import Columns
-from strata.data.batches import Ordered, Readable
+from strata.data.steps import Ordered, Readable
 from strata.errors import InvalidArgument, Unavailable
 
 

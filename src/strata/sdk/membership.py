@@ -12,7 +12,7 @@ has no usable model, and says so.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Literal, TypeAlias, cast
 
 from msgspec import Struct
@@ -70,6 +70,7 @@ class Membership:
         self.place = Place()
         self.model = Model()
         self.recovery = Recovery("fresh", 0)
+        self._lanes: dict[str, list[int]] = {}
 
     def told(self, standing: pb.Standing) -> bool:
         """Takes in what the coordinator says; whether that is news."""
@@ -77,6 +78,8 @@ class Membership:
         state = standing.task_state
         self.stopping = f"the task is {state}" if state in ("stopping", *ENDED) else ""
         self.changed = standing.generation != self.place.generation
+        if not self.changed:
+            self._own(standing)
         return known is None or _essence(known) != _essence(standing)
 
     def begin_again(self) -> None:
@@ -86,6 +89,20 @@ class Membership:
         self.changed = True
         self.place = Place()
         self.model = Model()
+
+    @property
+    def steps(self) -> int:
+        """How many steps the model has had, or will have once it is restored."""
+        return self.model.step if self.model.step >= 0 else self.recovery.step
+
+    @property
+    def attached(self) -> Set[str]:
+        """The datasets whose lanes are known in the generation that was entered."""
+        return self._lanes.keys()
+
+    def lanes(self, dataset: str) -> list[int]:
+        """The lanes of a dataset that this worker owns in the generation it has entered."""
+        return self._lanes.get(dataset, [])
 
     @property
     def waits_for(self) -> str:
@@ -178,10 +195,14 @@ class Membership:
             in_place,
         )
         self.place, self.model = place, Model()
+        self._own(standing)
         self.changed = self.standing is None or self.standing.generation != place.generation
         if in_place:
             self.restored()
         return self.recovery
+
+    def _own(self, standing: pb.Standing) -> None:
+        self._lanes = {name: list(each.lanes) for name, each in standing.lanes.items()}
 
 
 def _essence(standing: pb.Standing) -> tuple[object, ...]:

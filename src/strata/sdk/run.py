@@ -23,6 +23,7 @@ after an exception `failed` with the reason, after Ctrl-C `stopped`.
 
 import atexit
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -30,18 +31,23 @@ from typing import Self
 import msgspec
 
 from strata.core.events import Fact
+from strata.core.order import Mode
 from strata.core.worker_facts import RunEnded, StepFinished
 from strata.core.workers import REPORTED, Outcome, Reported
+from strata.data.batches import DEFAULT_PREFETCH_BYTES
+from strata.data.dataset import OnError
+from strata.data.steps import Transform
 from strata.errors import Fenced, InvalidArgument, StrataError
 from strata.sdk import enrolment
 from strata.sdk.barriers import Arrivals, BarrierResult, check_barrier, meet
 from strata.sdk.capture import Capture, capture_output
+from strata.sdk.feeding import Reading, RunBatches, open_batches
 from strata.sdk.membership import Recovery
 from strata.sdk.resources import ResourceSampler
 from strata.sdk.signals import GenerationChanged, StopRequested, TerminationNotice
-from strata.sdk.spool import default_folder
+from strata.sdk.sources import Trained, Wanted, open_source
 from strata.sdk.steptime import PARTS, Part, StepTime, Timing
-from strata.sdk.worker import RESOURCE_INTERVAL_S, Worker
+from strata.sdk.worker import Worker
 from strata.wire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -62,7 +68,7 @@ def join(
     timeout: float | None = None,
     connect_timeout: float = 10.0,
     reconnect_limit: float | None = None,
-    resource_interval: float = RESOURCE_INTERVAL_S,
+    resource_interval: float | None = None,
     spool_dir: str | Path | None = None,
 ) -> "Run":
     """Joins a task as one of its workers; what is not given comes from the environment.
@@ -77,6 +83,8 @@ def join(
         task=task,
         world_size=world_size,
         gpu_count=gpu_count,
+        resource_interval_s=resource_interval,
+        spool_dir=None if spool_dir is None else str(spool_dir),
     )
     sampler = ResourceSampler()
     cards = settings.gpu_count
@@ -94,15 +102,7 @@ def join(
     except BaseException:
         connection.close()
         raise
-    worker = Worker(
-        connection,
-        enrolled,
-        answer,
-        sampler,
-        Path(spool_dir) if spool_dir is not None else default_folder(),
-        reconnect_limit_s=reconnect_limit,
-        resource_interval_s=resource_interval,
-    )
+    worker = Worker(connection, enrolled, answer, sampler, settings, reconnect_limit)
     config = msgspec.json.decode(answer.config.get("config") or "{}", type=dict[str, object])
     return Run(worker, answer.task_id, config).begun(capture and settings.capture_output, timeout)
 
@@ -120,6 +120,7 @@ class Run:
         self._times = StepTime()
         self._notice = TerminationNotice()
         self._capture: Capture | None = None
+        self._feeds: list[RunBatches] = []
         self._left = False
 
     @property
@@ -160,8 +161,7 @@ class Run:
     @property
     def steps(self) -> int:
         """How many steps the model has had, or will have once it is restored."""
-        applied = self._membership.model.step
-        return applied if applied >= 0 else self._membership.recovery.step
+        return self._membership.steps
 
     @property
     def membership_changed(self) -> bool:
@@ -211,16 +211,57 @@ class Run:
             worker.epoch = epoch
         loss = None if loss is None else float(loss)
         number = self._membership.stepped()
+        for feed in self._feeds:
+            feed.finished(number, loss)
+            worker.epoch = feed.epoch if epoch is None else epoch
         split = self._times.finish()
         worker.recorder.emit(StepFinished(number, *split, loss, worker.epoch, metrics or None))
         if worker.state != "training":
             self.report("training")
         if self.stop_requested:
             return False
-        if self._membership.changed:
+        if self._membership.changed and not self._feeds:
             self._session.require_usable()
             raise self._change()
         return True
+
+    def batches(
+        self,
+        dataset: Trained,
+        batch_size: int = 0,
+        epochs: int | None = None,
+        *,
+        global_batch: int = 0,
+        columns: Sequence[str] | None = None,
+        transform: Transform | None = None,
+        mode: Mode | None = None,
+        window: int = 0,
+        lanes: int = 0,
+        seed: int = 42,
+        drop_tail: bool = False,
+        prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
+        on_error: OnError = "raise",
+    ) -> RunBatches:
+        """This worker's share of every step: a plain iterator, in step with `run.step`.
+
+        `dataset` is the id of a registered one, data opened here (`strata.open_dataset`), or
+        several of these with their weights. `batch_size` is what each worker trains in a step when
+        all that the task began with are there; the global batch stays when their number changes
+        (name it with `global_batch` instead to fix it yourself). Without `epochs` it goes on until
+        the script or somebody else stops it. Membership changes are taken up between two batches,
+        so `run.step` does not raise `GenerationChanged` while batches are open.
+        """
+        wanted = Wanted(batch_size, global_batch, epochs or 0, lanes, mode, window, drop_tail)
+        feed = open_batches(
+            self._worker,
+            self._times,
+            open_source(self._worker, dataset, wanted, seed=seed),
+            Reading(columns, transform, prefetch_bytes, on_error),
+            self._take_up,
+            lambda name: self.barrier(f"end of {name}"),
+        )
+        self._feeds.append(feed)
+        return feed
 
     def timing(self, part: Part) -> Timing:
         """Says what the time in a `with` block goes to: `data`, `communication` or `wait`."""
@@ -274,6 +315,8 @@ class Run:
         self._notice.restore()
         if self._capture is not None:
             self._capture.restore()
+        for feed in self._feeds:
+            feed.close()
         worker = self._worker
         worker.recorder.emit(RunEnded(outcome, reason, self.steps))
         worker.recorder.seal()
@@ -316,6 +359,16 @@ class Run:
     ) -> bool:
         self.leave(*_outcome(error, self.stop_requested))
         return isinstance(error, StopRequested)
+
+    def _take_up(self) -> bool:
+        """Enters the newest generation if it is another one; False when the loop should end."""
+        while self._membership.changed and not self.stop_requested:
+            self._session.require_usable()
+            try:
+                self.sync()
+            except StopRequested:
+                return False
+        return not self.stop_requested
 
     def _change(self) -> StrataError:
         """Why the script cannot go on as it is."""

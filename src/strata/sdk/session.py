@@ -135,6 +135,12 @@ class Session:
                 self._outbox.put(message)
         return request
 
+    def tell(self, body: pb.WorkerMessage) -> None:
+        """Sends what wants no answer, if there is a connection."""
+        with self.news:
+            if self.attached:
+                self._outbox.put(body)
+
     def answer(self, request: Request, timeout_s: float | None = None) -> pb.CoordinatorMessage:
         """Waits for the answer to a request; raises its refusal."""
         try:
@@ -281,8 +287,9 @@ class Session:
             self._stand(message.standing)
         elif kind == "pulse":
             self.pulse.heard(message.pulse)
+            self._tell_news()
         elif kind == "stored":
-            self._note_stored(message.stored.seq)
+            self._note_stored(message.stored.seq, message.stored.lines)
         elif kind == "refused":
             refused = message.refused
             error = error_of(refused.code, "", refused.message, refused.hint)
@@ -310,8 +317,11 @@ class Session:
         else:
             self._note_stored(standing.stored_seq)
 
-    def _note_stored(self, seq: int) -> None:
-        self.pulse.stored(seq)
+    def _note_stored(self, seq: int, lines: int = 0) -> None:
+        self.pulse.stored(seq, lines)
+        self._tell_news()
+
+    def _tell_news(self) -> None:
         with self.news:
             self.news.notify_all()
 

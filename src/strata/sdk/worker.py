@@ -7,8 +7,10 @@ then, so the script finds that the membership changed and enters like a newcomer
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+from strata.config import Settings
 from strata.core.worker_facts import CoordinatorStateSeen, ResourceSnapshot
 from strata.core.workers import Reported
 from strata.errors import StrataError
@@ -19,12 +21,12 @@ from strata.sdk.lines import LineBuffer
 from strata.sdk.membership import Membership
 from strata.sdk.resources import ResourceSampler
 from strata.sdk.session import Identity, Session
+from strata.sdk.spool import default_folder
 from strata.wire import convert
 from strata.wire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-RESOURCE_INTERVAL_S = 30.0
 REJOIN_PATIENCE_S = 5.0
 
 
@@ -37,22 +39,20 @@ class Worker:
         enrolment: Enrolment,
         answer: pb.RegisterWorkerResponse,
         sampler: ResourceSampler,
-        spool_folder: Path,
-        *,
+        settings: Settings,
         reconnect_limit_s: float | None = None,
-        resource_interval_s: float = RESOURCE_INTERVAL_S,
     ) -> None:
         self.connection = connection
         self.recorder = Recorder()
-        self.lines = LineBuffer()
+        self.lines = LineBuffer(least_level=settings.capture_level)
         self.membership = Membership()
         self.state: Reported = "initializing"
         self.waiting = False
         self.epoch = 0
+        self.on_tick: list[Callable[[], None]] = []
         self._enrolment = enrolment
-        self._spool_folder = spool_folder
+        self._settings = settings
         self._sampler = sampler
-        self._resource_interval_s = resource_interval_s
         self._next_snapshot_s = 0.0
         self.session = Session(
             connection,
@@ -79,10 +79,12 @@ class Worker:
         )
 
     def tick(self) -> None:
-        """Records what is used, now and then."""
+        """Records what is used, now and then, and does what others want done."""
+        for each in self.on_tick:
+            each()
         now_s = time.monotonic()
         if now_s >= self._next_snapshot_s:
-            self._next_snapshot_s = now_s + self._resource_interval_s
+            self._next_snapshot_s = now_s + self._settings.resource_interval_s
             used = self._sampler.sample()
             self.recorder.emit(
                 ResourceSnapshot(
@@ -126,5 +128,9 @@ class Worker:
         return self._enrolment.identity(answer)
 
     def _begin(self, answer: pb.RegisterWorkerResponse) -> None:
-        self.recorder.begin(self._spool_folder, answer.assigned_id, answer.incarnation)
+        settings = self._settings
+        folder = Path(settings.spool_dir) if settings.spool_dir else default_folder()
+        self.recorder.begin(
+            folder, answer.assigned_id, answer.incarnation, settings.spool_max_bytes
+        )
         self.recorder.emit(self._enrolment.started(answer))

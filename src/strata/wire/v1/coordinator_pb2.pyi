@@ -230,6 +230,12 @@ class RegisterDatasetResponse(_message.Message):
     total_shards: int
     def __init__(self, total_shards: _Optional[int] = ...) -> None: ...
 
+class GetDatasetRequest(_message.Message):
+    __slots__ = ("dataset_id",)
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    dataset_id: str
+    def __init__(self, dataset_id: _Optional[str] = ...) -> None: ...
+
 class GetDataShardRequest(_message.Message):
     __slots__ = ("worker_id", "dataset_id", "epoch", "index")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -340,7 +346,7 @@ class CheckpointAck(_message.Message):
     def __init__(self, success: _Optional[bool] = ..., global_step: _Optional[int] = ..., checkpoint_id: _Optional[str] = ..., status: _Optional[str] = ...) -> None: ...
 
 class Checkpoint(_message.Message):
-    __slots__ = ("checkpoint_id", "step", "epoch", "storage_path", "size_bytes", "created_at_ms", "worker_id", "status")
+    __slots__ = ("checkpoint_id", "step", "epoch", "storage_path", "size_bytes", "created_at_ms", "worker_id", "status", "reason")
     CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -349,6 +355,7 @@ class Checkpoint(_message.Message):
     CREATED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     checkpoint_id: str
     step: int
     epoch: int
@@ -357,7 +364,8 @@ class Checkpoint(_message.Message):
     created_at_ms: int
     worker_id: str
     status: str
-    def __init__(self, checkpoint_id: _Optional[str] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., storage_path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., worker_id: _Optional[str] = ..., status: _Optional[str] = ...) -> None: ...
+    reason: str
+    def __init__(self, checkpoint_id: _Optional[str] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., storage_path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., worker_id: _Optional[str] = ..., status: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class GetLatestCheckpointRequest(_message.Message):
     __slots__ = ("worker_id", "task_id")
@@ -412,7 +420,7 @@ class WaitBarrierResponse(_message.Message):
     def __init__(self, released: _Optional[bool] = ..., participants: _Optional[int] = ..., arrival_order: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class WorkerMessage(_message.Message):
-    __slots__ = ("request", "hello", "beat", "events", "logs", "arrive", "enter", "attach", "begin_checkpoint", "ack_part", "fail_part", "leave", "preview")
+    __slots__ = ("request", "hello", "beat", "events", "logs", "arrive", "enter", "attach", "begin_checkpoint", "ack_part", "fail_part", "leave", "preview", "request_save", "refuse_recovery")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
@@ -426,6 +434,8 @@ class WorkerMessage(_message.Message):
     FAIL_PART_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     PREVIEW_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_SAVE_FIELD_NUMBER: _ClassVar[int]
+    REFUSE_RECOVERY_FIELD_NUMBER: _ClassVar[int]
     request: int
     hello: Hello
     beat: Beat
@@ -439,7 +449,9 @@ class WorkerMessage(_message.Message):
     fail_part: FailPart
     leave: Leave
     preview: Preview
-    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., events: _Optional[_Union[EventBatch, _Mapping]] = ..., logs: _Optional[_Union[LogLines, _Mapping]] = ..., arrive: _Optional[_Union[Arrive, _Mapping]] = ..., enter: _Optional[_Union[Enter, _Mapping]] = ..., attach: _Optional[_Union[AttachDataset, _Mapping]] = ..., begin_checkpoint: _Optional[_Union[BeginCheckpoint, _Mapping]] = ..., ack_part: _Optional[_Union[AckPart, _Mapping]] = ..., fail_part: _Optional[_Union[FailPart, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., preview: _Optional[_Union[Preview, _Mapping]] = ...) -> None: ...
+    request_save: RequestSave
+    refuse_recovery: RefuseRecovery
+    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., events: _Optional[_Union[EventBatch, _Mapping]] = ..., logs: _Optional[_Union[LogLines, _Mapping]] = ..., arrive: _Optional[_Union[Arrive, _Mapping]] = ..., enter: _Optional[_Union[Enter, _Mapping]] = ..., attach: _Optional[_Union[AttachDataset, _Mapping]] = ..., begin_checkpoint: _Optional[_Union[BeginCheckpoint, _Mapping]] = ..., ack_part: _Optional[_Union[AckPart, _Mapping]] = ..., fail_part: _Optional[_Union[FailPart, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., preview: _Optional[_Union[Preview, _Mapping]] = ..., request_save: _Optional[_Union[RequestSave, _Mapping]] = ..., refuse_recovery: _Optional[_Union[RefuseRecovery, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("worker_id", "incarnation", "nonce")
@@ -452,7 +464,7 @@ class Hello(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[str] = ...) -> None: ...
 
 class Beat(_message.Message):
-    __slots__ = ("state", "attempt", "generation", "step", "epoch", "waiting", "resources", "sent_mono_ns", "sent_wall_ns")
+    __slots__ = ("state", "attempt", "generation", "step", "epoch", "waiting", "resources", "sent_mono_ns", "sent_wall_ns", "save_request", "saving")
     STATE_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -462,6 +474,8 @@ class Beat(_message.Message):
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
     SENT_MONO_NS_FIELD_NUMBER: _ClassVar[int]
     SENT_WALL_NS_FIELD_NUMBER: _ClassVar[int]
+    SAVE_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    SAVING_FIELD_NUMBER: _ClassVar[int]
     state: WorkerState
     attempt: int
     generation: int
@@ -471,7 +485,9 @@ class Beat(_message.Message):
     resources: ResourceMetrics
     sent_mono_ns: int
     sent_wall_ns: int
-    def __init__(self, state: _Optional[_Union[WorkerState, str]] = ..., attempt: _Optional[int] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., waiting: _Optional[bool] = ..., resources: _Optional[_Union[ResourceMetrics, _Mapping]] = ..., sent_mono_ns: _Optional[int] = ..., sent_wall_ns: _Optional[int] = ...) -> None: ...
+    save_request: int
+    saving: Saving
+    def __init__(self, state: _Optional[_Union[WorkerState, str]] = ..., attempt: _Optional[int] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., waiting: _Optional[bool] = ..., resources: _Optional[_Union[ResourceMetrics, _Mapping]] = ..., sent_mono_ns: _Optional[int] = ..., sent_wall_ns: _Optional[int] = ..., save_request: _Optional[int] = ..., saving: _Optional[_Union[Saving, _Mapping]] = ...) -> None: ...
 
 class EventBatch(_message.Message):
     __slots__ = ("first_seq", "count", "wall_from_ns", "wall_to_ns", "kinds", "payload")
@@ -524,16 +540,42 @@ class Arrive(_message.Message):
     def __init__(self, barrier_id: _Optional[str] = ..., step: _Optional[int] = ..., arrival: _Optional[int] = ...) -> None: ...
 
 class Enter(_message.Message):
-    __slots__ = ("generation", "model_attempt", "model_generation", "step")
+    __slots__ = ("generation", "model_attempt", "model_generation", "step", "address")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     MODEL_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     MODEL_GENERATION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     generation: int
     model_attempt: int
     model_generation: int
     step: int
-    def __init__(self, generation: _Optional[int] = ..., model_attempt: _Optional[int] = ..., model_generation: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+    address: str
+    def __init__(self, generation: _Optional[int] = ..., model_attempt: _Optional[int] = ..., model_generation: _Optional[int] = ..., step: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
+
+class RequestSave(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class RefuseRecovery(_message.Message):
+    __slots__ = ("generation", "reason")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    reason: str
+    def __init__(self, generation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Saving(_message.Message):
+    __slots__ = ("checkpoint_id", "written_bytes", "total_bytes")
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    checkpoint_id: str
+    written_bytes: int
+    total_bytes: int
+    def __init__(self, checkpoint_id: _Optional[str] = ..., written_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class AttachDataset(_message.Message):
     __slots__ = ("dataset_id", "unit", "global_batch", "epochs", "lanes", "batch_size", "mode", "window")
@@ -639,7 +681,7 @@ class CoordinatorMessage(_message.Message):
     def __init__(self, request: _Optional[int] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., pulse: _Optional[_Union[Pulse, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., barrier: _Optional[_Union[BarrierOutcome, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointOpened, _Mapping]] = ..., feed: _Optional[_Union[Feed, _Mapping]] = ...) -> None: ...
 
 class Standing(_message.Message):
-    __slots__ = ("worker_id", "incarnation", "task_id", "task_state", "generation", "rank", "world_size", "phase", "attempt", "committed", "checkpoint_requests", "recovery", "lanes", "stored_seq")
+    __slots__ = ("worker_id", "incarnation", "task_id", "task_state", "generation", "rank", "world_size", "phase", "attempt", "committed", "checkpoint_requests", "recovery", "lanes", "stored_seq", "save_at", "peer_token")
     class LanesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -661,6 +703,8 @@ class Standing(_message.Message):
     RECOVERY_FIELD_NUMBER: _ClassVar[int]
     LANES_FIELD_NUMBER: _ClassVar[int]
     STORED_SEQ_FIELD_NUMBER: _ClassVar[int]
+    SAVE_AT_FIELD_NUMBER: _ClassVar[int]
+    PEER_TOKEN_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     incarnation: int
     task_id: str
@@ -675,21 +719,35 @@ class Standing(_message.Message):
     recovery: Recovery
     lanes: _containers.MessageMap[str, Lanes]
     stored_seq: int
-    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., task_id: _Optional[str] = ..., task_state: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., phase: _Optional[str] = ..., attempt: _Optional[int] = ..., committed: _Optional[int] = ..., checkpoint_requests: _Optional[int] = ..., recovery: _Optional[_Union[Recovery, _Mapping]] = ..., lanes: _Optional[_Mapping[str, Lanes]] = ..., stored_seq: _Optional[int] = ...) -> None: ...
+    save_at: int
+    peer_token: str
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., task_id: _Optional[str] = ..., task_state: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., phase: _Optional[str] = ..., attempt: _Optional[int] = ..., committed: _Optional[int] = ..., checkpoint_requests: _Optional[int] = ..., recovery: _Optional[_Union[Recovery, _Mapping]] = ..., lanes: _Optional[_Mapping[str, Lanes]] = ..., stored_seq: _Optional[int] = ..., save_at: _Optional[int] = ..., peer_token: _Optional[str] = ...) -> None: ...
 
 class Recovery(_message.Message):
-    __slots__ = ("source", "step", "worker_id", "checkpoint_id", "model_generation")
+    __slots__ = ("source", "step", "worker_id", "checkpoint_id", "model_generation", "peers", "fetching")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    FETCHING_FIELD_NUMBER: _ClassVar[int]
     source: str
     step: int
     worker_id: str
     checkpoint_id: str
     model_generation: int
-    def __init__(self, source: _Optional[str] = ..., step: _Optional[int] = ..., worker_id: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., model_generation: _Optional[int] = ...) -> None: ...
+    peers: _containers.RepeatedCompositeFieldContainer[Peer]
+    fetching: int
+    def __init__(self, source: _Optional[str] = ..., step: _Optional[int] = ..., worker_id: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., model_generation: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., fetching: _Optional[int] = ...) -> None: ...
+
+class Peer(_message.Message):
+    __slots__ = ("worker_id", "address")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    address: str
+    def __init__(self, worker_id: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class Lanes(_message.Message):
     __slots__ = ("lanes",)

@@ -1,0 +1,172 @@
+"""Steps read into batches: which samples each one has, gathered several steps at once.
+
+The order is evaluated for thousands of samples at a time, and small steps are gathered together;
+their batches are then views of one block.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+
+from strata.core.order import Integers, digest, digests
+from strata.data.base import Array, Columns
+from strata.data.dataset import Skipped, batches_of
+
+_BLOCK_BYTES = 4 << 20
+_BLOCK_STEPS = 64
+_PLANNED_SAMPLES = 8_192  # the order is evaluated for about this many at a time
+
+Transform = Callable[[Columns], Any]
+OnSkip = Callable[[Skipped], None]
+
+
+class Readable(Protocol):
+    """What batches are read from: a dataset, or several mixed."""
+
+    def checked_columns(self, columns: Sequence[str] | None) -> list[str]: ...
+
+    def gather(
+        self, rows: Integers, columns: Sequence[str], on_skip: OnSkip | None
+    ) -> tuple[Columns, Array | None]: ...
+
+
+class Ordered(Protocol):
+    """What says which samples a step is: an order, or several mixed."""
+
+    @property
+    def spec(self) -> msgspec.Struct: ...
+
+    def epoch_of(self, step: int) -> int: ...
+
+    def positions(self, step: int, stop: int, lanes: Sequence[int] | None = None) -> Integers: ...
+
+    def samples(self, positions: Integers) -> Integers: ...
+
+
+class Read(NamedTuple):
+    """A step that was read: its batch, or why there is none."""
+
+    step: int
+    batch: Any
+    size_bytes: int
+    reusable: bool
+    error: BaseException | None = None
+    samples: Integers = np.empty(0, np.int64)
+    digest: int = 0
+
+
+class Reader:
+    """Reads steps; used by one thread at a time."""
+
+    def __init__(
+        self, dataset: Readable, order: Ordered, columns: list[str], transform: Transform | None
+    ) -> None:
+        self.order = order
+        self.on_skip: OnSkip | None = None
+        self._dataset, self._columns, self._transform = dataset, columns, transform
+        self._step_bytes = 0
+        nothing = np.empty((0, 0), np.int64)
+        self._plan: tuple[int, Sequence[int] | None, Integers, Integers] = (
+            0,
+            None,
+            nothing,
+            nothing,
+        )
+
+    def read(self, step: int, stop: int, lanes: Sequence[int] | None) -> list[Read]:
+        """The next few steps; an error is the last of them."""
+        positions, samples = self._planned(step, stop, lanes)
+        try:
+            return self._block(step, positions, samples)
+        except Exception as error:
+            if len(samples) == 1:
+                return [Read(step, None, 0, False, error)]
+        done: list[Read] = []
+        for at in range(len(samples)):
+            one = slice(at, at + 1)
+            try:
+                done += self._block(step + at, positions[one], samples[one])
+            except Exception as error:
+                return [*done, Read(step + at, None, 0, False, error)]
+        return done
+
+    def patch(
+        self, step: int, lanes: Sequence[int] | None, old: Columns, old_lanes: Sequence[int] | None
+    ) -> list[Read]:
+        """A step that was read for other lanes: rows that stay are kept, the rest is read."""
+        wanted = self.order.positions(step, step + 1, lanes)[0]
+        have = self.order.positions(step, step + 1, old_lanes)[0]
+        at = np.searchsorted(have, wanted)
+        stays = np.isin(wanted, have)
+        missing = self.order.samples(wanted[~stays])
+        try:
+            fresh, skipped = self._dataset.gather(missing, self._columns, self.on_skip)
+        except Exception as error:
+            return [Read(step, None, 0, False, error)]
+        if skipped is not None:
+            kept = np.ones(len(wanted), bool)
+            kept[np.flatnonzero(~stays)[~skipped]] = False
+            at, stays = at[kept], stays[kept]
+        batch = {}
+        for name, new in fresh.items():
+            values = np.empty((len(stays), *new.shape[1:]), new.dtype)
+            values[stays] = old[name][at[stays]]
+            values[~stays] = new
+            batch[name] = values
+        samples = self.order.samples(wanted)
+        return [
+            Read(
+                step,
+                batch,
+                _size_bytes(batch),
+                skipped is None,
+                samples=samples,
+                digest=digest(wanted, samples),
+            )
+        ]
+
+    def _planned(
+        self, step: int, stop: int, lanes: Sequence[int] | None
+    ) -> tuple[Integers, Integers]:
+        """Positions and samples of as many steps as are read at once, a row a step."""
+        first, known, positions, samples = self._plan
+        if known is not lanes or not first <= step < first + len(samples):
+            width = max(1, self.order.positions(step, step + 1, lanes).size)
+            end = min(stop, step + max(1, _PLANNED_SAMPLES // width))
+            positions = self.order.positions(step, end, lanes)
+            first, samples = step, self.order.samples(positions.ravel()).reshape(positions.shape)
+            self._plan = (first, lanes, positions, samples)
+        count = _BLOCK_BYTES // self._step_bytes if self._step_bytes else 1
+        begin = step - first
+        rows = slice(begin, begin + max(1, min(count, _BLOCK_STEPS, stop - step)))
+        return positions[rows], samples[rows]
+
+    def _block(self, step: int, positions: Integers, samples: Integers) -> list[Read]:
+        steps, width = samples.shape
+        columns, kept = self._dataset.gather(samples.ravel(), self._columns, self.on_skip)
+        sizes = [width] * steps if kept is None else kept.reshape(steps, width).sum(1).tolist()
+        size_bytes = _size_bytes(columns) // steps
+        self._step_bytes = max(1, size_bytes)
+        done = []
+        proofs = digests(positions, samples).tolist()
+        for at, batch in enumerate(batches_of(columns, sizes)):
+            ready = self._transform(batch) if self._transform is not None else batch
+            reusable = kept is None and self._transform is None
+            done.append(Read(step + at, ready, size_bytes, reusable, None, samples[at], proofs[at]))
+        return done
+
+
+def _size_bytes(columns: Columns) -> int:
+    """About how much memory a batch holds; objects by a few of them."""
+    total = 0
+    for values in columns.values():
+        total += values.nbytes
+        if values.dtype.hasobject and len(values):
+            few = values.ravel()[:: max(1, len(values) // 16)]
+            held = sum(
+                getattr(v, "nbytes", 0) or (len(v) if hasattr(v, "__len__") else 8) for v in few
+            )
+            total += held * len(values) // len(few)
+    return total

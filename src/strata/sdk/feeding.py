@@ -1,0 +1,194 @@
+"""`run.batches`: the batches of a run, shared among its workers.
+
+What a step trains follows from the step alone (`core.order`); which part of it is this worker's
+follows from the lanes it owns in the generation it has entered. So there is no cursor here either:
+the batch that comes next is that of step `run.steps`. A step that was not applied is handed out
+again, after a rollback the same order returns, and a newcomer begins where the others are.
+
+Between two batches is where membership changes are taken up: the newest generation is entered, and
+lanes are divided anew. Rows that were read ahead and stay here are kept.
+
+At the end everyone waits for everyone: whoever left early would take the newest model along, and
+the loss of a worker in its last step would cost more than that step.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from strata.core.worker_facts import (
+    BatchesAssigned,
+    SampleSkipped,
+    TrainingFinished,
+    TrainingStarted,
+)
+from strata.data.batches import Batches
+from strata.data.dataset import OnError, Skipped
+from strata.data.steps import Transform
+from strata.errors import DeadlineExceeded, NotAllowedNow
+from strata.sdk.previewing import Previewing
+from strata.sdk.signals import GenerationChanged
+from strata.sdk.sources import Source
+from strata.sdk.steptime import StepTime, Timing
+from strata.sdk.worker import Worker
+from strata.wire.v1 import coordinator_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+
+class Reading(NamedTuple):
+    """How batches are read."""
+
+    columns: Sequence[str] | None
+    transform: Transform | None
+    prefetch_bytes: int
+    on_error: OnError
+
+
+class RunBatches(Iterator[Any]):
+    """The batches of one worker. Made by `run.batches`; for the training thread.
+
+    `enter` takes up a new generation and says whether there is anything left to do; `meet_at_end`
+    returns when every member is through, and raises `GenerationChanged` if one is lost before.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        name: str,
+        batches: Batches,
+        previewing: Previewing,
+        times: StepTime,
+        enter: Callable[[], bool],
+        meet_at_end: Callable[[str], object],
+    ) -> None:
+        self.name = name
+        self._worker = worker
+        self._membership = worker.membership
+        self._recorder = worker.recorder
+        self._batches = batches
+        self._previewing = previewing
+        self._times = times
+        self._enter = enter
+        self._meet_at_end = meet_at_end
+        self._generation = -1
+        self._handed = -1
+
+    def __next__(self) -> Any:
+        while self._enter():
+            step = self._membership.steps
+            if self._membership.place.generation != self._generation:
+                self._divide(step)
+            elif self._handed == step:
+                raise NotAllowedNow(
+                    f"the batch of step {step} was handed out and the step was not marked",
+                    hint="call run.step() once for every batch; it makes the batch count",
+                )
+            with Timing(self._times, "data"):
+                batch = next(self._batches, self)
+            if batch is not self:
+                self._handed = step
+                self._recorder.emit(TrainingStarted(f"{self.name}/{step}", step))
+                return batch
+            if self._all_through():
+                break
+        raise StopIteration
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next step begins in."""
+        return self._batches.order.epoch_of(self._membership.steps)
+
+    def finished(self, step: int, loss: float | None) -> None:
+        """The step was applied: its samples are trained. Called by `run.step`."""
+        taken = self._batches.taken
+        if taken is None or taken.step != step:
+            return
+        place = self._membership.place
+        self._recorder.emit(
+            TrainingFinished(
+                f"{self.name}/{step}",
+                step,
+                loss,
+                self.name,
+                place.attempt,
+                place.generation,
+                len(taken.samples),
+                taken.digest,
+            )
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which step comes next, and of what order."""
+        return {**self._batches.state_dict(), "step": self._membership.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Refuses a state of another order; where to go on is the run's to say, in steps."""
+        self._batches.load_state_dict(state)
+        self._generation = -1
+
+    def preview(self) -> None:
+        """Shows the coordinator a few samples, now and then. Called once a second."""
+        self._previewing.tick(self._batches.taken)
+
+    def close(self) -> None:
+        """Stops reading ahead."""
+        self._batches.close()
+
+    def _divide(self, step: int) -> None:
+        """Takes up the lanes of the generation that was entered."""
+        lanes = self._membership.lanes(self.name)
+        if self._batches.step != step:
+            self._batches.seek(step)
+        self._batches.set_lanes(lanes, step)
+        self._generation = self._membership.place.generation
+        self._recorder.emit(BatchesAssigned(self.name, step, self._generation, lanes))
+
+    def _all_through(self) -> bool:
+        """Waits for the others at the end; False when there is more to do after all."""
+        while True:
+            try:
+                self._meet_at_end(self.name)
+                return True
+            except GenerationChanged:
+                return False
+            except DeadlineExceeded as error:
+                log.warning("waiting for the others to train their last step: %s", error.message)
+
+
+def open_batches(
+    worker: Worker,
+    times: StepTime,
+    source: Source,
+    reading: Reading,
+    enter: Callable[[], bool],
+    meet_at_end: Callable[[str], object],
+) -> RunBatches:
+    """The batches of a source that was attached to the task, from the present step on."""
+
+    def skipped(row: Skipped) -> None:
+        log.warning("left out of a batch: dataset %s, file %s, row %s: %s", *row)
+        worker.recorder.emit(SampleSkipped(row.dataset, row.row, row.file, row.reason))
+
+    batches = Batches(
+        source.dataset,
+        source.order,
+        worker.membership.lanes(source.name),
+        worker.membership.steps,
+        source.stop_step,
+        columns=reading.columns,
+        transform=reading.transform,
+        prefetch_bytes=reading.prefetch_bytes,
+        on_error=reading.on_error,
+        on_skip=skipped,
+    )
+    previewing = Previewing(
+        source.name,
+        source.dataset,
+        source.dataset.checked_columns(reading.columns),
+        source.shard_size,
+        lambda preview: worker.session.tell(pb.WorkerMessage(preview=preview)),
+    )
+    feed = RunBatches(worker, source.name, batches, previewing, times, enter, meet_at_end)
+    worker.on_tick.append(feed.preview)
+    return feed

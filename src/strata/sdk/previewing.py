@@ -1,0 +1,71 @@
+"""Shows the coordinator a few of the samples that are being trained, now and then.
+
+The samples are read once more, raw, by the session's own thread: training is not held up, and what
+is shown is what was read, whatever a transform makes of it.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from strata.data.batches import Taken
+from strata.data.preview import features_and_label
+from strata.data.steps import Readable
+from strata.errors import StrataError
+from strata.wire.v1 import coordinator_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 5.0
+SAMPLES = 4
+MAX_BYTES = 48 << 10
+
+
+class Previewing:
+    """Sends a preview every `INTERVAL_S` while new batches are taken."""
+
+    def __init__(
+        self,
+        name: str,
+        dataset: Readable,
+        columns: Sequence[str],
+        shard_size: int,
+        tell: Callable[[pb.Preview], None],
+    ) -> None:
+        self._name, self._dataset, self._columns = name, dataset, list(columns)
+        self._shard_size = shard_size
+        self._tell = tell
+        self._shown: Taken | None = None
+        self._due_s = 0.0
+
+    def tick(self, taken: Taken | None) -> None:
+        """Shows what was taken, if that is new and it is time."""
+        now_s = time.monotonic()
+        if taken is None or taken is self._shown or now_s < self._due_s:
+            return
+        self._shown, self._due_s = taken, now_s + INTERVAL_S
+        try:
+            samples = self._samples(taken)
+        except StrataError as error:
+            log.debug("no preview of %s: %s", self._name, error)
+            return
+        while samples and len(encoded := msgspec.json.encode(samples)) > MAX_BYTES:
+            samples.pop()
+        if samples:
+            self._tell(pb.Preview(dataset_id=self._name, samples=encoded.decode()))
+
+    def _samples(self, taken: Taken) -> list[dict[str, object]]:
+        rows = taken.samples[:SAMPLES]
+        values, _ = self._dataset.gather(rows, self._columns, lambda skipped: None)
+        return [
+            {
+                "id": str(row),
+                "features": features,
+                "label": label,
+                "shard_id": int(row) // self._shard_size,
+                "step": taken.step,
+            }
+            for row, (features, label) in zip(rows, features_and_label(values), strict=False)
+        ]

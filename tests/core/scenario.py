@@ -5,7 +5,8 @@ from contextlib import suppress
 from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
 from strata.core.leases import AcquireLease, ReturnLease
 from strata.core.retention import PinCheckpoint, ReleaseCheckpoint
-from strata.core.saving import RequestCheckpoint
+from strata.core.save_points import RequestCheckpoint, ScheduleCheckpoint
+from strata.core.setbacks import RefuseRecovery
 from strata.core.state import Rules
 from strata.core.workers import ReattachWorker, ReportState
 from strata.errors import AlreadyExists, Fenced, LimitExceeded
@@ -32,7 +33,12 @@ def _train_and_save(world, task):
     first, second = world.members(task)
     world.do(ReportState(**first.me, state="training", step=0))
     world.train(task, 5)
-    world.do(RequestCheckpoint(task=task.id))
+    request = world.do(RequestCheckpoint(task=task.id))
+    world.do(
+        ScheduleCheckpoint(
+            task=task.id, generation=task.generation, request=request, furthest_step=3
+        )
+    )
     world.save(task, 5, metadata={"rng": "7"})
     newest = world.save(task, 6)
     world.do(PinCheckpoint(task=task.id, checkpoint=newest.id, holder="reader"))
@@ -50,6 +56,9 @@ def _lose_a_worker(world, task):
     with suppress(Fenced):
         second.arrive("next")
     world.start(task)
+    world.sync(task)
+    reason = "the peer could not be reached"
+    world.do(RefuseRecovery(**first.me, generation=task.generation, reason=reason))
     world.sync(task)
 
 

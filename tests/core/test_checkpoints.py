@@ -8,13 +8,12 @@ from strata.core.checkpoints import (
     CheckpointCommitted,
     CheckpointFailed,
     CheckpointPartAcked,
-    CheckpointRequested,
     CheckpointSealed,
     CheckpointStarted,
     committed_newest_first,
 )
 from strata.core.recovery import RecoveryChosen, StepsCommitted
-from strata.core.saving import AckPart, ConfirmCheckpoint, FailCheckpoint, RequestCheckpoint
+from strata.core.saving import AckPart, ConfirmCheckpoint, FailCheckpoint
 from strata.errors import AlreadyExists, InvalidArgument, NotAllowedNow, NotFound
 from tests.core.world import World
 
@@ -265,17 +264,6 @@ def test_failing_twice_is_failing_once_and_what_was_failed_stays_failed():
     assert len(world.facts(CheckpointFailed)) == 1
     with pytest.raises(NotAllowedNow, match="failed"):
         world.do(ConfirmCheckpoint(task=task.id, checkpoint=checkpoint.id, path="m"))
-
-
-def test_requests_are_numbered_and_end_with_the_task():
-    world, task, (a, b) = training()
-    numbers = [world.do(RequestCheckpoint(task=task.id)) for _ in range(2)]
-    assert numbers == [1, 2]
-    assert [fact.request for fact in world.facts(CheckpointRequested)] == [1, 2]
-    a.leave()
-    b.leave()
-    with pytest.raises(NotAllowedNow, match="completed"):
-        world.do(RequestCheckpoint(task=task.id))
 
 
 def test_a_task_remembers_only_so_many_that_failed():

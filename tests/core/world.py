@@ -240,7 +240,7 @@ class Peer:
         """The next incarnation, once this one has ended."""
         return self.world.register(self.id, task=self.worker.task, **details)
 
-    def enter(self) -> Task:
+    def enter(self, address: str = "") -> Task:
         return self.world.do(
             EnterGeneration(
                 **self.me,
@@ -248,6 +248,7 @@ class Peer:
                 model_attempt=self.model.attempt,
                 model_generation=self.model.generation,
                 step=self.model.step,
+                address=address,
             )
         )
 

@@ -191,9 +191,12 @@ def _sealed(state: "Cluster", fact: CheckpointSealed, event: Event) -> None:
 
 @applies(CheckpointCommitted)
 def _committed(state: "Cluster", fact: CheckpointCommitted, event: Event) -> None:
-    checkpoint = state.tasks[fact.task].checkpoints[fact.checkpoint]
+    task = state.tasks[fact.task]
+    checkpoint = task.checkpoints[fact.checkpoint]
     checkpoint.state = "committed"
     checkpoint.path = fact.path
+    if task.save_at and fact.step >= task.save_at:
+        task.fulfilled_request = task.scheduled_request
 
 
 @applies(CheckpointFailed)

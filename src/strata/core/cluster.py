@@ -20,8 +20,10 @@ from strata.core import (  # noqa: F401 - importing fills the tables of rules
     presence,
     recovery,
     retention,
+    save_points,
     saving,
     scheduling,
+    setbacks,
     tasks,
     workers,
 )

@@ -24,6 +24,8 @@ from strata.core import (
     limits,
     recovery,
     retention,
+    save_points,
+    setbacks,
     tasks,
     workers,
 )
@@ -39,10 +41,12 @@ MODULES = (
     tasks,
     generations,
     recovery,
+    setbacks,
     datasets,
     leases,
     barriers,
     checkpoints,
+    save_points,
     retention,
     limits,
 )

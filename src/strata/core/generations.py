@@ -57,6 +57,8 @@ def _changed(state: "Cluster", fact: GenerationChanged, event: Event) -> None:
     task.phase = fact.phase
     task.entered = {}
     task.recovery = None
+    task.scheduled_request = task.fulfilled_request
+    task.save_at = 0
     forget_arrivals(task, fact.left)
 
 
@@ -72,6 +74,11 @@ def leave(d: Decision, task: "Task", worker: str, reason: str, cause: str) -> No
     """Takes a worker out that is lost or has left."""
     if d.state.workers[worker].rank >= 0:
         _regroup(d, task, [worker], reason, cause)
+
+
+def begin_again(d: Decision, task: "Task", reason: str, cause: str) -> None:
+    """A new generation of the same members, so that they agree anew from where to go on."""
+    _regroup(d, task, [], reason, cause)
 
 
 def finish(d: Decision, task: "Task", steps: int, reason: str, cause: str) -> None:

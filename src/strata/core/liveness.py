@@ -23,6 +23,7 @@ from strata.core.agents import AgentLost, AgentRegistered, DeclareAgentLost
 from strata.core.barriers import BarrierFailed, BarrierOpened, BarrierReleased, FailBarrier
 from strata.core.events import Command, Event
 from strata.core.recovery import CommitSteps
+from strata.core.save_points import ScheduleCheckpoint
 from strata.core.workers import (
     DeclareLost,
     WorkerLost,
@@ -51,13 +52,17 @@ class Patience(Struct, frozen=True):
 
 
 class Beat(Struct, frozen=True):
-    """What a worker says of itself; `waiting` means that it waits for others."""
+    """What a worker says of itself; `waiting` means that it waits for others.
+
+    `request` is the newest request for a checkpoint that it knows of (see `save_points`).
+    """
 
     attempt: int = 0
     generation: int = 0
     step: int = -1
     training: bool = False
     waiting: bool = False
+    request: int = 0
 
 
 class _Heard(Struct):
@@ -74,6 +79,7 @@ class _Heard(Struct):
     step_mean_ns: float = 0.0
     steps_seen: int = 0
     hangable: bool = False
+    request: int = 0
 
 
 class Watch:
@@ -86,6 +92,7 @@ class Watch:
         self._due: list[tuple[int, Literal["worker", "agent", "barrier"], tuple[str, ...]]] = []
         self._barriers: dict[tuple[str, str], tuple[int, int]] = {}
         self._moved: set[str] = set()
+        self._asked: set[str] = set()
         self._commit_ns = 0
 
     def adopt(self, state: "Cluster", now_ns: int) -> None:
@@ -132,6 +139,9 @@ class Watch:
             return False
         self._alive(heard, now_ns)
         heard.hangable = beat.training and not beat.waiting
+        if beat.request and (beat.request, beat.generation) != (heard.request, heard.generation):
+            heard.request = beat.request
+            self._asked.add(worker)
         if beat.step != heard.step or beat.generation != heard.generation:
             self._moved_on(heard, beat, now_ns)
             self._moved.add(worker)
@@ -161,6 +171,11 @@ class Watch:
             moments.append(self._commit_ns + _ns(self.patience.commit_interval_s))
         return min(moments, default=None)
 
+    @property
+    def pressing(self) -> bool:
+        """Whether something was heard that should be acted upon at once."""
+        return bool(self._asked)
+
     def overdue(self, state: "Cluster", now_ns: int) -> list[Command]:
         """What has to be declared now."""
         found: list[Command] = []
@@ -172,7 +187,7 @@ class Watch:
                 found += self._check_agent(key[0], due_ns, now_ns)
             else:
                 found += self._check_barrier(key[0], key[1], now_ns)
-        return found + self._commits(state, now_ns)
+        return found + self._save_points(state) + self._commits(state, now_ns)
 
     def _alive(self, heard: _Heard, now_ns: int) -> None:
         heard.beat_ns = now_ns
@@ -294,6 +309,28 @@ class Watch:
             return []
         reason = f"not complete after {self.patience.barrier_timeout_s:g} s"
         return [FailBarrier(task=task, barrier=barrier, round=round, reason=reason)]
+
+    def _save_points(self, state: "Cluster") -> list[Command]:
+        """Where every member knows of a request, the step at which they save can be set."""
+        tasks = {state.workers[worker].task for worker in self._asked}
+        self._asked.clear()
+        found: list[Command] = []
+        for task in (state.tasks[task_id] for task_id in sorted(tasks)):
+            request, lineage = task.checkpoint_requests, (task.attempt, task.generation)
+            heard = [self._workers.get(member) for member in task.members]
+            know = [each for each in heard if each is not None and each.request >= request]
+            steps = [each.step for each in know if (each.attempt, each.generation) == lineage]
+            open_request = task.phase == "running" and request > task.scheduled_request
+            if open_request and len(steps) == len(task.members):
+                found.append(
+                    ScheduleCheckpoint(
+                        task=task.id,
+                        generation=task.generation,
+                        request=request,
+                        furthest_step=max(steps),
+                    )
+                )
+        return found
 
     def _commits(self, state: "Cluster", now_ns: int) -> list[Command]:
         if not self._moved or now_ns - self._commit_ns < _ns(self.patience.commit_interval_s):

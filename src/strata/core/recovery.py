@@ -26,6 +26,7 @@ from strata.core.decision import Decision
 from strata.core.events import Command, Event, Fact, applies, decides
 from strata.core.fencing import living
 from strata.core.leases import EpochAdvanced
+from strata.core.limits import require_text
 from strata.core.tasks import Entry, Recovery, RecoverySource, change_state
 from strata.errors import NotAllowedNow
 
@@ -44,6 +45,7 @@ class GenerationEntered(Fact, frozen=True):
     model_attempt: int = 0
     model_generation: int = 0
     step: int = -1
+    address: str = ""
 
 
 class RecoveryChosen(Fact, frozen=True):
@@ -87,6 +89,7 @@ class EnterGeneration(Command, frozen=True):
     model_attempt: int = 0
     model_generation: int = 0
     step: int = -1
+    address: str = ""
 
 
 class CommitSteps(Command, frozen=True):
@@ -99,7 +102,7 @@ class CommitSteps(Command, frozen=True):
 @applies(GenerationEntered)
 def _entered(state: "Cluster", fact: GenerationEntered, event: Event) -> None:
     state.tasks[fact.task].entered[fact.worker] = Entry(
-        fact.model_attempt, fact.model_generation, fact.step
+        fact.model_attempt, fact.model_generation, fact.step, fact.address
     )
 
 
@@ -112,6 +115,7 @@ def _chosen(state: "Cluster", fact: RecoveryChosen, event: Event) -> None:
     )
     task.ran_generation = fact.generation
     task.ran_members = len(task.members)
+    task.peers_refused = False
 
 
 @applies(StepsCommitted)
@@ -141,6 +145,7 @@ def enter(d: Decision, c: EnterGeneration) -> "Task":
             f"which is at {task.generation}",
             hint="wait for the generation that includes this worker",
         )
+    require_text(address=c.address)
     if c.worker in task.entered:
         return task
     entered = GenerationEntered(
@@ -151,6 +156,7 @@ def enter(d: Decision, c: EnterGeneration) -> "Task":
         c.model_attempt,
         c.model_generation,
         c.step,
+        c.address,
     )
     recover_if_ready(d, task, d.record(entered, c.cause))
     return task
@@ -162,7 +168,7 @@ def recover_if_ready(d: Decision, task: "Task", cause: str) -> None:
         return
     if task.ended:
         return
-    choice = _from_peer(task)
+    choice = None if task.peers_refused else _from_peer(task)
     if choice is None:
         if any(c.state == "sealing" for c in task.checkpoints.values()):
             return

@@ -24,3 +24,11 @@ class ResourceMetrics(Struct, frozen=True, omit_defaults=True):
     disk_free_bytes: int = 0
     network_rx_bytes: int = 0
     network_tx_bytes: int = 0
+
+
+class Saving(Struct, frozen=True):
+    """How far a worker's part of a checkpoint is."""
+
+    checkpoint: str
+    written_bytes: int
+    total_bytes: int

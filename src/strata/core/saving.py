@@ -9,7 +9,6 @@ from strata.core.checkpoints import (
     Checkpoint,
     CheckpointCommitted,
     CheckpointPartAcked,
-    CheckpointRequested,
     CheckpointSealed,
     CheckpointStarted,
     CheckpointType,
@@ -26,11 +25,6 @@ from strata.errors import InvalidArgument, NotAllowedNow
 
 if TYPE_CHECKING:
     from strata.core.tasks import Task
-
-
-class RequestCheckpoint(Command, frozen=True):
-    task: str
-    reason: str = "asked for"
 
 
 class BeginCheckpoint(Command, frozen=True):
@@ -65,16 +59,6 @@ class FailCheckpoint(Command, frozen=True):
     task: str
     checkpoint: str
     reason: str
-
-
-@decides(RequestCheckpoint)
-def request(d: Decision, c: RequestCheckpoint) -> int:
-    """Asks the workers of a task to save; answers the number of the request."""
-    task = d.state.task(c.task)
-    if task.ended:
-        raise NotAllowedNow(f"task {c.task!r} is {task.state}", hint="nothing is left to save")
-    d.record(CheckpointRequested(c.task, task.checkpoint_requests + 1, c.reason), c.cause)
-    return task.checkpoint_requests
 
 
 @decides(BeginCheckpoint)

@@ -14,15 +14,22 @@ from strata.core.datasets import AssignmentChanged, DatasetAttached
 from strata.core.events import Event
 from strata.core.generations import GenerationChanged
 from strata.core.recovery import RecoveryChosen, RolledBack
-from strata.core.tasks import Phase, Recovery, TaskPlaced, TaskState, TaskStateChanged
+from strata.core.save_points import CheckpointScheduled
+from strata.core.tasks import Phase, Recovery, Task, TaskPlaced, TaskState, TaskStateChanged
 from strata.core.workers import WorkerLost, WorkerRegistered
 
 if TYPE_CHECKING:
     from strata.core.state import Cluster
 
+MAX_GIVERS = 2
+
 
 class Standing(Struct, frozen=True):
-    """A worker's place in its task."""
+    """A worker's place in its task.
+
+    Where a recovery is from peers, `peers` are those who give the model and where, and `fetching`
+    counts the members that need it.
+    """
 
     worker: str
     incarnation: int
@@ -35,7 +42,10 @@ class Standing(Struct, frozen=True):
     attempt: int
     committed: int
     checkpoint_requests: int
+    save_at: int
     recovery: Recovery | None
+    peers: dict[str, str]
+    fetching: int
     lanes: dict[str, list[int]]
 
 
@@ -58,6 +68,7 @@ def standing(state: "Cluster", worker_id: str) -> Standing:
     """The standing of a worker that is registered."""
     worker = state.workers[worker_id]
     task = state.tasks[worker.task]
+    holders = model_holders(task)
     return Standing(
         worker.id,
         worker.incarnation,
@@ -70,13 +81,38 @@ def standing(state: "Cluster", worker_id: str) -> Standing:
         task.attempt,
         task.committed,
         task.checkpoint_requests,
+        task.save_at,
         task.recovery,
+        dict(_givers(task, holders)),
+        len(task.members) - len(holders) if holders else 0,
         {
             feed.dataset: list(feed.holdings.get(worker_id, ()))
             for feed in task.feeds.values()
             if feed.unit == "lane"
         },
     )
+
+
+def model_holders(task: Task) -> dict[str, str]:
+    """The members that brought the very model from which the generation goes on, and where they
+    give it to others."""
+    chosen = task.recovery
+    if chosen is None or chosen.source != "peer":
+        return {}
+    wanted = (task.attempt, chosen.model_generation, chosen.step)
+    return {
+        worker: entry.address
+        for worker, entry in task.entered.items()
+        if (entry.attempt, entry.generation, entry.step) == wanted
+    }
+
+
+def _givers(task: Task, holders: dict[str, str]) -> list[tuple[str, str]]:
+    """The chosen one first, and a few more in case it fails: each copies its model once."""
+    assert task.recovery is not None or not holders
+    chosen = task.recovery.worker if task.recovery is not None else ""
+    able = [(worker, address) for worker, address in holders.items() if address]
+    return sorted(able, key=lambda giver: giver[0] != chosen)[:MAX_GIVERS]
 
 
 def duties(state: "Cluster", agent: str) -> list[Duty]:
@@ -111,6 +147,7 @@ def told(state: "Cluster", event: Event) -> Told:
         | RecoveryChosen
         | RolledBack
         | CheckpointRequested
+        | CheckpointScheduled
         | DatasetAttached
         | AssignmentChanged,
     ):

@@ -98,11 +98,15 @@ class Placement(Struct, frozen=True):
 
 
 class Entry(Struct, frozen=True):
-    """What a worker brought into a generation: the lineage and step of its model, -1 for none."""
+    """What a worker brought into a generation: the lineage and step of its model, -1 for none.
+
+    At `address` it gives its model to others; empty where it does not.
+    """
 
     attempt: int
     generation: int
     step: int
+    address: str = ""
 
 
 class Recovery(Struct, frozen=True):
@@ -142,6 +146,7 @@ class Task(Struct):
     ran_generation: int = 0
     ran_members: int = 0
     recovery: Recovery | None = None
+    peers_refused: bool = False
 
     attempt: int = 1
     committed: int = 0
@@ -152,6 +157,9 @@ class Task(Struct):
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
     last_checkpoint: int = 0
     checkpoint_requests: int = 0
+    scheduled_request: int = 0
+    fulfilled_request: int = 0
+    save_at: int = 0
 
     @property
     def ended(self) -> bool:

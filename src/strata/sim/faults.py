@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from strata.core.cluster import Outcome
-from strata.core.saving import RequestCheckpoint
+from strata.core.save_points import RequestCheckpoint
 from strata.core.workers import RegisterWorker
 from strata.sim.worker import SimWorker
 from strata.sim.world import SECOND_NS

@@ -30,7 +30,7 @@ from strata.coordinator.http.paging import (
 )
 from strata.coordinator.http.ports import TheApi
 from strata.coordinator.logs import LogEntry, Query
-from strata.core.saving import RequestCheckpoint
+from strata.core.save_points import RequestCheckpoint
 from strata.core.scheduling import StopTask, SubmitTask
 from strata.core.tasks import Task, TaskSpec, TaskState
 from strata.errors import LimitExceeded

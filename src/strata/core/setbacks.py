@@ -1,0 +1,75 @@
+"""When the source that was chosen cannot be had: told, recorded, and another one is chosen.
+
+A generation goes on from one source, the same for everyone. If a member cannot take it over, a new
+generation of the same members begins, and the choice is made again without what failed:
+
+- a *checkpoint* that was found to be damaged has failed. Whoever read it whole holds its model,
+  so the others may take it from there; else the checkpoint before it is chosen;
+- a *peer* that could not be reached leaves the newest checkpoint. Without one there is nothing to
+  choose, and the refusal is the member's own to bear.
+"""
+
+from typing import TYPE_CHECKING
+
+from strata.core.checkpoints import committed_newest_first, record_failure
+from strata.core.decision import Decision
+from strata.core.events import Command, Event, Fact, applies, decides
+from strata.core.fencing import living
+from strata.core.generations import begin_again
+from strata.core.limits import shortened
+from strata.core.tasks import RecoverySource
+from strata.errors import NotAllowedNow
+
+if TYPE_CHECKING:
+    from strata.core.state import Cluster
+    from strata.core.tasks import Task
+
+
+class RecoveryRefused(Fact, frozen=True):
+    """A member could not take over the source that was chosen."""
+
+    task: str
+    worker: str
+    generation: int
+    source: RecoverySource
+    reason: str
+
+
+class RefuseRecovery(Command, frozen=True):
+    worker: str
+    incarnation: int
+    generation: int
+    reason: str
+
+
+@applies(RecoveryRefused)
+def _refused(state: "Cluster", fact: RecoveryRefused, event: Event) -> None:
+    state.tasks[fact.task].peers_refused = fact.source == "peer"
+
+
+@decides(RefuseRecovery)
+def refuse(d: Decision, c: RefuseRecovery) -> "Task":
+    """Begins a new generation without the source; repeating changes nothing."""
+    worker = living(d, c.worker, c.incarnation, c.cause)
+    task = d.state.tasks[worker.task]
+    source = task.recovery
+    if c.generation != task.generation or task.phase != "running" or source is None:
+        return task
+    _require_another(task, source.source)
+    reason = shortened(c.reason)
+    cause = d.record(
+        RecoveryRefused(task.id, c.worker, c.generation, source.source, reason), c.cause
+    )
+    checkpoint = task.checkpoints.get(source.checkpoint)
+    if checkpoint is not None and checkpoint.state == "committed":
+        record_failure(d, task, checkpoint, f"worker {c.worker}: {reason}", cause)
+    begin_again(d, task, f"worker {c.worker} could not restore: {reason}", cause)
+    return task
+
+
+def _require_another(task: "Task", source: RecoverySource) -> None:
+    if source == "fresh" or (source == "peer" and not committed_newest_first(task)):
+        raise NotAllowedNow(
+            f"task {task.id!r} has no other source than the {source} one that was chosen",
+            hint="save checkpoints, so that there is something to fall back to",
+        )

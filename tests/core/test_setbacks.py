@@ -1,0 +1,112 @@
+"""Guards what happens when the chosen source cannot be had: everyone agrees anew, without it."""
+
+import pytest
+
+from strata.core.checkpoints import CheckpointFailed
+from strata.core.generations import GenerationChanged
+from strata.core.recovery import RecoveryChosen, RolledBack
+from strata.core.setbacks import RecoveryRefused, RefuseRecovery
+from strata.core.standing import standing
+from strata.core.tasks import Entry
+from strata.errors import NotAllowedNow
+from tests.core.world import World
+
+
+def training(workers=2, steps=10, **spec):
+    world = World()
+    task = world.submit(workers, **spec)
+    peers = world.join(task, *"abcdefgh"[:workers])
+    world.sync(task)
+    world.train(task, steps)
+    return world, task, peers
+
+
+def refuse(peer, reason="it is damaged"):
+    return RefuseRecovery(**peer.me, generation=peer.task.generation, reason=reason)
+
+
+def restarted(world, task, peers):
+    """All are lost and come again, and go on from the newest checkpoint."""
+    for peer in peers:
+        peer.lost()
+    again = [peer.again() for peer in peers]
+    for peer in again:
+        peer.enter()
+    return again
+
+
+def test_a_damaged_checkpoint_fails_and_the_one_before_is_chosen():
+    world, task, peers = training()
+    old, new = world.save(task, 5), world.save(task, 9)
+    a, b = restarted(world, task, peers)
+    assert task.recovery.checkpoint == new.id
+    world.do(refuse(a, "part-00000 is damaged"))
+    assert world.one(CheckpointFailed).reason == "worker a: part-00000 is damaged"
+    assert "part-00000" in world.one(GenerationChanged).reason
+    for peer in (a, b):
+        peer.enter()
+    assert (task.recovery.checkpoint, task.committed, task.attempt) == (old.id, 5, 3)
+
+
+def test_whoever_read_it_whole_gives_it_to_the_others():
+    world, task, peers = training()
+    world.save(task, 5)
+    world.save(task, 9)
+    a, b = restarted(world, task, peers)
+    b.model = Entry(task.attempt, task.generation, 9)
+    world.do(refuse(a))
+    for peer in (a, b):
+        peer.enter()
+    chosen = world.one(RecoveryChosen)
+    assert (chosen.source, chosen.worker, chosen.step) == ("peer", "b", 9)
+    assert world.facts(RolledBack)[-1].to == 9
+
+
+def test_a_peer_that_cannot_be_reached_leaves_the_checkpoint():
+    world, task, (a, b) = training()
+    saved = world.save(task, 8)
+    b.lost()
+    b = b.again()
+    for peer in (a, b):
+        peer.enter()
+    assert task.recovery.worker == "a"
+    world.do(refuse(b, "connection refused"))
+    for peer in (a, b):
+        peer.enter()
+    assert (task.recovery.source, task.recovery.checkpoint) == ("checkpoint", saved.id)
+    assert (task.committed, task.peers_refused) == (8, False)
+
+
+def test_without_another_source_the_refusal_is_refused():
+    world, task, (a, b) = training()
+    b.lost()
+    b = b.again()
+    for peer in (a, b):
+        peer.enter()
+    generation = task.generation
+    with pytest.raises(NotAllowedNow, match="no other source"):
+        world.do(refuse(b))
+    assert (task.generation, world.facts(RecoveryRefused)) == (generation, [])
+
+
+def test_two_who_refuse_begin_one_generation():
+    world, task, peers = training()
+    world.save(task, 5)
+    world.save(task, 9)
+    a, b = restarted(world, task, peers)
+    commands = [refuse(peer) for peer in (a, b)]
+    for command in commands:
+        world.do(command)
+    assert len(world.facts(RecoveryRefused)) == 1
+
+
+def test_the_standing_names_who_gives_the_model_and_how_many_need_it():
+    world, task, (a, b, c, d) = training(4)
+    for peer in (c, d):
+        peer.lost()
+        peer.again()
+    for peer in world.members(task):
+        peer.enter(address=f"10.0.0.1:{ord(peer.id)}" if peer in (a, b) else "")
+    place = standing(world.state, "c")
+    assert place.peers == {"a": "10.0.0.1:97", "b": "10.0.0.1:98"}
+    assert (place.recovery.worker, place.fetching) == ("a", 2)

@@ -6,11 +6,12 @@ between turns. Whatever was not stored is lost; whatever was answered is not.
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from strata.coordinator.kernel import Kernel, Turn
+from strata.core.catalogue import CODEC
 from strata.core.checkpoints import CheckpointDeleted, CheckpointSealed
-from strata.core.cluster import CODEC, Outcome
+from strata.core.cluster import Outcome
 from strata.core.events import Command, Event
 from strata.core.liveness import Beat, Patience
 from strata.core.saving import ConfirmCheckpoint
@@ -19,6 +20,10 @@ from strata.core.state import Cluster
 from strata.sim.disk import DiskRefused, Model, SimDisk, Storage
 from strata.sim.network import Network
 from strata.sim.world import SECOND_NS, World
+from strata.store.base import Batch
+
+if TYPE_CHECKING:
+    from strata.sim.worker import SimWorker
 
 TURN_S = 0.0005
 MANIFEST_S = 0.05
@@ -132,6 +137,13 @@ class SimCoordinator:
             self._look_again()
         else:
             self.network.send(peer.host, False, peer.broken, session)
+
+    def take_events(self, peer: "SimWorker", batch: Batch) -> None:
+        """A worker's own events arrive; whether they were stored is told, unless it crashes."""
+        if self.kernel is not None:
+            (refusal,) = self.kernel.ingest([batch])
+            if refusal is None:
+                self.network.send(peer.host, False, peer.witness.stored, batch)
 
     def _turn_soon(self) -> None:
         if not self._turn_due:

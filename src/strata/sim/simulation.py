@@ -21,6 +21,7 @@ from strata.sim.coordinator import SimCoordinator
 from strata.sim.faults import FAULTS
 from strata.sim.network import Network
 from strata.sim.process import Process
+from strata.sim.witness import PEER_S
 from strata.sim.worker import SimWorker
 from strata.sim.world import SECOND_NS, World
 
@@ -29,7 +30,7 @@ DRAIN_HOURS = 12
 
 
 class Scenario(Struct, frozen=True):
-    """What is simulated; all durations are virtual."""
+    """What is simulated; all durations are virtual. With `events` workers record their own too."""
 
     seed: int = 0
     workers: int = 8
@@ -48,6 +49,7 @@ class Scenario(Struct, frozen=True):
     kill_s: float = 2.0
     barrier_every: int = 25
     heartbeat_s: float = 5.0
+    events: bool = False
 
 
 class Simulation:
@@ -64,6 +66,8 @@ class Simulation:
         self.agents: dict[str, SimAgent] = {}
         self.workers: dict[str, SimWorker] = {}
         self.impostors: list[str] = []
+        self.wrong_clocks: dict[str, int] = {}
+        self.cut_peers: dict[tuple[str, str], list[tuple[SimWorker, str, str, int]]] = {}
         self.story: list[tuple[int, str, str]] = []
         self.kinds: dict[str, int] = {}
         self.struck: dict[str, int] = {}
@@ -160,6 +164,32 @@ class Simulation:
         self.checkers.trained([one.lanes[DATASET] for one in arrived], self.lanes)
         for one in arrived:
             one.later(self.world.random.uniform(0.001, 0.05), one.applied, generation, step)
+
+    def next_rank(self, worker: SimWorker) -> SimWorker | None:
+        """The living worker whose rank follows, if there is another one."""
+        standing = worker.standing
+        if standing is None or worker.world_size < 2:
+            return None
+        wanted = (standing.rank + 1) % worker.world_size
+        ranks = {
+            other.standing.rank: other
+            for other in self.workers.values()
+            if other.task == worker.task and other.standing is not None
+        }
+        return ranks.get(wanted)
+
+    def carry(self, sender: SimWorker, peer: SimWorker, message: str, generation: int) -> None:
+        """Takes a word from one worker to another; a cut between them holds it back."""
+        held = self.cut_peers.get((sender.name, peer.name))
+        if held is not None:
+            held.append((peer, message, sender.name, generation))
+        else:
+            peer.later(PEER_S, peer.witness.deliver, message, sender.name, generation)
+
+    def heal_peers(self, sender: str, peer: str) -> None:
+        """A cut between two workers ends, and what it held back arrives."""
+        for target, message, name, generation in self.cut_peers.pop((sender, peer), []):
+            target.later(PEER_S, target.witness.deliver, message, name, generation)
 
     def _follow(self, state: Cluster, events: list[Event]) -> None:
         for event in events:

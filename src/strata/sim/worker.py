@@ -14,6 +14,22 @@ from strata.core.liveness import Beat
 from strata.core.recovery import EnterGeneration
 from strata.core.saving import AckPart, BeginCheckpoint
 from strata.core.standing import Standing
+from strata.core.worker_facts import (
+    ConnectionChanged,
+    ParametersRequested,
+    RequestCompleted,
+    RequestSubmitted,
+    RunEnded,
+    StepFinished,
+    TrainingFinished,
+    TrainingStarted,
+)
+from strata.core.worker_operations import (
+    CheckpointDownloadCompleted,
+    CheckpointDownloadStarted,
+    CheckpointWriteCompleted,
+    CheckpointWriteStarted,
+)
 from strata.core.workers import (
     DeregisterWorker,
     ReattachWorker,
@@ -25,6 +41,7 @@ from strata.core.workers import (
 from strata.errors import AlreadyExists, Fenced, NotFound
 from strata.sim.disk import Model
 from strata.sim.process import Process
+from strata.sim.witness import Witness
 
 if TYPE_CHECKING:
     from strata.sim.simulation import Simulation
@@ -54,6 +71,8 @@ class SimWorker(Process):
         self.unacked: dict[str, AckPart] = {}
         self.barrier_requests = 0
         self.waits_at = ""
+        self.data_s = 0.0
+        self.witness = Witness(self)
         self._state: Reported = "initializing"
 
     def connect(self) -> None:
@@ -89,7 +108,9 @@ class SimWorker(Process):
             first = not self.incarnation
             self.attached(outcome.answer.incarnation)
             if first:
+                self.witness.begin()
                 self._beat(self.incarnation)
+            self.witness.record(ConnectionChanged("coordinator", "direct"))
             for part in list(self.unacked.values()):
                 self.call(part, self._acked)
             if self.waits_at:
@@ -113,6 +134,7 @@ class SimWorker(Process):
             return
         sim = self.sim
         if self.connected:
+            self.witness.beat()
             model = self.model
             beat = (
                 Beat(model.attempt, model.generation, model.steps, self.training, self.waiting)
@@ -129,7 +151,9 @@ class SimWorker(Process):
         assert isinstance(message, Standing)
         if message.incarnation != self.incarnation or self.finished:
             return
-        self.standing = message
+        before, self.standing = self.standing, message
+        if before is None or before.generation != message.generation:
+            self.witness.told(message)
         if message.task_state in ("completed", "failed", "stopped"):
             self.exit(0)
         elif message.task_state == "stopping":
@@ -170,8 +194,11 @@ class SimWorker(Process):
         self._report("recovering")
         seconds = self.sim.world.about(self.sim.scenario.load_s)
         if recovery.source == "peer":
+            self.witness.record(ParametersRequested(recovery.worker))
             self.later(seconds, self._copy_peer, standing)
         elif recovery.source == "checkpoint":
+            op = f"load-{standing.generation}"
+            self.witness.record(CheckpointDownloadStarted(recovery.checkpoint, PART_BYTES), op)
             self.later(seconds, self._load, standing)
         else:
             self._train_from(standing.generation, Model(0, 0))
@@ -192,6 +219,9 @@ class SimWorker(Process):
         recovery = standing.recovery
         assert recovery is not None
         if self.generation == standing.generation:
+            op = f"load-{standing.generation}"
+            done = CheckpointDownloadCompleted(True, checkpoint=recovery.checkpoint)
+            self.witness.record(done, op)
             model = self.sim.checkers.restored(self.task, recovery.checkpoint)
             self._train_from(standing.generation, model.copy())
 
@@ -216,11 +246,15 @@ class SimWorker(Process):
             self.waits_at = f"step-{model.steps}"
             self.barrier_requests += 1
             self.waiting = True
+            self.witness.begun("barrier")
+            asked = RequestSubmitted(self.barrier_requests, "arrive", self.waits_at)
+            self.witness.record(asked, f"request-{self.barrier_requests}")
             return self._arrive()
         self.waits_at = ""
-        self.later(
-            self.sim.world.about(scenario.step_s) * self.slowness, self._computed, self.generation
-        )
+        self.witness.begun("step")
+        self.witness.record(TrainingStarted(f"{model.steps}", model.steps))
+        computing_s = self.sim.world.about(scenario.step_s) * self.slowness
+        self.later(computing_s + self.data_s, self._computed, self.generation)
 
     def _arrive(self) -> None:
         self.call(
@@ -241,6 +275,9 @@ class SimWorker(Process):
         if isinstance(barrier, Barrier) and barrier.name == self.waits_at:
             if barrier.state == "released":
                 self.waiting = False
+                request = self.barrier_requests
+                met = RequestCompleted(request, "arrive", True, barrier=self.waits_at)
+                self.witness.record(met, f"request-{request}")
                 return self._next_step()
             if barrier.state == "failed":
                 self.barrier_requests += 1
@@ -255,6 +292,9 @@ class SimWorker(Process):
         if self.training and self.generation == generation and not self.hung:
             assert self.model is not None
             self.waiting = True
+            self.witness.begun("reduce")
+            self.witness.record(TrainingFinished(f"{self.model.steps}", self.model.steps))
+            self.witness.announce(generation, self.model.steps)
             self.sim.all_reduce(self, generation, self.model.steps)
 
     def applied(self, generation: int, step: int) -> None:
@@ -266,6 +306,9 @@ class SimWorker(Process):
             return
         self.waiting = False
         model.train()
+        wait_s = self.witness.took_s("reduce")
+        compute_s = self.witness.took_s("step") - wait_s - self.data_s
+        self.witness.record(StepFinished(step, self.data_s, compute_s, 0.0, wait_s))
         if model.steps % self.sim.scenario.save_every == 0:
             self._save(model.copy())
         self._next_step()
@@ -283,11 +326,14 @@ class SimWorker(Process):
     def _write(self, model: Model, outcome: Outcome) -> None:
         if isinstance(outcome.answer, Checkpoint):
             seconds = self.sim.world.about(self.sim.scenario.save_s, 0.5)
+            saved = outcome.answer.id
+            self.witness.record(CheckpointWriteStarted(saved, PART_BYTES, model.steps), saved)
             self.later(seconds, self._written, model, outcome.answer.id, self.incarnation)
 
     def _written(self, model: Model, checkpoint: str, incarnation: int) -> None:
         if incarnation != self.incarnation or self.standing is None:
             return
+        self.witness.record(CheckpointWriteCompleted(True, checkpoint=checkpoint), checkpoint)
         self.sim.coordinator.storage.parts[self.task, checkpoint, self.standing.rank] = model
         part = AckPart(
             worker=self.name,
@@ -318,6 +364,9 @@ class SimWorker(Process):
 
     def _deregister(self, outcome: Literal["done", "stopped"]) -> None:
         self.training = False
+        if not self.leaving:
+            self.witness.record(RunEnded(outcome, "", self.model.steps if self.model else 0))
+            self.witness.beat()
         self.leaving = outcome
         leave = DeregisterWorker(
             worker=self.name,

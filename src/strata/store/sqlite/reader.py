@@ -212,14 +212,12 @@ class SqliteReader:
         on_damage: OnDamage | None = None,
     ) -> Iterator[Event]:
         which = "FROM batches WHERE node = :node AND incarnation = :incarnation AND first_seq"
-        sql = (
-            f"SELECT {rows.BATCHES} {which} < :stop AND first_seq >= "
-            f"coalesce((SELECT max(first_seq) {which} <= :start), :start) ORDER BY first_seq"
-        )
+        holding = f"SELECT coalesce(max(first_seq), :start) {which} <= :start"
+        sql = f"SELECT {rows.BATCHES} {which} >= :start AND first_seq < :stop ORDER BY first_seq"
         stop = FOREVER_NS if stop is None else stop
-        wanted: dict[str, object] = {"node": node, "incarnation": incarnation, "stop": stop}
-        following = start
-        while turn := self._turn(sql, wanted | {"start": following}):
+        wanted: dict[str, object] = {"node": node, "incarnation": incarnation, "start": start}
+        wanted |= {"start": self._turn(holding, wanted)[0][0], "stop": stop}
+        while turn := self._turn(sql, wanted):
             for row in turn:
                 try:
                     events = self._unpack(self._checked(row))
@@ -229,7 +227,7 @@ class SqliteReader:
                     on_damage(error)
                 else:
                     yield from (event for event in events if start <= event.seq < stop)
-            following = turn[-1][3] + turn[-1][4]
+            wanted["start"] = turn[-1][3] + turn[-1][4]
 
     def tallies(self) -> list[Tally]:
         sql = (

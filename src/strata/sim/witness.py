@@ -1,0 +1,121 @@
+"""What a simulated worker records about itself: the same facts as the SDK's, in the same batches.
+
+Each worker numbers its events and keeps them until the coordinator has stored them; they travel
+with its beats over the same links, so a cut delays them and a crash loses the last of them. Its
+host has clocks of its own: a wall clock that may be wrong, a monotonic one that began elsewhere.
+"""
+
+import zlib
+from typing import TYPE_CHECKING
+
+from strata.core.catalogue import CODEC
+from strata.core.events import Envelope, Event, Fact
+from strata.core.standing import Standing
+from strata.core.worker_facts import (
+    ClockSampled,
+    CoordinatorStateSeen,
+    MessageReceived,
+    MessageRejected,
+    MessageSent,
+    RunStarted,
+)
+from strata.sim.world import EPOCH_NS, SECOND_NS
+from strata.store.base import Batch
+from strata.store.batches import pack
+
+if TYPE_CHECKING:
+    from strata.sim.worker import SimWorker
+
+ROUND_TRIP_NS = 2_000_000
+RESULT_BYTES = 4_096
+PEER_S = 0.002
+
+
+class Witness:
+    """The recorder of one worker; silent unless the scenario asks for workers' events."""
+
+    def __init__(self, worker: "SimWorker") -> None:
+        self.worker = worker
+        self.sim = worker.sim
+        self.began_ns: dict[str, int] = {}
+        self._waiting: list[Event] = []
+        self._incarnation = 0
+        self._next_seq = 0
+        self._boot_ns = zlib.crc32(worker.host.encode()) * 1_000
+
+    def begin(self) -> None:
+        """A new incarnation: its numbers start at 0."""
+        worker = self.worker
+        self._incarnation, self._next_seq, self._waiting = worker.incarnation, 0, []
+        self.record(RunStarted(worker.task, worker.name, worker.incarnation, hostname=worker.host))
+
+    def record(self, fact: Fact, op: str = "") -> None:
+        """Adds an event."""
+        if not self.sim.scenario.events or not self._incarnation:
+            return
+        now_ns = self.sim.world.now_ns
+        wall_ns = EPOCH_NS + now_ns + self.sim.wrong_clocks.get(self.worker.host, 0)
+        event = Envelope(self._next_seq, wall_ns, now_ns + self._boot_ns, fact, (), op)
+        self._waiting.append(event)
+        self._next_seq += 1
+
+    def told(self, standing: Standing) -> None:
+        """The worker learned its place."""
+        self.record(
+            CoordinatorStateSeen(
+                self.worker.task,
+                standing.task_state,
+                standing.generation,
+                standing.phase,
+                standing.rank,
+                standing.world_size,
+                standing.attempt,
+                standing.committed,
+            )
+        )
+
+    def begun(self, what: str) -> None:
+        """Something starts that will be measured."""
+        self.began_ns[what] = self.sim.world.now_ns
+
+    def took_s(self, what: str) -> float:
+        """How long it took."""
+        now_ns = self.sim.world.now_ns
+        return (now_ns - self.began_ns.get(what, now_ns)) / SECOND_NS
+
+    def beat(self) -> None:
+        """Goes out with a beat: a look at the coordinator's clock, and what has gathered."""
+        if not self.sim.scenario.events:
+            return
+        server = self.sim.world.clock()
+        wall_ns = EPOCH_NS + self.sim.world.now_ns
+        wall_ns += self.sim.wrong_clocks.get(self.worker.host, 0)
+        offset_ns = server.wall_ns - wall_ns
+        self.record(ClockSampled(offset_ns, ROUND_TRIP_NS, server.mono_ns - ROUND_TRIP_NS // 2))
+        if self._waiting:
+            batch = pack(CODEC, self.worker.name, self._incarnation, self._waiting)
+            self.sim.network.send(
+                self.worker.host, True, self.sim.coordinator.take_events, self.worker, batch
+            )
+
+    def stored(self, batch: Batch) -> None:
+        """The coordinator has them."""
+        if batch.incarnation == self._incarnation:
+            self._waiting = [event for event in self._waiting if event.seq >= batch.stop_seq]
+
+    def announce(self, generation: int, step: int) -> None:
+        """Tells the next rank that this one's share of a step is done."""
+        peer = self.sim.next_rank(self.worker) if self.sim.scenario.events else None
+        if peer is None:
+            return
+        message = f"{self.worker.name}:{generation}:{step}"
+        self.record(MessageSent(message, "result", RESULT_BYTES, [peer.name]))
+        self.sim.carry(self.worker, peer, message, generation)
+
+    def deliver(self, message: str, sender: str, generation: int) -> None:
+        """A peer's word arrives; one of another generation is not taken."""
+        if generation != self.worker.generation:
+            reason = f"it is of generation {generation}, this is {self.worker.generation}"
+            self.record(MessageRejected(message, reason, "result", sender))
+        else:
+            self.record(MessageReceived(message, "result", RESULT_BYTES, sender))

@@ -1,0 +1,191 @@
+"""One clock for all nodes.
+
+Wall clocks are wrong and jump; monotonic clocks do neither, but each process has its own. So every
+event is placed by its monotonic clock, and what has to be found per process is one number: how far
+that clock is from the timeline's.
+
+The coordinator. The timeline's clock is the coordinator's wall clock as it was when it started,
+carried on by its monotonic clock. A restart begins a new *era*; should its wall clock be behind
+where the last era ended, the era begins there: facts never run backwards.
+
+Workers. Each `ClockSampled` says what the coordinator's clocks showed in the middle of a beat's
+round trip. Of the first and the last few samples the one with the shortest round trip counts; in
+between the distance is interpolated, which takes out drift. When the two are too far apart for
+drift (a host that slept), every sample becomes an anchor. A process without samples is shown by
+its own wall clock, and that is said.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec import Struct
+
+from strata.core.cluster import CoordinatorStarted
+from strata.core.events import COORDINATOR, Event
+from strata.core.worker_facts import ClockSampled
+from strata.errors import NotFound
+from strata.store.base import EventReader, Tally
+from strata.timeline.records import SECOND_NS
+
+SAMPLES = 16
+ANCHORS = 4_096
+MAX_ERAS = 100_000
+LAST_NS = 600 * SECOND_NS
+MAX_DRIFT = 1e-3
+
+
+class Era(Struct, frozen=True):
+    """One incarnation of the coordinator: facts from `position` on are at `mono + base`."""
+
+    position: int
+    base_ns: int
+    start_ns: int
+    jump_ns: int = 0
+
+
+class Alignment(Struct, frozen=True):
+    """Where a process's monotonic clock is: anchors of (its reading, distance to the timeline's).
+
+    `skew_ns` is how far its wall clock is ahead of the timeline's, at least and at most, as far as
+    samples show. Without anchors its wall clock is believed.
+    """
+
+    anchors: tuple[tuple[int, int], ...] = ()
+    skew_ns: tuple[int, int] = (0, 0)
+
+    @property
+    def known(self) -> bool:
+        """Whether anything says how this clock is off."""
+        return bool(self.anchors)
+
+    def at_ns(self, event: Event) -> int:
+        """When an event of the process happened, on the timeline's clock."""
+        if not self.anchors:
+            return event.wall_ns
+        mono = event.mono_ns
+        after = bisect_right(self.anchors, (mono, 0))
+        if after == 0:
+            return mono + self.anchors[0][1]
+        if after == len(self.anchors):
+            return mono + self.anchors[-1][1]
+        (mono_a, far_a), (mono_b, far_b) = self.anchors[after - 1 : after + 1]
+        return mono + far_a + (far_b - far_a) * (mono - mono_a) // (mono_b - mono_a)
+
+
+class Clocks:
+    """Knows how every process of a log is off; looks at a process when it is first asked for."""
+
+    def __init__(self, reader: EventReader) -> None:
+        self._reader = reader
+        self.eras = _eras(reader)
+        self._starts = [era.position for era in self.eras]
+        self._aligned: dict[tuple[str, int], Alignment] = {}
+
+    def fact_ns(self, event: Event) -> int:
+        """When a fact was recorded."""
+        if not self.eras:
+            return event.wall_ns
+        era = self.eras[max(bisect_right(self._starts, event.seq) - 1, 0)]
+        return event.mono_ns + era.base_ns
+
+    def at_ns(self, node: str, incarnation: int, event: Event) -> int:
+        """When an event happened."""
+        if node == COORDINATOR:
+            return self.fact_ns(event)
+        return self._aligned[node, incarnation].at_ns(event)
+
+    def learn(self, tallies: Iterable[Tally]) -> None:
+        """Looks at the clocks of processes that were not looked at before."""
+        for tally in tallies:
+            if (tally.node, tally.incarnation) not in self._aligned:
+                self._aligned[tally.node, tally.incarnation] = self._align(tally)
+
+    def alignment(self, node: str, incarnation: int) -> Alignment:
+        """How a process's clock is off."""
+        return self._aligned.get((node, incarnation), Alignment())
+
+    def _align(self, tally: Tally) -> Alignment:
+        first = self._samples(tally, tally.wall_from_ns, SAMPLES)
+        last = self._samples(tally, max(tally.wall_to_ns - LAST_NS, tally.wall_from_ns), SAMPLES)
+        ends = [self._best(group) for group in (first, last) if group]
+        if not ends:
+            return Alignment()
+        anchors = sorted({(event.mono_ns, self._far_ns(event)) for event in ends})
+        seen = first + last
+        if len(anchors) == 2 and _drift(anchors) > MAX_DRIFT:
+            seen = self._samples(tally, tally.wall_from_ns, ANCHORS)
+            anchors = sorted({event.mono_ns: self._far_ns(event) for event in seen}.items())
+        skews = [event.wall_ns - event.mono_ns - self._far_ns(event) for event in seen]
+        return Alignment(tuple(anchors), (min(skews), max(skews)))
+
+    def _samples(self, tally: Tally, since_ns: int, limit: int) -> list[Event]:
+        found = self._reader.query(
+            node=tally.node,
+            kind=ClockSampled.__name__,
+            since_ns=since_ns,
+            limit=limit,
+            on_damage=lambda error: None,  # told about when the events themselves are read
+        )
+        return [event for _, number, event in found if number == tally.incarnation]
+
+    def _best(self, samples: Sequence[Event]) -> Event:
+        return min(samples, key=lambda event: getattr(event.body, "round_trip_ns", 0))
+
+    def _far_ns(self, event: Event) -> int:
+        """The distance from the process's monotonic clock to the timeline's, by one sample."""
+        body = event.body
+        assert isinstance(body, ClockSampled)
+        middle_ns = event.mono_ns - body.round_trip_ns // 2
+        for era, following in zip(self.eras, [*self.eras[1:], None], strict=True):
+            shown_ns = body.server_mono_ns + era.base_ns
+            ended = following is not None and shown_ns >= following.start_ns
+            if body.server_mono_ns and shown_ns >= era.start_ns and not ended:
+                return shown_ns - middle_ns
+        return event.wall_ns + body.offset_ns - event.mono_ns
+
+
+def _drift(anchors: Sequence[tuple[int, int]]) -> float:
+    (mono_a, far_a), (mono_b, far_b) = anchors
+    return abs(far_b - far_a) / max(mono_b - mono_a, 1)
+
+
+def _eras(reader: EventReader) -> list[Era]:
+    eras: list[Era] = []
+    for event in sorted(_starts(reader), key=lambda event: event.seq):
+        base_ns = event.wall_ns - event.mono_ns
+        jump_ns = 0
+        before = _fact_before(reader, event.seq) if eras else None
+        if before is not None:
+            ended_ns = before.mono_ns + eras[-1].base_ns
+            jump_ns = base_ns - eras[-1].base_ns
+            base_ns = max(base_ns, ended_ns + 1 - event.mono_ns)
+        eras.append(Era(event.seq, base_ns, event.mono_ns + base_ns, jump_ns))
+    return eras
+
+
+def _starts(reader: EventReader) -> Iterator[Event]:
+    """The facts that begin an era: each start, and the first fact of a log cut off before one."""
+    found = reader.query(
+        node=COORDINATOR,
+        kind=CoordinatorStarted.__name__,
+        limit=10**6,
+        on_damage=lambda error: None,
+    )
+    starts = [event for _, _, event in found]
+    first = first_position(reader)
+    if first < reader.position and first not in {event.seq for event in starts}:
+        yield next(iter(reader.read(first, first + 1)))
+    yield from starts
+
+
+def _fact_before(reader: EventReader, position: int) -> Event | None:
+    return next(iter(reader.read(position - 1, position)), None)
+
+
+def first_position(reader: EventReader) -> int:
+    """The position of the first fact that the log still holds."""
+    try:
+        reader.read(0, 0)
+    except NotFound:
+        return min(header.first_seq for header in reader.headers(node=COORDINATOR))
+    return 0

@@ -1,0 +1,103 @@
+"""How often each sample was applied."""
+
+from typing import Protocol
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from strata.core.order import Integers
+
+
+class EpochAudit(Struct, frozen=True):
+    """How often the samples of an epoch were applied; `due` of them should have been by now.
+
+    A mixture has no epochs; its row has the number -1 and is about one dataset of it. There a
+    sample is missing, or twice, when it was applied less, or more, often than its neighbours by
+    more than one.
+    """
+
+    epoch: int
+    due: int
+    once: int
+    missing: int
+    twice: int
+    part: int = 0
+
+
+class Tally(Protocol):
+    """Counts samples."""
+
+    def add(self, positions: Integers, samples: Integers) -> None:
+        """These samples were applied at these positions, which ascend."""
+
+    def counted_before(self, position: int) -> None:
+        """No earlier position will come."""
+
+    def epochs(self) -> list[EpochAudit]:
+        """What was found."""
+
+
+class EpochTally:
+    """One dataset, of whose positions `begin` up to `stop` should have been applied.
+
+    Holds a byte a sample for each epoch that is being counted, and lets it go when it is through.
+    """
+
+    def __init__(self, samples: int, begin: int, stop: int) -> None:
+        self._samples, self._begin, self._stop = samples, begin, stop
+        self._counts: dict[int, NDArray[np.uint8]] = {}
+        self._done: dict[int, EpochAudit] = {}
+
+    def add(self, positions: Integers, samples: Integers) -> None:
+        """Counts in the epochs that the positions belong to."""
+        epochs = positions // self._samples
+        for epoch in range(int(epochs[0]), int(epochs[-1]) + 1) if epochs.size else ():
+            counts = self._counts.get(epoch)
+            if counts is None:
+                counts = self._counts[epoch] = np.zeros(self._samples, np.uint8)
+            np.add.at(counts, samples[epochs == epoch], 1)
+
+    def counted_before(self, position: int) -> None:
+        """Sums up the epochs that end there or before."""
+        for epoch in [each for each in self._counts if (each + 1) * self._samples <= position]:
+            self._done[epoch] = self._summed(epoch)
+
+    def epochs(self) -> list[EpochAudit]:
+        """Each epoch that any position belongs to."""
+        if self._stop <= self._begin:
+            return []
+        every = range(self._begin // self._samples, (self._stop - 1) // self._samples + 1)
+        return [self._done.get(epoch) or self._summed(epoch) for epoch in every]
+
+    def _summed(self, epoch: int) -> EpochAudit:
+        first, last = epoch * self._samples, (epoch + 1) * self._samples
+        due = min(last, self._stop) - max(first, self._begin)
+        counts = self._counts.pop(epoch, np.zeros(0, np.uint8))
+        once, twice = int((counts == 1).sum()), int((counts > 1).sum())
+        return EpochAudit(epoch, due, once, due - once - twice, twice)
+
+
+class MixtureTally:
+    """Several datasets, numbered through: within each, samples are applied equally often."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self._sizes = sizes
+        self._counts = np.zeros(sum(sizes), np.uint32)
+
+    def add(self, positions: Integers, samples: Integers) -> None:
+        """Counts them all together."""
+        np.add.at(self._counts, samples, 1)
+
+    def counted_before(self, position: int) -> None:
+        """Nothing is through before the end."""
+
+    def epochs(self) -> list[EpochAudit]:
+        """A row for each dataset: how many of its samples are as often as the most, or one less."""
+        parts = np.split(self._counts, np.cumsum(self._sizes)[:-1])
+        rows = []
+        for part, counts in enumerate(parts):
+            usual = int(np.median(counts))
+            low, high = int((counts < usual - 1).sum()), int((counts > usual + 1).sum())
+            rows.append(EpochAudit(-1, counts.size, counts.size - low - high, low, high, part))
+        return rows

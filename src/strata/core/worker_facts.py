@@ -146,27 +146,26 @@ class BatchesAssigned(Fact, frozen=True):
 
 
 class TrainingStarted(Fact, frozen=True):
-    """Training on a batch began; `batch` is the dataset and the step."""
+    """Training on a batch began; `batch` is the dataset and the step.
+
+    `digest` is eight bytes for which samples they are: the order says what it has to be for the
+    lanes that the worker owns in that generation.
+    """
 
     batch: str
     step: int = -1
+    dataset: str = ""
+    generation: int = 0
+    samples: int = 0
+    digest: int = 0
 
 
 class TrainingFinished(Fact, frozen=True):
-    """A batch was trained and its step applied.
-
-    `digest` is eight bytes for which samples they were: those of all workers of a step add up to
-    that of the whole step, which is known from the order alone.
-    """
+    """A batch was trained and its step applied."""
 
     batch: str
     step: int
     loss: float | None = None
-    dataset: str = ""
-    attempt: int = 0
-    generation: int = 0
-    samples: int = 0
-    digest: int = 0
 
 
 class SampleSkipped(Fact, frozen=True):

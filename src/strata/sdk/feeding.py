@@ -87,8 +87,7 @@ class RunBatches(Iterator[Any]):
             with Timing(self._times, "data"):
                 batch = next(self._batches, self)
             if batch is not self:
-                self._handed = step
-                self._recorder.emit(TrainingStarted(f"{self.name}/{step}", step))
+                self._began(step)
                 return batch
             if self._all_through():
                 break
@@ -101,22 +100,8 @@ class RunBatches(Iterator[Any]):
 
     def finished(self, step: int, loss: float | None) -> None:
         """The step was applied: its samples are trained. Called by `run.step`."""
-        taken = self._batches.taken
-        if taken is None or taken.step != step:
-            return
-        place = self._membership.place
-        self._recorder.emit(
-            TrainingFinished(
-                f"{self.name}/{step}",
-                step,
-                loss,
-                self.name,
-                place.attempt,
-                place.generation,
-                len(taken.samples),
-                taken.digest,
-            )
-        )
+        if step == self._handed:
+            self._recorder.emit(TrainingFinished(f"{self.name}/{step}", step, loss))
 
     def state_dict(self) -> dict[str, Any]:
         """Which step comes next, and of what order."""
@@ -134,6 +119,21 @@ class RunBatches(Iterator[Any]):
     def close(self) -> None:
         """Stops reading ahead."""
         self._batches.close()
+
+    def _began(self, step: int) -> None:
+        self._handed = step
+        taken = self._batches.taken
+        assert taken is not None, "a batch was just taken"
+        self._recorder.emit(
+            TrainingStarted(
+                f"{self.name}/{step}",
+                step,
+                self.name,
+                self._generation,
+                len(taken.samples),
+                taken.digest,
+            )
+        )
 
     def _divide(self, step: int) -> None:
         """Takes up the lanes of the generation that was entered."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.checkpoint.format import Manifest, Shard
+from strata.checkpoint.format import Manifest
 from strata.checkpoint.manager import CheckpointManager
 from strata.checkpoint.parts import commit, write_part
 from strata.checkpoint.reshard import (
@@ -18,6 +18,7 @@ from strata.checkpoint.reshard import (
     overlaps,
     plan_cuts,
 )
+from strata.checkpoint.sharded import Sharded
 from strata.checkpoint.staging import Staging
 from strata.checkpoint.tree import flatten
 from strata.errors import Corrupt
@@ -33,9 +34,9 @@ def save_sharded(storage, boxes, missing=()):
     for rank, box in enumerate(boxes):
         if rank in missing:
             continue
-        state = {"w": WHOLE[box.slices], "replicated": np.arange(9), "rank": rank}
-        shards = {"w": Shard(list(WHOLE.shape), box.offsets)}
-        capture = Staging().capture(flatten(state), {}, shards)
+        own = Sharded(WHOLE[box.slices], list(WHOLE.shape), box.offsets)
+        state = {"w": own, "replicated": np.arange(9), "rank": rank}
+        capture = Staging().capture(flatten(state), {})
         parts.append(write_part(storage, "step-00000001-n", rank, capture))
     commit(
         storage,

@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from strata.checkpoint.format import Shard
 from strata.errors import InvalidArgument
 
 Bytes = NDArray[np.uint8]
@@ -38,6 +39,12 @@ NUMPY_NAMES = {
     "bool": "BOOL",
     "complex64": "C64",
 }
+ITEM_BYTES = {
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
+    **dict.fromkeys(("F32", "I32", "U32"), 4),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
+    **dict.fromkeys(("F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL"), 1),
+}
 NAMES_NUMPY = {name: dtype for dtype, name in NUMPY_NAMES.items()}
 EXTENDED = {"BF16", "F8_E4M3", "F8_E5M2"}
 """Types that NumPy has only with the package ml_dtypes."""
@@ -49,7 +56,8 @@ class Source(Struct):
     """An array that is to be stored: how it is described, and where its bytes are.
 
     `kind` says what to give back; `identity` is the same for two names of one memory. `raw_dtype`
-    is NumPy's name of a type that safetensors lacks.
+    is NumPy's name of a type that safetensors lacks. `shard` is set where it is a box of a larger
+    tensor, and `spare` where another rank has the same box and writes it.
     """
 
     value: Any
@@ -60,6 +68,8 @@ class Source(Struct):
     item_bytes: int
     identity: object = None
     raw_dtype: str | None = None
+    shard: Shard | None = None
+    spare: bool = False
 
     def copy_into(self, image: Bytes) -> None:
         """Copies the elements, in C order, to where they lie in the part."""

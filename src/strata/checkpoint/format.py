@@ -55,8 +55,9 @@ class Tensor(Struct, frozen=True, omit_defaults=True):
     shard: Shard | None = None
 
 
-class Part(Struct, frozen=True):
-    """What one rank wrote. `tree` is its state with tensors replaced by their names."""
+class Part(Struct, frozen=True, omit_defaults=True):
+    """What one rank wrote. `tree` is the state with tensors replaced by their names; where ranks
+    hold the same state, the lowest has it. `local` is what the rank saved for itself alone."""
 
     rank: int
     file: str
@@ -67,10 +68,14 @@ class Part(Struct, frozen=True):
     piece_bytes: int
     tensors: list[Tensor]
     tree: Any
+    local: Any = None
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """The commit point. `sequence` grows with every commit, whatever the clock does."""
+    """The commit point. `sequence` grows with every commit, whatever the clock does.
+
+    `data` is the position of each dataset: what `state_dict()` of its batches said.
+    """
 
     format: str = FORMAT
     version: int = VERSION
@@ -81,7 +86,9 @@ class Manifest(Struct, frozen=True, kw_only=True):
     created_ns: int
     size_bytes: int
     world_size: int
+    attempt: int = 1
     metadata: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
     parts: list[Part]
 
 

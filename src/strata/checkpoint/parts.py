@@ -60,7 +60,7 @@ class Hashing:
                 offset=each.offset,
                 size_bytes=each.source.size_bytes,
                 xxh3=digests,
-                shard=each.shard,
+                shard=each.source.shard,
             )
             for each, digests in zip(self._capture.placed, self._digests, strict=True)
         ]
@@ -74,6 +74,7 @@ def write_part(
     *,
     recycle: str | None = None,
     progress: Callable[[int], None] = lambda written_bytes: None,
+    local: object = None,
 ) -> Part:
     """Makes one rank's part durable; it is described by what is returned, and not committed."""
     hashing = Hashing(capture)
@@ -102,6 +103,7 @@ def write_part(
         piece_bytes=PIECE_BYTES,
         tensors=tensors,
         tree=capture.tree,
+        local=local,
     )
 
 

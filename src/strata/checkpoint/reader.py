@@ -8,16 +8,17 @@ not match is reported with checkpoint, part and tensor, never handed out.
 
 import threading
 from collections.abc import Callable, Iterable
+from math import prod
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 from msgspec import Struct
 
-from strata.checkpoint.arrays import assign, numpy_dtype
+from strata.checkpoint.arrays import ITEM_BYTES, assign, numpy_dtype
 from strata.checkpoint.format import Manifest, Part, Tensor, checksum
 from strata.checkpoint.reshard import Box, overlaps
-from strata.checkpoint.targets import Targets, finished
+from strata.checkpoint.targets import Targets, View, Whole, finished
 from strata.checkpoint.tree import rebuild
 from strata.errors import Corrupt, InvalidArgument, NotFound
 from strata.storage.base import ObjectReader, StorageBackend
@@ -42,6 +43,20 @@ class Unit(Struct, frozen=True):
     piece: int
     offset: int
     target: memoryview
+
+
+class Copy(Struct, frozen=True):
+    """A region that was read beside its place, and the box of the target that it goes to."""
+
+    view: View
+    target: Box
+    values: Any
+    inner: Box
+
+    def run(self) -> None:
+        tensor, box = self.view.tensor, self.view.box
+        whole = np.frombuffer(self.view.memory, f"V{tensor.item_bytes}").reshape(box.shape)
+        whole[self.target.slices] = self.values[self.inner.slices]
 
 
 class CheckpointReader:
@@ -69,8 +84,7 @@ class CheckpointReader:
 
     def tensor(self, name: str) -> Any:
         """One whole tensor as a NumPy array; a sharded one is put together."""
-        stored = self._stored(name)
-        shape = whole_shape(stored[0].tensor)
+        shape = self._whole(name).shape
         return self.slice(name, [0] * len(shape), shape)
 
     def slice(self, name: str, offsets: list[int], shape: list[int]) -> Any:
@@ -78,32 +92,80 @@ class CheckpointReader:
 
         Reads only the rows that the box touches, from only the parts that hold some of it.
         """
-        stored = self._stored(name)
-        wanted = Box(offsets, shape)
-        if not wanted.within(whole_shape(stored[0].tensor)):
+        whole, wanted = self._whole(name), Box(offsets, shape)
+        if not wanted.within(whole.shape):
             raise InvalidArgument(
-                f"{offsets} + {shape} is not within tensor {name!r}, whose shape is "
-                f"{whole_shape(stored[0].tensor)}"
+                f"{offsets} + {shape} is not within tensor {name!r}, whose shape is {whole.shape}"
             )
-        result = np.empty(shape, numpy_dtype(stored[0].tensor.dtype))
-        boxes = [box_of(each.tensor) for each in stored]
-        found = overlaps(boxes, wanted)
-        if sum(each.common.size for each in found) < wanted.size:
-            raise Corrupt(f"checkpoint {self.manifest.checkpoint_id} lacks some of {name!r}")
-        rows = [(stored[each.index], each) for each in found]
-        parts = [(self._rows(each, hit.inner), hit) for each, hit in rows]
-        self._fill([unit for (units, _, _), _ in parts for unit in units])
-        for (_, box, values), hit in parts:
-            result[hit.target.slices] = values[hit.inner.relative_to(box).slices]
+        result = np.empty(shape, numpy_dtype(whole.dtype))
+        self._fill_views([View(whole, wanted, result.reshape(-1).view(np.uint8).data)])
         return result
 
-    def _rows(self, stored: Stored, inner: Box) -> tuple[list[Unit], Box, Any]:
+    def load(self, into: Any = None, rank: int = 0) -> Any:
+        """The state as a rank saved it, with its tensors whole, whoever wrote which piece.
+
+        With `into`, arrays that fit are filled in place, and of tensors that are pieces there only
+        those pieces are read.
+        """
+        part = self._part(rank)
+        return self._assemble(part.tree, into)
+
+    def load_local(self, rank: int) -> Any:
+        """What a rank saved for itself alone; None where it saved nothing, or was not there."""
+        found = [part for part in self.manifest.parts if part.rank == rank]
+        return self._assemble(found[0].local, None) if found else None
+
+    def _part(self, rank: int) -> Part:
+        for part in self.manifest.parts:
+            if part.rank == rank:
+                return part
+        raise NotFound(
+            f"checkpoint {self.manifest.checkpoint_id} has no part of rank {rank}",
+            hint="read its tensors by name instead: open(id).tensor(name)",
+        )
+
+    def _assemble(self, tree: Any, into: Any) -> Any:
+        targets = Targets({name: self._whole(name) for name in self._tensors}, into)
+        state = rebuild(tree, targets.leaf)
+        self._fill_views(targets.views)
+        for target, value in targets.assignments:
+            assign(target, value)
+        return finished(state)
+
+    def _fill_views(self, views: list[View]) -> None:
+        """Reads every view, all pieces together, so that what lies side by side is read as one."""
+        units: list[Unit] = []
+        copies: list[Copy] = []
+        for view in views:
+            self._plan(view, units, copies)
+        self._fill(units)
+        for each in copies:
+            each.run()
+
+    def _plan(self, view: View, units: list[Unit], copies: list["Copy"]) -> None:
+        """A saved box whose rows lie in order in the target is read right there, any other
+        beside it."""
+        stored = self._stored(view.tensor.name)
+        found = overlaps([box_of(each.tensor) for each in stored], view.box)
+        if sum(hit.common.size for hit in found) < view.box.size:
+            raise Corrupt(
+                f"checkpoint {self.manifest.checkpoint_id} lacks some of {view.tensor.name!r}"
+            )
+        for hit in found:
+            saved = stored[hit.index]
+            if hit.inner.shape == saved.tensor.shape and hit.inner.shape[1:] == view.box.shape[1:]:
+                row_bytes = prod(view.box.shape[1:]) * view.tensor.item_bytes
+                start = hit.target.offsets[0] * row_bytes if hit.target.offsets else 0
+                region = view.memory[start : start + saved.tensor.size_bytes]
+                units += self._units(saved, region)
+            else:
+                some, box, values = self._rows(saved, hit.inner, view.tensor.item_bytes)
+                units += some
+                copies.append(Copy(view, hit.target, values, hit.inner.relative_to(box)))
+
+    def _rows(self, stored: Stored, inner: Box, item_bytes: int) -> tuple[list[Unit], Box, Any]:
         """Units for the rows (along the first axis) that a box of a stored tensor touches."""
         tensor = stored.tensor
-        if not tensor.shape:
-            single = np.empty(tensor.size_bytes, np.uint8)
-            values = single.view(numpy_dtype(tensor.dtype)).reshape(())
-            return self._units(stored, single.data), inner, values
         row_bytes = tensor.size_bytes // max(tensor.shape[0], 1)
         first, count = inner.offsets[0], inner.shape[0]
         start, stop = first * row_bytes, (first + count) * row_bytes
@@ -111,35 +173,14 @@ class CheckpointReader:
         begin = start // piece * piece
         end = min(-(-stop // piece) * piece, tensor.size_bytes)
         buffer = np.empty(end - begin, np.uint8)
-        view = buffer.data
         units = [
-            unit_of(stored, at, view[at - begin : min(at + piece, end) - begin])
+            unit_of(stored, at, buffer.data[at - begin : min(at + piece, end) - begin])
             for at in range(begin, end, piece)
         ]
         shape = [count, *tensor.shape[1:]]
         # Pieces are a multiple of every element's size, so the rows are aligned in the buffer.
-        values = buffer[start - begin : stop - begin].view(numpy_dtype(tensor.dtype))
-        return units, Box([first] + [0] * (len(shape) - 1), shape), values.reshape(shape)
-
-    def load(self, into: Any = None, rank: int = 0) -> Any:
-        """The state that a rank saved. With `into`, arrays that fit are filled in place."""
-        part = next((each for each in self.manifest.parts if each.rank == rank), None)
-        if part is None:
-            raise NotFound(
-                f"checkpoint {self.manifest.checkpoint_id} has no part of rank {rank}",
-                hint="read its tensors by name instead: open(id).tensor(name)",
-            )
-        own = {tensor.name: tensor for tensor in part.tensors}
-        targets = Targets(own, into)
-        state = rebuild(part.tree, targets.leaf)
-        self._fill(
-            unit
-            for tensor, view in targets.views
-            for unit in self._units(Stored(part, tensor), view)
-        )
-        for target, value in targets.assignments:
-            assign(target, value)
-        return finished(state)
+        values = buffer[start - begin : stop - begin].view(f"V{item_bytes}").reshape(shape)
+        return units, Box([first] + [0] * (len(shape) - 1), shape), values
 
     def verify(self) -> int:
         """Reads everything once and compares; returns the bytes that were verified."""
@@ -154,6 +195,10 @@ class CheckpointReader:
                 self._fill(self._units(Stored(part, tensor), buffer))
             total += part.size_bytes
         return total
+
+    def _whole(self, name: str) -> Whole:
+        first = self._stored(name)[0].tensor
+        return Whole(name, first.dtype, whole_shape(first), ITEM_BYTES[first.dtype])
 
     def _stored(self, name: str) -> list[Stored]:
         found = self._tensors.get(name)

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from strata.checkpoint.arrays import Bytes, Source, is_torch
 from strata.checkpoint.cuda import copy_from_devices, on_device
-from strata.checkpoint.format import ALIGNMENT, Shard, header_image
+from strata.checkpoint.format import ALIGNMENT, header_image
 from strata.checkpoint.tree import Flat
 from strata.storage.parallel import for_each
 
@@ -34,7 +34,6 @@ class Placed(Struct):
     name: str
     source: Source
     offset: int
-    shard: Shard | None = None
 
 
 class Capture(Struct):
@@ -78,11 +77,9 @@ class Staging:
             np.frombuffer(memory, np.uint8)[:: mmap.PAGESIZE] = 0
         self._memory = memory
 
-    def capture(
-        self, flat: Flat, metadata: dict[str, str], shards: dict[str, Shard] | None = None
-    ) -> Capture:
+    def capture(self, flat: Flat, metadata: dict[str, str]) -> Capture:
         """Copies the arrays; when this returns, the state may change."""
-        header, placed, size_bytes = layout(flat, metadata, shards or {})
+        header, placed, size_bytes = layout(flat, metadata)
         alone = sole_bytes(flat)
         if alone is not None:
             segments = [(0, memoryview(header)), (len(header), alone)]
@@ -99,9 +96,7 @@ class Staging:
         self._memory = None
 
 
-def layout(
-    flat: Flat, metadata: dict[str, str], shards: dict[str, Shard]
-) -> tuple[bytes, list[Placed], int]:
+def layout(flat: Flat, metadata: dict[str, str]) -> tuple[bytes, list[Placed], int]:
     """Where everything goes: wide elements first, so that every tensor is aligned to its own."""
     ordered = sorted(flat.sources.items(), key=lambda item: _width(item[1]), reverse=True)
     header = header_image([(n, s.dtype, s.shape, s.size_bytes) for n, s in ordered], metadata)
@@ -109,7 +104,7 @@ def layout(
     placed = []
     offset = len(header)
     for name, source in ordered:
-        placed.append(Placed(name, source, offset, shards.get(name)))
+        placed.append(Placed(name, source, offset))
         offset += source.size_bytes
     return header, placed, offset
 

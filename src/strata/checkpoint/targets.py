@@ -6,22 +6,40 @@ from typing import Any
 from msgspec import Struct, field
 
 from strata.checkpoint.arrays import described, empty, is_array, writable_bytes
-from strata.checkpoint.format import Tensor
+from strata.checkpoint.reshard import Box
+from strata.checkpoint.sharded import Sharded, piece_of
 from strata.errors import Corrupt, InvalidArgument
 
 MISSING = object()
 
 
+class Whole(Struct, frozen=True):
+    """A tensor as it is when all its boxes are put together."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    item_bytes: int
+
+
+class View(Struct, frozen=True):
+    """A box of a tensor and the memory that it is read into, in C order."""
+
+    tensor: Whole
+    box: Box
+    memory: memoryview
+
+
 class Targets(Struct):
     """What must be filled, for a state that is put together again.
 
-    `views` are tensors with the memory they are read into; `assignments` are arrays that cannot be
-    filled in place (on a device, not in order) with the fresh one to copy from.
+    `assignments` are arrays that cannot be filled in place (on a device, not in order) with the
+    fresh one to copy from.
     """
 
-    tensors: dict[str, Tensor]
+    tensors: dict[str, Whole]
     into: Any
-    views: list[tuple[Tensor, memoryview]] = field(default_factory=list)
+    views: list[View] = field(default_factory=list)
     assignments: list[tuple[Any, Any]] = field(default_factory=list)
     fresh: dict[tuple[str, str], Any] = field(default_factory=dict)
 
@@ -34,42 +52,57 @@ class Targets(Struct):
         if "$bytes" in node:
             return self._bytes(tensor)
         existing = found_at(self.into, path)
-        if existing is not MISSING and is_array(existing) and node["kind"] != "scalar":
-            return self._existing(tensor, node, existing)
+        if isinstance(existing, Sharded) or (
+            existing is not MISSING and is_array(existing) and node["kind"] != "scalar"
+        ):
+            self._fill(tensor, node, existing)
+            return existing
         value = self._fresh(tensor, node["kind"], node.get("dtype"))
         return Later(lambda: value[()]) if node["kind"] == "scalar" else value
 
-    def _bytes(self, tensor: Tensor) -> "Later":
-        buffer = bytearray(tensor.size_bytes)
-        self.views.append((tensor, memoryview(buffer)))
+    def _bytes(self, tensor: Whole) -> "Later":
+        buffer = bytearray(tensor.shape[0])
+        self.views.append(View(tensor, whole_box(tensor), memoryview(buffer)))
         return Later(lambda: bytes(buffer))
 
-    def _existing(self, tensor: Tensor, node: dict[str, Any], existing: Any) -> Any:
-        if described(existing) != (tensor.dtype, tensor.shape):
-            dtype, shape = described(existing)
+    def _fill(self, tensor: Whole, node: dict[str, Any], existing: Any) -> None:
+        """Has an array, or the piece of one that this rank holds, filled."""
+        piece = piece_of(existing)
+        array = existing if piece is None else piece.array
+        dtype, shape = described(array)
+        whole = shape if piece is None else [*piece.global_shape]
+        if (dtype, whole) != (tensor.dtype, tensor.shape):
             raise InvalidArgument(
                 f"{tensor.name!r} was saved as {tensor.dtype} {tensor.shape} and is to be loaded "
-                f"into {dtype} {shape}",
+                f"into {dtype} {whole}",
                 hint="give an array of the same type and shape, or load without `into`",
             )
-        view = writable_bytes(existing)
-        if view is not None:
-            self.views.append((tensor, view))
+        box = Box([0] * len(shape) if piece is None else [*piece.offsets], shape)
+        memory = writable_bytes(array)
+        if memory is not None:
+            self.views.append(View(tensor, box, memory))
         else:
-            self.assignments.append(
-                (existing, self._fresh(tensor, node["kind"], node.get("dtype")))
-            )
-        return existing
+            fresh = empty(node["kind"], tensor.dtype, shape, node.get("dtype"))
+            self.views.append(View(tensor, box, _memory(fresh)))
+            self.assignments.append((array, fresh))
 
-    def _fresh(self, tensor: Tensor, kind: str, raw_dtype: str | None) -> Any:
+    def _fresh(self, tensor: Whole, kind: str, raw_dtype: str | None) -> Any:
         key = (tensor.name, kind)
         if key not in self.fresh:
             value = empty(kind, tensor.dtype, tensor.shape, raw_dtype)
-            view = writable_bytes(value)
-            assert view is not None, "fresh memory lies in order"
-            self.views.append((tensor, view))
+            self.views.append(View(tensor, whole_box(tensor), _memory(value)))
             self.fresh[key] = value
         return self.fresh[key]
+
+
+def _memory(value: Any) -> memoryview:
+    view = writable_bytes(value)
+    assert view is not None, "fresh memory lies in order"
+    return view
+
+
+def whole_box(tensor: Whole) -> Box:
+    return Box([0] * len(tensor.shape), tensor.shape)
 
 
 class Later(Struct):

@@ -21,6 +21,7 @@ import numpy as np
 from msgspec import Struct
 
 from strata.checkpoint.arrays import Source, is_array, source_of
+from strata.checkpoint.sharded import Sharded, sharded_source
 from strata.errors import InvalidArgument
 
 MAX_DEPTH = 64
@@ -61,8 +62,8 @@ def _leave(
         return [_leave(v, (*path, str(i)), sources, seen) for i, v in enumerate(value)]
     if isinstance(value, tuple):
         return {"$tuple": [_leave(v, (*path, str(i)), sources, seen) for i, v in enumerate(value)]}
-    if is_array(value):
-        source = source_of(value, _shown(path))
+    if is_array(value) or isinstance(value, Sharded):
+        source = sharded_source(value, _shown(path)) or source_of(value, _shown(path))
         name = _named(path, source, sources, seen)
         leaf = {"$tensor": name, "kind": source.kind}
         return leaf if source.raw_dtype is None else {**leaf, "dtype": source.raw_dtype}

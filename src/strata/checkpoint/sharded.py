@@ -1,0 +1,91 @@
+"""Pieces of larger tensors: named by the user, or known from PyTorch's DTensor.
+
+`Sharded(array, global_shape, offsets)` says which box of a tensor an array holds. A DTensor (what
+FSDP2 and tensor parallelism make of parameters) knows that by itself, and also on how many ranks
+the same box lies: of copies, the rank with the lowest coordinates is the one that writes.
+"""
+
+import sys
+from typing import Any
+
+from msgspec import Struct
+
+from strata.checkpoint.arrays import Source, source_of
+from strata.checkpoint.format import Shard
+from strata.checkpoint.reshard import Box
+from strata.errors import InvalidArgument
+
+
+class Sharded(Struct):
+    """A box of a larger tensor; `array` holds it, `offsets` is where it begins along each axis."""
+
+    array: Any
+    global_shape: list[int]
+    offsets: list[int]
+
+
+def piece_of(value: Any) -> Sharded | None:
+    """The piece that a value is; None for one that is whole."""
+    if isinstance(value, Sharded):
+        return value
+    return _local_piece(value) if is_dtensor(value) else None
+
+
+def is_dtensor(value: object) -> bool:
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(value, module.DTensor)
+
+
+def is_spare_copy(value: Any) -> bool:
+    """Whether another rank holds the same box and is the one to write it."""
+    if not is_dtensor(value):
+        return False
+    coordinates = value.device_mesh.get_coordinate() or []
+    return any(
+        placement.is_replicate() and place > 0
+        for placement, place in zip(value.placements, coordinates, strict=False)
+    )
+
+
+def sharded_source(value: Any, where: str) -> Source | None:
+    """Describes a piece of a larger tensor; None for a value that is whole."""
+    piece = piece_of(value)
+    if piece is None:
+        return None
+    source = source_of(piece.array, where)
+    box = Box([*piece.offsets], source.shape)
+    if not box.within([*piece.global_shape]):
+        raise InvalidArgument(
+            f"{where} at {piece.offsets} with shape {source.shape} is not within "
+            f"{piece.global_shape}",
+            hint="offsets and whole shape count elements along each axis of the array",
+        )
+    source.shard = Shard([*piece.global_shape], [*piece.offsets])
+    source.spare = is_spare_copy(value)
+    return source
+
+
+def _local_piece(value: Any) -> Sharded:
+    """A DTensor's own box. PyTorch cuts an axis into chunks of equal size, the last ones shorter;
+    an axis cut by several dimensions of the mesh is cut again within each piece."""
+    shape = [*value.shape]
+    offsets = [0] * len(shape)
+    coordinates = value.device_mesh.get_coordinate()
+    for dimension, placement in enumerate(value.placements):
+        if placement.is_partial():
+            raise InvalidArgument(
+                "a DTensor with a pending reduction cannot be saved", hint="redistribute it first"
+            )
+        if placement.is_shard():
+            axis, count = placement.dim, value.device_mesh.size(dimension)
+            chunk = -(-shape[axis] // count)
+            start = min(coordinates[dimension] * chunk, shape[axis])
+            offsets[axis] += start
+            shape[axis] = min(chunk, shape[axis] - start)
+    local = value.to_local()
+    if [*local.shape] != shape:
+        raise InvalidArgument(
+            f"a DTensor holds {[*local.shape]} where {value.placements} means {shape}",
+            hint="save it with plain Shard and Replicate placements",
+        )
+    return Sharded(local, [*value.shape], offsets)

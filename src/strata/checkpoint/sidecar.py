@@ -1,0 +1,117 @@
+"""What a rank leaves beside its part, and how parts become one checkpoint.
+
+    step-00000100-7/part-00003.safetensors    the part
+    step-00000100-7/part-00003.json           its sidecar
+
+A sidecar holds all that the manifest needs of a rank, so that whoever finds every sidecar can
+finish the checkpoint, also after a crash: the same sidecars always make the same manifest.
+"""
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from strata.checkpoint.format import Manifest, Part, Tensor
+from strata.checkpoint.parts import part_file
+from strata.errors import Corrupt, NotFound
+from strata.storage.base import StorageBackend
+from strata.storage.parallel import for_each
+
+
+class Sidecar(Struct, frozen=True, kw_only=True):
+    """A rank's part and what it knew when it saved. `shapes` is equal for ranks that hold the same
+    tensors (see `sharing.shape_digest`)."""
+
+    checkpoint_id: str
+    step: int
+    epoch: int
+    attempt: int
+    world_size: int
+    shapes: str
+    metadata: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+    part: Part
+
+
+def sidecar_name(checkpoint_id: str, rank: int) -> str:
+    return f"{checkpoint_id}/{part_file(rank).removesuffix('.safetensors')}.json"
+
+
+def write_sidecar(storage: StorageBackend, sidecar: Sidecar) -> None:
+    name = sidecar_name(sidecar.checkpoint_id, sidecar.part.rank)
+    storage.put(name, msgspec.json.encode(sidecar))
+
+
+def read_sidecars(
+    storage: StorageBackend, checkpoint_id: str, checksums: Mapping[int, str]
+) -> list[Sidecar]:
+    """The sidecar of every rank, in order; each must describe the part that was acknowledged."""
+    found: dict[int, Sidecar] = {}
+
+    def read(rank: int) -> None:
+        found[rank] = _read(storage, checkpoint_id, rank, checksums[rank])
+
+    for_each(read, sorted(checksums))
+    return [found[rank] for rank in sorted(found)]
+
+
+def _read(storage: StorageBackend, checkpoint_id: str, rank: int, checksum: str) -> Sidecar:
+    name = sidecar_name(checkpoint_id, rank)
+    try:
+        sidecar = msgspec.json.decode(storage.get(name), type=Sidecar)
+    except NotFound as error:
+        raise NotFound(
+            f"what rank {rank} saved is not in {storage.url}",
+            hint="coordinator and workers must see one storage: give both the same CHECKPOINT_DIR, "
+            "or use S3",
+        ) from error
+    except msgspec.DecodeError as error:
+        raise Corrupt(f"{storage.url}/{name} is damaged: {error}") from error
+    if sidecar.part.rank != rank or sidecar.part.xxh3 != checksum:
+        raise Corrupt(f"{storage.url}/{name} does not describe the part that was acknowledged")
+    return sidecar
+
+
+def manifest_of(sidecars: list[Sidecar], sequence: int, created_ns: int) -> Manifest:
+    """The manifest that the parts make together; refuses parts that do not belong together."""
+    first = sidecars[0]
+    for each in sidecars:
+        if (each.step, each.attempt, each.shapes) != (first.step, first.attempt, first.shapes):
+            raise Corrupt(
+                f"rank {each.part.rank} saved other tensors, or another step, than rank "
+                f"{first.part.rank}",
+                hint="every rank must save the same names, types and whole shapes; mark pieces "
+                "with strata.Sharded",
+            )
+    require_whole(first.checkpoint_id, [tensor for s in sidecars for tensor in s.part.tensors])
+    return Manifest(
+        checkpoint_id=first.checkpoint_id,
+        step=first.step,
+        epoch=first.epoch,
+        sequence=sequence,
+        created_ns=created_ns,
+        size_bytes=sum(each.part.size_bytes for each in sidecars),
+        world_size=len(sidecars),
+        attempt=first.attempt,
+        metadata=first.metadata,
+        data=first.data,
+        parts=[each.part for each in sidecars],
+    )
+
+
+def require_whole(checkpoint_id: str, tensors: list[Tensor]) -> None:
+    """Refuses a checkpoint in which some of a tensor was written by nobody."""
+    written: dict[str, dict[tuple[int, ...], int]] = {}
+    for tensor in tensors:
+        offsets = tuple(tensor.shard.offsets) if tensor.shard else ()
+        written.setdefault(tensor.name, {})[offsets] = prod(tensor.shape)
+    for tensor in tensors:
+        whole = tensor.shard.global_shape if tensor.shard else tensor.shape
+        if sum(written[tensor.name].values()) < prod(whole):
+            raise Corrupt(
+                f"no rank wrote all of {tensor.name!r} in checkpoint {checkpoint_id}",
+                hint="the pieces that ranks save must cover the whole tensor",
+            )

@@ -1,0 +1,51 @@
+"""States that are made of objects: models, optimizers, whatever has `state_dict`.
+
+A script may hand over `{"model": model, "optimizer": optimizer}` itself. Saved is what
+`state_dict()` answers; restoring fills those tensors where they are and then gives the whole to
+`load_state_dict`, which also takes what was not there before an optimizer's first step.
+
+Containers stay the same objects: a dict or list that was handed over is the one that is filled, so
+whoever holds it sees the restored state.
+"""
+
+from typing import Any, Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """An object that tells its state and takes it back."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
+
+
+def plain(state: Any) -> Any:
+    """The state with every object replaced by its own state."""
+    if isinstance(state, Stateful):
+        return plain(state.state_dict())
+    if isinstance(state, dict):
+        return {key: plain(each) for key, each in state.items()}
+    if isinstance(state, list):
+        return [plain(each) for each in state]
+    if type(state) is tuple:
+        return tuple(plain(each) for each in state)
+    return state
+
+
+def put_back(state: Any, loaded: Any) -> Any:
+    """Brings what was loaded into an existing state; what it is now, the same object if it can."""
+    if isinstance(state, Stateful):
+        state.load_state_dict(loaded)
+        return state
+    if isinstance(state, dict) and isinstance(loaded, dict):
+        for key in [key for key in state if key not in loaded]:
+            del state[key]
+        for key, each in loaded.items():
+            state[key] = put_back(state.get(key), each)
+        return state
+    if isinstance(state, list) and isinstance(loaded, list):
+        known = [*state, *[None] * (len(loaded) - len(state))]
+        state[:] = [put_back(was, each) for was, each in zip(known, loaded, strict=False)]
+        return state
+    return loaded

@@ -16,6 +16,7 @@ from strata.coordinator.engine import Engine
 from strata.coordinator.metrics import Metrics
 from strata.coordinator.observed import Observed, Seen
 from strata.coordinator.scanning import measured
+from strata.coordinator.places import CheckpointPlaces
 from strata.coordinator.sessions import Sessions
 from strata.coordinator.waiting import BarrierRoom
 from strata.core.barriers import ArriveAtBarrier, Barrier
@@ -29,7 +30,7 @@ from strata.core.state import Cluster
 from strata.core.tasks import Task
 from strata.core.workers import DeregisterWorker, ReportState, Worker
 from strata.errors import STATUS, DeadlineExceeded, Fenced, InvalidArgument, NotFound, StrataError
-from strata.wire import checkpoints, convert
+from strata.wire import checkpoints, convert, datasets
 from strata.wire.grpc_call import Call
 from strata.wire.grpc_server import GrpcServer
 from strata.wire.hpack import Outcome, Status
@@ -56,12 +57,14 @@ class UnaryCalls:
         barriers: BarrierRoom,
         metrics: Metrics,
         heartbeat_s: float,
+        places: CheckpointPlaces,
     ) -> None:
         self.engine = engine
         self.observed = observed
         self.barriers = barriers
         self.metrics = metrics
         self.heartbeat_s = heartbeat_s
+        self.places = places
 
     @property
     def state(self) -> Cluster:
@@ -104,7 +107,8 @@ class UnaryCalls:
         command = convert.registration(request, call.peer)
         worker = await self.engine.submit(command)
         assert isinstance(worker, Worker)
-        return convert.registered(worker, self.state.tasks[worker.task], self.heartbeat_s)
+        task = self.state.tasks[worker.task]
+        return convert.registered(worker, task, self.heartbeat_s, self.places.told(task.id))
 
     async def deregister_worker(
         self, request: pb.DeregisterWorkerRequest, call: UnaryCall
@@ -163,7 +167,7 @@ class UnaryCalls:
         self, request: pb.RegisterDatasetRequest, call: UnaryCall
     ) -> pb.RegisterDatasetResponse:
         """Registers a dataset, by its parameters or by the path of its data."""
-        spec = await measured(request.dataset_id, convert.dataset_spec(request))
+        spec = await measured(request.dataset_id, datasets.spec_of(request))
         await self.engine.submit(RegisterDataset(dataset=request.dataset_id, spec=spec))
         return pb.RegisterDatasetResponse(total_shards=spec.shard_count)
 
@@ -173,7 +177,7 @@ class UnaryCalls:
         """A dataset as it was registered."""
         async with self.engine.settled() as state:
             spec = state.dataset(request.dataset_id).spec
-            return convert.dataset_message(request.dataset_id, spec)
+            return datasets.dataset_message(request.dataset_id, spec)
 
     async def get_data_shards(
         self, request: pb.GetDataShardsRequest, call: UnaryCall
@@ -206,7 +210,7 @@ class UnaryCalls:
         spec = self.state.dataset(dataset).spec
         owned = feed.holdings.get(worker, [])
         order = epoch_order(owned, spec.seed, epoch) if spec.shuffle else sorted(owned)
-        return [convert.shard(dataset, spec, feed, number, epoch) for number in order]
+        return [datasets.shard_message(dataset, spec, feed, number, epoch) for number in order]
 
     async def advance_epoch(
         self, request: pb.AdvanceEpochRequest, call: UnaryCall

@@ -14,17 +14,19 @@ from functools import partial
 from typing import TypeAlias
 
 from strata.coordinator.engine import Answer, Engine
-from strata.coordinator.intake import Intake
-from strata.coordinator.logs import Line, LogStore
+from strata.coordinator.intake import Intake, Intakes
+from strata.coordinator.lines import LineIntake
 from strata.coordinator.metrics import Metrics
 from strata.coordinator.observed import Observed, Seen
 from strata.coordinator.previews import Previews
+from strata.coordinator.saves import SaveRoom
+from strata.coordinator.tokens import PeerTokens
 from strata.coordinator.waiting import BarrierRoom
 from strata.core.barriers import Barrier
 from strata.core.checkpoints import Checkpoint
-from strata.core.datasets import Feed
 from strata.core.events import Command, Event
-from strata.core.saving import FailCheckpoint
+from strata.core.saving import AckPart, BeginCheckpoint
+from strata.core.setbacks import ReportBrokenExchange
 from strata.core.standing import standing, told
 from strata.core.workers import (
     DeregisterWorker,
@@ -36,7 +38,7 @@ from strata.core.workers import (
 from strata.errors import Fenced, InvalidArgument, Overloaded, StrataError
 from strata.store.base import Batch
 from strata.store.batches import validate
-from strata.wire import convert
+from strata.wire import checkpoints, convert, datasets
 from strata.wire.grpc_call import CloseReason
 from strata.wire.grpc_stream import Stream
 from strata.wire.hpack import Status
@@ -46,8 +48,12 @@ from strata.wire.v1 import coordinator_pb2 as pb
 log = logging.getLogger(__name__)
 
 WorkerStream: TypeAlias = Stream[pb.WorkerMessage, pb.CoordinatorMessage]
-MAX_LINES = 10_000
+MANY_LINES = 256
+"""So many in one message are acknowledged at once; else the next answer does that, too."""
+
 MAX_UNANSWERED = 256
+SAVING = ("begin_checkpoint", "ack_part", "fail_part", "request_save", "refuse_recovery")
+FEEDING = ("attach", "acquire_lease", "return_lease")
 OUTCOMES: dict[str, Outcome] = {"done": "done", "stopped": "stopped", "failed": "failed"}
 
 
@@ -60,13 +66,18 @@ class Sessions:
         observed: Observed,
         barriers: BarrierRoom,
         metrics: Metrics,
-        logs: LogStore,
+        lines: LineIntake,
+        intakes: Intakes,
+        tokens: PeerTokens,
     ) -> None:
         self.engine = engine
         self.observed = observed
         self.barriers = barriers
         self.metrics = metrics
-        self.logs = logs
+        self.lines = lines
+        self.intakes = intakes
+        self.tokens = tokens
+        self.saves = SaveRoom(engine)
         self.previews = Previews()
         self.open: dict[str, Session] = {}
         self._new: set[int] = set()
@@ -121,6 +132,7 @@ class Session:
         self.worker = ""
         self.incarnation = 0
         self._unanswered = 0
+        self._lines_taken = 0
         self.intake: Intake | None = None
         self._greeted = False
         self._early: list[pb.WorkerMessage] = []
@@ -130,12 +142,11 @@ class Session:
             "logs": self._logs,
             "arrive": self._arrive,
             "enter": self._enter,
-            "attach": self._attach,
-            "begin_checkpoint": self._begin_checkpoint,
-            "ack_part": self._ack_part,
-            "fail_part": self._fail_part,
+            **dict.fromkeys(FEEDING, self._feed),
+            **dict.fromkeys(SAVING, self._save),
             "leave": self._leave,
             "preview": self._preview,
+            "broken_exchange": self._break,
         }
 
     def on_message(self, message: pb.WorkerMessage) -> None:
@@ -179,7 +190,9 @@ class Session:
         state = self.engine.kernel.state
         if self.worker in state.workers:
             stored_seq = self.intake.stored_seq if self.intake else -1
-            message = convert.standing_message(standing(state, self.worker), stored_seq)
+            place = standing(state, self.worker)
+            token = self.sessions.tokens.of(place.task, place.generation)
+            message = convert.standing_message(place, stored_seq, token)
             self.stream.send(pb.CoordinatorMessage(standing=message))
 
     def _hello(self, request: int, hello: pb.Hello) -> None:
@@ -199,7 +212,7 @@ class Session:
         if self.stream.closed:
             return
         self.worker, self.incarnation = hello.worker_id, hello.incarnation
-        self.intake = Intake(self.engine.kernel.store, self.worker, self.incarnation)
+        self.intake = self.sessions.intakes.of(self.worker, self.incarnation)
         self.sessions.attach(self)
         self.tell_standing()
         self._hear_early()
@@ -225,9 +238,16 @@ class Session:
             )
         measured = convert.resources(beat.resources) if beat.HasField("resources") else None
         seen = Seen(
-            self.incarnation, now.wall_ns // 1_000_000, max(beat.step, 0), beat.epoch, measured
+            self.incarnation,
+            now.wall_ns // 1_000_000,
+            max(beat.step, 0),
+            beat.epoch,
+            measured,
+            checkpoints.saving(beat),
         )
         self.sessions.observed.note(self.worker, seen)
+        if kernel.watch.pressing:
+            self.engine.look_again()
         state = convert.STATES.get(beat.state)
         if state is not None and kernel.state.workers[self.worker].state != state:
             self.engine.post(
@@ -235,57 +255,33 @@ class Session:
                     worker=self.worker, incarnation=self.incarnation, state=state, step=beat.step
                 )
             )
-        self.stream.send(pb.CoordinatorMessage(request=request, pulse=convert.pulse(beat, now)))
+        pulse = convert.pulse(beat, now, self._lines_taken)
+        self.stream.send(pb.CoordinatorMessage(request=request, pulse=pulse))
 
     def _events(self, request: int, message: pb.WorkerMessage) -> None:
-        sent = message.events
-        batch = Batch(
-            self.worker,
-            self.incarnation,
-            sent.first_seq,
-            sent.count,
-            sent.wall_from_ns,
-            sent.wall_to_ns,
-            tuple(sent.kinds),
-            sent.payload,
-        )
+        batch = convert.batch(message.events, self.worker, self.incarnation)
         validate(batch)
         assert self.intake is not None, "a session that was welcomed takes events in"
         if self.intake.take(batch):
             self._when(request, self.engine.ingest(batch), partial(self._stored, batch))
         else:
-            self._tell_stored(self.intake)
+            self._tell_stored()
 
     def _stored(self, batch: Batch, answer: object) -> None:
         assert self.intake is not None
         self.intake.stored(batch)
-        self._tell_stored(self.intake)
+        self._tell_stored()
 
-    def _tell_stored(self, intake: Intake) -> None:
-        self.stream.send(pb.CoordinatorMessage(stored=pb.Stored(seq=intake.stored_seq)))
+    def _tell_stored(self) -> None:
+        assert self.intake is not None, "a session that was welcomed takes events in"
+        stored = pb.Stored(seq=self.intake.stored_seq, lines=self._lines_taken)
+        self.stream.send(pb.CoordinatorMessage(stored=stored))
 
     def _logs(self, request: int, message: pb.WorkerMessage) -> None:
-        lines = message.logs.lines
-        if len(lines) > MAX_LINES:
-            raise InvalidArgument(
-                f"{len(lines)} log lines at once", hint=f"send {MAX_LINES} or fewer"
-            )
         task = self.engine.kernel.state.workers[self.worker].task
-        self.sessions.logs.extend(
-            Line(
-                line.level,
-                line.message,
-                "worker",
-                task,
-                self.worker,
-                line.stream,
-                line.timestamp_ms,
-            )
-            for line in lines
-        )
-        if message.logs.dropped:
-            text = f"{message.logs.dropped} lines were dropped by the worker: it wrote too fast"
-            self.sessions.logs.append(Line("warn", text, "worker", task, self.worker))
+        self._lines_taken = self.sessions.lines.take(message.logs, task, self.worker)
+        if len(message.logs.lines) >= MANY_LINES:
+            self._tell_stored()
 
     def _arrive(self, request: int, message: pb.WorkerMessage) -> None:
         command = convert.arrival(self.worker, self.incarnation, message.arrive)
@@ -304,47 +300,49 @@ class Session:
 
         self.sessions.barriers.wait(task, answer, self.worker, tell)
 
+    def _break(self, request: int, message: pb.WorkerMessage) -> None:
+        command = ReportBrokenExchange(
+            worker=self.worker,
+            incarnation=self.incarnation,
+            generation=message.broken_exchange.generation,
+            reason=message.broken_exchange.reason,
+        )
+        self._ask(request, command, partial(self._done, request))
+
     def _enter(self, request: int, message: pb.WorkerMessage) -> None:
         command = convert.entry(self.worker, self.incarnation, message.enter)
         self._ask(request, command, partial(self._done, request))
 
-    def _attach(self, request: int, message: pb.WorkerMessage) -> None:
+    def _feed(self, request: int, message: pb.WorkerMessage) -> None:
         task = self.engine.kernel.state.workers[self.worker].task
-        command = convert.attachment(task, message.attach)
-        self._ask(request, command, partial(self._feed, request))
+        command = datasets.command(task, self.worker, self.incarnation, message)
+        self._ask(request, command, partial(self._fed, task, message))
 
-    def _feed(self, request: int, answer: object) -> None:
-        assert isinstance(answer, Feed)
-        spec = self.engine.kernel.state.dataset(answer.dataset).spec
-        message = convert.feed_message(answer, spec)
-        self.stream.send(pb.CoordinatorMessage(request=request, feed=message))
+    def _fed(self, task: str, message: pb.WorkerMessage, answer: object) -> None:
+        state = self.engine.kernel.state
+        self.stream.send(datasets.answer(state, task, message, answer))
 
     def _preview(self, request: int, message: pb.WorkerMessage) -> None:
         preview = message.preview
         self.sessions.previews.note(preview.dataset_id, self.worker, preview.samples)
 
-    def _begin_checkpoint(self, request: int, message: pb.WorkerMessage) -> None:
-        begin = message.begin_checkpoint
-        command = convert.checkpoint_begin(self.worker, self.incarnation, begin)
-        self._ask(request, command, partial(self._checkpoint, request))
+    def _save(self, request: int, message: pb.WorkerMessage) -> None:
+        task = self.engine.kernel.state.workers[self.worker].task
+        command = checkpoints.command(task, self.worker, self.incarnation, message)
+        then = {BeginCheckpoint: self._tell_checkpoint, AckPart: self._acked}
+        self._ask(request, command, partial(then.get(type(command), self._done), request))
 
-    def _ack_part(self, request: int, message: pb.WorkerMessage) -> None:
-        command = convert.part(self.worker, self.incarnation, message.ack_part)
-        self._ask(request, command, partial(self._checkpoint, request))
-
-    def _checkpoint(self, request: int, answer: object) -> None:
+    def _acked(self, request: int, answer: object) -> None:
+        """An acknowledgement is answered when the checkpoint has ended, well or badly."""
         assert isinstance(answer, Checkpoint)
-        opened = pb.CheckpointOpened(checkpoint=convert.checkpoint_message(answer))
-        self.stream.send(pb.CoordinatorMessage(request=request, checkpoint=opened))
+        task = self.engine.kernel.state.workers[self.worker].task
+        tell = partial(self._tell_checkpoint, request)
+        self.sessions.saves.wait(task, answer, self.worker, tell)
 
-    def _fail_part(self, request: int, message: pb.WorkerMessage) -> None:
-        failed = message.fail_part
-        command = FailCheckpoint(
-            task=self.engine.kernel.state.workers[self.worker].task,
-            checkpoint=failed.checkpoint_id,
-            reason=f"worker {self.worker}: {failed.reason}",
-        )
-        self._ask(request, command, partial(self._done, request))
+    def _tell_checkpoint(self, request: int, answer: object) -> None:
+        assert isinstance(answer, Checkpoint)
+        opened = pb.CheckpointOpened(checkpoint=checkpoints.message(answer))
+        self.stream.send(pb.CoordinatorMessage(request=request, checkpoint=opened))
 
     def _leave(self, request: int, message: pb.WorkerMessage) -> None:
         outcome = OUTCOMES.get(message.leave.outcome or "done")

@@ -73,6 +73,7 @@ class Checkpoint(Struct):
     parts: dict[int, Part] = field(default_factory=dict)
     pins: list[str] = field(default_factory=list)
     metadata: dict[str, str] = field(default_factory=dict)
+    damaged: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -136,13 +137,14 @@ class CheckpointCommitted(Fact, frozen=True):
 
 
 class CheckpointFailed(Fact, frozen=True):
-    """The checkpoint will never be real, or was found to be damaged."""
+    """The checkpoint will never be real, or was found to be damaged after it had been."""
 
     task: str
     checkpoint: str
     step: int
     reason: str
     missing: list[int] = field(default_factory=list)
+    damaged: bool = False
 
 
 class CheckpointDeleted(Fact, frozen=True):
@@ -201,7 +203,9 @@ def _committed(state: "Cluster", fact: CheckpointCommitted, event: Event) -> Non
 
 @applies(CheckpointFailed)
 def _failed(state: "Cluster", fact: CheckpointFailed, event: Event) -> None:
-    _end(state.tasks[fact.task], fact.checkpoint, "failed", fact.reason)
+    task = state.tasks[fact.task]
+    task.checkpoints[fact.checkpoint].damaged = fact.damaged
+    _end(task, fact.checkpoint, "failed", fact.reason)
 
 
 @applies(CheckpointDeleted)
@@ -234,9 +238,9 @@ def record_failure(
 ) -> str:
     """Says that a checkpoint failed, and which ranks' parts were missing."""
     missing = [rank for rank in range(checkpoint.expected) if rank not in checkpoint.parts]
-    return d.record(
-        CheckpointFailed(task.id, checkpoint.id, checkpoint.step, reason, missing), cause
-    )
+    damaged = checkpoint.state == "committed"
+    failed = CheckpointFailed(task.id, checkpoint.id, checkpoint.step, reason, missing, damaged)
+    return d.record(failed, cause)
 
 
 def find(task: "Task", checkpoint: str) -> Checkpoint:

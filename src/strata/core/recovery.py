@@ -46,6 +46,7 @@ class GenerationEntered(Fact, frozen=True):
     model_generation: int = 0
     step: int = -1
     address: str = ""
+    meeting: str = ""
 
 
 class RecoveryChosen(Fact, frozen=True):
@@ -90,6 +91,7 @@ class EnterGeneration(Command, frozen=True):
     model_generation: int = 0
     step: int = -1
     address: str = ""
+    meeting: str = ""
 
 
 class CommitSteps(Command, frozen=True):
@@ -102,7 +104,7 @@ class CommitSteps(Command, frozen=True):
 @applies(GenerationEntered)
 def _entered(state: "Cluster", fact: GenerationEntered, event: Event) -> None:
     state.tasks[fact.task].entered[fact.worker] = Entry(
-        fact.model_attempt, fact.model_generation, fact.step, fact.address
+        fact.model_attempt, fact.model_generation, fact.step, fact.address, fact.meeting
     )
 
 
@@ -145,7 +147,7 @@ def enter(d: Decision, c: EnterGeneration) -> "Task":
             f"which is at {task.generation}",
             hint="wait for the generation that includes this worker",
         )
-    require_text(address=c.address)
+    require_text(address=c.address, meeting=c.meeting)
     if c.worker in task.entered:
         return task
     entered = GenerationEntered(
@@ -157,6 +159,7 @@ def enter(d: Decision, c: EnterGeneration) -> "Task":
         c.model_generation,
         c.step,
         c.address,
+        c.meeting,
     )
     recover_if_ready(d, task, d.record(entered, c.cause))
     return task

@@ -1,12 +1,16 @@
-"""When the source that was chosen cannot be had: told, recorded, and another one is chosen.
+"""When members cannot go on as it was chosen: told, recorded, and agreed upon anew.
 
-A generation goes on from one source, the same for everyone. If a member cannot take it over, a new
-generation of the same members begins, and the choice is made again without what failed:
+*The source cannot be had.* A generation goes on from one source, the same for everyone. If a member
+cannot take it over, a new generation of the same members begins, and the choice is made again
+without what failed:
 
 - a *checkpoint* that was found to be damaged has failed. Whoever read it whole holds its model,
   so the others may take it from there; else the checkpoint before it is chosen;
 - a *peer* that could not be reached leaves the newest checkpoint. Without one there is nothing to
   choose, and the refusal is the member's own to bear.
+
+*The members cannot reach one another.* A step is applied by all or by none, so a link that breaks
+between two living members ends the generation, and the same members form the next one.
 """
 
 from typing import TYPE_CHECKING
@@ -40,6 +44,39 @@ class RefuseRecovery(Command, frozen=True):
     incarnation: int
     generation: int
     reason: str
+
+
+class ExchangeBroken(Fact, frozen=True):
+    """A member lost its link to another in the middle of a generation."""
+
+    task: str
+    worker: str
+    generation: int
+    reason: str
+
+
+class ReportBrokenExchange(Command, frozen=True):
+    worker: str
+    incarnation: int
+    generation: int
+    reason: str
+
+
+@applies(ExchangeBroken)
+def _broken(state: "Cluster", fact: ExchangeBroken, event: Event) -> None:
+    """The generation that follows is the consequence."""
+
+
+@decides(ReportBrokenExchange)
+def break_exchange(d: Decision, c: ReportBrokenExchange) -> "Task":
+    """Begins a new generation of the same members; repeating changes nothing."""
+    worker = living(d, c.worker, c.incarnation, c.cause)
+    task = d.state.tasks[worker.task]
+    if c.generation == task.generation and task.phase == "running" and not task.ended:
+        reason = shortened(c.reason)
+        cause = d.record(ExchangeBroken(task.id, c.worker, c.generation, reason), c.cause)
+        begin_again(d, task, f"worker {c.worker} lost its link to the others: {reason}", cause)
+    return task
 
 
 @applies(RecoveryRefused)

@@ -28,7 +28,7 @@ class Standing(Struct, frozen=True):
     """A worker's place in its task.
 
     Where a recovery is from peers, `peers` are those who give the model and where, and `fetching`
-    counts the members that need it.
+    counts the members that need it. At `leader` the member with rank 0 is met by the others.
     """
 
     worker: str
@@ -46,6 +46,7 @@ class Standing(Struct, frozen=True):
     recovery: Recovery | None
     peers: dict[str, str]
     fetching: int
+    leader: str
     lanes: dict[str, list[int]]
 
 
@@ -85,6 +86,7 @@ def standing(state: "Cluster", worker_id: str) -> Standing:
         task.recovery,
         dict(_givers(task, holders)),
         len(task.members) - len(holders) if holders else 0,
+        _leader(task),
         {
             feed.dataset: list(feed.holdings.get(worker_id, ()))
             for feed in task.feeds.values()
@@ -105,6 +107,12 @@ def model_holders(task: Task) -> dict[str, str]:
         for worker, entry in task.entered.items()
         if (entry.attempt, entry.generation, entry.step) == wanted
     }
+
+
+def _leader(task: Task) -> str:
+    """Where the member with rank 0 is met."""
+    entry = task.entered.get(task.members[0]) if task.members else None
+    return entry.meeting if entry is not None else ""
 
 
 def _givers(task: Task, holders: dict[str, str]) -> list[tuple[str, str]]:

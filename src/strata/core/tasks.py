@@ -100,13 +100,15 @@ class Placement(Struct, frozen=True):
 class Entry(Struct, frozen=True):
     """What a worker brought into a generation: the lineage and step of its model, -1 for none.
 
-    At `address` it gives its model to others; empty where it does not.
+    At `address` it gives its model to others; empty where it does not. At `meeting` it is met by
+    the others, should it have rank 0.
     """
 
     attempt: int
     generation: int
     step: int
     address: str = ""
+    meeting: str = ""
 
 
 class Recovery(Struct, frozen=True):

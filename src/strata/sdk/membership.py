@@ -60,16 +60,20 @@ class Membership:
     """Follows the standing; written with the session's `news` held.
 
     `stopping` is why the task wants no more work, if so; `changed`, whether there is a generation
-    to enter other than the one that was.
+    to enter other than the one that was. At `leader` the entered generation's rank 0 is met, with
+    its `token`; `meeting` is where this worker would be.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, meeting: str = "") -> None:
+        self.meeting = meeting
         self.standing: pb.Standing | None = None
         self.stopping = ""
         self.changed = True
         self.place = Place()
         self.model = Model()
         self.recovery = Recovery("fresh", 0)
+        self.leader = ""
+        self.token = ""
         self._lanes: dict[str, list[int]] = {}
 
     def told(self, standing: pb.Standing) -> bool:
@@ -164,6 +168,7 @@ class Membership:
                 model_attempt=model.attempt,
                 model_generation=model.generation,
                 step=model.step,
+                meeting=self.meeting,
             ),
         )
 
@@ -196,6 +201,7 @@ class Membership:
         )
         self.place, self.model = place, Model()
         self._own(standing)
+        self.leader, self.token = standing.leader, standing.peer_token
         self.changed = self.standing is None or self.standing.generation != place.generation
         if in_place:
             self.restored()

@@ -23,7 +23,7 @@ from strata.core.workers import DeregisterWorker, RegisterWorker, Worker
 from strata.errors import InvalidArgument, NotFound
 from strata.sdk.orchestrator import TrainingOrchestrator
 from strata.sdk.shards import ShardInfo, shard_info
-from strata.wire import convert
+from strata.wire import datasets
 
 MAX_EPOCH = 2**62
 NONCE = "registry"
@@ -185,7 +185,9 @@ class InProcess:
             feed = self._state.tasks[self._living(worker_id).task].feeds[dataset_id]
             owned = feed.holdings.get(worker_id, [])
             order = epoch_order(owned, spec.seed, epoch) if spec.shuffle else sorted(owned)
-            shards = (convert.shard(dataset_id, spec, feed, number, epoch) for number in order)
+            shards = (
+                datasets.shard_message(dataset_id, spec, feed, number, epoch) for number in order
+            )
             return [shard_info(shard) for shard in shards]
 
     def advance_epoch(self, dataset_id: str) -> int:

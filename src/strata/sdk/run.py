@@ -41,6 +41,8 @@ from strata.errors import Fenced, InvalidArgument, StrataError
 from strata.sdk import enrolment
 from strata.sdk.barriers import Arrivals, BarrierResult, check_barrier, meet
 from strata.sdk.capture import Capture, capture_output
+from strata.sdk.exchange import LinkBroken, Values
+from strata.sdk.exchanges import Exchanges
 from strata.sdk.feeding import Reading, RunBatches, open_batches
 from strata.sdk.membership import Recovery
 from strata.sdk.resources import ResourceSampler
@@ -121,6 +123,7 @@ class Run:
         self._notice = TerminationNotice()
         self._capture: Capture | None = None
         self._feeds: list[RunBatches] = []
+        self._exchanges = Exchanges(worker)
         self._left = False
 
     @property
@@ -294,6 +297,21 @@ class Run:
         finally:
             worker.waiting = False
 
+    def average(self, values: Values, weight: float = 1.0) -> Values:
+        """The mean of every array and number in `values` over all members, the same for all.
+
+        `weight` is this worker's share, such as the size of its batch. Raises `GenerationChanged`
+        when a member is lost meanwhile: the step is not applied then, so let go of it.
+        """
+        self._session.require_usable()
+        if self._membership.changed:
+            raise self._change()
+        with Timing(self._times, "communication"):
+            try:
+                return self._exchanges.average(values, weight, lambda: bool(self.stop_requested))
+            except LinkBroken as broken:
+                raise self._change() from broken
+
     def report(self, state: Reported) -> None:
         """Says what this worker does now, for whoever looks and for the watchdog."""
         if state not in REPORTED:
@@ -317,6 +335,7 @@ class Run:
             self._capture.restore()
         for feed in self._feeds:
             feed.close()
+        self._exchanges.close()
         worker = self._worker
         worker.recorder.emit(RunEnded(outcome, reason, self.steps))
         worker.recorder.seal()

@@ -19,7 +19,7 @@ from strata.data.steps import Ordered, Readable
 from strata.errors import Conflict, InvalidArgument
 from strata.sdk.channel import build
 from strata.sdk.worker import Worker
-from strata.wire import convert
+from strata.wire import datasets
 from strata.wire.v1 import coordinator_pb2 as pb
 
 One: TypeAlias = str | Dataset
@@ -105,12 +105,12 @@ def _known(worker: Worker, each: One, seed: int) -> tuple[str, DatasetSpec, Data
         )
     request = build(pb.GetDatasetRequest, dataset_id=each)
     answer = worker.connection.call("GetDataset", request, pb.RegisterDatasetRequest)
-    spec = convert.dataset_spec(answer)
+    spec = datasets.spec_of(answer)
     return each, spec, open_spec(each, spec)
 
 
 def _register(worker: Worker, name: str, spec: DatasetSpec) -> None:
-    request = convert.dataset_message(name, spec)
+    request = datasets.dataset_message(name, spec)
     worker.connection.call("RegisterDataset", request, pb.RegisterDatasetResponse)
 
 
@@ -138,6 +138,6 @@ def _attach(worker: Worker, name: str, spec: DatasetSpec, wanted: Wanted) -> Fee
         feed.count,
         feed.global_batch,
         feed.epochs,
-        mode=convert.MODES[feed.mode],
+        mode=datasets.MODES[feed.mode],
         window=feed.window,
     )

@@ -18,6 +18,7 @@ from strata.sdk.channel import Connection
 from strata.sdk.enrolment import Enrolment
 from strata.sdk.events import Recorder
 from strata.sdk.lines import LineBuffer
+from strata.sdk.meeting import MeetingPlace
 from strata.sdk.membership import Membership
 from strata.sdk.resources import ResourceSampler
 from strata.sdk.session import Identity, Session
@@ -45,7 +46,8 @@ class Worker:
         self.connection = connection
         self.recorder = Recorder()
         self.lines = LineBuffer(least_level=settings.capture_level)
-        self.membership = Membership()
+        self.meeting = MeetingPlace(connection.address)
+        self.membership = Membership(self.meeting.address)
         self.state: Reported = "initializing"
         self.waiting = False
         self.epoch = 0

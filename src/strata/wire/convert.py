@@ -2,18 +2,15 @@
 
 from strata.core.agents import ReportExit
 from strata.core.barriers import ArriveAtBarrier, Barrier
-from strata.core.checkpoints import Checkpoint, CheckpointType
-from strata.core.datasets import AttachDataset, DatasetSpec, Feed, Unit
 from strata.core.events import Now
 from strata.core.liveness import Beat
-from strata.core.order import Mode
 from strata.core.recovery import EnterGeneration
 from strata.core.resources import GpuMetrics, ResourceMetrics
-from strata.core.saving import AckPart, BeginCheckpoint
 from strata.core.standing import Standing
 from strata.core.tasks import Task
 from strata.core.workers import RegisterWorker, Reported, Worker
-from strata.errors import InvalidArgument, StrataError
+from strata.errors import StrataError
+from strata.store.base import Batch
 from strata.wire.proof import digest
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -27,17 +24,6 @@ STATES: dict[int, Reported] = {
     pb.WORKER_STATE_ERROR: "error",
 }
 STATE_NUMBERS = {state: number for number, state in STATES.items()}
-
-TYPES: dict[int, CheckpointType] = {
-    pb.CHECKPOINT_TYPE_UNSPECIFIED: "full",
-    pb.CHECKPOINT_TYPE_FULL: "full",
-    pb.CHECKPOINT_TYPE_INCREMENTAL: "incremental",
-    pb.CHECKPOINT_TYPE_OPTIMIZER_ONLY: "optimizer_only",
-    pb.CHECKPOINT_TYPE_MODEL_ONLY: "model_only",
-}
-UNITS: dict[str, Unit] = {"lane": "lane", "shard": "shard", "lease": "lease"}
-MODES: dict[str, Mode] = {"global": "global", "window": "window", "sequential": "sequential"}
-STATUSES = {"committed": "completed", "failed": "failed", "deleted": "deleted"}
 
 
 def registration(request: pb.RegisterWorkerRequest, address: str) -> RegisterWorker:
@@ -59,14 +45,16 @@ def registration(request: pb.RegisterWorkerRequest, address: str) -> RegisterWor
     )
 
 
-def registered(worker: Worker, task: Task, heartbeat_s: float) -> pb.RegisterWorkerResponse:
+def registered(
+    worker: Worker, task: Task, heartbeat_s: float, places: dict[str, str]
+) -> pb.RegisterWorkerResponse:
     """The answer to a registration."""
     return pb.RegisterWorkerResponse(
         assigned_id=worker.id,
         rank=worker.rank,
         world_size=len(task.members),
         heartbeat_interval_ms=int(heartbeat_s * 1000),
-        config={"config": task.spec.config},
+        config={"config": task.spec.config, **places},
         incarnation=worker.incarnation,
         task_id=task.id,
         generation=task.generation,
@@ -81,6 +69,7 @@ def beat(message: pb.Beat) -> Beat:
         message.step,
         message.state == pb.WORKER_STATE_TRAINING,
         message.waiting,
+        message.save_request,
     )
 
 
@@ -131,110 +120,6 @@ def resources_message(metrics: ResourceMetrics) -> pb.ResourceMetrics:
     )
 
 
-def dataset_spec(request: pb.RegisterDatasetRequest) -> DatasetSpec:
-    """The dataset that a request describes."""
-    return DatasetSpec(
-        total_samples=request.total_samples,
-        shard_size=request.shard_size,
-        shuffle=request.shuffle,
-        seed=request.seed,
-        name=request.name,
-        path=request.path,
-        format=request.format,
-        fingerprint=request.fingerprint,
-        metadata=dict(request.metadata),
-    )
-
-
-def dataset_message(dataset: str, spec: DatasetSpec) -> pb.RegisterDatasetRequest:
-    """A dataset for the wire."""
-    return pb.RegisterDatasetRequest(
-        dataset_id=dataset,
-        total_samples=spec.total_samples,
-        shard_size=spec.shard_size,
-        shuffle=spec.shuffle,
-        seed=spec.seed,
-        name=spec.name,
-        path=spec.path,
-        format=spec.format,
-        fingerprint=spec.fingerprint,
-        metadata=spec.metadata,
-    )
-
-
-def attachment(task: str, message: pb.AttachDataset) -> AttachDataset:
-    """A worker wants its task to train on a dataset."""
-    unit, mode = UNITS.get(message.unit), MODES.get(message.mode or "global")
-    if unit is None:
-        raise InvalidArgument(f"unit is {message.unit!r}", hint=f"use {', '.join(UNITS)}")
-    if mode is None:
-        raise InvalidArgument(f"mode is {message.mode!r}", hint=f"use {', '.join(MODES)}")
-    return AttachDataset(
-        task=task,
-        dataset=message.dataset_id,
-        unit=unit,
-        batch_size=message.batch_size,
-        global_batch=message.global_batch,
-        epochs=message.epochs,
-        lanes=message.lanes,
-        mode=mode,
-        window=message.window,
-    )
-
-
-def feed_message(feed: Feed, spec: DatasetSpec) -> pb.Feed:
-    """A dataset as a task trains on it."""
-    return pb.Feed(
-        dataset=dataset_message(feed.dataset, spec),
-        unit=feed.unit,
-        count=feed.count,
-        global_batch=feed.global_batch,
-        epochs=feed.epochs,
-        mode=feed.mode,
-        window=feed.window,
-    )
-
-
-def shard(dataset: str, spec: DatasetSpec, feed: Feed, number: int, epoch: int) -> pb.DataShard:
-    """One shard of a dataset."""
-    start, end = spec.shard_range(number)
-    return pb.DataShard(
-        dataset_id=dataset,
-        shard_id=number,
-        total_shards=feed.count,
-        start_index=start,
-        end_index=end,
-        file_paths=[spec.path] if spec.path else [],
-        epoch=epoch,
-    )
-
-
-def checkpoint_message(checkpoint: Checkpoint) -> pb.Checkpoint:
-    """A checkpoint as users know it."""
-    return pb.Checkpoint(
-        checkpoint_id=checkpoint.id,
-        step=checkpoint.step,
-        epoch=checkpoint.epoch,
-        storage_path=checkpoint.path,
-        size_bytes=checkpoint.size_bytes,
-        created_at_ms=checkpoint.created_ns // 1_000_000,
-        worker_id=checkpoint.author,
-        status=checkpoint_status(checkpoint),
-    )
-
-
-def checkpoint_status(checkpoint: Checkpoint) -> str:
-    """A checkpoint's state in the contract's words."""
-    return STATUSES.get(checkpoint.state, "in_progress")
-
-
-def checkpoint_type(number: int) -> CheckpointType:
-    """The type of a checkpoint; a number that is none is the caller's mistake."""
-    if number not in TYPES:
-        raise InvalidArgument(f"type {number} is no checkpoint type", hint="leave it out for full")
-    return TYPES[number]
-
-
 def arrival(worker: str, incarnation: int, message: pb.Arrive) -> ArriveAtBarrier:
     """A worker reaches a barrier."""
     return ArriveAtBarrier(
@@ -255,32 +140,8 @@ def entry(worker: str, incarnation: int, message: pb.Enter) -> EnterGeneration:
         model_attempt=message.model_attempt,
         model_generation=message.model_generation,
         step=message.step,
-    )
-
-
-def checkpoint_begin(worker: str, incarnation: int, message: pb.BeginCheckpoint) -> BeginCheckpoint:
-    """A worker begins to save."""
-    return BeginCheckpoint(
-        worker=worker,
-        incarnation=incarnation,
-        generation=message.generation,
-        step=message.step,
-        epoch=message.epoch,
-        path=message.path,
-        type=checkpoint_type(message.type),
-        metadata=dict(message.metadata),
-    )
-
-
-def part(worker: str, incarnation: int, message: pb.AckPart) -> AckPart:
-    """A worker's part of a checkpoint is durable."""
-    return AckPart(
-        worker=worker,
-        incarnation=incarnation,
-        checkpoint=message.checkpoint_id,
-        path=message.path,
-        size_bytes=message.size_bytes,
-        checksum=message.checksum,
+        address=message.address,
+        meeting=message.meeting,
     )
 
 
@@ -295,7 +156,7 @@ def barrier_outcome(barrier: Barrier, order: int) -> pb.WaitBarrierResponse:
     )
 
 
-def standing_message(standing: Standing, stored_seq: int) -> pb.Standing:
+def standing_message(standing: Standing, stored_seq: int, peer_token: str) -> pb.Standing:
     """A worker's standing for the wire."""
     message = pb.Standing(
         worker_id=standing.worker,
@@ -310,6 +171,9 @@ def standing_message(standing: Standing, stored_seq: int) -> pb.Standing:
         committed=standing.committed,
         checkpoint_requests=standing.checkpoint_requests,
         stored_seq=stored_seq,
+        save_at=standing.save_at,
+        peer_token=peer_token,
+        leader=standing.leader,
     )
     if standing.recovery is not None:
         message.recovery.CopyFrom(
@@ -319,6 +183,8 @@ def standing_message(standing: Standing, stored_seq: int) -> pb.Standing:
                 worker_id=standing.recovery.worker,
                 checkpoint_id=standing.recovery.checkpoint,
                 model_generation=standing.recovery.model_generation,
+                peers=[pb.Peer(worker_id=w, address=a) for w, a in standing.peers.items()],
+                fetching=standing.fetching,
             )
         )
     for dataset, lanes in standing.lanes.items():
@@ -331,10 +197,39 @@ def refusal(error: StrataError) -> pb.Refused:
     return pb.Refused(code=error.code, message=error.message, hint=error.hint)
 
 
-def pulse(message: pb.Beat, now: Now) -> pb.Pulse:
+def pulse(message: pb.Beat, now: Now, lines: int) -> pb.Pulse:
     """The answer to a beat, from which the worker aligns its clock."""
     return pb.Pulse(
-        sent_mono_ns=message.sent_mono_ns, server_wall_ns=now.wall_ns, server_mono_ns=now.mono_ns
+        sent_mono_ns=message.sent_mono_ns,
+        server_wall_ns=now.wall_ns,
+        server_mono_ns=now.mono_ns,
+        lines=lines,
+    )
+
+
+def batch(message: pb.EventBatch, worker: str, incarnation: int) -> Batch:
+    """A worker's events, as they are stored."""
+    return Batch(
+        worker,
+        incarnation,
+        message.first_seq,
+        message.count,
+        message.wall_from_ns,
+        message.wall_to_ns,
+        tuple(message.kinds),
+        message.payload,
+    )
+
+
+def batch_message(batch: Batch) -> pb.EventBatch:
+    """A worker's events, for the wire."""
+    return pb.EventBatch(
+        first_seq=batch.first_seq,
+        count=batch.count,
+        wall_from_ns=batch.wall_from_ns,
+        wall_to_ns=batch.wall_to_ns,
+        kinds=batch.kinds,
+        payload=batch.payload,
     )
 
 

@@ -420,7 +420,7 @@ class WaitBarrierResponse(_message.Message):
     def __init__(self, released: _Optional[bool] = ..., participants: _Optional[int] = ..., arrival_order: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class WorkerMessage(_message.Message):
-    __slots__ = ("request", "hello", "beat", "events", "logs", "arrive", "enter", "attach", "begin_checkpoint", "ack_part", "fail_part", "leave", "preview", "request_save", "refuse_recovery")
+    __slots__ = ("request", "hello", "beat", "events", "logs", "arrive", "enter", "attach", "begin_checkpoint", "ack_part", "fail_part", "leave", "preview", "request_save", "refuse_recovery", "broken_exchange", "acquire_lease", "return_lease")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
@@ -436,6 +436,9 @@ class WorkerMessage(_message.Message):
     PREVIEW_FIELD_NUMBER: _ClassVar[int]
     REQUEST_SAVE_FIELD_NUMBER: _ClassVar[int]
     REFUSE_RECOVERY_FIELD_NUMBER: _ClassVar[int]
+    BROKEN_EXCHANGE_FIELD_NUMBER: _ClassVar[int]
+    ACQUIRE_LEASE_FIELD_NUMBER: _ClassVar[int]
+    RETURN_LEASE_FIELD_NUMBER: _ClassVar[int]
     request: int
     hello: Hello
     beat: Beat
@@ -451,7 +454,10 @@ class WorkerMessage(_message.Message):
     preview: Preview
     request_save: RequestSave
     refuse_recovery: RefuseRecovery
-    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., events: _Optional[_Union[EventBatch, _Mapping]] = ..., logs: _Optional[_Union[LogLines, _Mapping]] = ..., arrive: _Optional[_Union[Arrive, _Mapping]] = ..., enter: _Optional[_Union[Enter, _Mapping]] = ..., attach: _Optional[_Union[AttachDataset, _Mapping]] = ..., begin_checkpoint: _Optional[_Union[BeginCheckpoint, _Mapping]] = ..., ack_part: _Optional[_Union[AckPart, _Mapping]] = ..., fail_part: _Optional[_Union[FailPart, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., preview: _Optional[_Union[Preview, _Mapping]] = ..., request_save: _Optional[_Union[RequestSave, _Mapping]] = ..., refuse_recovery: _Optional[_Union[RefuseRecovery, _Mapping]] = ...) -> None: ...
+    broken_exchange: ReportBrokenExchange
+    acquire_lease: AcquireLease
+    return_lease: ReturnLease
+    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., events: _Optional[_Union[EventBatch, _Mapping]] = ..., logs: _Optional[_Union[LogLines, _Mapping]] = ..., arrive: _Optional[_Union[Arrive, _Mapping]] = ..., enter: _Optional[_Union[Enter, _Mapping]] = ..., attach: _Optional[_Union[AttachDataset, _Mapping]] = ..., begin_checkpoint: _Optional[_Union[BeginCheckpoint, _Mapping]] = ..., ack_part: _Optional[_Union[AckPart, _Mapping]] = ..., fail_part: _Optional[_Union[FailPart, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., preview: _Optional[_Union[Preview, _Mapping]] = ..., request_save: _Optional[_Union[RequestSave, _Mapping]] = ..., refuse_recovery: _Optional[_Union[RefuseRecovery, _Mapping]] = ..., broken_exchange: _Optional[_Union[ReportBrokenExchange, _Mapping]] = ..., acquire_lease: _Optional[_Union[AcquireLease, _Mapping]] = ..., return_lease: _Optional[_Union[ReturnLease, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("worker_id", "incarnation", "nonce")
@@ -540,18 +546,46 @@ class Arrive(_message.Message):
     def __init__(self, barrier_id: _Optional[str] = ..., step: _Optional[int] = ..., arrival: _Optional[int] = ...) -> None: ...
 
 class Enter(_message.Message):
-    __slots__ = ("generation", "model_attempt", "model_generation", "step", "address")
+    __slots__ = ("generation", "model_attempt", "model_generation", "step", "address", "meeting")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     MODEL_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     MODEL_GENERATION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    MEETING_FIELD_NUMBER: _ClassVar[int]
     generation: int
     model_attempt: int
     model_generation: int
     step: int
     address: str
-    def __init__(self, generation: _Optional[int] = ..., model_attempt: _Optional[int] = ..., model_generation: _Optional[int] = ..., step: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
+    meeting: str
+    def __init__(self, generation: _Optional[int] = ..., model_attempt: _Optional[int] = ..., model_generation: _Optional[int] = ..., step: _Optional[int] = ..., address: _Optional[str] = ..., meeting: _Optional[str] = ...) -> None: ...
+
+class ReportBrokenExchange(_message.Message):
+    __slots__ = ("generation", "reason")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    reason: str
+    def __init__(self, generation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class AcquireLease(_message.Message):
+    __slots__ = ("dataset_id",)
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    dataset_id: str
+    def __init__(self, dataset_id: _Optional[str] = ...) -> None: ...
+
+class ReturnLease(_message.Message):
+    __slots__ = ("dataset_id", "lease_id", "consumed", "reason")
+    DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    CONSUMED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    dataset_id: str
+    lease_id: int
+    consumed: bool
+    reason: str
+    def __init__(self, dataset_id: _Optional[str] = ..., lease_id: _Optional[int] = ..., consumed: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class RequestSave(_message.Message):
     __slots__ = ("reason",)
@@ -659,7 +693,7 @@ class Leave(_message.Message):
     def __init__(self, outcome: _Optional[str] = ..., reason: _Optional[str] = ..., steps: _Optional[int] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("request", "standing", "pulse", "stored", "barrier", "done", "refused", "checkpoint", "feed")
+    __slots__ = ("request", "standing", "pulse", "stored", "barrier", "done", "refused", "checkpoint", "feed", "lease")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     STANDING_FIELD_NUMBER: _ClassVar[int]
     PULSE_FIELD_NUMBER: _ClassVar[int]
@@ -669,6 +703,7 @@ class CoordinatorMessage(_message.Message):
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     FEED_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
     request: int
     standing: Standing
     pulse: Pulse
@@ -678,10 +713,11 @@ class CoordinatorMessage(_message.Message):
     refused: Refused
     checkpoint: CheckpointOpened
     feed: Feed
-    def __init__(self, request: _Optional[int] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., pulse: _Optional[_Union[Pulse, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., barrier: _Optional[_Union[BarrierOutcome, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointOpened, _Mapping]] = ..., feed: _Optional[_Union[Feed, _Mapping]] = ...) -> None: ...
+    lease: Lease
+    def __init__(self, request: _Optional[int] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., pulse: _Optional[_Union[Pulse, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., barrier: _Optional[_Union[BarrierOutcome, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointOpened, _Mapping]] = ..., feed: _Optional[_Union[Feed, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ...) -> None: ...
 
 class Standing(_message.Message):
-    __slots__ = ("worker_id", "incarnation", "task_id", "task_state", "generation", "rank", "world_size", "phase", "attempt", "committed", "checkpoint_requests", "recovery", "lanes", "stored_seq", "save_at", "peer_token")
+    __slots__ = ("worker_id", "incarnation", "task_id", "task_state", "generation", "rank", "world_size", "phase", "attempt", "committed", "checkpoint_requests", "recovery", "lanes", "stored_seq", "save_at", "peer_token", "leader")
     class LanesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -705,6 +741,7 @@ class Standing(_message.Message):
     STORED_SEQ_FIELD_NUMBER: _ClassVar[int]
     SAVE_AT_FIELD_NUMBER: _ClassVar[int]
     PEER_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     incarnation: int
     task_id: str
@@ -721,7 +758,8 @@ class Standing(_message.Message):
     stored_seq: int
     save_at: int
     peer_token: str
-    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., task_id: _Optional[str] = ..., task_state: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., phase: _Optional[str] = ..., attempt: _Optional[int] = ..., committed: _Optional[int] = ..., checkpoint_requests: _Optional[int] = ..., recovery: _Optional[_Union[Recovery, _Mapping]] = ..., lanes: _Optional[_Mapping[str, Lanes]] = ..., stored_seq: _Optional[int] = ..., save_at: _Optional[int] = ..., peer_token: _Optional[str] = ...) -> None: ...
+    leader: str
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., task_id: _Optional[str] = ..., task_state: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., phase: _Optional[str] = ..., attempt: _Optional[int] = ..., committed: _Optional[int] = ..., checkpoint_requests: _Optional[int] = ..., recovery: _Optional[_Union[Recovery, _Mapping]] = ..., lanes: _Optional[_Mapping[str, Lanes]] = ..., stored_seq: _Optional[int] = ..., save_at: _Optional[int] = ..., peer_token: _Optional[str] = ..., leader: _Optional[str] = ...) -> None: ...
 
 class Recovery(_message.Message):
     __slots__ = ("source", "step", "worker_id", "checkpoint_id", "model_generation", "peers", "fetching")
@@ -788,6 +826,16 @@ class BarrierOutcome(_message.Message):
 class Done(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class Lease(_message.Message):
+    __slots__ = ("lease_id", "shard", "ended")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    lease_id: int
+    shard: DataShard
+    ended: bool
+    def __init__(self, lease_id: _Optional[int] = ..., shard: _Optional[_Union[DataShard, _Mapping]] = ..., ended: _Optional[bool] = ...) -> None: ...
 
 class Feed(_message.Message):
     __slots__ = ("dataset", "unit", "count", "global_batch", "epochs", "mode", "window")

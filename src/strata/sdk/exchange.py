@@ -1,0 +1,257 @@
+"""`run.average`: the members of a generation average their arrays, without any framework.
+
+Everyone sends to the member with rank 0, which adds up in the order of ranks and sends the result
+to all: whoever gets a result gets the same one, bit for bit. That is simple and fast while a model
+is small (two workers exchange a megabyte in about a millisecond); for large ones there are the
+collectives of PyTorch and JAX.
+
+Each generation meets anew: rank 0 listens where its standing says; the others connect and prove with
+the generation's token that they belong to it. What breaks a connection in the middle (a member
+that died, a cable) ends the exchange for everyone, within moments: the one who notices closes its
+connections, and everyone waits for the next generation. If none comes by itself, since all are
+alive, the coordinator is asked for one. Then `GenerationChanged` is raised: the step was not
+applied here, and the script lets go of it.
+"""
+
+import logging
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+from hmac import compare_digest
+from typing import Any, TypeAlias, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.errors import InvalidArgument
+from strata.sdk.meeting import MeetingPlace
+
+log = logging.getLogger(__name__)
+
+Values = TypeVar("Values")
+Packed: TypeAlias = NDArray[np.uint8]
+
+HELLO = struct.Struct("<8sqq64s")  # a mark, the generation, the rank, the token
+HEAD = struct.Struct("<qqd")  # the number of the exchange, its bytes, the weight
+MARK = b"strata-1"
+WAIT_SLICE_S = 0.05
+GREETING_S = 2.0
+
+
+class LinkBroken(Exception):
+    """A connection to a member broke, or the generation is over."""
+
+
+class Exchange:
+    """The connections of one generation. For the training thread.
+
+    `over` says whether the generation has ended meanwhile; it is asked while waiting. Until
+    everyone has met, `stopped` ends it too; afterwards a worker that is to stop finishes its step,
+    since the others wait for its part of it.
+    """
+
+    def __init__(
+        self,
+        generation: int,
+        rank: int,
+        world_size: int,
+        leader: str,
+        token: str,
+        meeting: MeetingPlace,
+        over: Callable[[], bool],
+        stopped: Callable[[], bool],
+    ) -> None:
+        self.generation = generation
+        self._rank, self._world_size = rank, world_size
+        self._over: Callable[[], bool] = lambda: over() or stopped()
+        self._number = 0
+        self._scratch: Packed = np.empty(0, np.uint8)
+        self._links: list[socket.socket] = []
+        hello = HELLO.pack(MARK, generation, rank, token.encode())
+        try:
+            if world_size > 1 and rank == 0:
+                self._links = self._gather(meeting, hello)
+            elif world_size > 1:
+                self._links = [self._reach(leader, hello)]
+        except OSError as error:
+            raise LinkBroken(f"the members did not meet: {error}") from error
+        self._over = over
+
+    def average(self, values: Values, weight: float) -> Values:
+        """The weighted mean over all members, of every array and number in `values`."""
+        leaves: list[NDArray[Any]] = []
+        _flatten(values, leaves)
+        mine = _packed(leaves)
+        self._number += 1
+        try:
+            mean = (
+                self._lead(mine, leaves, weight) if self._rank == 0 else self._follow(mine, weight)
+            )
+        except OSError as error:
+            raise LinkBroken(str(error) or type(error).__name__) from error
+        return cast(Values, _rebuilt(values, iter(_unpacked(mean, leaves))))
+
+    def close(self) -> None:
+        """Lets the others notice that it is over."""
+        for link in self._links:
+            link.close()
+        self._links = []
+
+    def _lead(self, mine: Packed, leaves: Sequence[NDArray[Any]], weight: float) -> Packed:
+        """Adds up everyone's, in the order of ranks, and tells everyone the mean."""
+        total = weight
+        sums = [leaf.astype(_wide(leaf)) * weight for leaf in leaves]
+        for rank, link in enumerate(self._links, start=1):
+            theirs, their_weight = self._receive(link, mine.size, rank)
+            total += their_weight
+            for at, leaf in enumerate(_unpacked(theirs, leaves)):
+                sums[at] += leaf.astype(sums[at].dtype) * their_weight
+        if not total > 0:
+            raise InvalidArgument("the weights of an average add up to 0", hint="count the samples")
+        mean = _packed(
+            [(s / total).astype(leaf.dtype) for s, leaf in zip(sums, leaves, strict=True)]
+        )
+        for link in self._links:
+            self._send(link, mean, total)
+        return mean
+
+    def _follow(self, mine: Packed, weight: float) -> Packed:
+        (link,) = self._links
+        self._send(link, mine, weight)
+        return self._receive(link, mine.size, 0)[0]
+
+    def _send(self, link: socket.socket, data: Packed, weight: float) -> None:
+        head = HEAD.pack(self._number, data.size, weight)
+        for part in (memoryview(head), data.data):
+            while part:
+                self._wait(link, write=True)
+                part = part[link.send(part) :]
+
+    def _receive(self, link: socket.socket, size: int, rank: int) -> tuple[Packed, float]:
+        head = bytearray(HEAD.size)
+        self._fill(link, memoryview(head))
+        number, theirs, weight = HEAD.unpack(head)
+        if (number, theirs) != (self._number, size):
+            raise InvalidArgument(
+                f"rank {rank} averages {theirs} bytes in its exchange {number}, and this worker "
+                f"{size} bytes in its exchange {self._number}",
+                hint="every worker has to average the same arrays in the same order",
+            )
+        if self._scratch.size < size:
+            self._scratch = np.empty(size, np.uint8)
+        data = self._scratch[:size]
+        self._fill(link, data.data)
+        return data, weight
+
+    def _fill(self, link: socket.socket, part: memoryview) -> None:
+        while part:
+            self._wait(link)
+            count = link.recv_into(part)
+            if not count:
+                raise LinkBroken("a member closed the connection")
+            part = part[count:]
+
+    def _wait(self, link: socket.socket, *, write: bool = False) -> None:
+        """Until the socket is ready; the training thread looks up now and then."""
+        reads, writes = ([], [link]) if write else ([link], [])
+        while not any(select.select(reads, writes, [], WAIT_SLICE_S)):
+            self._require_present()
+
+    def _require_present(self) -> None:
+        if self._over():
+            raise LinkBroken("the generation is over")
+
+    def _gather(self, meeting: MeetingPlace, hello: bytes) -> list[socket.socket]:
+        """Rank 0 waits for everyone, in whatever order they come."""
+        _, generation, _, token = HELLO.unpack(hello)
+        found: dict[int, socket.socket] = {}
+        while len(found) < self._world_size - 1:
+            self._wait(meeting.listener)
+            link, _ = meeting.listener.accept()
+            try:
+                mark, theirs, rank, proof = _greeting(link)
+            except (OSError, struct.error) as error:
+                log.debug("somebody came to the meeting and left: %s", error)
+                link.close()
+                continue
+            known = (mark, theirs) == (MARK, generation) and compare_digest(proof, token)
+            if known and 0 < rank < self._world_size:
+                found[rank] = _prepared(link)
+            else:
+                link.close()
+        return [found[rank] for rank in sorted(found)]
+
+    def _reach(self, leader: str, hello: bytes) -> socket.socket:
+        """The others connect to rank 0, which may not have come so far yet."""
+        host, _, port = leader.rpartition(":")
+        while True:
+            try:
+                link = _prepared(socket.create_connection((host, int(port)), timeout=5.0))
+                link.sendall(hello)
+                return link
+            except OSError as error:
+                log.debug("rank 0 is not to be reached yet: %s", error)
+                self._require_present()
+                time.sleep(WAIT_SLICE_S)
+
+
+def _greeting(link: socket.socket) -> tuple[bytes, int, int, bytes]:
+    """What somebody says first; a stranger who says nothing does not hold the others up for long."""
+    link.settimeout(GREETING_S)
+    mark, generation, rank, token = HELLO.unpack(link.recv(HELLO.size, socket.MSG_WAITALL))
+    return mark, generation, rank, token
+
+
+def _prepared(link: socket.socket) -> socket.socket:
+    link.settimeout(None)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return link
+
+
+def _flatten(values: object, leaves: list[NDArray[Any]]) -> None:
+    if isinstance(values, Mapping):
+        for name in values:
+            _flatten(values[name], leaves)
+    elif isinstance(values, list | tuple):
+        for each in values:
+            _flatten(each, leaves)
+    else:
+        leaf = np.asarray(values)
+        if leaf.dtype.kind not in "fiub":
+            raise InvalidArgument(
+                f"{type(values).__name__} cannot be averaged", hint="give arrays and numbers"
+            )
+        leaves.append(leaf if leaf.dtype.kind == "f" else leaf.astype(np.float64))
+
+
+def _rebuilt(values: Any, leaves: Any) -> Any:
+    """The same tree with other leaves; numbers come back as numbers."""
+    if isinstance(values, Mapping):
+        return {name: _rebuilt(values[name], leaves) for name in values}
+    if isinstance(values, list | tuple):
+        return type(values)(_rebuilt(each, leaves) for each in values)
+    leaf = next(leaves)
+    return leaf if isinstance(values, np.ndarray) else leaf.item()
+
+
+def _wide(leaf: NDArray[Any]) -> np.dtype[Any]:
+    """Half precision is added up in single, so that a thousand workers still count."""
+    return np.promote_types(leaf.dtype, np.float32)
+
+
+def _packed(leaves: Sequence[NDArray[Any]]) -> Packed:
+    if not leaves:
+        return np.empty(0, np.uint8)
+    return np.concatenate(
+        [np.ascontiguousarray(leaf).reshape(-1).view(np.uint8) for leaf in leaves]
+    )
+
+
+def _unpacked(data: Packed, leaves: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    found, at = [], 0
+    for leaf in leaves:
+        found.append(data[at : at + leaf.nbytes].copy().view(leaf.dtype).reshape(leaf.shape))
+        at += leaf.nbytes
+    return found

@@ -1,0 +1,70 @@
+"""The exchange of the generation that was entered: begun when first used, and ended with it."""
+
+import logging
+from collections.abc import Callable
+
+from strata.sdk.exchange import Exchange, LinkBroken, Values
+from strata.sdk.worker import Worker
+from strata.wire.v1 import coordinator_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+NOTICE_S = 2.0
+
+
+class Exchanges:
+    """Keeps the present exchange. For the training thread."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._present: Exchange | None = None
+
+    def average(self, values: Values, weight: float, stopped: Callable[[], bool]) -> Values:
+        """Averages over the members; raises `LinkBroken` once there is a generation to enter."""
+        worker = self._worker
+        worker.waiting = True
+        try:
+            return self._met(stopped).average(values, weight)
+        except LinkBroken as broken:
+            self.close()
+            self._await_change(str(broken), stopped)
+            raise
+        except BaseException:
+            self.close()  # half an exchange is of no use to anybody
+            raise
+        finally:
+            worker.waiting = False
+
+    def close(self) -> None:
+        """Ends the present exchange, which the others notice."""
+        if self._present is not None:
+            self._present.close()
+            self._present = None
+
+    def _met(self, stopped: Callable[[], bool]) -> Exchange:
+        membership = self._worker.membership
+        place = membership.place
+        if self._present is None or self._present.generation != place.generation:
+            self.close()
+            self._present = Exchange(
+                place.generation,
+                place.rank,
+                place.world_size,
+                membership.leader,
+                membership.token,
+                self._worker.meeting,
+                lambda: membership.changed,
+                stopped,
+            )
+        return self._present
+
+    def _await_change(self, reason: str, stopped: Callable[[], bool]) -> None:
+        """Waits for the next generation; if everybody lives, somebody has to ask for one."""
+        session, membership = self._worker.session, self._worker.membership
+        if session.wait_for(lambda: membership.changed or stopped(), NOTICE_S):
+            return
+        log.warning("the exchange with the other workers broke: %s", reason)
+        generation = membership.place.generation
+        report = pb.ReportBrokenExchange(generation=generation, reason=reason)
+        session.answer(session.ask("broken_exchange", report))
+        session.wait_for(lambda: membership.changed or stopped())

@@ -1,0 +1,36 @@
+"""Where the other members of a generation meet this worker, should it have rank 0.
+
+A listening socket, opened when the worker joins and told to the coordinator whenever a generation
+is entered. Nobody accepts on it until there is something to exchange.
+"""
+
+import socket
+
+from strata.sdk.channel import Address
+
+BACKLOG = 1_024
+
+
+class MeetingPlace:
+    """A listening socket on the interface that leads to the coordinator."""
+
+    def __init__(self, coordinator: Address) -> None:
+        host = own_host(coordinator)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.listener = socket.create_server((host, 0), family=family, backlog=BACKLOG)
+        self.address = f"{host}:{self.listener.getsockname()[1]}"
+
+    def close(self) -> None:
+        """Nobody is met here any more."""
+        self.listener.close()
+
+
+def own_host(coordinator: Address) -> str:
+    """The address of this host that others see, who reach the same coordinator; nothing is sent."""
+    family, kind, protocol, _, place = socket.getaddrinfo(
+        coordinator.host, coordinator.port, type=socket.SOCK_DGRAM
+    )[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(place)
+        host: str = probe.getsockname()[0]
+        return host

@@ -79,8 +79,9 @@ def lineage_of(task: str, facts: Iterable[Event]) -> Lineage:
         else:
             _take_in(found, body)
     _freeze(found, present)
-    for span, following in zip(found.spans, [*found.spans[1:], None], strict=True):
-        span.stop = min(following.first if following else found.committed, found.committed)
+    ends = [*(span.first for span in found.spans[1:]), found.committed]
+    for span, end in zip(found.spans, ends, strict=False):
+        span.stop = min(end, found.committed)
     return found
 
 

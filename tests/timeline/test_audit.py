@@ -1,0 +1,189 @@
+"""The audit: what it proves, what it does not take for proven, and that the promise is kept.
+
+The promise: each sample is applied exactly once per epoch in the lineage that survived, whatever
+joins, leaves, crashes and rollbacks there were, and in one order.
+"""
+
+import random
+
+import numpy as np
+import pytest
+
+from strata.core.datasets import AssignmentChanged, AttachDataset, DatasetSpec, RegisterDataset
+from strata.core.leases import AcquireLease, ReturnLease
+from strata.core.sharding import Move
+from strata.errors import NotFound
+from strata.timeline.audit import audit
+from tests.timeline.fleet import Fleet
+
+SCHEDULES = 1_000
+
+
+def feed_of(fleet):
+    (feed,) = audit(fleet.store, fleet.task).feeds
+    return feed
+
+
+def test_an_undisturbed_run_is_proven_sample_by_sample():
+    fleet = Fleet(3, samples=60, batch=12, epochs=2)
+    fleet.train(10)
+    found = audit(fleet.store, fleet.task)
+    (feed,) = found.feeds
+    assert (found.verdict, feed.steps, feed.proven) == ("kept", 10, 10)
+    assert [(e.epoch, e.once, e.missing, e.twice) for e in feed.epochs] == [
+        (0, 60, 0, 0),
+        (1, 60, 0, 0),
+    ]
+    assert sum(worker.samples for worker in feed.workers) == 120
+
+
+def test_the_epoch_that_runs_is_due_as_far_as_it_came():
+    fleet = Fleet(2, samples=60, batch=12)
+    fleet.train(7)
+    first, second = feed_of(fleet).epochs
+    assert (first.due, second.due, second.once, second.missing) == (60, 24, 24, 0)
+
+
+def test_a_step_that_a_crash_interrupted_is_redone_and_counts_once():
+    fleet = Fleet(3, samples=60, batch=12)
+    fleet.train(2)
+    fleet.crash("w1")
+    fleet.train(3)
+    feed = feed_of(fleet)
+    assert (feed.verdict, feed.proven, feed.epochs[0].once) == ("kept", 5, 60)
+
+
+def test_a_step_that_a_survivor_had_applied_is_not_trained_again():
+    fleet = Fleet(3, samples=60, batch=12)
+    fleet.train(2)
+    fleet.crash("w1", applied_by=["w2"])
+    assert fleet.applied == {"w0": 3, "w2": 3}
+    fleet.train(2)
+    feed = feed_of(fleet)
+    assert (feed.verdict, feed.proven, feed.epochs[0].once) == ("kept", 5, 60)
+
+
+def test_a_rollback_voids_and_the_same_order_returns():
+    fleet = Fleet(2, samples=60, batch=12)
+    fleet.train(1)
+    fleet.save()
+    fleet.train(3)
+    for worker in ("w0", "w1"):
+        fleet.lose(worker)
+    for worker in ("w2", "w3"):
+        fleet.join(worker)
+    assert fleet.sync() == 1
+    fleet.train(4)
+    found = audit(fleet.store, fleet.task)
+    assert (found.verdict, found.attempts) == ("kept", 2)
+    assert [(v.attempt, v.first, v.stop) for v in found.voided] == [(1, 1, 4)]
+    assert found.feeds[0].epochs[0].once == 60
+
+
+def test_a_missing_record_is_not_taken_for_a_lost_sample():
+    fleet = Fleet(3, samples=60, batch=12)
+    fleet.train(2)
+    fleet.train(2, silent=["w1"])
+    feed = feed_of(fleet)
+    assert (feed.verdict, feed.proven, feed.unproven) == ("unproven", 2, 2)
+    (finding,) = feed.findings
+    assert (finding.worker, finding.first, finding.last, finding.what) == ("w1", 2, 3, "no record")
+
+
+def test_a_worker_that_read_other_samples_is_named():
+    fleet = Fleet(3, samples=60, batch=12)
+    fleet.train(1)
+    fleet.train(1, wrong=["w2"])
+    feed = feed_of(fleet)
+    assert (feed.verdict, feed.contradicted) == ("broken", 1)
+    (finding,) = feed.findings
+    assert (finding.worker, finding.first, finding.what) == ("w2", 1, "other samples")
+
+
+def test_lanes_that_nobody_or_two_own_are_found():
+    fleet = Fleet(2, samples=60, batch=12, lanes=6)
+    fleet.train(5)
+    held = {"w0": [0, 1, 2, 3], "w1": [3, 4]}
+    found = audit(Rewritten(fleet.store, held), fleet.task).feeds[0]
+    (epoch,) = found.epochs
+    assert (found.verdict, epoch.missing, epoch.twice) == ("broken", 10, 10)
+
+
+class Rewritten:
+    """A log in which the lanes were handed out otherwise."""
+
+    def __init__(self, store, held):
+        self._store, self._held = store, held
+        self.query = store.query
+
+    def read(self):
+        for event in self._store.read():
+            if isinstance(event.body, AssignmentChanged):
+                moves = [Move(n, n, "", w) for w, lanes in self._held.items() for n in lanes]
+                body = AssignmentChanged(
+                    event.body.task, "d", event.body.generation, 0, moves, len(moves), "forged"
+                )
+                event = type(event)(
+                    seq=event.seq, wall_ns=event.wall_ns, mono_ns=event.mono_ns, body=body
+                )
+            yield event
+
+
+def test_leases_count_once_their_holder_returns_them_consumed():
+    fleet = Fleet(2, samples=60, batch=12)
+    spec = DatasetSpec(total_samples=25, shard_size=10)
+    fleet.do(RegisterDataset(dataset="l", spec=spec))
+    fleet.do(AttachDataset(task=fleet.task, dataset="l", unit="lease", epochs=1))
+    me = {"worker": "w0", "incarnation": fleet.state.workers["w0"].incarnation, "dataset": "l"}
+    for consumed in (True, False, True, True):
+        lease = fleet.do(AcquireLease(**me))
+        fleet.do(ReturnLease(**me, lease=lease.id, consumed=consumed))
+    (feed,) = [f for f in audit(fleet.store, fleet.task).feeds if f.dataset == "l"]
+    assert [(e.due, e.once, e.missing, e.twice) for e in feed.epochs] == [(25, 25, 0, 0)]
+
+
+def test_a_task_that_never_trained_is_not_found():
+    with pytest.raises(NotFound, match="nobody"):
+        audit(Fleet(1).store, "nobody")
+
+
+def test_a_thousand_schedules_lose_nothing_and_train_nothing_twice():
+    """Random joins, leaves, crashes inside steps and rollbacks; one order for all of them."""
+    orders = set()
+    for seed in range(SCHEDULES):
+        fleet = disturbed(seed)
+        found = audit(fleet.store, fleet.task)
+        assert found.verdict == "kept", (seed, found)
+        orders.add(fleet.order.samples(np.arange(240)).tobytes())
+    assert len(orders) == 1
+
+
+def disturbed(seed: int) -> Fleet:
+    """A training that random things happen to."""
+    chance = random.Random(seed)
+    fleet = Fleet(chance.randint(1, 5), samples=60, batch=24)
+    names = iter(f"n{number}" for number in range(1_000))
+    for _ in range(chance.randint(3, 9)):
+        members = list(fleet.row.members)
+        what = chance.choice(("train", "train", "crash", "join", "save", "all"))
+        if what == "train":
+            fleet.train(chance.randint(1, 4))
+        elif what == "crash" and len(members) > 1:
+            victim = chance.choice(members)
+            others = [member for member in members if member != victim]
+            fleet.crash(victim, applied_by=chance.sample(others, chance.randint(0, len(others))))
+        elif what == "join":
+            fleet.join(next(names))
+            fleet.sync()
+        elif what == "save":
+            fleet.save()
+        elif what == "all":
+            for member in members:
+                fleet.lose(member)
+            for _ in range(chance.randint(1, 3)):
+                fleet.join(next(names))
+            if fleet.row.phase == "syncing":
+                fleet.sync()
+    if fleet.row.phase == "running":
+        fleet.train(2)
+    return fleet

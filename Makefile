@@ -5,12 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := pip install --quiet --disable-pip-version-check
 
-.PHONY: run test fmt docs bench proto lock clean
+.PHONY: run test fmt docs bench proto web lock clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/strata sim --seed 7 --workers 8 --hours 2 --faults all
 
-test: $(VENV)/test.stamp $(VENV)/system.stamp $(VENV)/node.stamp
+test: $(VENV)/test.stamp $(VENV)/system.stamp $(VENV)/node.stamp $(VENV)/web.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -60,6 +60,21 @@ $(VENV)/node.stamp: $(NODE)/package-lock.json | $(VENV)/system.stamp
 	then npm ci --prefix $(NODE) --ignore-scripts --no-audit --no-fund --loglevel=error && touch $@; \
 	else echo "npm is not there to install the packages of $(NODE)"; fi
 
+# The page is committed too, so that users need no Node; tests build it anew and compare.
+OPENAPI := import json; from strata import __version__; \
+	from strata.coordinator.http.app import document; \
+	print(json.dumps(json.loads(document(__version__)), indent=1))
+
+web: $(VENV)/run.stamp $(VENV)/web.stamp
+	$(BIN)/python -X utf8 -c "$(OPENAPI)" > web/openapi.json
+	npm run --prefix web types
+	npm run --prefix web build
+
+$(VENV)/web.stamp: web/package-lock.json | $(VENV)/system.stamp
+	@if command -v npm >/dev/null; \
+	then npm ci --prefix web --ignore-scripts --no-audit --no-fund --loglevel=error && touch $@; \
+	else echo "npm is not there to install the packages of web"; fi
+
 # The lock is resolved for every platform; pip picks by marker when it installs.
 COMPILE = $(VENV)/lock/bin/uv pip compile pyproject.toml --group build --quiet --upgrade \
 	--universal --python-version 3.11 --fork-strategy fewest --generate-hashes \
@@ -71,7 +86,8 @@ lock:
 	$(COMPILE) --output-file requirements/run.txt
 	$(COMPILE) --output-file requirements/test.txt --group test --constraint requirements/run.txt
 	npm run lock --prefix $(NODE)
+	npm run lock --prefix web
 
 clean:
-	rm -rf $(VENV) $(NODE)/node_modules build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(NODE)/node_modules web/node_modules build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

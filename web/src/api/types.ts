@@ -1,0 +1,27 @@
+/** Names for the types that are generated from the API's description. */
+import type { components } from "./schema";
+
+type Schemas = components["schemas"];
+
+export type Agent = Schemas["AgentResponse"];
+export type Attention = Schemas["Attention"];
+export type Barrier = Schemas["BarrierResponse"];
+export type Checkpoint = Schemas["CheckpointResponse"];
+export type CreateTask = Schemas["CreateTaskRequest"];
+export type Dashboard = Schemas["DashboardResponse"];
+export type Dataset = Schemas["DatasetResponse"];
+export type Fact = Schemas["FactResponse"];
+export type Gpu = Schemas["GpuResponse"];
+export type History = Schemas["MetricsHistory"];
+export type LogEntry = Schemas["LogEntry"];
+export type Metrics = Schemas["MetricsSnapshot"];
+export type Patch = Omit<Schemas["LivePatch"], "reset"> & { reset?: boolean };
+export type Sample = Schemas["Sample"];
+export type Shard = Schemas["ShardResponse"];
+export type Status = Schemas["StatusResponse"];
+export type Task = Schemas["TaskResponse"];
+export type TaskDetail = Schemas["TaskDetail"];
+export type Totals = Schemas["Totals"];
+export type Worker = Schemas["WorkerResponse"];
+
+export type WorkerStatus = Worker["status"];

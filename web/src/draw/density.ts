@@ -1,0 +1,47 @@
+/** How much happened when: a bar for each slice of time, and signs for what matters in it. */
+import type { Bucket } from "../api/timeline";
+import type { Size } from "../lib/canvas";
+
+/** The height of each bar from 0 to 1; roots, so that quiet times are seen beside busy ones. */
+export function heights(buckets: readonly Bucket[]): number[] {
+  const most = Math.max(1, ...buckets.map((bucket) => bucket.facts + bucket.events));
+  return buckets.map((bucket) => Math.sqrt((bucket.facts + bucket.events) / most));
+}
+
+export interface DensityInks {
+  edge: string;
+  failed: string;
+  recovering: string;
+  saving: string;
+}
+
+const SIGN = 3;
+
+export function drawDensity(
+  context: CanvasRenderingContext2D,
+  size: Size,
+  buckets: readonly Bucket[],
+  inks: DensityInks,
+): void {
+  context.clearRect(0, 0, size.width, size.height);
+  const width = size.width / Math.max(buckets.length, 1);
+  const room = size.height - SIGN - 1;
+  context.fillStyle = inks.edge;
+  heights(buckets).forEach((share, index) => {
+    const high = share === 0 ? 0 : Math.max(1, share * room);
+    context.fillRect(index * width, size.height - high, Math.max(width - 0.5, 0.5), high);
+  });
+  buckets.forEach((bucket, index) => {
+    const ink = signOf(bucket, inks);
+    if (!ink) return;
+    context.fillStyle = ink;
+    context.fillRect(index * width, 0, Math.max(width, 2), SIGN);
+  });
+}
+
+/** The gravest of what happened in a slice. */
+function signOf(bucket: Bucket, inks: DensityInks): string | null {
+  if (bucket.losses > 0) return inks.failed;
+  if (bucket.recoveries > 0) return inks.recovering;
+  return bucket.checkpoints > 0 ? inks.saving : null;
+}

@@ -1,0 +1,135 @@
+/**
+ * The fleet as cells, grouped by host. Laying out is done when the fleet changes; drawing takes the
+ * cells that changed, so that a thousand beats a second cost a few fills each.
+ */
+
+export interface Cell {
+  key: string;
+  group: string;
+  /** Names of a colour, and how strong it is, from 0 to 1. */
+  colour: string;
+  strength: number;
+}
+
+export interface Placed {
+  x: number;
+  y: number;
+}
+
+export interface Layout {
+  cell: number;
+  pitch: number;
+  height: number;
+  places: Placed[];
+  groups: { name: string; x: number; y: number; width: number }[];
+}
+
+const GAP = 2;
+const GROUP_GAP = 12;
+const LABEL = 16;
+const LABEL_PITCH = 10;
+
+/** Cells are smaller the more there are: a fleet of any size is seen at once. */
+export function cellSize(count: number): number {
+  if (count <= 200) return 22;
+  if (count <= 1000) return 14;
+  return count <= 4000 ? 9 : 6;
+}
+
+/** Where each cell goes; cells of one group lie together, under the group's name. */
+export function layOut(cells: readonly Cell[], width: number): Layout {
+  const cell = cellSize(cells.length);
+  const pitch = cell + GAP;
+  const members = new Map<string, number[]>();
+  cells.forEach(({ group }, index) => {
+    const known = members.get(group);
+    if (known) known.push(index);
+    else members.set(group, [index]);
+  });
+  const places: Placed[] = Array.from({ length: cells.length });
+  const groups: Layout["groups"] = [];
+  const named = pitch >= LABEL_PITCH || members.size <= 64;
+  const top = named ? LABEL : 0;
+  let [x, y, rowHeight] = [0, 0, 0];
+  for (const [name, indexes] of members) {
+    const columns = columnsOf(indexes.length, Math.max(1, Math.floor(width / pitch)));
+    const wide = Math.max(columns * pitch, named ? Math.min(name.length * 7, 120) : 0);
+    const high = Math.ceil(indexes.length / columns) * pitch + top;
+    if (x > 0 && x + wide > width) {
+      [x, y, rowHeight] = [0, y + rowHeight + GROUP_GAP, 0];
+    }
+    if (named) groups.push({ name, x, y, width: wide });
+    indexes.forEach((index, number) => {
+      places[index] = {
+        x: x + (number % columns) * pitch,
+        y: y + top + Math.floor(number / columns) * pitch,
+      };
+    });
+    x += wide + GROUP_GAP;
+    rowHeight = Math.max(rowHeight, high);
+  }
+  return { cell, pitch, height: y + rowHeight, places, groups };
+}
+
+/** Few members lie in one row; many make a block that is wider than high. */
+function columnsOf(members: number, most: number): number {
+  const wanted = members <= 8 ? members : Math.ceil(Math.sqrt(members * 2.5));
+  return Math.max(1, Math.min(wanted, most));
+}
+
+export interface Inks {
+  [name: string]: string;
+}
+
+/** Fills some cells anew. The page shows through weak ones. */
+export function drawCells(
+  context: CanvasRenderingContext2D,
+  layout: Layout,
+  cells: readonly Cell[],
+  changed: Iterable<number>,
+  inks: Inks,
+): void {
+  const { cell, places } = layout;
+  for (const index of changed) {
+    const place = places[index];
+    const { colour, strength } = cells[index]!;
+    if (!place) continue;
+    context.clearRect(place.x, place.y, cell, cell);
+    context.globalAlpha = 0.2 + 0.8 * strength;
+    context.fillStyle = inks[colour] ?? inks.idle ?? "gray";
+    context.fillRect(place.x, place.y, cell, cell);
+  }
+  context.globalAlpha = 1;
+}
+
+/** The names of the groups. */
+export function drawGroups(context: CanvasRenderingContext2D, layout: Layout, ink: string): void {
+  context.fillStyle = ink;
+  context.font = '11px "Inter", system-ui, sans-serif';
+  context.textBaseline = "top";
+  for (const { name, x, y, width } of layout.groups) {
+    context.fillText(shortened(name, Math.floor(width / 6)), x, y + 1);
+  }
+}
+
+function shortened(text: string, letters: number): string {
+  return text.length <= letters ? text : `${text.slice(0, Math.max(letters - 1, 1))}…`;
+}
+
+/** Which cells look different from before. */
+export function differing(before: readonly Cell[], after: readonly Cell[]): number[] {
+  const changed: number[] = [];
+  for (let index = 0; index < after.length; index += 1) {
+    const [old, now] = [before[index], after[index]!];
+    if (old?.colour !== now.colour || old.strength !== now.strength) changed.push(index);
+  }
+  return changed;
+}
+
+/** Which cell lies under a point. */
+export function cellAt(layout: Layout, x: number, y: number): number {
+  const { cell, places } = layout;
+  return places.findIndex(
+    (place) => x >= place.x && x < place.x + cell && y >= place.y && y < place.y + cell,
+  );
+}

@@ -1,0 +1,82 @@
+/** Numbers, sizes, durations and moments as people read them; always with the same width. */
+
+const LOCALE = "en-GB";
+const MISSING = "–";
+
+const whole = new Intl.NumberFormat(LOCALE, { maximumFractionDigits: 0 });
+const short = new Intl.NumberFormat(LOCALE, { notation: "compact", maximumFractionDigits: 1 });
+
+/** A count with thousands apart; from a million on in short. */
+export function count(value: number | null | undefined): string {
+  if (value === null || value === undefined) return MISSING;
+  return Math.abs(value) >= 1e6 ? short.format(value) : whole.format(value);
+}
+
+/** About three digits of any number. */
+export function figure(value: number | null | undefined): string {
+  if (value === null || value === undefined || !Number.isFinite(value)) return MISSING;
+  const size = Math.abs(value);
+  if (size >= 1e5) return short.format(value);
+  if (size >= 100) return whole.format(value);
+  if (size >= 10) return value.toFixed(1);
+  return size >= 0.01 || size === 0 ? value.toFixed(2) : value.toPrecision(1);
+}
+
+const SIZES = ["B", "KB", "MB", "GB", "TB", "PB"];
+
+/** A size in bytes, in powers of a thousand. */
+export function bytes(value: number | null | undefined): string {
+  if (value === null || value === undefined) return MISSING;
+  let rest = value;
+  let unit = 0;
+  while (Math.abs(rest) >= 1000 && unit < SIZES.length - 1) {
+    rest /= 1000;
+    unit += 1;
+  }
+  return `${unit === 0 || rest >= 100 ? Math.round(rest) : rest.toFixed(1)} ${SIZES[unit]}`;
+}
+
+export function percent(value: number | null | undefined): string {
+  return value === null || value === undefined ? MISSING : `${Math.round(value)} %`;
+}
+
+/** A duration in the two largest units that say something. */
+export function duration(ms: number | null | undefined): string {
+  if (ms === null || ms === undefined || !Number.isFinite(ms)) return MISSING;
+  const size = Math.abs(ms);
+  if (size < 1) return `${ms.toFixed(2)} ms`;
+  if (size < 1000) return `${Math.round(ms)} ms`;
+  if (size < 60_000) return `${(ms / 1000).toFixed(size < 10_000 ? 1 : 0)} s`;
+  const seconds = Math.round(size / 1000);
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 1440) return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+  return `${Math.floor(minutes / 1440)} d ${Math.floor(minutes / 60) % 24} h`;
+}
+
+/** How long ago; a clock that runs ahead makes no negative ages. */
+export function age(atMs: number, nowMs: number): string {
+  const ms = Math.max(0, nowMs - atMs);
+  return ms < 1000 ? "now" : duration(Math.floor(ms / 1000) * 1000);
+}
+
+const pad = (value: number, digits = 2) => String(value).padStart(digits, "0");
+
+/** The time of day, to the second or to the millisecond. */
+export function clock(atMs: number, precise = false): string {
+  const at = new Date(atMs);
+  const text = `${pad(at.getHours())}:${pad(at.getMinutes())}:${pad(at.getSeconds())}`;
+  return precise ? `${text}.${pad(Math.floor(atMs % 1000), 3)}` : text;
+}
+
+/** Day and time of day. */
+export function moment(atMs: number, precise = false): string {
+  const at = new Date(atMs);
+  const day = `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())}`;
+  return `${day} ${clock(atMs, precise)}`;
+}
+
+/** "1 worker", "2 workers". */
+export function plural(value: number, word: string): string {
+  return `${count(value)} ${word}${value === 1 ? "" : "s"}`;
+}

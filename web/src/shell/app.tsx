@@ -1,0 +1,73 @@
+/** The frame around every view: rail, strip of time, notices. */
+import { Component, Suspense, type ReactNode } from "react";
+import { useLive } from "../state/cluster";
+import { usePlace } from "../state/url";
+import { Empty, Loading } from "../ui/empty";
+import { Notices } from "./notices";
+import { Rail } from "./rail";
+import { Strip } from "./strip";
+import { TokenForm } from "./token";
+import { VIEWS } from "./views";
+
+export function App() {
+  return (
+    <div className="grid h-full grid-cols-[auto_minmax(0,1fr)] grid-rows-[auto_minmax(0,1fr)] max-sm:grid-cols-1 max-sm:pb-13">
+      <button
+        type="button"
+        className="sr-only focus:not-sr-only focus:fixed focus:z-50 focus:bg-page focus:p-2"
+        onClick={() => document.getElementById("main")?.focus()}
+      >
+        Skip to the view
+      </button>
+      <Rail />
+      <Strip />
+      <main id="main" tabIndex={-1} className="flex min-h-0 min-w-0 flex-col">
+        <Notices />
+        <div className="min-h-0 flex-1">
+          <Current />
+        </div>
+      </main>
+    </div>
+  );
+}
+
+function Current() {
+  const { connection } = useLive();
+  const name = usePlace().path[0] ?? "overview";
+  const view = VIEWS.find((each) => each.name === name);
+  if (connection.state === "locked") return <TokenForm />;
+  if (!view) {
+    return (
+      <div className="px-6">
+        <Empty title={`There is no view “${name}”`} text="The rail at the left names those there are." />
+      </div>
+    );
+  }
+  return (
+    <Boundary key={name}>
+      <Suspense fallback={<div className="px-6"><Loading /></div>}>
+        <view.component />
+      </Suspense>
+    </Boundary>
+  );
+}
+
+/** A view that breaks says so and leaves the others alone. */
+class Boundary extends Component<{ children: ReactNode }, { fault: Error | null }> {
+  override state: { fault: Error | null } = { fault: null };
+
+  static getDerivedStateFromError(fault: Error) {
+    return { fault };
+  }
+
+  override render() {
+    const { fault } = this.state;
+    return fault ? (
+      <div className="px-6">
+        <Empty title="This view failed" text={`${fault.name}: ${fault.message}. Reload the page, and please report it.`} />
+      </div>
+    ) : (
+      this.props.children
+    );
+  }
+}

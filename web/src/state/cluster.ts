@@ -1,0 +1,63 @@
+/** The cluster as the views see it: live, or at the moment that the time cursor stands on. */
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { useEffect, useState, useSyncExternalStore } from "react";
+import { ApiError } from "../api/client";
+import { live, type Live } from "../api/live";
+import { fromDashboard, type Cluster } from "../api/patches";
+import { at } from "../api/timeline";
+import { change, usePlace } from "./url";
+
+export function useLive(): Live {
+  return useSyncExternalStore(live.subscribe, live.read);
+}
+
+/** The moment of the past that is shown, in Unix milliseconds; null is live. */
+export function useCursor(): number | null {
+  const text = usePlace().params.t;
+  const moment = Number(text);
+  return text && Number.isFinite(moment) ? moment : null;
+}
+
+/** Shows a moment of the past, or what is live. */
+export function moveCursor(atMs: number | null, how: "push" | "replace" = "replace"): void {
+  change({ t: atMs === null ? "" : String(Math.round(atMs)) }, how);
+}
+
+export interface Seen {
+  cluster: Cluster | null;
+  /** Null when live. */
+  cursor: number | null;
+  fault: ApiError | null;
+  loading: boolean;
+}
+
+/** What is to be shown, and from when. */
+export function useCluster(): Seen {
+  const cursor = useCursor();
+  const { cluster } = useLive();
+  const past = useQuery({
+    queryKey: ["at", cursor],
+    queryFn: ({ signal }) => at({ time_ms: cursor ?? 0 }, signal),
+    enabled: cursor !== null,
+    placeholderData: keepPreviousData,
+    staleTime: Infinity,
+    retry: false,
+    select: (told) => fromDashboard(told, told.as_of.time_ms),
+  });
+  if (cursor === null) return { cluster, cursor, fault: null, loading: cluster === null };
+  const fault = past.error instanceof ApiError ? past.error : null;
+  return { cluster: past.data ?? null, cursor, fault, loading: past.isPending };
+}
+
+/** The coordinator's clock, ticking; at a past moment it stands still. */
+export function useNow(everyMs = 1000): number {
+  const cursor = useCursor();
+  const { skewMs } = useLive();
+  const [now, setNow] = useState(() => Date.now());
+  useEffect(() => {
+    if (cursor !== null) return;
+    const timer = setInterval(() => setNow(Date.now()), everyMs);
+    return () => clearInterval(timer);
+  }, [cursor, everyMs]);
+  return cursor ?? now + (Math.abs(skewMs) > 1000 ? skewMs : 0);
+}

@@ -1,0 +1,102 @@
+/** A line over time. Charts of one page share a crosshair. */
+import { useEffect, useMemo, useRef } from "react";
+import uPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
+import { colours, faded, useSize } from "../lib/canvas";
+import { clock, figure } from "../lib/format";
+import { useScheme } from "../state/theme";
+
+export interface Line {
+  values: readonly (number | null)[];
+  colour: string;
+}
+
+interface Props {
+  label: string;
+  at: readonly number[];
+  lines: readonly Line[];
+  height?: number;
+  /** The least that the axis reaches to. */
+  least?: number;
+  /** Hears which sample is under the crosshair; null when none is. */
+  onPoint?: (index: number | null) => void;
+}
+
+const FONT = '11px "Inter", system-ui, sans-serif';
+const SHARED = uPlot.sync("time");
+
+/** A figure of an axis: no longer than it has to be. */
+function short(value: number): string {
+  return Math.abs(value) >= 10_000 ? figure(value) : String(Number(value.toPrecision(3)));
+}
+
+/** Times of day; with seconds where minutes would all read the same. */
+function moments(at: readonly number[]): string[] {
+  const close = at.length > 1 && at[1]! - at[0]! < 60_000;
+  return at.map((each) => (close ? clock(each) : clock(each).slice(0, 5)));
+}
+
+function options(props: Props, width: number, inks: Record<string, string>): uPlot.Options {
+  const axis = {
+    stroke: inks.faint!,
+    font: FONT,
+    ticks: { show: false },
+    grid: { stroke: inks.line!, width: 1 },
+  };
+  return {
+    width,
+    height: props.height ?? 112,
+    ms: 1,
+    padding: [8, 0, 0, 0],
+    legend: { show: false },
+    cursor: { sync: { key: SHARED.key }, y: false, points: { size: 6 }, drag: { setScale: false } },
+    scales: { y: { range: (_, __, max) => [0, Math.max((max ?? 0) * 1.15, props.least ?? 1)] } },
+    axes: [
+      { ...axis, size: 24, space: 80, grid: { show: false }, values: (_, at) => moments(at) },
+      { ...axis, size: 40, space: 32, values: (_, at) => at.map(short) },
+    ],
+    series: [
+      {},
+      ...props.lines.map(({ colour }) => ({
+        stroke: inks[colour]!,
+        fill: faded(inks[colour]!, 0.1),
+        width: 1.5,
+        points: { show: false },
+      })),
+    ],
+    hooks: { setCursor: [(plot) => props.onPoint?.(plot.cursor.idx ?? null)] },
+  };
+}
+
+export function Chart(props: Props) {
+  const { at, lines, label, height = 112 } = props;
+  const { ref, size } = useSize<HTMLDivElement>();
+  const plot = useRef<uPlot | null>(null);
+  const latest = useRef(props);
+  latest.current = props;
+  const scheme = useScheme();
+  const data = useMemo(
+    () => [at, ...lines.map((line) => line.values)] as unknown as uPlot.AlignedData,
+    [at, lines],
+  );
+  const newest = useRef(data);
+  newest.current = data;
+  useEffect(() => {
+    if (!ref.current || size.width === 0) return;
+    const inks = colours(["faint", "line", ...latest.current.lines.map((line) => line.colour)]);
+    const given = { ...latest.current, onPoint: (index: number | null) => latest.current.onPoint?.(index) };
+    const made = new uPlot(options(given, size.width, inks), newest.current, ref.current);
+    plot.current = made;
+    return () => {
+      plot.current = null;
+      made.destroy();
+    };
+  }, [ref, size.width, scheme, lines.length]);
+  useEffect(() => plot.current?.setData(data), [data]);
+  const empty = lines.every((line) => line.values.every((value) => value === null));
+  return (
+    <div ref={ref} role="img" aria-label={label} className="relative" style={{ height }}>
+      {empty && <p className="absolute inset-x-10 top-8 z-10 text-s text-faint">nothing measured yet</p>}
+    </div>
+  );
+}

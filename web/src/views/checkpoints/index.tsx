@@ -1,0 +1,5 @@
+import { Page } from "../../ui/page";
+
+export default function View() {
+  return <Page title="checkpoints">{null}</Page>;
+}

@@ -1,0 +1,45 @@
+/** Log lines as they are: level by sign and colour, time, who, and the message as plain text. */
+import type { LogEntry } from "../../api/types";
+import { clock } from "../../lib/format";
+import { cut, visible } from "../../lib/text";
+import { lookOf } from "../../ui/marks";
+
+const SIGNS: Record<string, string> = { error: "✕", warn: "▲", info: "·", debug: "·" };
+
+/** Who wrote a line. */
+export function writerOf(entry: LogEntry): string {
+  return entry.worker_id || entry.source;
+}
+
+export function LogLine({ entry, limit = 500 }: { entry: LogEntry; limit?: number }) {
+  const look = lookOf(entry.level);
+  const { head, hidden } = cut(entry.message, limit);
+  return (
+    <span className="flex gap-3 font-mono text-s leading-5 whitespace-pre">
+      <time className="text-faint">{clock(entry.timestamp, true)}</time>
+      <span className={`${look.text} w-14 shrink-0`}>
+        <span aria-hidden>{SIGNS[entry.level]} </span>
+        {entry.level}
+      </span>
+      <span className="w-24 shrink-0 truncate text-dim" title={writerOf(entry)}>
+        {writerOf(entry)}
+      </span>
+      <span className={entry.level === "debug" ? "text-faint" : entry.level === "info" ? "" : look.text}>
+        {visible(head).replaceAll("\n", "⏎ ")}
+        {hidden > 0 && <span className="text-faint"> … {hidden.toLocaleString("en-GB")} more characters</span>}
+      </span>
+    </span>
+  );
+}
+
+export function LogLines({ entries }: { entries: readonly LogEntry[] }) {
+  if (entries.length === 0) return <p className="text-faint">No line yet.</p>;
+  return (
+    // oxlint-disable-next-line jsx-a11y/no-noninteractive-tabindex
+    <div role="region" aria-label="Log lines" tabIndex={0} className="max-h-96 overflow-auto">
+      {entries.map((entry) => (
+        <LogLine key={entry.id} entry={entry} />
+      ))}
+    </div>
+  );
+}

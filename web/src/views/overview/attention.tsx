@@ -1,0 +1,44 @@
+/** What needs somebody, first; each with what to do next. */
+import type { Attention } from "../../api/types";
+import { hrefTo } from "../../state/url";
+import { lookOf } from "../../ui/marks";
+
+const VIEW_OF: Record<string, string> = {
+  worker: "workers",
+  task: "tasks",
+  checkpoint: "checkpoints",
+  barrier: "barriers",
+  agent: "workers",
+};
+
+/** Where a thing is shown: a worker and a task have pages of their own. */
+export function placeOf(subject: string): string {
+  const [kind = "", ...rest] = subject.split(":");
+  const id = rest.join(":");
+  const view = VIEW_OF[kind] ?? "overview";
+  return hrefTo(kind === "worker" || kind === "task" ? [view, id] : [view]);
+}
+
+export function AttentionList({ items }: { items: readonly Attention[] }) {
+  if (items.length === 0) return null;
+  return (
+    <section aria-label="Needs attention" className="mb-6">
+      <ul>
+        {items.map(({ severity, subject, text, hint }) => (
+          <li
+            key={`${subject} ${severity}`}
+            className="flex flex-wrap items-baseline gap-x-3 border-b border-line/60 py-1.5"
+          >
+            <span aria-hidden className={`${lookOf(severity).text} w-3 text-center`}>
+              {severity === "error" ? "✕" : "▲"}
+            </span>
+            <a href={placeOf(subject)} className="font-medium hover:underline">
+              {text}
+            </a>
+            <span className="text-dim">{hint}</span>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}

@@ -1,0 +1,113 @@
+/** One worker: what it is, what it uses, what it said, and its story. */
+import { useQuery } from "@tanstack/react-query";
+import { ApiError, curl, get, list } from "../../api/client";
+import { story } from "../../api/timeline";
+import type { LogEntry, Worker } from "../../api/types";
+import { age, bytes, count, moment, percent } from "../../lib/format";
+import { useCluster, useNow } from "../../state/cluster";
+import { hrefTo } from "../../state/url";
+import { Fact } from "../../ui/controls";
+import { CopyButton } from "../../ui/copy";
+import { Empty, Fault, Loading } from "../../ui/empty";
+import { Mark } from "../../ui/marks";
+import { Page, Scroll, Section } from "../../ui/page";
+import { LogLines } from "../logs/lines";
+import { StoryList } from "../timeline/story";
+import { gpuUse } from "./cells";
+import { Usage } from "./usage";
+
+const LINES = 50;
+const REFRESH_MS = 3000;
+
+export function WorkerPage({ id }: { id: string }) {
+  const { cluster, cursor } = useCluster();
+  const listed = cluster?.workers.get(id);
+  const asked = useQuery({
+    queryKey: ["worker", id],
+    queryFn: ({ signal }) => get<Worker>(`/workers/${encodeURIComponent(id)}`, {}, signal),
+    enabled: cluster !== null && !listed && cursor === null,
+  });
+  const worker = listed ?? asked.data;
+  const path = `/workers/${encodeURIComponent(id)}`;
+  return (
+    <Page
+      title={
+        <>
+          <a href={hrefTo(["workers"])} className="font-normal text-dim hover:underline">Workers</a>
+          <span aria-hidden className="mx-2 font-normal text-faint">/</span>
+          {id}
+        </>
+      }
+      aside={<CopyButton label="Copy as curl" text={() => curl(path)} />}
+    >
+      <Scroll label={`Worker ${id}`}>
+        {worker ? <Body worker={worker} /> : <Missing id={id} fault={asked.error} loading={asked.isPending && cursor === null} />}
+      </Scroll>
+    </Page>
+  );
+}
+
+function Missing({ id, fault, loading }: { id: string; fault: Error | null; loading: boolean }) {
+  if (fault && !(fault instanceof ApiError && fault.status === 404)) return <Fault error={fault} />;
+  if (loading) return <Loading />;
+  return <Empty title={`There is no worker ${id} at this moment`} text="It has left, or was never here." command="strata workers" />;
+}
+
+function Body({ worker }: { worker: Worker }) {
+  const now = useNow();
+  const { resources } = worker;
+  return (
+    <>
+      <dl className="grid grid-cols-[repeat(auto-fill,minmax(9rem,1fr))] gap-x-6 gap-y-4">
+        <Fact name="Status"><Mark state={worker.status} label={worker.state.replaceAll("_", " ")} /></Fact>
+        <Fact name="Task"><a className="hover:underline" href={hrefTo(["tasks", worker.current_task])}>{worker.current_task}</a></Fact>
+        <Fact name="Rank">{worker.rank < 0 ? "outside a generation" : worker.rank}</Fact>
+        <Fact name="Step">{count(worker.current_step)}</Fact>
+        <Fact name="Epoch">{count(worker.current_epoch)}</Fact>
+        <Fact name="Shards">{count(worker.assigned_shards)}</Fact>
+        <Fact name="Heard">{age(worker.last_heartbeat, now)}</Fact>
+        <Fact name="Host">{worker.hostname || "–"}</Fact>
+        <Fact name="Address">{worker.port ? `${worker.ip}:${worker.port}` : worker.ip || "–"}</Fact>
+        <Fact name="Incarnation">{worker.incarnation}</Fact>
+        <Fact name="Registered">{moment(worker.registered_at)}</Fact>
+        <Fact name="GPU">{worker.gpu_count} · {percent(gpuUse(worker))}</Fact>
+        <Fact name="Memory">{bytes(resources?.memory_used_bytes)}</Fact>
+        <Fact name="Disk read / written">{bytes(resources?.disk_read_bytes)} / {bytes(resources?.disk_write_bytes)}</Fact>
+        <Fact name="Network in / out">{bytes(resources?.network_rx_bytes)} / {bytes(resources?.network_tx_bytes)}</Fact>
+      </dl>
+      {worker.reason && <p className="mt-4 text-dim">{worker.reason}</p>}
+      <Usage worker={worker} />
+      <div className="mt-8 grid grid-cols-2 gap-x-10 gap-y-8 max-xl:grid-cols-1">
+        <Story id={worker.id} />
+        <Lines id={worker.id} />
+      </div>
+    </>
+  );
+}
+
+function Story({ id }: { id: string }) {
+  const told = useQuery({
+    queryKey: ["story", `worker:${id}`],
+    queryFn: ({ signal }) => story(`worker:${id}`, 100, signal),
+    refetchInterval: (query) => (query.state.error ? false : REFRESH_MS),
+    retry: false,
+  });
+  return (
+    <Section title="Story" aside={<a className="hover:underline" href={hrefTo(["timeline"], { node: id })}>on the timeline</a>}>
+      <StoryList asked={told} />
+    </Section>
+  );
+}
+
+function Lines({ id }: { id: string }) {
+  const { data, error } = useQuery({
+    queryKey: ["lines of", id],
+    queryFn: ({ signal }) => list<LogEntry>("/logs", { worker_id: id, limit: LINES }, signal),
+    refetchInterval: REFRESH_MS,
+  });
+  return (
+    <Section title="Log" aside={<a className="hover:underline" href={hrefTo(["logs"], { worker: id })}>all its lines</a>}>
+      {error ? <Fault error={error} /> : <LogLines entries={data?.items.toReversed() ?? []} />}
+    </Section>
+  );
+}

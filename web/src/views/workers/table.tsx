@@ -1,0 +1,64 @@
+/** The fleet as a table: the same workers as the heatmap, with every figure. */
+import type { Worker } from "../../api/types";
+import { age, bytes, count, percent } from "../../lib/format";
+import { useNow } from "../../state/cluster";
+import { hrefTo } from "../../state/url";
+import { Mark, Meter } from "../../ui/marks";
+import { Table, type Column } from "../../ui/table";
+import { gpuUse } from "./cells";
+
+const used = (value: number | null | undefined) =>
+  value === null || value === undefined ? (
+    <span className="text-faint">–</span>
+  ) : (
+    <Meter share={value / 100} label={percent(value)} />
+  );
+
+function columns(now: number): Column<Worker>[] {
+  return [
+    { name: "Worker", width: "minmax(7rem, 1.2fr)", cell: (w) => w.id, by: (w) => w.id },
+    {
+      name: "Status",
+      width: "7rem",
+      cell: (w) => <Mark state={w.status} />,
+      by: (w) => w.status,
+    },
+    { name: "Task", width: "minmax(6rem, 1fr)", cell: (w) => w.current_task, by: (w) => w.current_task },
+    { name: "Rank", width: "2.5rem", right: true, cell: (w) => (w.rank < 0 ? "–" : w.rank), by: (w) => w.rank },
+    { name: "Epoch", width: "3rem", right: true, cell: (w) => count(w.current_epoch), by: (w) => w.current_epoch },
+    { name: "Step", width: "4rem", right: true, cell: (w) => count(w.current_step), by: (w) => w.current_step },
+    { name: "Shards", width: "3rem", right: true, cell: (w) => count(w.assigned_shards), by: (w) => w.assigned_shards },
+    { name: "GPUs", width: "2.5rem", right: true, cell: (w) => w.gpu_count, by: (w) => w.gpu_count },
+    { name: "GPU", width: "6rem", cell: (w) => used(gpuUse(w)), by: (w) => gpuUse(w) ?? -1 },
+    { name: "CPU", width: "6rem", cell: (w) => used(w.resources?.cpu_percent), by: (w) => w.resources?.cpu_percent ?? -1 },
+    { name: "Memory", width: "4.5rem", right: true, cell: (w) => bytes(w.resources?.memory_used_bytes), by: (w) => w.resources?.memory_used_bytes ?? -1 },
+    { name: "Disk free", width: "4.5rem", right: true, cell: (w) => bytes(w.resources?.disk_free_bytes), by: (w) => w.resources?.disk_free_bytes ?? -1 },
+    {
+      name: "Network in / out",
+      width: "8rem",
+      right: true,
+      cell: (w) => `${bytes(w.resources?.network_rx_bytes)} / ${bytes(w.resources?.network_tx_bytes)}`,
+    },
+    {
+      name: "Heard",
+      width: "4rem",
+      right: true,
+      cell: (w) => age(w.last_heartbeat, now),
+      by: (w) => -w.last_heartbeat,
+    },
+  ];
+}
+
+export function WorkerTable({ workers }: { workers: readonly Worker[] }) {
+  const now = useNow();
+  return (
+    <Table
+      fill
+      label="Workers"
+      rows={workers}
+      columns={columns(now)}
+      keyOf={(worker) => worker.id}
+      href={(worker) => hrefTo(["workers", worker.id])}
+    />
+  );
+}

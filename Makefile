@@ -8,7 +8,7 @@ PIP := pip install --quiet --disable-pip-version-check
 .PHONY: run test fmt docs bench proto web lock clean
 
 run: $(VENV)/run.stamp
-	$(BIN)/strata sim --seed 7 --workers 8 --hours 2 --faults all
+	$(BIN)/strata run examples/digits.py --workers 4 --kill 1
 
 test: $(VENV)/test.stamp $(VENV)/system.stamp $(VENV)/node.stamp $(VENV)/web.stamp
 	$(BIN)/ruff check .

@@ -21,7 +21,7 @@ LOOK_S = 0.15
 LINES_SHOWN = 200
 RATE_WINDOW_S = 5.0
 ENDED = ("completed", "failed", "stopped")
-KINDS = "WorkerLost,RecoveryChosen,TaskStateChanged,RolledBack"
+KINDS = "WorkerLost,RecoveryChosen,TaskStateChanged,RolledBack,CheckpointFailed"
 INTERRUPTED = 130
 
 
@@ -36,6 +36,9 @@ class Task(Struct, frozen=True):
     worker_count: int
     generation: int
     committed_steps: int
+    saved_step: int | None
+    progress: float | None
+    loss: float | None
 
 
 class Fact(Struct, frozen=True):
@@ -97,7 +100,7 @@ class Watcher:
         self._show_facts()
         if task.status == "queued" and task.reason != self._queued:
             self._queued = task.reason
-            self._say("○", "dim", f"waiting: {task.reason}")
+            self.say("○", "dim", f"waiting: {task.reason}")
         if self._live.is_started:
             self._live.update(self._status(task))
         return task
@@ -149,19 +152,23 @@ class Watcher:
     def _tell(self, kind: str, fields: dict[str, Any]) -> None:
         if kind == "WorkerLost":
             self.losses += 1
-            self._say("✗", "red", f"{fields['worker']} was lost: {fields['reason']}")
+            self.say("✗", "red", f"{fields['worker']} was lost: {fields['reason']}")
         elif kind == "RecoveryChosen" and fields["generation"] > 1:
             self.recoveries += 1
             where = f"generation {fields['generation']} goes on from step {fields['step']}"
-            self._say("↻", "yellow", f"{where} ({fields['source']})")
+            self.say("↻", "yellow", f"{where} ({fields['source']})")
+        elif kind == "CheckpointFailed":
+            why = f"checkpoint {fields['checkpoint']} failed: {fields['reason']}"
+            self.say("✗", "yellow", why)
         elif kind == "RolledBack":
-            self._say("↺", "yellow", f"rolled back to step {fields['to']}: {fields['reason']}")
+            self.say("↺", "yellow", f"rolled back to step {fields['to']}: {fields['reason']}")
         elif kind == "TaskStateChanged" and fields["after"] == "running":
-            self._say("●", "green", fields["reason"])
+            self.say("●", "green", fields["reason"])
         elif kind == "TaskStateChanged" and fields["after"] == "stopping":
-            self._say("◑", "yellow", f"stopping: {fields['reason']}")
+            self.say("◑", "yellow", f"stopping: {fields['reason']}")
 
-    def _say(self, glyph: str, style: str, text: str) -> None:
+    def say(self, glyph: str, style: str, text: str) -> None:
+        """Prints something that happened."""
         self._out.print(
             Text.assemble((f"   {glyph} ", style), (plain(text), style)), soft_wrap=True
         )
@@ -174,13 +181,16 @@ class Watcher:
         then_s, before = self._progress[0]
         passed_s = now_s - then_s
         rate = (task.committed_steps - before) / passed_s if passed_s > 0 else 0.0
+        done = f" ({task.progress:.0f} %)" if task.progress is not None else ""
         parts = [
-            f"step {count(task.committed_steps)}",
+            f"step {count(task.committed_steps)}{done}",
             f"{max(rate, 0.0):,.1f} steps/s",
+            *([f"loss {task.loss:.4g}"] if task.loss is not None else []),
             f"{task.worker_ids_total}/{task.worker_count} workers",
             f"generation {task.generation}",
             f"{_times(self.losses, 'loss', 'losses')}",
             f"{_times(self.recoveries, 'recovery', 'recoveries')}",
+            *([f"saved at {count(task.saved_step)}"] if task.saved_step is not None else []),
             duration(now_s - self._began_s),
         ]
         if task.status == "queued":

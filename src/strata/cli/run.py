@@ -3,7 +3,7 @@
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -18,6 +18,7 @@ from strata import __version__
 from strata.cli import _submission as submission
 from strata.cli._api import Api, reach
 from strata.cli._look import console, plain
+from strata.cli._mishaps import Mishaps
 from strata.cli._submission import (
     Args,
     Config,
@@ -30,7 +31,7 @@ from strata.cli._submission import (
     TaskName,
     Workers,
 )
-from strata.cli._watch import ENDED, INTERRUPTED, LOOK_S, Watcher, exit_code
+from strata.cli._watch import ENDED, INTERRUPTED, LOOK_S, Task, Watcher, exit_code
 from strata.config import Settings, load_process
 from strata.logsetup import configure
 
@@ -53,6 +54,9 @@ Remote = Annotated[
 DataDir = Annotated[str | None, typer.Option(help="Where the run is kept; else a new folder.")]
 HttpPort = Annotated[int, typer.Option(help="Port of the dashboard; 0 takes a free one.")]
 Slots = Annotated[int | None, typer.Option(min=1, help="Workers at a time; else all of them.")]
+Kill = Annotated[
+    int, typer.Option("--kill", min=0, help="Kill so many workers on the way, to see it recover.")
+]
 Grace = Annotated[float | None, typer.Option(help="Seconds from SIGTERM to SIGKILL.")]
 
 
@@ -71,6 +75,7 @@ def run(
     data_dir: DataDir = None,
     http_port: HttpPort = 0,
     stop_grace_s: Grace = None,
+    kill: Kill = 0,
 ) -> None:
     """Run a script on several workers, watch it, and end with the exit code of its task.
 
@@ -99,7 +104,8 @@ def run(
         settings = in_own_folder(settings, body["name"])
     Path(settings.data_dir).mkdir(parents=True, exist_ok=True)
     with stopping_hard(), embedded(settings, slots or workers) as (api, cluster):
-        code = watch(api, body, console(), patient=False)
+        mishaps = Mishaps(kill, cluster.pids)
+        code = watch(api, body, console(), patient=False, consider=mishaps.consider)
         wait_idle(cluster, settings.stop_grace_s if code == 0 else MOMENT_S)
     sys.exit(code)
 
@@ -159,7 +165,13 @@ def wait_idle(cluster: "Local", patience_s: float) -> None:
         time.sleep(IDLE_S)
 
 
-def watch(api: Api, body: dict[str, Any], out: Console, patient: bool) -> int:
+def watch(
+    api: Api,
+    body: dict[str, Any],
+    out: Console,
+    patient: bool,
+    consider: Callable[[Task, Watcher], None] = lambda task, watcher: None,
+) -> int:
     """Submits a task and follows it to its end; Ctrl-C stops it gracefully, twice at once."""
     created = api.decode(api.post("/api/tasks", body), Created)
     out.print(Text.assemble("task       ", (plain(created.task_id), "bold")))
@@ -169,6 +181,7 @@ def watch(api: Api, body: dict[str, Any], out: Console, patient: bool) -> int:
             if interrupts.came and not asked:
                 asked = True
                 api.post(f"/api/tasks/{created.task_id}/stop")
+            consider(task, watcher)
             time.sleep(LOOK_S)
         for _ in range(LAST_LOOKS):
             time.sleep(LOOK_S)

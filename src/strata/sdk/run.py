@@ -212,7 +212,8 @@ class Run:
         worker = self._worker
         if epoch is not None:
             worker.epoch = epoch
-        loss = None if loss is None else float(loss)
+        if loss is not None:
+            loss = worker.loss = float(loss)
         number = self._membership.stepped()
         for feed in self._feeds:
             feed.finished(number, loss)

@@ -51,6 +51,7 @@ class Worker:
         self.state: Reported = "initializing"
         self.waiting = False
         self.epoch = 0
+        self.loss: float | None = None
         self.on_tick: list[Callable[[], None]] = []
         self._enrolment = enrolment
         self._settings = settings
@@ -78,6 +79,7 @@ class Worker:
             epoch=self.epoch,
             waiting=self.waiting,
             resources=convert.resources_message(self._sampler.sample()),
+            loss=self.loss,
         )
 
     def tick(self) -> None:

@@ -107,6 +107,7 @@ class WorkerResponse(Struct, frozen=True):
     rank: int
     incarnation: int
     registered_at: int
+    loss: float | None = None
 
 
 class DatasetResponse(Struct, frozen=True):
@@ -194,10 +195,14 @@ class TaskResponse(Struct, frozen=True):
     generation: int
     phase: Phase
     committed_steps: int
+    saved_step: int | None
 
 
 class TaskDetail(TaskResponse, frozen=True):
-    """A task with what was asked for; of the environment only the names are shown."""
+    """A task with what was asked for; of the environment only the names are shown.
+
+    `loss` is the mean of what its workers last told.
+    """
 
     entry: str
     args: list[str]
@@ -208,6 +213,7 @@ class TaskDetail(TaskResponse, frozen=True):
     keep_count: int
     max_restarts: int
     external: bool
+    loss: float | None
 
 
 class AgentResponse(Struct, frozen=True):

@@ -94,7 +94,7 @@ async def get_task(api: TheApi, task_id: FromPath[str]) -> TaskDetail:
     newest = await recent(api, Query(task_id=task_id), TAIL_LINES)
     async with api.engine.settled() as state:
         tail = tails(newest.entries).get(task_id, [])
-        return views.task_detail(state, state.task(task_id), tail)
+        return views.task_detail(state, api.observed, state.task(task_id), tail)
 
 
 @post("/tasks/{task_id:str}/stop", status_code=200, responses=WRITES)

@@ -3,6 +3,7 @@
 Each function costs in proportion to what it shows. Where a list is cut short, its length is told.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -27,7 +28,7 @@ from strata.coordinator.http.paging import Key, newest_first
 from strata.coordinator.observed import Observed
 from strata.core.agents import Agent
 from strata.core.barriers import Barrier, missing_workers
-from strata.core.checkpoints import Checkpoint, CheckpointState
+from strata.core.checkpoints import Checkpoint, CheckpointState, committed_newest_first
 from strata.core.datasets import Dataset, Feed
 from strata.core.events import Event, UnknownFact, position_id
 from strata.core.resources import ResourceMetrics
@@ -121,6 +122,7 @@ def _worker(task: Task, worker: Worker, observed: Observed, leases: int) -> Work
         rank=worker.rank,
         incarnation=worker.incarnation,
         registered_at=milliseconds(worker.registered_ns),
+        loss=shown_number(seen.loss) if seen else None,
     )
 
 
@@ -245,10 +247,11 @@ def task(state: Cluster, known: Task, logs: list[str], names: int = NAMES_SHOWN)
         generation=known.generation,
         phase=known.phase,
         committed_steps=known.committed,
+        saved_step=next((saved.step for saved in committed_newest_first(known)), None),
     )
 
 
-def task_detail(state: Cluster, known: Task, logs: list[str]) -> TaskDetail:
+def task_detail(state: Cluster, observed: Observed, known: Task, logs: list[str]) -> TaskDetail:
     """A task with what was asked for and, while it is queued, what it waits for."""
     shown = msgspec.structs.asdict(task(state, known, logs))
     if known.state == "queued":
@@ -265,7 +268,19 @@ def task_detail(state: Cluster, known: Task, logs: list[str]) -> TaskDetail:
         keep_count=spec.keep_count,
         max_restarts=spec.max_restarts,
         external=spec.external,
+        loss=_loss(observed, known),
     )
+
+
+def _loss(observed: Observed, known: Task) -> float | None:
+    seen = (observed.workers.get(member) for member in known.members)
+    told = [each.loss for each in seen if each is not None and each.loss is not None]
+    return shown_number(sum(told) / len(told)) if told else None
+
+
+def shown_number(value: float | None) -> float | None:
+    """A figure for JSON, which has no word for infinity or for what is no number."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def progress(state: Cluster, known: Task) -> float | None:

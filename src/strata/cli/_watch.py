@@ -14,6 +14,8 @@ from rich.live import Live
 from rich.text import Text
 
 from strata.cli._api import Answer, Api, Param
+from strata.cli._audit import Audit
+from strata.cli._audit import show as show_audit
 from strata.cli._look import count, duration, plain, state
 from strata.cli._stream import patiently
 
@@ -120,6 +122,13 @@ class Watcher:
                 style="dim",
             )
         )
+
+    def audit(self) -> None:
+        """Whether every sample was applied once, for a task that trained on a dataset."""
+        answer = self._get(f"/api/tasks/{self.task_id}/audit")
+        found = self.api.decode(answer.body, Audit)
+        if found.feeds:
+            show_audit(self._out, found)
 
     def _get(self, path: str, **params: Param) -> Answer:
         """Asks; a coordinator elsewhere may come back, one in this process does not."""

@@ -187,6 +187,8 @@ def watch(
             time.sleep(LOOK_S)
             watcher.look()
     watcher.summary(task)
+    if task.committed_steps:
+        watcher.audit()
     return exit_code(task)
 
 

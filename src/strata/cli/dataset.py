@@ -1,0 +1,69 @@
+"""Register a dataset: `strata dataset add NAME PATH`, or by its sizes alone."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import typer
+from rich.text import Text
+
+from strata.cli._api import reach
+from strata.cli._look import console, count, plain, print_json
+from strata.cli._options import AsJson, Url
+from strata.cli.datasets import Dataset
+
+Action = Annotated[Literal["add"], typer.Argument(help="What to do.")]
+Name = Annotated[str, typer.Argument(help="The id that runs will use.")]
+DataPath = Annotated[
+    str, typer.Argument(metavar="PATH", help="A file, a folder or s3://…", show_default=False)
+]
+Format = Annotated[str, typer.Option(help="How the data is stored; else told from the files.")]
+Samples = Annotated[int, typer.Option(min=0, help="Without a path: how many samples.")]
+ShardSize = Annotated[int, typer.Option(min=0, help="Samples in a shard; 0 takes what suits.")]
+Shuffle = Annotated[bool, typer.Option(help="Whether each epoch has its own order.")]
+Seed = Annotated[int, typer.Option(help="Of the order.")]
+
+
+def dataset(
+    action: Action,
+    name: Name,
+    path: DataPath = "",
+    format: Format = "",
+    samples: Samples = 0,
+    shard_size: ShardSize = 0,
+    shuffle: Shuffle = True,
+    seed: Seed = 42,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Register a dataset: `strata dataset add NAME PATH`, or by its sizes alone.
+
+    With a path the data is scanned here: samples, shards and fingerprint are read from it.
+    """
+    body: dict[str, object] = {
+        "total_samples": samples,
+        "shard_size": shard_size,
+        "shuffle": shuffle,
+        "seed": seed,
+    }
+    if path:
+        body = scanned(name, path, format, shard_size, shuffle=shuffle, seed=seed)
+    answer = reach(url).post("/api/datasets", {"dataset_id": name, **body})
+    if as_json:
+        return print_json([answer])
+    known = msgspec.json.decode(answer, type=Dataset)
+    what = f"{count(known.total_samples)} samples in {count(known.shard_count)} shards"
+    kind = f" of {plain(known.format)}" if known.format else ""
+    console().print(Text.assemble(("✓ ", "green"), f"{plain(known.id)}: {what}{kind}"))
+
+
+def scanned(
+    name: str, path: str, format: str, shard_size: int, *, shuffle: bool, seed: int
+) -> dict[str, object]:
+    """What the data at a path is."""
+    from strata.data.dataset import open_dataset
+
+    place = path if "://" in path else str(Path(path).resolve())
+    found = open_dataset(place, format, name=name, shard_size=shard_size)
+    spec: dict[str, object] = msgspec.structs.asdict(found.spec(shuffle=shuffle, seed=seed))
+    return spec

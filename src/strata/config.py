@@ -1,6 +1,6 @@
 """Settings: defaults < TOML file < environment < flags.
 
-This is the only module that reads the environment. A setting has one name everywhere: the field
+This is the only module that reads or writes the environment. A setting has one name everywhere: the field
 `grpc_port` is `grpc_port` in the file, `STRATA_GRPC_PORT` in the environment and `--grpc-port` as
 a flag. Names that other tools also use (`CHECKPOINT_DIR`, `RANK`, ...) are in `ALIASES`; the
 `STRATA_` name wins over them. An empty variable counts as not set. Whatever is unknown is refused
@@ -65,6 +65,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_dir: str = ""
     checkpoint_bucket: str = ""
     keep_count: Count = 5
+
+    """When to save: every so many steps, every so many seconds, or at intervals chosen from what a
+    save costs and how often workers are lost. What a save does while one is under way, and for how
+    long nothing may move in one before it is given up."""
+    checkpoint_every: Index = 0
+    checkpoint_interval_s: Seconds | None = None
+    checkpoint_adaptive: bool = False
+    checkpoint_when_busy: Literal["wait", "skip"] = "wait"
+    checkpoint_timeout_s: Seconds = 300.0
+
+    """Who may use the storage; the usual names of AWS."""
     aws_region: str = ""
     aws_access_key_id: str = ""
     aws_secret_access_key: str = ""
@@ -79,8 +90,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     world_size: Count | None = None
     gpu_count: Index | None = None
 
-    """Whether a worker's SDK takes stdout and stderr in; off where an agent reads the pipes."""
+    """Whether a worker's SDK takes stdout and stderr in (off where an agent reads the pipes), and
+    from which level on its lines are handed to the coordinator."""
     capture_output: bool = True
+    capture_level: Literal["debug", "info", "warn", "error"] = "debug"
+
+    """Where a worker keeps events until they are stored (no folder: one of the user's among the
+    temporary files), how much of it, and how often it records what it uses."""
+    spool_dir: str = ""
+    spool_max_bytes: Count = 64 * 2**20
+    resource_interval_s: Seconds = 30.0
 
     """What is logged: levels by room, such as `coordinator=debug,info`, and in which form."""
     log_filter: str = "info"
@@ -152,6 +171,14 @@ def inherited() -> dict[str, str]:
     """This process's environment without who it is, for a process that is somebody else."""
     own = {variable for name in IDENTITY for variable in VARIABLES[name]}
     return {name: value for name, value in os.environ.items() if name not in own}
+
+
+def tell_grpc() -> None:
+    """Switches gRPC's own fork support off; it looks for that when it is first imported.
+
+    With a stream open its handlers make forks slow and the exit of a process that forked hang.
+    """
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 
 def from_file(file: Path) -> dict[str, object]:

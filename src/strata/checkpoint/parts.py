@@ -91,11 +91,16 @@ def write_part(
     storage.put_stream(
         f"{checkpoint_id}/{file}", blocks(), size_bytes=capture.size_bytes, recycle=recycle
     )
+    return describe(capture, rank, hashing, local)
+
+
+def describe(capture: Capture, rank: int, hashing: Hashing, local: object = None) -> Part:
+    """A part as the manifest tells it, when all of it is hashed."""
     tensors = hashing.tensors()
     header_xxh3 = checksum(capture.header)
     return Part(
         rank=rank,
-        file=file,
+        file=part_file(rank),
         size_bytes=capture.size_bytes,
         xxh3=part_checksum(header_xxh3, tensors),
         header_bytes=len(capture.header),

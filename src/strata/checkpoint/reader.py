@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable
 from math import prod
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from msgspec import Struct
@@ -21,7 +21,7 @@ from strata.checkpoint.reshard import Box, overlaps
 from strata.checkpoint.targets import Targets, View, Whole, finished
 from strata.checkpoint.tree import rebuild
 from strata.errors import Corrupt, InvalidArgument, NotFound
-from strata.storage.base import ObjectReader, StorageBackend
+from strata.storage.base import ObjectReader
 from strata.storage.parallel import for_each
 
 READ_BYTES = 16 * 1024 * 1024
@@ -59,12 +59,20 @@ class Copy(Struct, frozen=True):
         whole[self.target.slices] = self.values[self.inner.slices]
 
 
+class Parts(Protocol):
+    """Where a reader finds parts: a storage, or a peer that holds them in memory."""
+
+    url: str
+
+    def open(self, name: str) -> ObjectReader: ...
+
+
 class CheckpointReader:
     """One committed checkpoint, held open. Parts are opened when something of them is read."""
 
     def __init__(
         self,
-        storage: StorageBackend,
+        storage: Parts,
         manifest: Manifest,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:

@@ -115,7 +115,7 @@ def _width(source: Source) -> int:
 
 def sole_bytes(flat: Flat) -> memoryview | None:
     """The state's memory where it is nothing but one immutable bytes object."""
-    if not (isinstance(flat.tree, dict) and "$bytes" in flat.tree):
+    if not (isinstance(flat.tree, dict) and "$bytes" in flat.tree and len(flat.sources) == 1):
         return None
     (source,) = flat.sources.values()
     owner = source.value.base

@@ -6,7 +6,7 @@ workers have spoken again.
 
 from msgspec import Struct
 
-from strata.core.resources import ResourceMetrics
+from strata.core.resources import ResourceMetrics, Saving
 
 
 class Seen(Struct):
@@ -17,6 +17,8 @@ class Seen(Struct):
     step: int = 0
     epoch: int = 0
     resources: ResourceMetrics | None = None
+    saving: Saving | None = None
+    loss: float | None = None
 
 
 class Observed:
@@ -31,6 +33,14 @@ class Observed:
         if seen.resources is None and before is not None:
             seen.resources = before.resources
         self.workers[worker] = seen
+
+    def written(self, checkpoint: str) -> dict[str, int]:
+        """How many bytes of their part of a checkpoint workers say they have written."""
+        return {
+            worker: seen.saving.written_bytes
+            for worker, seen in self.workers.items()
+            if seen.saving is not None and seen.saving.checkpoint == checkpoint
+        }
 
     def forget(self, worker: str) -> None:
         """Drops a worker that is gone."""

@@ -26,14 +26,19 @@ from strata.coordinator.http.app import create_app
 from strata.coordinator.http.ports import Api
 from strata.coordinator.http.security import is_loopback
 from strata.coordinator.http.server import serve
+from strata.coordinator.intake import Intakes
+from strata.coordinator.lines import LineIntake
 from strata.coordinator.logs import LogStore
 from strata.coordinator.logs.handler import StoreHandler
 from strata.coordinator.measured import MeasuredKernel
 from strata.coordinator.metrics import Metrics, Probes
 from strata.coordinator.narrate import narrate
 from strata.coordinator.observed import Observed
+from strata.coordinator.places import CheckpointPlaces
 from strata.coordinator.rpc import SERVICE, UnaryCalls, status_of
+from strata.coordinator.sealing import Sealing
 from strata.coordinator.sessions import Sessions
+from strata.coordinator.tokens import PeerTokens
 from strata.coordinator.vault import Vault
 from strata.coordinator.waiting import BarrierRoom
 from strata.core.cluster import CODEC
@@ -92,14 +97,20 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
         observed = Observed()
         barriers = BarrierRoom(engine)
         metrics = Metrics(engine, observed)
-        sessions = Sessions(engine, observed, barriers, metrics, logs)
-        agents = AgentSessions(engine, logs, vault, metrics, settings)
+        lines, intakes = LineIntake(logs), Intakes(store)
+        tokens = PeerTokens(folder / "peers.secret")
+        sessions = Sessions(engine, observed, barriers, metrics, lines, intakes, tokens)
+        agents = AgentSessions(engine, lines, intakes, vault, metrics, settings)
         metrics.probes = Probes(
             inbox_depth=engine.inbox_depth, sessions=sessions.open.__len__, logs=logs.stats
         )
-        calls = UnaryCalls(engine, observed, barriers, metrics, settings.heartbeat_interval_s)
+        places = CheckpointPlaces(settings, kernel.state.cluster)
+        sealing = Sealing(engine, observed, places, settings.checkpoint_timeout_s)
+        calls = UnaryCalls(
+            engine, observed, barriers, metrics, settings.heartbeat_interval_s, places
+        )
         serving = grpc_serving(calls, sessions, agents, settings, tls)
-        async with taking_turns(engine), serving as grpc_port:
+        async with taking_turns(engine), sealing_checkpoints(sealing), serving as grpc_port:
             api = Api(
                 engine=engine,
                 observed=observed,
@@ -124,6 +135,16 @@ async def taking_turns(engine: Engine) -> AsyncIterator[None]:
         yield
     finally:
         await engine.stop()  # raises what ended the engine, if it was not this
+
+
+@asynccontextmanager
+async def sealing_checkpoints(sealing: Sealing) -> AsyncIterator[None]:
+    """Checkpoints are made real; leaving lets what is under way be taken up later."""
+    sealing.start()
+    try:
+        yield
+    finally:
+        await sealing.stop()
 
 
 @asynccontextmanager

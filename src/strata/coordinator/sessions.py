@@ -244,6 +244,7 @@ class Session:
             beat.epoch,
             measured,
             checkpoints.saving(beat),
+            beat.loss if beat.HasField("loss") else None,
         )
         self.sessions.observed.note(self.worker, seen)
         if kernel.watch.pressing:

@@ -1,10 +1,10 @@
 """At which step everyone saves: asked for, agreed upon, told to all before anyone gets there.
 
 A checkpoint is of one step, and nobody can save a step that is past. So a request does not mean
-"now". Every member echoes the request on its beat, together with its step, and promises not to pass
-two steps beyond that until it is told more. When all have, the step is known: two beyond the most
-advanced. Nobody is beyond it, and as a rule nobody has had to wait, since a beat takes less than
-two steps of training.
+"now". Every member echoes the request on its beat, together with its step, and promises to train no
+more than one step beyond that until it is told more. When all have, the step is known: one beyond
+the most advanced. Nobody is beyond it, and as a rule nobody has had to wait, since a beat takes
+less time than a step of training.
 
 A request outlives the generation in which it was not fulfilled: the next one agrees anew.
 """
@@ -20,7 +20,7 @@ from strata.errors import NotAllowedNow
 if TYPE_CHECKING:
     from strata.core.state import Cluster
 
-LEAD_STEPS = 2
+LEAD_STEPS = 1
 """How far beyond the step that it told a member may train before it knows where to save."""
 
 

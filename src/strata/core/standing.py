@@ -27,8 +27,9 @@ MAX_GIVERS = 2
 class Standing(Struct, frozen=True):
     """A worker's place in its task.
 
-    Where a recovery is from peers, `peers` are those who give the model and where, and `fetching`
-    counts the members that need it. At `leader` the member with rank 0 is met by the others.
+    `save_request` is a request for a checkpoint whose step is still to be agreed upon, `save_at`
+    the step that was; 0 for none. Where a recovery is from peers, `peers` are those who give the
+    model and where, and `fetching` counts the members that need it. At `leader` the member with rank 0 is met by the others.
     """
 
     worker: str
@@ -41,7 +42,7 @@ class Standing(Struct, frozen=True):
     phase: Phase
     attempt: int
     committed: int
-    checkpoint_requests: int
+    save_request: int
     save_at: int
     recovery: Recovery | None
     peers: dict[str, str]
@@ -81,7 +82,7 @@ def standing(state: "Cluster", worker_id: str) -> Standing:
         task.phase,
         task.attempt,
         task.committed,
-        task.checkpoint_requests,
+        open_request(task),
         task.save_at,
         task.recovery,
         dict(_givers(task, holders)),
@@ -93,6 +94,12 @@ def standing(state: "Cluster", worker_id: str) -> Standing:
             if feed.unit == "lane"
         },
     )
+
+
+def open_request(task: Task) -> int:
+    """The request for a checkpoint that has no step yet; 0 where there is none."""
+    pending = task.checkpoint_requests > task.scheduled_request
+    return task.checkpoint_requests if pending else 0
 
 
 def model_holders(task: Task) -> dict[str, str]:

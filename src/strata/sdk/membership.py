@@ -61,7 +61,8 @@ class Membership:
 
     `stopping` is why the task wants no more work, if so; `changed`, whether there is a generation
     to enter other than the one that was. At `leader` the entered generation's rank 0 is met, with
-    its `token`; `meeting` is where this worker would be.
+    its `token`; `meeting` is where this worker would be, and `address` tells where it gives its
+    model to others. `entered` is the standing of the generation that was entered.
     """
 
     def __init__(self, meeting: str = "") -> None:
@@ -74,6 +75,8 @@ class Membership:
         self.recovery = Recovery("fresh", 0)
         self.leader = ""
         self.token = ""
+        self.entered = pb.Standing()
+        self.address: Callable[[], str] = str
         self._lanes: dict[str, list[int]] = {}
 
     def told(self, standing: pb.Standing) -> bool:
@@ -169,6 +172,7 @@ class Membership:
                 model_generation=model.generation,
                 step=model.step,
                 meeting=self.meeting,
+                address=self.address() if model.step >= 0 else "",
             ),
         )
 
@@ -199,7 +203,7 @@ class Membership:
             chosen.checkpoint_id,
             in_place,
         )
-        self.place, self.model = place, Model()
+        self.place, self.model, self.entered = place, Model(), standing
         self._own(standing)
         self.leader, self.token = standing.leader, standing.peer_token
         self.changed = self.standing is None or self.standing.generation != place.generation

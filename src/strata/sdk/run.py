@@ -1,13 +1,21 @@
 """`strata.join`: the front door for a training script.
 
     with strata.join() as run:
+        state = run.restore(init_state)        # newest committed checkpoint, else as given
+        for batch in run.batches("imagenet-1k", batch_size=32, epochs=3):
+            loss = train_step(state, batch)
+            run.step(loss=loss)                # a fact; losses and newcomers are taken up after it
+            if run.checkpoint_due:
+                run.save(state)                # returns at once
+
+A loop without batches takes changes up itself:
+
         while run.steps < 1_000:
-            loss = train_step()
             try:
-                if not run.step(loss=loss):
-                    break                      # asked to stop: save, and leave the loop
+                if not run.step(loss=train_step(state)):
+                    break                      # asked to stop
             except strata.GenerationChanged:
-                recovery = run.sync()          # somebody came or went; go on from recovery.step
+                run.recover()                  # somebody came or went; `state` is brought along
 
 `join` registers, opens the session and waits until a generation includes this worker. From then on
 the run beats by itself, and records events and output by itself.
@@ -33,7 +41,7 @@ import msgspec
 from strata.core.events import Fact
 from strata.core.order import Mode
 from strata.core.worker_facts import RunEnded, StepFinished
-from strata.core.workers import REPORTED, Outcome, Reported
+from strata.core.workers import Outcome
 from strata.data.batches import DEFAULT_PREFETCH_BYTES
 from strata.data.dataset import OnError
 from strata.data.steps import Transform
@@ -44,17 +52,19 @@ from strata.sdk.capture import Capture, capture_output
 from strata.sdk.exchange import LinkBroken, Values
 from strata.sdk.exchanges import Exchanges
 from strata.sdk.feeding import Reading, RunBatches, open_batches
-from strata.sdk.membership import Recovery
+from strata.sdk.keeping import Keeping
+from strata.sdk.member import Member
 from strata.sdk.resources import ResourceSampler
-from strata.sdk.signals import GenerationChanged, StopRequested, TerminationNotice
+from strata.sdk.signals import StopRequested
 from strata.sdk.sources import Trained, Wanted, open_source
-from strata.sdk.steptime import PARTS, Part, StepTime, Timing
+from strata.sdk.steptime import PARTS, Part, Timing
 from strata.sdk.worker import Worker
 from strata.wire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
 
 LEAVE_TIMEOUT_S = 10.0
+SAVE_TIMEOUT_S = 600.0
 
 
 def join(
@@ -106,101 +116,25 @@ def join(
         raise
     worker = Worker(connection, enrolled, answer, sampler, settings, reconnect_limit)
     config = msgspec.json.decode(answer.config.get("config") or "{}", type=dict[str, object])
-    return Run(worker, answer.task_id, config).begun(capture and settings.capture_output, timeout)
+    keeping = Keeping(worker, settings, dict(answer.config), config)
+    run = Run(worker, keeping, answer.task_id, config)
+    return run.begun(capture and settings.capture_output, timeout)
 
 
-class Run:
+class Run(Member):
     """A worker's part in a task. Made by `join`; its methods are for the training thread."""
 
-    def __init__(self, worker: Worker, task_id: str, config: dict[str, object]) -> None:
+    def __init__(
+        self, worker: Worker, keeping: Keeping, task_id: str, config: dict[str, object]
+    ) -> None:
         self.task_id = task_id
         self.config = config
-        self._worker = worker
-        self._session = worker.session
-        self._membership = worker.membership
+        super().__init__(worker, keeping)
         self._arrivals = Arrivals()
-        self._times = StepTime()
-        self._notice = TerminationNotice()
         self._capture: Capture | None = None
         self._feeds: list[RunBatches] = []
         self._exchanges = Exchanges(worker)
         self._left = False
-
-    @property
-    def worker_id(self) -> str:
-        """The id that the coordinator knows this worker by."""
-        return self._session.identity.worker_id
-
-    @property
-    def incarnation(self) -> int:
-        """Which start of the worker this is; a new one after it was declared lost."""
-        return self._session.identity.incarnation
-
-    @property
-    def rank(self) -> int:
-        """This worker's number in the generation it has entered, from 0."""
-        return self._membership.place.rank
-
-    @property
-    def world_size(self) -> int:
-        """How many workers the entered generation has."""
-        return self._membership.place.world_size
-
-    @property
-    def generation(self) -> int:
-        """The generation that the script has entered."""
-        return self._membership.place.generation
-
-    @property
-    def attempt(self) -> int:
-        """Counts the task's rollbacks, from 1; steps of an earlier attempt are void."""
-        return self._membership.place.attempt
-
-    @property
-    def recovery(self) -> Recovery:
-        """From where the entered generation went on."""
-        return self._membership.recovery
-
-    @property
-    def steps(self) -> int:
-        """How many steps the model has had, or will have once it is restored."""
-        return self._membership.steps
-
-    @property
-    def membership_changed(self) -> bool:
-        """Whether there is a new generation to enter with `sync`."""
-        return self._membership.changed
-
-    @property
-    def stop_requested(self) -> str:
-        """Why the script should save and end; empty while it need not."""
-        return self._notice.reason or self._membership.stopping
-
-    def sync(self, timeout: float | None = None) -> Recovery:
-        """Enters the newest generation; when all have, returns from where it goes on.
-
-        The coordinator is told the lineage of this worker's model and its `steps`. What is returned
-        has to be carried out by the caller, unless it is `in_place`; then call `restored`, or just
-        `step`. Raises `StopRequested` when a stop comes first.
-        """
-        self._session.require_usable()
-        self._worker.waiting = True
-        try:
-            with Timing(self._times, "wait"):
-                recovery = self._membership.sync(
-                    self._session, lambda: bool(self.stop_requested), timeout
-                )
-        finally:
-            self._worker.waiting = False
-        if recovery is None:
-            raise StopRequested(f"no generation was entered: {self.stop_requested}")
-        self.report("training" if recovery.in_place else "recovering")
-        return recovery
-
-    def restored(self) -> None:
-        """The model is now what `sync` said; the next `step` says the same."""
-        self._membership.restored()
-        self.report("training")
 
     def step(
         self, loss: float | None = None, *, epoch: int | None = None, **metrics: float
@@ -222,7 +156,7 @@ class Run:
         worker.recorder.emit(StepFinished(number, *split, loss, worker.epoch, metrics or None))
         if worker.state != "training":
             self.report("training")
-        if self.stop_requested:
+        if self.ending:
             return False
         if self._membership.changed and not self._feeds:
             self._session.require_usable()
@@ -265,6 +199,7 @@ class Run:
             lambda name: self.barrier(f"end of {name}"),
         )
         self._feeds.append(feed)
+        self._keeping.attach(feed.name, feed)
         return feed
 
     def timing(self, part: Part) -> Timing:
@@ -313,14 +248,6 @@ class Run:
             except LinkBroken as broken:
                 raise self._change() from broken
 
-    def report(self, state: Reported) -> None:
-        """Says what this worker does now, for whoever looks and for the watchdog."""
-        if state not in REPORTED:
-            raise InvalidArgument(f"{state!r} is no state", hint=f"use {', '.join(REPORTED)}")
-        if self._worker.state != state:
-            self._worker.state = state
-            self._session.pulse.beat_soon()
-
     def emit(self, fact: Fact, cause: tuple[str, ...] = (), op: str = "") -> None:
         """Records a fact; takes less than a microsecond, never blocks, never raises."""
         self._worker.recorder.emit(fact, cause, op)
@@ -336,6 +263,7 @@ class Run:
             self._capture.restore()
         for feed in self._feeds:
             feed.close()
+        self._keeping.close(SAVE_TIMEOUT_S if outcome != "failed" else LEAVE_TIMEOUT_S)
         self._exchanges.close()
         worker = self._worker
         worker.recorder.emit(RunEnded(outcome, reason, self.steps))
@@ -379,27 +307,6 @@ class Run:
     ) -> bool:
         self.leave(*_outcome(error, self.stop_requested))
         return isinstance(error, StopRequested)
-
-    def _take_up(self) -> bool:
-        """Enters the newest generation if it is another one; False when the loop should end."""
-        while self._membership.changed and not self.stop_requested:
-            self._session.require_usable()
-            try:
-                self.sync()
-            except StopRequested:
-                return False
-        return not self.stop_requested
-
-    def _change(self) -> StrataError:
-        """Why the script cannot go on as it is."""
-        if self.stop_requested:
-            return StopRequested(f"the others are leaving: {self.stop_requested}")
-        standing = self._membership.standing
-        told = f"generation {standing.generation}" if standing else "a new incarnation"
-        return GenerationChanged(
-            f"the membership changed: {told} in place of generation {self.generation}",
-            hint="call run.sync() and go on from where it says",
-        )
 
 
 def _outcome(error: BaseException | None, stop: str) -> tuple[Outcome, str]:

@@ -15,6 +15,7 @@ from strata.core.worker_facts import CoordinatorStateSeen, ResourceSnapshot
 from strata.core.workers import Reported
 from strata.errors import StrataError
 from strata.sdk.channel import Connection
+from strata.sdk.due import Due
 from strata.sdk.enrolment import Enrolment
 from strata.sdk.events import Recorder
 from strata.sdk.lines import LineBuffer
@@ -66,6 +67,8 @@ class Worker:
             lines=self.lines,
             give_up_after_s=reconnect_limit_s,
         )
+        self.due = Due(self.membership, self.session)
+        self.saving: Callable[[], pb.Saving | None] = lambda: None
         self._begin(answer)
 
     def beat(self) -> pb.Beat:
@@ -78,6 +81,8 @@ class Worker:
             step=model.step,
             epoch=self.epoch,
             waiting=self.waiting,
+            save_request=self.due.request,
+            saving=self.saving(),
             resources=convert.resources_message(self._sampler.sample()),
             loss=self.loss,
         )
@@ -104,7 +109,10 @@ class Worker:
             )
 
     def told(self, standing: pb.Standing) -> None:
-        """Takes the standing in."""
+        """Takes the standing in; a request for a checkpoint is echoed at once."""
+        self.due.told(standing)
+        if self.due.request:
+            self.session.pulse.beat_soon()
         if self.membership.told(standing):
             self.recorder.emit(
                 CoordinatorStateSeen(

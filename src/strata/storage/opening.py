@@ -41,4 +41,4 @@ def configured_storage(settings: Settings) -> StorageBackend:
             )
         bucket = settings.checkpoint_bucket.removeprefix("s3://")
         return open_storage(f"s3://{bucket}", settings)
-    return open_storage(settings.checkpoint_dir or Path(settings.data_dir, "checkpoints"))
+    return open_storage(settings.checkpoint_dir or Path(settings.data_dir, "checkpoints"), settings)

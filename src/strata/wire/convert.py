@@ -169,7 +169,7 @@ def standing_message(standing: Standing, stored_seq: int, peer_token: str) -> pb
         phase=standing.phase,
         attempt=standing.attempt,
         committed=standing.committed,
-        checkpoint_requests=standing.checkpoint_requests,
+        checkpoint_requests=standing.save_request,
         stored_seq=stored_seq,
         save_at=standing.save_at,
         peer_token=peer_token,

@@ -470,7 +470,7 @@ class Hello(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[str] = ...) -> None: ...
 
 class Beat(_message.Message):
-    __slots__ = ("state", "attempt", "generation", "step", "epoch", "waiting", "resources", "sent_mono_ns", "sent_wall_ns", "save_request", "saving")
+    __slots__ = ("state", "attempt", "generation", "step", "epoch", "waiting", "resources", "sent_mono_ns", "sent_wall_ns", "save_request", "saving", "loss")
     STATE_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -482,6 +482,7 @@ class Beat(_message.Message):
     SENT_WALL_NS_FIELD_NUMBER: _ClassVar[int]
     SAVE_REQUEST_FIELD_NUMBER: _ClassVar[int]
     SAVING_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
     state: WorkerState
     attempt: int
     generation: int
@@ -493,7 +494,8 @@ class Beat(_message.Message):
     sent_wall_ns: int
     save_request: int
     saving: Saving
-    def __init__(self, state: _Optional[_Union[WorkerState, str]] = ..., attempt: _Optional[int] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., waiting: _Optional[bool] = ..., resources: _Optional[_Union[ResourceMetrics, _Mapping]] = ..., sent_mono_ns: _Optional[int] = ..., sent_wall_ns: _Optional[int] = ..., save_request: _Optional[int] = ..., saving: _Optional[_Union[Saving, _Mapping]] = ...) -> None: ...
+    loss: float
+    def __init__(self, state: _Optional[_Union[WorkerState, str]] = ..., attempt: _Optional[int] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., waiting: _Optional[bool] = ..., resources: _Optional[_Union[ResourceMetrics, _Mapping]] = ..., sent_mono_ns: _Optional[int] = ..., sent_wall_ns: _Optional[int] = ..., save_request: _Optional[int] = ..., saving: _Optional[_Union[Saving, _Mapping]] = ..., loss: _Optional[float] = ...) -> None: ...
 
 class EventBatch(_message.Message):
     __slots__ = ("first_seq", "count", "wall_from_ns", "wall_to_ns", "kinds", "payload")

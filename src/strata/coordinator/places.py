@@ -1,0 +1,43 @@
+"""Where checkpoints lie: one folder per task, below the storage that the settings name.
+
+    <root>/<cluster>/<task>/step-00000100-7.json
+
+The cluster's own name is in it, since several coordinators may share a bucket and all of them begin
+with task 1. Nothing outside of these folders is ever written to or deleted, whatever a worker says:
+the coordinator computes the place, it is not told.
+"""
+
+from urllib.parse import quote
+
+from strata.config import Settings
+from strata.storage.base import StorageBackend
+from strata.storage.opening import configured_storage, open_storage
+
+
+class CheckpointPlaces:
+    """The storages of tasks, opened when first needed."""
+
+    def __init__(self, settings: Settings, cluster: str) -> None:
+        self._settings = settings
+        self.root = configured_storage(settings).url
+        self.cluster = cluster
+        self._open: dict[str, StorageBackend] = {}
+
+    def folder(self, task: str) -> str:
+        """The task's folder, relative to the root."""
+        return f"{self.cluster}/{quote(task, safe='').replace('.', '%2E')}"
+
+    def storage(self, task: str) -> StorageBackend:
+        """The storage of one task."""
+        if task not in self._open:
+            self._open[task] = open_storage(f"{self.root}/{self.folder(task)}", self._settings)
+        return self._open[task]
+
+    def told(self, task: str) -> dict[str, str]:
+        """What a worker has to know to find the same place, which it may see under another root."""
+        return {"checkpoint_root": self.root, "checkpoint_folder": self.folder(task)}
+
+    def close(self) -> None:
+        """Lets go of connections."""
+        for storage in self._open.values():
+            storage.close()

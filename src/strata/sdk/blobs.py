@@ -1,0 +1,255 @@
+"""What workers give each other: named bytes in memory, served to the members of a generation.
+
+A worker offers a *blob* under a name; others read it whole or by ranges, over as many connections
+as they like, and say at the end whether they got it. Reading again from where it broke is all that
+resuming takes. The server starts when the first address is asked for. It listens on the interface
+that reaches the coordinator (so on loopback, when that is where the coordinator is), and answers
+only those who prove that they belong to the generation.
+
+The name is free; what is offered may be a model, as it is for a worker that joins, or an update.
+"""
+
+import hmac
+import logging
+import socket
+import threading
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote
+
+from msgspec import Struct, field
+
+from strata.core.worker_facts import BlobAdded
+from strata.core.worker_operations import (
+    BlobUploadCompleted,
+    BlobUploadProgress,
+    BlobUploadStarted,
+)
+from strata.errors import NotAllowedNow
+from strata.sdk import forks
+from strata.sdk.events import Recorder
+from strata.sdk.operations import Operation
+
+log = logging.getLogger(__name__)
+
+APPEARANCE_S = 60.0
+"""How long a request waits for a blob that is not offered yet."""
+
+IDLE_S = 60.0
+SEND_BYTES = 4 * 1024 * 1024
+MAX_UPLOADS = 4_096
+
+PEER_HEADER = "X-Strata-Worker"
+ATTEMPT_HEADER = "X-Strata-Attempt"
+
+
+class Blob(Struct, eq=False):
+    """Bytes that lie in a few places, one after the other; `id` is their checksum."""
+
+    id: str
+    what: str
+    segments: Sequence[memoryview]
+    readers: set[str] = field(default_factory=set)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.nbytes for segment in self.segments)
+
+    def views(self, start: int, stop: int) -> list[memoryview]:
+        """The bytes from `start` to `stop`, exclusive."""
+        found, at = [], 0
+        for segment in self.segments:
+            first, last = max(start - at, 0), min(stop - at, segment.nbytes)
+            if first < last:
+                found.append(segment[first:last])
+            at += segment.nbytes
+        return found
+
+
+class Blobs:
+    """The blobs that one worker offers. Its methods may be called from any thread."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.token = ""
+        self._recorder = recorder
+        self._news = threading.Condition()
+        self._blobs: dict[str, Blob] = {}
+        self._uploads: dict[tuple[str, str, str], Operation] = {}
+        self._server: Server | None = None
+        forks.tell(self)
+
+    def address(self, towards: tuple[str, int]) -> str:
+        """Where others reach this worker; `towards` is whom they all can reach."""
+        if self._server is None:
+            self._server = Server((own_address(towards), 0), Handler)
+            self._server.blobs = self
+            serve = self._server.serve_forever
+            threading.Thread(target=serve, name="strata-blobs", daemon=True).start()
+        host, port = self._server.server_address[:2]
+        return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
+
+    def offer(self, name: str, blob: Blob) -> None:
+        """Lets others have it, until it is withdrawn."""
+        with self._news:
+            self._blobs[name] = blob
+            self._news.notify_all()
+        self._recorder.emit(BlobAdded(blob.id, blob.what, blob.size_bytes))
+
+    def withdraw(self, prefix: str = "") -> None:
+        """Offers no longer what begins like this; whoever is reading it is cut off."""
+        with self._news:
+            gone = [name for name in self._blobs if name.startswith(prefix)]
+            ids = {self._blobs.pop(name).id for name in gone}
+            cut = [key for key in self._uploads if key[1] in ids]
+            uploads = [self._uploads.pop(key) for key in cut]
+            self._news.notify_all()
+        for upload in uploads:
+            upload.end(NotAllowedNow("it was withdrawn before the peer had said that it has it"))
+
+    def readers(self, name: str) -> set[str]:
+        """Who has said that it has the blob."""
+        with self._news:
+            return set(self._blobs[name].readers) if name in self._blobs else set()
+
+    def find(self, name: str) -> Blob | None:
+        """The blob of that name; waits a while for one that is not there yet."""
+        with self._news:
+            self._news.wait_for(lambda: name in self._blobs, APPEARANCE_S)
+            return self._blobs.get(name)
+
+    def sending(self, blob: Blob, peer: str, attempt: str) -> Operation:
+        """The upload of a blob to a peer: one operation, however many ranges it asks for."""
+        key = (peer, blob.id, attempt)
+        with self._news:
+            if key not in self._uploads and len(self._uploads) < MAX_UPLOADS:
+                number = int(attempt) if attempt.isdecimal() else 1
+                self._uploads[key] = Operation(
+                    self._recorder,
+                    f"upload-{blob.id}-{peer}-{number}",
+                    BlobUploadStarted(blob.id, peer, blob.size_bytes, number, blob.what),
+                    lambda done_bytes: BlobUploadProgress(done_bytes, blob.id),
+                    lambda ok, error: BlobUploadCompleted(ok, error, blob.id, peer),
+                )
+            return self._uploads[key]
+
+    def received(self, name: str, peer: str, attempt: str, error: str) -> None:
+        """A peer says that it has a blob, or why not."""
+        with self._news:
+            blob = self._blobs.get(name)
+            if blob is None:
+                return
+            upload = self._uploads.pop((peer, blob.id, attempt), None)
+            if not error:
+                blob.readers.add(peer)
+            self._news.notify_all()
+        if upload is not None:
+            upload.end(NotAllowedNow(error) if error else None)
+
+    def wait_read(self, name: str, peers: int, timeout_s: float) -> bool:
+        """Waits until so many peers have a blob, or it is withdrawn."""
+        with self._news:
+            return self._news.wait_for(
+                lambda: name not in self._blobs or len(self._blobs[name].readers) >= peers,
+                timeout_s,
+            )
+
+    def close(self) -> None:
+        """Ends the server."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+        self.withdraw()
+
+    def became_child(self) -> None:
+        """In a forked child nobody serves."""
+        self._server, self._news = None, threading.Condition()
+        self._blobs, self._uploads = {}, {}
+
+
+class Server(ThreadingHTTPServer):
+    """One thread per connection; peers are few, and each sends large ranges."""
+
+    daemon_threads = True
+    blobs: Blobs
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A peer that went away is no reason to write to stderr."""
+        log.debug("a connection from %s broke", client_address, exc_info=True)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """`GET name` with an optional Range, and `POST name` when the peer is done."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = IDLE_S
+    server: Server
+
+    def do_GET(self) -> None:
+        """Sends a blob, or a range of it."""
+        if not self._is_member():
+            return
+        blob = self.server.blobs.find(self._name())
+        if blob is None:
+            return self._answer(404)
+        start, stop = self._range(blob.size_bytes)
+        if start >= stop and blob.size_bytes:
+            return self._answer(416)
+        upload = self.server.blobs.sending(blob, *self._peer())
+        self.send_response(206 if "Range" in self.headers else 200)
+        self.send_header("Content-Length", str(stop - start))
+        self.send_header("X-Strata-Size", str(blob.size_bytes))
+        self.end_headers()
+        for view in blob.views(start, stop):
+            for at in range(0, view.nbytes, SEND_BYTES):
+                chunk = view[at : at + SEND_BYTES]
+                self.wfile.write(chunk)
+                upload.progress(upload.done_bytes + chunk.nbytes)
+
+    def do_POST(self) -> None:
+        """A peer says how it went; what went wrong is the body."""
+        if not self._is_member():
+            return
+        length = min(int(self.headers.get("Content-Length") or 0), 1_000)
+        error = self.rfile.read(length).decode("utf-8", "replace")
+        self.server.blobs.received(self._name(), *self._peer(), error)
+        self._answer(204)
+
+    def _is_member(self) -> bool:
+        token = self.server.blobs.token
+        given = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        if token and hmac.compare_digest(given.encode(), token.encode()):
+            return True
+        self.close_connection = True
+        self._answer(403)
+        return False
+
+    def _name(self) -> str:
+        return unquote(self.path.lstrip("/"))
+
+    def _peer(self) -> tuple[str, str]:
+        peer = self.headers.get(PEER_HEADER) or self.client_address[0]
+        return unquote(peer)[:200], (self.headers.get(ATTEMPT_HEADER) or "1")[:10]
+
+    def _range(self, size_bytes: int) -> tuple[int, int]:
+        unit, _, asked = self.headers.get("Range", "").partition("=")
+        first, _, last = asked.partition("-")
+        if unit != "bytes" or not first.isdecimal() or (last and not last.isdecimal()):
+            return 0, size_bytes
+        return int(first), min(int(last) + 1 if last else size_bytes, size_bytes)
+
+    def _answer(self, status: int) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        log.debug(format, *arguments)
+
+
+def own_address(towards: tuple[str, int]) -> str:
+    """This host's address on the way to another; no packet is sent to find it."""
+    family, kind, _, _, target = socket.getaddrinfo(*towards, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(target)
+        return str(probe.getsockname()[0])

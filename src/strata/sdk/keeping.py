@@ -1,0 +1,172 @@
+"""The state of a run: where its checkpoints lie; saving it, bringing it back, giving it away."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from strata.checkpoint.catalog import Catalog, is_id
+from strata.checkpoint.stateful import plain
+from strata.config import Settings
+from strata.errors import NotAllowedNow, NotFound, StrataError
+from strata.sdk.blobs import Blobs
+from strata.sdk.due import policy_of
+from strata.sdk.giving import Giver
+from strata.sdk.membership import Recovery
+from strata.sdk.restoring import Restorer
+from strata.sdk.saving import Moment, Saver
+from strata.sdk.worker import Worker
+from strata.storage.base import StorageBackend
+from strata.storage.opening import configured_storage, open_storage
+from strata.wire.v1 import coordinator_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+NOTHING = object()
+
+
+class Positioned(Protocol):
+    """Something that knows how far it has come, such as batches."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Keeping:
+    """What a run knows of its state. For the training thread, except where it says otherwise."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        settings: Settings,
+        told: Mapping[str, str],
+        config: Mapping[str, object],
+    ) -> None:
+        self.state: Any = NOTHING
+        self._feeds: dict[str, Positioned] = {}
+        self._positions: dict[str, dict[str, Any]] = {}
+        self.due = worker.due
+        self.due.policy = policy_of(settings, config)
+        self._worker, self._settings, self._told = worker, settings, told
+        self._membership, self._session = worker.membership, worker.session
+        self._open: StorageBackend | None = None
+        self.saver = Saver(worker, self.storage, settings.checkpoint_when_busy, self.due.took)
+        self._restorer = Restorer(worker)
+        self._blobs = Blobs(worker.recorder)
+        self._giver = Giver(self._blobs)
+        self._given = 0
+        worker.saving = self.saver.saving
+        self._membership.address = self._address
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the script has named its state."""
+        return self.state is not NOTHING
+
+    @property
+    def known_state(self) -> Any:
+        """The state that the script has named."""
+        if not self.has_state:
+            raise NotAllowedNow("the run knows no state", hint="call run.restore(state) first")
+        return self.state
+
+    def storage(self) -> StorageBackend:
+        """Where the task's checkpoints lie, seen from here; opened when first needed."""
+        if self._open is None:
+            own = self._settings.checkpoint_dir or self._settings.storage_backend == "s3"
+            root = configured_storage(self._settings).url if own else self._told["checkpoint_root"]
+            url = f"{root}/{self._told['checkpoint_folder']}"
+            self._open = open_storage(url, self._settings)
+        return self._open
+
+    def carry_out(self, recovery: Recovery) -> None:
+        """Brings the state to where the entered generation goes on, and gives it to others."""
+        place, standing = self._membership.place, self._membership.entered
+        if not recovery.in_place and self._membership.model.step < 0:
+            self._giver.stop()
+            if recovery.source == "checkpoint":
+                self.state, manifest = self._restorer.from_checkpoint(
+                    self.storage(), recovery.checkpoint_id, self.state, place.rank
+                )
+                self._reposition(manifest.data)
+            else:
+                self.state = self._restorer.from_peers(
+                    standing, self._session.identity.worker_id, self.state
+                )
+        elif place.generation != self._given:
+            self._give(standing, recovery)
+        self._given = place.generation
+        self.due.begin(recovery.step)
+
+    def attach(self, name: str, feed: Positioned) -> None:
+        """Keeps the position of a dataset; one that was saved must be of the same order."""
+        self._feeds[name] = feed
+        self._reposition(self._positions)
+
+    def _reposition(self, positions: dict[str, dict[str, Any]]) -> None:
+        self._positions = positions
+        for name in positions.keys() & self._feeds.keys():
+            self._feeds[name].load_state_dict(positions[name])
+
+    def load(self, where: str, state: Any) -> Any:
+        """A state from the newest checkpoint, or the one named, of another task or place."""
+        storage, checkpoint = self._elsewhere(where)
+        state, manifest = self._restorer.from_checkpoint(
+            storage, checkpoint, state, self._membership.place.rank
+        )
+        log.info("began with %s/%s, step %d", storage.url, checkpoint, manifest.step)
+        return state
+
+    def _elsewhere(self, where: str) -> tuple[StorageBackend, str]:
+        folder, _, last = where.rstrip("/").rpartition("/")
+        place, checkpoint = (folder, last) if is_id(last) else (where, "")
+        if "/" not in place:  # a task of this cluster
+            root, _, _ = self.storage().url.rpartition("/")
+            place = f"{root}/{place}" if place else self.storage().url
+        storage = open_storage(place, self._settings)
+        newest = [checkpoint] if checkpoint else Catalog(storage).newest_ids()
+        if not newest:
+            raise NotFound(f"there is no checkpoint in {storage.url}", hint="leave resume out")
+        return storage, newest[0]
+
+    def _give(self, standing: pb.Standing, recovery: Recovery) -> None:
+        """Where others need this worker's model, copies it for them."""
+        self._blobs.token = standing.peer_token
+        mine = self._session.identity.worker_id
+        chosen = [peer.worker_id for peer in standing.recovery.peers]
+        if recovery.source != "peer" or not standing.recovery.fetching or mine not in chosen:
+            return self._giver.stop()
+        fetching = standing.recovery.fetching
+        self._giver.give(plain(self.state), standing.generation, recovery.step, fetching)
+
+    def _address(self) -> str:
+        """Where others may fetch the model, if there is one that they could use."""
+        self._giver.stop()
+        if not self.has_state:
+            return ""
+        target = self._worker.connection.address
+        return self._blobs.address((target.host, target.port))
+
+    def refuse(self, error: StrataError) -> None:
+        """Tells that the chosen source cannot be had; raises the error if there is no other."""
+        generation = self._membership.place.generation
+        refusal = pb.RefuseRecovery(generation=generation, reason=str(error)[:1_000])
+        log.warning("the model cannot be restored: %s", error)
+        try:
+            self._session.answer(self._session.ask("refuse_recovery", refusal))
+        except NotAllowedNow:
+            raise error from None
+
+    def save(self, step: int, epoch: int, metadata: Mapping[str, object] | None) -> None:
+        """Begins to save."""
+        data: dict[str, object] = {name: feed.state_dict() for name, feed in self._feeds.items()}
+        moment = Moment(step, epoch, self._membership.place, dict(metadata or {}), data)
+        self.due.saved(step, self.saver.save(plain(self.known_state), moment))
+
+    def close(self, timeout_s: float) -> None:
+        """Waits for the save under way, and gives nothing any more."""
+        if self.saver.wait(timeout_s) and self.saver.busy:
+            log.warning("a save was still under way after %g s", timeout_s)
+        self._blobs.close()
+        if self._open is not None and not self.saver.busy:
+            self._open.close()

@@ -1,0 +1,40 @@
+"""An operation as facts: started, now and then how far it is, completed or not."""
+
+import time
+from collections.abc import Callable
+
+from strata.core.events import Fact
+from strata.sdk.events import Recorder
+
+PROGRESS_INTERVAL_S = 5.0
+
+
+class Operation:
+    """Records one operation; `progress` may be called from any thread, as often as wanted."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        op: str,
+        started: Fact,
+        progress: Callable[[int], Fact],
+        completed: Callable[[bool, str], Fact],
+    ) -> None:
+        self.done_bytes = 0
+        self._recorder, self._op = recorder, op
+        self._progress, self._completed = progress, completed
+        self._next_s = time.monotonic() + PROGRESS_INTERVAL_S
+        recorder.emit(started, op=op)
+
+    def progress(self, done_bytes: int) -> None:
+        """So much is done."""
+        self.done_bytes = done_bytes
+        now_s = time.monotonic()
+        if now_s >= self._next_s:
+            self._next_s = now_s + PROGRESS_INTERVAL_S
+            self._recorder.emit(self._progress(done_bytes), op=self._op)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """It went well, or not."""
+        why = "" if error is None else f"{type(error).__name__}: {error}"[:500]
+        self._recorder.emit(self._completed(error is None, why), op=self._op)

@@ -1,0 +1,166 @@
+"""Fetching what a peer offers (see `blobs`): by ranges, in parallel, again from where it broke."""
+
+import http.client
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+from urllib.parse import quote, urlsplit
+
+from strata.core.worker_operations import (
+    BlobDownloadCompleted,
+    BlobDownloadProgress,
+    BlobDownloadStarted,
+)
+from strata.errors import Corrupt, NotFound, PermissionDenied, StrataError, Unavailable
+from strata.sdk.blobs import ATTEMPT_HEADER, PEER_HEADER
+from strata.sdk.events import Recorder
+from strata.sdk.operations import Operation
+
+TIMEOUT_S = 90.0
+TRIES = 3
+
+Result = TypeVar("Result")
+
+
+class Peer:
+    """A worker that offers blobs; `worker_id` is ours, `attempt` which try of ours this is."""
+
+    def __init__(
+        self, name: str, address: str, token: str, worker_id: str, attempt: int, recorder: Recorder
+    ) -> None:
+        self.name = name
+        self.url = f"peer://{name}"
+        self._target = urlsplit(f"//{address}")
+        self._recorder = recorder
+        self._attempt = attempt
+        self._headers = {
+            "Authorization": f"Bearer {token}",
+            PEER_HEADER: quote(worker_id),
+            ATTEMPT_HEADER: str(attempt),
+        }
+        self._own = threading.local()
+
+    def get(self, name: str) -> bytes:
+        """A whole blob, when it is small."""
+        return self._retried(lambda: self._request("GET", name).read())
+
+    def open(self, name: str) -> "PeerReader":
+        """A blob to be read by ranges."""
+        return PeerReader(self, name, self._size(name))
+
+    def _size(self, name: str) -> int:
+        def ask() -> int:
+            response = self._request("GET", name, {"Range": "bytes=0-0"})
+            response.read()
+            return int(response.headers.get("X-Strata-Size", "0"))
+
+        return self._retried(ask)
+
+    def read_into(self, name: str, offset: int, buffers: Sequence[memoryview]) -> None:
+        """Fills the buffers from `offset` on; what broke is asked for again, not from the start."""
+        done_bytes = 0
+        total_bytes = sum(buffer.nbytes for buffer in buffers)
+
+        def read() -> None:
+            nonlocal done_bytes
+            asked = {"Range": f"bytes={offset + done_bytes}-{offset + total_bytes - 1}"}
+            response = self._request("GET", name, asked)
+            at = 0
+            for buffer in buffers:
+                begun = max(done_bytes - at, 0)
+                while begun < buffer.nbytes:
+                    count = response.readinto(buffer[begun:])
+                    if not count:
+                        raise http.client.IncompleteRead(b"")
+                    begun += count
+                    done_bytes += count
+                at += buffer.nbytes
+            response.read()
+
+        self._retried(read)
+
+    def confirm(self, name: str, error: str = "") -> None:
+        """Tells the peer that we have a blob, or why not; it may let go of it then."""
+        try:
+            self._request("POST", name, body=error[:1_000].encode()).read()
+        except (OSError, http.client.HTTPException, StrataError):
+            return  # it is gone, so it need not know
+
+    def downloading(self, blob: str, size_bytes: int, what: str) -> Operation:
+        """The fact that something of the peer comes here."""
+        return Operation(
+            self._recorder,
+            f"download-{blob}-{self._attempt}",
+            BlobDownloadStarted(blob, self.name, size_bytes, self._attempt, what),
+            lambda done_bytes: BlobDownloadProgress(done_bytes, blob),
+            lambda ok, error: BlobDownloadCompleted(ok, error, blob, self.name),
+        )
+
+    def _retried(self, attempt: Callable[[], Result]) -> Result:
+        for left in reversed(range(TRIES)):
+            try:
+                return attempt()
+            except (OSError, http.client.HTTPException) as error:
+                self._drop()
+                if not left:
+                    raise Unavailable(
+                        f"worker {self.name} at {self._target.netloc} cannot be reached: {error}",
+                        hint="workers must reach each other on any port, or save checkpoints",
+                    ) from error
+        raise AssertionError("the last try returns or raises")
+
+    def _request(
+        self, method: str, name: str, more: dict[str, str] | None = None, body: bytes = b""
+    ) -> http.client.HTTPResponse:
+        connection = self._connection()
+        connection.request(method, f"/{quote(name)}", body, {**self._headers, **(more or {})})
+        response = connection.getresponse()
+        if response.status in (200, 204, 206):
+            return response
+        response.read()
+        if response.status == 403:
+            raise PermissionDenied(f"worker {self.name} takes this worker for a stranger")
+        if response.status == 404:
+            raise NotFound(f"worker {self.name} does not offer {name!r}")
+        raise Corrupt(f"worker {self.name} answered {response.status} to {method} {name!r}")
+
+    def _connection(self) -> http.client.HTTPConnection:
+        """One for each thread: the reader's threads fetch side by side."""
+        found: http.client.HTTPConnection | None = getattr(self._own, "connection", None)
+        if found is None:
+            host, port = self._target.hostname or "", self._target.port
+            found = self._own.connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+        return found
+
+    def _drop(self) -> None:
+        connection = getattr(self._own, "connection", None)
+        if connection is not None:
+            connection.close()
+            self._own.connection = None
+
+
+class PeerReader:
+    """A blob of a peer, read by ranges from as many threads as wanted."""
+
+    def __init__(self, peer: Peer, name: str, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self._peer, self._name = peer, name
+
+    def read_into(self, offset: int, buffers: Sequence[memoryview]) -> None:
+        """Fills the buffers, one after the other, with the bytes from `offset` on."""
+        self._peer.read_into(self._name, offset, buffers)
+
+    def close(self) -> None:
+        """Connections close with their threads."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,267 @@
+"""One rank's side of a checkpoint: copy, write, acknowledge, hear what became of it.
+
+`save` copies this rank's share of the state into staging memory and returns; a thread does the
+rest. The coordinator names the checkpoint, the part goes to the storage and its sidecar beside it,
+and the acknowledgement is answered when the checkpoint is committed or has failed. One save at a
+time is under way: a second one waits for it, or is skipped, as the policy says. A save that is
+skipped or goes wrong fails that checkpoint for everyone, with the reason, and never stops the
+training.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+from msgspec import Struct, field
+
+from strata.checkpoint.format import Part
+from strata.checkpoint.parts import part_file, write_part
+from strata.checkpoint.randomness import random_state
+from strata.checkpoint.sharing import own_share, shape_digest
+from strata.checkpoint.sidecar import Sidecar, sidecar_name, write_sidecar
+from strata.checkpoint.staging import Capture, Staging
+from strata.checkpoint.tree import Flat, flatten
+from strata.core.worker_operations import (
+    CheckpointUploadCompleted,
+    CheckpointUploadProgress,
+    CheckpointUploadStarted,
+    CheckpointWriteCompleted,
+    CheckpointWriteProgress,
+    CheckpointWriteStarted,
+    ModelSerializationCompleted,
+    ModelSerializationProgress,
+    ModelSerializationStarted,
+)
+from strata.errors import Fenced, NotAllowedNow, StrataError
+from strata.sdk.membership import Place
+from strata.sdk.operations import Operation
+from strata.sdk.worker import Worker
+from strata.storage.base import StorageBackend
+from strata.wire.v1 import coordinator_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+BEAT_INTERVAL_S = 0.5
+MAX_REASON_CHARACTERS = 1_000
+
+
+class Moment(Struct, frozen=True):
+    """What is saved with a state: where training is, for the manifest."""
+
+    step: int
+    epoch: int
+    place: Place
+    metadata: dict[str, object] = field(default_factory=dict)
+    data: dict[str, object] = field(default_factory=dict)
+
+
+class Saver:
+    """Saves the parts of one worker. `save` and `wait` are for the training thread.
+
+    `outcome` is called when a checkpoint was committed, with the seconds it took.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        storage: Callable[[], StorageBackend],
+        when_busy: str,
+        outcome: Callable[[float], None],
+    ) -> None:
+        self._worker, self._session = worker, worker.session
+        self._storage = storage
+        self._when_busy = when_busy
+        self._outcome = outcome
+        self._staging = Staging()
+        self._thread: threading.Thread | None = None
+        self._saving: pb.Saving | None = None
+        self._next_beat_s = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a save is under way."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def saving(self) -> pb.Saving | None:
+        """How far the part is that is being written, if one is."""
+        return self._saving
+
+    def save(self, state: object, moment: Moment) -> float:
+        """Captures the state; for how many seconds training stood still because of it."""
+        begun_s = time.monotonic()
+        if self.busy and self._when_busy == "skip":
+            log.warning("step %d is not saved: the save before it is under way", moment.step)
+            self._start(partial(self._decline, moment), own=False)
+            return 0.0
+        if self.wait(None):
+            waited_s = time.monotonic() - begun_s
+            log.info("step %d waited %.1f s for the save before it", moment.step, waited_s)
+        save = self._capture(state, moment)
+        self._thread = self._start(partial(self._run, save), own=True)
+        return time.monotonic() - begun_s
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Waits for the save under way; whether there was one."""
+        thread, self._thread = self._thread, None
+        if thread is None or not thread.is_alive():
+            return False
+        thread.join(timeout_s)
+        if thread.is_alive():
+            self._thread = thread
+        return True
+
+    def _start(self, work: Callable[[], None], own: bool) -> threading.Thread:
+        thread = threading.Thread(target=work, name="strata-save", daemon=not own)
+        thread.start()
+        return thread
+
+    def _capture(self, state: object, moment: Moment) -> "Save":
+        op = f"save-{moment.place.generation}-{moment.step}"
+        serialization = Operation(
+            self._worker.recorder,
+            op,
+            ModelSerializationStarted(moment.step),
+            ModelSerializationProgress,
+            ModelSerializationCompleted,
+        )
+        try:
+            flat, rank = flatten(state), moment.place.rank
+            local = flatten({f"rank-{rank:05d}": {"random": random_state()}})
+            sources = own_share(flat, rank, moment.place.world_size)
+            tree = flat.tree if rank == 0 else None
+            labels = {"step": str(moment.step), "epoch": str(moment.epoch), "rank": str(rank)}
+            capture = self._staging.capture(Flat(tree, {**sources, **local.sources}), labels)
+        except BaseException as error:
+            serialization.end(error)
+            raise
+        serialization.end()
+        return Save(op, moment, capture, local.tree, shape_digest(flat))
+
+    def _begin(self, moment: Moment) -> str:
+        """The id of the checkpoint of this step: the first rank to ask has opened it."""
+        begin = pb.BeginCheckpoint(
+            generation=moment.place.generation, step=moment.step, epoch=moment.epoch
+        )
+        answer = self._session.answer(self._session.ask("begin_checkpoint", begin))
+        return answer.checkpoint.checkpoint.checkpoint_id
+
+    def _run(self, save: "Save") -> None:
+        """The save's own thread; whatever goes wrong is said, here and to the coordinator."""
+        checkpoint, moment, begun_s = "", save.moment, time.monotonic()
+        try:
+            checkpoint = self._begin(moment)
+            part = self._write(save, checkpoint)
+            ack = pb.AckPart(
+                checkpoint_id=checkpoint,
+                path=f"{checkpoint}/{part.file}",
+                size_bytes=part.size_bytes,
+                checksum=part.xxh3,
+            )
+            ended = self._session.answer(self._session.ask("ack_part", ack)).checkpoint.checkpoint
+            if ended.status == "completed":
+                log.info("checkpoint %s is complete", checkpoint)
+                self._outcome(time.monotonic() - begun_s)
+            else:
+                log.warning("checkpoint %s failed: %s", checkpoint, ended.reason)
+                self._remove(checkpoint, moment.place.rank)
+        except (NotAllowedNow, Fenced) as error:
+            log.warning("step %d is not saved: %s", moment.step, error)
+            self._remove(checkpoint, moment.place.rank)
+        except Exception as error:
+            log.error("step %d is not saved: %s", moment.step, error)
+            self._remove(checkpoint, moment.place.rank)
+            self._fail(checkpoint, error)
+        finally:
+            self._saving = None
+
+    def _write(self, save: "Save", checkpoint: str) -> Part:
+        storage, moment, capture = self._storage(), save.moment, save.capture
+        self._saving = pb.Saving(checkpoint_id=checkpoint, total_bytes=capture.size_bytes)
+        remote = storage.url.startswith("s3://")
+        started = CheckpointUploadStarted if remote else CheckpointWriteStarted
+        progress = CheckpointUploadProgress if remote else CheckpointWriteProgress
+        completed = CheckpointUploadCompleted if remote else CheckpointWriteCompleted
+        operation = Operation(
+            self._worker.recorder,
+            f"{save.op}-write",
+            started(checkpoint, capture.size_bytes, moment.step),
+            lambda done_bytes: progress(done_bytes, checkpoint),
+            lambda ok, error: completed(ok, error, checkpoint),
+        )
+        try:
+            part = write_part(
+                storage,
+                checkpoint,
+                moment.place.rank,
+                capture,
+                progress=partial(self._progress, operation),
+                local=save.local,
+            )
+            write_sidecar(storage, self._sidecar(save, checkpoint, part))
+        except BaseException as error:
+            operation.end(error)
+            raise
+        operation.end()
+        return part
+
+    def _sidecar(self, save: "Save", checkpoint: str, part: Part) -> Sidecar:
+        moment = save.moment
+        return Sidecar(
+            checkpoint_id=checkpoint,
+            step=moment.step,
+            epoch=moment.epoch,
+            attempt=moment.place.attempt,
+            world_size=moment.place.world_size,
+            shapes=save.shapes,
+            metadata=moment.metadata,
+            data=moment.data,
+            part=part,
+        )
+
+    def _progress(self, operation: Operation, written_bytes: int) -> None:
+        operation.progress(written_bytes)
+        if self._saving is not None:
+            self._saving.written_bytes = written_bytes
+        now_s = time.monotonic()
+        if now_s >= self._next_beat_s:
+            self._next_beat_s = now_s + BEAT_INTERVAL_S
+            self._session.pulse.beat_soon()
+
+    def _decline(self, moment: Moment) -> None:
+        try:
+            self._fail(self._begin(moment), NotAllowedNow("the save before it is under way"))
+        except StrataError as error:
+            log.debug("nobody was told that step %d is skipped: %s", moment.step, error)
+
+    def _fail(self, checkpoint: str, error: Exception) -> None:
+        """Says that there will be no part of ours."""
+        if not checkpoint:
+            return
+        failed = pb.FailPart(checkpoint_id=checkpoint, reason=str(error)[:MAX_REASON_CHARACTERS])
+        try:
+            self._session.answer(self._session.ask("fail_part", failed))
+        except StrataError as refusal:
+            log.debug("checkpoint %s was over already: %s", checkpoint, refusal)
+
+    def _remove(self, checkpoint: str, rank: int) -> None:
+        """Takes back what was written; the coordinator removes the rest."""
+        if not checkpoint:
+            return
+        try:
+            storage = self._storage()
+            storage.delete(sidecar_name(checkpoint, rank))
+            storage.delete(f"{checkpoint}/{part_file(rank)}")
+        except StrataError as error:
+            log.debug("the part of %s stays: %s", checkpoint, error)
+
+
+class Save(Struct, frozen=True):
+    """A captured state on its way."""
+
+    op: str
+    moment: Moment
+    capture: Capture
+    local: object
+    shapes: str

@@ -1,0 +1,102 @@
+"""What is said about saving and restoring, from the wire and to it."""
+
+from strata.core.checkpoints import Checkpoint, CheckpointType
+from strata.core.resources import Saving
+from strata.core.save_points import RequestCheckpoint
+from strata.core.saving import AckPart, BeginCheckpoint, FailCheckpoint
+from strata.core.setbacks import RefuseRecovery
+from strata.errors import InvalidArgument
+from strata.wire.v1 import coordinator_pb2 as pb
+
+TYPES: dict[int, CheckpointType] = {
+    pb.CHECKPOINT_TYPE_UNSPECIFIED: "full",
+    pb.CHECKPOINT_TYPE_FULL: "full",
+    pb.CHECKPOINT_TYPE_INCREMENTAL: "incremental",
+    pb.CHECKPOINT_TYPE_OPTIMIZER_ONLY: "optimizer_only",
+    pb.CHECKPOINT_TYPE_MODEL_ONLY: "model_only",
+}
+STATUSES = {"committed": "completed", "failed": "failed", "deleted": "deleted"}
+
+
+def message(checkpoint: Checkpoint) -> pb.Checkpoint:
+    """A checkpoint as users know it."""
+    return pb.Checkpoint(
+        checkpoint_id=checkpoint.id,
+        step=checkpoint.step,
+        epoch=checkpoint.epoch,
+        storage_path=checkpoint.path,
+        size_bytes=checkpoint.size_bytes,
+        created_at_ms=checkpoint.created_ns // 1_000_000,
+        worker_id=checkpoint.author,
+        status=status(checkpoint),
+        reason=checkpoint.reason,
+    )
+
+
+def status(checkpoint: Checkpoint) -> str:
+    """A checkpoint's state in the contract's words."""
+    return STATUSES.get(checkpoint.state, "in_progress")
+
+
+def type_of(number: int) -> CheckpointType:
+    """The type of a checkpoint; a number that is none is the caller's mistake."""
+    if number not in TYPES:
+        raise InvalidArgument(f"type {number} is no checkpoint type", hint="leave it out for full")
+    return TYPES[number]
+
+
+def command(
+    task: str, worker: str, incarnation: int, message: pb.WorkerMessage
+) -> BeginCheckpoint | AckPart | FailCheckpoint | RequestCheckpoint | RefuseRecovery:
+    """What a worker asks for in its session."""
+    kind = message.WhichOneof("body")
+    if kind == "begin_checkpoint":
+        return _begin(worker, incarnation, message.begin_checkpoint)
+    if kind == "ack_part":
+        return _part(worker, incarnation, message.ack_part)
+    if kind == "fail_part":
+        failed = message.fail_part
+        reason = f"worker {worker}: {failed.reason}"
+        return FailCheckpoint(task=task, checkpoint=failed.checkpoint_id, reason=reason)
+    if kind == "request_save":
+        reason = f"worker {worker}: {message.request_save.reason}"
+        return RequestCheckpoint(task=task, reason=reason)
+    assert kind == "refuse_recovery", kind
+    return RefuseRecovery(
+        worker=worker,
+        incarnation=incarnation,
+        generation=message.refuse_recovery.generation,
+        reason=message.refuse_recovery.reason,
+    )
+
+
+def _begin(worker: str, incarnation: int, message: pb.BeginCheckpoint) -> BeginCheckpoint:
+    return BeginCheckpoint(
+        worker=worker,
+        incarnation=incarnation,
+        generation=message.generation,
+        step=message.step,
+        epoch=message.epoch,
+        path=message.path,
+        type=type_of(message.type),
+        metadata=dict(message.metadata),
+    )
+
+
+def _part(worker: str, incarnation: int, message: pb.AckPart) -> AckPart:
+    return AckPart(
+        worker=worker,
+        incarnation=incarnation,
+        checkpoint=message.checkpoint_id,
+        path=message.path,
+        size_bytes=message.size_bytes,
+        checksum=message.checksum,
+    )
+
+
+def saving(message: pb.Beat) -> Saving | None:
+    """What a beat says about the part that is being written, if there is one."""
+    if not message.HasField("saving"):
+        return None
+    part = message.saving
+    return Saving(part.checkpoint_id, part.written_bytes, part.total_bytes)

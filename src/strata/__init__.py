@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from strata.checkpoint.format import CheckpointInfo
     from strata.checkpoint.manager import CheckpointManager
     from strata.checkpoint.writer import AsyncCheckpointWriter
-    from strata.core.events import Fact
     from strata.data.batches import Batches
     from strata.data.dataset import open_arrays, open_dataset, open_source
     from strata.errors import StrataError
     from strata.sdk.barriers import BarrierResult
+    from strata.sdk.kinds import Fact
     from strata.sdk.membership import Recovery
     from strata.sdk.orchestrator import TrainingOrchestrator, WorkerConfig
     from strata.sdk.registry import DatasetRegistry, ShardManager
@@ -56,7 +56,7 @@ _HOMES = {
     "CheckpointInfo": "strata.checkpoint.format",
     "CheckpointManager": "strata.checkpoint.manager",
     "DatasetRegistry": "strata.sdk.registry",
-    "Fact": "strata.core.events",
+    "Fact": "strata.sdk.kinds",
     "GenerationChanged": "strata.sdk.signals",
     "Recovery": "strata.sdk.membership",
     "Run": "strata.sdk.run",

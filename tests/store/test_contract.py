@@ -263,8 +263,8 @@ class TestStreams:
         sent = [batch(0, 10), batch(20, 30), batch(0, 5, node="w1", incarnation=2)]
         store.append([], incarnation=1, expected=0, batches=sent)
         assert store.tallies() == [
-            Tally("w0", 1, 20, 0, 29_000),
-            Tally("w1", 2, 5, 0, 4_000),
+            Tally("w0", 1, 20, 0, 29_000, frozenset({"Started", "Stepped", "Finished"})),
+            Tally("w1", 2, 5, 0, 4_000, frozenset({"Started", "Stepped"})),
         ]
 
 

@@ -1,5 +1,6 @@
 """Run a simulated cluster: the real rules under a virtual clock, with faults, from one seed."""
 
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -7,12 +8,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from strata.core.catalogue import CODEC
 from strata.errors import InvalidArgument
 from strata.sim.checkers import Broken
 from strata.sim.faults import FAULTS
 from strata.sim.report import Report, command_of, report
 from strata.sim.simulation import Scenario, Simulation, steps_for
 from strata.sim.world import SECOND_NS
+from strata.store.sqlite import SqliteStore
+from strata.timeline.opening import LOG
 
 
 def sim(
@@ -27,8 +31,13 @@ def sim(
     sharded: Annotated[bool, typer.Option(help="The model is sharded, not replicated.")] = False,
     story: Annotated[bool, typer.Option(help="Print what happened.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the log to this new folder, workers' events too.")
+    ] = None,
 ) -> None:
     """Simulate a cluster with faults and check every promise."""
+    if out is not None and (out / LOG).exists():
+        raise InvalidArgument(f"{out} holds a log already", hint="choose a new folder")
     if policy not in ("continue", "replace"):
         raise InvalidArgument(f"policy is {policy!r}", hint="choose continue or replace")
     scenario = Scenario(
@@ -40,6 +49,7 @@ def sim(
         policy="continue" if policy == "continue" else "replace",
         sharded=sharded,
         steps=steps_for(workers),
+        events=out is not None,
     )
     simulation = Simulation(scenario)
     broken: Broken | None = None
@@ -47,6 +57,10 @@ def sim(
         simulation.run()
     except Broken as error:
         broken = error
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        with SqliteStore(out / LOG, CODEC) as store:
+            simulation.coordinator.disk.copy_to(store)
     console = Console(highlight=False, soft_wrap=True)
     if story and not as_json:
         print_story(console, simulation)

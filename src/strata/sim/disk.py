@@ -9,10 +9,12 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from strata.core.events import Event
+from strata.core.events import COORDINATOR, Event
+from strata.core.state import schema
 from strata.errors import Unavailable
 from strata.store.base import Batch
 from strata.store.memory import MemoryStore
+from strata.store.sqlite import SqliteStore
 
 
 class DiskRefused(Unavailable):
@@ -39,6 +41,16 @@ class SimDisk(MemoryStore):
             self.refuse_next = False
             raise DiskRefused("the disk is full", hint="free some space")
         return super().append(events, incarnation=incarnation, expected=expected, batches=batches)
+
+    def copy_to(self, target: SqliteStore) -> None:
+        """Writes the whole log into a file, as a coordinator would have left it."""
+        facts = sorted(self.batches(node=COORDINATOR), key=lambda batch: batch.first_seq)
+        workers = (batch for batch in self.batches() if batch.node != COORDINATOR)
+        target.load(facts, workers)
+        at: int | None = None
+        while (snapshot := self.load_snapshot(at, schema())) is not None:
+            target.save_snapshot(snapshot)
+            at = snapshot.position - 1
 
 
 class Model(Struct):

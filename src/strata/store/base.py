@@ -68,13 +68,14 @@ class Snapshot(Struct, frozen=True):
 
 
 class Tally(Struct, frozen=True):
-    """How much is kept of one worker's incarnation, and of which span of its wall clock."""
+    """How much is kept of one worker's incarnation, of which kinds and span of its wall clock."""
 
     node: str
     incarnation: int
     events: int
     wall_from_ns: int
     wall_to_ns: int
+    kinds: frozenset[str]
 
 
 class Archived(Struct, frozen=True):

@@ -229,7 +229,9 @@ class MemoryStore:
             kept = self._of(node, incarnation)
             if kept:
                 span = min(b.wall_from_ns for b in kept), max(b.wall_to_ns for b in kept)
-                found.append(Tally(node, incarnation, sum(b.count for b in kept), *span))
+                kinds = frozenset(kind for b in kept for kind in b.kinds)
+                count = sum(b.count for b in kept)
+                found.append(Tally(node, incarnation, count, *span, kinds))
         return found
 
     def streams(self) -> list[tuple[str, int]]:

@@ -170,6 +170,10 @@ class Timeline:
                 low = middle + 1
         return low
 
+    def nodes_with(self, kind: str) -> list[str]:
+        """The workers that recorded a kind."""
+        return sorted({tally.node for tally in self.tallies() if kind in tally.kinds})
+
     def _skews(self) -> dict[str, tuple[int, int]]:
         """How far each node's wall clock is off, at least and at most."""
         found = {COORDINATOR: self.coordinator_skew()}

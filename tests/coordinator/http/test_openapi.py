@@ -38,6 +38,12 @@ CONTRACT = {
     ("GET", "/api/live"),
     ("GET", "/api/metrics/history"),
     ("GET", "/api/stream"),
+    ("GET", "/api/timeline/span"),
+    ("GET", "/api/timeline/density"),
+    ("GET", "/api/timeline/lanes"),
+    ("GET", "/api/timeline/at"),
+    ("GET", "/api/timeline/events"),
+    ("GET", "/api/timeline/event/{ref}"),
     ("GET", "/metrics"),
 }
 

@@ -8,6 +8,7 @@ from litestar.di import Provide
 
 from strata.config import Settings
 from strata.coordinator.http import (
+    audit,
     checkpoints,
     cluster,
     datasets,
@@ -18,12 +19,14 @@ from strata.coordinator.http import (
     page,
     stream,
     tasks,
+    timeline,
     workers,
 )
 from strata.coordinator.http.bodies import StrictRequest
 from strata.coordinator.http.faults import HANDLERS
 from strata.coordinator.http.limits import Limits
 from strata.coordinator.http.openapi import describe
+from strata.coordinator.http.past import PastReader
 from strata.coordinator.http.ports import Api
 from strata.coordinator.http.security import Access, Guard
 
@@ -55,6 +58,7 @@ ENDPOINTS = [
     datasets.list_shards,
     datasets.preview_dataset,
     checkpoints.list_checkpoints,
+    checkpoints.get_checkpoint,
     checkpoints.list_barriers,
     tasks.list_tasks,
     tasks.create_task,
@@ -66,6 +70,8 @@ ENDPOINTS = [
     events.list_events,
     stream.stream_facts,
     stream.stream_logs,
+    *timeline.ENDPOINTS,
+    audit.audit_task,
 ]
 
 
@@ -74,13 +80,15 @@ def create_app(api: Api, settings: Settings, limits: Limits | None = None) -> Gu
     limits = limits or Limits()
     files = page.load()
     closing = asyncio.Event()
-    past = history.History(api.metrics)
+    recent = history.History(api.metrics)
+    past = PastReader(api.engine)
     description = page.File(document(api.version), "application/json")
     static = {"/api/openapi.json": description, **files}
     app = Litestar(
         [*routes(), *(page.serving(path, file) for path, file in static.items())],
-        dependencies=provided(api, closing, limits, past, live.Live(api)),
-        lifespan=[past.sampling],
+        dependencies=provided(api, closing, limits, recent, live.Live(api), past),
+        lifespan=[recent.sampling],
+        on_shutdown=[past.close],
         exception_handlers=HANDLERS,
         request_class=StrictRequest,
         request_max_body_size=limits.body_bytes,
@@ -108,8 +116,9 @@ def provided(
     api: Api | None = None,
     closing: asyncio.Event | None = None,
     limits: Limits | None = None,
-    past: history.History | None = None,
+    recent: history.History | None = None,
     patches: live.Live | None = None,
+    past: PastReader | None = None,
 ) -> dict[str, Provide]:
     """What endpoints may ask for, by name; nothing at all where they are only described."""
     heartbeat_s = (limits or Limits()).heartbeat_s
@@ -117,7 +126,8 @@ def provided(
         "api": Provide(lambda: api, sync_to_thread=False),
         "closing": Provide(lambda: closing, sync_to_thread=False),
         "heartbeat_s": Provide(lambda: heartbeat_s, sync_to_thread=False),
-        "history": Provide(lambda: past, sync_to_thread=False),
+        "history": Provide(lambda: recent, sync_to_thread=False),
+        "past": Provide(lambda: past, sync_to_thread=False),
         "live": Provide(lambda: patches, sync_to_thread=False),
     }
 

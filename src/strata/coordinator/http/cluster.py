@@ -33,6 +33,7 @@ from strata.coordinator.http.ports import Api, TheApi
 from strata.coordinator.http.tasks import tails
 from strata.coordinator.logs import LogEntry, Query
 from strata.coordinator.metrics import MetricsSnapshot
+from strata.coordinator.observed import Observed
 from strata.core.state import Cluster
 
 DASHBOARD_BYTES = 256 * 1024
@@ -88,7 +89,9 @@ async def get_dashboard(api: TheApi) -> DashboardResponse:
     async with api.engine.settled() as state:
         items = DASHBOARD_ITEMS
         while True:
-            shown = dashboard(api, state, logs, items)
+            shown = dashboard(
+                status(api, state), state, api.observed, api.metrics.snapshot(), logs, items
+            )
             if items == 0 or len(msgspec.json.encode(shown)) <= DASHBOARD_BYTES:
                 return shown
             items //= 2
@@ -116,8 +119,16 @@ def status(api: Api, state: Cluster) -> StatusResponse:
     )
 
 
-def dashboard(api: Api, state: Cluster, logs: list[LogEntry], items: int) -> DashboardResponse:
-    """Everything, with at most so many items in each list."""
+def dashboard(
+    coordinator: StatusResponse,
+    state: Cluster,
+    observed: Observed,
+    metrics: MetricsSnapshot,
+    logs: list[LogEntry],
+    items: int,
+    now_ns: int | None = None,
+) -> DashboardResponse:
+    """Everything of one moment, now or past, with at most so many items in each list."""
     workers = page(views.shown_workers(state), by_id, items, "")
     datasets = page(state.datasets.values(), by_id, items, "")
     checkpoints = page(views.shown_checkpoints(state), views.checkpoint_order, items, "")
@@ -125,18 +136,18 @@ def dashboard(api: Api, state: Cluster, logs: list[LogEntry], items: int) -> Das
     tasks = page(state.tasks.values(), views.task_order, items, "")
     tail = tails(logs)
     return DashboardResponse(
-        coordinator=status(api, state),
-        workers=views.workers(state, api.observed, workers.items),
+        coordinator=coordinator,
+        workers=views.workers(state, observed, workers.items),
         datasets=[views.dataset(dataset) for dataset in datasets.items],
-        checkpoints=[views.checkpoint(*each) for each in checkpoints.items],
+        checkpoints=[views.checkpoint(observed, *each) for each in checkpoints.items],
         barriers=[views.barrier(*each, names=DASHBOARD_NAMES) for each in barriers.items],
-        metrics=api.metrics.snapshot(),
+        metrics=metrics,
         tasks=[
             views.task(state, task, tail.get(task.id, []), DASHBOARD_NAMES) for task in tasks.items
         ],
         logs=logs[:items],
         totals=totals(state),
-        attention=attention(state, time.time_ns()),
+        attention=attention(state, time.time_ns() if now_ns is None else now_ns),
     )
 
 

@@ -230,11 +230,10 @@ class SqliteReader:
             wanted["start"] = turn[-1][3] + turn[-1][4]
 
     def tallies(self) -> list[Tally]:
-        sql = (
-            "SELECT node, incarnation, sum(count), min(wall_from_ns), max(wall_to_ns) "
-            "FROM batches GROUP BY node, incarnation ORDER BY node, incarnation"
-        )
-        return [Tally(*row) for row in self._all(sql)]
+        return [
+            Tally(node, incarnation, count, first, last, frozenset(kinds.replace(",", " ").split()))
+            for node, incarnation, count, first, last, kinds in self._all(rows.TALLIES)
+        ]
 
     def streams(self) -> list[tuple[str, int]]:
         sql = "SELECT node, incarnation FROM {} GROUP BY node, incarnation"

@@ -32,6 +32,11 @@ ARCHIVED = "id, node, incarnation, first_seq, count, checksum"
 ARCHIVES = "stop, first, path, checksum"
 HEAD = "id, checksum, fields"
 
+TALLIES = (
+    "SELECT node, incarnation, sum(count), min(wall_from_ns), max(wall_to_ns), "
+    "group_concat(DISTINCT kinds) FROM batches GROUP BY node, incarnation ORDER BY 1, 2"
+)
+
 
 class Head(Struct, array_like=True):
     """What is true of the store as a whole; written by every commit.

@@ -1,0 +1,109 @@
+"""The timeline: what happened when, read from the log without disturbing it."""
+
+from typing import Annotated
+
+from litestar import Response, get
+from litestar.params import FromPath, QueryParameter
+
+from strata.coordinator.http.faults import READS_ONE
+from strata.coordinator.http.paging import DEFAULT_LIMIT, NEXT, Cursor, Limit
+from strata.coordinator.http.past import AtResponse, ThePast, dashboard_at
+from strata.coordinator.http.ports import TheApi
+from strata.timeline.answers import (
+    DensityAnswer,
+    EventAnswer,
+    EventDetail,
+    LanesAnswer,
+    SpanAnswer,
+)
+from strata.timeline.desk import LAST_MS, Desk
+
+Moment = Annotated[float | None, QueryParameter(ge=0, le=LAST_MS, description="Unix milliseconds.")]
+Buckets = Annotated[int, QueryParameter(ge=1, le=1000, description="How many slices.")]
+LaneLimit = Annotated[int, QueryParameter(ge=1, le=200, description="How many lanes at most.")]
+Text = Annotated[str, QueryParameter(max_length=400)]
+Number = Annotated[int | None, QueryParameter(ge=0, le=2**53 - 1)]
+
+
+@get("/timeline/span", responses=READS_ONE)
+async def get_span(past: ThePast) -> SpanAnswer:
+    """From when to when the timeline goes, who recorded how much, and whether it can be trusted."""
+    return await past.ask(lambda desk: desk.span())
+
+
+@get("/timeline/density", responses=READS_ONE)
+async def get_density(
+    past: ThePast,
+    from_ms: Moment = None,
+    to_ms: Moment = None,
+    buckets: Buckets = 200,
+    task: Text = "",
+) -> DensityAnswer:
+    """How much happened in each slice of a span of time."""
+    return await past.ask(lambda desk: desk.density(from_ms, to_ms, buckets, task))
+
+
+@get("/timeline/lanes", responses=READS_ONE)
+async def get_lanes(
+    past: ThePast,
+    from_ms: Moment = None,
+    to_ms: Moment = None,
+    task: Text = "",
+    limit: LaneLimit = 100,
+    cursor: Text = "",
+) -> LanesAnswer:
+    """What each worker did, as spans and marks; what is too fine to see is merged."""
+    return await past.ask(lambda desk: desk.lanes(from_ms, to_ms, task, limit, cursor))
+
+
+@get("/timeline/at", responses=READS_ONE)
+async def get_at(
+    api: TheApi,
+    past: ThePast,
+    time_ms: Moment = None,
+    position: Number = None,
+    step: Number = None,
+    task: Text = "",
+) -> AtResponse:
+    """The dashboard as it would have shown a moment: a time, a position, or a step of a task."""
+
+    def look(desk: Desk) -> AtResponse:
+        found = desk.moment(time_ms, position, step, task)
+        return dashboard_at(desk, *found, api.version)
+
+    return await past.ask(look)
+
+
+@get("/timeline/events", responses=READS_ONE)
+async def list_timeline_events(
+    past: ThePast,
+    from_ms: Moment = None,
+    to_ms: Moment = None,
+    node: Text = "",
+    kind: Text = "",
+    task: Text = "",
+    subject: Text = "",
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = "",
+) -> Response[list[EventAnswer]]:
+    """Facts and workers' events in one order; `kind` may be several, with commas."""
+    shown, following = await past.ask(
+        lambda desk: desk.events(from_ms, to_ms, node, kind, task, subject, limit, cursor)
+    )
+    return Response(shown, headers={NEXT: following} if following else {})
+
+
+@get("/timeline/event/{ref:path}", responses=READS_ONE)
+async def get_timeline_event(past: ThePast, ref: FromPath[str]) -> EventDetail:
+    """One event, whole, with its operation, what led to it and what came of it."""
+    return await past.ask(lambda desk: desk.event(ref.lstrip("/")))
+
+
+ENDPOINTS = [
+    get_span,
+    get_density,
+    get_lanes,
+    get_at,
+    list_timeline_events,
+    get_timeline_event,
+]

@@ -1,0 +1,41 @@
+"""Users' own kinds of facts: one class each, recorded with `run.emit`, readable without the class.
+
+    @strata.fact
+    class LossSpiked:
+        step: int
+        loss: float
+
+    run.emit(LossSpiked(step=run.steps, loss=9.5))
+
+The kind is written as `user.LossSpiked`, so that it never collides with a kind of Strata's. Fields
+that are tags (`step`, `batch`, `checkpoint`, …) can be searched for like those of any other kind.
+"""
+
+from typing import TypeVar, dataclass_transform
+
+import msgspec
+
+from strata.core.events import Fact as Fact
+
+PREFIX = "user."
+
+Kind = TypeVar("Kind")
+
+
+@dataclass_transform(frozen_default=True)
+def fact(kind: type[Kind]) -> type[Kind]:
+    """Makes a kind of fact of a class with annotated fields."""
+    fields = [
+        (name, hint, getattr(kind, name)) if hasattr(kind, name) else (name, hint)
+        for name, hint in kind.__annotations__.items()
+    ]
+    made = msgspec.defstruct(
+        kind.__name__,
+        fields,
+        bases=(Fact,),
+        frozen=True,
+        tag=f"{PREFIX}{kind.__name__}",
+        module=kind.__module__,
+        namespace={"__doc__": kind.__doc__},
+    )
+    return made  # type: ignore[return-value]

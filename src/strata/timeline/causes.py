@@ -1,0 +1,94 @@
+"""What led to an event, and what came of it.
+
+Causes are named in the log. Messages link themselves: what was received, or refused, was sent.
+Effects of a fact are looked for among the facts that follow it, since a decision names its causes.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+
+from strata.core.events import COORDINATOR
+from strata.errors import NotFound
+from strata.timeline.operations import Operation, key_of
+from strata.timeline.records import SECOND_NS, Record
+from strata.timeline.timeline import Timeline
+
+EFFECTS_LOOKED_AT = 2_000
+MESSAGE_NS = 600 * SECOND_NS
+OPERATION_EVENTS = 20_000
+ARRIVALS = frozenset({"MessageReceived", "MessageRejected"})
+
+
+def causes_of(timeline: Timeline, record: Record) -> list[Record]:
+    """The events that led to this one; those that are not in the log are left out."""
+    found = []
+    for ref in record.causes:
+        try:
+            found.append(timeline.record(ref))
+        except NotFound:
+            continue
+    if record.kind in ARRIVALS:
+        found += _sendings(timeline, record)
+    return found
+
+
+def effects_of(timeline: Timeline, record: Record, limit: int = 50) -> list[Record]:
+    """The events that name this one as their cause, as far as was looked."""
+    found = list(islice(_effects(timeline, record), limit))
+    if record.kind == "MessageSent":
+        found += arrivals(timeline, record)
+    return found
+
+
+def _effects(timeline: Timeline, record: Record) -> Iterator[Record]:
+    if record.node == COORDINATOR:
+        start = record.event.seq + 1
+        following = timeline.facts(start, start + EFFECTS_LOOKED_AT)
+    else:
+        following = islice(timeline.records(record.at_ns, node=COORDINATOR), EFFECTS_LOOKED_AT)
+    for candidate in following:
+        if record.ref in candidate.causes:
+            yield candidate
+
+
+def arrivals(timeline: Timeline, sent: Record, within_ns: int = MESSAGE_NS) -> list[Record]:
+    """Where a message arrived, or was refused."""
+    wanted = sent.text("message")
+    window = timeline.records(sent.at_ns - SECOND_NS, sent.at_ns + within_ns, kinds=ARRIVALS)
+    return [record for record in window if record.text("message") == wanted]
+
+
+def _sendings(timeline: Timeline, arrived: Record) -> list[Record]:
+    wanted = arrived.text("message")
+    for record in timeline.backwards(
+        arrived.at_ns + SECOND_NS,
+        arrived.at_ns - MESSAGE_NS,
+        node=arrived.text("sender") or None,
+        kinds={"MessageSent"},
+    ):
+        if record.text("message") == wanted:
+            return [record]
+    return []
+
+
+def operation_of(timeline: Timeline, record: Record) -> Operation | None:
+    """The operation that a worker's event belongs to, with its start and end."""
+    known = key_of(record)
+    if known is None:
+        return None
+    name, _, key = known
+    start = end = None
+    seq = record.event.seq
+    around = timeline.events_of(
+        record.node, record.incarnation, max(seq - OPERATION_EVENTS, 0), seq + OPERATION_EVENTS
+    )
+    for other in around:
+        match = key_of(other)
+        if match is None or match[2] != key:
+            continue
+        if match[1] == "start" and other.event.seq <= seq:
+            start = other
+        elif match[1] == "end" and other.event.seq >= seq:
+            end = other
+            break
+    return Operation(name, key, record.node, record.incarnation, start, end)

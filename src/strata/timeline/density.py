@@ -1,0 +1,90 @@
+"""How much happened when: counts for the strip along which one scrubs.
+
+Events are counted from the headers of their batches, spread evenly over a batch's span, so that a
+run of any length is counted without decoding it. Turning points are counted one by one.
+"""
+
+from msgspec import Struct
+
+from strata.core.barriers import BarrierFailed
+from strata.core.checkpoints import CheckpointCommitted
+from strata.core.events import COORDINATOR
+from strata.core.recovery import RecoveryChosen, RolledBack
+from strata.core.workers import WorkerLost
+from strata.store.base import Batch
+from strata.timeline.timeline import Timeline
+
+MAX_BUCKETS = 1_000
+MARKS = {
+    WorkerLost.__name__: "losses",
+    RecoveryChosen.__name__: "recoveries",
+    RolledBack.__name__: "recoveries",
+    CheckpointCommitted.__name__: "checkpoints",
+    BarrierFailed.__name__: "failures",
+}
+
+
+class Bucket(Struct):
+    """What happened in one slice of time."""
+
+    facts: int = 0
+    events: int = 0
+    losses: int = 0
+    recoveries: int = 0
+    checkpoints: int = 0
+    failures: int = 0
+
+
+class Density(Struct, frozen=True):
+    """Slices of equal width from `from_ns` to `to_ns`."""
+
+    from_ns: int
+    to_ns: int
+    buckets: list[Bucket]
+
+
+def density(timeline: Timeline, from_ns: int, to_ns: int, buckets: int, task: str = "") -> Density:
+    """Counts per slice; with a task only its turning points are counted one by one."""
+    buckets = min(max(buckets, 1), MAX_BUCKETS)
+    width_ns = max(-(-(to_ns - from_ns) // buckets), 1)
+    found = Density(from_ns, to_ns, [Bucket() for _ in range(buckets)])
+    for node, low, high in _clocks(timeline):
+        for header in timeline.reader.headers(
+            node=node, since_ns=from_ns + low, until_ns=to_ns + high
+        ):
+            skew_ns = timeline.clocks.alignment(node, header.incarnation).skew_ns[0]
+            _spread(found, header, low if node == COORDINATOR else skew_ns, width_ns)
+    for record in timeline.records(from_ns, to_ns, node=COORDINATOR, kinds=MARKS):
+        if not task or record.text("task") == task:
+            bucket = found.buckets[min((record.at_ns - from_ns) // width_ns, buckets - 1)]
+            name = MARKS[record.kind]
+            setattr(bucket, name, getattr(bucket, name) + 1)
+    return found
+
+
+def _clocks(timeline: Timeline) -> list[tuple[str, int, int]]:
+    """Each node, and between how much its wall clock is ahead."""
+    spans: dict[str, tuple[int, int]] = {COORDINATOR: timeline.coordinator_skew()}
+    for tally in timeline.tallies():
+        low, high = timeline.clocks.alignment(tally.node, tally.incarnation).skew_ns
+        known = spans.get(tally.node, (low, high))
+        spans[tally.node] = (min(low, known[0]), max(high, known[1]))
+    return [(node, low, high) for node, (low, high) in spans.items()]
+
+
+def _spread(found: Density, header: Batch, skew_ns: int, width_ns: int) -> None:
+    """Divides a batch's events evenly among the slices that its span touches."""
+    last = len(found.buckets) - 1
+    first = (header.wall_from_ns - skew_ns - found.from_ns) // width_ns
+    final = (header.wall_to_ns - skew_ns - found.from_ns) // width_ns
+    if final < 0 or first > last:
+        return
+    touched = range(max(first, 0), min(final, last) + 1)
+    share, rest = divmod(header.count, max(final - first + 1, 1))
+    for place, index in enumerate(touched):
+        bucket = found.buckets[index]
+        count = share + (rest if place == 0 else 0)
+        if header.node == COORDINATOR:
+            bucket.facts += count
+        else:
+            bucket.events += count

@@ -1,0 +1,93 @@
+"""The state of the cluster at any moment: the newest snapshot before it, and the facts since.
+
+A fact that this release does not know, or one that is damaged, cannot be folded in. Then the state
+is given as far as it is sure, and it is said where that ends and why.
+"""
+
+from msgspec import Struct
+
+from strata.core import state as cluster_state
+from strata.core.cluster import apply
+from strata.core.recovery import StepsCommitted
+from strata.core.state import Cluster
+from strata.errors import Corrupt, InvalidArgument, NotFound, StrataError, UnknownKind
+from strata.timeline.clocks import first_position
+from strata.timeline.timeline import Timeline
+
+_SCHEMA = cluster_state.schema()
+
+
+class Past(Struct, frozen=True):
+    """The state after the facts before `position`; `doubt` says why it is not all of them."""
+
+    state: Cluster
+    position: int
+    doubt: str = ""
+
+
+def state_at(timeline: Timeline, position: int) -> Past:
+    """The state after the first `position` facts."""
+    reader = timeline.reader
+    snapshot = reader.load_snapshot(position, _SCHEMA)
+    state = cluster_state.decode(snapshot.state) if snapshot else Cluster()
+    if state.position < first_position(reader):
+        raise NotFound(
+            f"the facts before position {first_position(reader)} are not in this log",
+            hint="open the archive that holds them",
+        )
+    try:
+        for event in reader.read(state.position, position):
+            apply(state, event)
+    except (Corrupt, UnknownKind) as error:
+        return Past(state, state.position, error.message)
+    except (KeyError, AttributeError, IndexError, ValueError) as error:
+        # Only after facts that were not understood: `apply` is total over a whole log.
+        return Past(state, state.position, f"the facts do not fit each other: {error!r}")
+    return Past(state, state.position)
+
+
+def position_of_step(timeline: Timeline, step: int, task: str = "") -> int:
+    """The position right after a step of a task first counted."""
+    for record in timeline.records(kinds={StepsCommitted.__name__}, node="coordinator"):
+        body = record.event.body
+        if not isinstance(body, StepsCommitted) or (task and body.task != task):
+            continue
+        if body.first <= step <= body.last:
+            return record.event.seq + 1
+    named = f" of {task}" if task else ""
+    raise NotFound(f"step {step}{named} never counted in this log", hint="strata timeline shows it")
+
+
+def resolve(
+    timeline: Timeline,
+    at_ns: int | None = None,
+    position: int | None = None,
+    step: int | None = None,
+    task: str = "",
+) -> tuple[int, int]:
+    """A moment named in one of three ways, as (time, position); the end when none is given."""
+    given = [value for value in (at_ns, position, step) if value is not None]
+    if len(given) > 1:
+        raise InvalidArgument(
+            "a moment is named by a time, a position or a step", hint="give one of them"
+        )
+    if at_ns is not None:
+        return at_ns, timeline.position_at(at_ns)
+    if step is not None:
+        position = position_of_step(timeline, step, task)
+    if position is None:
+        extent = timeline.extent()
+        return extent.to_ns, extent.last
+    if not 0 <= position <= timeline.position:
+        raise InvalidArgument(
+            f"position {position} is not in this log", hint=f"it ends at {timeline.position}"
+        )
+    return (timeline.time_of(position - 1) if position else timeline.extent().from_ns), position
+
+
+def require_state(timeline: Timeline, position: int) -> Cluster:
+    """The state, or why it is not known."""
+    past = state_at(timeline, position)
+    if past.doubt:
+        raise StrataError(past.doubt, hint="ask for an earlier moment")
+    return past.state

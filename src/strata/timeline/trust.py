@@ -1,0 +1,184 @@
+"""Can this log be trusted? Asked before anything else is, and shown with every answer.
+
+Looked for: gaps in a worker's numbers, events dropped before they had one, workers that recorded
+nothing, an end that never arrived, damage, kinds of a newer release, clocks that jumped or were
+never compared, and more than one coordinator's run in one log.
+
+A *hole* is a span of time in which a node may have done something that is not recorded. Absence of
+a record inside a hole proves nothing; whoever reasons from absence asks `holes` first.
+"""
+
+from collections.abc import Iterator
+from typing import Literal, TypeAlias
+
+from msgspec import Struct, field
+
+from strata.core.catalogue import CODEC
+from strata.core.cluster import CoordinatorStarted
+from strata.core.events import COORDINATOR
+from strata.core.worker_facts import EventsDropped, RunEnded
+from strata.core.workers import WorkerRegistered
+from strata.store.base import Tally
+from strata.timeline.records import SECOND_NS
+from strata.timeline.states import state_at
+from strata.timeline.timeline import Timeline
+from strata.timeline.words import counted, seconds
+
+Verdict: TypeAlias = Literal["yes", "no", "open", "unknown"]
+
+JUMP_NS = SECOND_NS
+MAX_FINDINGS = 100
+TAIL_NS = 10 * SECOND_NS
+KNOWN_KINDS = frozenset(tag.partition("/")[0] for tag in CODEC.kinds)
+
+
+class Hole(Struct, frozen=True):
+    """A span in which a node's silence proves nothing."""
+
+    node: str
+    from_ns: int
+    to_ns: int
+    reason: str
+
+
+class Finding(Struct, frozen=True):
+    """Something that makes the log less than complete and exact."""
+
+    kind: str
+    text: str
+    node: str = ""
+    grave: bool = True
+
+
+class Trust(Struct, frozen=True):
+    """Whether the log can be trusted, and what was found. `no` when something grave was."""
+
+    verdict: Verdict
+    findings: list[Finding]
+    holes: list[Hole] = field(default_factory=list)
+
+    def holes_of(self, node: str, from_ns: int, to_ns: int) -> list[Hole]:
+        """The holes of a node that touch a span of time."""
+        return [
+            hole
+            for hole in self.holes
+            if hole.node == node and hole.from_ns <= to_ns and hole.to_ns >= from_ns
+        ]
+
+
+def examine(timeline: Timeline) -> Trust:
+    """Looks at the whole log, by its headers and indexes; only what tells of loss is decoded."""
+    findings = [Finding("damage", text) for text in [*timeline.notes, *timeline.damage]]
+    holes: list[Hole] = []
+    ended = _ended(timeline)
+    for tally in timeline.tallies():
+        for hole, finding in _gaps(timeline, tally):
+            holes.append(hole)
+            findings.append(finding)
+        holes += _tail(timeline, tally, ended)
+        findings += _clock(timeline, tally)
+    for found in (_dropped, _silent):
+        for hole, finding in found(timeline):
+            holes.append(hole)
+            findings.append(finding)
+    findings += [*_coordinator_clock(timeline), *_runs(timeline), *_unknown(timeline)]
+    grave = any(finding.grave for finding in findings)
+    return Trust("no" if grave else "yes", findings[:MAX_FINDINGS], holes)
+
+
+def _gaps(timeline: Timeline, tally: Tally) -> Iterator[tuple[Hole, Finding]]:
+    node, incarnation = tally.node, tally.incarnation
+    for first, stop in timeline.reader.gaps(node, incarnation):
+        before = next(timeline.events_of(node, incarnation, first - 1, first), None)
+        after = next(timeline.events_of(node, incarnation, stop, stop + 1), None)
+        end_ns = after.at_ns if after is not None else timeline.extent().to_ns
+        start_ns = before.at_ns if before is not None else end_ns
+        text = f"events {first} to {stop - 1} of {node}, incarnation {incarnation}, never arrived"
+        yield Hole(node, start_ns, end_ns, text), Finding("gap", text, node)
+
+
+def _ended(timeline: Timeline) -> set[tuple[str, int]]:
+    """The processes that said that they ended."""
+    kind = RunEnded.__name__
+    return {(tally.node, tally.incarnation) for tally in timeline.tallies() if kind in tally.kinds}
+
+
+def _tail(timeline: Timeline, tally: Tally, ended: set[tuple[str, int]]) -> Iterator[Hole]:
+    """After its last event a process that never said goodbye may have done more."""
+    if (tally.node, tally.incarnation) in ended:
+        return
+    last = timeline.reader.last_seq(tally.node, tally.incarnation)
+    newest = timeline.events_of(tally.node, tally.incarnation, last or 0)
+    for record in newest:
+        text = f"{tally.node} recorded nothing after this, and did not say that it ended"
+        yield Hole(tally.node, record.at_ns, record.at_ns + 365 * 86_400 * SECOND_NS, text)
+
+
+def _clock(timeline: Timeline, tally: Tally) -> Iterator[Finding]:
+    aligned = timeline.clocks.alignment(tally.node, tally.incarnation)
+    low, high = aligned.skew_ns
+    if not aligned.known:
+        text = f"the clock of {tally.node} was never compared; its own wall clock is shown"
+        yield Finding("clock", text, tally.node, grave=False)
+    elif high - low > JUMP_NS:
+        text = f"the wall clock of {tally.node} jumped by {seconds(high - low)}; corrected"
+        yield Finding("clock jump", text, tally.node, grave=False)
+    elif max(abs(low), abs(high)) > JUMP_NS:
+        text = f"the wall clock of {tally.node} is off by {seconds(low)}; corrected"
+        yield Finding("clock", text, tally.node, grave=False)
+
+
+def _dropped(timeline: Timeline) -> Iterator[tuple[Hole, Finding]]:
+    kind = EventsDropped.__name__
+    tellers = timeline.nodes_with(kind)
+    told = (each for node in tellers for each in timeline.records(node=node, kinds={kind}))
+    for record in told:
+        lost = record.get("count")
+        number = lost if isinstance(lost, int) else 0
+        text = f"{record.node} dropped {counted(number, 'event')}: {record.text('reason')}"
+        before_ns = record.at_ns - TAIL_NS
+        yield Hole(record.node, before_ns, record.at_ns, text), Finding("drop", text, record.node)
+
+
+def _silent(timeline: Timeline) -> Iterator[tuple[Hole, Finding]]:
+    """Workers that joined and recorded nothing of their own."""
+    heard = {(tally.node, tally.incarnation) for tally in timeline.tallies()}
+    named: set[str] = set()
+    joins = timeline.records(node=COORDINATOR, kinds={WorkerRegistered.__name__})
+    for record in joins:
+        body = record.event.body
+        if not isinstance(body, WorkerRegistered) or (body.worker, body.incarnation) in heard:
+            continue
+        text = f"{body.worker}, incarnation {body.incarnation}, sent no events of its own"
+        hole = Hole(body.worker, record.at_ns, timeline.extent().to_ns, text)
+        yield hole, Finding("silent node", text, body.worker, grave=body.worker not in named)
+        named.add(body.worker)
+
+
+def _coordinator_clock(timeline: Timeline) -> Iterator[Finding]:
+    before = 0
+    for position, skew_ns in timeline.probed():
+        if abs(skew_ns - before) > JUMP_NS:
+            text = f"the coordinator's wall clock jumped by {seconds(skew_ns - before)} before "
+            yield Finding("clock jump", f"{text}p:{position}; corrected", COORDINATOR, grave=False)
+        before = skew_ns
+
+
+def _runs(timeline: Timeline) -> Iterator[Finding]:
+    starts = timeline.records(node=COORDINATOR, kinds={CoordinatorStarted.__name__})
+    clusters = {record.text("cluster") for record in starts}
+    if len(clusters) > 1:
+        text = f"{len(clusters)} clusters wrote into this log: {', '.join(sorted(clusters))}"
+        yield Finding("two runs", text)
+
+
+def _unknown(timeline: Timeline) -> Iterator[Finding]:
+    """Kinds that this release does not know: it cannot fold the coordinator's, only show them."""
+    past = state_at(timeline, timeline.position)
+    if past.doubt:
+        yield Finding("unfolded", f"the state is known up to p:{past.position}: {past.doubt}")
+    kinds = {kind: tally.node for tally in timeline.tallies() for kind in tally.kinds}
+    for kind, node in sorted(kinds.items()):
+        if kind not in KNOWN_KINDS:
+            text = f"{kind} is not a kind of this release: shown by its fields"
+            yield Finding("unknown kind", text, node, grave=False)

@@ -47,7 +47,12 @@ def test_each_source_wins_over_the_one_before(toml):
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_field_can_be_set_by_environment(name):
-    texts = {"storage_backend": "s3", "log_format": "json", "demo_mode": "true"}
+    texts = {
+        "storage_backend": "s3",
+        "log_format": "json",
+        "demo_mode": "true",
+        "capture_level": "warn",
+    }
     texts["capture_output"] = "false"
     value = getattr(load({}, {f"STRATA_{name.upper()}": texts.get(name, "10")}, None), name)
     assert value in {"s3", "json", True, False, "10", 10}

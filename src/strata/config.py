@@ -1,10 +1,11 @@
 """Settings: defaults < TOML file < environment < flags.
 
-This is the only module that reads or writes the environment. A setting has one name everywhere: the field
-`grpc_port` is `grpc_port` in the file, `STRATA_GRPC_PORT` in the environment and `--grpc-port` as
-a flag. Names that other tools also use (`CHECKPOINT_DIR`, `RANK`, ...) are in `ALIASES`; the
-`STRATA_` name wins over them. An empty variable counts as not set. Whatever is unknown is refused
-with the closest known name, since a misspelt setting that is silently ignored costs a run.
+This is the only module that reads or writes the environment. A setting has one name everywhere: the
+field `grpc_port` is `grpc_port` in the file, `STRATA_GRPC_PORT` in the environment and
+`--grpc-port` as a flag. Names that other tools also use (`CHECKPOINT_DIR`, `RANK`, ...) are in
+`ALIASES`; the `STRATA_` name wins over them. An empty variable counts as not set. Whatever is
+unknown is refused with the closest known name, since a misspelt setting that is silently ignored
+costs a run.
 """
 
 import difflib

@@ -64,6 +64,9 @@ class Watched:
         while (output := self.supervisor.take_output()) is not None:
             self.dropped += output.logs.dropped
             self.written += [line.message for line in output.logs.lines]
+            last = output.logs.first + len(output.logs.lines) - 1 + bool(output.logs.dropped)
+            taken = pb.OutputTaken(sender=output.logs.sender, lines=last)
+            self.supervisor.output_taken(taken)
         return self.written
 
     async def exit(self, worker="w", number=1):

@@ -6,8 +6,13 @@ import httpx
 import pytest
 
 from strata.coordinator.rpc import SERVICE
+from strata.core.events import Envelope
+from strata.core.worker_facts import CODEC, ConnectionChanged
+from strata.sdk.spool import batch_message
+from strata.store.batches import pack
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.coordinator.conftest import Client, coordinator
+from tests.coordinator.test_rpc import open_session
 
 
 class Agent:
@@ -163,3 +168,89 @@ def test_a_task_that_stops_or_completes_is_told_as_such(cluster):
     while (duties := agent.hears("duties")).jobs:
         pass
     assert list(duties.completed_task_ids) == []
+
+
+def left(worker, incarnation, first, count=2):
+    facts = [ConnectionChanged("c", "direct") for _ in range(count)]
+    events = [Envelope(seq, seq + 1, seq + 1, fact) for seq, fact in enumerate(facts, first)]
+    batch = pack(CODEC, worker, incarnation, events)
+    return pb.LeftEvents(worker_id=worker, incarnation=incarnation, events=batch_message(batch))
+
+
+def test_events_that_a_dead_worker_left_are_stored_once(cluster):
+    worker = open_session(cluster, "w")
+    incarnation = worker.next("standing").standing.incarnation
+    worker.send(request=-1, events=left("w", incarnation, 0).events)
+    assert worker.next("stored").stored.seq == 1
+    worker.call.cancel()
+    agent = Agent(cluster)
+    agent.hello()
+    for first in (0, 2, 2, 4):
+        agent.send(left=left("w", incarnation, first))
+        settled = agent.hears("left_settled")
+        assert (settled.worker_id, settled.incarnation) == ("w", incarnation)
+        assert settled.first_seq == first
+        assert not settled.HasField("refused")
+    store = cluster.coordinator.engine.kernel.store
+    assert [batch.first_seq for batch in store.batches(node="w")] == [0, 2, 4]
+    assert store.gaps("w", incarnation) == []
+
+
+def test_a_gap_in_what_was_left_stays_a_gap(cluster):
+    incarnation = cluster.register("w").incarnation
+    agent = Agent(cluster)
+    agent.hello()
+    for first in (0, 6):
+        agent.send(left=left("w", incarnation, first))
+        agent.hears("left_settled")
+    assert cluster.coordinator.engine.kernel.store.gaps("w", incarnation) == [(2, 6)]
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (left("nobody", 1, 0), "not_found"),
+        (left("w", 99, 0), "not_found"),
+        (left("w", 0, 0), "not_found"),
+        (pb.LeftEvents(worker_id="w", incarnation=1), "invalid_argument"),
+    ],
+)
+def test_what_nobody_can_have_left_is_settled_with_its_refusal(cluster, message, code):
+    cluster.register("w")
+    agent = Agent(cluster)
+    agent.hello()
+    agent.send(left=message)
+    assert agent.hears("left_settled").refused.code == code
+
+
+def test_output_that_is_sent_again_is_kept_once_and_acknowledged(cluster):
+    agent = Agent(cluster)
+    agent.hello()
+
+    def write(sender, first, *texts, dropped=0):
+        lines = [pb.LogLine(level="info", message=text, stream="stdout") for text in texts]
+        logs = pb.LogLines(lines=lines, first=first, sender=sender, dropped=dropped)
+        agent.send(output=pb.ProcessOutput(task_id="t", worker_id="w", logs=logs))
+        return agent.hears("output_taken").lines
+
+    assert write("x", 1, "one", "two") == 2
+    assert write("x", 1, "one", "two", "three") == 3
+    assert write("x", 1, "one", "two") == 3
+    assert write("x", 4, dropped=9) == 4
+    assert write("x", 4, dropped=9) == 4
+    assert write("x", 5, "four") == 5
+    assert write("y", 1, "one of another") == 1
+    assert write("", 0, "without a number") == 0
+    assert write("", 0, "without a number") == 0
+    url = f"{cluster.coordinator.http_url}/api/logs"
+    entries = httpx.get(url, params={"worker_id": "w"}).json()
+    assert [entry["message"] for entry in reversed(entries)] == [
+        "one",
+        "two",
+        "three",
+        "9 lines were dropped: it wrote too fast",
+        "four",
+        "one of another",
+        "without a number",
+        "without a number",
+    ]

@@ -94,7 +94,7 @@ def test_any_call_is_answered_or_refused(cluster, method, data):
 def test_any_message_is_answered_or_refused(cluster, kind, data):
     body = data.draw(messages(pb.WorkerMessage.DESCRIPTOR.fields_by_name[kind].message_type))
     incarnation = cluster.register("fuzzer", nonce="fuzzer").incarnation
-    stream = Stream(cluster, "fuzzer", incarnation)
+    stream = Stream(cluster, "fuzzer", incarnation, nonce="fuzzer")
     assert next(stream.call).WhichOneof("body") == "standing"
     stream.send(request=3, **{kind: body})
     stream.send(request=4, beat=pb.Beat(sent_mono_ns=4))

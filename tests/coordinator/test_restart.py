@@ -173,7 +173,8 @@ class Visitors(threading.Thread):
             request = pb.RegisterWorkerRequest(worker_id=name, nonce=name)
             given = call_until_answered(self.address, "RegisterWorker", request)
             self.promised.append((name, given.incarnation, given.generation))
-            self._leave(pb.DeregisterWorkerRequest(worker_id=name, incarnation=given.incarnation))
+            who = {"worker_id": name, "incarnation": given.incarnation, "nonce": name}
+            self._leave(pb.DeregisterWorkerRequest(**who))
             self.enough.wait(0.05)
 
     def _leave(self, request: pb.DeregisterWorkerRequest) -> None:

@@ -205,8 +205,48 @@ def test_lines_are_bounded_and_the_rest_is_counted():
     message = lines.take()
     assert [line.message for line in message.lines] == [f"line {number}" for number in range(5)]
     assert message.dropped == 7
-    assert lines.empty
     assert lines.take() is None
+    lines.taken(message.first + 5)
+    assert lines.delivered
+
+
+def test_lines_are_sent_again_until_they_are_taken():
+    lines = LineBuffer()
+    for number in range(4):
+        lines("info", f"line {number}", "stdout")
+    first = lines.take()
+    assert (first.first, len(first.lines), first.sender) == (1, 4, lines.sender)
+    assert lines.take() is None
+    lines.taken(1)
+    lines("info", "line 4", "stdout")
+    assert [line.message for line in lines.take().lines] == ["line 4"]
+    lines.resend()
+    again = lines.take()
+    assert (again.first, [line.message[-1] for line in again.lines]) == (2, list("1234"))
+    lines.taken(5)
+    lines.taken(3)
+    lines.resend()
+    assert lines.delivered
+    assert lines.take() is None
+
+
+def test_what_was_sent_and_not_taken_counts_to_the_bound():
+    lines = LineBuffer(max_lines=3)
+    for number in range(3):
+        lines("info", f"line {number}", "stdout")
+    lines.take()
+    lines("info", "one too many", "stdout")
+    assert lines.take() is None
+    lines.taken(3)
+    message = lines.take()
+    assert (message.first, message.dropped, len(message.lines)) == (4, 1, 0)
+
+
+def test_lines_below_the_least_level_stay_here():
+    lines = LineBuffer(least_level="warn")
+    for level in ("debug", "info", "warn", "error"):
+        lines(level, level, "logging")
+    assert [line.level for line in lines.take().lines] == ["warn", "error"]
 
 
 def test_a_line_that_utf8_cannot_carry_is_sent_all_the_same():

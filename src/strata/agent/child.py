@@ -144,7 +144,7 @@ def adopt(kept: Kept, folder: Path) -> Child | None:
 def find(kept: Kept) -> int:
     """The pid of a process that was remembered, if that still runs; else 0."""
     if not kept.pid:
-        return _search(kept.start)
+        return _search(kept.key)
     try:
         process = psutil.Process(kept.pid)
         same = abs(process.create_time() - kept.born_s) < BIRTH_TOLERANCE_S
@@ -162,12 +162,11 @@ def command_for(entry: str, args: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", entry, *args]
 
 
-def _search(start: Start) -> int:
-    """The process of a start whose pid was never written down, by what it was told it is."""
-    told = {"STRATA_TASK": start.task, "WORKER_ID": start.worker, "STRATA_START": str(start.number)}
+def _search(key: str) -> int:
+    """The process whose pid was never written down, by the folder that it was given."""
     for process in psutil.process_iter(["pid", "environ"]):
-        environment = process.info["environ"] or {}
-        if told.items() <= environment.items() and _leads(process.pid):
+        spool = (process.info["environ"] or {}).get("STRATA_SPOOL_DIR", "")
+        if Path(spool).name == key and _leads(process.pid):
             return process.pid
     return 0
 

@@ -1,8 +1,8 @@
 """The agent's session with the coordinator: duties come in; beats, exits and output go out.
 
 When the connection breaks a new one is made, after delays that grow and vary, for ever. The
-coordinator recognises the agent by its nonce. Exits are told again until they are acknowledged;
-output that was on the wire when the connection broke is lost.
+coordinator recognises the agent by its nonce. Exits, output and events that dead workers left are
+told again until they are acknowledged.
 """
 
 import asyncio
@@ -10,9 +10,7 @@ import logging
 import time
 from pathlib import Path
 
-import grpc
 from google.protobuf.message import Message
-from grpc import aio
 
 from strata.agent.plan import Start
 from strata.agent.records import Exit
@@ -28,6 +26,7 @@ from strata.errors import (
     Unavailable,
 )
 from strata.sdk.channel import OPTIONS, SERVICE, Address, delays_s, error_of, parse_address
+from strata.wire.grpc_library import aio, grpc
 from strata.wire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -108,6 +107,12 @@ class Link:
             self._told.discard(start)
             self._supervisor.settled(start)
             self._news.set()
+        elif kind == "output_taken":
+            self._supervisor.output_taken(order.output_taken)
+            self._news.set()
+        elif kind == "left_settled":
+            self._supervisor.leftovers.settled(order.left_settled)
+            self._news.set()
         elif kind == "refused":
             refused = order.refused
             raise error_of(refused.code, "", refused.message, refused.hint)
@@ -115,6 +120,7 @@ class Link:
     async def _speak(self, call: Call) -> None:
         """Beats on time, whatever else there is to say; ends with the connection."""
         self._told = set()
+        self._supervisor.resend()
         beat_at_s = 0.0
         try:
             while True:
@@ -141,7 +147,10 @@ class Link:
                 self._told.add(start)
                 return pb.AgentMessage(exited=_message(ended))
         output = self._supervisor.take_output()
-        return None if output is None else pb.AgentMessage(output=output)
+        if output is not None:
+            return pb.AgentMessage(output=output)
+        left = self._supervisor.leftovers.next_message()
+        return None if left is None else pb.AgentMessage(left=left)
 
 
 def channel_to(address: Address, settings: Settings) -> aio.Channel:

@@ -9,10 +9,12 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from strata.agent import records
 from strata.agent.child import Child, adopt, command_for, new_key, spawn
+from strata.agent.leftovers import Leftovers
 from strata.agent.plan import Duty, Reason, Start, plan
 from strata.agent.records import Exit, Kept
 from strata.config import inherited
@@ -43,6 +45,7 @@ class Supervisor:
     def __init__(self, folder: Path, identity: Mapping[str, str]) -> None:
         self.exits: dict[Start, Exit] = {}
         self.on_news: Callable[[], None] = lambda: None
+        self.leftovers = Leftovers(folder)
         self._folder = folder
         self._identity = identity
         self._children: dict[Start, Child] = {}
@@ -66,7 +69,8 @@ class Supervisor:
     @property
     def quiet(self) -> bool:
         """Whether nothing runs and everything was told."""
-        return not (self._children or self._watching or self.exits or self._outputs)
+        busy = self._children or self._watching or self.exits or self._outputs
+        return not busy and self.leftovers.empty
 
     def pids(self) -> dict[str, int]:
         """The process of each worker that runs."""
@@ -85,6 +89,9 @@ class Supervisor:
             else:
                 log.info("adopted %s, process %d", kept.start.worker, child.kept.pid)
                 self._watch(child)
+        running = {child.kept.key for child in self._children.values()}
+        for key in set(self.leftovers.keys()) - running:
+            self.leftovers.ended(key, log.warning)
         self._save()
 
     def told(self, duties: pb.Duties) -> None:
@@ -110,13 +117,25 @@ class Supervisor:
         for start, lines in list(self._outputs.items()):
             taken = lines.take()
             if taken is None:
-                if start not in self._unread:
+                if start not in self._unread and lines.delivered:
                     del self._outputs[start]
                 continue
             # The next one's turn comes first the next time.
             self._outputs[start] = self._outputs.pop(start)
             return pb.ProcessOutput(task_id=start.task, worker_id=start.worker, logs=taken)
         return None
+
+    def output_taken(self, taken: pb.OutputTaken) -> None:
+        """The coordinator has what a worker wrote, up to a number."""
+        for lines in self._outputs.values():
+            if lines.sender == taken.sender:
+                lines.taken(taken.lines)
+
+    def resend(self) -> None:
+        """A new connection: what was not acknowledged is told again."""
+        for lines in self._outputs.values():
+            lines.resend()
+        self.leftovers.resend()
 
     async def end_all(self) -> None:
         """Ends everything that runs, gracefully, and starts nothing more."""
@@ -163,7 +182,7 @@ class Supervisor:
                 self._starting,
                 self._folder,
                 command,
-                self._environment(start, job),
+                self._environment(start, self._starting.key, job),
                 job.working_dir,
             )
         except OSError as error:
@@ -177,10 +196,11 @@ class Supervisor:
         self._watch(child)
         self._save()
 
-    def _environment(self, start: Start, job: pb.Job) -> dict[str, str]:
+    def _environment(self, start: Start, key: str, job: pb.Job) -> dict[str, str]:
         told = {
             "PYTHONUNBUFFERED": "1",
             "STRATA_CAPTURE_OUTPUT": "false",
+            "STRATA_SPOOL_DIR": str(self.leftovers.folder_of(key).resolve()),
             "STRATA_START": str(start.number),
             "STRATA_TASK": start.task,
             "TASK_CONFIG": job.config,
@@ -212,6 +232,7 @@ class Supervisor:
         self._note_exit(ended)
         self._save()
         self._act()
+        self.leftovers.ended(child.kept.key, partial(self._say, child.start))
         await child.drained()
         self._unread.discard(child.start)
         self.on_news()

@@ -1,8 +1,9 @@
 """Agents' sessions: one stream per host, for as long as its agent lives.
 
-Into it go beats, how processes ended, and what they wrote; out of it comes everything that the
-agent has to keep running, whole, whenever a fact changes it and once at the start. A stream that
-breaks says nothing about the workers, so it is only the agent's silence that counts.
+Into it go beats, how processes ended, what they wrote, and the events that they left; out of it
+comes everything that the agent has to keep running, whole, whenever a fact changes it and once at
+the start. A stream that breaks says nothing about the workers, so it is only the agent's silence
+that counts.
 
 The values of a task's environment come from the vault. Its `PWD`, if it has one, is the folder in
 which the workers start.
@@ -15,7 +16,9 @@ from typing import TypeAlias
 
 from strata.config import Settings
 from strata.coordinator.engine import Answer, Engine
-from strata.coordinator.logs import Line, LogStore
+from strata.coordinator.intake import Intake, Intakes, batch_of
+from strata.coordinator.lines import LineIntake
+from strata.coordinator.logs import Line
 from strata.coordinator.metrics import Metrics
 from strata.coordinator.vault import Vault
 from strata.core.agents import Agent, RegisterAgent
@@ -24,12 +27,12 @@ from strata.core.standing import duties, told
 from strata.errors import (
     Fenced,
     InvalidArgument,
-    LimitExceeded,
     NotFound,
     Overloaded,
     StrataError,
     Unavailable,
 )
+from strata.store.base import Batch
 from strata.wire import convert
 from strata.wire.grpc_call import CloseReason
 from strata.wire.grpc_stream import Stream
@@ -40,7 +43,6 @@ from strata.wire.v1 import coordinator_pb2 as pb
 log = logging.getLogger(__name__)
 
 AgentStream: TypeAlias = Stream[pb.AgentMessage, pb.AgentOrder]
-MAX_LINES = 10_000
 MAX_COMPLETED = 100
 PASSING = (Unavailable, Overloaded)
 
@@ -49,10 +51,17 @@ class AgentSessions:
     """Every open session, by agent."""
 
     def __init__(
-        self, engine: Engine, logs: LogStore, vault: Vault, metrics: Metrics, settings: Settings
+        self,
+        engine: Engine,
+        lines: LineIntake,
+        intakes: Intakes,
+        vault: Vault,
+        metrics: Metrics,
+        settings: Settings,
     ) -> None:
         self.engine = engine
-        self.logs = logs
+        self.lines = lines
+        self.intakes = intakes
         self.vault = vault
         self.metrics = metrics
         self.settings = settings
@@ -97,7 +106,7 @@ class AgentSessions:
         try:
             return self.vault.get(key)
         except NotFound as error:
-            self.logs.append(Line("error", error.message, "coordinator", task))
+            self.lines.logs.append(Line("error", error.message, "coordinator", task))
             return {}
 
     def _follow(self, events: Sequence[Event]) -> None:
@@ -122,6 +131,7 @@ class AgentSession:
             "beat": self._beat,
             "exited": self._exited,
             "output": self._output,
+            "left": self._left,
         }
 
     def on_message(self, message: pb.AgentMessage) -> None:
@@ -217,18 +227,50 @@ class AgentSession:
 
     def _output(self, message: pb.AgentMessage) -> None:
         output = message.output
-        task, worker = output.task_id, output.worker_id
-        if len(output.logs.lines) > MAX_LINES:
-            raise LimitExceeded(
-                f"{len(output.logs.lines)} log lines at once", hint=f"send {MAX_LINES} or fewer"
-            )
-        self.sessions.logs.extend(
-            Line(line.level, line.message, "worker", task, worker, line.stream, line.timestamp_ms)
-            for line in output.logs.lines
+        taken = self.sessions.lines.take(output.logs, output.task_id, output.worker_id)
+        told = pb.OutputTaken(sender=output.logs.sender, lines=taken)
+        self.stream.send(pb.AgentOrder(output_taken=told))
+
+    def _left(self, message: pb.AgentMessage) -> None:
+        """Events of a process that has ended; a refusal settles them, too, unless it passes."""
+        left = message.left
+        try:
+            known = self.engine.kernel.state.workers.get(left.worker_id)
+            if known is None or not 0 < left.incarnation <= known.incarnation:
+                raise NotFound(f"worker {left.worker_id!r} had no incarnation {left.incarnation}")
+            batch = batch_of(left.events, left.worker_id, left.incarnation)
+            intake = self.sessions.intakes.of(left.worker_id, left.incarnation)
+            if intake.take(batch):
+                answer = self.engine.ingest(batch)
+                answer.add_done_callback(partial(self._left_stored, left, intake, batch))
+                return
+        except StrataError as error:
+            self._settle_left(left, error)
+        else:
+            self._settle_left(left, None)
+
+    def _left_stored(
+        self, left: pb.LeftEvents, intake: Intake, batch: Batch, answer: Answer
+    ) -> None:
+        error = answer.exception()
+        if error is not None and not isinstance(error, StrataError):
+            self.stream.fail(error)
+            return
+        if error is None:
+            intake.stored(batch)
+        self._settle_left(left, error)
+
+    def _settle_left(self, left: pb.LeftEvents, error: StrataError | None) -> None:
+        if isinstance(error, PASSING):
+            self._refuse(error)
+            return
+        settled = pb.LeftSettled(
+            worker_id=left.worker_id,
+            incarnation=left.incarnation,
+            first_seq=left.events.first_seq,
+            refused=convert.refusal(error) if error is not None else None,
         )
-        if output.logs.dropped:
-            text = f"{output.logs.dropped} lines were dropped: it wrote too fast"
-            self.sessions.logs.append(Line("warn", text, "worker", task, worker))
+        self.stream.send(pb.AgentOrder(left_settled=settled))
 
     def _refuse(self, error: StrataError) -> None:
         self.stream.send(pb.AgentOrder(refused=convert.refusal(error)))

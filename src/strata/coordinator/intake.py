@@ -3,10 +3,33 @@
 A worker numbers its events densely and sends them in batches, again after a break. A batch is new,
 or fills a gap, or is known; one that is known in part is refused: to keep only its new part the
 store would have to look into bytes that nobody has checked.
+
+A worker sends its own events, and after its death its agent may send what it left. Both ways go
+through the same intake, for as long as either is open or has a batch on its way to the disk.
 """
+
+from weakref import WeakValueDictionary
 
 from strata.errors import InvalidArgument
 from strata.store.base import Batch, EventStore, Range
+from strata.store.batches import validate
+from strata.wire.v1 import coordinator_pb2 as pb
+
+
+def batch_of(message: pb.EventBatch, worker: str, incarnation: int) -> Batch:
+    """A worker's events as they are stored; refuses what is no batch."""
+    batch = Batch(
+        worker,
+        incarnation,
+        message.first_seq,
+        message.count,
+        message.wall_from_ns,
+        message.wall_to_ns,
+        tuple(message.kinds),
+        message.payload,
+    )
+    validate(batch)
+    return batch
 
 
 class Intake:
@@ -44,3 +67,19 @@ class Intake:
     def _fill(self, gap: Range, first: int, stop: int) -> None:
         self._gaps.remove(gap)
         self._gaps += [part for part in ((gap[0], first), (stop, gap[1])) if part[0] < part[1]]
+
+
+class Intakes:
+    """The intakes in use, by worker and incarnation."""
+
+    def __init__(self, store: EventStore) -> None:
+        self._store = store
+        self._used: WeakValueDictionary[tuple[str, int], Intake] = WeakValueDictionary()
+
+    def of(self, worker: str, incarnation: int) -> Intake:
+        """The intake of an incarnation; it is the same one until nobody holds it."""
+        key = (worker, incarnation)
+        found = self._used.get(key)
+        if found is None:
+            found = self._used[key] = Intake(self._store, worker, incarnation)
+        return found

@@ -15,8 +15,8 @@ from strata.coordinator.agent_sessions import AgentSessions
 from strata.coordinator.engine import Engine
 from strata.coordinator.metrics import Metrics
 from strata.coordinator.observed import Observed, Seen
-from strata.coordinator.scanning import measured
 from strata.coordinator.places import CheckpointPlaces
+from strata.coordinator.scanning import measured
 from strata.coordinator.sessions import Sessions
 from strata.coordinator.waiting import BarrierRoom
 from strata.core.barriers import ArriveAtBarrier, Barrier

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeAlias
 
 from strata.coordinator.engine import Answer, Engine
-from strata.coordinator.intake import Intake, Intakes
+from strata.coordinator.intake import Intake, Intakes, batch_of
 from strata.coordinator.lines import LineIntake
 from strata.coordinator.metrics import Metrics
 from strata.coordinator.observed import Observed, Seen
@@ -37,7 +37,6 @@ from strata.core.workers import (
 )
 from strata.errors import Fenced, InvalidArgument, Overloaded, StrataError
 from strata.store.base import Batch
-from strata.store.batches import validate
 from strata.wire import checkpoints, convert, datasets
 from strata.wire.grpc_call import CloseReason
 from strata.wire.grpc_stream import Stream
@@ -260,8 +259,7 @@ class Session:
         self.stream.send(pb.CoordinatorMessage(request=request, pulse=pulse))
 
     def _events(self, request: int, message: pb.WorkerMessage) -> None:
-        batch = convert.batch(message.events, self.worker, self.incarnation)
-        validate(batch)
+        batch = batch_of(message.events, self.worker, self.incarnation)
         assert self.intake is not None, "a session that was welcomed takes events in"
         if self.intake.take(batch):
             self._when(request, self.engine.ingest(batch), partial(self._stored, batch))

@@ -4,15 +4,7 @@ An error crosses the wire as a gRPC status with the stable code in the trailing 
 `strata-code` and the hint in `strata-hint`; here it becomes the same class again. A status
 without them (a proxy's, a broken connection's) becomes the first class of that status in the table
 of errors.
-
-gRPC's own fork support is switched off, for which it has to be the first to be imported: with a
-stream open, its handlers make forks slow and the exit of a process that forked hang. A forked child
-never uses the parent's channel (see `forks`), so there is nothing for them to do.
 """
-
-import os
-
-os.putenv("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import random
 import time
@@ -21,11 +13,11 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
-import grpc
 from google.protobuf.message import Message
 from msgspec import Struct
 
 from strata.errors import STATUS, InvalidArgument, StrataError, Unavailable
+from strata.wire.grpc_library import grpc
 from strata.wire.v1 import coordinator_pb2 as pb
 
 SERVICE = "/strata.v1.Coordinator/"

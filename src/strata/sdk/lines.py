@@ -1,13 +1,16 @@
-"""What the training process said, on its way to the coordinator.
+"""What a process said, on its way to the coordinator.
 
-Lines wait here, bounded in number and in size; what does not fit is dropped, and the count travels
-with the next lines. Unlike events they are not kept on disk and not asked for again: lines that
-were on the wire when the connection broke are lost.
+Lines wait here, bounded in number and in size; what does not fit is dropped, and that so many were
+stands in their place. Everything has a number. What was sent is kept until the coordinator says
+that it took it, and is sent again over the next connection; the coordinator knows the numbers and
+takes each once. Unlike events, lines are not kept on disk: they end with the process.
 """
 
+import secrets
 import threading
 import time
 from collections import deque
+from itertools import islice
 
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -15,61 +18,98 @@ MAX_LINES = 20_000
 MAX_CHARS = 8 * 2**20
 MESSAGE_LINES = 1_000
 MESSAGE_CHARS = 512 * 1024
+SEVERITY = {"debug": 0, "info": 1, "warn": 2, "error": 3}
+
+Entry = tuple[int, str, str, str] | int
+"""Time, level, message and stream of a line; or how many were dropped at this place."""
 
 
 class LineBuffer:
-    """Lines that wait to be sent; a sink for `capture_output`."""
+    """Lines that wait to be sent or acknowledged; a sink for `capture_output`."""
 
-    def __init__(self, max_lines: int = MAX_LINES, max_chars: int = MAX_CHARS) -> None:
+    def __init__(
+        self,
+        max_lines: int = MAX_LINES,
+        max_chars: int = MAX_CHARS,
+        least_level: str = "debug",
+    ) -> None:
         self.max_lines = max_lines
         self.max_chars = max_chars
-        self._lines: deque[tuple[int, str, str, str]] = deque()
+        self.sender = secrets.token_hex(8)
+        self._least = SEVERITY[least_level]
+        self._entries: deque[Entry] = deque()
+        self._first = 1
+        self._sent = 0
         self._chars = 0
         self._dropped = 0
         self._lock = threading.Lock()
 
     def __call__(self, level: str, message: str, stream: str) -> None:
         """Takes a line in, or counts it as dropped."""
+        if SEVERITY[level] < self._least:
+            return
         now_ms = time.time_ns() // 1_000_000
         with self._lock:
-            if len(self._lines) >= self.max_lines or self._chars >= self.max_chars:
+            if len(self._entries) >= self.max_lines or self._chars >= self.max_chars:
                 self._dropped += 1
                 return
-            self._lines.append((now_ms, level, message, stream))
+            self._say_dropped()
+            self._entries.append((now_ms, level, message, stream))
             self._chars += len(message)
 
     @property
-    def empty(self) -> bool:
-        """Whether there is nothing to send."""
-        return not self._lines and not self._dropped
+    def delivered(self) -> bool:
+        """Whether everything was taken by the coordinator."""
+        return not self._entries and not self._dropped
 
     def take(self) -> pb.LogLines | None:
-        """The next lines as one message."""
-        taken: list[pb.LogLine] = []
+        """The next that was not sent over this connection, as one message."""
         with self._lock:
-            if self.empty:
+            if self._sent >= self.max_lines:
+                return None  # the coordinator has to catch up first
+            self._say_dropped()
+            if self._sent == len(self._entries):
                 return None
+            message = pb.LogLines(first=self._first + self._sent, sender=self.sender)
             room = MESSAGE_CHARS
-            while self._lines and len(taken) < MESSAGE_LINES and room > 0:
-                timestamp_ms, level, message, stream = self._lines.popleft()
-                self._chars -= len(message)
-                room -= len(message)
-                taken.append(
-                    pb.LogLine(
-                        timestamp_ms=timestamp_ms,
-                        level=level,
-                        message=sendable(message),
-                        stream=stream,
-                    )
+            for entry in islice(self._entries, self._sent, self._sent + MESSAGE_LINES):
+                self._sent += 1
+                if isinstance(entry, int):
+                    message.dropped = entry
+                    break
+                timestamp_ms, level, text, stream = entry
+                message.lines.add(
+                    timestamp_ms=timestamp_ms, level=level, message=sendable(text), stream=stream
                 )
-            dropped, self._dropped = self._dropped, 0
-        return pb.LogLines(lines=taken, dropped=dropped)
+                room -= len(text)
+                if room <= 0:
+                    break
+        return message
+
+    def taken(self, number: int) -> None:
+        """The coordinator has everything up to this number."""
+        with self._lock:
+            while self._first <= number and self._entries:
+                entry = self._entries.popleft()
+                self._chars -= 0 if isinstance(entry, int) else len(entry[2])
+                self._first += 1
+                self._sent = max(self._sent - 1, 0)
+
+    def resend(self) -> None:
+        """A new connection: whatever is not known to be taken goes out again."""
+        with self._lock:
+            self._sent = 0
 
     def became_child(self) -> None:
         """In a forked child nothing is taken in: nobody would send it."""
         self._lock = threading.Lock()
-        self._lines = deque()
+        self._entries = deque()
         self.max_lines = 0
+
+    def _say_dropped(self) -> None:
+        if self._dropped:
+            self._entries.append(self._dropped)
+            self._dropped = 0
 
 
 def sendable(text: str) -> str:

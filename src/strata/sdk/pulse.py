@@ -1,8 +1,9 @@
 """The thread that beats, and keeps and sends the events and lines that have gathered.
 
-Once a second events are packed and written to the spool, whether or not there is a connection, and
-lines are sent. Events are sent every other second, within a window (so much sent and not yet
-stored): each waking of gRPC's threads costs the training process more than the bytes do.
+Four times a second events are packed and written to the spool, whether or not there is a
+connection: so much is lost with a process that is killed. Lines and events are sent together, every
+other second, within a window (so much sent and not yet stored): each waking of gRPC's threads costs
+the training process more than the bytes do.
 
 A batch of events travels under the number -1 - first_seq, so that its refusal says which it was.
 """
@@ -18,12 +19,12 @@ from strata.errors import Overloaded, StrataError, Unavailable
 from strata.sdk.events import Recorder
 from strata.sdk.lines import LineBuffer
 from strata.sdk.outbox import Outbox
-from strata.store.base import Batch
+from strata.sdk.spool import batch_message
 from strata.wire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-FLUSH_INTERVAL_S = 1.0
+COLLECT_INTERVAL_S = 0.25
 SEND_INTERVAL_S = 2.0
 MAX_BACKLOG = 1_024
 CLOSING_S = 2.0
@@ -36,7 +37,7 @@ class Source(Protocol):
         """What to say of ourselves now."""
 
     def tick(self) -> None:
-        """Called about once a second, connected or not."""
+        """Called a few times a second, connected or not."""
 
 
 class Pulse:
@@ -68,9 +69,12 @@ class Pulse:
 
     def attach(self, outbox: Outbox, stored_seq: int) -> None:
         """There is a connection; events after `stored_seq` go out over it, and a beat at once."""
-        if self.recorder is not None:
-            self.recorder.reattached(stored_seq)
-        self._outbox = outbox
+        with self._sending:
+            if self.recorder is not None:
+                self.recorder.reattached(stored_seq)
+            if self.lines is not None:
+                self.lines.resend()
+            self._outbox = outbox
         self._next_send_s = 0.0
         self.beat_soon()
 
@@ -84,12 +88,17 @@ class Pulse:
         self._wake.set()
 
     def flush_soon(self) -> None:
-        """Sends what has gathered now rather than when it is due."""
-        self._next_send_s = 0.0
-        self._wake.set()
+        """Sends what has gathered now rather than when it is due.
 
-    def stored(self, seq: int) -> None:
-        """The coordinator has stored our events up to `seq`: there is room for more."""
+        Lines are acknowledged with the answer to whatever is sent after them: to a beat, at least.
+        """
+        self._next_send_s = 0.0
+        self.beat_soon()
+
+    def stored(self, seq: int, lines: int = 0) -> None:
+        """The coordinator has our events and lines up to these: there is room for more."""
+        if self.lines is not None:
+            self.lines.taken(lines)
         if self.recorder is not None:
             self.recorder.stored(seq)
             self._send_events()
@@ -103,7 +112,9 @@ class Pulse:
             self.recorder.refused(-1 - number, error.message)
 
     def heard(self, pulse: pb.Pulse) -> None:
-        """What a beat's round trip says about the clocks."""
+        """What a beat's round trip says about the clocks, and which lines were taken."""
+        if self.lines is not None:
+            self.lines.taken(pulse.lines)
         now_mono_ns, now_wall_ns = time.monotonic_ns(), time.time_ns()
         round_trip_ns = now_mono_ns - pulse.sent_mono_ns
         offset_ns = pulse.server_wall_ns - (now_wall_ns - round_trip_ns // 2)
@@ -116,8 +127,8 @@ class Pulse:
 
     @property
     def flushed(self) -> bool:
-        """Whether every event is stored and every line is sent."""
-        unsent = self.lines is not None and not self.lines.empty
+        """Whether the coordinator has every event and every line."""
+        unsent = self.lines is not None and not self.lines.delivered
         undelivered = self.recorder is not None and not self.recorder.delivered
         return not unsent and not undelivered
 
@@ -144,7 +155,7 @@ class Pulse:
             except Exception:
                 # Without beats the worker would be taken for dead, so this thread goes on.
                 log.exception("a pulse of the session failed")
-            due_s = FLUSH_INTERVAL_S
+            due_s = COLLECT_INTERVAL_S
             if self._outbox is not None:
                 due_s = min(max(self._next_beat_s - time.monotonic(), 0.0), due_s)
             self._wake.wait(due_s)
@@ -157,8 +168,8 @@ class Pulse:
         outbox, now_s = self._outbox, time.monotonic()
         if now_s >= self._next_send_s:
             self._next_send_s = now_s + SEND_INTERVAL_S
+            self._send_lines()
             self._send_events()
-        self._send_lines()
         if outbox is not None and (self._beat_wanted or now_s >= self._next_beat_s):
             self._beat_wanted = False
             self._next_beat_s = now_s + self.interval_s
@@ -176,23 +187,14 @@ class Pulse:
                 if batch is None:
                     return
                 number = -1 - batch.first_seq
-                outbox.put(pb.WorkerMessage(request=number, events=_message(batch)))
+                events = batch_message(batch)
+                outbox.put(pb.WorkerMessage(request=number, events=events))
 
     def _send_lines(self) -> None:
-        outbox = self._outbox
-        while outbox is not None and self.lines is not None and outbox.backlog < MAX_BACKLOG:
-            lines = self.lines.take()
-            if lines is None:
-                return
-            outbox.put(pb.WorkerMessage(logs=lines))
-
-
-def _message(batch: Batch) -> pb.EventBatch:
-    return pb.EventBatch(
-        first_seq=batch.first_seq,
-        count=batch.count,
-        wall_from_ns=batch.wall_from_ns,
-        wall_to_ns=batch.wall_to_ns,
-        kinds=batch.kinds,
-        payload=batch.payload,
-    )
+        with self._sending:
+            outbox = self._outbox
+            while outbox is not None and self.lines is not None and outbox.backlog < MAX_BACKLOG:
+                lines = self.lines.take()
+                if lines is None:
+                    return
+                outbox.put(pb.WorkerMessage(logs=lines))

@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-import grpc
 from google.protobuf.message import Message
 from msgspec import Struct, structs
 
@@ -43,6 +42,7 @@ from strata.sdk.events import Recorder
 from strata.sdk.lines import LineBuffer
 from strata.sdk.outbox import Outbox, Request
 from strata.sdk.pulse import Pulse, Source
+from strata.wire.grpc_library import grpc
 from strata.wire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)

@@ -27,6 +27,7 @@ from msgspec import Struct
 
 from strata.errors import Corrupt
 from strata.store.base import Batch
+from strata.wire.v1 import coordinator_pb2 as pb
 
 DEFAULT_MAX_BYTES = 64 * 2**20
 FORGOTTEN_AFTER_S = 7 * 86400
@@ -156,6 +157,18 @@ def read_spool(path: Path) -> Iterator[Batch]:
         if zlib.crc32(body) != checksum:
             raise Corrupt(f"{path.name}: the record before byte {offset} is damaged")
         yield _decoder.decode(body)
+
+
+def batch_message(batch: Batch) -> pb.EventBatch:
+    """A batch for the wire."""
+    return pb.EventBatch(
+        first_seq=batch.first_seq,
+        count=batch.count,
+        wall_from_ns=batch.wall_from_ns,
+        wall_to_ns=batch.wall_to_ns,
+        kinds=batch.kinds,
+        payload=batch.payload,
+    )
 
 
 def _forget_old(folder: Path) -> None:

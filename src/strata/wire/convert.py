@@ -10,7 +10,6 @@ from strata.core.standing import Standing
 from strata.core.tasks import Task
 from strata.core.workers import RegisterWorker, Reported, Worker
 from strata.errors import StrataError
-from strata.store.base import Batch
 from strata.wire.proof import digest
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -204,32 +203,6 @@ def pulse(message: pb.Beat, now: Now, lines: int) -> pb.Pulse:
         server_wall_ns=now.wall_ns,
         server_mono_ns=now.mono_ns,
         lines=lines,
-    )
-
-
-def batch(message: pb.EventBatch, worker: str, incarnation: int) -> Batch:
-    """A worker's events, as they are stored."""
-    return Batch(
-        worker,
-        incarnation,
-        message.first_seq,
-        message.count,
-        message.wall_from_ns,
-        message.wall_to_ns,
-        tuple(message.kinds),
-        message.payload,
-    )
-
-
-def batch_message(batch: Batch) -> pb.EventBatch:
-    """A worker's events, for the wire."""
-    return pb.EventBatch(
-        first_seq=batch.first_seq,
-        count=batch.count,
-        wall_from_ns=batch.wall_from_ns,
-        wall_to_ns=batch.wall_to_ns,
-        kinds=batch.kinds,
-        payload=batch.payload,
     )
 
 

@@ -6,7 +6,9 @@ workers have spoken again.
 
 from msgspec import Struct
 
+from strata.core.checkpoints import Checkpoint
 from strata.core.resources import ResourceMetrics, Saving
+from strata.core.tasks import Task
 
 
 class Seen(Struct):
@@ -34,13 +36,15 @@ class Observed:
             seen.resources = before.resources
         self.workers[worker] = seen
 
-    def written(self, checkpoint: str) -> dict[str, int]:
-        """How many bytes of their part of a checkpoint workers say they have written."""
-        return {
-            worker: seen.saving.written_bytes
-            for worker, seen in self.workers.items()
-            if seen.saving is not None and seen.saving.checkpoint == checkpoint
-        }
+    def saving(self, task: Task, checkpoint: Checkpoint) -> list[Saving]:
+        """How far members are whose part of a checkpoint is not acknowledged yet."""
+        seen = (
+            self.workers.get(worker)
+            for rank, worker in enumerate(task.members)
+            if rank not in checkpoint.parts
+        )
+        found = (each.saving for each in seen if each is not None and each.saving is not None)
+        return [each for each in found if each.checkpoint == checkpoint.id]
 
     def forget(self, worker: str) -> None:
         """Drops a worker that is gone."""

@@ -28,6 +28,7 @@ from strata.core.checkpoints import (
 )
 from strata.core.events import Command, Event
 from strata.core.saving import ConfirmCheckpoint, FailCheckpoint
+from strata.core.tasks import Task
 from strata.errors import StrataError, Unavailable
 from strata.storage.base import StorageBackend
 
@@ -159,15 +160,16 @@ class Sealing:
                 for checkpoint in task.checkpoints.values():
                     if checkpoint.state != "in_progress" or not checkpoint.manifest:
                         continue
-                    key, done = (task.id, checkpoint.id), self._done_bytes(checkpoint)
+                    key, done = (task.id, checkpoint.id), self._done_bytes(task, checkpoint)
                     before, since_s = moved.get(key, (-1, now_s))
                     self._moved[key] = (done, since_s if done == before else now_s)
                     if now_s - self._moved[key][1] >= self._timeout_s:
                         self._begin(self._give_up(task.id, checkpoint))
 
-    def _done_bytes(self, checkpoint: Checkpoint) -> int:
+    def _done_bytes(self, task: Task, checkpoint: Checkpoint) -> int:
         """What is acknowledged, and what ranks say they have written."""
-        return checkpoint.size_bytes + sum(self._observed.written(checkpoint.id).values())
+        writing = self._observed.saving(task, checkpoint)
+        return checkpoint.size_bytes + sum(each.written_bytes for each in writing)
 
     async def _give_up(self, task: str, checkpoint: Checkpoint) -> None:
         absent = [str(rank) for rank in range(checkpoint.expected) if rank not in checkpoint.parts]

@@ -49,7 +49,7 @@ from strata.coordinator.http.stream import (
     with_heartbeat,
 )
 from strata.coordinator.metrics import MetricsSnapshot
-from strata.coordinator.observed import Seen
+from strata.coordinator.observed import Observed, Seen
 from strata.core.state import Cluster
 from strata.core.workers import Worker
 
@@ -57,6 +57,9 @@ ITEMS = 100
 LOOK_S = 0.25
 FULL_LOOK_S = 2.0
 FIGURES_S = 1.0
+QUIET_S = 5.0
+"""After so long without a change an empty patch says that all is well."""
+
 SHARE_OF_TIME = 0.04
 """Looking may take this share of the coordinator's time; it pauses the longer the more it costs."""
 
@@ -108,7 +111,7 @@ class Live:
         self._rows: Collections = {}
         self._signatures: dict[str, Signature] = {}
         self._position = -1
-        self._full_at_s = self._figures_at_s = float("-inf")
+        self._full_at_s = self._figures_at_s = self._told_at_s = float("-inf")
 
     async def follow(self, mark: str) -> AsyncIterator[bytes]:
         """Events to send: everything, or what came after the mark, then each patch."""
@@ -167,13 +170,13 @@ class Live:
             rows: Collections = {"workers": self._workers(state, now_s)}
             if state.position != self._position:
                 self._position = state.position
-                rows |= collections(state)
+                rows |= collections(state, self._api.observed)
                 single = {"coordinator": status(self._api, state), "totals": totals(state)}
             if now_s - self._figures_at_s >= FIGURES_S:
                 self._figures_at_s = now_s
                 single["attention"] = attention(state, time.time_ns())
                 single["metrics"] = self._api.metrics.snapshot()
-        self._tell(single, rows)
+        self._tell(single, rows, now_s)
 
     def _workers(self, state: Cluster, now_s: float) -> Rows:
         """Every worker's row; made anew where something about it changed."""
@@ -194,7 +197,7 @@ class Live:
         fresh = keyed(views.workers(state, self._api.observed, stale))
         return {name: fresh.get(name) or before[name] for name in signatures}
 
-    def _tell(self, single: Rows, rows: Collections) -> None:
+    def _tell(self, single: Rows, rows: Collections, now_s: float) -> None:
         told = {name: value for name, value in single.items() if self._single.get(name) != value}
         changed: Rows = {}
         gone: dict[str, list[str]] = {}
@@ -205,7 +208,9 @@ class Live:
                 gone[name] = lost
         self._single |= told
         self._rows |= rows
-        if told or gone or any(changed.values()):
+        quiet = now_s - self._told_at_s >= QUIET_S
+        if quiet or told or gone or any(changed.values()):
+            self._told_at_s = now_s
             self._number += 1
             self._keep(self._event(self._patch(gone=gone, **told, **changed)))
 
@@ -243,7 +248,7 @@ def keyed(rows: Iterable[Any]) -> Rows:
     }
 
 
-def collections(state: Cluster) -> Collections:
+def collections(state: Cluster, observed: Observed) -> Collections:
     """The first of each list but the workers', by id."""
     checkpoints = page(views.shown_checkpoints(state), views.checkpoint_order, ITEMS, "").items
     barriers = page(views.shown_barriers(state), views.barrier_order, ITEMS, "").items
@@ -251,7 +256,7 @@ def collections(state: Cluster) -> Collections:
     datasets = page(state.datasets.values(), by_id, ITEMS, "").items
     agents = page(state.agents.values(), by_id, ITEMS, "").items
     return {
-        "checkpoints": keyed(views.checkpoint(*each) for each in checkpoints),
+        "checkpoints": keyed(views.checkpoint(observed, *each) for each in checkpoints),
         "barriers": keyed(views.barrier(*each, names=DASHBOARD_NAMES) for each in barriers),
         "tasks": keyed(views.task(state, task, [], DASHBOARD_NAMES) for task in tasks),
         "datasets": keyed(views.dataset(dataset) for dataset in datasets),

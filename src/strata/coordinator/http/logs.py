@@ -39,6 +39,9 @@ Search = Annotated[
 Regex = Annotated[
     bool, QueryParameter(description="`search` is a regular expression, as RE2 has them.")
 ]
+Moment = Annotated[
+    int | None, QueryParameter(ge=0, le=2**53 - 1, description="A moment in Unix milliseconds.")
+]
 
 
 @get("/logs", responses=READS, response_headers=LOG_HEADERS)
@@ -52,8 +55,10 @@ async def list_logs(
     worker_id: WorkerId = "",
     search: Search = "",
     regex: Regex = False,
+    since_ms: Moment = None,
+    until_ms: Moment = None,
 ) -> Response[list[LogEntry]]:
-    """Log lines of the coordinator and all workers, newest first."""
+    """Log lines of the coordinator and all workers, newest first, in a span of time if asked."""
     query = Query(
         level=level,
         source=source,
@@ -61,6 +66,8 @@ async def list_logs(
         worker_id=worker_id,
         search=search,
         regex=regex,
+        since_ms=since_ms,
+        until_ms=until_ms,
     )
     return await answer(api, query, limit, cursor)
 

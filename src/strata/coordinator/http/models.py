@@ -142,7 +142,11 @@ class ShardResponse(Struct, frozen=True):
 
 
 class CheckpointResponse(Struct, frozen=True):
-    """A checkpoint; `worker_id` is the worker that began it."""
+    """A checkpoint; `worker_id` is the worker that began it.
+
+    `size` is what is durable. While ranks write, `size_written` is how much they have written and
+    `size_total` how much they will have, of those that have begun.
+    """
 
     id: str
     step: int
@@ -156,6 +160,8 @@ class CheckpointResponse(Struct, frozen=True):
     reason: str
     parts: int
     parts_expected: int
+    size_written: int
+    size_total: int
 
 
 class BarrierResponse(Struct, frozen=True):

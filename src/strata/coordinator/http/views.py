@@ -171,8 +171,9 @@ def checkpoint_order(each: tuple[Task, Checkpoint]) -> Key:
     return newest_first(saved.created_ns, task.id, saved.id)
 
 
-def checkpoint(task: Task, saved: Checkpoint) -> CheckpointResponse:
+def checkpoint(observed: Observed, task: Task, saved: Checkpoint) -> CheckpointResponse:
     """A checkpoint and how far it is."""
+    writing = observed.saving(task, saved) if saved.state == "in_progress" else []
     return CheckpointResponse(
         id=saved.id,
         step=saved.step,
@@ -186,6 +187,8 @@ def checkpoint(task: Task, saved: Checkpoint) -> CheckpointResponse:
         reason=saved.reason,
         parts=len(saved.parts),
         parts_expected=saved.expected,
+        size_written=saved.size_bytes + sum(part.written_bytes for part in writing),
+        size_total=saved.size_bytes + sum(part.total_bytes for part in writing),
     )
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from strata.coordinator.server import Running
 from strata.wire.v1 import coordinator_pb2 as pb
+from tests.agent.harness import TRAIN, worker_pids
 from tests.coordinator.conftest import Client, coordinator
 
 WAIT_S = 20.0
@@ -206,3 +207,26 @@ def serving(folder: Path):
 def cluster(tmp_path):
     with serving(tmp_path) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a script to run; workers that are left in it end with the test."""
+    (tmp_path / "train.py").write_text(TRAIN, "utf-8")
+    yield tmp_path
+    for pid in worker_pids(tmp_path).values():
+        os.killpg(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def started(folder):
+    """Starts a run and gives it; it ends with the test."""
+    begun = []
+
+    def start(*arguments, **variables):
+        begun.append(Started("run", *arguments, cwd=folder, **variables))
+        return begun[-1]
+
+    yield start
+    for each in begun:
+        each.discard()

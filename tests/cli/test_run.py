@@ -3,63 +3,16 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.agent.harness import TRAIN, environment, worker_pids
-from tests.cli.conftest import Started
+from tests.agent.harness import worker_pids
 from tests.cli.conftest import strata as strata_verb
+from tests.cli.runs import run, script, seen
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "counter.py"
-RUN_S = 60
-
-
-@pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "train.py").write_text(TRAIN, "utf-8")
-    yield tmp_path
-    for pid in worker_pids(tmp_path).values():
-        os.killpg(pid, signal.SIGKILL)
-
-
-def run(folder, *arguments):
-    """Runs to the end: the exit code and what was written."""
-    ended = subprocess.run(
-        [sys.executable, "-c", "from strata.cli import main; main()", "run", *arguments],
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=RUN_S,
-    )
-    return ended.returncode, ended.stdout + ended.stderr
-
-
-def script(folder, text):
-    (folder / "script.py").write_text(text, "utf-8")
-    return "script.py"
-
-
-@pytest.fixture
-def started(folder):
-    """Starts a run and gives it; it ends with the test."""
-    begun = []
-
-    def start(*arguments):
-        begun.append(Started("run", *arguments, cwd=folder))
-        return begun[-1]
-
-    yield start
-    for each in begun:
-        each.discard()
-
-
-def seen(text):
-    return lambda run: any(text in line for line in run.out)
 
 
 def test_a_run_completes_with_a_summary_and_a_code(folder):
@@ -143,33 +96,6 @@ def test_a_second_ctrl_c_does_not_wait(folder, started):
     assert not worker_pids(folder)
 
 
-@pytest.mark.parametrize(
-    ("text", "reason", "line"),
-    [
-        ("raise RuntimeError('at import')", "exit code 1 before it joined", "at import"),
-        ("print('nothing to do')", "exit code 0 before it joined", "nothing to do"),
-    ],
-)
-def test_a_script_that_cannot_train_is_a_restart_loop(folder, text, reason, line):
-    code, output = run(folder, script(folder, text), "--workers", "2")
-    assert code == 93, output
-    assert "restart loop" in output
-    assert reason in output
-    assert line in output
-    assert not worker_pids(folder)
-
-
-@pytest.mark.slow
-def test_a_script_that_raises_while_it_trains_shows_its_traceback(folder):
-    name = script(
-        folder,
-        "import strata\nwith strata.join():\n    raise ValueError('the loss is no number')\n",
-    )
-    code, output = run(folder, name, "--max-restarts", "1")
-    assert code == 93, output
-    assert "ValueError: the loss is no number" in output
-
-
 @pytest.mark.slow
 def test_with_the_policy_stop_a_loss_is_a_failure(folder):
     name = script(
@@ -180,48 +106,10 @@ def test_with_the_policy_stop_a_loss_is_a_failure(folder):
     assert "the policy is stop" in output
 
 
-def test_a_script_that_is_not_there_is_refused_before_anything_starts(folder):
-    code, output = run(folder, "nothing.py")
-    assert code == 2
-    assert "there is no script nothing.py" in output
-    assert not (folder / "strata-data").exists()
-
-
 def test_a_config_that_is_no_pair_is_refused(folder):
     code, output = run(folder, "train.py", "--config", "lr")
     assert code == 2
     assert "'lr' is no KEY=VALUE" in output
-
-
-def test_too_few_slots_are_waited_for_with_the_reason(folder, started):
-    running = started("train.py", "--workers", "3", "--slots", "2")
-    running.wait_for(seen("it needs 3 slots and 2 are free"), "reason")
-    code, _ = running.end(signal.SIGINT)
-    assert code == 130
-
-
-def test_a_script_that_forks_and_leaves_a_child_leaves_none_behind(folder):
-    name = script(
-        folder,
-        "import os, time, strata\nwith strata.join() as run:\n    run.step()\n"
-        "if os.fork() == 0:\n    time.sleep(600)\n",
-    )
-    code, output = run(folder, name)
-    assert code == 0, output
-    assert not worker_pids(folder)
-
-
-@pytest.mark.slow
-def test_much_output_and_binary_output_do_no_harm(folder):
-    name = script(
-        folder,
-        "import sys, strata\nwith strata.join() as run:\n    run.step()\n"
-        "    sys.stdout.buffer.write(bytes(range(256)) * 100)\n"
-        "    for _ in range(200):\n        print('y' * 100_000)\n    print('the end')\n",
-    )
-    code, output = run(folder, name)
-    assert code == 0, output[-2000:]
-    assert "completed" in output
 
 
 @pytest.mark.slow

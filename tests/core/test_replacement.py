@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from strata.core.agents import ReportExit, WorkerExited
+from strata.core.agents import UNKNOWN_CODE, ReportExit, WorkerExited
 from strata.core.scheduling import StopTask
 from strata.core.tasks import RESTART_LOOP_EXIT_CODE, TaskPlaced
 from strata.core.workers import WorkerLost
@@ -90,6 +90,23 @@ def test_a_process_that_ends_before_it_joins_is_started_again():
     assert world.new(WorkerLost) == []
     back_to_work(world, task)
     assert task.state == "running"
+
+
+def test_a_process_that_ends_well_without_joining_is_not_started_again():
+    world = World()
+    world.agent("a", 1)
+    task = world.submit(1, external=False)
+    (worker,) = task.placements
+    world.exit(task, worker, code=0)
+    assert (task.state, task.exit_code) == ("failed", 1)
+    assert "never joined" in task.reason
+    assert world.new(TaskPlaced) == []
+
+
+def test_an_exit_code_that_nobody_saw_is_said_so():
+    world, task = running(1)
+    world.exit(task, task.members[0], code=UNKNOWN_CODE)
+    assert "nobody saw" in world.one(WorkerLost).reason
 
 
 def test_a_host_lost_before_its_processes_joined_is_made_up_for():

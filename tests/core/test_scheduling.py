@@ -4,7 +4,7 @@ waits."""
 import pytest
 
 from strata.core.agents import AgentLost, AgentRegistered
-from strata.core.scheduling import StopTask, SubmitTask, why_waiting
+from strata.core.scheduling import StopTask, SubmitTask, free_slots, why_waiting
 from strata.core.state import Rules
 from strata.core.tasks import TaskPlaced, TaskSpec
 from strata.errors import AlreadyExists, InvalidArgument, LimitExceeded, NotFound
@@ -55,8 +55,33 @@ def test_first_come_first_served_and_a_large_one_is_not_starved():
 def test_why_a_task_waits_is_said_in_words():
     world = hosts(a=2)
     large, small = placed(world, 3), placed(world, 1)
-    assert why_waiting(world.state, large) == "it needs 3 slots and 2 are free"
+    assert why_waiting(world.state, large) == "it needs 3 slots and 2 of 2 are free"
     assert why_waiting(world.state, small) == f"it waits behind {large.id}"
+    world.lose_agent("a")
+    assert why_waiting(world.state, large) == "it needs 3 slots and no agent is up"
+
+
+def test_lost_workers_that_wait_for_slots_say_so_too():
+    world = hosts(a=2)
+    task = placed(world, 2)
+    world.start(task)
+    assert why_waiting(world.state, task) == ""
+    world.lose_agent("a")
+    assert why_waiting(world.state, task) == "its lost workers need 2 slots and no agent is up"
+    world.agent("b", 1)
+    assert why_waiting(world.state, task) == "its lost workers need 1 slot and 0 of 1 are free"
+
+
+def test_an_agent_that_returns_may_offer_another_number_of_slots():
+    world = World()
+    first = world.agent("a", 1, nonce="n")
+    task = placed(world, 1)
+    waiting = placed(world, 1)
+    assert world.agent("a", 2, nonce="n").incarnation == first.incarnation
+    assert (task.state, waiting.state) == ("starting", "starting")
+    world.agent("a", 1, nonce="n")
+    assert free_slots(world.state) == {"a": 0}
+    assert len(waiting.placements) == 1
 
 
 def test_the_next_starts_when_one_ends():

@@ -19,9 +19,9 @@ import psutil
 from strata.agent.output import STREAMS, Pipe
 from strata.agent.plan import Start
 from strata.agent.records import Exit, Kept
+from strata.core.agents import UNKNOWN_CODE
 from strata.sdk.lines import LineBuffer
 
-UNKNOWN_CODE = -1
 BIRTH_TOLERANCE_S = 2.0
 DRAIN_S = 2.0
 POLL_S = 0.05

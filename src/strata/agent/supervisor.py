@@ -18,6 +18,7 @@ from strata.agent.leftovers import Leftovers
 from strata.agent.plan import Duty, Reason, Start, plan
 from strata.agent.records import Exit, Kept
 from strata.config import inherited
+from strata.core.agents import UNKNOWN_CODE
 from strata.sdk.lines import LineBuffer
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -85,7 +86,7 @@ class Supervisor:
         for kept in known.children:
             child = adopt(kept, self._folder)
             if child is None:
-                self._note_exit(Exit(kept.start, -1))
+                self._note_exit(Exit(kept.start, UNKNOWN_CODE))
             else:
                 log.info("adopted %s, process %d", kept.start.worker, child.kept.pid)
                 self._watch(child)

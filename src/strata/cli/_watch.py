@@ -41,6 +41,7 @@ class Task(Struct, frozen=True):
     saved_step: int | None
     progress: float | None
     loss: float | None
+    waiting_for: str
 
 
 class Fact(Struct, frozen=True):
@@ -74,7 +75,7 @@ class Watcher:
         self.losses = 0
         self.recoveries = 0
         self._out = out
-        self._queued = ""
+        self._waited_for = ""
         self._position = 0
         self._last_line = 0
         self._began_s = time.monotonic()
@@ -100,9 +101,10 @@ class Watcher:
         task = self.api.decode(self._get(f"/api/tasks/{self.task_id}").body, Task)
         self._show_lines()
         self._show_facts()
-        if task.status == "queued" and task.reason != self._queued:
-            self._queued = task.reason
-            self.say("○", "dim", f"waiting: {task.reason}")
+        if task.waiting_for != self._waited_for:
+            self._waited_for = task.waiting_for
+            if task.waiting_for:
+                self.say("○", "dim", f"waiting: {task.waiting_for}")
         if self._live.is_started:
             self._live.update(self._status(task))
         return task

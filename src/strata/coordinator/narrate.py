@@ -8,7 +8,13 @@ of things, `debug` for the rest.
 import logging
 from collections.abc import Sequence
 
-from strata.core.agents import AgentLost, AgentRegistered, WorkerExited
+from strata.core.agents import (
+    AgentLost,
+    AgentRegistered,
+    AgentSlotsChanged,
+    WorkerExited,
+    how_it_ended,
+)
 from strata.core.barriers import BarrierFailed, BarrierReleased
 from strata.core.checkpoints import CheckpointCommitted, CheckpointFailed
 from strata.core.cluster import CoordinatorStarted
@@ -53,11 +59,13 @@ def words(body: Fact) -> tuple[int, str] | None:
         case WorkerRejected() | WorkerFenced():
             return WARNING, f"worker {body.worker} was refused: {body.reason}"
         case WorkerExited():
-            how = f"signal {body.signal}" if body.signal else f"exit code {body.code}"
+            how = how_it_ended(body.code, body.signal)
             level = ERROR if body.signal or body.code else INFO
             return level, f"the process of worker {body.worker} ended with {how}"
         case AgentRegistered():
             return INFO, f"agent {body.agent} offers {body.slots} slots"
+        case AgentSlotsChanged():
+            return INFO, f"agent {body.agent} offers {body.after} slots instead of {body.before}"
         case AgentLost():
             return WARNING, f"agent {body.agent} is lost: {body.reason}"
         case GenerationChanged():

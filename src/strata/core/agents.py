@@ -8,11 +8,18 @@ from strata.core.decision import Decision
 from strata.core.events import Command, Event, Fact, applies, decides
 from strata.core.presence import lose
 from strata.core.scheduling import handle_loss, place_waiting
+from strata.core.tasks import change_state
 from strata.core.workers import DeclareLost, Signal, Worker
 from strata.errors import AlreadyExists, Fenced, InvalidArgument
 
 if TYPE_CHECKING:
     from strata.core.state import Cluster
+
+UNKNOWN_CODE = -1
+"""Of a process that outlived the agent that started it: the system tells its parent alone."""
+
+NEVER_JOINED = "ended with exit code 0 and never joined: a script trains after strata.join()"
+"""Starting such a script again would only do again whatever else it does."""
 
 
 class Agent(Struct):
@@ -36,6 +43,14 @@ class AgentRegistered(Fact, frozen=True):
     hostname: str
     slots: int
     nonce: str = ""
+
+
+class AgentSlotsChanged(Fact, frozen=True):
+    """A host came back with another number of slots."""
+
+    agent: str
+    before: int
+    after: int
 
 
 class AgentLost(Fact, frozen=True):
@@ -88,6 +103,11 @@ def _registered(state: "Cluster", fact: AgentRegistered, event: Event) -> None:
     )
 
 
+@applies(AgentSlotsChanged)
+def _slots_changed(state: "Cluster", fact: AgentSlotsChanged, event: Event) -> None:
+    state.agents[fact.agent].slots = fact.after
+
+
 @applies(AgentLost)
 def _lost(state: "Cluster", fact: AgentLost, event: Event) -> None:
     agent = state.agents[fact.agent]
@@ -122,6 +142,7 @@ def register(d: Decision, c: RegisterAgent) -> Agent:
     known = d.state.agents.get(c.agent)
     if known is not None and known.up:
         if c.nonce and known.nonce == c.nonce:
+            _note_slots(d, known, c)
             return known
         raise AlreadyExists(
             f"agent {c.agent!r} is registered and alive", hint="choose another name for this one"
@@ -131,6 +152,13 @@ def register(d: Decision, c: RegisterAgent) -> Agent:
     )
     place_waiting(d, d.record(registered, c.cause))
     return d.state.agents[c.agent]
+
+
+def _note_slots(d: Decision, agent: Agent, c: RegisterAgent) -> None:
+    """The same agent may offer another number of slots after its restart; what runs goes on."""
+    if agent.slots == c.slots:
+        return
+    place_waiting(d, d.record(AgentSlotsChanged(agent.id, agent.slots, c.slots), c.cause))
 
 
 @decides(DeclareAgentLost)
@@ -166,7 +194,7 @@ def report_exit(d: Decision, c: ReportExit) -> None:
             f"agent {c.agent!r} does not run start {c.start} of worker {c.worker!r}",
             hint="report only what was started here",
         )
-    how = f"signal {c.signal}" if c.signal else f"exit code {c.code}"
+    how = how_it_ended(c.code, c.signal)
     worker = d.state.workers.get(c.worker)
     news = c.start == placement.start and c.worker not in task.vacant
     exited = d.record(WorkerExited(c.task, c.worker, c.agent, c.start, c.code, c.signal), c.cause)
@@ -174,11 +202,22 @@ def report_exit(d: Decision, c: ReportExit) -> None:
         return
     if worker is not None and worker.alive:
         _lose(d, worker, "exit", f"its process ended with {how}", exited)
+    elif worker is None and c.code == 0 and not c.signal and task.state != "stopping":
+        change_state(d, task, "failed", f"{c.worker} {NEVER_JOINED}", exited, 1)
     elif worker is None or not worker.done:
         when = "before it joined" if worker is None else "before the task was done"
         handle_loss(d, task, c.worker, f"its process ended with {how} {when}", exited)
     if task.ended:
         place_waiting(d, exited)
+
+
+def how_it_ended(code: int, signal: int) -> str:
+    """In words."""
+    if signal:
+        return f"signal {signal}"
+    if code == UNKNOWN_CODE:
+        return "an exit code that nobody saw: the agent that started it was gone"
+    return f"exit code {code}"
 
 
 def _lose(d: Decision, worker: Worker, signal: Signal, reason: str, cause: str) -> None:

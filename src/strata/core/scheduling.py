@@ -196,19 +196,31 @@ def free_slots(state: "Cluster") -> dict[str, int]:
         vacant = set(task.vacant)
         for worker, placement in task.placements.items():
             if placement.agent in free and worker not in vacant:
-                free[placement.agent] -= 1
+                free[placement.agent] = max(free[placement.agent] - 1, 0)
     return free
 
 
 def why_waiting(state: "Cluster", task: Task) -> str:
-    """In words, what a queued task waits for."""
-    if task.state != "queued":
-        return "it does not wait"
-    free = sum(free_slots(state).values())
-    ahead = next(t for t in state.tasks.values() if t.state == "queued")
-    if ahead.id != task.id:
-        return f"it waits behind {ahead.id}"
-    return f"it needs {task.spec.worker_count} slots and {free} are free"
+    """In words, which slots a task waits for; empty where it waits for none."""
+    if task.state == "queued":
+        ahead = next(t for t in state.tasks.values() if t.state == "queued")
+        if ahead.id != task.id:
+            return f"it waits behind {ahead.id}"
+        return f"it needs {_slots(task.spec.worker_count)} and {_offer(state)}"
+    if task.vacant and task.phase == "forming" and task.state != "stopping":
+        return f"its lost workers need {_slots(len(task.vacant))} and {_offer(state)}"
+    return ""
+
+
+def _slots(number: int) -> str:
+    return "1 slot" if number == 1 else f"{number} slots"
+
+
+def _offer(state: "Cluster") -> str:
+    offered = sum(agent.slots for agent in state.agents.values() if agent.up)
+    if not offered:
+        return "no agent is up"
+    return f"{sum(free_slots(state).values())} of {offered} are free"
 
 
 def _roomiest(free: dict[str, int]) -> str:

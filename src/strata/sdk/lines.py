@@ -1,7 +1,8 @@
 """What a process said, on its way to the coordinator.
 
 Lines wait here, bounded in number and in size; what does not fit is dropped, and that so many were
-stands in their place. Everything has a number. What was sent is kept until the coordinator says
+stands in their place. Of those the newest few are kept all the same: why a process failed is the
+last that it says. Everything has a number. What was sent is kept until the coordinator says
 that it took it, and is sent again over the next connection; the coordinator knows the numbers and
 takes each once. Unlike events, lines are not kept on disk: they end with the process.
 """
@@ -16,12 +17,16 @@ from strata.wire.v1 import coordinator_pb2 as pb
 
 MAX_LINES = 20_000
 MAX_CHARS = 8 * 2**20
+LAST_LINES = 100
 MESSAGE_LINES = 1_000
 MESSAGE_CHARS = 512 * 1024
 SEVERITY = {"debug": 0, "info": 1, "warn": 2, "error": 3}
 
-Entry = tuple[int, str, str, str] | int
-"""Time, level, message and stream of a line; or how many were dropped at this place."""
+Line = tuple[int, str, str, str]
+"""Time, level, message and stream."""
+
+Entry = Line | int
+"""A line; or how many were dropped at this place."""
 
 
 class LineBuffer:
@@ -42,6 +47,7 @@ class LineBuffer:
         self._sent = 0
         self._chars = 0
         self._dropped = 0
+        self._last: deque[Line] = deque(maxlen=LAST_LINES)
         self._lock = threading.Lock()
 
     def __call__(self, level: str, message: str, stream: str) -> None:
@@ -50,24 +56,25 @@ class LineBuffer:
             return
         now_ms = time.time_ns() // 1_000_000
         with self._lock:
-            if len(self._entries) >= self.max_lines or self._chars >= self.max_chars:
-                self._dropped += 1
+            if self._full:
+                self._dropped += len(self._last) == self._last.maxlen
+                self._last.append((now_ms, level, message, stream))
                 return
-            self._say_dropped()
-            self._entries.append((now_ms, level, message, stream))
-            self._chars += len(message)
+            self._admit_last()
+            self._keep((now_ms, level, message, stream))
 
     @property
     def delivered(self) -> bool:
         """Whether everything was taken by the coordinator."""
-        return not self._entries and not self._dropped
+        return not self._entries and not self._last
 
     def take(self) -> pb.LogLines | None:
         """The next that was not sent over this connection, as one message."""
         with self._lock:
             if self._sent >= self.max_lines:
                 return None  # the coordinator has to catch up first
-            self._say_dropped()
+            if not self._full:
+                self._admit_last()
             if self._sent == len(self._entries):
                 return None
             message = pb.LogLines(first=self._first + self._sent, sender=self.sender)
@@ -104,12 +111,24 @@ class LineBuffer:
         """In a forked child nothing is taken in: nobody would send it."""
         self._lock = threading.Lock()
         self._entries = deque()
+        self._last = deque(maxlen=0)
         self.max_lines = 0
 
-    def _say_dropped(self) -> None:
+    @property
+    def _full(self) -> bool:
+        return len(self._entries) >= self.max_lines or self._chars >= self.max_chars
+
+    def _admit_last(self) -> None:
+        """There is room: how many were dropped goes in, then the newest of those that waited."""
         if self._dropped:
             self._entries.append(self._dropped)
             self._dropped = 0
+        while self._last:
+            self._keep(self._last.popleft())
+
+    def _keep(self, line: Line) -> None:
+        self._entries.append(line)
+        self._chars += len(line[2])
 
 
 def sendable(text: str) -> str:

@@ -24,6 +24,7 @@ TEMPLATES: dict[str, str] = {
     "WorkerFenced": "incarnation {incarnation} of {worker} was refused: {reason}",
     "WorkerExited": "the process of {worker} ended with code {code}, signal {signal}",
     "AgentRegistered": "host {hostname} offers {slots} slots as {agent}",
+    "AgentSlotsChanged": "{agent} offers {after} slots instead of {before}",
     "AgentLost": "{agent} was lost: {reason}",
     "GenerationChanged": "generation {generation} of {task} has {world_size} workers: {reason}",
     "GenerationEntered": "{worker} entered generation {generation} with a model at step {step}",

@@ -57,11 +57,11 @@ def _tasks(state: Cluster, now_ns: int) -> Iterator[Attention]:
                 f"{task.id} failed: {task.reason}",
                 f"strata logs --task {task.id}",
             )
-        elif task.state == "queued":
+        elif waits_for := why_waiting(state, task):
             yield Attention(
                 "warning",
                 f"task:{task.id}",
-                f"{task.id} waits: {why_waiting(state, task)}",
+                f"{task.id} waits: {waits_for}",
                 "strata agent --slots N offers slots on a host",
             )
 

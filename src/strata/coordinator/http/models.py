@@ -207,7 +207,8 @@ class TaskResponse(Struct, frozen=True):
 class TaskDetail(TaskResponse, frozen=True):
     """A task with what was asked for; of the environment only the names are shown.
 
-    `loss` is the mean of what its workers last told.
+    `loss` is the mean of what its workers last told; `waiting_for` says which slots it waits for,
+    and is empty where it waits for none.
     """
 
     entry: str
@@ -219,6 +220,7 @@ class TaskDetail(TaskResponse, frozen=True):
     keep_count: int
     max_restarts: int
     external: bool
+    waiting_for: str
     loss: float | None
 
 

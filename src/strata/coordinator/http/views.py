@@ -255,10 +255,10 @@ def task(state: Cluster, known: Task, logs: list[str], names: int = NAMES_SHOWN)
 
 
 def task_detail(state: Cluster, observed: Observed, known: Task, logs: list[str]) -> TaskDetail:
-    """A task with what was asked for and, while it is queued, what it waits for."""
+    """A task with what was asked for and, while it waits for slots, why."""
     shown = msgspec.structs.asdict(task(state, known, logs))
-    if known.state == "queued":
-        shown["reason"] = why_waiting(state, known)
+    waiting_for = why_waiting(state, known)
+    shown["reason"] = waiting_for or known.reason
     spec = known.spec
     return TaskDetail(
         **shown,
@@ -271,6 +271,7 @@ def task_detail(state: Cluster, observed: Observed, known: Task, logs: list[str]
         keep_count=spec.keep_count,
         max_restarts=spec.max_restarts,
         external=spec.external,
+        waiting_for=waiting_for,
         loss=_loss(observed, known),
     )
 

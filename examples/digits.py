@@ -92,7 +92,7 @@ def main():
     digits = strata.open_arrays({"image": images, "label": labels}, name="digits")
     with strata.join() as run:
         state = run.restore(new_model(np.random.default_rng(2)))
-        epochs = int(run.config.get("epochs", 8))
+        epochs = int(run.config.get("epochs", 24))
         for batch in run.batches(digits, batch_size=64, epochs=epochs):
             try:
                 gradient, loss = run.average(gradients(state["model"], batch), len(batch["label"]))

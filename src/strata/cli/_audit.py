@@ -65,6 +65,13 @@ class Voided(Struct, frozen=True):
     reason: str
 
 
+class Effective(Struct, frozen=True):
+    """Seconds of training that counts, and of the whole task."""
+
+    productive_s: float
+    total_s: float
+
+
 class Audit(Struct, frozen=True):
     """The audit of a task, as the coordinator tells it."""
 
@@ -73,6 +80,7 @@ class Audit(Struct, frozen=True):
     attempts: int
     voided: list[Voided]
     feeds: list[Feed]
+    effective: Effective
 
 
 def show(out: Console, found: Audit) -> None:
@@ -88,6 +96,11 @@ def show(out: Console, found: Audit) -> None:
         proof = f"{count(feed.proven)} of {count(feed.steps)} steps proven by the workers' records"
         line = f"  {plain(feed.dataset)}: {counted}{left_out}; {proof}"
         out.print(Text(line, style="dim"), soft_wrap=True)
+    spent = found.effective
+    if spent.total_s:
+        share = f"{100 * spent.productive_s / spent.total_s:.0f} %"
+        line = f"  effective training time: {share} of {spent.total_s:.1f} s"
+        out.print(Text(line, style="dim"))
     for void in found.voided[:FEW]:
         steps = f"steps {count(void.first)} to {count(void.stop - 1)} of attempt {void.attempt}"
         line = f"  {steps} were rolled back and trained again: {plain(void.reason)}"

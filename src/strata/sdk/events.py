@@ -1,25 +1,28 @@
 """Records what happens in this worker without slowing it.
 
-`emit` reads two clocks and appends to a list: no lock, no encoding, no I/O, no exception. The
-session's pulse thread collects what has gathered, numbers it, packs it into batches, writes them
-to the spool and only then sends them. Numbers are given when events are packed, so they are dense
-whatever was dropped before: what does not fit into the buffer is counted, and the count is an
-event of its own.
+`emit` reads two clocks, appends to a list and notes the event in the black box (see `blackbox`): no
+lock, no I/O, no exception. The session's pulse thread collects what has gathered, numbers it, packs
+it into batches, writes them to the spool and only then sends them. Numbers are given when events
+are packed, so they are dense whatever was dropped before: what does not fit into the buffer is
+counted, and the count is an event of its own.
 
 The chain has one valve. Sent batches are bounded in flight; unsent ones wait in the spool; when
 that is full events wait in the buffer; when that is full they are dropped and counted.
 """
 
+import itertools
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from strata.core.events import Envelope, Event, Fact
 from strata.core.worker_facts import CODEC, EventsDropped
 from strata.errors import LimitExceeded
+from strata.sdk import blackbox
+from strata.sdk.blackbox import BlackBox
 from strata.sdk.spool import DEFAULT_MAX_BYTES, Spool
 from strata.store.base import Batch
 from strata.store.batches import pack
@@ -31,7 +34,8 @@ BATCH_EVENTS = 4_096
 BATCH_BYTES = 1 * 2**20
 IN_FLIGHT_BYTES = 4 * 2**20
 
-Waiting = tuple[int, int, Fact, tuple[str, ...], str]
+Waiting = tuple[int, int, int, Fact, tuple[str, ...], str]
+"""The number of its emission, wall clock, monotonic clock, fact, causes and operation."""
 
 
 class Recorder:
@@ -40,6 +44,9 @@ class Recorder:
     def __init__(self, limit: int = BUFFER_LIMIT) -> None:
         self.limit = limit
         self._waiting: deque[Waiting] = deque()
+        self._numbers = itertools.count()
+        self._box: BlackBox | None = None
+        self.on_crowded: Callable[[], None] = lambda: None
         self._drops = threading.Lock()
         self._dropped: dict[str, int] = {}
         self._collecting = threading.RLock()
@@ -52,7 +59,14 @@ class Recorder:
     def emit(self, fact: Fact, cause: tuple[str, ...] = (), op: str = "") -> None:
         """Records a fact."""
         if len(self._waiting) < self.limit:
-            self._waiting.append((time.time_ns(), time.monotonic_ns(), fact, cause, op))
+            number = next(self._numbers)
+            event = (number, time.time_ns(), time.monotonic_ns(), fact, cause, op)
+            self._waiting.append(event)
+            box = self._box
+            if box is not None:
+                box.note(number, event)
+                if box.crowded(number):
+                    self.on_crowded()
         else:
             self._drop(1, "the buffer was full")
 
@@ -71,7 +85,10 @@ class Recorder:
                 if not old.empty:
                     self._drop(left, f"incarnation {self._incarnation} was fenced before it sent")
                 old.close()
+            self._end_box(keep=False)
             self._spool = Spool(folder, worker, incarnation, max_bytes)
+            newest = self._spool.path.with_suffix(blackbox.SUFFIX)
+            self._box = BlackBox(newest, worker, incarnation)
             self._worker, self._incarnation, self._next_seq = worker, incarnation, 0
 
     def collect(self) -> None:
@@ -79,9 +96,11 @@ class Recorder:
         with self._collecting:
             spool = self._spool
             while spool is not None and not spool.full and (self._waiting or self._dropped):
-                events = self._take(BATCH_EVENTS)
+                events, number = self._take(BATCH_EVENTS)
                 try:
                     self._spool_up(spool, events)
+                    if self._box is not None:
+                        self._box.collected(number, self._next_seq)
                 except OSError as error:
                     log.warning("events cannot be written to %s: %s", spool.path, error)
                     for event in events[self._next_seq - events[0].seq :]:
@@ -131,6 +150,7 @@ class Recorder:
         with self._collecting:
             self.collect()
             self.seal()
+            self._end_box(keep=False)
             if self._spool is not None:
                 self._spool.close()
                 self._spool = None
@@ -141,9 +161,15 @@ class Recorder:
         self._waiting = deque()
         self._drops = threading.Lock()
         self._collecting = threading.RLock()
+        self._end_box(keep=True)
         if self._spool is not None:
             self._spool.abandon()
             self._spool = None
+
+    def _end_box(self, *, keep: bool) -> None:
+        box, self._box = self._box, None
+        if box is not None:
+            box.close(keep=keep)
 
     def _drop(self, count: int, reason: str) -> None:
         if self._sealed:
@@ -158,25 +184,27 @@ class Recorder:
         else:
             self._drop(1, reason)
 
-    def _take(self, most: int) -> list[Event]:
-        """Numbers the next events, after a word about those that were dropped."""
+    def _take(self, most: int) -> tuple[list[Event], int]:
+        """The next events with their seqs, after a word about those that were dropped; and the
+        highest number of an emission among them."""
         taken: list[Waiting] = []
         with self._drops:
             dropped, self._dropped = self._dropped, {}
         for reason, count in dropped.items():
             fact = EventsDropped(count, reason)
-            taken.append((time.time_ns(), time.monotonic_ns(), fact, (), ""))
+            taken.append((-1, time.time_ns(), time.monotonic_ns(), fact, (), ""))
         gathered = self._waiting
         for _ in range(min(most, len(gathered))):
             waiting = gathered.popleft()
-            if isinstance(waiting[2], Fact):
+            if isinstance(waiting[3], Fact):
                 taken.append(waiting)
             else:
-                self._drop(1, f"a {type(waiting[2]).__name__} is not a Fact")
-        return [
+                self._drop(1, f"a {type(waiting[3]).__name__} is not a Fact")
+        events: list[Event] = [
             Envelope(seq, wall_ns, mono_ns, fact, cause, op)
-            for seq, (wall_ns, mono_ns, fact, cause, op) in enumerate(taken, self._next_seq)
+            for seq, (_, wall_ns, mono_ns, fact, cause, op) in enumerate(taken, self._next_seq)
         ]
+        return events, max((waiting[0] for waiting in taken), default=-1)
 
     def _spool_up(self, spool: Spool, events: Sequence[Event]) -> None:
         """Writes events as batches that are small enough to travel."""

@@ -26,6 +26,7 @@ import msgspec
 from msgspec import Struct
 
 from strata.errors import Corrupt
+from strata.sdk import blackbox
 from strata.store.base import Batch
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -145,7 +146,19 @@ class Spool:
 
 
 def read_spool(path: Path) -> Iterator[Batch]:
-    """The batches of a file that a process left behind, up to where it was torn."""
+    """The batches that a process left behind: its file, up to where it was torn, and what it had
+    not packed yet."""
+    last_seq = -1
+    for batch in _read_file(path):
+        last_seq = batch.stop_seq - 1
+        yield batch
+    newest = path.with_suffix(blackbox.SUFFIX)
+    rest = blackbox.read_newest(newest, last_seq) if newest.exists() else None
+    if rest is not None:
+        yield rest
+
+
+def _read_file(path: Path) -> Iterator[Batch]:
     data = path.read_bytes()
     offset = 0
     while offset + _head.size <= len(data):

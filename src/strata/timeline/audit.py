@@ -25,6 +25,7 @@ from strata.data.mixing import MixedOrder
 from strata.data.steps import Ordered
 from strata.errors import NotFound
 from strata.store.base import EventReader
+from strata.timeline.effective import Effective, effective
 from strata.timeline.evidence import Digests, Evidence
 from strata.timeline.lineage import Lineage, Span, Voided, lineage_of
 from strata.timeline.tallies import EpochAudit, EpochTally, MixtureTally, Tally
@@ -86,6 +87,7 @@ class Audit(Struct):
     attempts: int
     voided: list[Voided]
     feeds: list[FeedAudit]
+    effective: Effective
 
 
 def audit(reader: EventReader, task: str) -> Audit:
@@ -102,8 +104,9 @@ def audit(reader: EventReader, task: str) -> Audit:
         if feed.unit != "shard"
     ]
     verdicts: dict[Verdict, None] = dict.fromkeys(feed.verdict for feed in feeds)
+    spent = effective(reader, task, lineage)
     worst: Verdict = next((v for v in ("broken", "unproven") if v in verdicts), "kept")
-    return Audit(task, worst, lineage.committed, lineage.attempt, lineage.voided, feeds)
+    return Audit(task, worst, lineage.committed, lineage.attempt, lineage.voided, feeds, spent)
 
 
 class LaneAudit:

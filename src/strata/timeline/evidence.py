@@ -23,8 +23,7 @@ class Evidence:
         self.skipped: dict[str, set[int]] = {}
         self._spans = {span.generation: span for span in lineage.spans}
         self._found: dict[tuple[str, int, str], tuple[Flags, Digests]] = {}
-        held = [owners for span in lineage.spans for owners in span.holdings.values()]
-        for worker in sorted({worker for owners in held for worker in owners}):
+        for worker in sorted(lineage.workers):
             for kind in ("TrainingStarted", "SampleSkipped"):
                 for _, _, event in reader.query(node=worker, kind=kind, limit=ALL):
                     self._note(worker, event.body)

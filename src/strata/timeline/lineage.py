@@ -7,6 +7,7 @@ that began at or before a step, the newest is the one whose training of it count
 Which lanes were whose in a generation is what the assignments say up to its end.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable
 
 from msgspec import Struct, field
@@ -60,6 +61,17 @@ class Lineage(Struct):
     consumed: dict[tuple[str, int, int], int] = field(default_factory=dict)
     committed: int = 0
     attempt: int = 1
+
+    @property
+    def workers(self) -> set[str]:
+        """Everyone who held lanes in a generation that counts."""
+        held = (owners for span in self.spans for owners in span.holdings.values())
+        return {worker for owners in held for worker in owners}
+
+    def owner_of(self, step: int) -> int:
+        """The generation whose training of a step counts; 0 for a step that does not."""
+        at = bisect_right(self.spans, step, key=lambda span: span.first) - 1
+        return self.spans[at].generation if at >= 0 and step < self.spans[at].stop else 0
 
 
 def lineage_of(task: str, facts: Iterable[Event]) -> Lineage:

@@ -10,7 +10,7 @@ PIP := pip install --quiet --disable-pip-version-check
 run: $(VENV)/run.stamp
 	$(BIN)/strata run examples/digits.py --workers 4 --kill 1
 
-test: $(VENV)/test.stamp $(VENV)/system.stamp $(VENV)/node.stamp $(VENV)/web.stamp
+test: $(VENV)/test.stamp $(VENV)/frameworks.stamp $(VENV)/system.stamp $(VENV)/node.stamp $(VENV)/web.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -33,6 +33,9 @@ $(VENV)/%.stamp: requirements/%.txt pyproject.toml
 	$(BIN)/$(PIP) --require-hashes -r $<
 	$(BIN)/$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
+
+$(VENV)/frameworks.stamp: requirements/frameworks.txt $(VENV)/test.stamp
+	@$(BIN)/$(PIP) -r $< && touch $@ || echo "not all of $< could be installed"
 
 # Generated code is committed, so that users need no compiler; a test compares it with the source.
 proto: $(VENV)/test.stamp

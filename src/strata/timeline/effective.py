@@ -1,8 +1,8 @@
 """How much of a task's time was training that counts.
 
-Productive is, for every step that counts, the longest that a worker of the step's generation took
-for it: everyone waits for the slowest. The rest went to starting, to noticing losses and recovering
-from them, and to steps that were redone or rolled back.
+Productive is, for every step that counts, the time that the workers of the step's generation took
+for it, on average. The rest went to starting, to noticing losses and recovering from them, and to
+steps that were redone or rolled back.
 """
 
 import numpy as np
@@ -29,15 +29,33 @@ class Effective(Struct, frozen=True):
 
 def effective(reader: EventReader, task: str, lineage: Lineage) -> Effective:
     """Adds up the steps that count, and how long the task ran from its first start to its end."""
-    took_s = np.zeros(lineage.committed)
+    took = Took(lineage.committed)
     for worker in sorted(lineage.workers):
         for incarnation in [i for node, i in reader.streams() if node == worker]:
-            _note_steps(reader, worker, incarnation, lineage, took_s)
-    return Effective(float(took_s.sum()), _duration_s(reader, task))
+            _note_steps(reader, worker, incarnation, lineage, took)
+    return Effective(took.mean_s, _duration_s(reader, task))
+
+
+class Took:
+    """How long each step took, on average over those who told."""
+
+    def __init__(self, steps: int) -> None:
+        self._seconds = np.zeros(steps)
+        self._told = np.zeros(steps)
+
+    def note(self, step: int, seconds: float) -> None:
+        """A worker took so long for a step."""
+        self._seconds[step] += seconds
+        self._told[step] += 1
+
+    @property
+    def mean_s(self) -> float:
+        """All steps together."""
+        return float((self._seconds / np.maximum(self._told, 1)).sum())
 
 
 def _note_steps(
-    reader: EventReader, worker: str, incarnation: int, lineage: Lineage, took_s: np.ndarray
+    reader: EventReader, worker: str, incarnation: int, lineage: Lineage, took: Took
 ) -> None:
     """Takes in one process's steps, of the generations whose training of them counts."""
     generation = 0
@@ -46,8 +64,8 @@ def _note_steps(
         if isinstance(body, BatchesAssigned):
             generation = body.generation
         elif isinstance(body, StepFinished) and lineage.owner_of(body.step) == generation:
-            whole_s = body.data_s + body.compute_s + body.communication_s + body.wait_s
-            took_s[body.step] = max(took_s[body.step], whole_s)
+            parts_s = (body.data_s, body.compute_s, body.communication_s, body.wait_s)
+            took.note(body.step, sum(parts_s))
 
 
 def _duration_s(reader: EventReader, task: str) -> float:

@@ -15,6 +15,7 @@ STREAMS = r"^/api/((logs/)?stream|live)$"  # they never end, so schemathesis wou
 CONTRACT = {
     ("GET", "/api/health"),
     ("GET", "/api/status"),
+    ("GET", "/api/settings"),
     ("GET", "/api/dashboard"),
     ("GET", "/api/workers"),
     ("GET", "/api/workers/{worker_id}"),
@@ -23,6 +24,7 @@ CONTRACT = {
     ("GET", "/api/datasets/{dataset_id}/preview"),
     ("GET", "/api/datasets/{dataset_id}/shards"),
     ("GET", "/api/checkpoints"),
+    ("GET", "/api/checkpoints/{checkpoint_id}"),
     ("GET", "/api/barriers"),
     ("GET", "/api/metrics"),
     ("GET", "/api/tasks"),
@@ -30,6 +32,7 @@ CONTRACT = {
     ("GET", "/api/tasks/{task_id}"),
     ("POST", "/api/tasks/{task_id}/stop"),
     ("POST", "/api/tasks/{task_id}/checkpoint"),
+    ("GET", "/api/tasks/{task_id}/audit"),
     ("GET", "/api/tasks/{task_id}/logs"),
     ("GET", "/api/logs"),
     ("GET", "/api/logs/stream"),

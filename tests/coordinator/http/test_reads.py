@@ -15,7 +15,7 @@ from strata.core.recovery import CommitSteps, EnterGeneration
 from strata.core.resources import GpuMetrics, ResourceMetrics
 from strata.core.saving import AckPart, BeginCheckpoint, FailCheckpoint
 from strata.core.workers import DeclareLost, DeregisterWorker, RegisterWorker, WorkerState
-from tests.coordinator.http.served import wait_for
+from tests.coordinator.http.served import Coordinator, wait_for
 
 FIELDS = {
     "/api/workers": "id ip port status gpu_count last_heartbeat assigned_shards current_epoch "
@@ -363,3 +363,30 @@ def test_figures_in_both_formats(coordinator, client):
     answer = client.get("/metrics")
     assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert "\nstrata_active_workers 2" in answer.text
+
+
+def test_settings_tell_how_it_runs_and_no_secret(tmp_path):
+    with Coordinator(tmp_path, token="hush-hush") as guarded, guarded.client() as client:
+        answer = client.get("/api/settings", headers={"Authorization": "Bearer hush-hush"})
+    assert answer.json()["token_needed"] is True
+    assert answer.json()["values"]["token"] == "***"
+    assert answer.json()["values"]["heartbeat_timeout_s"] == 30.0
+    assert "hush-hush" not in answer.text
+
+
+def test_a_checkpoint_tells_what_each_rank_wrote(coordinator, client):
+    first, second = coordinator.train(2)
+    saved = save(coordinator, first, 10)
+    coordinator.submit(acknowledge(second, saved, 50))
+    told = client.get(f"/api/checkpoints/{saved.id}").json()
+    assert (told["parts"], told["parts_expected"], told["status"]) == (1, 2, "in_progress")
+    [part] = told["written"]
+    assert (part["rank"], part["worker_id"], part["size"]) == (second.rank, "w1", 50)
+    assert client.get("/api/checkpoints/none").status_code == 404
+
+
+def test_logs_of_a_span_of_time(coordinator, client):
+    coordinator.logs.extend(Line("info", f"line {n}", timestamp=1000 + n) for n in range(5))
+    span = {"since_ms": 1001, "until_ms": 1003}
+    found = client.get("/api/logs", params=span).json()
+    assert [entry["message"] for entry in found] == ["line 2", "line 1"]

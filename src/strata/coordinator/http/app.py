@@ -11,6 +11,7 @@ from strata.coordinator.http import (
     audit,
     checkpoints,
     cluster,
+    configured,
     datasets,
     events,
     history,
@@ -51,6 +52,7 @@ ENDPOINTS = [
     history.get_history,
     live.stream_live,
     cluster.list_agents,
+    configured.get_settings,
     workers.list_workers,
     workers.get_worker,
     datasets.list_datasets,
@@ -86,7 +88,7 @@ def create_app(api: Api, settings: Settings, limits: Limits | None = None) -> Gu
     static = {"/api/openapi.json": description, **files}
     app = Litestar(
         [*routes(), *(page.serving(path, file) for path, file in static.items())],
-        dependencies=provided(api, closing, limits, recent, live.Live(api), past),
+        dependencies=provided(api, closing, limits, recent, live.Live(api), past, settings),
         lifespan=[recent.sampling],
         on_shutdown=[past.close],
         exception_handlers=HANDLERS,
@@ -119,6 +121,7 @@ def provided(
     recent: history.History | None = None,
     patches: live.Live | None = None,
     past: PastReader | None = None,
+    settings: Settings | None = None,
 ) -> dict[str, Provide]:
     """What endpoints may ask for, by name; nothing at all where they are only described."""
     heartbeat_s = (limits or Limits()).heartbeat_s
@@ -129,6 +132,7 @@ def provided(
         "history": Provide(lambda: recent, sync_to_thread=False),
         "past": Provide(lambda: past, sync_to_thread=False),
         "live": Provide(lambda: patches, sync_to_thread=False),
+        "settings": Provide(lambda: settings, sync_to_thread=False),
     }
 
 

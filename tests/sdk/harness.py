@@ -39,14 +39,16 @@ def clean_environment(**more: str) -> dict[str, str]:
 
 
 class Trainee:
-    """A worker process that runs a scene of `trainee.py` and says in JSON what it does."""
+    """A worker process that runs a scene of a script and says in JSON what it does."""
 
-    def __init__(self, address: str, scene: str, spool: Path, **given: object) -> None:
+    def __init__(
+        self, address: str, scene: str, spool: Path, script: Path = SCRIPT, **given: object
+    ) -> None:
         self.said: list[dict[str, object]] = []
         self.output: list[str] = []
         order = json.dumps({"coordinator": address, "spool_dir": str(spool), **given})
         self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), scene, order],
+            [sys.executable, str(script), scene, order],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -11,9 +11,12 @@ import pytest
 
 from strata.core.datasets import AssignmentChanged, AttachDataset, DatasetSpec, RegisterDataset
 from strata.core.leases import AcquireLease, ReturnLease
+from strata.core.order import Order, OrderSpec
 from strata.core.sharding import Move
+from strata.data.mixing import MixedOrder
 from strata.errors import NotFound
 from strata.timeline.audit import audit
+from strata.timeline.tallies import MixtureTally
 from tests.timeline.fleet import Fleet
 
 SCHEDULES = 1_000
@@ -114,7 +117,9 @@ class Rewritten:
 
     def __init__(self, store, held):
         self._store, self._held = store, held
-        self.query = store.query
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
 
     def read(self):
         for event in self._store.read():
@@ -127,6 +132,28 @@ class Rewritten:
                     seq=event.seq, wall_ns=event.wall_ns, mono_ns=event.mono_ns, body=body
                 )
             yield event
+
+
+def test_a_mixture_is_counted_against_its_order_also_inside_a_block():
+    parts = [Order(part(total)) for total in (30, 90)]
+    mixed = MixedOrder(parts, [1, 3], block=100)
+    tally = MixtureTally(mixed, [30, 90], begin=0)
+    positions = mixed.positions(0, 30)
+    samples = mixed.samples(positions.ravel()).reshape(positions.shape)
+    tally.add(positions.ravel(), samples.ravel())
+    tally.counted_before(positions.size)
+    whole = tally.epochs()
+    assert sum(each.once for each in whole) == sum(each.due for each in whole) == 240
+    assert all((each.missing, each.twice) == (0, 0) for each in whole)
+    tally.counted_before(positions.size + 8)
+    assert sum(each.missing for each in tally.epochs()) == 8
+    tally.add(positions[0], samples[0])
+    tally.add(positions[0], samples[0])
+    assert sum(each.twice for each in tally.epochs()) >= 8
+
+
+def part(total):
+    return OrderSpec(total_samples=total, shard_size=10, global_batch=8, lanes=4)
 
 
 def test_leases_count_once_their_holder_returns_them_consumed():

@@ -224,4 +224,5 @@ def _order_and_tally(
     parts = msgspec.json.decode(recipe, type=list[tuple[str, float]])
     orders = [order_of(lineage.specs[name], feed) for name, _ in parts]
     mixed = MixedOrder(orders, [weight for _, weight in parts], seed=spec.seed)
-    return mixed, MixtureTally([order.total_samples for order in orders])
+    sizes = [order.total_samples for order in orders]
+    return mixed, MixtureTally(mixed, sizes, begin * feed.global_batch)

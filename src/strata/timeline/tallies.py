@@ -1,20 +1,22 @@
 """How often each sample was applied."""
 
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from strata.core.order import Integers
+from strata.data.steps import Ordered
+
+Counts: TypeAlias = NDArray[np.uint32]
 
 
 class EpochAudit(Struct, frozen=True):
     """How often the samples of an epoch were applied; `due` of them should have been by now.
 
-    A mixture has no epochs; its row has the number -1 and is about one dataset of it. There a
-    sample is missing, or twice, when it was applied less, or more, often than its neighbours by
-    more than one.
+    A mixture has no epochs of its own; its row has the number -1 and is about one dataset of it,
+    all its epochs together. There every application is counted, against those that are due.
     """
 
     epoch: int
@@ -79,25 +81,31 @@ class EpochTally:
 
 
 class MixtureTally:
-    """Several datasets, numbered through: within each, samples are applied equally often."""
+    """Several datasets, numbered through: each sample as often as the order says by now."""
 
-    def __init__(self, sizes: list[int]) -> None:
-        self._sizes = sizes
-        self._counts = np.zeros(sum(sizes), np.uint32)
+    def __init__(self, order: Ordered, sizes: list[int], begin: int) -> None:
+        self._order, self._sizes, self._until = order, sizes, begin
+        self._due = np.zeros(sum(sizes), np.uint32)
+        self._applied = np.zeros(sum(sizes), np.uint32)
 
     def add(self, positions: Integers, samples: Integers) -> None:
         """Counts them all together."""
-        np.add.at(self._counts, samples, 1)
+        np.add.at(self._applied, samples, 1)
 
     def counted_before(self, position: int) -> None:
-        """Nothing is through before the end."""
+        """What should have been applied at the positions up to there."""
+        due = self._order.samples(np.arange(self._until, position, dtype=np.int64))
+        np.add.at(self._due, due, 1)
+        self._until = position
 
     def epochs(self) -> list[EpochAudit]:
-        """A row for each dataset: how many of its samples are as often as the most, or one less."""
-        parts = np.split(self._counts, np.cumsum(self._sizes)[:-1])
-        rows = []
-        for part, counts in enumerate(parts):
-            usual = int(np.median(counts))
-            low, high = int((counts < usual - 1).sum()), int((counts > usual + 1).sum())
-            rows.append(EpochAudit(-1, counts.size, counts.size - low - high, low, high, part))
-        return rows
+        """A row for each dataset."""
+        cuts = np.cumsum(self._sizes)[:-1]
+        pairs = zip(np.split(self._due, cuts), np.split(self._applied, cuts), strict=True)
+        return [_compared(part, due, applied) for part, (due, applied) in enumerate(pairs)]
+
+
+def _compared(part: int, due: Counts, applied: Counts) -> EpochAudit:
+    once = np.minimum(due, applied)
+    missing, more = int((due - once).sum()), int((applied - once).sum())
+    return EpochAudit(-1, int(due.sum()), int(once.sum()), missing, more, part)

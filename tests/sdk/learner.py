@@ -1,0 +1,96 @@
+"""Scenes of workers that train on data: `learner.py SCENE JSON`, like `trainee.py`.
+
+The model counts how often each sample was applied, added up over the workers in every step. So the
+model itself says at the end whether each sample was trained exactly once per epoch.
+"""
+
+import time
+
+import numpy as np
+from trainee import main, place, say, scene
+
+import strata
+
+
+@scene
+def learn(total, epochs=1, step_s=0.0, crowd=0, save_at=0, **given):
+    """Trains on the dataset `numbers`, and says which samples each step gave it.
+
+    Steps take `step_s`, or until there are `crowd` workers, long enough for another one to come.
+    """
+    with strata.join(**given) as run:
+        model = run.restore({"applied": np.zeros(total)})
+        say("joined", **place(run))
+        for batch in run.batches("numbers", global_batch=8, epochs=epochs):
+            counted = np.bincount(batch["index"], minlength=total).astype(float)
+            try:
+                mean = run.average(counted)
+            except strata.GenerationChanged:
+                continue
+            time.sleep(step_s if run.world_size >= crowd else 0.2)
+            model["applied"] += np.rint(mean * run.world_size)
+            run.step(loss=1.0)
+            say("step", own=batch["index"].tolist(), **place(run))
+            if run.steps == save_at:
+                run.save(model)
+        say("done", applied=model["applied"].astype(int).tolist(), **place(run))
+    say("left")
+
+
+@scene
+def forget_to_step(**given):
+    """Asks for a second batch without having marked the first."""
+    with strata.join(**given) as run:
+        batches = run.batches("numbers", global_batch=8, epochs=1)
+        next(batches)
+        try:
+            next(batches)
+        except strata.StrataError as error:
+            say("refused", code=error.code, message=error.message, hint=error.hint)
+
+
+@scene
+def ask(global_batch=8, **given):
+    """Asks for batches, and says whether that was refused."""
+    with strata.join(**given) as run:
+        try:
+            run.batches("numbers", global_batch=global_batch, epochs=1)
+            say("attached", **place(run))
+        except strata.StrataError as error:
+            say("refused", code=error.code, message=error.message)
+        run.barrier("all have asked")
+
+
+@scene
+def mix(first, second, steps=30, **given):
+    """Trains on two datasets, one part to three, and says how many samples came from each."""
+    with strata.join(**given) as run:
+        few = strata.open_arrays({"x": np.zeros(first)}, name="few")
+        many = strata.open_arrays({"x": np.ones(second)}, name="many")
+        found = 0
+        for batch in run.batches({few: 1, many: 3}, global_batch=40):
+            found += int(batch["x"].sum())
+            run.step()
+            if run.steps == steps:
+                break
+        say("done", found=found, **place(run))
+
+
+@scene
+def read(path, on_error="raise", **given):
+    """Trains an epoch of files, and says what could not be read."""
+    with strata.join(**given) as run:
+        rows = 0
+        try:
+            for batch in run.batches(
+                strata.open_dataset(path, name="files"), global_batch=8, epochs=1, on_error=on_error
+            ):
+                rows += len(next(iter(batch.values())))
+                run.step()
+        except strata.StrataError as error:
+            say("refused", code=error.code, message=error.message)
+        say("done", rows=rows, **place(run))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""Guards `run.batches` as a training script lives it: each sample once, whoever comes and goes.
+
+Two witnesses are asked at the end of each story: the model, which counts how often each sample was
+applied, and the audit, which reads the record.
+"""
+
+import signal
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.sdk.harness import until
+
+LEARNER = Path(__file__).with_name("learner.py")
+SAMPLES = 403  # not a multiple of the batch: an epoch ends inside a step
+
+
+@pytest.fixture
+def learners(hub, trainees):
+    """Starts learners on the dataset `numbers`: `learners(2, total=…)`, or one by its name."""
+    body = {"dataset_id": "numbers", "total_samples": SAMPLES, "shard_size": 50, "seed": 7}
+    httpx.post(f"{hub.running.http_url}/api/datasets", json=body).raise_for_status()
+
+    def start(*names, scene="learn", **given):
+        return [
+            trainees(hub.address, scene, script=LEARNER, worker_id=name, **given) for name in names
+        ]
+
+    return start
+
+
+def audited(hub, killed=(), task="default-1"):
+    """What the record proves once everything in it has been stored.
+
+    A worker that was killed takes along what it had not packed yet: that leaves its last steps
+    unproven, and nothing else.
+    """
+    url = f"{hub.running.http_url}/api/tasks/{task}/audit"
+
+    def settled():
+        found = httpx.get(url, timeout=20).raise_for_status().json()
+        findings = [finding for feed in found["feeds"] for finding in feed["findings"]]
+        silent = {each["worker"] for each in findings if each["what"] == "no record"}
+        return found if silent <= set(killed) else None
+
+    found = until(settled, what="the audit")
+    assert found["verdict"] == "kept" or (killed and found["verdict"] == "unproven")
+    return found
+
+
+def own_samples(workers):
+    """How often each sample was handed to any worker in a step that it marked."""
+    own = [row for worker in workers for said in worker.said for row in said.get("own", ())]
+    return np.bincount(own, minlength=SAMPLES)
+
+
+def assert_once_per_epoch(hub, done, epochs, **told):
+    """The tail of the last epoch's step runs on into the next one."""
+    applied = np.array(done["applied"])
+    tail = -epochs * SAMPLES % 8
+    assert sorted(set(applied)) == ([epochs, epochs + 1] if tail else [epochs])
+    assert int(applied.sum()) == epochs * SAMPLES + tail
+    found = audited(hub, **told)
+    counted = found["feeds"][0]["epochs"]
+    assert [each["once"] for each in counted[:epochs]] == [SAMPLES] * epochs
+    assert sum(each["missing"] + each["twice"] for each in counted) == 0
+    return found
+
+
+def test_each_sample_is_trained_once_per_epoch_and_everyone_ends(hub, learners):
+    pair = learners("a", "b", world_size=2, total=SAMPLES, epochs=2)
+    done = [each.says("done") for each in pair]
+    assert [each.ends() for each in pair] == [0, 0]
+    assert done[0]["applied"] == done[1]["applied"]
+    found = assert_once_per_epoch(hub, done[0], epochs=2)
+    assert own_samples(pair).tolist() == done[0]["applied"]
+    assert {each["worker"] for each in found["feeds"][0]["workers"]} == {"a", "b"}
+    assert hub.state.tasks["default-1"].state == "completed"
+
+
+def test_a_worker_killed_in_mid_epoch_costs_no_sample(hub, learners):
+    asked = {"name": "t", "worker_count": 3, "policy": "continue"}
+    task = httpx.post(f"{hub.running.http_url}/api/tasks", json=asked).json()["task_id"]
+    crew = learners("a", "b", "c", task=task, total=SAMPLES, epochs=2, step_s=0.01)
+    crew[1].says("step", count=20)
+    crew[1].signal(signal.SIGKILL)
+    done = [crew[n].says("done") for n in (0, 2)]
+    assert [crew[n].ends() for n in (0, 2)] == [0, 0]
+    found = assert_once_per_epoch(hub, done[0], epochs=2, killed="b", task=task)
+    assert (done[0]["world_size"], found["attempts"]) == (2, 1)
+    assert done[0]["applied"] == done[1]["applied"]
+    assert {each["worker"] for each in found["feeds"][0]["workers"]} == {"a", "b", "c"}
+
+
+def test_a_newcomer_takes_lanes_in_mid_epoch(hub, learners):
+    (first,) = learners("first", total=SAMPLES, epochs=2, crowd=2)
+    first.says("step", count=3)
+    (second,) = learners("second", total=SAMPLES, epochs=2)
+    begun = second.says("step")
+    assert begun["steps"] > 3
+    assert 0 < len(begun["own"]) < 8
+    done = [first.says("done"), second.says("done")]
+    assert done[0]["applied"] == done[1]["applied"]
+    assert_once_per_epoch(hub, done[1], epochs=2)
+
+
+def test_a_stop_ends_the_loop_between_two_batches(hub, learners):
+    pair = learners("a", "b", world_size=2, total=SAMPLES, epochs=1_000, step_s=0.01)
+    for each in pair:
+        each.says("step", count=10)
+    hub.stop_task("default-1")
+    assert [each.ends() for each in pair] == [0, 0]
+    assert hub.state.tasks["default-1"].state == "stopped"
+    audited(hub)
+
+
+def test_after_the_loss_of_everyone_the_same_order_is_trained_again(hub, learners):
+    how = {"total": SAMPLES, "epochs": 2, "step_s": 0.01, "save_at": 10}
+    pair = learners("a", "b", world_size=2, **how)
+    until(lambda: hub.facts("CheckpointCommitted"), what="a checkpoint")
+    until(lambda: hub.state.tasks["default-1"].committed > 15, what="a few steps more")
+    for each in pair:
+        each.signal(signal.SIGKILL)
+    until(lambda: not hub.state.tasks["default-1"].members, what="the loss of everyone")
+    heirs = learners("c", "d", task="default-1", **how)
+    begun = heirs[0].says("joined")
+    assert (begun["attempt"], begun["steps"]) == (2, 10)
+    found = assert_once_per_epoch(hub, heirs[0].says("done"), epochs=2, killed="ab")
+    (voided,) = found["voided"]
+    assert (found["attempts"], voided["first"]) == (2, 10)
+    replayed = samples_by_step(heirs)
+    trained = samples_by_step(pair)
+    both = replayed.keys() & trained.keys()
+    assert both
+    assert all(replayed[step] == trained[step] for step in both)
+
+
+def samples_by_step(workers):
+    found: dict[int, set[int]] = {}
+    for worker in workers:
+        for said in worker.said:
+            if said["say"] == "step":
+                found.setdefault(said["steps"], set()).update(said["own"])
+    return found
+
+
+def test_a_batch_is_not_handed_out_twice(learners):
+    (worker,) = learners("a", scene="forget_to_step")
+    refused = worker.says("refused")
+    assert refused["code"] == "not_allowed_now"
+    assert "step 0" in refused["message"]
+    assert "run.step()" in refused["hint"]
+
+
+def test_workers_that_ask_for_other_batches_are_refused(learners):
+    pair = learners("a", scene="ask", world_size=2)
+    pair += learners("b", scene="ask", world_size=2, global_batch=16)
+    assert [each.ends() for each in pair] == [0, 0]
+    (refused,) = (said for each in pair for said in each.said if said["say"] == "refused")
+    assert refused["code"] == "already_exists"
+    assert "other parameters" in refused["message"]
+
+
+def test_a_mixture_keeps_its_weights(hub, learners):
+    pair = learners("a", "b", scene="mix", world_size=2, first=500, second=900, steps=50)
+    found = sum(each.says("done")["found"] for each in pair)
+    assert abs(found - 1_500) < 60
+    audited(hub)
+
+
+@pytest.fixture
+def damaged(tmp_path):
+    """Lines of JSON, two of which are not."""
+    lines = [f'{{"x": {n}}}' for n in range(240)]
+    lines[117] = lines[153] = '{"x": '
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def test_damage_ends_training_with_file_and_row(learners, damaged):
+    (worker,) = learners("a", scene="read", path=str(damaged))
+    refused = worker.says("refused")
+    assert refused["code"] == "corrupt"
+    assert "dataset 'files', file rows.jsonl, row" in refused["message"]
+
+
+def test_damage_that_is_skipped_is_recorded_and_audited(hub, learners, damaged):
+    (worker,) = learners("a", scene="read", path=str(damaged), on_error="skip")
+    assert worker.says("done")["rows"] == 238
+    assert worker.ends() == 0
+    assert audited(hub)["feeds"][0]["skipped"] == 2
+    told = [message for level, message in hub.lines("a") if level == "warn"]
+    assert sorted(line.partition("row ")[2][:3] for line in told) == ["117", "153"]
+
+
+def test_the_coordinator_is_shown_what_is_processed(hub, learners):
+    learners("a", total=SAMPLES, epochs=1_000, step_s=0.02)
+    url = f"{hub.running.http_url}/api/datasets/numbers/preview"
+    (sample, *_) = until(lambda: httpx.get(url).json(), what="a preview")
+    assert sample["worker_id"] == "a"
+    assert sample["features"] == {"index": int(sample["id"])}
+    assert sample["shard_id"] == int(sample["id"]) // 50

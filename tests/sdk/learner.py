@@ -4,6 +4,7 @@ The model counts how often each sample was applied, added up over the workers in
 model itself says at the end whether each sample was trained exactly once per epoch.
 """
 
+import socket
 import time
 
 import numpy as np
@@ -90,6 +91,30 @@ def read(path, on_error="raise", **given):
         except strata.StrataError as error:
             say("refused", code=error.code, message=error.message)
         say("done", rows=rows, **place(run))
+
+
+@scene
+def agree(rounds, late_at=-1, cut_at=-1, wrong_at=-1, **given):
+    """Averages its number with the others' numbers; in some round it comes late, loses its
+    connection, or brings other arrays."""
+    with strata.join(**given) as run:
+        say("joined", **place(run))
+        while run.steps < rounds:
+            if run.steps == late_at:
+                say("late")
+                time.sleep(600)
+            if run.steps == cut_at and run.generation == 1:
+                run._exchanges._present._links[0].shutdown(socket.SHUT_RDWR)
+            size = 2 if run.steps == wrong_at else 1
+            try:
+                mean = run.average({"rank": np.full(size, float(run.rank))}, weight=run.rank + 1.0)
+            except strata.GenerationChanged:
+                run.recover()
+                say("recovered", **place(run))
+                continue
+            run.step()
+            say("agreed", mean=mean["rank"].tolist(), **place(run))
+    say("left")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,238 @@
+"""Guards `run.average`: one result for all, and an end within moments when a member is lost."""
+
+import contextlib
+import signal
+import socket
+import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from strata.errors import InvalidArgument
+from strata.sdk.channel import Address
+from strata.sdk.exchange import HELLO, MARK, Exchange, LinkBroken
+from strata.sdk.meeting import MeetingPlace
+from tests.sdk.harness import until
+
+LEARNER = Path(__file__).with_name("learner.py")
+TOKEN = "t" * 64
+
+
+class Circle:
+    """The members of a generation, each in a thread of its own."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.over = threading.Event()
+        self.meeting = MeetingPlace(Address("127.0.0.1", 1, False))
+        self.members: list[Exchange] = []
+        self.pool = ThreadPoolExecutor(size)
+
+    def meet(self, generation: int = 1) -> None:
+        def enter(rank: int) -> Exchange:
+            return Exchange(
+                generation,
+                rank,
+                self.size,
+                self.meeting.address,
+                TOKEN,
+                self.meeting,
+                self.over.is_set,
+                lambda: False,
+            )
+
+        self.members = self.each(enter, range(self.size))
+
+    def each(self, work, given):
+        return [future.result(20) for future in [self.pool.submit(work, one) for one in given]]
+
+    def average(self, values, weights=None):
+        """Everyone's result, or what was raised."""
+
+        def work(rank: int):
+            weight = 1.0 if weights is None else weights[rank]
+            try:
+                return self.members[rank].average(values(rank), weight)
+            except (LinkBroken, InvalidArgument) as error:
+                self.members[rank].close()
+                return error
+
+        return self.each(work, range(self.size))
+
+    def close(self) -> None:
+        for member in self.members:
+            member.close()
+        self.over.set()
+        self.pool.shutdown()
+        self.meeting.close()
+
+
+@pytest.fixture
+def circle():
+    with contextlib.ExitStack() as stack:
+
+        def form(size: int) -> Circle:
+            formed = Circle(size)
+            stack.callback(formed.close)
+            return formed
+
+        yield form
+
+
+def test_everyone_gets_the_same_weighted_mean_of_every_leaf(circle):
+    members = circle(3)
+    members.meet()
+    found = members.average(
+        lambda rank: {"a": np.full((2, 3), rank, np.float32), "b": [rank, (10.0 * rank,)]},
+        weights=[1, 2, 3],
+    )
+    for each in found:
+        assert each["a"].dtype == np.float32
+        np.testing.assert_allclose(each["a"], 8 / 6)
+        assert each["b"] == [pytest.approx(8 / 6), (pytest.approx(80 / 6),)]
+    assert {each["a"].tobytes() for each in found} == {found[0]["a"].tobytes()}
+
+
+def test_half_precision_is_added_up_in_single(circle):
+    members = circle(4)
+    members.meet()
+    (first, *_) = members.average(lambda rank: np.array([60_000], np.float16))
+    assert first.dtype == np.float16
+    assert float(first[0]) == pytest.approx(60_000, rel=1e-3)
+
+
+def test_large_arrays_and_many_exchanges_go_through(circle):
+    members = circle(2)
+    members.meet()
+    for number in range(20):
+        (one, two) = members.average(lambda rank, n=number: np.full(200_000, n + rank, np.float64))
+        assert one[0] == two[-1] == number + 0.5
+
+
+def test_different_arrays_on_two_ranks_are_a_clear_error(circle):
+    members = circle(2)
+    members.meet()
+    leader, other = members.average(lambda rank: np.zeros(3 + rank))
+    assert isinstance(leader, InvalidArgument)
+    assert "rank 1 averages 32 bytes" in leader.message
+    assert "24 bytes" in leader.message
+    assert isinstance(other, LinkBroken)
+
+
+@pytest.mark.parametrize("values", ["text", np.array(["x"]), object()])
+def test_what_is_no_number_is_refused_before_anything_is_sent(circle, values):
+    members = circle(2)
+    members.meet()
+    with pytest.raises(InvalidArgument, match="cannot be averaged"):
+        members.members[1].average(values, 1.0)
+    (one, _) = members.average(lambda rank: 1.0)
+    assert one == 1.0
+
+
+def test_weights_that_add_up_to_nothing_are_refused(circle):
+    members = circle(2)
+    members.meet()
+    found = members.average(lambda rank: 1.0, weights=[0.0, 0.0])
+    assert isinstance(found[0], InvalidArgument)
+    assert isinstance(found[1], LinkBroken)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\0" * HELLO.size,
+        HELLO.pack(MARK, 1, 1, b"f" * 64),  # another token
+        HELLO.pack(MARK, 2, 1, TOKEN.encode()),  # another generation
+        HELLO.pack(MARK, 1, 7, TOKEN.encode()),  # a rank that is not
+    ],
+)
+def test_a_stranger_on_the_port_is_turned_away(circle, words):
+    members = circle(2)
+    host, _, port = members.meeting.address.rpartition(":")
+    with socket.create_connection((host, int(port))) as stranger:
+        stranger.sendall(words)
+        stranger.shutdown(socket.SHUT_WR)
+        members.meet()
+        assert members.average(lambda rank: float(rank)) == [0.5, 0.5]
+        stranger.settimeout(10)
+        with contextlib.suppress(ConnectionResetError):
+            assert stranger.recv(1) == b""
+
+
+def test_a_broken_connection_ends_the_exchange_for_everyone(circle):
+    members = circle(3)
+    members.meet()
+    link = members.members[2]._links[0]
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    link.shutdown(socket.SHUT_RDWR)
+    assert all(isinstance(each, LinkBroken) for each in members.average(lambda rank: 1.0))
+
+
+def test_waiting_ends_with_the_generation(circle):
+    members = circle(2)
+    members.meet()
+    waiting = members.pool.submit(members.members[0].average, 1.0, 1.0)
+    members.over.set()
+    with pytest.raises(LinkBroken, match="the generation is over"):
+        waiting.result(10)
+
+
+@pytest.fixture
+def group(hub, trainees):
+    """Starts the workers of a task that goes on with those that are left."""
+
+    def start(*given, rounds):
+        asked = {"name": "t", "worker_count": len(given), "policy": "continue"}
+        task = httpx.post(f"{hub.running.http_url}/api/tasks", json=asked).json()["task_id"]
+        return [
+            trainees(
+                hub.address,
+                "agree",
+                script=LEARNER,
+                worker_id=f"w{n}",
+                task=task,
+                rounds=rounds,
+                **own,
+            )
+            for n, own in enumerate(given)
+        ]
+
+    return start
+
+
+def test_a_member_killed_inside_an_exchange_is_let_go_of(group):
+    crew = group({}, {"late_at": 3}, {}, rounds=6)
+    crew[1].says("late")
+    crew[1].signal(signal.SIGKILL)
+    for survivor in (crew[0], crew[2]):
+        recovered = survivor.says("recovered")
+        assert (recovered["steps"], recovered["world_size"]) == (3, 2)
+        assert survivor.ends() == 0
+        last = survivor.says("agreed", count=6)
+        assert last["mean"] == [pytest.approx(2 / 3)]
+
+
+def test_a_link_that_breaks_between_living_members_makes_a_new_generation(hub, group):
+    crew = group({"cut_at": 2}, {"cut_at": 2}, rounds=5)
+    for each in crew:
+        recovered = each.says("recovered")
+        assert (recovered["steps"], recovered["world_size"]) == (2, 2)
+        assert recovered["generation"] > 1
+        assert each.ends() == 0
+    assert hub.facts("WorkerLost") == []
+    assert {broken.generation for broken in hub.facts("ExchangeBroken")} == {1}
+
+
+def test_ranks_that_average_different_arrays_fail_with_the_reason(group):
+    crew = group({"wrong_at": 1}, {}, rounds=3)
+    until(lambda: any(each.process.poll() is not None for each in crew), what="an end")
+    until(
+        lambda: any("has to average the same arrays" in "".join(each.output) for each in crew),
+        what="the reason",
+    )

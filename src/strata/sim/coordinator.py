@@ -60,6 +60,7 @@ class SimCoordinator:
         self.crashes = 0
         self.turns = 0
         self.on_turn: list[Callable[[Cluster, list[Event]], None]] = []
+        self.on_beat: list[Callable[[str, int, Beat], None]] = []
         self._inbox: list[Asked] = []
         self._sessions: dict[str, tuple[Peer, int, int]] = {}
         self._turn_due = False
@@ -133,6 +134,8 @@ class SimCoordinator:
             heard = watch.agent_beat(peer.name, incarnation, now_ns)
         else:
             heard = watch.beat(peer.name, incarnation, beat, now_ns)
+            for observe in self.on_beat if heard else ():
+                observe(peer.name, incarnation, beat)
         if heard:
             self._look_again()
         else:

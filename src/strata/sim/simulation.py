@@ -81,7 +81,7 @@ class Simulation:
     def run(self) -> "Simulation":
         """Lets the whole scenario happen; raises `Broken` if a promise is."""
         began = process_time()
-        self._begin()
+        self.begin()
         self.world.run(int(self.scenario.hours * 3_600 * SECOND_NS))
         self._over = True
         self.world.run(self.world.now_ns + DRAIN_HOURS * 3_600 * SECOND_NS, self._quiet)
@@ -94,7 +94,8 @@ class Simulation:
             raise Broken(f"an impostor was let in as {self.impostors[0]}")
         return self
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Brings the hosts up and submits the first task; the world does the rest."""
         scenario = self.scenario
         self.coordinator.start()
         hosts = -(-scenario.workers // scenario.workers_per_host)

@@ -14,6 +14,7 @@ from strata.core.standing import Standing
 from strata.core.worker_facts import (
     ClockSampled,
     CoordinatorStateSeen,
+    EventsDropped,
     MessageReceived,
     MessageRejected,
     MessageSent,
@@ -26,7 +27,6 @@ from strata.store.batches import pack
 if TYPE_CHECKING:
     from strata.sim.worker import SimWorker
 
-ROUND_TRIP_NS = 2_000_000
 RESULT_BYTES = 4_096
 PEER_S = 0.002
 
@@ -45,9 +45,11 @@ class Witness:
 
     def begin(self) -> None:
         """A new incarnation: its numbers start at 0."""
-        worker = self.worker
+        worker, lost, before = self.worker, len(self._waiting), self._incarnation
         self._incarnation, self._next_seq, self._waiting = worker.incarnation, 0, []
         self.record(RunStarted(worker.task, worker.name, worker.incarnation, hostname=worker.host))
+        if lost:
+            self.record(EventsDropped(lost, f"incarnation {before} was fenced before it sent"))
 
     def record(self, fact: Fact, op: str = "") -> None:
         """Adds an event."""
@@ -84,19 +86,35 @@ class Witness:
         return (now_ns - self.began_ns.get(what, now_ns)) / SECOND_NS
 
     def beat(self) -> None:
-        """Goes out with a beat: a look at the coordinator's clock, and what has gathered."""
+        """Goes out with a beat: a question about the coordinator's clock, and what has gathered."""
         if not self.sim.scenario.events:
             return
-        server = self.sim.world.clock()
-        wall_ns = EPOCH_NS + self.sim.world.now_ns
-        wall_ns += self.sim.wrong_clocks.get(self.worker.host, 0)
-        offset_ns = server.wall_ns - wall_ns
-        self.record(ClockSampled(offset_ns, ROUND_TRIP_NS, server.mono_ns - ROUND_TRIP_NS // 2))
+        carry, host = self.sim.network.send, self.worker.host
+        carry(host, True, self._pulse, self._incarnation, self.sim.world.now_ns)
         if self._waiting:
             batch = pack(CODEC, self.worker.name, self._incarnation, self._waiting)
-            self.sim.network.send(
-                self.worker.host, True, self.sim.coordinator.take_events, self.worker, batch
-            )
+            carry(host, True, self.sim.coordinator.take_events, self.worker, batch)
+
+    def _pulse(self, incarnation: int, sent_ns: int) -> None:
+        """The beat is with the coordinator, which tells its clocks."""
+        if self.sim.coordinator.kernel is not None:
+            server = self.sim.world.clock()
+            back = (incarnation, sent_ns, server.wall_ns, server.mono_ns)
+            self.sim.network.send(self.worker.host, False, self.worker.heard_pulse, *back)
+
+    def sampled(self, incarnation: int, sent_ns: int, wall_ns: int, mono_ns: int) -> None:
+        """The answer to a beat is here."""
+        if incarnation != self._incarnation:
+            return
+        now_ns = self.sim.world.now_ns
+        round_trip_ns = now_ns - sent_ns
+        own_ns = EPOCH_NS + now_ns + self.sim.wrong_clocks.get(self.worker.host, 0)
+        offset_ns = wall_ns - (own_ns - round_trip_ns // 2)
+        self.record(ClockSampled(offset_ns, round_trip_ns, mono_ns))
+
+    def lose(self) -> None:
+        """What waits is lost, as with a disk that fails; the gap in the numbers stays."""
+        self._waiting.clear()
 
     def stored(self, batch: Batch) -> None:
         """The coordinator has them."""

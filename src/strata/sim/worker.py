@@ -146,6 +146,10 @@ class SimWorker(Process):
             )
         self.later(sim.scenario.heartbeat_s, self._beat, incarnation)
 
+    def heard_pulse(self, *clocks: int) -> None:
+        """The answer to a beat, which waits like everything else while the process is stopped."""
+        self.later(0.0, self.witness.sampled, *clocks)
+
     def heard(self, message: object) -> None:
         """Its standing changed, or is told again."""
         assert isinstance(message, Standing)

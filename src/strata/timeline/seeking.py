@@ -1,0 +1,128 @@
+"""Moments where something holds: a little language, and going to the next or previous one.
+
+    kind=WorkerLost                     an event of a kind
+    kind=StepFinished step>100          several conditions, all of which must hold
+    worker train-1-w3 not training      a worker's state; also `is`, `is not`, `was`, `was not`
+    task train-1 is running             a task's state
+
+A condition on a state holds from the moment it came true; that moment is what is found.
+"""
+
+import operator
+import re
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from strata.core.events import COORDINATOR
+from strata.core.tasks import TaskStateChanged
+from strata.core.workers import WorkerLost, WorkerRegistered, WorkerStateChanged
+from strata.errors import InvalidArgument, NotFound
+from strata.timeline.records import Record
+from strata.timeline.timeline import Timeline
+
+STATE = re.compile(
+    r"^(worker|task)\s+(\S+)\s+(?:(is not|was not|not|is|was)\s+)?([a-z_]+)$", re.IGNORECASE
+)
+CONDITION = re.compile(r"^([A-Za-z_]+)(!=|>=|<=|=|>|<)(.+)$")
+COMPARE: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    "<": operator.lt,
+    ">=": operator.ge,
+    "<=": operator.le,
+}
+HINT = 'try "kind=WorkerLost", "step>100" or "worker NAME not training"'
+
+
+class Predicate(Struct, frozen=True):
+    """What is looked for: of which kinds and node it can be, and how to tell."""
+
+    text: str
+    holds: Callable[[Record], bool]
+    kinds: frozenset[str] = frozenset()
+    node: str | None = None
+
+
+def parse_predicate(text: str) -> Predicate:
+    """A predicate by its text; an empty one holds for every event."""
+    state = STATE.match(text.strip())
+    if state is not None:
+        what, name, link, wanted = state.groups()
+        negated = link is not None and "not" in link.lower()
+        return _state(text, what.lower(), name, negated, wanted.lower())
+    conditions = [_condition(word) for word in text.split()]
+    kinds = frozenset(
+        value for name, sign, value, _ in conditions if name == "kind" and sign == "="
+    )
+    nodes = [value for name, sign, value, _ in conditions if name == "node" and sign == "="]
+    tests = [test for _, _, _, test in conditions]
+    return Predicate(
+        text,
+        lambda record: all(test(record) for test in tests),
+        kinds if len(kinds) == 1 else frozenset(),
+        nodes[0] if nodes else None,
+    )
+
+
+def _condition(word: str) -> tuple[str, str, str, Callable[[Record], bool]]:
+    match = CONDITION.match(word)
+    if match is None:
+        raise InvalidArgument(f"{word[:80]!r} is not a condition", hint=HINT)
+    name, sign, value = match.groups()
+
+    def test(record: Record) -> bool:
+        found = _value(record, name)
+        if sign in ("=", "!="):
+            return (str(found) == value) == (sign == "=")
+        try:
+            return found is not None and COMPARE[sign](float(str(found)), float(value))
+        except ValueError:
+            return False
+
+    return name, sign, value, test
+
+
+def _value(record: Record, name: str) -> object:
+    if name == "kind":
+        return record.kind
+    return record.node if name == "node" else record.get(name)
+
+
+def _state(text: str, what: str, name: str, negated: bool, wanted: str) -> Predicate:
+    def came_true(record: Record) -> bool:
+        subject, before, after = _transition(record)
+        if subject != name:
+            return False
+        return (after == wanted) != negated and (before == wanted) == negated
+
+    changes = (WorkerRegistered, WorkerStateChanged, WorkerLost)
+    kinds = changes if what == "worker" else (TaskStateChanged,)
+    return Predicate(text, came_true, frozenset(kind.__name__ for kind in kinds), COORDINATOR)
+
+
+def _transition(record: Record) -> tuple[str, str, str]:
+    """Whose state a fact changes, from what, to what; a loss ends whatever was."""
+    body = record.event.body
+    if isinstance(body, WorkerStateChanged):
+        return body.worker, body.before, body.after
+    if isinstance(body, TaskStateChanged):
+        return body.task, body.before, body.after
+    if isinstance(body, WorkerLost):
+        return body.worker, "training", "lost"
+    return record.text("worker"), "", "initializing"
+
+
+def seek(timeline: Timeline, predicate: Predicate, from_ns: int, forward: bool) -> Record:
+    """The next or previous moment where a predicate holds; the moment itself does not count."""
+    if forward:
+        found = timeline.records(from_ns + 1, node=predicate.node, kinds=predicate.kinds)
+    else:
+        found = timeline.backwards(from_ns, node=predicate.node, kinds=predicate.kinds)
+    for record in found:
+        if predicate.holds(record):
+            return record
+    where = "later" if forward else "earlier"
+    raise NotFound(
+        f"there is no {where} moment with {predicate.text or 'any event'}",
+        hint="look in the other direction",
+    )

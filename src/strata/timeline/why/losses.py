@@ -1,0 +1,194 @@
+"""Why was this worker declared lost, and was it really dead? What was open on it when it died?
+
+What is known of a death comes from three sides: the agent saw the process end; the worker spoke
+again after it was declared lost (it was fenced); its own events go on, or stop. Whether its whole
+host was silent tells a partition from a process that stood still.
+"""
+
+from strata.core.workers import WorkerLost
+from strata.timeline.operations import Pairing
+from strata.timeline.records import SECOND_NS, Record
+from strata.timeline.why.case import Answer, Case, Cost, Link, link, lost_s
+from strata.timeline.words import counted, seconds, sentence
+
+AROUND_NS = 120 * SECOND_NS
+AFTER_NS = 3_600 * SECOND_NS
+OPEN_NS = 3_600 * SECOND_NS
+
+
+def the_loss(case: Case, worker: str, time_ms: float | None = None) -> Record:
+    """The loss that a question is about: the last one before a moment."""
+    until_ns = case.until(time_ms)
+    found = case.last({WorkerLost.__name__}, until_ns, worker=worker)
+    return case.require(found, f"loss of worker {worker}")
+
+
+def lost(case: Case, worker: str, time_ms: float | None = None) -> Answer:
+    """Was it really dead: crash or lost host; or alive: hang, partition, standstill?"""
+    loss = the_loss(case, worker, time_ms)
+    body = loss.event.body
+    assert isinstance(body, WorkerLost)
+    chain = case.ancestry(loss)
+    cost = _cost(case, loss, body)
+    told = f"it was declared lost by {body.signal}: {body.reason}"
+    if body.signal == "hang":
+        return Answer("no", f"no, it hung: {told}", [*_last_step(case, loss, body), *chain], cost)
+    exited = _exit(case, loss, body)
+    alive = _sign_of_life(case, loss, body)
+    if exited is not None and exited.at_ns <= loss.at_ns + SECOND_NS:
+        text = f"yes, it crashed: {sentence(exited)}; {told}"
+        return Answer("yes", text, _ordered([*chain, link(exited)]), cost)
+    if alive is not None or exited is not None:
+        return _alive(case, loss, body, alive or exited, chain, cost)
+    host = _host_lost(case, loss, body)
+    if host is not None:
+        text = f"yes, its host went: {sentence(host)}; {told}"
+        return Answer("yes", text, _ordered([*chain, link(host)]), cost)
+    return _unseen(case, loss, body, chain, cost)
+
+
+def _unseen(case: Case, loss: Record, body: WorkerLost, chain: list[Link], cost: Cost) -> Answer:
+    """Nobody saw it end and it never spoke again."""
+    told = f"it was declared lost by {body.signal}: {body.reason}"
+    if body.signal == "exit":
+        return Answer("yes", f"yes, it gave up by itself: {told}", chain, cost)
+    holes = case.holes(body.worker, loss.at_ns - AROUND_NS, loss.at_ns + AROUND_NS)
+    if loss.at_ns + AROUND_NS > case.extent.to_ns:
+        text = f"open: {told}; it may still come back where the log ends"
+        return Answer("open", text, chain, cost)
+    why = holes[0] if holes else "nobody saw its process end and it never spoke again"
+    return Answer("unknown", f"unknown: {told}; {why}", chain, cost)
+
+
+def _alive(
+    case: Case,
+    loss: Record,
+    body: WorkerLost,
+    alive: Record | None,
+    chain: list[Link],
+    cost: Cost,
+) -> Answer:
+    """It spoke again, or its process ended only later: why had it been silent?"""
+    assert alive is not None
+    after = seconds(alive.at_ns - loss.at_ns)
+    silent = _host_silent(case, loss, body)
+    worked = _worked_meanwhile(case, loss, body)
+    if silent is not None:
+        kind = f"a partition: its host was out of reach as a whole ({sentence(silent)})"
+    elif worked is not None:
+        kind = "a partition: it went on working while nothing reached the coordinator"
+    elif body.signal == "connection":
+        kind = "a false alarm: only its connection broke"
+    else:
+        kind = "a standstill: the process was stopped or starved while its host was well"
+    sign = "its process was ended" if alive.kind == "WorkerExited" else "it spoke again"
+    chain = [*chain, link(alive, f"{sign} {after} after it was declared lost")]
+    if worked is not None:
+        chain.append(link(worked))
+    text = f"no, {kind}; {sign} {after} later"
+    return Answer("no", text, _ordered(chain), cost)
+
+
+def _exit(case: Case, loss: Record, body: WorkerLost) -> Record | None:
+    """That the agent saw this process end: before the loss, or after it and before the next."""
+    joined = case.first({"WorkerRegistered"}, loss.at_ns, worker=body.worker)
+    until_ns = joined.at_ns if joined is not None else loss.at_ns + AFTER_NS
+    return case.first({"WorkerExited"}, loss.at_ns - AROUND_NS, until_ns, worker=body.worker)
+
+
+def _sign_of_life(case: Case, loss: Record, body: WorkerLost) -> Record | None:
+    """A word of the same incarnation after it was declared lost."""
+    fenced = case.first(
+        {"WorkerFenced"}, loss.at_ns, worker=body.worker, incarnation=body.incarnation
+    )
+    stop_ns = loss.at_ns + AFTER_NS
+    for record in case.timeline.records(loss.at_ns + 1, stop_ns, node=body.worker):
+        if record.incarnation == body.incarnation:
+            return record if fenced is None or record.at_ns < fenced.at_ns else fenced
+        break
+    return fenced
+
+
+def _worked_meanwhile(case: Case, loss: Record, body: WorkerLost) -> Record | None:
+    """A step that it finished while it was thought silent."""
+    silence = body.evidence.get("silence_s", 0.0)
+    since_ns = loss.at_ns - int(silence * SECOND_NS) + SECOND_NS
+    found = case.first({"StepFinished", "TrainingFinished"}, since_ns, loss.at_ns, body.worker)
+    return found if found is not None and found.incarnation == body.incarnation else None
+
+
+def _host_silent(case: Case, loss: Record, body: WorkerLost) -> Record | None:
+    """Another loss on the same host at about the same time."""
+    host = case.host_of(body.worker, loss.at_ns)
+    near = case.all({"WorkerLost", "AgentLost"}, loss.at_ns - AROUND_NS, loss.at_ns + AROUND_NS)
+    for other in near:
+        if other.kind == "AgentLost":
+            agent = case.last({"AgentRegistered"}, other.at_ns, agent=other.text("agent"))
+            there = agent.text("hostname") if agent is not None else ""
+        else:
+            same = (body.worker, body.signal) == (other.text("worker"), other.text("signal"))
+            there = "" if same else case.host_of(other.text("worker"), other.at_ns)
+        if there and there == host and other.key != loss.key:
+            return other
+    return None
+
+
+def _host_lost(case: Case, loss: Record, body: WorkerLost) -> Record | None:
+    found = _host_silent(case, loss, body)
+    return found if found is not None and found.kind == "AgentLost" else None
+
+
+def _last_step(case: Case, loss: Record, body: WorkerLost) -> list[Link]:
+    step = case.last({"StepFinished"}, loss.at_ns, loss.at_ns - OPEN_NS, body.worker)
+    return [link(step, f"its last step: {sentence(step)}")] if step is not None else []
+
+
+def _cost(case: Case, loss: Record, body: WorkerLost) -> Cost:
+    """From the loss until the task trained again, for everyone in it."""
+    again = case.first({"RecoveryChosen"}, loss.at_ns, task=body.task)
+    changed = case.first({"GenerationChanged"}, loss.at_ns, task=body.task)
+    rolled = case.first(
+        {"RolledBack"}, loss.at_ns, again.at_ns + 1 if again else None, task=body.task
+    )
+    silence_s = body.evidence.get("silence_s") or body.evidence.get("stuck_s") or 0.0
+    if again is None:
+        return Cost(silence_s, 1, "the task did not train again")
+    stopped_s = lost_s(loss.at_ns, again.at_ns)
+    size = changed.get("world_size") if changed else None
+    workers = size if isinstance(size, int) and size else 1
+    text = f"{silence_s:.1f} s until it was noticed, {stopped_s:.1f} s until training went on"
+    if rolled is not None:
+        origin, to = rolled.get("origin"), rolled.get("to")
+        if isinstance(origin, int) and isinstance(to, int):
+            text += f", {counted(origin - to, 'step')} to train again"
+    return Cost((silence_s + stopped_s) * workers, workers, text)
+
+
+def _ordered(chain: list[Link]) -> list[Link]:
+    seen = {each.record.key: each for each in chain}
+    return sorted(seen.values(), key=lambda each: each.record.key)
+
+
+def unfinished(case: Case, worker: str, time_ms: float | None = None) -> Answer:
+    """What was open on a node when it died, by its own events?"""
+    loss = the_loss(case, worker, time_ms)
+    incarnation = loss.get("incarnation")
+    pairing = Pairing()
+    last: Record | None = None
+    for record in case.timeline.records(loss.at_ns - OPEN_NS, loss.at_ns + 1, node=worker):
+        if record.incarnation == incarnation:
+            pairing.feed(record)
+            last = record
+    holes = case.holes(worker, last.at_ns if last else loss.at_ns, loss.at_ns)
+    doubt = [f"after its last event it may have begun or ended more: {holes[0]}"] if holes else []
+    if last is None:
+        return Answer("unknown", f"unknown: {worker} left no events", [link(loss)], findings=doubt)
+    silence = seconds(loss.at_ns - last.at_ns)
+    chain = [link(op.start) for op in pairing.open.values() if op.start is not None]
+    chain = _ordered([*chain, link(last, f"its last event: {sentence(last)}"), link(loss)])
+    if not pairing.open:
+        text = f"no: nothing was open in its last event, {silence} before it was declared lost"
+        return Answer("unknown" if holes else "no", text, chain, findings=doubt)
+    named = "; ".join(operation.text for operation in pairing.open.values())
+    text = f"yes: {named}; its last event was {silence} before it was declared lost"
+    return Answer("yes", text, chain, findings=doubt)

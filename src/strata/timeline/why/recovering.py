@@ -1,0 +1,115 @@
+"""Why is recovery slow, or looping; and which samples did a failure touch?"""
+
+from strata.core.datasets import DatasetAttached
+from strata.core.recovery import RolledBack, StepsCommitted
+from strata.timeline.records import SECOND_NS, Record
+from strata.timeline.trust import Verdict
+from strata.timeline.why.case import Answer, Case, Cost, Link, link, lost_s
+from strata.timeline.words import counted, seconds
+
+SLOW_S = 60.0
+LOOP = 3
+STAGES = (
+    ("GenerationChanged", "noticing and forming a generation"),
+    ("GenerationEntered", "waiting for members to enter"),
+    ("RecoveryChosen", "agreeing from where to go on"),
+    ("StepsCommitted", "loading the model and the first step"),
+)
+
+
+def recovery(case: Case, task: str, time_ms: float | None = None) -> Answer:
+    """Is it slow or looping, and in which stage does the time go?"""
+    until_ns = case.until(time_ms)
+    change = case.last({"TaskStateChanged"}, until_ns, task=task, after="recovering")
+    if change is None:
+        return Answer("no", f"no: {task} never had to recover before that")
+    looping = _loop(case, task, change)
+    if looping is not None:
+        return looping
+    chain, spent = [link(change)], {}
+    before = change
+    for kind, words in STAGES:
+        following = case.first({kind}, before.at_ns + (kind != "GenerationChanged"), task=task)
+        if following is None:
+            waited_s = lost_s(before.at_ns, case.extent.to_ns)
+            text = f"open: it is {words}, for {waited_s:.1f} s so far"
+            return Answer("open", text, chain, Cost(waited_s, 1, "and counting"))
+        spent[words] = lost_s(before.at_ns, following.at_ns)
+        chain.append(link(following))
+        before = following
+    total_s = lost_s(change.at_ns, before.at_ns)
+    longest = max(spent, key=lambda words: spent[words])
+    findings = [f"{words}: {span:.1f} s" for words, span in spent.items()]
+    verdict: Verdict = "yes" if total_s > SLOW_S else "no"
+    most = f"most of it {longest} ({spent[longest]:.1f} s)"
+    text = f"{verdict}: it took {total_s:.1f} s, {most}"
+    cost = Cost(total_s, 1, f"{total_s:.1f} s without a step that counts")
+    return Answer(verdict, text, chain, cost, findings)
+
+
+def _loop(case: Case, task: str, change: Record) -> Answer | None:
+    """Several recoveries with no step in between."""
+    started = case.all({"TaskStateChanged"}, None, change.at_ns + 1, task=task, after="recovering")
+    recent = started[-LOOP:]
+    if len(recent) < LOOP:
+        return None
+    steps = case.all({StepsCommitted.__name__}, recent[0].at_ns, change.at_ns, task=task)
+    if steps:
+        return None
+    chain = [link(each) for each in recent]
+    text = f"yes, it loops: {len(started)} recoveries, and no step counted between the last {LOOP}"
+    lost = lost_s(recent[0].at_ns, change.at_ns)
+    return Answer("yes", text, chain, Cost(lost, 1, f"{seconds(int(lost * SECOND_NS))} in vain"))
+
+
+def samples(case: Case, task: str, time_ms: float | None = None) -> Answer:
+    """Which samples were trained twice, lost, or trained and not applied after a failure?"""
+    until_ns = case.until(time_ms)
+    since_ns = None if time_ms is None else until_ns - 600 * SECOND_NS
+    rolled = case.last({RolledBack.__name__}, until_ns + 600 * SECOND_NS, since_ns, task=task)
+    attached = case.last({DatasetAttached.__name__}, task=task)
+    batch = attached.get("global_batch") if attached is not None else 0
+    size = batch if isinstance(batch, int) else 0
+    unapplied, chain, doubt = _unapplied(case, task, until_ns)
+    if rolled is None:
+        text = "no sample was trained twice or lost: no step that counted was undone"
+        if unapplied:
+            text += f"; {counted(len(unapplied), 'step')} were begun and not applied"
+        return Answer("no", f"no: {text}", chain, Cost(), doubt)
+    body = rolled.event.body
+    assert isinstance(body, RolledBack)
+    again = case.first({StepsCommitted.__name__}, rolled.at_ns, task=task)
+    undone = body.origin - body.to
+    told = f"steps {body.to} to {body.origin - 1} ({counted(undone * size, 'sample')}) were undone"
+    redone = _redone(case, rolled, body)
+    chain = [*case.ancestry(rolled), *([link(again)] if again else [])]
+    cost = Cost(0.0, 0, f"{counted(undone, 'step')} trained twice, counted once")
+    if redone >= body.origin:
+        text = f"yes: {told} and have been trained again; each counts once"
+        return Answer("yes", text, chain, cost, doubt)
+    left = f"{redone - body.to} of {undone} have been trained again so far"
+    return Answer("open", f"open: {told}; {left}", chain, cost, doubt)
+
+
+def _redone(case: Case, rolled: Record, body: RolledBack) -> int:
+    committed = case.all({StepsCommitted.__name__}, rolled.at_ns, task=body.task)
+    lasts = [record.get("last") for record in committed]
+    return max((last + 1 for last in lasts if isinstance(last, int)), default=body.to)
+
+
+def _unapplied(case: Case, task: str, until_ns: int) -> tuple[list[Record], list[Link], list[str]]:
+    """Steps that workers trained before a loss and that were not applied."""
+    loss = case.last({"WorkerLost"}, until_ns, task=task)
+    if loss is None:
+        return [], [], []
+    window = (loss.at_ns - 60 * SECOND_NS, loss.at_ns + 1)
+    begun = case.all({"TrainingStarted"}, *window, node=None)
+    done = {(r.node, r.get("step")) for r in case.all({"StepFinished"}, *window, node=None)}
+    left = [record for record in begun if (record.node, record.get("step")) not in done]
+    newest = {record.node: record for record in left}
+    doubt = [
+        f"what {node} trained last is not certain: {holes[0]}"
+        for node in newest
+        if (holes := case.holes(node, *window))
+    ]
+    return list(newest.values()), [link(loss)], doubt

@@ -1,0 +1,381 @@
+"""Guards the answers: a cause is planted in a simulated run, and the right verdict must come out.
+
+Where the log has a hole just there, the verdict must be `unknown`.
+"""
+
+import pytest
+
+from strata.errors import InvalidArgument, NotFound
+from strata.timeline.why.questions import QUESTIONS, why_event
+from tests.timeline.planted import Planted, worker
+
+STARTED_MS = 1_750_000_000_000
+
+
+def crash(sim):
+    worker(sim).exit(137, 9)
+
+
+def hang(sim):
+    worker(sim).hung = True
+
+
+def stop_for(seconds):
+    def stop(sim):
+        stopped = worker(sim)
+        stopped.pause()
+        sim.world.after(seconds, stopped.resume)
+
+    return stop
+
+
+def cut_host_for(seconds):
+    def cut(sim):
+        host = worker(sim).host
+        sim.network.cut(host)
+        sim.world.after(seconds, sim.network.heal, host)
+
+    return cut
+
+
+def the_lost(run):
+    """Who was lost first; `first_loss` is the question's own moment."""
+    return run.kinds("WorkerLost")[0].text("worker")
+
+
+def first_loss(run):
+    lost = run.kinds("WorkerLost")[0]
+    return {"worker": lost.text("worker"), "time_ms": lost.at_ns / 1e6}
+
+
+@pytest.fixture(scope="module")
+def crashed():
+    return Planted(crash)
+
+
+@pytest.fixture(scope="module")
+def stopped():
+    """Stopped for 30 s right after a beat: declared lost about a second before it wakes up."""
+    return Planted(stop_for(30))
+
+
+@pytest.fixture(scope="module")
+def parted():
+    return Planted(cut_host_for(45), workers_per_host=2)
+
+
+@pytest.fixture(scope="module")
+def calm():
+    return Planted()
+
+
+class TestLosses:
+    def test_a_crash_was_really_a_death(self, crashed):
+        answer = crashed.why("lost", worker=the_lost(crashed))
+        assert answer.verdict == "yes"
+        assert "crashed" in answer.text
+        assert "signal 9" in answer.text
+        kinds = [each.record.kind for each in answer.chain]
+        assert kinds.index("WorkerExited") < kinds.index("WorkerLost")
+
+    def test_a_stopped_process_was_a_false_alarm(self, stopped):
+        answer = stopped.why("lost", **first_loss(stopped))
+        assert answer.verdict == "no"
+        assert "standstill" in answer.text
+        assert answer.cost.seconds > 30
+
+    def test_a_cut_host_was_a_partition(self, parted):
+        answer = parted.why("lost", **first_loss(parted))
+        assert answer.verdict == "no"
+        assert "partition" in answer.text
+
+    def test_a_hang_is_told_from_a_death(self):
+        run = Planted(hang)
+        answer = run.why("lost", worker=the_lost(run))
+        assert answer.verdict == "no"
+        assert "hung" in answer.text
+        assert answer.chain[0].record.kind == "StepFinished"
+
+    def test_one_who_vanishes_unseen_leaves_it_unknown(self):
+        def vanish(sim):
+            gone = worker(sim)
+            gone.alive = False
+            sim.coordinator.reset(gone)
+
+        run = Planted(vanish, policy="continue")
+        answer = run.why("lost", worker=the_lost(run))
+        assert answer.verdict == "unknown"
+
+    def test_what_was_open_when_it_died(self, crashed):
+        answer = crashed.why("unfinished", worker=the_lost(crashed))
+        assert answer.verdict == "yes"
+        assert "training a batch" in answer.text
+        assert answer.findings, "its last second never arrived, and that is said"
+
+    def test_a_loss_that_never_was_is_refused(self, calm):
+        with pytest.raises(NotFound):
+            calm.why("lost", worker="train-1-w0")
+
+
+class TestTimeouts:
+    def test_with_more_patience_a_short_stop_would_have_been_forgiven(self, stopped):
+        assert stopped.why("timeout", **first_loss(stopped), timeout_s=60).verdict == "no"
+
+    def test_with_a_little_more_it_would_have_happened_all_the_same(self, stopped):
+        assert stopped.why("timeout", **first_loss(stopped), timeout_s=30.5).verdict == "yes"
+
+    def test_less_patience_changes_nothing(self, stopped):
+        assert stopped.why("timeout", **first_loss(stopped), timeout_s=10).verdict == "yes"
+
+    def test_a_partition_too(self, parted):
+        assert parted.why("timeout", **first_loss(parted), timeout_s=60).verdict == "no"
+        assert parted.why("timeout", **first_loss(parted), timeout_s=35).verdict == "yes"
+
+    def test_whether_one_who_was_ended_would_have_come_back_is_unknown(self):
+        run = Planted(stop_for(50))
+        assert run.why("timeout", **first_loss(run), timeout_s=60).verdict == "unknown"
+
+    def test_no_timeout_helps_a_crash(self, crashed):
+        answer = crashed.why("timeout", worker=the_lost(crashed), timeout_s=600)
+        assert answer.verdict == "yes"
+
+
+class TestMessages:
+    @staticmethod
+    def cut_link(sim):
+        sender = worker(sim, 1)
+        sim.cut_peers[sender.name, sim.next_rank(sender).name] = []
+
+    def test_what_arrived_arrived(self, calm):
+        sent = calm.kinds("MessageSent")[10]
+        answer = calm.why("delivery", message=sent.text("message"))
+        assert answer.verdict == "yes"
+        assert [each.record.kind for each in answer.chain] == ["MessageSent", "MessageReceived"]
+
+    def test_a_cut_link_lost_it(self):
+        run = Planted(self.cut_link)
+        sent = [r for r in run.kinds("MessageSent") if r.at_ns > (STARTED_MS + 450_000) * 10**6]
+        got = {r.text("message") for r in run.kinds("MessageReceived")}
+        lost = next(r for r in sent if r.text("message") not in got)
+        answer = run.why("delivery", message=lost.text("message"))
+        assert answer.verdict == "no"
+        assert "link" in answer.text
+
+    def test_a_hole_in_the_receivers_log_leaves_it_unknown(self):
+        def cut_and_forget(sim):
+            self.cut_link(sim)
+            receiver = sim.next_rank(worker(sim, 1))
+            sim.world.after(60, receiver.witness.lose)
+
+        run = Planted(cut_and_forget)
+        gap = run.desk.trust().holes[0]
+        sent = run.kinds("MessageSent")
+        got = {r.text("message") for r in run.kinds("MessageReceived")}
+        lost = [r for r in sent if r.text("message") not in got]
+        inside = next(r for r in lost if gap.from_ns - 10**9 <= r.at_ns <= gap.to_ns)
+        answer = run.why("delivery", message=inside.text("message"))
+        assert answer.verdict == "unknown"
+        assert "hole" in answer.text
+
+    def test_a_rejection_is_told_with_its_reason(self):
+        def late(sim):
+            sender = worker(sim, 1)
+            peer = sim.next_rank(sender)
+            sim.cut_peers[sender.name, peer.name] = []
+            sim.world.after(30, worker(sim, 3).exit, 137, 9)
+            sim.world.after(90, sim.heal_peers, sender.name, peer.name)
+
+        run = Planted(late)
+        refused = run.kinds("MessageRejected")[0]
+        answer = run.why("delivery", message=refused.text("message"))
+        assert answer.verdict == "no"
+        assert "rejected" in answer.text
+        assert "generation" in answer.text
+
+    def test_a_receiver_that_was_down_is_named(self):
+        def cut_then_crash(sim):
+            self.cut_link(sim)
+            sim.world.after(20, sim.next_rank(worker(sim, 1)).exit, 137, 9)
+
+        run = Planted(cut_then_crash)
+        lost = run.kinds("WorkerLost")[0]
+        before = [r for r in run.kinds("MessageSent") if r.at_ns < lost.at_ns]
+        sent = [r for r in before if lost.text("worker") in r.get("to")][-1]
+        answer = run.why("delivery", message=sent.text("message"))
+        assert answer.verdict == "no"
+        assert "down" in answer.text
+
+    def test_never_sent_by_a_complete_log(self, calm):
+        answer = calm.why("delivery", message="nonsense", sender="train-1-w0")
+        assert answer.verdict == "no"
+        assert "never sent" in answer.text
+
+    def test_a_request_that_was_answered(self, calm):
+        asked = calm.kinds("RequestSubmitted")[0]
+        answer = calm.why("request", worker=asked.node, request=asked.get("request"))
+        assert answer.verdict == "yes"
+
+
+class TestBarriers:
+    def test_a_calm_one_did_not_stall(self, calm):
+        assert calm.why("barrier", barrier="step-25", task="train-1").verdict == "no"
+
+    def test_the_late_one_is_named_with_what_it_did_and_what_it_cost(self, calm):
+        opened = calm.kinds("BarrierOpened")[0]
+        at_s = opened.at_ns / 1e9 - STARTED_MS / 1000 - 0.004
+        run = Planted(stop_for(20), at_s=at_s)
+        answer = run.why("barrier", barrier="step-25", task="train-1")
+        assert answer.verdict == "yes"
+        assert worker_of_rank(run, 1) in answer.text
+        assert answer.cost.workers == 4
+        assert 40 < answer.cost.seconds < 80
+
+    def test_one_that_still_waits_is_open(self, calm):
+        opened = calm.kinds("BarrierOpened")[0]
+        run = Planted()
+        store = run.sim.coordinator.disk
+        del store._rows[
+            next(i for i, r in enumerate(store._rows) if r.stop > opened.event.seq) + 1 :
+        ]
+        cut = Planted.over(run.sim)
+        assert cut.why("barrier", barrier="step-25", task="train-1").verdict == "open"
+
+
+class TestSlowness:
+    def test_a_straggler_is_slow_in_compute(self):
+        def straggle(sim):
+            worker(sim).slowness = 3.0
+            sim.world.after(300, setattr, worker(sim), "slowness", 1.0)
+
+        run = Planted(straggle)
+        at = STARTED_MS + 700_000
+        name = worker_of_rank(run, 1)
+        answer = run.why("slow", worker=name, time_ms=at)
+        assert answer.verdict == "yes"
+        assert "compute" in answer.text
+        others = [n for n in run.sim.workers if n.startswith("train-1") and n != name]
+        assert run.why("slow", worker=others[0], time_ms=at).verdict == "no"
+
+    def test_a_slow_disk_is_slow_in_data(self):
+        def slow_disk(sim):
+            worker(sim).data_s = 12.0
+
+        run = Planted(slow_disk)
+        name = worker_of_rank(run, 1)
+        answer = run.why("slow", worker=name, time_ms=STARTED_MS + 700_000)
+        assert answer.verdict == "yes"
+        assert "data" in answer.text
+
+    def test_a_drop_is_put_down_to_the_loss_at_that_moment(self):
+        run = Planted(hang)
+        lost = run.kinds("WorkerLost")[0]
+        began_ms = lost.at_ns / 1e6 - lost.get("evidence")["stuck_s"] * 1000
+        answer = run.why("throughput", time_ms=began_ms, task="train-1")
+        assert answer.verdict == "yes"
+        assert "lost" in answer.text
+
+    def test_no_drop_no_suspects(self, calm):
+        assert calm.why("throughput", time_ms=STARTED_MS + 600_000).verdict == "no"
+
+
+class TestState:
+    def test_a_generation_changed_because_somebody_crashed(self, crashed):
+        answer = crashed.why("changed", task="train-1", generation=2)
+        assert answer.verdict == "yes"
+        assert [each.record.kind for each in answer.chain] == [
+            "WorkerExited",
+            "WorkerLost",
+            "GenerationChanged",
+        ]
+
+    def test_which_model_was_restored_and_from_which_candidates(self, crashed):
+        answer = crashed.why("restored", task="train-1", generation=3)
+        assert answer.verdict == "yes"
+        assert "candidates" in answer.findings[0]
+
+    def test_a_move_after_a_loss_was_the_least(self, parted):
+        moved = parted.kinds("AssignmentChanged")[-1]
+        part = moved.get("moves")[0].first
+        answer = parted.why("moved", shard=part, task="train-1")
+        assert answer.verdict == "yes"
+
+    def test_a_quick_recovery_is_not_slow(self, crashed):
+        answer = crashed.why("recovery", task="train-1")
+        assert answer.verdict == "no"
+        assert len(answer.findings) == 4
+
+    def test_recoveries_without_progress_are_a_loop(self):
+        def again_and_again(sim):
+            for pause_s in (0, 25, 50, 75):
+                sim.world.after(pause_s, lambda: worker(sim).exit(1))
+
+        run = Planted(again_and_again, step_s=40.0, hours=0.5)
+        assert run.why("recovery", task="train-1").verdict == "yes"
+
+    def test_a_rollback_names_the_steps_trained_again(self):
+        def lose_everyone(sim):
+            for each in list(sim.workers.values()):
+                if each.alive:
+                    each.exit(137, 9)
+
+        run = Planted(lose_everyone)
+        answer = run.why("samples", task="train-1")
+        assert answer.verdict == "yes"
+        assert "trained again" in answer.text
+
+    def test_no_rollback_nothing_twice(self, crashed):
+        assert crashed.why("samples", task="train-1").verdict == "no"
+
+
+class TestCheckpoints:
+    def test_a_committed_one(self, calm):
+        begun = calm.kinds("CheckpointStarted")[0]
+        assert calm.why("checkpoint", checkpoint=begun.text("checkpoint")).verdict == "yes"
+
+    def test_the_first_missing_link_is_the_rank_that_was_lost(self, calm):
+        begun = calm.kinds("CheckpointStarted")[2]
+        at_s = begun.at_ns / 1e9 - STARTED_MS / 1000 + 1.0
+        run = Planted(crash, at_s=at_s)
+        failed = run.kinds("CheckpointFailed")[0]
+        answer = run.why("checkpoint", checkpoint=failed.text("checkpoint"))
+        assert answer.verdict == "no"
+        assert "rank 1" in " ".join(answer.findings)
+        assert "lost before its part was on disk" in " ".join(answer.findings)
+
+
+class TestAsking:
+    def test_there_are_sixteen(self):
+        assert [question.number for question in QUESTIONS.values()] == list(range(1, 17))
+
+    def test_an_unknown_question_or_parameter_is_refused(self, calm):
+        with pytest.raises(InvalidArgument):
+            calm.why("nonsense")
+        with pytest.raises(InvalidArgument):
+            calm.why("lost", planet="mars")
+        with pytest.raises(InvalidArgument):
+            calm.why("lost")
+        with pytest.raises(InvalidArgument):
+            calm.why("timeout", worker="w", timeout_s="soon")
+
+    def test_why_of_any_event(self, crashed):
+        for record in crashed.timeline.records():
+            if record.kind in ("WorkerLost", "GenerationChanged", "BarrierReleased", "TaskPlaced"):
+                name, answer = why_event(crashed.case, record)
+                assert answer.verdict in ("yes", "no", "open", "unknown")
+                assert answer.chain
+                assert name
+
+    def test_a_whole_log_is_trusted(self, calm):
+        assert calm.why("trust").verdict == "yes"
+
+    def test_a_run_does_not_differ_from_itself(self, calm, crashed, tmp_path):
+        assert calm.why("differs", other=calm.saved(tmp_path / "same")).verdict == "no"
+        answer = calm.why("differs", other=crashed.saved(tmp_path / "other"))
+        assert answer.verdict == "yes"
+        assert "lost" in answer.text
+
+
+def worker_of_rank(run, rank):
+    """Who had a rank in the first generation."""
+    seats = dict(run.kinds("GenerationChanged")[0].get("seats"))
+    return seats[rank]

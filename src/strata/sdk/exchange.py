@@ -47,7 +47,8 @@ class LinkBroken(Exception):
 class Exchange:
     """The connections of one generation. For the training thread.
 
-    `over` says whether the generation has ended meanwhile; it is asked while waiting. Until
+    `host` is where this worker is met. `over` says whether the generation has ended; it is asked
+    while waiting. Until
     everyone has met, `stopped` ends it too; afterwards a worker that is to stop finishes its step,
     since the others wait for its part of it.
     """
@@ -64,6 +65,7 @@ class Exchange:
         stopped: Callable[[], bool],
     ) -> None:
         self.generation = generation
+        self.host = meeting.address.rpartition(":")[0]
         self._rank, self._world_size = rank, world_size
         self._over: Callable[[], bool] = lambda: over() or stopped()
         self._number = 0
@@ -92,6 +94,23 @@ class Exchange:
         except OSError as error:
             raise LinkBroken(str(error) or type(error).__name__) from error
         return cast(Values, _rebuilt(values, iter(_unpacked(mean, leaves))))
+
+    def share(self, text: str = "") -> str:
+        """What rank 0 says, told to everyone."""
+        self._number += 1
+        try:
+            if self._rank:
+                return bytes(self._receive(self._links[0], None, 0)[0]).decode()
+            for link in self._links:
+                self._send(link, np.frombuffer(text.encode(), np.uint8), 0.0)
+            return text
+        except OSError as error:
+            raise LinkBroken(str(error) or type(error).__name__) from error
+
+    @property
+    def over(self) -> bool:
+        """Whether the generation has ended; whoever waits for others looks at it now and then."""
+        return self._over()
 
     def close(self) -> None:
         """Lets the others notice that it is over."""
@@ -129,10 +148,11 @@ class Exchange:
                 self._wait(link, write=True)
                 part = part[link.send(part) :]
 
-    def _receive(self, link: socket.socket, size: int, rank: int) -> tuple[Packed, float]:
+    def _receive(self, link: socket.socket, size: int | None, rank: int) -> tuple[Packed, float]:
         head = bytearray(HEAD.size)
         self._fill(link, memoryview(head))
         number, theirs, weight = HEAD.unpack(head)
+        size = theirs if size is None else size
         if (number, theirs) != (self._number, size):
             raise InvalidArgument(
                 f"rank {rank} averages {theirs} bytes in its exchange {number}, and this worker "

@@ -2,14 +2,17 @@
 
 import logging
 from collections.abc import Callable
+from typing import TypeVar
 
-from strata.sdk.exchange import Exchange, LinkBroken, Values
+from strata.sdk.exchange import Exchange, LinkBroken
 from strata.sdk.worker import Worker
 from strata.wire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
 
 NOTICE_S = 2.0
+
+Result = TypeVar("Result")
 
 
 class Exchanges:
@@ -19,12 +22,13 @@ class Exchanges:
         self._worker = worker
         self._present: Exchange | None = None
 
-    def average(self, values: Values, weight: float, stopped: Callable[[], bool]) -> Values:
-        """Averages over the members; raises `LinkBroken` once there is a generation to enter."""
+    def together(self, act: Callable[[Exchange], Result], stopped: Callable[[], bool]) -> Result:
+        """Does what all members do together; raises `LinkBroken`, if one of them is lost in it,
+        once there is a generation to enter."""
         worker = self._worker
         worker.waiting = True
         try:
-            return self._met(stopped).average(values, weight)
+            return act(self._met(stopped))
         except LinkBroken as broken:
             self.close()
             self._await_change(str(broken), stopped)

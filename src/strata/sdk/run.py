@@ -31,7 +31,7 @@ after an exception `failed` with the reason, after Ctrl-C `stopped`.
 
 import atexit
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -49,8 +49,9 @@ from strata.errors import Fenced, InvalidArgument, StrataError
 from strata.sdk import enrolment
 from strata.sdk.barriers import Arrivals, BarrierResult, check_barrier, meet
 from strata.sdk.capture import Capture, capture_output
-from strata.sdk.exchange import LinkBroken, Values
-from strata.sdk.exchanges import Exchanges
+from strata.sdk.due import policy_of
+from strata.sdk.exchange import Exchange, LinkBroken, Values
+from strata.sdk.exchanges import Exchanges, Result
 from strata.sdk.feeding import Reading, RunBatches, open_batches
 from strata.sdk.keeping import Keeping
 from strata.sdk.member import Member
@@ -82,12 +83,19 @@ def join(
     reconnect_limit: float | None = None,
     resource_interval: float | None = None,
     spool_dir: str | Path | None = None,
+    checkpoint_dir: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    checkpoint_interval: float | None = None,
 ) -> "Run":
     """Joins a task as one of its workers; what is not given comes from the environment.
 
     `timeout` is how long to wait for the others (for ever by default), `connect_timeout` for the
     coordinator at the start, and `reconnect_limit` for it to come back later (for ever by
     default), all in seconds. `capture=False` leaves stdout, stderr and logging alone.
+
+    `checkpoint_every` (steps) and `checkpoint_interval` (seconds) say when `run.checkpoint_due` is
+    true by itself; they win over the task's config. `checkpoint_dir` is under which root this
+    worker sees the coordinator's checkpoints, where that is another one.
     """
     settings = enrolment.settings_for(
         coordinator_addr=coordinator,
@@ -97,6 +105,7 @@ def join(
         gpu_count=gpu_count,
         resource_interval_s=resource_interval,
         spool_dir=None if spool_dir is None else str(spool_dir),
+        checkpoint_dir=None if checkpoint_dir is None else str(checkpoint_dir),
     )
     sampler = ResourceSampler()
     cards = settings.gpu_count
@@ -116,7 +125,12 @@ def join(
         raise
     worker = Worker(connection, enrolled, answer, sampler, settings, reconnect_limit)
     config = msgspec.json.decode(answer.config.get("config") or "{}", type=dict[str, object])
-    keeping = Keeping(worker, settings, dict(answer.config), config)
+    wishes = {
+        "checkpoint_every": checkpoint_every,
+        "checkpoint_interval_s": checkpoint_interval,
+    }
+    policy = policy_of(settings, config | {k: v for k, v in wishes.items() if v is not None})
+    keeping = Keeping(worker, settings, dict(answer.config), policy)
     run = Run(worker, keeping, answer.task_id, config)
     return run.begun(capture and settings.capture_output, timeout)
 
@@ -239,12 +253,20 @@ class Run(Member):
         `weight` is this worker's share, such as the size of its batch. Raises `GenerationChanged`
         when a member is lost meanwhile: the step is not applied then, so let go of it.
         """
+        return self.together(lambda exchange: exchange.average(values, weight))
+
+    def together(self, act: Callable[[Exchange], Result]) -> Result:
+        """Does something with all members of the generation; for collectives of one's own.
+
+        `act` gets the members' exchange. When it raises `LinkBroken` the next generation is
+        waited for, and `GenerationChanged` is raised.
+        """
         self._session.require_usable()
         if self._membership.changed:
             raise self._change()
         with Timing(self._times, "communication"):
             try:
-                return self._exchanges.average(values, weight, lambda: bool(self.stop_requested))
+                return self._exchanges.together(act, lambda: bool(self.stop_requested))
             except LinkBroken as broken:
                 raise self._change() from broken
 

@@ -1,0 +1,19 @@
+"""PyTorch under Strata: `import strata.torch`. torch itself is needed only where it is used."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__all__ = ["DataParallel", "Group"]
+
+if TYPE_CHECKING:
+    from strata.torch.group import Group
+    from strata.torch.parallel import DataParallel
+
+_HOMES = {"DataParallel": "strata.torch.parallel", "Group": "strata.torch.group"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value

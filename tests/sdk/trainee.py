@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 
+import numpy as np
+
 import strata
 
 SCENES = {}
@@ -166,6 +168,55 @@ def forgets(**given):
     run = strata.join(**given)
     say("joined", **place(run))
     run.step()
+
+
+def value_after(steps: int) -> list[float]:
+    """What so many steps make of the model of `keep`: each counts once, in any order of workers."""
+    numbers = np.arange(1, steps + 1, dtype=np.float64)
+    return [float(numbers.sum()), float((numbers**2).sum())]
+
+
+@scene
+def keep(steps=50, step_s=0.01, size=1000, meet=True, functional=False, resume="", **given):
+    """Trains a model that tells whether each step was applied exactly once, and saves it."""
+    with strata.join(**given) as run:
+        initial = {"sum": np.zeros(size), "squares": np.zeros((size, 2)), "applied": 0}
+        run.restore(initial, resume=resume)
+        say("restored", source=run.recovery.source, applied=run.state["applied"], **place(run))
+        while run.steps < steps:
+            try:
+                if meet:
+                    run.barrier(f"step-{run.steps}")
+                run.state = applied(run.state, run.steps + 1, functional)
+                time.sleep(step_s)
+                going = run.step(loss=1.0)
+                if run.checkpoint_due:
+                    run.save(metadata={"by": run.worker_id})
+                    say("saved", step=run.steps, rank=run.rank)
+                if not going:
+                    break
+            except strata.GenerationChanged:
+                run.recover()
+                how = run.recovery
+                say("recovered", source=how.source, in_place=how.in_place, **place(run))
+        found = [float(run.state["sum"].min()), float(run.state["squares"].max())]
+        exact = found == value_after(run.steps) and run.state["applied"] == run.steps
+        say("ended", exact=exact, found=found, why=run.stop_requested, **place(run))
+    say("left")
+
+
+def applied(state, number, functional):
+    """The state after one more step: the same arrays, or new ones."""
+    if functional:
+        return {
+            "sum": state["sum"] + number,
+            "squares": state["squares"] + number**2,
+            "applied": state["applied"] + 1,
+        }
+    state["sum"] += number
+    state["squares"] += number**2
+    state["applied"] += 1
+    return state
 
 
 def main() -> None:

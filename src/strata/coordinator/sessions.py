@@ -80,7 +80,8 @@ class Sessions:
         self.previews = Previews()
         self.open: dict[str, Session] = {}
         self._new: set[int] = set()
-        engine.on_facts.append(self._follow)
+        # First of all, so that a worker knows its generation before it hears what followed from it.
+        engine.on_facts.insert(0, self._follow)
 
     def listen(self, stream: WorkerStream) -> "Session":
         """A worker opens a stream."""

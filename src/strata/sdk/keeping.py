@@ -9,7 +9,7 @@ from strata.checkpoint.stateful import plain
 from strata.config import Settings
 from strata.errors import NotAllowedNow, NotFound, StrataError
 from strata.sdk.blobs import Blobs
-from strata.sdk.due import policy_of
+from strata.sdk.due import Policy
 from strata.sdk.giving import Giver
 from strata.sdk.membership import Recovery
 from strata.sdk.restoring import Restorer
@@ -40,13 +40,13 @@ class Keeping:
         worker: Worker,
         settings: Settings,
         told: Mapping[str, str],
-        config: Mapping[str, object],
+        policy: Policy,
     ) -> None:
         self.state: Any = NOTHING
         self._feeds: dict[str, Positioned] = {}
         self._positions: dict[str, dict[str, Any]] = {}
         self.due = worker.due
-        self.due.policy = policy_of(settings, config)
+        self.due.policy = policy
         self._worker, self._settings, self._told = worker, settings, told
         self._membership, self._session = worker.membership, worker.session
         self._open: StorageBackend | None = None

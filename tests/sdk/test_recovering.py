@@ -1,0 +1,149 @@
+"""Guards that a state outlives its workers: killed at any moment, they are replaced or done
+without, and every step counts exactly once."""
+
+import random
+
+import httpx
+import pytest
+
+from tests.sdk.harness import until
+from tests.sdk.test_saving import TASK, folder, listed, states, worker_facts
+
+
+def submit(hub, **spec):
+    answer = httpx.post(f"{hub.running.http_url}/api/tasks", json={"name": "kept", **spec})
+    answer.raise_for_status()
+    return answer.json()["task_id"]
+
+
+def test_a_replacement_takes_the_model_from_a_living_worker(hub, trainees):
+    given = {"world_size": 2, "steps": 60, "step_s": 0.02, "size": 300_000}
+    first, second = (trainees(hub.address, "keep", worker_id=name, **given) for name in "ab")
+    second.says("restored")
+    until(lambda: hub.state.tasks[TASK].committed > 10)
+    second.kill()
+    until(lambda: not hub.state.workers["b"].alive)
+    third = trainees(hub.address, "keep", worker_id="b", **given)
+    restored = third.says("restored")
+    assert (restored["source"], restored["applied"]) == ("peer", restored["steps"])
+    assert restored["steps"] > 10
+    for worker in (first, third):
+        assert worker.says("ended", timeout_s=60)["exact"]
+        assert worker.ends() == 0
+    kinds = [type(fact).__name__ for fact in worker_facts(hub, "a")]
+    assert kinds.count("BlobAdded") >= 2
+    assert kinds.count("BlobUploadStarted") == kinds.count("BlobUploadCompleted") >= 2
+    fetched = [fact for fact in worker_facts(hub, "b") if "Download" in type(fact).__name__]
+    assert [fact.ok for fact in fetched if hasattr(fact, "ok")] == [True]
+    assert fetched[0].size_bytes > 3 * 300_000 * 8
+
+
+def alive(hub, worker):
+    return worker in hub.state.workers and hub.state.workers[worker].alive
+
+
+def killed_after_two_commits(hub, trainees, **given):
+    """Both workers are gone; answers the step of the newest checkpoint."""
+    workers = [trainees(hub.address, "keep", worker_id=name, steps=10**6, **given) for name in "ab"]
+    until(lambda: list(states(hub).values()).count("committed") >= 2, what="two commits")
+    for worker in workers:
+        worker.kill()
+    until(lambda: not hub.state.tasks[TASK].members)
+    until(lambda: "sealing" not in states(hub).values())
+    return max(c.step for c in hub.state.tasks[TASK].checkpoints.values() if c.state == "committed")
+
+
+@pytest.mark.parametrize("functional", [False, True])
+def test_when_all_are_killed_the_newest_checkpoint_is_taken(hub, trainees, functional):
+    given = {"world_size": 2, "step_s": 0.01, "checkpoint_every": 10, "functional": functional}
+    newest = killed_after_two_commits(hub, trainees, **given)
+    again = [
+        trainees(hub.address, "keep", worker_id=name, steps=newest + 30, **given) for name in "ab"
+    ]
+    for worker in again:
+        restored = worker.says("restored")
+        assert (restored["source"], restored["applied"]) == ("checkpoint", newest)
+        assert worker.says("ended")["exact"]
+        assert worker.ends() == 0
+
+
+def test_a_damaged_part_is_named_and_the_checkpoint_before_is_taken(hub, trainees, tmp_path):
+    given = {"world_size": 2, "step_s": 0.01, "checkpoint_every": 10, "size": 40_000}
+    newest = killed_after_two_commits(hub, trainees, **given)
+    (part,) = folder(hub, tmp_path).glob(f"step-{newest:08d}-*/part-00001.safetensors")
+    image = bytearray(part.read_bytes())
+    image[5_000] ^= 1  # of a tensor that every rank needs
+    part.write_bytes(image)
+    again = [
+        trainees(hub.address, "keep", worker_id=name, steps=newest + 5, **given) for name in "ab"
+    ]
+    for worker in again:
+        restored = worker.says("restored")
+        assert (restored["source"], restored["applied"]) == ("checkpoint", newest - 10)
+        assert worker.says("ended")["exact"]
+    (failed,) = [each for each in listed(hub) if each["status"] == "failed"]
+    assert (failed["step"], "part-00001.safetensors" in failed["reason"]) == (newest, True)
+    assert part.exists(), "the files of a damaged checkpoint stay for whoever wants to look"
+
+
+@pytest.mark.parametrize("policy", ["replace", "continue"])
+@pytest.mark.timeout(240)
+def test_kill_any_worker_at_any_moment_and_every_step_counts_once(hub, trainees, policy):
+    chance = random.Random(7)
+    task = submit(hub, worker_count=3, policy=policy, min_workers=1)
+    given = {"task": task, "steps": 150, "step_s": 0.02, "checkpoint_every": 7, "size": 50_000}
+    workers = {
+        name: trainees(hub.address, "keep", worker_id=name, **given) for name in ("a", "b", "c")
+    }
+    for round in range(6):
+        goal = 15 * round
+        until(lambda: hub.state.tasks[task].committed > goal, 60, f"round {round}")  # noqa: B023
+        name = chance.choice([*workers])
+        until(lambda: chance.random() < 0.02, what="a moment")
+        workers[name].kill()
+        until(lambda: not alive(hub, name))  # noqa: B023
+        if policy == "replace" or round % 2:
+            workers[name] = trainees(hub.address, "keep", worker_id=name, **given)
+        else:
+            del workers[name]
+            if len(workers) < 2:
+                name = f"late-{round}"
+                workers[name] = trainees(hub.address, "keep", worker_id=name, **given)
+    for worker in workers.values():
+        ended = worker.says("ended", timeout_s=60)
+        assert (ended["exact"], ended["steps"]) == (True, 150), worker.story()
+        assert worker.ends() == 0
+    assert hub.state.tasks[task].state == "completed"
+
+
+def test_the_model_that_is_offered_needs_the_generations_token(hub, trainees):
+    given = {"world_size": 2, "steps": 10**6, "step_s": 0.02}
+    first, second = (trainees(hub.address, "keep", worker_id=name, **given) for name in "ab")
+    second.says("restored")
+    until(lambda: hub.state.tasks[TASK].committed > 5)
+    second.kill()
+    until(lambda: not hub.state.workers["b"].alive)
+    trainees(hub.address, "keep", worker_id="b", **given)
+    offered = until(
+        lambda: [e.address for e in hub.state.tasks[TASK].entered.values() if e.address]
+    )
+    answer = httpx.get(f"http://{offered[0]}/model-3.json")
+    assert answer.status_code == 403
+    assert not answer.content
+    assert first.process.poll() is None
+
+
+def test_a_task_begins_with_what_another_saved_only_when_asked(hub, trainees, tmp_path):
+    given = {"world_size": 1, "checkpoint_every": 10}
+    assert trainees(hub.address, "keep", worker_id="a", steps=20, **given).ends() == 0
+    other = submit(hub, worker_count=1)
+    plain = trainees(hub.address, "keep", worker_id="b", task=other, steps=5)
+    assert plain.says("restored")["applied"] == 0
+    third = submit(hub, worker_count=1)
+    resumed = trainees(hub.address, "keep", worker_id="c", task=third, steps=5, resume=TASK)
+    assert resumed.says("restored")["applied"] == 20
+    fourth = submit(hub, worker_count=1)
+    where = folder(hub, tmp_path) / "step-00000010-1"
+    named = trainees(hub.address, "keep", worker_id="d", task=fourth, steps=5, resume=str(where))
+    assert named.says("restored")["applied"] == 10
+    assert len(listed(hub)) == 2

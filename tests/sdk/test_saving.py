@@ -1,0 +1,197 @@
+"""Guards checkpoints of several ranks: each saves its part of the same step, one manifest makes
+them real, whatever fails fails that checkpoint and never the run."""
+
+import signal
+
+import httpx
+import pytest
+
+from strata.checkpoint.manager import CheckpointManager
+from strata.core.worker_facts import CODEC
+from strata.store.batches import unpack
+from tests.coordinator.conftest import coordinator
+from tests.sdk.conftest import Hub
+from tests.sdk.harness import CoordinatorProcess, until
+from tests.sdk.trainee import value_after
+
+TASK = "default-1"
+
+
+def folder(hub, tmp_path):
+    return tmp_path / "data" / "checkpoints" / hub.state.cluster / TASK
+
+
+def states(hub):
+    task = hub.state.tasks.get(TASK)
+    return {c.id: c.state for c in task.checkpoints.values()} if task else {}
+
+
+def worker_facts(hub, worker):
+    return [
+        event.body for batch in hub.store.batches(node=worker) for event in unpack(CODEC, batch)
+    ]
+
+
+def listed(hub):
+    return httpx.get(f"{hub.running.http_url}/api/checkpoints").json()
+
+
+def test_every_rank_saves_its_part_and_any_reader_puts_them_together(hub, trainees, tmp_path):
+    workers = [
+        trainees(hub.address, "keep", worker_id=name, world_size=3, steps=20, checkpoint_every=10)
+        for name in "abc"
+    ]
+    assert [worker.ends() for worker in workers] == [0, 0, 0]
+    with CheckpointManager(folder(hub, tmp_path)) as manager:
+        assert [info.step for info in manager.all_checkpoints()] == [10, 20]
+        state = manager.load()
+        with manager.open() as reader:
+            manifest = reader.manifest
+            assert reader.verify() == manifest.size_bytes
+    assert [state["sum"][7], state["squares"][3, 1]] == value_after(20)
+    assert state["applied"] == 20
+    first = hub.state.tasks[TASK].members[0]
+    assert (manifest.world_size, manifest.attempt, manifest.metadata["by"]) == (3, 1, first)
+    held = sum(tensor.size_bytes for part in manifest.parts for tensor in part.tensors)
+    names = [tensor.name for part in manifest.parts for tensor in part.tensors]
+    assert held < 2 * (3_000 * 8), "what all hold alike is written once"
+    assert {"sum", "squares", "rank-00002.random.python.state"} <= set(names)
+    assert all(part.local is not None for part in manifest.parts)
+
+
+def test_a_rank_lost_in_the_middle_fails_the_checkpoint_and_not_the_run(hub, trainees, tmp_path):
+    given = {"world_size": 2, "checkpoint_every": 10, "step_s": 0.02}
+    first, second = (
+        trainees(hub.address, "keep", worker_id=name, steps=10**6, **given) for name in "ab"
+    )
+    for worker in (first, second):
+        worker.says("saved")
+    until(lambda: "committed" in states(hub).values(), what="the first commit")
+    second.kill()
+    until(lambda: not hub.state.workers["b"].alive)
+    trainees(hub.address, "keep", worker_id="b", steps=10**6, **given)
+    first.says("recovered")
+    count = len(states(hub))
+    until(lambda: list(states(hub).values())[count:].count("committed") >= 2, what="later commits")
+
+
+def test_the_part_that_is_missing_is_named_when_a_rank_never_saves(tmp_path, trainees):
+    settings = {"heartbeat_interval_s": 0.25, "checkpoint_timeout_s": 1.0}
+    with coordinator(tmp_path / "data", **settings) as started:
+        hub = Hub(started)
+        given = {"world_size": 2, "steps": 10**6, "step_s": 0.01}
+        trainees(hub.address, "keep", worker_id="a", checkpoint_every=10, **given)
+        trainees(hub.address, "keep", worker_id="b", **given)
+        failed = until(lambda: [c for c in listed(hub) if c["status"] == "failed"])
+        silent = hub.state.workers["b"].rank
+        assert f"no part of rank {silent}" in failed[0]["reason"]
+
+
+def test_sigterm_and_requests_make_everyone_save_the_same_step(hub, trainees, tmp_path):
+    workers = [
+        trainees(hub.address, "keep", worker_id=name, world_size=3, steps=10**6, meet=False)
+        for name in "abc"
+    ]
+    for worker in workers:
+        worker.says("restored")
+    until(lambda: hub.state.tasks[TASK].committed > 5)
+    answer = httpx.post(f"{hub.running.http_url}/api/tasks/{TASK}/checkpoint")
+    assert answer.status_code == 202
+    assert len({worker.says("saved")["step"] for worker in workers}) == 1
+    until(lambda: list(states(hub).values()) == ["committed"])
+    workers[1].signal(signal.SIGTERM)
+    assert len({worker.says("saved", 2)["step"] for worker in workers}) == 1
+    assert workers[1].says("ended")["why"] == "SIGTERM came"
+    assert workers[1].ends() == 0
+    assert "committed" in list(states(hub).values())[1:]
+
+
+def test_a_stopped_task_saves_before_it_ends(hub, trainees, tmp_path):
+    workers = [
+        trainees(hub.address, "keep", worker_id=name, world_size=2, steps=10**6) for name in "ab"
+    ]
+    for worker in workers:
+        worker.says("restored")
+    until(lambda: hub.state.tasks[TASK].committed > 5)
+    hub.stop_task(TASK)
+    assert [worker.ends() for worker in workers] == [0, 0]
+    assert [worker.says("ended")["exact"] for worker in workers] == [True, True]
+    with CheckpointManager(folder(hub, tmp_path)) as manager:
+        assert manager.latest().step == workers[0].says("saved")["step"]
+
+
+def test_time_makes_everyone_save_the_same_step(hub, trainees):
+    given = {"world_size": 2, "steps": 10**6, "meet": False, "checkpoint_interval": 0.3}
+    workers = [trainees(hub.address, "keep", worker_id=name, **given) for name in "ab"]
+    steps = [[worker.says("saved", count)["step"] for count in (1, 2, 3)] for worker in workers]
+    assert steps[0] == steps[1]
+    until(lambda: list(states(hub).values()).count("committed") >= 3)
+
+
+def test_progress_is_visible_and_the_facts_tell_the_save(hub, trainees):
+    worker = trainees(
+        hub.address, "keep", worker_id="a", steps=20, checkpoint_every=10, size=2_000_000
+    )
+    until(lambda: any(c["size_total"] > 40_000_000 for c in listed(hub)), what="progress")
+    assert worker.ends() == 0
+    assert [c["status"] for c in listed(hub)] == ["completed", "completed"]
+    assert all(c["size_written"] == c["size"] > 40_000_000 for c in listed(hub))
+    kinds = [type(fact).__name__ for fact in worker_facts(hub, "a")]
+    for name in ("ModelSerialization", "CheckpointWrite"):
+        assert kinds.count(f"{name}Started") == kinds.count(f"{name}Completed") == 2
+
+
+@pytest.mark.parametrize("when", ["before the last part", "while sealing"])
+def test_a_coordinator_that_dies_finishes_the_checkpoint_when_it_is_back(tmp_path, trainees, when):
+    hub = CoordinatorProcess(tmp_path, heartbeat_interval_s=0.25)
+    try:
+        given = {"world_size": 2, "steps": 40, "step_s": 0.02, "checkpoint_every": 10}
+        workers = [trainees(hub.address, "keep", worker_id=name, **given) for name in "ab"]
+        if when == "before the last part":
+            workers[1].says("restored")
+            workers[1].signal(signal.SIGSTOP)
+            hub.kill()
+            workers[1].signal(signal.SIGCONT)
+        else:
+            workers[0].says("saved", 2)
+            hub.kill()
+        hub.start()
+        assert [worker.ends(60) for worker in workers] == [0, 0]
+        (cluster,) = (tmp_path / "data" / "checkpoints").iterdir()
+        with CheckpointManager(cluster / TASK) as manager:
+            assert manager.latest().step == 40
+            assert manager.load()["applied"] == 40
+    finally:
+        hub.close()
+
+
+def test_a_folder_that_cannot_be_written_fails_checkpoints_and_not_the_run(hub, trainees, tmp_path):
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where the folder should be")
+    worker = trainees(
+        hub.address,
+        "keep",
+        worker_id="a",
+        steps=30,
+        checkpoint_every=10,
+        checkpoint_dir=str(blocked),
+    )
+    assert worker.ends() == 0
+    assert worker.says("ended")["exact"]
+    assert {c["status"] for c in listed(hub)} == {"failed"}
+    assert "folder" in listed(hub)[0]["reason"]
+
+
+def test_a_worker_that_sees_another_folder_is_told_so(hub, trainees, tmp_path):
+    worker = trainees(
+        hub.address,
+        "keep",
+        worker_id="a",
+        steps=10,
+        checkpoint_every=10,
+        checkpoint_dir=str(tmp_path / "elsewhere"),
+    )
+    assert worker.ends() == 0
+    (failed,) = listed(hub)
+    assert failed["status"] == "failed"
+    assert "same CHECKPOINT_DIR" in failed["reason"]

@@ -25,9 +25,9 @@ SECOND_NS = 1_000_000_000
 class Fleet:
     """One task, `task`, that trains on one dataset, `d`."""
 
-    def __init__(self, workers=3, *, samples=60, batch=12, epochs=0, lanes=0):
+    def __init__(self, workers=3, *, samples=60, batch=12, epochs=0, lanes=0, store=None):
         self.state = Cluster()
-        self.store = MemoryStore(CODEC)
+        self.store = store if store is not None else MemoryStore(CODEC)
         self.clock_s = 0
         self.applied: dict[str, int] = {}
         self.models: dict[str, tuple[int, int]] = {}

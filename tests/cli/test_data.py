@@ -1,0 +1,80 @@
+"""Guards `strata dataset add` and `strata audit` as people and scripts see them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from strata.core.catalogue import CODEC
+from strata.store.sqlite import SqliteStore
+from tests.cli.conftest import serving, strata
+from tests.timeline.fleet import Fleet
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("data")) as running:
+        yield running
+
+
+def test_a_dataset_is_added_by_its_path(cluster, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((1_500, 3)))
+    added = cluster.run("dataset", "add", "zeros", str(tmp_path / "x.npy"))
+    assert (added.returncode, added.stdout) == (0, "✓ zeros: 1,500 samples in 750 shards of npy\n")
+    again = cluster.run("dataset", "add", "zeros", str(tmp_path / "x.npy"), "--json")
+    assert json.loads(again.stdout)["total_samples"] == 1_500
+    other = cluster.run("dataset", "add", "zeros", str(tmp_path / "x.npy"), "--seed", "1")
+    assert other.returncode == 2
+    assert "registered with other parameters" in other.stderr
+
+
+def test_a_dataset_is_added_by_its_sizes(cluster):
+    added = cluster.run("dataset", "add", "sizes", "--samples", "100", "--shard-size", "7")
+    assert added.stdout == "✓ sizes: 100 samples in 15 shards\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("nowhere", "/no/such/folder"), "there is no /no/such/folder"),
+        (("none", "--samples", "0", "--shard-size", "1"), "total_samples is 0"),
+        (("few", "--samples", "3", "--shard-size", "9"), "shard_size 9 is above"),
+        (("odd", "/etc/hostname", "--format", "csv"), "no format 'csv'"),
+    ],
+)
+def test_what_is_wrong_is_said(cluster, arguments, words):
+    refused = cluster.run("dataset", "add", *arguments)
+    assert refused.returncode == 2
+    assert words in " ".join(refused.stderr.split())
+
+
+def recorded(folder, **how):
+    """The log of a small training, as a coordinator would have left it."""
+    store = SqliteStore(folder / "log.db", CODEC)
+    fleet = Fleet(3, samples=60, batch=12, store=store)
+    fleet.train(3)
+    fleet.train(2, **how)
+    store.close()
+    return fleet.task
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "words"),
+    [
+        ({}, 0, "each sample was applied exactly once per epoch"),
+        ({"silent": ["w1"]}, 0, "records are missing"),
+        ({"wrong": ["w2"]}, 1, "the promise is broken"),
+    ],
+)
+def test_the_audit_of_a_log_ends_with_its_verdict(tmp_path, how, code, words):
+    task = recorded(tmp_path, **how)
+    told = strata("audit", task, "--data", str(tmp_path), cwd=tmp_path)
+    assert told.returncode == code, told.stderr
+    assert words in told.stdout
+    assert "60 samples once, 0 missing, 0 twice" in told.stdout
+
+
+def test_the_audit_of_nobody_is_an_error(cluster):
+    refused = cluster.run("audit", "nobody")
+    assert refused.returncode == 2
+    assert "nobody" in refused.stderr

@@ -1,0 +1,113 @@
+"""Guards datasets that are registered by path, and that bad ones name what is wrong with them."""
+
+import io
+import tarfile
+
+import numpy as np
+import pytest
+
+from tests.coordinator.http.test_writes import error
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """A folder of 250 rows in two parts."""
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    np.save(folder / "x-0.npy", np.arange(200).reshape(100, 2))
+    np.save(folder / "x-1.npy", np.arange(300).reshape(150, 2))
+    return folder
+
+
+def register(client, path, dataset="d", **more):
+    return client.post("/api/datasets", json={"dataset_id": dataset, "path": str(path), **more})
+
+
+def test_samples_and_shards_are_read_from_the_data(client, rows):
+    found = register(client, rows)
+    assert found.status_code == 201, found.text
+    told = found.json()
+    assert (told["total_samples"], told["shard_size"], told["shard_count"]) == (250, 100, 3)
+    assert told["format"] == "npy"
+    assert register(client, rows).json() == told
+
+
+def test_a_shard_size_and_a_seed_of_ones_own_are_kept(client, rows):
+    told = register(client, rows, shard_size=10, seed=5, shuffle=False, format="npy").json()
+    assert (told["shard_count"], told["shuffle"]) == (25, False)
+
+
+def test_data_that_changed_is_not_the_registered_dataset(client, rows):
+    register(client, rows)
+    np.save(rows / "x-1.npy", np.arange(600).reshape(300, 2))
+    refused = error(register(client, rows), 409)
+    assert refused["code"] == "already_exists"
+    assert "'d'" in refused["message"]
+    assert "under a new id" in refused["hint"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"total_samples": 0, "shard_size": 1}, "total_samples"),
+        ({"total_samples": -5, "shard_size": 1}, "total_samples"),
+        ({"total_samples": 10, "shard_size": 0}, "shard_size"),
+        ({"total_samples": 10, "shard_size": -1}, "shard_size"),
+        ({"total_samples": 10, "shard_size": 11}, "shard_size 11 is above total_samples 10"),
+    ],
+)
+def test_sizes_that_make_no_sense_are_named(client, change, words):
+    refused = error(client.post("/api/datasets", json={"dataset_id": "d", **change}), 400)
+    assert words in refused["message"] + refused["hint"]
+
+
+def test_a_shard_size_above_what_the_data_has_is_refused(client, rows):
+    refused = error(register(client, rows, shard_size=251), 400)
+    assert refused["message"] == "dataset 'd': shard_size 251 for 250 samples"
+
+
+def test_a_path_that_is_not_there_is_named(client, tmp_path):
+    refused = error(register(client, tmp_path / "nowhere"), 404)
+    assert str(tmp_path / "nowhere") in refused["message"]
+
+
+@pytest.mark.parametrize("path", ["a" * 5_000, "gopher://host/x"])
+def test_what_is_no_path_is_refused(client, path):
+    error(register(client, path), 400)
+
+
+def test_a_format_that_does_not_match_names_dataset_file_and_reason(client, rows):
+    refused = error(register(client, rows, format="webdataset"), 400)
+    assert "dataset 'd' (webdataset)" in refused["message"]
+    (rows / "x-1.npy").write_bytes(b"no array")
+    refused = error(register(client, rows, format="npy"), 400)
+    assert "dataset 'd' (npy), file x-1.npy: not a plain .npy file" in refused["message"]
+
+
+def test_an_unknown_format_lists_the_known_ones(client, rows):
+    refused = error(register(client, rows, format="csv"), 400)
+    assert "'csv'" in refused["message"]
+    assert "parquet" in refused["hint"]
+
+
+def test_a_corrupt_shard_in_the_middle_is_named(client, tmp_path):
+    folder = tmp_path / "tars"
+    folder.mkdir()
+    for number in range(3):
+        with tarfile.open(folder / f"{number}.tar", "w") as tar:
+            member = tarfile.TarInfo("0.txt")
+            member.size = 5
+            tar.addfile(member, io.BytesIO(b"hello"))
+    (folder / "1.tar").write_bytes(b"\xff" * 10_240)
+    refused = error(register(client, folder), 400)
+    assert "dataset 'd' (webdataset), file 1.tar: not a plain tar" in refused["message"]
+
+
+def test_a_preview_of_nothing_is_empty_and_of_the_unknown_not_found(client, rows):
+    register(client, rows)
+    assert client.get("/api/datasets/d/preview").json() == []
+    assert error(client.get("/api/datasets/nobody/preview"), 404)["code"] == "not_found"
+
+
+def test_an_audit_of_the_unknown_is_not_found(client):
+    assert error(client.get("/api/tasks/nobody/audit"), 404)["code"] == "not_found"

@@ -1,0 +1,59 @@
+"""Guards what workers show of their samples: newest first, fair among workers, and bounded."""
+
+import msgspec
+import pytest
+
+from strata.coordinator.previews import (
+    MAX_DATASETS,
+    MAX_PREVIEW_BYTES,
+    MAX_SAMPLES,
+    MAX_WORKERS,
+    Previews,
+)
+from strata.errors import InvalidArgument
+
+
+def sent(*ids, **more):
+    return msgspec.json.encode([{"id": str(n), "features": {"x": n}, **more} for n in ids]).decode()
+
+
+def test_the_newest_of_each_worker_comes_first_and_in_turn():
+    previews = Previews()
+    previews.note("d", "a", sent(1, 2))
+    previews.note("d", "b", sent(3))
+    previews.note("d", "a", sent(4, 5))
+    assert [sample.id for sample in previews.newest("d", 10)] == ["4", "3", "5"]
+    assert [sample.worker_id for sample in previews.newest("d", 2)] == ["a", "b"]
+    assert previews.newest("other", 10) == []
+
+
+def test_whoever_sends_it_is_its_worker():
+    previews = Previews()
+    previews.note("d", "a", sent(1, worker_id="somebody else"))
+    assert previews.newest("d", 1)[0].worker_id == "a"
+
+
+def test_a_worker_that_is_gone_processes_nothing():
+    previews = Previews()
+    previews.note("d", "a", sent(1))
+    previews.forget("a")
+    assert previews.newest("d", 1) == []
+
+
+@pytest.mark.parametrize("words", ["", "{}", "[1]", '[{"id": 1}]', "null", '[{"id": "a"}]'])
+def test_what_is_no_list_of_samples_is_refused(words):
+    with pytest.raises(InvalidArgument, match="no list of samples"):
+        Previews().note("d", "a", words)
+
+
+def test_everything_is_bounded():
+    previews = Previews()
+    with pytest.raises(InvalidArgument, match="bytes"):
+        previews.note("d", "a", " " * (MAX_PREVIEW_BYTES + 1))
+    for number in range(MAX_WORKERS + 5):
+        previews.note("d", f"w{number}", sent(*range(MAX_SAMPLES + 5)))
+    assert len(previews.newest("d", 10**6)) == MAX_WORKERS * MAX_SAMPLES
+    for number in range(MAX_DATASETS):
+        previews.note(f"d{number}", "a", sent(1))
+    assert previews.newest("d", 1) == []
+    assert len(previews.newest(f"d{MAX_DATASETS - 1}", 5)) == 1

@@ -293,11 +293,13 @@ class TestState:
         assert answer.verdict == "yes"
         assert "candidates" in answer.findings[0]
 
-    def test_a_move_after_a_loss_was_the_least(self, parted):
-        moved = parted.kinds("AssignmentChanged")[-1]
+    def test_a_move_after_a_loss_was_the_least(self):
+        run = Planted(crash, policy="continue")
+        moved = run.kinds("AssignmentChanged")[-1]
         part = moved.get("moves")[0].first
-        answer = parted.why("moved", shard=part, task="train-1")
+        answer = run.why("moved", shard=part, task="train-1")
         assert answer.verdict == "yes"
+        assert "was lost" in answer.text
 
     def test_a_quick_recovery_is_not_slow(self, crashed):
         answer = crashed.why("recovery", task="train-1")

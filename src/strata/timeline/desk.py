@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Iterable
 from itertools import islice
 
 import msgspec
@@ -14,33 +13,51 @@ from strata.timeline.answers import (
     AsOf,
     BucketAnswer,
     DensityAnswer,
+    DiffAnswer,
     EventAnswer,
     EventDetail,
-    FindingAnswer,
-    LaneAnswer,
-    LaneMark,
     LanesAnswer,
-    LaneSpan,
-    LinkAnswer,
     MomentAnswer,
-    NodeAnswer,
-    OperationAnswer,
+    ParamAnswer,
+    QuestionAnswer,
+    SeekAnswer,
     SpanAnswer,
     SpanNode,
+    StoryAnswer,
     TaskMoment,
-    TrustAnswer,
+    WhyAnswer,
 )
-from strata.timeline.operations import Operation
-from strata.timeline.records import MS_NS, Record
+from strata.timeline.comparing import changes
+from strata.timeline.records import Record
+from strata.timeline.seeking import parse_predicate, seek
+from strata.timeline.shaping import (
+    SHORT_FINDINGS,
+    change_answer,
+    concerns,
+    decode_cursor,
+    encode_cursor,
+    event_answer,
+    lane_answer,
+    links,
+    ms,
+    node_answer,
+    ns,
+    operation_answer,
+    story_entry,
+    trust_answer,
+    why_answer,
+)
+from strata.timeline.story import parse_subject, story
 from strata.timeline.timeline import Timeline
 from strata.timeline.trust import Trust, examine
+from strata.timeline.why.case import Case
+from strata.timeline.why.questions import QUESTIONS, ask, why_event
 from strata.timeline.words import sentence
 
 NODES = 200
 LOOKED_AT = 200_000
 TRUST_FRESH_S = 10.0
-SHORT_FINDINGS = 20
-LAST_MS = 8e12
+DIFF_CHANGES = 500
 
 
 class Desk:
@@ -205,121 +222,60 @@ class Desk:
         )
         return answer, past, recent
 
+    def story(self, subject: str, limit: int = 100, cursor: str = "") -> StoryAnswer:
+        """Everything about one thing, across nodes, a page at a time."""
+        about = parse_subject(subject)
+        after = decode_cursor(cursor)
+        found: list[Record] = []
+        for record in story(self.timeline, about, after[0] if after else None):
+            if after and record.key <= after:
+                continue
+            if len(found) == limit:
+                return StoryAnswer(
+                    subject, [story_entry(each) for each in found], encode_cursor(found[-1])
+                )
+            found.append(record)
+        return StoryAnswer(subject, [story_entry(each) for each in found])
 
-def ms(moment_ns: int) -> float:
-    """Nanoseconds as milliseconds."""
-    return moment_ns / MS_NS
+    def seek(self, predicate: str, from_ms: float | None, direction: str = "next") -> SeekAnswer:
+        """The next or previous moment where something holds."""
+        extent = self.timeline.extent()
+        forward = direction == "next"
+        edge_ns = extent.from_ns - 1 if forward else extent.to_ns + 1
+        from_ns = edge_ns if from_ms is None else ns(from_ms)
+        record = seek(self.timeline, parse_predicate(predicate), from_ns, forward)
+        return SeekAnswer(ms(record.at_ns), record.ref, sentence(record))
 
-
-def ns(moment_ms: float) -> int:
-    """Milliseconds as nanoseconds."""
-    if not 0 <= moment_ms <= LAST_MS:
-        raise InvalidArgument(f"{moment_ms} is not a moment", hint="use Unix milliseconds")
-    return int(moment_ms * MS_NS)
-
-
-def concerns(record: Record, task: str, subject: str) -> bool:
-    """Whether a record is about a task and a subject, each given as text that a tag has."""
-    if task and record.text("task") != task:
-        return False
-    return not subject or subject == record.node or subject in map(str, record.tags().values())
-
-
-def decode_cursor(cursor: str) -> tuple[int, str, int, int] | None:
-    """The place that a page ended at."""
-    if not cursor:
-        return None
-    try:
-        at_ns, incarnation, seq, node = cursor.split(":", 3)
-        return int(at_ns), node, int(incarnation), int(seq)
-    except ValueError as error:
-        raise InvalidArgument(
-            f"cursor {cursor[:40]!r} is not one that was handed out", hint="begin anew without it"
-        ) from error
-
-
-def encode_cursor(record: Record | None) -> str:
-    """The place of a record, for the next page."""
-    if record is None:
-        return ""
-    at_ns, node, incarnation, seq = record.key
-    return f"{at_ns}:{incarnation}:{seq}:{node}"
-
-
-def trust_answer(trust: Trust, limit: int = 100) -> TrustAnswer:
-    """What was found about the log."""
-    shown = [
-        FindingAnswer(finding.kind, finding.text, finding.node, finding.grave)
-        for finding in trust.findings[:limit]
-    ]
-    return TrustAnswer(trust.verdict, shown)
-
-
-def lane_answer(lane: lanes.Lane) -> LaneAnswer:
-    """A lane with its times in milliseconds."""
-    label = f"rank {lane.rank}" if lane.rank >= 0 else lane.node
-    spans = [
-        LaneSpan(
-            ms(span.from_ns),
-            None if span.to_ns is None else ms(span.to_ns),
-            span.kind,
-            span.label,
-            span.ref,
-            span.ok,
-            span.count,
+    def diff(self, a_ms: float, b_ms: float) -> DiffAnswer:
+        """What is otherwise at one moment than at another."""
+        before, after = (
+            states.state_at(self.timeline, self.timeline.position_at(ns(moment))).state
+            for moment in (a_ms, b_ms)
         )
-        for span in lane.spans
-    ]
-    marks = [LaneMark(ms(mark.at_ns), mark.kind, mark.label, mark.ref) for mark in lane.marks]
-    return LaneAnswer(lane.node, label, lane.task, lane.rank, spans, marks)
+        found = list(islice(changes(before, after), DIFF_CHANGES + 1))
+        shown = [change_answer(change) for change in found[:DIFF_CHANGES]]
+        return DiffAnswer(a_ms, b_ms, shown, len(found) > DIFF_CHANGES)
 
+    def why(
+        self, question: str = "", ref: str = "", params: dict[str, str] | None = None
+    ) -> WhyAnswer:
+        """Why: one of the sixteen questions, or of an event."""
+        if bool(question) == bool(ref):
+            raise InvalidArgument("ask a question, or about an event", hint="give one of the two")
+        case = Case(self.timeline, self.trust())
+        if ref:
+            question, answer = why_event(case, self.timeline.record(ref))
+        else:
+            answer = ask(case, question, params or {})
+        return why_answer(question, answer, case.trust)
 
-def event_answer(record: Record) -> EventAnswer:
-    """A record in a list."""
-    step = record.get("step")
-    return EventAnswer(
-        record.ref,
-        ms(record.at_ns),
-        record.node,
-        record.kind,
-        sentence(record),
-        record.tags(),
-        step if isinstance(step, int) and step >= 0 else None,
-    )
-
-
-def operation_answer(operation: Operation) -> OperationAnswer:
-    """An operation with its times in milliseconds."""
-    start, end, took = operation.start, operation.end, operation.duration_ns
-    return OperationAnswer(
-        operation.key,
-        operation.text,
-        start.ref if start else None,
-        end.ref if end else None,
-        ms(start.at_ns) if start else None,
-        None if took is None else ms(took),
-        operation.ok,
-    )
-
-
-def node_answer(node: activity.Node) -> NodeAnswer:
-    """What a worker was doing."""
-    return NodeAnswer(
-        node.id,
-        node.incarnation,
-        node.task,
-        node.rank,
-        node.state,
-        node.doing,
-        node.step,
-        ms(node.last.at_ns) if node.last else None,
-        [operation_answer(operation) for operation in node.open],
-    )
-
-
-def links(records: Iterable[Record]) -> list[LinkAnswer]:
-    """Events that led to another, or came of it."""
-    return [
-        LinkAnswer(each.ref, each.kind, each.node, ms(each.at_ns), sentence(each))
-        for each in records
-    ]
+    def questions(self) -> list[QuestionAnswer]:
+        """What can be asked."""
+        return [
+            QuestionAnswer(
+                question.name,
+                question.text,
+                [ParamAnswer(each.name, each.kind, each.required) for each in question.params],
+            )
+            for question in QUESTIONS.values()
+        ]

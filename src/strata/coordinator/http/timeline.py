@@ -1,24 +1,33 @@
 """The timeline: what happened when, read from the log without disturbing it."""
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-from litestar import Response, get
+from litestar import Request, Response, get
 from litestar.params import FromPath, QueryParameter
 
-from strata.coordinator.http.faults import READS_ONE
+from strata.coordinator.http.faults import READS, READS_ONE
 from strata.coordinator.http.paging import DEFAULT_LIMIT, NEXT, Cursor, Limit
 from strata.coordinator.http.past import AtResponse, ThePast, dashboard_at
 from strata.coordinator.http.ports import TheApi
+from strata.errors import InvalidArgument
 from strata.timeline.answers import (
     DensityAnswer,
+    DiffAnswer,
     EventAnswer,
     EventDetail,
     LanesAnswer,
+    QuestionAnswer,
+    SeekAnswer,
     SpanAnswer,
+    StoryAnswer,
+    WhyAnswer,
 )
-from strata.timeline.desk import LAST_MS, Desk
+from strata.timeline.desk import Desk
+from strata.timeline.shaping import LAST_MS
 
 Moment = Annotated[float | None, QueryParameter(ge=0, le=LAST_MS, description="Unix milliseconds.")]
+MomentNeeded = Annotated[float, QueryParameter(ge=0, le=LAST_MS, description="Unix milliseconds.")]
+Needed = Annotated[str, QueryParameter(min_length=1, max_length=400)]
 Buckets = Annotated[int, QueryParameter(ge=1, le=1000, description="How many slices.")]
 LaneLimit = Annotated[int, QueryParameter(ge=1, le=200, description="How many lanes at most.")]
 Text = Annotated[str, QueryParameter(max_length=400)]
@@ -99,7 +108,58 @@ async def get_timeline_event(past: ThePast, ref: FromPath[str]) -> EventDetail:
     return await past.ask(lambda desk: desk.event(ref.lstrip("/")))
 
 
+@get("/timeline/story", responses=READS_ONE)
+async def get_story(
+    past: ThePast, subject: Needed, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = ""
+) -> StoryAnswer:
+    """Everything about one thing, KIND:ID, across nodes."""
+    return await past.ask(lambda desk: desk.story(subject, limit, cursor))
+
+
+@get("/timeline/why", responses=READS_ONE)
+async def get_why(
+    past: ThePast, request: Request[Any, Any, Any], question: Text = "", ref: Text = ""
+) -> WhyAnswer:
+    """Why: of an event by its `ref`, or one of the sixteen questions with its own parameters."""
+    given = {name: str(value) for name, value in request.query_params.items()}
+    params = {name: value for name, value in given.items() if name not in ("question", "ref")}
+    if question == "differs":
+        raise InvalidArgument(
+            "another run is not within the coordinator's reach",
+            hint="strata why differs --data A other=B compares two folders",
+        )
+    return await past.ask(lambda desk: desk.why(question, ref, params))
+
+
+@get("/timeline/questions", responses=READS)
+async def list_questions(past: ThePast) -> list[QuestionAnswer]:
+    """The questions that can be asked, with what each needs."""
+    return await past.ask(lambda desk: desk.questions())
+
+
+@get("/timeline/diff", responses=READS_ONE)
+async def get_diff(past: ThePast, a: MomentNeeded, b: MomentNeeded) -> DiffAnswer:
+    """What is otherwise at one moment than at another."""
+    return await past.ask(lambda desk: desk.diff(a, b))
+
+
+@get("/timeline/seek", responses=READS_ONE)
+async def get_seek(
+    past: ThePast,
+    predicate: Text = "",
+    from_ms: Moment = None,
+    direction: Literal["next", "previous"] = "next",
+) -> SeekAnswer:
+    """The next or previous moment where something holds, such as `worker NAME not training`."""
+    return await past.ask(lambda desk: desk.seek(predicate, from_ms, direction))
+
+
 ENDPOINTS = [
+    get_story,
+    get_why,
+    list_questions,
+    get_diff,
+    get_seek,
     get_span,
     get_density,
     get_lanes,

@@ -222,6 +222,16 @@ class Desk:
         )
         return answer, past, recent
 
+    def at(
+        self,
+        time_ms: float | None = None,
+        position: int | None = None,
+        step: int | None = None,
+        task: str = "",
+    ) -> MomentAnswer:
+        """The same, without what it was made of."""
+        return self.moment(time_ms, position, step, task)[0]
+
     def story(self, subject: str, limit: int = 100, cursor: str = "") -> StoryAnswer:
         """Everything about one thing, across nodes, a page at a time."""
         about = parse_subject(subject)

@@ -29,6 +29,7 @@ from strata.timeline.words import sentence
 
 LAST_MS = 8e12
 FINDINGS = 50
+FLOAT_NS = 300
 SHORT_FINDINGS = 20
 
 
@@ -38,10 +39,10 @@ def ms(moment_ns: int) -> float:
 
 
 def ns(moment_ms: float) -> int:
-    """Milliseconds as nanoseconds."""
+    """Milliseconds as nanoseconds, rounded up to what a float can tell: a quarter microsecond."""
     if not 0 <= moment_ms <= LAST_MS:
         raise InvalidArgument(f"{moment_ms} is not a moment", hint="use Unix milliseconds")
-    return int(moment_ms * MS_NS)
+    return int(moment_ms * MS_NS) + FLOAT_NS
 
 
 def concerns(record: Record, task: str, subject: str) -> bool:

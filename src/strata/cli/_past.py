@@ -1,0 +1,238 @@
+"""Where the verbs about the past get their answers: a folder, or a coordinator that runs.
+
+Both give the same structures, so a verb does not know which it asks.
+"""
+
+import re
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Protocol, TypeVar
+
+import typer
+
+from strata.cli._api import Api, Param, reach
+from strata.errors import InvalidArgument
+from strata.timeline.answers import (
+    DensityAnswer,
+    DiffAnswer,
+    EventAnswer,
+    EventDetail,
+    LanesAnswer,
+    MomentAnswer,
+    QuestionAnswer,
+    SeekAnswer,
+    SpanAnswer,
+    StoryAnswer,
+    WhyAnswer,
+)
+
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", help="A run's folder, instead of a coordinator that runs."),
+]
+RunName = Annotated[
+    str, typer.Option("--run", help="Which run, when the folder holds several.", show_default=False)
+]
+
+UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+RELATIVE = re.compile(r"^(start\+|end-)(\d+(?:\.\d+)?)(ms|s|min|m|h|d)$")
+MOMENT_HINT = "use 14:03:07, 2026-11-16T14:03:07, end-5m, start+2h, p:120, step:40 or Unix ms"
+
+Wanted = TypeVar("Wanted")
+
+
+class Past(Protocol):
+    """What can be asked of the past."""
+
+    def span(self) -> SpanAnswer: ...
+    def density(
+        self, from_ms: float | None, to_ms: float | None, buckets: int = ..., task: str = ...
+    ) -> DensityAnswer: ...
+    def lanes(
+        self,
+        from_ms: float | None,
+        to_ms: float | None,
+        task: str = ...,
+        limit: int = ...,
+        cursor: str = ...,
+    ) -> LanesAnswer: ...
+    def events(
+        self,
+        from_ms: float | None = ...,
+        to_ms: float | None = ...,
+        node: str = ...,
+        kind: str = ...,
+        task: str = ...,
+        subject: str = ...,
+        limit: int = ...,
+        cursor: str = ...,
+    ) -> tuple[list[EventAnswer], str]: ...
+    def event(self, ref: str) -> EventDetail: ...
+    def at(
+        self,
+        time_ms: float | None = ...,
+        position: int | None = ...,
+        step: int | None = ...,
+        task: str = ...,
+    ) -> MomentAnswer: ...
+    def story(self, subject: str, limit: int = ..., cursor: str = ...) -> StoryAnswer: ...
+    def seek(self, predicate: str, from_ms: float | None, direction: str = ...) -> SeekAnswer: ...
+    def diff(self, a_ms: float, b_ms: float) -> DiffAnswer: ...
+    def why(
+        self, question: str = ..., ref: str = ..., params: dict[str, str] | None = ...
+    ) -> WhyAnswer: ...
+    def questions(self) -> list[QuestionAnswer]: ...
+
+
+class Remote:
+    """The past of a coordinator that runs, over its API."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+
+    def _get(self, path: str, wanted: type[Wanted], **params: float | str | None) -> Wanted:
+        given: dict[str, Param] = {
+            name: value if isinstance(value, str | int | None) else repr(value)
+            for name, value in params.items()
+        }
+        return self.api.decode(self.api.get(f"/api/timeline/{path}", **given).body, wanted)
+
+    def span(self) -> SpanAnswer:
+        return self._get("span", SpanAnswer)
+
+    def density(
+        self, from_ms: float | None, to_ms: float | None, buckets: int = 200, task: str = ""
+    ) -> DensityAnswer:
+        return self._get(
+            "density", DensityAnswer, from_ms=from_ms, to_ms=to_ms, buckets=buckets, task=task
+        )
+
+    def lanes(
+        self,
+        from_ms: float | None,
+        to_ms: float | None,
+        task: str = "",
+        limit: int = 100,
+        cursor: str = "",
+    ) -> LanesAnswer:
+        window = {"from_ms": from_ms, "to_ms": to_ms}
+        return self._get("lanes", LanesAnswer, **window, task=task, limit=limit, cursor=cursor)
+
+    def events(
+        self,
+        from_ms: float | None = None,
+        to_ms: float | None = None,
+        node: str = "",
+        kind: str = "",
+        task: str = "",
+        subject: str = "",
+        limit: int = 100,
+        cursor: str = "",
+    ) -> tuple[list[EventAnswer], str]:
+        answer = self.api.get(
+            "/api/timeline/events",
+            from_ms=None if from_ms is None else repr(from_ms),
+            to_ms=None if to_ms is None else repr(to_ms),
+            node=node,
+            kind=kind,
+            task=task,
+            subject=subject,
+            limit=limit,
+            cursor=cursor,
+        )
+        return self.api.decode(answer.body, list[EventAnswer]), answer.cursor
+
+    def event(self, ref: str) -> EventDetail:
+        return self._get(f"event/{ref}", EventDetail)
+
+    def at(
+        self,
+        time_ms: float | None = None,
+        position: int | None = None,
+        step: int | None = None,
+        task: str = "",
+    ) -> MomentAnswer:
+        return self._get(
+            "at", MomentAnswer, time_ms=time_ms, position=position, step=step, task=task
+        )
+
+    def story(self, subject: str, limit: int = 100, cursor: str = "") -> StoryAnswer:
+        return self._get("story", StoryAnswer, subject=subject, limit=limit, cursor=cursor)
+
+    def seek(self, predicate: str, from_ms: float | None, direction: str = "next") -> SeekAnswer:
+        return self._get(
+            "seek", SeekAnswer, predicate=predicate, from_ms=from_ms, direction=direction
+        )
+
+    def diff(self, a_ms: float, b_ms: float) -> DiffAnswer:
+        return self._get("diff", DiffAnswer, a=a_ms, b=b_ms)
+
+    def why(
+        self, question: str = "", ref: str = "", params: dict[str, str] | None = None
+    ) -> WhyAnswer:
+        return self._get("why", WhyAnswer, question=question, ref=ref, **(params or {}))
+
+    def questions(self) -> list[QuestionAnswer]:
+        return self._get("questions", list[QuestionAnswer])
+
+
+def past_of(data: Path | None, run: str, url: str | None) -> Past:
+    """The past that the options name."""
+    if data is None:
+        return Remote(reach(url))
+    from strata.timeline.desk import Desk
+    from strata.timeline.opening import open_timeline
+
+    return Desk(open_timeline(data, run))
+
+
+class Moment:
+    """A moment as somebody typed it."""
+
+    def __init__(self, text: str) -> None:
+        self.time_ms: float | None = None
+        self.position: int | None = None
+        self.step: int | None = None
+        self._relative_ms: float | None = None
+        self._parse(text.strip())
+
+    def _parse(self, text: str) -> None:
+        relative = RELATIVE.match(text)
+        kind, _, number = text.partition(":")
+        if relative is not None:
+            edge, amount, unit = relative.groups()
+            self._relative_ms = float(f"{edge[-1]}{amount}") * UNITS_MS[unit]
+        elif kind in ("p", "position") and number.isdecimal():
+            self.position = int(number)
+        elif kind == "step" and number.isdecimal():
+            self.step = int(number)
+        elif text.replace(".", "", 1).isdecimal():
+            self.time_ms = float(text)
+        else:
+            self.time_ms = _clock_ms(text)
+
+    def within(self, span: SpanAnswer) -> "Moment":
+        """With a relative time resolved: after the beginning, or before the end."""
+        if self._relative_ms is not None:
+            edge = span.from_ms if self._relative_ms >= 0 else span.to_ms
+            self.time_ms = edge + self._relative_ms
+        return self
+
+
+def _clock_ms(text: str) -> float:
+    """A time of day (of today) or a date with a time."""
+    try:
+        if re.match(r"^\d{1,2}:\d{2}", text):
+            text = f"{time.strftime('%Y-%m-%d')}T{text.zfill(8) if text.count(':') == 2 else text}"
+        return datetime.fromisoformat(text).timestamp() * 1000
+    except ValueError as error:
+        raise InvalidArgument(f"{text!r} is not a moment", hint=MOMENT_HINT) from error
+
+
+def time_in(past: Past, text: str, task: str = "") -> float:
+    """A moment that somebody typed, as Unix milliseconds."""
+    moment = Moment(text).within(past.span())
+    if moment.time_ms is None:
+        return past.at(None, moment.position, moment.step, task).as_of.time_ms
+    return moment.time_ms

@@ -1,0 +1,87 @@
+"""Show what is different: between two moments of a run, or where two runs part."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from strata.cli._look import console, plain, print_empty, print_json
+from strata.cli._options import AsJson, Url
+from strata.cli._past import Data, RunName, past_of, time_in
+from strata.cli._scene import stamp, verdict_text
+from strata.timeline.answers import DiffAnswer, WhyAnswer
+
+First = Annotated[str, typer.Argument(metavar="A", help="A moment, or a run's folder.")]
+Second = Annotated[str, typer.Argument(metavar="B", help="Another of the same kind.")]
+
+
+def diff(
+    first: First,
+    second: Second,
+    data: Data = None,
+    run: RunName = "",
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what is different between two moments of a run, or where two runs part.
+
+    A moment is 14:03:07, end-5m, start+2h, p:120, step:40 or Unix milliseconds.
+    """
+    if Path(first).exists() and Path(second).exists():
+        answer = past_of(Path(first), run, None).why("differs", params={"other": second})
+        if as_json:
+            print_json([msgspec.json.encode(answer)])
+        else:
+            print_parting(console(), answer)
+        return
+    past = past_of(data, run, url)
+    found = past.diff(time_in(past, first), time_in(past, second))
+    if as_json:
+        print_json([msgspec.json.encode(change) for change in found.changes])
+    else:
+        print_changes(console(), found)
+
+
+def print_parting(out: Console, answer: WhyAnswer) -> None:
+    """Where two runs part."""
+    out.print(Text.assemble(verdict_text(answer.verdict), "  ", plain(answer.answer)))
+    for link in answer.chain:
+        out.print(Text.assemble((f"  {stamp(link.at_ms, dated=True)}  ", "dim"), plain(link.text)))
+
+
+def print_changes(out: Console, found: DiffAnswer) -> None:
+    """The changes, by subject."""
+    if not found.changes:
+        print_empty("nothing is different", "strata timeline")
+        return
+    out.print(
+        Text.assemble(
+            (stamp(found.a_ms, dated=True), "bold"),
+            ("  →  ", "dim"),
+            (stamp(found.b_ms, dated=True), "bold"),
+        )
+    )
+    subject = ""
+    for change in found.changes:
+        if change.subject != subject:
+            subject = change.subject
+            out.print(Text(f"\n{plain(subject)}", style="cyan"))
+        field = change.path.partition(".")[2].partition(".")[2] or change.path
+        before, after = (_value(value) for value in (change.before, change.after))
+        out.print(
+            Text.assemble(f"  {plain(field)}  ", (before, "red"), (" → ", "dim"), (after, "green")),
+            soft_wrap=True,
+        )
+    if found.truncated:
+        out.print(Text("\nthere is more; choose moments that are closer together", style="dim"))
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "–"
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    text = plain(text)
+    return text if len(text) <= 120 else f"{text[:119]}…"

@@ -1,0 +1,59 @@
+"""Tell everything about one thing, across nodes: worker, task, checkpoint, barrier, message, …"""
+
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.text import Text
+
+from strata.cli._look import console, plain, print_empty, print_json
+from strata.cli._options import AsJson, Limit, Url
+from strata.cli._past import Data, RunName, past_of
+from strata.cli._scene import node_style, stamp
+
+Subject = Annotated[
+    str,
+    typer.Argument(
+        metavar="KIND:ID",
+        help="KIND is worker, task, shard, checkpoint, barrier, batch, message or generation.",
+    ),
+]
+GAP_MS = 10_000
+
+
+def story(
+    subject: Subject,
+    limit: Limit = 200,
+    cursor: Annotated[str, typer.Option(help="Where the page before ended.")] = "",
+    data: Data = None,
+    run: RunName = "",
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell everything about one thing, across nodes, in order."""
+    found = past_of(data, run, url).story(subject, limit, cursor)
+    if as_json:
+        print_json([msgspec.json.encode(entry) for entry in found.entries])
+        return
+    if not found.entries:
+        print_empty(f"nothing is recorded about {plain(subject)}", "strata timeline")
+        return
+    out = console()
+    width = max(len(entry.node) for entry in found.entries)
+    before_ms = found.entries[0].at_ms
+    out.print(Text(f"{stamp(before_ms, dated=True)}  {plain(found.subject)}", style="bold"))
+    for entry in found.entries:
+        if entry.at_ms - before_ms > GAP_MS:
+            out.print(Text(f"{'':12}  ⋮ {(entry.at_ms - before_ms) / 1000:.1f} s", style="dim"))
+        before_ms = entry.at_ms
+        text = Text.assemble(
+            (f"{stamp(entry.at_ms)}  ", "dim"),
+            (f"{plain(entry.node):<{width}}  ", node_style(entry.node)),
+            plain(entry.text),
+            (f"  {entry.ref}", "dim"),
+        )
+        if out.is_terminal:
+            text.truncate(out.width, overflow="ellipsis")
+        out.print(text, soft_wrap=True)
+    if found.next:
+        out.print(Text(f"there is more: --cursor {found.next}", style="dim"))

@@ -1,0 +1,127 @@
+"""Show a run along its time: how much happened, what each worker did, the turning points."""
+
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from strata.cli._look import console, plain, print_empty, print_json, shortened
+from strata.cli._options import AsJson, Limit, OfTask, Url
+from strata.cli._past import Data, Past, RunName, past_of, time_in
+from strata.cli._scene import lane_bar, legend, print_trust, sparkline, stamp
+from strata.timeline.answers import SpanAnswer
+
+TURNING = (
+    "TaskStateChanged,WorkerLost,GenerationChanged,RecoveryChosen,RolledBack,BarrierFailed,"
+    "CheckpointFailed,CoordinatorStarted,AgentLost"
+)
+NAME_WIDTH = 18
+
+From = Annotated[str, typer.Option("--from", help="Where to begin.", show_default=False)]
+To = Annotated[str, typer.Option("--to", help="Where to end.", show_default=False)]
+Kind = Annotated[str, typer.Option(help="Show events of these kinds instead; with commas.")]
+
+
+def timeline(
+    start: From = "",
+    end: To = "",
+    task: OfTask = "",
+    kind: Kind = "",
+    limit: Limit = 20,
+    data: Data = None,
+    run: RunName = "",
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a run along its time: how much happened, what each worker did, the turning points.
+
+    A moment is 14:03:07, end-5m, start+2h, p:120, step:40 or Unix milliseconds.
+    """
+    past = past_of(data, run, url)
+    span = past.span()
+    from_ms = time_in(past, start, task) if start else span.from_ms
+    to_ms = time_in(past, end, task) if end else span.to_ms + 0.001
+    if as_json:
+        events, _ = past.events(from_ms, to_ms, kind=kind or TURNING, task=task, limit=limit)
+        print_json([msgspec.json.encode(span), *(msgspec.json.encode(each) for each in events)])
+        return
+    out = console()
+    print_head(out, span, from_ms, to_ms)
+    print_density(out, past, from_ms, to_ms, task)
+    print_lanes(out, past, from_ms, to_ms, task, limit)
+    print_events(out, past, from_ms, to_ms, kind or TURNING, task, limit)
+
+
+def print_head(out: Console, span: SpanAnswer, from_ms: float, to_ms: float) -> None:
+    """From when to when, and how much is recorded."""
+    out.print(
+        Text.assemble(
+            (stamp(from_ms, dated=True), "bold"),
+            ("  →  ", "dim"),
+            (stamp(to_ms, dated=True), "bold"),
+            (
+                f"   {span.facts:,} facts, {span.worker_events:,} events of "
+                f"{span.nodes_total - 1:,} workers",
+                "dim",
+            ),
+        )
+    )
+    print_trust(out, span.trust)
+
+
+def print_density(out: Console, past: Past, from_ms: float, to_ms: float, task: str) -> None:
+    """How much happened, and below it where somebody was lost or a recovery was chosen."""
+    width = max(min(out.width - NAME_WIDTH - 2, 160), 20)
+    found = past.density(from_ms, to_ms, width, task).buckets
+    line = sparkline([bucket.facts + bucket.events for bucket in found])
+    marks = Text()
+    for bucket in found:
+        if bucket.losses:
+            marks.append("✗", style="red")
+        elif bucket.recoveries:
+            marks.append("↻", style="magenta")
+        elif bucket.checkpoints:
+            marks.append("◆", style="cyan")
+        else:
+            marks.append(" ")
+    out.print()
+    out.print(Text.assemble((f"{'events':<{NAME_WIDTH}}  ", "dim"), (line, "blue")))
+    if marks.plain.strip():
+        out.print(Text.assemble((" " * (NAME_WIDTH + 2), ""), marks))
+
+
+def print_lanes(
+    out: Console, past: Past, from_ms: float, to_ms: float, task: str, limit: int
+) -> None:
+    """A bar for each worker."""
+    width = max(min(out.width - NAME_WIDTH - 2, 160), 20)
+    found = past.lanes(from_ms, to_ms, task, min(limit, 200))
+    for lane in found.lanes:
+        name = f"{shortened(lane.node, NAME_WIDTH):<{NAME_WIDTH}}  "
+        out.print(Text.assemble((name, ""), lane_bar(lane, from_ms, to_ms, width)))
+    if found.lanes:
+        out.print(Text.assemble((" " * (NAME_WIDTH + 2), ""), legend()))
+    if found.truncated:
+        out.print(Text("  more workers: --limit", style="dim"))
+
+
+def print_events(
+    out: Console, past: Past, from_ms: float, to_ms: float, kind: str, task: str, limit: int
+) -> None:
+    """The turning points, one line each."""
+    events, more = past.events(from_ms, to_ms, kind=kind, task=task, limit=limit)
+    out.print()
+    if not events:
+        print_empty("nothing of that kind happened then", "strata timeline")
+    for event in events:
+        text = Text.assemble(
+            (f"{stamp(event.at_ms)}  ", "dim"),
+            (f"{event.ref:<10} ", "cyan"),
+            plain(event.summary),
+        )
+        text.truncate(out.width, overflow="ellipsis")
+        out.print(text)
+    if more:
+        out.print(Text(f"there are more: --from {events[-1].at_ms:.3f}", style="dim"))

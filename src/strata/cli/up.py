@@ -32,6 +32,11 @@ def up(
     """Start the coordinator and serve until it is told to stop."""
     flags = {name: value for name, value in locals().items() if name != "config"}
     settings = with_token(load_process(flags, config))
+    if settings.demo_mode:
+        # Imported for a demo only.
+        from strata.cli.demo import serve_demo
+
+        return serve_demo(settings)
     configure(settings, "coordinator")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve_until_told(settings))
@@ -39,18 +44,23 @@ def up(
 
 async def serve_until_told(settings: Settings) -> None:
     """Runs the coordinator until SIGTERM or Ctrl-C."""
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
     console = Console(highlight=False, stderr=True)
+    told = asyncio.create_task(until_told())
     async with running(settings, __version__) as coordinator:
         announce(console, settings, coordinator)
-        told = asyncio.create_task(stopping.wait())
         ended = asyncio.create_task(coordinator.engine.ended())
         await asyncio.wait([told, ended], return_when=asyncio.FIRST_COMPLETED)
         told.cancel()
         console.print("stopping", style="dim")
+
+
+async def until_told() -> None:
+    """Returns at SIGTERM or Ctrl-C."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    await stopping.wait()
 
 
 def announce(console: Console, settings: Settings, coordinator: Running) -> None:

@@ -64,6 +64,52 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/checkpoints/{checkpoint_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetCheckpoint
+         * @description One checkpoint with its parts; of several tasks' with that id the newest.
+         */
+        get: operations["ApiCheckpointsCheckpointIdGetCheckpoint"];
+        put?: never;
+        post?: never;
+        /**
+         * DeleteCheckpoint
+         * @description Deletes a completed checkpoint, unless it is the newest of its task or being read.
+         */
+        delete: operations["ApiCheckpointsCheckpointIdDeleteCheckpoint"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/checkpoints/{checkpoint_id}/verify": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * VerifyCheckpoint
+         * @description Reads a completed checkpoint and compares all checksums; a damaged one counts as failed.
+         *
+         *     One at a time is read. Large ones take a while: `strata checkpoints verify` shows how far it is.
+         */
+        post: operations["ApiCheckpointsCheckpointIdVerifyVerifyCheckpoint"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/dashboard": {
         parameters: {
             query?: never;
@@ -222,7 +268,7 @@ export interface paths {
         };
         /**
          * ListLogs
-         * @description Log lines of the coordinator and all workers, newest first.
+         * @description Log lines of the coordinator and all workers, newest first, in a span of time if asked.
          */
         get: operations["ApiLogsListLogs"];
         put?: never;
@@ -289,6 +335,26 @@ export interface paths {
          * @description The figures of the last quarter of an hour, one sample a second.
          */
         get: operations["ApiMetricsHistoryGetHistory"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/settings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetSettings
+         * @description The settings that this coordinator runs with, without secrets.
+         */
+        get: operations["ApiSettingsGetSettings"];
         put?: never;
         post?: never;
         delete?: never;
@@ -383,6 +449,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/tasks/{task_id}/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * AuditTask
+         * @description Proves from facts and workers' records how often each sample was applied.
+         */
+        get: operations["ApiTasksTaskIdAuditAuditTask"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/tasks/{task_id}/checkpoint": {
         parameters: {
             query?: never;
@@ -437,6 +523,226 @@ export interface paths {
          * @description Stops a task gracefully: its workers save first. Stopping twice changes nothing.
          */
         post: operations["ApiTasksTaskIdStopStopTask"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/timeline/at": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetAt
+         * @description The dashboard as it would have shown a moment: a time, a position, or a step of a task.
+         */
+        get: operations["ApiTimelineAtGetAt"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/timeline/density": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetDensity
+         * @description How much happened in each slice of a span of time.
+         */
+        get: operations["ApiTimelineDensityGetDensity"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/timeline/diff": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetDiff
+         * @description What is otherwise at one moment than at another.
+         */
+        get: operations["ApiTimelineDiffGetDiff"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/timeline/event/{ref}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetTimelineEvent
+         * @description One event, whole, with its operation, what led to it and what came of it.
+         */
+        get: operations["ApiTimelineEventRefGetTimelineEvent"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/timeline/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListTimelineEvents
+         * @description Facts and workers' events in one order; `kind` may be several, with commas.
+         */
+        get: operations["ApiTimelineEventsListTimelineEvents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/timeline/lanes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetLanes
+         * @description What each worker did, as spans and marks; what is too fine to see is merged.
+         */
+        get: operations["ApiTimelineLanesGetLanes"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/timeline/questions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListQuestions
+         * @description The questions that can be asked, with what each needs.
+         */
+        get: operations["ApiTimelineQuestionsListQuestions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/timeline/seek": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetSeek
+         * @description The next or previous moment where something holds, such as `worker NAME not training`.
+         */
+        get: operations["ApiTimelineSeekGetSeek"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/timeline/span": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetSpan
+         * @description From when to when the timeline goes, who recorded how much, and whether it can be trusted.
+         */
+        get: operations["ApiTimelineSpanGetSpan"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/timeline/story": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetStory
+         * @description Everything about one thing, KIND:ID, across nodes.
+         */
+        get: operations["ApiTimelineStoryGetStory"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/timeline/why": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetWhy
+         * @description Why: of an event by its `ref`, or one of the sixteen questions with its own parameters.
+         */
+        get: operations["ApiTimelineWhyGetWhy"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -518,6 +824,29 @@ export interface components {
             slots_used: number;
             up: boolean;
         };
+        /** AsOf */
+        AsOf: {
+            doubt: string;
+            live: boolean;
+            position: number;
+            time_ms: number;
+        };
+        /** AtResponse */
+        AtResponse: {
+            as_of: components["schemas"]["AsOf"];
+            attention?: components["schemas"]["Attention"][];
+            barriers: components["schemas"]["BarrierResponse"][];
+            checkpoints: components["schemas"]["CheckpointResponse"][];
+            coordinator: components["schemas"]["StatusResponse"];
+            datasets: components["schemas"]["DatasetResponse"][];
+            logs: components["schemas"]["LogEntry"][];
+            metrics: components["schemas"]["MetricsSnapshot"];
+            nodes: components["schemas"]["NodeAnswer"][];
+            nodes_total: number;
+            tasks: components["schemas"]["TaskResponse"][];
+            totals: components["schemas"]["Totals"];
+            workers: components["schemas"]["WorkerResponse"][];
+        };
         /** Attention */
         Attention: {
             hint: string;
@@ -525,6 +854,17 @@ export interface components {
             severity: "error" | "warning";
             subject: string;
             text: string;
+        };
+        /** Audit */
+        Audit: {
+            attempts: number;
+            committed: number;
+            effective: components["schemas"]["Effective"];
+            feeds: components["schemas"]["FeedAudit"][];
+            task: string;
+            /** @enum {string} */
+            verdict: "kept" | "broken" | "unproven";
+            voided: components["schemas"]["Voided"][];
         };
         /** BarrierResponse */
         BarrierResponse: {
@@ -541,6 +881,48 @@ export interface components {
             task_id: string;
             total: number;
         };
+        /** BucketAnswer */
+        BucketAnswer: {
+            checkpoints: number;
+            events: number;
+            facts: number;
+            failures: number;
+            losses: number;
+            recoveries: number;
+        };
+        /** ChangeAnswer */
+        ChangeAnswer: {
+            after: unknown;
+            before: unknown;
+            path: string;
+            subject: string;
+            text: string;
+        };
+        /** CheckpointDetail */
+        CheckpointDetail: {
+            created_at: number;
+            epoch: number;
+            generation: number;
+            id: string;
+            metadata: {
+                [key: string]: string;
+            };
+            parts: number;
+            parts_expected: number;
+            path: string;
+            reason: string;
+            size: number;
+            size_total: number;
+            size_written: number;
+            /** @enum {string} */
+            status: "in_progress" | "completed" | "failed";
+            step: number;
+            task_id: string;
+            /** @enum {string} */
+            type: "full" | "incremental" | "optimizer_only" | "model_only";
+            worker_id: string;
+            written: components["schemas"]["PartResponse"][];
+        };
         /** CheckpointRequestResponse */
         CheckpointRequestResponse: {
             request: number;
@@ -556,11 +938,19 @@ export interface components {
             path: string;
             reason: string;
             size: number;
+            size_total: number;
+            size_written: number;
             /** @enum {string} */
             status: "in_progress" | "completed" | "failed";
             step: number;
             task_id: string;
             worker_id: string;
+        };
+        /** CostAnswer */
+        CostAnswer: {
+            seconds: number;
+            text: string;
+            workers: number;
         };
         /** CreateTaskRequest */
         CreateTaskRequest: {
@@ -629,6 +1019,39 @@ export interface components {
             shuffle: boolean;
             total_samples: number;
         };
+        /** DeletedResponse */
+        DeletedResponse: {
+            id: string;
+            task_id: string;
+        };
+        /** DensityAnswer */
+        DensityAnswer: {
+            buckets: components["schemas"]["BucketAnswer"][];
+            from_ms: number;
+            to_ms: number;
+        };
+        /** DiffAnswer */
+        DiffAnswer: {
+            a_ms: number;
+            b_ms: number;
+            changes: components["schemas"]["ChangeAnswer"][];
+            truncated: boolean;
+        };
+        /** Effective */
+        Effective: {
+            productive_s: number;
+            total_s: number;
+        };
+        /** EpochAudit */
+        EpochAudit: {
+            due: number;
+            epoch: number;
+            missing: number;
+            once: number;
+            /** @default 0 */
+            part: number;
+            twice: number;
+        };
         /** ErrorDetail */
         ErrorDetail: {
             code: string;
@@ -638,6 +1061,40 @@ export interface components {
         /** ErrorResponse */
         ErrorResponse: {
             error: components["schemas"]["ErrorDetail"];
+        };
+        /** EventAnswer */
+        EventAnswer: {
+            at_ms: number;
+            kind: string;
+            node: string;
+            ref: string;
+            step?: number | null;
+            summary: string;
+            tags: {
+                [key: string]: unknown;
+            };
+        };
+        /** EventDetail */
+        EventDetail: {
+            at_ms: number;
+            body: {
+                [key: string]: unknown;
+            };
+            causes: components["schemas"]["LinkAnswer"][];
+            effects: components["schemas"]["LinkAnswer"][];
+            incarnation: number;
+            kind: string;
+            node: string;
+            operation: components["schemas"]["OperationAnswer"] | null;
+            position: number | null;
+            ref: string;
+            seq: number;
+            summary: string;
+            tags: {
+                [key: string]: unknown;
+            };
+            version: number;
+            wall_ms: number;
         };
         /** FactResponse */
         FactResponse: {
@@ -650,6 +1107,40 @@ export interface components {
             op: string;
             position: number;
             time: number;
+        };
+        /** FeedAudit */
+        FeedAudit: {
+            /** @default 0 */
+            contradicted: number;
+            dataset: string;
+            epochs?: components["schemas"]["EpochAudit"][];
+            findings?: components["schemas"]["Finding"][];
+            /** @default 0 */
+            proven: number;
+            samples: number;
+            /** @default 0 */
+            skipped: number;
+            /** @default 0 */
+            steps: number;
+            /** @default 0 */
+            unproven: number;
+            workers?: components["schemas"]["WorkerAudit"][];
+        };
+        /** Finding */
+        Finding: {
+            first: number;
+            generation: number;
+            last: number;
+            /** @enum {string} */
+            what: "no record" | "other samples";
+            worker: string;
+        };
+        /** FindingAnswer */
+        FindingAnswer: {
+            grave: boolean;
+            kind: string;
+            node: string;
+            text: string;
         };
         /** GpuResponse */
         GpuResponse: {
@@ -666,6 +1157,48 @@ export interface components {
              * @constant
              */
             status: "ok";
+        };
+        /** LaneAnswer */
+        LaneAnswer: {
+            label: string;
+            marks: components["schemas"]["LaneMark"][];
+            node: string;
+            rank: number;
+            spans: components["schemas"]["LaneSpan"][];
+            task: string;
+        };
+        /** LaneMark */
+        LaneMark: {
+            at_ms: number;
+            kind: string;
+            label: string;
+            ref: string;
+        };
+        /** LanesAnswer */
+        LanesAnswer: {
+            fine: boolean;
+            lanes: components["schemas"]["LaneAnswer"][];
+            next: string;
+            truncated: boolean;
+        };
+        /** LaneSpan */
+        LaneSpan: {
+            count: number;
+            from_ms: number;
+            /** @enum {string} */
+            kind: "train" | "data" | "barrier" | "checkpoint" | "recover" | "wait" | "idle" | "lost";
+            label: string;
+            ok: boolean | null;
+            ref: string;
+            to_ms: number | null;
+        };
+        /** LinkAnswer */
+        LinkAnswer: {
+            at_ms: number;
+            kind: string;
+            node: string;
+            ref: string;
+            summary: string;
         };
         /** LivePatch */
         LivePatch: {
@@ -724,6 +1257,48 @@ export interface components {
             shard_assignment_time: number | null;
             total_workers: number;
         };
+        /** NodeAnswer */
+        NodeAnswer: {
+            doing: string;
+            id: string;
+            incarnation: number;
+            last_ms: number | null;
+            open_operations: components["schemas"]["OperationAnswer"][];
+            rank: number;
+            state: string;
+            step: number;
+            task: string;
+        };
+        /** OperationAnswer */
+        OperationAnswer: {
+            completed: string | null;
+            duration_ms: number | null;
+            ok: boolean | null;
+            op: string;
+            started: string | null;
+            started_ms: number | null;
+            text: string;
+        };
+        /** ParamAnswer */
+        ParamAnswer: {
+            kind: string;
+            name: string;
+            required: boolean;
+        };
+        /** PartResponse */
+        PartResponse: {
+            checksum: string;
+            path: string;
+            rank: number;
+            size: number;
+            worker_id: string;
+        };
+        /** QuestionAnswer */
+        QuestionAnswer: {
+            name: string;
+            params?: components["schemas"]["ParamAnswer"][];
+            text: string;
+        };
         /** RegisterDatasetRequest */
         RegisterDatasetRequest: {
             dataset_id: string;
@@ -772,6 +1347,21 @@ export interface components {
             /** @default  */
             worker_id: string;
         };
+        /** SeekAnswer */
+        SeekAnswer: {
+            at_ms: number;
+            ref: string;
+            text: string;
+        };
+        /** SettingsResponse */
+        SettingsResponse: {
+            encrypted: boolean;
+            storage: string;
+            token_needed: boolean;
+            values: {
+                [key: string]: string | number | boolean | null;
+            };
+        };
         /** ShardResponse */
         ShardResponse: {
             end_index: number | null;
@@ -784,6 +1374,27 @@ export interface components {
             /** @enum {string} */
             unit: "lane" | "shard" | "lease";
             worker_id: string | null;
+        };
+        /** SpanAnswer */
+        SpanAnswer: {
+            facts: number;
+            first_position: number;
+            from_ms: number;
+            last_position: number;
+            live: boolean;
+            nodes: components["schemas"]["SpanNode"][];
+            nodes_total: number;
+            to_ms: number;
+            trust: components["schemas"]["TrustAnswer"];
+            worker_events: number;
+        };
+        /** SpanNode */
+        SpanNode: {
+            events: number;
+            gaps: number;
+            id: string;
+            /** @enum {string} */
+            role: "coordinator" | "worker";
         };
         /** StatusResponse */
         StatusResponse: {
@@ -805,6 +1416,21 @@ export interface components {
             success: boolean;
             task_id: string;
         };
+        /** StoryAnswer */
+        StoryAnswer: {
+            entries: components["schemas"]["StoryEntry"][];
+            /** @default  */
+            next: string;
+            subject: string;
+        };
+        /** StoryEntry */
+        StoryEntry: {
+            at_ms: number;
+            kind: string;
+            node: string;
+            ref: string;
+            text: string;
+        };
         /** TaskDetail */
         TaskDetail: {
             args: string[];
@@ -822,6 +1448,7 @@ export interface components {
             id: string;
             keep_count: number;
             logs: string[];
+            loss: number | null;
             max_restarts: number;
             min_workers: number;
             name: string;
@@ -831,11 +1458,13 @@ export interface components {
             policy: "continue" | "replace" | "stop";
             progress: number | null;
             reason: string;
+            saved_step: number | null;
             started_at: number | null;
             /** @enum {string} */
             status: "queued" | "starting" | "running" | "recovering" | "stopping" | "completed" | "failed" | "stopped";
             submitted_at: number;
             type: string;
+            waiting_for: string;
             worker_count: number;
             worker_ids: string[];
             worker_ids_total: number;
@@ -854,6 +1483,7 @@ export interface components {
             phase: "forming" | "syncing" | "running";
             progress: number | null;
             reason: string;
+            saved_step: number | null;
             started_at: number | null;
             /** @enum {string} */
             status: "queued" | "starting" | "running" | "recovering" | "stopping" | "completed" | "failed" | "stopped";
@@ -875,6 +1505,54 @@ export interface components {
                 [key: string]: number;
             };
         };
+        /** TrustAnswer */
+        TrustAnswer: {
+            findings: components["schemas"]["FindingAnswer"][];
+            /** @enum {string} */
+            verdict: "yes" | "no" | "open" | "unknown";
+        };
+        /** VerifiedResponse */
+        VerifiedResponse: {
+            id: string;
+            ok: boolean;
+            /** @default  */
+            reason: string;
+            size_verified: number;
+            task_id: string;
+        };
+        /** Voided */
+        Voided: {
+            attempt: number;
+            first: number;
+            reason: string;
+            stop: number;
+        };
+        /** WhyAnswer */
+        WhyAnswer: {
+            answer: string;
+            chain: components["schemas"]["WhyLink"][];
+            cost: components["schemas"]["CostAnswer"];
+            findings: string[];
+            question: string;
+            trust: components["schemas"]["TrustAnswer"];
+            /** @enum {string} */
+            verdict: "yes" | "no" | "open" | "unknown";
+        };
+        /** WhyLink */
+        WhyLink: {
+            at_ms: number;
+            node: string;
+            ref: string;
+            text: string;
+        };
+        /** WorkerAudit */
+        WorkerAudit: {
+            /** @default 0 */
+            samples: number;
+            /** @default 0 */
+            steps: number;
+            worker: string;
+        };
         /** WorkerResponse */
         WorkerResponse: {
             assigned_shards: number;
@@ -887,6 +1565,7 @@ export interface components {
             incarnation: number;
             ip: string;
             last_heartbeat: number;
+            loss?: number | null;
             port: number;
             rank: number;
             reason: string;
@@ -1118,6 +1797,306 @@ export interface operations {
             };
             /** @description The coordinator failed to answer. */
             500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    ApiCheckpointsCheckpointIdGetCheckpoint: {
+        parameters: {
+            query?: {
+                /** @description Only of this task. */
+                task_id?: string;
+            };
+            header?: never;
+            path: {
+                checkpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CheckpointDetail"];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    ApiCheckpointsCheckpointIdDeleteCheckpoint: {
+        parameters: {
+            query?: {
+                /** @description Of this task. */
+                task_id?: string;
+            };
+            header?: never;
+            path: {
+                checkpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeletedResponse"];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The state of the cluster forbids it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The body or something in it is larger than its limit. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description Too many at once; try again after a moment. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator is stopping, or could not record the change. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The request took too long to arrive. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    ApiCheckpointsCheckpointIdVerifyVerifyCheckpoint: {
+        parameters: {
+            query?: {
+                /** @description Of this task. */
+                task_id?: string;
+            };
+            header?: never;
+            path: {
+                checkpoint_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VerifiedResponse"];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The state of the cluster forbids it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The body or something in it is larger than its limit. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description Too many at once; try again after a moment. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator is stopping, or could not record the change. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The request took too long to arrive. */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -1716,10 +2695,14 @@ export interface operations {
                 regex?: boolean;
                 /** @description Text in the message, whatever the case. */
                 search?: string;
+                /** @description A moment in Unix milliseconds. */
+                since_ms?: number | null;
                 /** @description Who wrote it: `coordinator`, `worker`, … */
                 source?: string;
                 /** @description Only of this task. */
                 task_id?: string;
+                /** @description A moment in Unix milliseconds. */
+                until_ms?: number | null;
                 /** @description Only of this worker. */
                 worker_id?: string;
             };
@@ -1935,6 +2918,62 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["MetricsHistory"];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    ApiSettingsGetSettings: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SettingsResponse"];
                 };
             };
             /** @description The request makes no sense, whatever the state. */
@@ -2352,6 +3391,73 @@ export interface operations {
             };
         };
     };
+    ApiTasksTaskIdAuditAuditTask: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                task_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Audit"];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
     ApiTasksTaskIdCheckpointRequestCheckpoint: {
         parameters: {
             query?: never;
@@ -2651,6 +3757,769 @@ export interface operations {
             };
             /** @description The request took too long to arrive. */
             504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    ApiTimelineAtGetAt: {
+        parameters: {
+            query?: {
+                position?: number | null;
+                step?: number | null;
+                task?: string;
+                /** @description Unix milliseconds. */
+                time_ms?: number | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AtResponse"];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    ApiTimelineDensityGetDensity: {
+        parameters: {
+            query?: {
+                /** @description How many slices. */
+                buckets?: number;
+                /** @description Unix milliseconds. */
+                from_ms?: number | null;
+                task?: string;
+                /** @description Unix milliseconds. */
+                to_ms?: number | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DensityAnswer"];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    ApiTimelineDiffGetDiff: {
+        parameters: {
+            query: {
+                /** @description Unix milliseconds. */
+                a: number;
+                /** @description Unix milliseconds. */
+                b: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DiffAnswer"];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    ApiTimelineEventRefGetTimelineEvent: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                ref: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EventDetail"];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    ApiTimelineEventsListTimelineEvents: {
+        parameters: {
+            query?: {
+                /** @description The X-Next-Cursor of the page before; empty for the first. */
+                cursor?: string;
+                /** @description Unix milliseconds. */
+                from_ms?: number | null;
+                kind?: string;
+                /** @description How many at most. */
+                limit?: number;
+                node?: string;
+                subject?: string;
+                task?: string;
+                /** @description Unix milliseconds. */
+                to_ms?: number | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EventAnswer"][];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    ApiTimelineLanesGetLanes: {
+        parameters: {
+            query?: {
+                cursor?: string;
+                /** @description Unix milliseconds. */
+                from_ms?: number | null;
+                /** @description How many lanes at most. */
+                limit?: number;
+                task?: string;
+                /** @description Unix milliseconds. */
+                to_ms?: number | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LanesAnswer"];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    ApiTimelineQuestionsListQuestions: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QuestionAnswer"][];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    ApiTimelineSeekGetSeek: {
+        parameters: {
+            query?: {
+                direction?: "next" | "previous";
+                /** @description Unix milliseconds. */
+                from_ms?: number | null;
+                predicate?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SeekAnswer"];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    ApiTimelineSpanGetSpan: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SpanAnswer"];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    ApiTimelineStoryGetStory: {
+        parameters: {
+            query: {
+                /** @description The X-Next-Cursor of the page before; empty for the first. */
+                cursor?: string;
+                /** @description How many at most. */
+                limit?: number;
+                subject: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoryAnswer"];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    ApiTimelineWhyGetWhy: {
+        parameters: {
+            query?: {
+                question?: string;
+                ref?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WhyAnswer"];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
                 headers: {
                     [name: string]: unknown;
                 };

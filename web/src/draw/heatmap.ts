@@ -3,6 +3,8 @@
  * cells that changed, so that a thousand beats a second cost a few fills each.
  */
 
+import { byName } from "../lib/text";
+
 export interface Cell {
   key: string;
   group: string;
@@ -36,7 +38,7 @@ export function cellSize(count: number): number {
   return count <= 4000 ? 9 : 6;
 }
 
-/** Where each cell goes; cells of one group lie together, under the group's name. */
+/** Where each cell goes; cells of one group lie together, under the group's name if it has one. */
 export function layOut(cells: readonly Cell[], width: number): Layout {
   const cell = cellSize(cells.length);
   const pitch = cell + GAP;
@@ -48,11 +50,12 @@ export function layOut(cells: readonly Cell[], width: number): Layout {
   });
   const places: Placed[] = Array.from({ length: cells.length });
   const groups: Layout["groups"] = [];
-  const named = pitch >= LABEL_PITCH || members.size <= 64;
+  const named = !members.has("") && (pitch >= LABEL_PITCH || members.size <= 64);
   const top = named ? LABEL : 0;
   let [x, y, rowHeight] = [0, 0, 0];
-  for (const [name, indexes] of members) {
-    const columns = columnsOf(indexes.length, Math.max(1, Math.floor(width / pitch)));
+  for (const [name, indexes] of [...members].toSorted(([a], [b]) => byName(a, b))) {
+    const most = Math.max(1, Math.floor(width / pitch));
+    const columns = name === "" ? most : columnsOf(indexes.length, most);
     const wide = Math.max(columns * pitch, named ? Math.min(name.length * 7, 120) : 0);
     const high = Math.ceil(indexes.length / columns) * pitch + top;
     if (x > 0 && x + wide > width) {

@@ -69,11 +69,13 @@ export function clock(atMs: number, precise = false): string {
   return precise ? `${text}.${pad(Math.floor(atMs % 1000), 3)}` : text;
 }
 
-/** Day and time of day. */
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+/** Day and time of day; the year only where it is not this one. */
 export function moment(atMs: number, precise = false): string {
   const at = new Date(atMs);
-  const day = `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())}`;
-  return `${day} ${clock(atMs, precise)}`;
+  const year = at.getFullYear() === new Date().getFullYear() ? "" : ` ${at.getFullYear()}`;
+  return `${at.getDate()} ${MONTHS[at.getMonth()]}${year} ${clock(atMs, precise)}`;
 }
 
 /** "1 worker", "2 workers". */

@@ -3,6 +3,7 @@ import { Component, Suspense, type ReactNode } from "react";
 import { useLive } from "../state/cluster";
 import { usePlace } from "../state/url";
 import { Empty, Loading } from "../ui/empty";
+import { Dialogs } from "./dialogs";
 import { Notices } from "./notices";
 import { Rail } from "./rail";
 import { Strip } from "./strip";
@@ -27,6 +28,7 @@ export function App() {
           <Current />
         </div>
       </main>
+      <Dialogs />
     </div>
   );
 }

@@ -96,7 +96,7 @@ export function Chart(props: Props) {
   const empty = lines.every((line) => line.values.every((value) => value === null));
   return (
     <div ref={ref} role="img" aria-label={label} className="relative" style={{ height }}>
-      {empty && <p className="absolute inset-x-10 top-8 z-10 text-s text-faint">nothing measured yet</p>}
+      {empty && <p className="absolute top-8 left-12 z-10 bg-page pr-2 text-s text-faint">nothing measured yet</p>}
     </div>
   );
 }

@@ -77,7 +77,7 @@ export function Meter({ share, label, state = "active" }: {
           style={{ width: `${width}%`, background: `var(--color-${lookOf(state).colour})` }}
         />
       </span>
-      <span className="w-9 shrink-0 text-right">{label}</span>
+      <span className="min-w-10 shrink-0 text-right">{label}</span>
     </span>
   );
 }

@@ -105,7 +105,7 @@ function Head<Row>({ columns, template, sort, onSort }: {
       <div
         role="row"
         aria-rowindex={1}
-        className="grid h-8 items-center gap-x-4 border-b border-line text-s text-faint"
+        className="grid h-8 items-center gap-x-3 border-b border-line text-s text-faint"
         style={{ gridTemplateColumns: template }}
       >
         {columns.map(({ name, by, right }) => {
@@ -145,7 +145,7 @@ function Line<Row>({ row, columns, template, start, index, href }: {
     <div
       role="row"
       aria-rowindex={index}
-      className="absolute inset-x-0 grid items-center gap-x-4 border-b border-line/60 hover:bg-hover"
+      className="absolute inset-x-0 grid items-center gap-x-3 border-b border-line/60 hover:bg-hover"
       style={{ gridTemplateColumns: template, height: ROW_PX, top: start }}
     >
       {columns.map(({ name, cell, right }, number) => (

@@ -1,5 +1,127 @@
-import { Page } from "../../ui/page";
+/** Barriers: who waits for whom and how long, the latest rounds, and who is always late. */
+import { useQuery } from "@tanstack/react-query";
+import { useMemo } from "react";
+import { curl, list } from "../../api/client";
+import type { Barrier, Fact } from "../../api/types";
+import { age, clock, count, duration } from "../../lib/format";
+import { useCluster, useNow } from "../../state/cluster";
+import { useHistory } from "../../state/history";
+import { hrefTo } from "../../state/url";
+import { Chart } from "../../ui/chart";
+import { CopyButton } from "../../ui/copy";
+import { Empty, Fault, Loading } from "../../ui/empty";
+import { Mark, Meter } from "../../ui/marks";
+import { Page, Scroll, Section } from "../../ui/page";
+import { Table, type Column } from "../../ui/table";
+import { stragglers, type Straggler } from "./stragglers";
 
-export default function View() {
-  return <Page title="barriers">{null}</Page>;
+const REFRESH_MS = 5000;
+const SHOWN = 50;
+
+export default function Barriers() {
+  const { cluster, fault, loading } = useCluster();
+  const all = useMemo(
+    () => [...(cluster?.barriers.values() ?? [])].toSorted((a, b) => b.created_at - a.created_at),
+    [cluster?.barriers],
+  );
+  const waiting = all.filter((barrier) => barrier.status === "waiting");
+  return (
+    <Page title="Barriers" aside={<CopyButton label="Copy as curl" text={() => curl("/barriers")} />}>
+      <Scroll label="Barriers">
+        {all.length === 0 ? (
+          fault ? <Fault error={fault} /> : loading ? <Loading /> : (
+            <Empty title="Nobody has met at a barrier" text="A training script opens one with run.barrier(name); it appears here while workers wait." command="strata barriers" />
+          )
+        ) : (
+          <>
+            <Waiting barriers={waiting} />
+            <div className="mt-8 grid grid-cols-[minmax(0,3fr)_minmax(0,2fr)] gap-x-10 gap-y-8 max-xl:grid-cols-1">
+              <Section title="Latest rounds" aside={`${count(all.length)} barriers`}>
+                <Rounds barriers={all.slice(0, SHOWN)} />
+              </Section>
+              <div className="flex min-w-0 flex-col gap-8">
+                <Latency />
+                <Late />
+              </div>
+            </div>
+          </>
+        )}
+      </Scroll>
+    </Page>
+  );
+}
+
+function Waiting({ barriers }: { barriers: readonly Barrier[] }) {
+  const now = useNow();
+  return (
+    <Section title="Waiting now">
+      {barriers.length === 0 && <p className="text-faint">Nobody waits.</p>}
+      <ul>
+        {barriers.map((barrier) => (
+          <li key={barrier.id} className="grid grid-cols-[minmax(8rem,14rem)_10rem_5rem_minmax(0,1fr)] items-baseline gap-4 border-b border-line/60 py-1.5 max-md:grid-cols-2">
+            <span className="truncate font-medium">{barrier.name} <span className="font-normal text-dim">{barrier.task_id}</span></span>
+            <Meter share={barrier.arrived / Math.max(barrier.total, 1)} label={`${barrier.arrived}/${barrier.total}`} state="waiting" />
+            <span className="text-right text-recovering">{age(barrier.created_at, now)}</span>
+            <span className="truncate">
+              <span className="text-faint">missing </span>
+              {barrier.missing.map((worker, index) => (
+                <span key={worker}>
+                  {index > 0 && ", "}
+                  <a href={hrefTo(["workers", worker])} className="hover:underline">{worker}</a>
+                </span>
+              ))}
+              {barrier.missing_total > barrier.missing.length && ` and ${barrier.missing_total - barrier.missing.length} more`}
+            </span>
+          </li>
+        ))}
+      </ul>
+    </Section>
+  );
+}
+
+const ROUNDS: Column<Barrier>[] = [
+  { name: "Barrier", width: "minmax(6rem, 1fr)", cell: (barrier) => barrier.name, by: (barrier) => barrier.name },
+  { name: "Task", width: "minmax(6rem, 1fr)", cell: (barrier) => barrier.task_id, by: (barrier) => barrier.task_id },
+  { name: "Status", width: "7rem", cell: (barrier) => <Mark state={barrier.status} />, by: (barrier) => barrier.status },
+  { name: "Step", width: "4rem", right: true, cell: (barrier) => count(barrier.step), by: (barrier) => barrier.step },
+  { name: "Arrived", width: "4.5rem", right: true, cell: (barrier) => `${barrier.arrived} / ${barrier.total}` },
+  { name: "Opened", width: "5rem", right: true, cell: (barrier) => clock(barrier.created_at), by: (barrier) => barrier.created_at },
+  { name: "Took", width: "5rem", right: true, cell: (barrier) => (barrier.ended_at === null ? "–" : duration(barrier.ended_at - barrier.created_at)), by: (barrier) => (barrier.ended_at ?? 0) - barrier.created_at },
+];
+
+function Rounds({ barriers }: { barriers: readonly Barrier[] }) {
+  return <Table label="Latest rounds" rows={barriers} columns={ROUNDS} keyOf={(barrier) => barrier.id} sort={{ column: "Opened", down: true }} />;
+}
+
+function Latency() {
+  const history = useHistory();
+  const lines = useMemo(() => [{ values: history.barrier_latency_p99, colour: "recovering" }], [history]);
+  return (
+    <Section title="Latency, p99" aside="ms, over five minutes">
+      <Chart label="Barrier latency, 99th percentile" at={history.at} lines={lines} least={10} height={128} />
+    </Section>
+  );
+}
+
+const LATE: Column<Straggler>[] = [
+  { name: "Worker", width: "minmax(6rem, 1fr)", cell: (each) => each.worker },
+  { name: "Stage", width: "minmax(5rem, 1fr)", cell: (each) => each.barrier, by: (each) => each.barrier },
+  { name: "Last", width: "4rem", right: true, cell: (each) => `${each.last} / ${each.rounds}`, by: (each) => each.last / each.rounds },
+  { name: "Median", width: "4.5rem", right: true, cell: (each) => duration(each.medianMs), by: (each) => each.medianMs },
+  { name: "Worst", width: "4.5rem", right: true, cell: (each) => duration(each.worstMs), by: (each) => each.worstMs },
+];
+
+function Late() {
+  const { data } = useQuery({
+    queryKey: ["barrier arrivals"],
+    queryFn: ({ signal }) => list<Fact>("/events", { newest: true, kinds: "BarrierArrived", limit: 1000 }, signal),
+    refetchInterval: REFRESH_MS,
+  });
+  const rows = useMemo(() => stragglers(data?.items ?? []).slice(0, 20), [data]);
+  if (rows.length === 0) return null;
+  return (
+    <Section title="Who comes late" aside="behind the first, in the latest rounds">
+      <Table label="Who comes late" rows={rows} columns={LATE} keyOf={(each) => `${each.barrier} ${each.worker}`} href={(each) => hrefTo(["workers", each.worker])} sort={{ column: "Median", down: true }} />
+    </Section>
+  );
 }

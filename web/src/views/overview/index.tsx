@@ -6,6 +6,7 @@ import { Happened } from "./happened";
 import { AttentionList } from "./attention";
 import { Figures } from "./figures";
 import { Fleet } from "./fleet";
+import { Said } from "./said";
 import { TaskList } from "./tasks";
 
 export default function Overview() {
@@ -34,6 +35,7 @@ export default function Overview() {
             ) : (
               <TaskList tasks={cluster.tasks} />
             )}
+            {!fresh && <Said />}
           </Section>
           <div className="flex flex-col gap-8">
             <Fleet totals={cluster.totals} />

@@ -1,28 +1,39 @@
 /** A story: what happened to one thing, in order, across nodes. */
-import type { UseQueryResult } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import { ApiError } from "../../api/client";
-import type { Story } from "../../api/timeline";
+import { events } from "../../api/timeline";
 import { clock } from "../../lib/format";
+import { visible } from "../../lib/text";
 import { hrefTo } from "../../state/url";
 import { Fault, Loading, NoTimeline } from "../../ui/empty";
 
-export function StoryList({ asked }: { asked: UseQueryResult<Story> }) {
-  const { data, error, isPending } = asked;
+const LIMIT = 500;
+const REFRESH_MS = 4000;
+
+/** What the coordinator recorded of a subject, newest first; some kinds only where there are many. */
+export function StoryList({ subject, kind = "" }: { subject: string; kind?: string }) {
+  const { data, error, isPending } = useQuery({
+    queryKey: ["story", subject],
+    queryFn: ({ signal }) => events({ subject, kind, node: "coordinator", limit: LIMIT }, signal),
+    refetchInterval: (query) => (query.state.error ? false : REFRESH_MS),
+    retry: false,
+  });
   if (error instanceof ApiError && error.status === 404) return <NoTimeline />;
   if (error) return <Fault error={error} />;
   if (isPending) return <Loading />;
   return (
-    <ol className="max-h-96 overflow-auto">
-      {data.entries.toReversed().map(({ ref, at_ms, kind, text }) => (
+    // oxlint-disable-next-line jsx-a11y/no-noninteractive-tabindex
+    <ol tabIndex={0} className="max-h-96 overflow-auto">
+      {data.items.toReversed().map(({ ref, at_ms, kind: what, summary }) => (
         <li key={ref} className="flex gap-3 py-0.5">
           <a
             href={hrefTo(["timeline"], { event: ref, t: String(Math.round(at_ms)) })}
             className="text-faint hover:underline"
           >
-            {clock(at_ms, true)}
+            <time>{clock(at_ms, true)}</time>
           </a>
-          <span className="min-w-0 truncate" title={kind}>
-            {text}
+          <span className="min-w-0 truncate" title={what}>
+            {visible(summary)}
           </span>
         </li>
       ))}

@@ -1,7 +1,6 @@
 /** One worker: what it is, what it uses, what it said, and its story. */
 import { useQuery } from "@tanstack/react-query";
 import { ApiError, curl, get, list } from "../../api/client";
-import { story } from "../../api/timeline";
 import type { LogEntry, Worker } from "../../api/types";
 import { age, bytes, count, moment, percent } from "../../lib/format";
 import { useCluster, useNow } from "../../state/cluster";
@@ -12,6 +11,7 @@ import { Empty, Fault, Loading } from "../../ui/empty";
 import { Mark } from "../../ui/marks";
 import { Page, Scroll, Section } from "../../ui/page";
 import { LogLines } from "../logs/lines";
+import { OwnLane } from "../timeline/own";
 import { StoryList } from "../timeline/story";
 import { gpuUse } from "./cells";
 import { Usage } from "./usage";
@@ -70,13 +70,14 @@ function Body({ worker }: { worker: Worker }) {
         <Fact name="Address">{worker.port ? `${worker.ip}:${worker.port}` : worker.ip || "–"}</Fact>
         <Fact name="Incarnation">{worker.incarnation}</Fact>
         <Fact name="Registered">{moment(worker.registered_at)}</Fact>
-        <Fact name="GPU">{worker.gpu_count} · {percent(gpuUse(worker))}</Fact>
+        <Fact name="GPUs">{worker.gpu_count === 0 && gpuUse(worker) === null ? "none" : `${worker.gpu_count} · ${percent(gpuUse(worker))}`}</Fact>
         <Fact name="Memory">{bytes(resources?.memory_used_bytes)}</Fact>
         <Fact name="Disk read / written">{bytes(resources?.disk_read_bytes)} / {bytes(resources?.disk_write_bytes)}</Fact>
         <Fact name="Network in / out">{bytes(resources?.network_rx_bytes)} / {bytes(resources?.network_tx_bytes)}</Fact>
       </dl>
       {worker.reason && <p className="mt-4 text-dim">{worker.reason}</p>}
       <Usage worker={worker} />
+      <OwnLane node={worker.id} />
       <div className="mt-8 grid grid-cols-2 gap-x-10 gap-y-8 max-xl:grid-cols-1">
         <Story id={worker.id} />
         <Lines id={worker.id} />
@@ -86,15 +87,9 @@ function Body({ worker }: { worker: Worker }) {
 }
 
 function Story({ id }: { id: string }) {
-  const told = useQuery({
-    queryKey: ["story", `worker:${id}`],
-    queryFn: ({ signal }) => story(`worker:${id}`, 100, signal),
-    refetchInterval: (query) => (query.state.error ? false : REFRESH_MS),
-    retry: false,
-  });
   return (
     <Section title="Story" aside={<a className="hover:underline" href={hrefTo(["timeline"], { node: id })}>on the timeline</a>}>
-      <StoryList asked={told} />
+      <StoryList subject={`worker:${id}`} />
     </Section>
   );
 }

@@ -16,14 +16,21 @@ const used = (value: number | null | undefined) =>
 
 function columns(now: number): Column<Worker>[] {
   return [
-    { name: "Worker", width: "minmax(7rem, 1.2fr)", cell: (w) => w.id, by: (w) => w.id },
+    { name: "Worker", width: "minmax(6rem, 1fr)", cell: (w) => w.id, by: (w) => w.id },
     {
       name: "Status",
       width: "7rem",
       cell: (w) => <Mark state={w.status} />,
       by: (w) => w.status,
     },
-    { name: "Task", width: "minmax(6rem, 1fr)", cell: (w) => w.current_task, by: (w) => w.current_task },
+    {
+      name: "Heard",
+      width: "3.5rem",
+      right: true,
+      cell: (w) => age(w.last_heartbeat, now),
+      by: (w) => -w.last_heartbeat,
+    },
+    { name: "Task", width: "minmax(5rem, 1fr)", cell: (w) => w.current_task, by: (w) => w.current_task },
     { name: "Rank", width: "2.5rem", right: true, cell: (w) => (w.rank < 0 ? "–" : w.rank), by: (w) => w.rank },
     { name: "Epoch", width: "3rem", right: true, cell: (w) => count(w.current_epoch), by: (w) => w.current_epoch },
     { name: "Step", width: "4rem", right: true, cell: (w) => count(w.current_step), by: (w) => w.current_step },
@@ -38,13 +45,6 @@ function columns(now: number): Column<Worker>[] {
       width: "8rem",
       right: true,
       cell: (w) => `${bytes(w.resources?.network_rx_bytes)} / ${bytes(w.resources?.network_tx_bytes)}`,
-    },
-    {
-      name: "Heard",
-      width: "4rem",
-      right: true,
-      cell: (w) => age(w.last_heartbeat, now),
-      by: (w) => -w.last_heartbeat,
     },
   ];
 }

@@ -34,12 +34,13 @@ export function Usage({ worker }: { worker: Worker }) {
   const [beats, setBeats] = useState(NONE);
   const now = beatsWith(beats, worker);
   if (now !== beats) setBeats(now);
-  const shown: [title: string, value: string, line: Line, least: number][] = [
+  const all: [title: string, value: string, line: Line, least: number][] = [
     ["CPU, %", percent(worker.resources?.cpu_percent), { values: beats.cpu, colour: "accent" }, 100],
     ["GPU, %", percent(gpuUse(worker)), { values: beats.gpu, colour: "active" }, 100],
     ["Memory, MB", bytes(worker.resources?.memory_used_bytes), { values: beats.memory, colour: "saving" }, 1],
     ["Step", figure(worker.current_step), { values: beats.step, colour: "dim" }, 1],
   ];
+  const shown = all.filter(([, , line]) => line.colour !== "active" || gpuUse(worker) !== null);
   return (
     <section aria-label="Use since this page was opened" className="mt-8 grid grid-cols-4 gap-8 max-lg:grid-cols-2 max-sm:grid-cols-1">
       {shown.map(([title, value, line, least]) => (

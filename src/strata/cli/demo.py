@@ -1,0 +1,44 @@
+"""Show a simulated cluster with faults in the dashboard; no worker and no GPU is needed."""
+
+import asyncio
+from typing import Annotated
+
+import msgspec
+import typer
+import uvloop
+from rich.console import Console
+
+from strata import __version__
+from strata.cli.up import until_told
+from strata.config import Settings, load_process
+from strata.logsetup import configure
+
+
+def demo(
+    http_port: Annotated[int | None, typer.Option(help="Port for the API and the page.")] = None,
+    seed: Annotated[int, typer.Option(help="Drives every choice; the same seed repeats.")] = 7,
+    workers: Annotated[int, typer.Option(min=2, max=2_000, help="How many, simulated.")] = 24,
+) -> None:
+    """Serve the dashboard over a simulated cluster until told to stop."""
+    settings = load_process({"http_port": http_port})
+    serve_demo(settings, seed, workers)
+
+
+def serve_demo(settings: Settings, seed: int = 7, workers: int = 24) -> None:
+    """Serves a demo until SIGTERM or Ctrl-C; it listens on this machine only."""
+    configure(settings, "demo")
+    local = msgspec.structs.replace(settings, http_host="127.0.0.1", token="")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(local, seed, workers))
+
+
+async def _serve(settings: Settings, seed: int, workers: int) -> None:
+    # Imported for a demo only: a coordinator needs no simulator.
+    from strata.sim.demo import demonstrating
+
+    console = Console(highlight=False, stderr=True)
+    async with demonstrating(settings, __version__, seed, workers) as url:
+        console.print("[bold]strata[/] demo is up: a simulated cluster, nothing in it is real")
+        console.print(f"  dashboard  {url}", soft_wrap=True)
+        await until_told()
+        console.print("stopping", style="dim")

@@ -1,0 +1,191 @@
+"""A demo: a simulated cluster with faults, behind the same REST, stream and page as a real one.
+
+The real rules run under a virtual clock that keeps up with the real one, so the page is alive. Some
+minutes have happened before it opens, so there is a past to look at. One seed, one run. Nothing
+listens for workers, and what would change something is refused.
+"""
+
+import logging
+import math
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from random import Random
+
+from strata.config import Settings
+from strata.coordinator.clock import read_clock
+from strata.coordinator.http.ports import Api
+from strata.coordinator.kernel import Kernel
+from strata.coordinator.logs import Line, LogStore
+from strata.coordinator.metrics import Metrics
+from strata.coordinator.narrate import words
+from strata.coordinator.observed import Observed, Seen
+from strata.coordinator.server import http_serving, taking_turns
+from strata.coordinator.vault import Vault
+from strata.core.cluster import CODEC
+from strata.core.events import Event
+from strata.core.liveness import Beat
+from strata.core.resources import GpuMetrics, ResourceMetrics
+from strata.core.state import Cluster
+from strata.sim.disk import SimDisk
+from strata.sim.playback import Playback
+from strata.sim.simulation import Scenario, Simulation
+from strata.sim.world import EPOCH_NS, SECOND_NS
+from strata.store.base import Batch
+from strata.store.sqlite import SqliteStore
+
+MS_NS = 1_000_000
+PAST_S = 240
+GPU_BYTES = 80_000_000_000
+FAULTS = ("crash", "fail", "reset", "stop", "crash", "slow")
+LEVELS = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "warn"}
+
+
+def scenario(seed: int, workers: int) -> Scenario:
+    """Short steps and frequent faults, so that something is always going on."""
+    return Scenario(
+        seed=seed,
+        workers=workers,
+        fault_every_s=50.0,
+        faults=FAULTS,
+        steps=600,
+        step_s=0.4,
+        save_every=40,
+        save_s=3.0,
+        load_s=2.0,
+        barrier_every=30,
+        heartbeat_s=1.0,
+        events=True,
+    )
+
+
+class MirroredDisk(SimDisk):
+    """The simulated coordinator's disk; once mirrored, what it takes is in a real store too."""
+
+    _mirror: SqliteStore | None = None
+
+    def mirror_in(self, store: SqliteStore) -> None:
+        """Copies what there is at once: the past would take long, fact by fact."""
+        self.copy_to(store)
+        self._mirror = store
+
+    def append(
+        self,
+        events: Sequence[Event],
+        *,
+        incarnation: int,
+        expected: int,
+        batches: Sequence[Batch] = (),
+    ) -> int:
+        """Stores in both."""
+        position = super().append(
+            events, incarnation=incarnation, expected=expected, batches=batches
+        )
+        if self._mirror is not None:
+            self._mirror.append(events, incarnation=incarnation, expected=expected, batches=batches)
+        return position
+
+
+class Demo:
+    """A simulation that keeps up with the real clock, and what its workers say of themselves."""
+
+    def __init__(self, scenario: Scenario, store: SqliteStore, logs: LogStore) -> None:
+        self.observed = Observed()
+        self._logs = logs
+        self._facts: list[Event] = []
+        self._random = Random(scenario.seed)
+        self._sim = sim = Simulation(scenario)
+        sim.world.now_ns = time.time_ns() - EPOCH_NS - PAST_S * SECOND_NS
+        sim.coordinator.disk = disk = MirroredDisk(CODEC)
+        sim.coordinator.on_turn.append(self._note)
+        sim.coordinator.on_beat.append(self._beat)
+        sim.begin()
+        sim.world.run(time.time_ns() - EPOCH_NS)
+        disk.mirror_in(store)
+
+    def advance(self) -> list[Event]:
+        """Lets happen what is due by now; the facts of it."""
+        self._sim.world.run(time.time_ns() - EPOCH_NS)
+        facts, self._facts = self._facts, []
+        return facts
+
+    def _note(self, _: Cluster, events: list[Event]) -> None:
+        self._facts += events
+        for event in events:
+            told = words(event.body)
+            if told is not None:
+                level, text = told
+                task, worker = (getattr(event.body, name, "") for name in ("task", "worker"))
+                at_ms = event.wall_ns // MS_NS
+                named = LEVELS.get(level, "error")
+                self._logs.append(Line(named, text, "coordinator", task, worker, timestamp=at_ms))
+
+    def _beat(self, worker: str, incarnation: int, beat: Beat) -> None:
+        step = max(beat.step, 0)
+        at_ms = self._sim.world.clock().wall_ns // MS_NS
+        before = self.observed.workers.get(worker)
+        process = self._sim.workers[worker]
+        first = process.standing is not None and process.standing.rank == 0
+        if first and before is not None and step // 10 > before.step // 10:
+            text = f"step {step}: loss {loss(step):.4f}"
+            self._logs.append(Line("info", text, "worker", process.task, worker, "stdout", at_ms))
+        seen = Seen(incarnation, at_ms, step, 0, self._resources(beat, step))
+        self.observed.note(worker, seen)
+
+    def _resources(self, beat: Beat, step: int) -> ResourceMetrics:
+        busy = beat.training and not beat.waiting
+        use = self._random.gauss(93 if busy else 12, 3)
+        card = GpuMetrics(
+            index=0,
+            name="simulated",
+            utilization_percent=min(max(use, 0.0), 100.0),
+            memory_used_bytes=int(GPU_BYTES * (0.72 if beat.training else 0.1)),
+            memory_total_bytes=GPU_BYTES,
+        )
+        return ResourceMetrics(
+            cpu_percent=max(self._random.gauss(62 if busy else 20, 6), 0.0),
+            memory_used_bytes=int(self._random.gauss(21e9, 2e8)),
+            gpu_metrics=[card],
+            disk_read_bytes=step * 48_000_000,
+            disk_write_bytes=step * 1_200_000,
+            disk_free_bytes=1_900_000_000_000,
+            network_rx_bytes=step * 310_000_000,
+            network_tx_bytes=step * 305_000_000,
+        )
+
+
+def loss(step: int) -> float:
+    """A curve that falls as such curves do; it is made up."""
+    return 0.35 + 2.2 * math.exp(-step / 90)
+
+
+@asynccontextmanager
+async def demonstrating(
+    settings: Settings, release: str, seed: int = 7, workers: int = 24
+) -> AsyncIterator[str]:
+    """A demo for as long as the context is open; gives the address of its page."""
+    with tempfile.TemporaryDirectory(prefix="strata-demo-") as name:
+        folder = Path(name)
+        with (
+            SqliteStore(folder / "log.db", CODEC) as store,
+            closing(LogStore(folder / "logs")) as logs,
+        ):
+            demo = Demo(scenario(seed, workers), store, logs)
+            engine = Playback(Kernel(store, read_clock), demo.advance)
+            metrics = Metrics(engine, demo.observed)
+            await engine.play()
+            api = Api(
+                engine=engine,
+                observed=demo.observed,
+                logs=logs,
+                metrics=metrics,
+                vault=Vault(folder / "vault"),
+                version=release,
+                started_ms=read_clock().wall_ns // MS_NS - PAST_S * 1000,
+                address="nowhere: this is a demo",
+                mode="demo",
+            )
+            async with taking_turns(engine), http_serving(api, settings) as url:
+                yield url

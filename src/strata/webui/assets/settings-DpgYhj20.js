@@ -1,1 +1,0 @@
-import{R as e}from"./index-DQsN7fky.js";import{t}from"./page-BEiGXOEq.js";var n=e();function r(){return(0,n.jsx)(t,{title:`settings`,children:null})}export{r as default};

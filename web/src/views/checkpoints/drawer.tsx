@@ -1,0 +1,92 @@
+/** One checkpoint: what each rank wrote, and which generations went on from it. */
+import { useQuery } from "@tanstack/react-query";
+import { curl, get, list } from "../../api/client";
+import type { Checkpoint, CheckpointDetail, Fact as Event } from "../../api/types";
+import { bytes, count, moment } from "../../lib/format";
+import { hrefTo } from "../../state/url";
+import { Fact } from "../../ui/controls";
+import { CopyButton } from "../../ui/copy";
+import { Drawer } from "../../ui/drawer";
+import { Mark, Meter } from "../../ui/marks";
+import { Section } from "../../ui/page";
+
+const REFRESH_MS = 2000;
+
+export function CheckpointDrawer({ chosen, listed, close }: {
+  chosen: string;
+  listed: Checkpoint | undefined;
+  close: () => void;
+}) {
+  const [task = "", ...rest] = chosen.split("/");
+  const id = rest.join("/");
+  const path = `/checkpoints/${encodeURIComponent(id)}`;
+  const { data } = useQuery({
+    queryKey: ["checkpoint", chosen],
+    queryFn: ({ signal }) => get<CheckpointDetail>(path, { task_id: task }, signal),
+    refetchInterval: (query) => (query.state.data?.status === "in_progress" ? REFRESH_MS : false),
+    retry: false,
+  });
+  const saved = listed ?? data;
+  return (
+    <Drawer title={id} close={close}>
+      {saved && (
+        <dl className="grid grid-cols-2 gap-4">
+          <Fact name="Status"><Mark state={saved.status} /></Fact>
+          <Fact name="Size">{bytes(saved.size)}</Fact>
+          <Fact name="Step">{count(saved.step)}, epoch {count(saved.epoch)}</Fact>
+          <Fact name="Began">{moment(saved.created_at)}</Fact>
+          <Fact name="Task"><a href={hrefTo(["tasks", saved.task_id])} className="hover:underline">{saved.task_id}</a></Fact>
+          <Fact name="Begun by"><a href={hrefTo(["workers", saved.worker_id])} className="hover:underline">{saved.worker_id}</a></Fact>
+        </dl>
+      )}
+      {saved?.reason && <p className="mt-4 text-failed">{saved.reason}</p>}
+      {saved?.path && <p className="mt-4 font-mono text-s break-all text-dim">{saved.path}</p>}
+      <div className="my-4 flex gap-2">
+        {saved?.path && <CopyButton label="Copy path" text={() => saved.path} />}
+        <CopyButton label="Copy as curl" text={() => curl(path, { task_id: task })} />
+      </div>
+      {data && <Parts saved={data} />}
+      <Restored task={task} checkpoint={id} />
+    </Drawer>
+  );
+}
+
+function Parts({ saved }: { saved: CheckpointDetail }) {
+  const largest = Math.max(1, ...saved.written.map((part) => part.size));
+  return (
+    <Section title="Parts by rank" aside={`${saved.parts} of ${saved.parts_expected}`}>
+      <ul>
+        {saved.written.map((part) => (
+          <li key={part.rank} className="grid grid-cols-[2rem_minmax(0,1fr)_9rem] items-center gap-3 py-0.5" title={`${part.path}\n${part.checksum}`}>
+            <span className="text-right text-faint">{part.rank}</span>
+            <span className="truncate">{part.worker_id}</span>
+            <Meter share={part.size / largest} label={bytes(part.size)} state="checkpointing" />
+          </li>
+        ))}
+      </ul>
+    </Section>
+  );
+}
+
+function Restored({ task, checkpoint }: { task: string; checkpoint: string }) {
+  const { data } = useQuery({
+    queryKey: ["recoveries"],
+    queryFn: ({ signal }) => list<Event>("/events", { newest: true, kinds: "RecoveryChosen", limit: 200 }, signal),
+  });
+  const from = (data?.items ?? []).filter(
+    ({ fields }) => fields.task === task && fields.checkpoint === checkpoint,
+  );
+  return (
+    <Section title="Who restored from it" className="mt-6">
+      {from.length === 0 && <p className="text-faint">Nobody, as far as the latest facts tell.</p>}
+      <ul>
+        {from.map((fact) => (
+          <li key={fact.id} className="flex gap-3 py-0.5">
+            <time className="text-faint">{moment(fact.time)}</time>
+            generation {String(fact.fields.generation)} at step {String(fact.fields.step)}
+          </li>
+        ))}
+      </ul>
+    </Section>
+  );
+}

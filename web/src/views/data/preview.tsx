@@ -1,0 +1,86 @@
+/** Samples that workers have before them: images, numbers or text, as they are trained. */
+import { useQuery } from "@tanstack/react-query";
+import { get } from "../../api/client";
+import type { Sample } from "../../api/types";
+import { figure } from "../../lib/format";
+import { visible } from "../../lib/text";
+import { hrefTo } from "../../state/url";
+import { Section } from "../../ui/page";
+
+const SHOWN = 24;
+
+export function Preview({ id }: { id: string }) {
+  const { data } = useQuery({
+    queryKey: ["preview", id],
+    queryFn: ({ signal }) => get<Sample[]>(`/datasets/${encodeURIComponent(id)}/preview`, { limit: SHOWN }, signal),
+    refetchInterval: 4000,
+  });
+  return (
+    <Section title="Before the workers now" className="mt-8">
+      {!data?.length && <p className="text-faint">No worker shows its samples now. Those that read with run.batches do.</p>}
+      <ul className="grid grid-cols-[repeat(auto-fill,minmax(13rem,1fr))] gap-x-8 gap-y-4">
+        {data?.map((sample) => (
+          <li key={`${sample.worker_id} ${sample.id}`} className="min-w-0">
+            <p className="flex justify-between text-s text-faint">
+              <span>sample {sample.id} · shard {sample.shard_id}</span>
+              <a href={hrefTo(["workers", sample.worker_id])} className="truncate hover:underline">{sample.worker_id}</a>
+            </p>
+            {Object.entries(sample.features).map(([name, value]) => (
+              <Feature key={name} name={name} value={value} />
+            ))}
+            {sample.label !== null && sample.label !== undefined && <p className="truncate">label <span className="font-medium">{inWords(sample.label)}</span></p>}
+          </li>
+        ))}
+      </ul>
+    </Section>
+  );
+}
+
+interface Special {
+  kind?: string;
+  png?: string;
+  width?: number;
+  height?: number;
+  values?: unknown[];
+  shape?: number[];
+  hex?: string;
+}
+
+function Feature({ name, value }: { name: string; value: unknown }) {
+  const special = (typeof value === "object" && value !== null ? value : {}) as Special;
+  if (special.kind === "image" && special.png) {
+    return <img alt={`${name}, ${special.width} × ${special.height}`} src={`data:image/png;base64,${special.png}`} className="my-1 h-24 [image-rendering:pixelated]" />;
+  }
+  if (special.kind === "array" && special.values) return <Numbers name={name} values={special.values} shape={special.shape ?? []} />;
+  return (
+    <p className="truncate" title={inWords(value)}>
+      <span className="text-faint">{name}</span> {special.hex ?? inWords(value)}
+    </p>
+  );
+}
+
+/** Numbers as small bars about zero, with what they are for those who cannot see them. */
+function Numbers({ name, values, shape }: { name: string; values: unknown[]; shape: number[] }) {
+  const numbers = values.filter((value): value is number => typeof value === "number");
+  const most = Math.max(1e-9, ...numbers.map(Math.abs));
+  return (
+    <div className="my-1" title={numbers.map(figure).join(" ")}>
+      <div aria-hidden className="flex h-8 items-center gap-px">
+        {numbers.map((value, index) => (
+          <span
+            // The place in the array is what tells numbers apart.
+            // oxlint-disable-next-line react/no-array-index-key
+            key={index}
+            className={`flex-1 ${value < 0 ? "bg-recovering" : "bg-accent"}`}
+            style={{ height: `${Math.max((Math.abs(value) / most) * 50, 3)}%`, transform: `translateY(${value < 0 ? 50 : -50}%)` }}
+          />
+        ))}
+      </div>
+      <p className="truncate text-s text-faint">{name} {shape.join(" × ")}: {numbers.slice(0, 6).map(figure).join("  ")}</p>
+    </div>
+  );
+}
+
+function inWords(value: unknown): string {
+  return typeof value === "string" ? visible(value) : JSON.stringify(value);
+}

@@ -1,0 +1,139 @@
+/** One task: how far it is, what was asked for, what may be done about it, what it said. */
+import { useQuery } from "@tanstack/react-query";
+import { curl, get, list } from "../../api/client";
+import type { LogEntry, Task, TaskDetail } from "../../api/types";
+import { count, moment } from "../../lib/format";
+import { useCluster, useNow } from "../../state/cluster";
+import { hrefTo } from "../../state/url";
+import { Fact } from "../../ui/controls";
+import { CopyButton } from "../../ui/copy";
+import { Fault, Loading } from "../../ui/empty";
+import { Mark } from "../../ui/marks";
+import { Page, Scroll, Section } from "../../ui/page";
+import { LogLines } from "../logs/lines";
+import { elapsed, progressOf } from "../overview/tasks";
+import { StoryList } from "../timeline/story";
+import { Actions } from "./actions";
+
+/** Without the steps: there are too many of them to be a story. */
+const STORY = [
+  "TaskSubmitted", "TaskPlaced", "TaskStateChanged", "GenerationChanged", "RecoveryChosen", "RolledBack",
+  "WorkerRegistered", "WorkerLost", "WorkerExited", "CheckpointCommitted", "CheckpointFailed",
+  "AssignmentChanged", "BarrierFailed", "DatasetAttached",
+].join(",");
+const LINES = 50;
+const REFRESH_MS = 3000;
+
+export function TaskPage({ id }: { id: string }) {
+  const { cluster, cursor } = useCluster();
+  const path = `/tasks/${encodeURIComponent(id)}`;
+  const asked = useQuery({
+    queryKey: ["task", id],
+    queryFn: ({ signal }) => get<TaskDetail>(path, {}, signal),
+    refetchInterval: REFRESH_MS,
+  });
+  const task: Task | undefined = cluster?.tasks.get(id) ?? asked.data;
+  const title = (
+    <>
+      <a href={hrefTo(["tasks"])} className="font-normal text-dim hover:underline">Tasks</a>
+      <span aria-hidden className="mx-2 font-normal text-faint">/</span>
+      {id}
+    </>
+  );
+  const aside = (
+    <>
+      {task && cursor === null && <Actions task={task} />}
+      <CopyButton label="Copy as curl" text={() => curl(path)} />
+    </>
+  );
+  return (
+    <Page title={title} aside={aside}>
+      <Scroll label={`Task ${id}`}>
+        {task ? <Body task={task} detail={asked.data} /> : asked.error ? <Fault error={asked.error} /> : <Loading />}
+      </Scroll>
+    </Page>
+  );
+}
+
+function Body({ task, detail }: { task: Task; detail: TaskDetail | undefined }) {
+  const now = useNow();
+  const reason = detail?.reason || task.reason;
+  return (
+    <>
+      <dl className="grid grid-cols-[repeat(auto-fill,minmax(9rem,1fr))] gap-x-6 gap-y-4">
+        <Fact name="Status"><Mark state={task.status} /></Fact>
+        <Fact name="Progress">{progressOf(task)}</Fact>
+        <Fact name="Steps that count">{count(task.committed_steps)}</Fact>
+        <Fact name="Generation">{count(task.generation)} · {task.phase}</Fact>
+        <Fact name="Submitted">{moment(task.submitted_at)}</Fact>
+        <Fact name="Time">{elapsed(task, now)}</Fact>
+        <Fact name="Type">{task.type}</Fact>
+        <Fact name="Dataset">{task.dataset_id ? <a className="hover:underline" href={hrefTo(["data", task.dataset_id])}>{task.dataset_id}</a> : "–"}</Fact>
+        {detail && <Fact name="When a worker is lost">{detail.policy}</Fact>}
+        {detail && <Fact name="Checkpoints kept">{detail.keep_count}</Fact>}
+        {task.completed_at !== null && <Fact name="Exit code">{task.exit_code}</Fact>}
+      </dl>
+      {reason && <p className="mt-4"><span className="text-faint">{task.status === "queued" ? "Waits: " : "Why: "}</span>{reason}</p>}
+      <div className="mt-8 grid grid-cols-2 gap-x-10 gap-y-8 max-xl:grid-cols-1">
+        <Workers task={task} />
+        {detail && <Asked detail={detail} />}
+      </div>
+      <div className="mt-8 grid grid-cols-2 gap-x-10 gap-y-8 max-xl:grid-cols-1">
+        <Story id={task.id} />
+        <Lines id={task.id} />
+      </div>
+    </>
+  );
+}
+
+function Workers({ task }: { task: Task }) {
+  const { cluster } = useCluster();
+  return (
+    <Section title="Workers" aside={<a className="hover:underline" href={hrefTo(["workers"], { task: task.id })}>{count(task.worker_ids_total)} of {count(task.worker_count)}</a>}>
+      {task.worker_ids.length === 0 && <p className="text-faint">None yet.</p>}
+      <ul className="flex flex-wrap gap-x-6 gap-y-1">
+        {task.worker_ids.map((worker) => (
+          <li key={worker}>
+            <a href={hrefTo(["workers", worker])} className="hover:underline">
+              <Mark state={cluster?.workers.get(worker)?.status ?? "idle"} label={worker} />
+            </a>
+          </li>
+        ))}
+      </ul>
+    </Section>
+  );
+}
+
+function Asked({ detail }: { detail: TaskDetail }) {
+  const command = [detail.entry, ...detail.args].join(" ");
+  return (
+    <Section title="Asked for">
+      <pre className="max-h-64 overflow-auto font-mono text-s whitespace-pre-wrap">
+        {command && `${command}\n`}
+        {JSON.stringify(detail.config, null, 2)}
+        {detail.env_names.length > 0 && `\nenvironment: ${detail.env_names.join(", ")}`}
+      </pre>
+    </Section>
+  );
+}
+
+function Story({ id }: { id: string }) {
+  return (
+    <Section title="Story" aside={<a className="hover:underline" href={hrefTo(["timeline"], { task: id })}>on the timeline</a>}>
+      <StoryList subject={`task:${id}`} kind={STORY} />
+    </Section>
+  );
+}
+
+function Lines({ id }: { id: string }) {
+  const { data, error } = useQuery({
+    queryKey: ["lines of task", id],
+    queryFn: ({ signal }) => list<LogEntry>(`/tasks/${encodeURIComponent(id)}/logs`, { limit: LINES }, signal),
+    refetchInterval: REFRESH_MS,
+  });
+  return (
+    <Section title="Log" aside={<a className="hover:underline" href={hrefTo(["logs"], { task: id })}>all its lines</a>}>
+      {error ? <Fault error={error} /> : <LogLines entries={data?.items.toReversed() ?? []} />}
+    </Section>
+  );
+}

@@ -1,0 +1,50 @@
+/** What is different between two moments. */
+import { useQuery } from "@tanstack/react-query";
+import { ApiError } from "../../api/client";
+import { diff } from "../../api/timeline";
+import { moment } from "../../lib/format";
+import type { Span } from "../../lib/scale";
+import { visible } from "../../lib/text";
+import { useCursor } from "../../state/cluster";
+import { useParam } from "../../state/url";
+import { Button } from "../../ui/controls";
+import { Drawer } from "../../ui/drawer";
+import { Fault, Loading, NoTimeline } from "../../ui/empty";
+
+export function Compare({ bounds, close }: { bounds: Span; close: () => void }) {
+  const cursor = useCursor() ?? bounds.to;
+  const [first, setFirst] = useParam("a");
+  const [second, setSecond] = useParam("b");
+  const [a, b] = [Number(first), Number(second)];
+  const both = first !== "" && second !== "";
+  return (
+    <Drawer title="Compare two moments" close={close}>
+      <p className="mb-3 text-dim">Put the cursor somewhere on the strip, then take it as one of the two.</p>
+      {[{ name: "First", at: first, set: setFirst }, { name: "Second", at: second, set: setSecond }].map(({ name, at, set }) => (
+        <p key={name} className="flex items-center gap-3 py-1">
+          <span className="w-14 text-faint">{name}</span>
+          <time className="flex-1">{at ? moment(Number(at), true) : "–"}</time>
+          <Button onClick={() => set(String(Math.round(cursor)))}>Take the cursor</Button>
+        </p>
+      ))}
+      {both && <Changes a={Math.min(a, b)} b={Math.max(a, b)} />}
+    </Drawer>
+  );
+}
+
+function Changes({ a, b }: { a: number; b: number }) {
+  const { data, error, isPending } = useQuery({ queryKey: ["diff", a, b], queryFn: ({ signal }) => diff(a, b, signal), retry: false });
+  if (error instanceof ApiError && error.status === 404) return <NoTimeline />;
+  if (error) return <Fault error={error} />;
+  if (isPending) return <Loading />;
+  if (data.changes.length === 0) return <p className="mt-4 text-dim">Nothing is different.</p>;
+  return (
+    <ul className="mt-4">
+      {data.changes.map((change) => (
+        <li key={change.path} className="border-b border-line/60 py-1.5" title={change.path}>
+          <span className="text-faint">{change.subject}</span> {visible(change.text)}
+        </li>
+      ))}
+    </ul>
+  );
+}

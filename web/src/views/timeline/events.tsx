@@ -1,0 +1,72 @@
+/** The events of the span that is seen, as a list: the lanes' twin for keyboards and readers. */
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { useVirtualizer } from "@tanstack/react-virtual";
+import { useRef } from "react";
+import { events } from "../../api/timeline";
+import { clock, count } from "../../lib/format";
+import type { Span } from "../../lib/scale";
+import { visible } from "../../lib/text";
+import { useParam } from "../../state/url";
+import { Field } from "../../ui/controls";
+import { Fault } from "../../ui/empty";
+import { askedFor } from "./window";
+
+const LIMIT = 500;
+const LINE_PX = 24;
+
+export function Events({ span, task, node, chosen, onEvent }: {
+  span: Span;
+  task: string;
+  node: string;
+  chosen: string;
+  onEvent: (ref: string) => void;
+}) {
+  const [kind, setKind] = useParam("kind");
+  const scroller = useRef<HTMLDivElement>(null);
+  const asked = askedFor(span);
+  const { data, error } = useQuery({
+    queryKey: ["timeline events", asked.from, asked.to, task, node, kind],
+    queryFn: ({ signal }) => events({ from_ms: asked.from, to_ms: asked.to, task, node, kind, limit: LIMIT }, signal),
+    placeholderData: keepPreviousData,
+    retry: false,
+  });
+  const shown = (data?.items ?? []).filter(({ at_ms }) => at_ms >= span.from && at_ms <= span.to);
+  const virtual = useVirtualizer({
+    count: shown.length,
+    getScrollElement: () => scroller.current,
+    estimateSize: () => LINE_PX,
+    overscan: 10,
+  });
+  return (
+    <section aria-label="Events" className="flex min-h-0 flex-1 flex-col border-t border-line">
+      <header className="flex items-center gap-3 px-6 py-2 max-sm:px-4">
+        <h2 className="font-semibold">Events</h2>
+        <span className="text-s text-faint">{count(shown.length)}{data?.next && " or more; zoom in to see all"}</span>
+        <Field label="Kinds, such as WorkerLost" value={kind} onChange={(event) => setKind(event.target.value)} className="ml-auto w-56" />
+      </header>
+      {error && <div className="px-6"><Fault error={error} /></div>}
+      {/* oxlint-disable-next-line jsx-a11y/no-noninteractive-tabindex */}
+      <div ref={scroller} role="region" aria-label="List of events" tabIndex={0} className="min-h-0 flex-1 overflow-auto px-6 pb-4 max-sm:px-4">
+        <ul className="relative" style={{ height: virtual.getTotalSize() }}>
+          {virtual.getVirtualItems().map(({ index, start }) => {
+            const event = shown[index]!;
+            return (
+              <li key={event.ref} className="absolute inset-x-0" style={{ top: start, height: LINE_PX }}>
+                <button
+                  type="button"
+                  onClick={() => onEvent(event.ref)}
+                  className={`grid h-full w-full grid-cols-[6.5rem_10rem_12rem_minmax(0,1fr)] items-center gap-3 text-left hover:bg-hover max-md:grid-cols-[6.5rem_minmax(0,1fr)] ${event.ref === chosen ? "bg-chosen" : ""}`}
+                >
+                  <time className="text-faint">{clock(event.at_ms, true)}</time>
+                  <span className="truncate text-dim max-md:hidden">{event.node}</span>
+                  <span className="truncate max-md:hidden">{event.kind}</span>
+                  <span className="truncate text-dim">{visible(event.summary)}</span>
+                </button>
+              </li>
+            );
+          })}
+        </ul>
+      </div>
+    </section>
+  );
+}

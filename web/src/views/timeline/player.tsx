@@ -1,0 +1,67 @@
+/** Plays the past: the cursor moves by itself, from event to event or at a speed. */
+import { useEffect, useRef, useState } from "react";
+import { seek } from "../../api/timeline";
+import type { Span } from "../../lib/scale";
+import { moveCursor, useCursor } from "../../state/cluster";
+import { useKeys } from "../../state/keys";
+import { change, useParam } from "../../state/url";
+import { Button, Choice, Field } from "../../ui/controls";
+
+const TICK_MS = 200;
+const SPEEDS = [["1", "1×"], ["5", "5×"], ["20", "20×"], ["100", "100×"]] as const;
+
+export function Player({ bounds }: { bounds: Span }) {
+  const cursor = useCursor();
+  const [playing, setPlaying] = useState(false);
+  const [speed, setSpeed] = useState("5");
+  const [predicate, setPredicate] = useParam("find");
+  const [fault, setFault] = useState("");
+  const latest = useRef({ cursor, bounds });
+  useEffect(() => {
+    latest.current = { cursor, bounds };
+  });
+  useEffect(() => {
+    if (!playing) return;
+    const timer = setInterval(() => {
+      const { cursor: at, bounds: within } = latest.current;
+      const next = (at ?? within.from) + TICK_MS * Number(speed);
+      if (next >= within.to) setPlaying(false);
+      moveCursor(next >= within.to ? null : next);
+    }, TICK_MS);
+    return () => clearInterval(timer);
+  }, [playing, speed]);
+  const step = (direction: "next" | "previous") => {
+    const from = cursor ?? bounds.to;
+    void seek({ predicate, from_ms: from, direction }).then(
+      ({ at_ms, ref }) => {
+        setFault("");
+        moveCursor(at_ms);
+        if (predicate) change({ event: ref });
+      },
+      (error: Error) => setFault(error.message),
+    );
+  };
+  const toggle = () => {
+    if (!playing && cursor === null) moveCursor(Math.max(bounds.from, bounds.to - 60_000));
+    setPlaying(!playing);
+  };
+  useKeys({ " ": toggle, ",": () => step("previous"), ".": () => step("next") });
+  return (
+    <div className="flex flex-wrap items-center gap-1">
+      <Field
+        label="Find: kind=WorkerLost"
+        data-search
+        title={fault || "A condition, such as kind=WorkerLost or step>100; ‹ and › go to where it holds"}
+        aria-invalid={fault !== ""}
+        value={predicate}
+        onChange={(event) => setPredicate(event.target.value)}
+        onKeyDown={(event) => event.key === "Enter" && step(event.shiftKey ? "next" : "previous")}
+        className={`w-44 ${fault ? "text-failed!" : ""}`}
+      />
+      <Button onClick={() => step("previous")} aria-label="Event before" title=",">‹</Button>
+      <Button onClick={toggle} aria-pressed={playing} title="Space" className="w-16 justify-center">{playing ? "Pause" : "Play"}</Button>
+      <Button onClick={() => step("next")} aria-label="Event after" title=".">›</Button>
+      <Choice label="Speed" value={speed} onChange={setSpeed} options={SPEEDS} />
+    </div>
+  );
+}

@@ -1,0 +1,26 @@
+/** Which span of time is seen, and which is asked for. */
+import { within, type Span } from "../../lib/scale";
+
+export const USUAL_MS = 5 * 60_000;
+
+/** What is seen when nobody chose: the last minutes, or those around the cursor. */
+export function usual(bounds: Span, cursor: number | null): Span {
+  const length = Math.min(USUAL_MS, Math.max(bounds.to - bounds.from, 1000));
+  if (cursor === null) return { from: bounds.to - length, to: bounds.to };
+  return within({ from: cursor - length / 2, to: cursor + length / 2 }, bounds);
+}
+
+/** What the address says, if that is a span. */
+export function chosen(from: string | undefined, to: string | undefined): Span | null {
+  const span = { from: Number(from), to: Number(to) };
+  return from && to && span.to > span.from ? span : null;
+}
+
+/**
+ * A somewhat larger span on a coarse grid: panning and zooming a little asks for nothing new, and
+ * going back finds the answer that is there.
+ */
+export function askedFor(span: Span): Span {
+  const grid = 2 ** Math.ceil(Math.log2(Math.max(span.to - span.from, 2))) / 2;
+  return { from: Math.floor(span.from / grid) * grid, to: Math.ceil(span.to / grid) * grid };
+}

@@ -22,7 +22,7 @@ SLOW_FILES = {
         "proof",
         "restart",
     )
-}
+} | {"data/test_remote.py"}
 
 
 @pytest.fixture

@@ -76,6 +76,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_when_busy: Literal["wait", "skip"] = "wait"
     checkpoint_timeout_s: Seconds = 300.0
 
+    """Where datasets from object storage are kept on a host for all of its workers (no folder: one
+    of the user's among the temporary files), and how much of them."""
+    data_cache_dir: str = ""
+    data_cache_bytes: Annotated[int, Meta(ge=1, le=2**60)] = 32 * 2**30
+
     """Who may use the storage; the usual names of AWS."""
     aws_region: str = ""
     aws_access_key_id: str = ""

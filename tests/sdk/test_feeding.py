@@ -11,7 +11,9 @@ import httpx
 import numpy as np
 import pytest
 
+from strata.storage.s3 import S3Storage
 from tests.sdk.harness import until
+from tests.storage.server import BUCKET, running
 
 LEARNER = Path(__file__).with_name("learner.py")
 SAMPLES = 403  # not a multiple of the batch: an epoch ends inside a step
@@ -203,3 +205,29 @@ def test_the_coordinator_is_shown_what_is_processed(hub, learners):
     assert sample["worker_id"] == "a"
     assert sample["features"] == {"index": int(sample["id"])}
     assert sample["shard_id"] == int(sample["id"]) // 50
+
+
+def test_downloads_are_recorded_for_the_batch_they_are_for(hub, learners, tmp_path, monkeypatch):
+    with running(tmp_path / "s3") as settings:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", settings.aws_endpoint_url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", settings.aws_access_key_id)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", settings.aws_secret_access_key)
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        bucket = S3Storage(BUCKET, "rows", settings)
+        for shard in range(4):
+            file = tmp_path / f"x-{shard}.npy"
+            np.save(file, np.zeros((20, 8)))
+            bucket.put(file.name, file.read_bytes())
+        (worker,) = learners("a", scene="read", path=bucket.url)
+        assert worker.says("done")["rows"] == 80
+        assert worker.ends() == 0
+    started = told(hub, "BatchDownloadStarted")
+    completed = told(hub, "BatchDownloadCompleted")
+    assert len(started) == len(completed) == 4
+    assert {fact["size_bytes"] for fact in started} == {20 * 8 * 8 + 128}
+    assert all(fact["ok"] and fact["batch"].startswith("files/") for fact in completed)
+    audited(hub)
+
+
+def told(hub, kind):
+    return [event.body.fields for _, _, event in hub.store.query(node="a", kind=kind, limit=100)]

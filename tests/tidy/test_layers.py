@@ -22,7 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": BASE,
     "storage": BASE,
     "checkpoint": BASE | {"storage"},
-    "data": BASE,
+    "data": BASE | {"storage"},
     "wire": BASE,
     "agent": INNER | {"sdk"},
     "sdk": INNER,

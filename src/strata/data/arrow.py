@@ -12,7 +12,7 @@ objects. A null in a column of numbers has no value and makes its row a damaged 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from threading import Lock
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -34,14 +34,14 @@ class ArrowSource:
         self._readers: dict[str, Any] = {}
         self._lock = Lock()
         self._decoding = Lock()
+        files.on_release.append(lambda name: self._readers.pop(name, None))
 
     def scan(self) -> Index:
         entries = list[FileEntry]()
         groups, notes = list[tuple[int, int, int]](), dict[str, str]()
         for name in self._files.names(*_PARQUET, *_ARROW):
-            reader = self._reader(name)
-            counts = reader.counts()
-            schema = {field.name: str(field.type) for field in reader.schema}
+            counts, fields = self._peeked(name)
+            schema = {field.name: str(field.type) for field in fields}
             if notes and schema != notes:
                 raise Mismatch(name, f"has columns {schema}, and other files have {notes}")
             notes = schema
@@ -52,6 +52,18 @@ class ArrowSource:
             raise Mismatch("", "no row in any .parquet or .arrow file here")
         table = np.array([group for group in groups if group[2]], np.int64)
         return Index(rows, int(table[:, 2].max()), entries, notes, {"groups": table})
+
+    def _peeked(self, name: str) -> tuple[list[int], Any]:
+        """The rows of each group and the fields; of Parquet only the footer is read."""
+        if not name.endswith(_PARQUET):
+            reader = self._reader(name)
+            return reader.counts(), reader.schema
+        try:
+            with self._files.open(name) as file:
+                footer = _Parquet(file)
+                return footer.counts(), footer.schema
+        except ValueError as error:  # pyarrow's errors are ValueErrors
+            raise Mismatch(name, f"cannot be opened: {error}") from error
 
     def read(self, index: Index, rows: Rows, columns: Sequence[str]) -> Columns:
         if not rows.size:
@@ -130,10 +142,10 @@ class ArrowSource:
 
 
 class _Parquet:
-    def __init__(self, path: str) -> None:
+    def __init__(self, place: str | BinaryIO) -> None:
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-        self._file = pq.ParquetFile(path, memory_map=True)
+        self._file = pq.ParquetFile(place, memory_map=isinstance(place, str))
         self.schema = self._file.schema_arrow
 
     def counts(self) -> list[int]:

@@ -73,6 +73,11 @@ class Batches(Iterator[Any]):
         return self._queue.step
 
     @property
+    def reading(self) -> int:
+        """The step that is being read ahead."""
+        return self._queue.reading
+
+    @property
     def taken(self) -> Taken | None:
         """What was handed out last, if anything was."""
         return self._queue.taken
@@ -148,7 +153,7 @@ class _Queue:
         self._schedule: list[tuple[int, Sequence[int] | None]] = []
         self._ready: deque[Read] = deque()
         self._held_bytes = 0
-        self._reading = step
+        self.reading = step
         self._turn = 0
         self._old: dict[int, tuple[Columns, Sequence[int] | None]] = {}
         self._changed = Condition()
@@ -169,7 +174,7 @@ class _Queue:
                     self._old[read.step] = (read.batch, self.lanes_at(read.step))
             self._schedule = [each for each in self._schedule if each[0] < from_step]
             self._schedule.append((from_step, chosen))
-            self._reading = min(self._reading, from_step)
+            self.reading = min(self.reading, from_step)
             self._turn += 1
             self._changed.notify_all()
 
@@ -180,7 +185,7 @@ class _Queue:
             self._ready.clear()
             self._old.clear()
             self._held_bytes = 0
-            self.step = self._reading = step
+            self.step = self.reading = step
             self._turn += 1
             self._changed.notify_all()
 
@@ -215,7 +220,7 @@ class _Queue:
             self._thread.join()
 
     def _full(self) -> bool:
-        ended = self._reading >= self._stop
+        ended = self.reading >= self._stop
         failed = bool(self._ready) and self._ready[-1].error is not None
         return ended or failed or (bool(self._ready) and self._held_bytes >= self._limit_bytes)
 
@@ -226,7 +231,7 @@ class _Queue:
                     self._changed.wait()
                 if self._closed:
                     return
-                turn, step = self._turn, self._reading
+                turn, step = self._turn, self.reading
                 lanes = self.lanes_at(step)
                 later = [first for first, _ in self._schedule if first > step]
                 stop = min([self._stop, *later, *(old for old in self._old if old > step)])
@@ -239,6 +244,6 @@ class _Queue:
                 if turn != self._turn or self._closed:
                     continue
                 self._ready.extend(done)
-                self._reading = step + sum(read.error is None for read in done)
+                self.reading = step + sum(read.error is None for read in done)
                 self._held_bytes += sum(read.size_bytes for read in done)
                 self._changed.notify_all()

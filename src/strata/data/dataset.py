@@ -20,7 +20,7 @@ from strata.core.datasets import DatasetSpec
 from strata.core.order import Mode, Order, OrderSpec
 from strata.data.arrow import ArrowSource
 from strata.data.base import Array, Columns, Damaged, Index, Mismatch, Rows, Source
-from strata.data.files import Files, open_files
+from strata.data.files import Files, Watch, open_files
 from strata.data.huggingface import open_folder
 from strata.data.images import ImageFolderSource
 from strata.data.indexes import IndexStore, fingerprint_of
@@ -96,6 +96,7 @@ class Dataset:
         self.columns: dict[str, str] = dict(source.describe(index))
         self._source, self._index = source, index
         self._origin: dict[str, Any] = {}
+        self._files: Files | None = None
 
     def __len__(self) -> int:
         return self.total_samples
@@ -139,6 +140,11 @@ class Dataset:
                 window=window,
             )
         )
+
+    def watch(self, watch: Watch) -> None:
+        """Tells of every file that is brought to this host to be read."""
+        if self._files is not None:
+            self._files.watch(watch)
 
     def read(self, rows: Rows | Sequence[int], columns: Sequence[str] | None = None) -> Columns:
         """The rows in the order given; `Corrupt` names the first that cannot be read."""
@@ -224,6 +230,7 @@ def open_dataset(
                 store.save(*known)
     dataset = Dataset(name, source, *known, shard_size=shard_size)
     dataset._origin = {"path": path, "format": kind, "options": options}
+    dataset._files = files
     return dataset
 
 
@@ -282,7 +289,7 @@ def _told(files: Files, name: str) -> str:
         if each.lower().endswith((".jpg", ".jpeg", ".png")):
             return "imagefolder"
     raise InvalidArgument(
-        f"dataset {name!r}: cannot tell the format of {files.root}",
+        f"dataset {name!r}: cannot tell the format of {files.place}",
         hint=f"name it; known are {', '.join(FORMATS)}",
     )
 

@@ -1,8 +1,8 @@
 """The files of a dataset: what there is, and their bytes mapped into memory.
 
 A dataset's path is a file or a folder; names are relative to it, with `/`, sorted. Where data lies
-elsewhere, `register_scheme` adds a class with the same methods that brings a file to this host when
-`path` asks for it; formats see no difference.
+elsewhere (`s3://`, see `remote`), a class with the same methods brings a file to this host when
+`path` asks for it; formats see no difference. `register_scheme` adds others.
 
 Maps are kept open, at most `MAX_MAPS` at a time, since the system bounds them too. A file that is
 shorter than when it was scanned is noticed, each time before it is read: touching a page past the
@@ -11,9 +11,10 @@ end of a mapped file would end the process.
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
+from typing import BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +22,37 @@ from numpy.typing import NDArray
 from strata.data.base import FileEntry, Mismatch
 from strata.errors import InvalidArgument, NotFound
 
+INDEXES = ".strata"
 MAX_MAPS = 4_096
-_EDGE_BYTES = 4_096
+EDGE_BYTES = 4_096
+
+
+class Fetch(NamedTuple):
+    """A download of a file, as it begins (`started`), goes on (`progress`) or ends (`completed`).
+
+    `number` tells the downloads of a process apart.
+    """
+
+    number: int
+    what: str
+    file: str
+    size_bytes: int
+    done_bytes: int
+    error: str
+
+
+Watch: TypeAlias = Callable[[Fetch], None]
 
 
 class Files:
-    """A file or folder on this host."""
+    """A file or folder on this host.
+
+    `place` says where that is, the same for everyone; `index_folder` is where an index of it may be
+    kept. Whoever is in `on_release` is told when a file may go from this host.
+    """
 
     def __init__(self, path: str) -> None:
+        self.on_release: list[Callable[[str], None]] = []
         self.root = Path(path)
         try:
             there = self.root.exists()
@@ -37,6 +61,9 @@ class Files:
         if not there:
             raise NotFound(f"there is no {path}", hint="check the dataset's path")
         self.single = self.root.is_file()
+        self.place = str(self.root.resolve())
+        beside = self.root.resolve()
+        self.index_folder = (beside.parent if self.single else beside) / INDEXES
 
     def names(self, *suffixes: str) -> list[str]:
         """Every file with one of the suffixes, hidden ones left out."""
@@ -62,12 +89,20 @@ class Files:
     def entry(self, name: str, rows: int = 0) -> FileEntry:
         return FileEntry(name, self.stamp(name)[0], rows)
 
-    def edges(self, name: str) -> bytes:
-        """The first and last bytes of a file, for its fingerprint."""
-        with self.path(name).open("rb") as file:
-            head = file.read(_EDGE_BYTES)
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _EDGE_BYTES))
-            return head + file.read(_EDGE_BYTES)
+    def open(self, name: str) -> BinaryIO:
+        """The file for a look at parts of it."""
+        return self.path(name).open("rb")
+
+    def edges(self, names: Sequence[str]) -> Iterator[bytes]:
+        """The first and last bytes of each file, for a fingerprint."""
+        for name in names:
+            with self.open(name) as file:
+                head = file.read(EDGE_BYTES)
+                file.seek(max(0, self.stamp(name)[0] - EDGE_BYTES))
+                yield head + file.read(EDGE_BYTES)
+
+    def watch(self, watch: Watch) -> None:
+        """Tells of every download; files on this host need none."""
 
 
 class Maps:
@@ -77,6 +112,7 @@ class Maps:
         self._files = files
         self._open: OrderedDict[str, NDArray[np.uint8]] = OrderedDict()
         self._lock = Lock()
+        files.on_release.append(self._drop)
 
     def __call__(self, entry: FileEntry) -> NDArray[np.uint8]:
         """The bytes of a file; OSError or Mismatch if it is not as it was."""
@@ -95,8 +131,19 @@ class Maps:
                 self._open.popitem(last=False)
             return mapped
 
+    def _drop(self, name: str) -> None:
+        with self._lock:
+            self._open.pop(name, None)
 
-_SCHEMES: dict[str, Callable[[str], Files]] = {}
+
+def _remote(path: str) -> Files:
+    # Imported here: data on this host needs neither the library nor the time it takes.
+    from strata.data.remote import RemoteFiles
+
+    return RemoteFiles(path)
+
+
+_SCHEMES: dict[str, Callable[[str], Files]] = {"s3": _remote}
 
 
 def register_scheme(scheme: str, factory: Callable[[str], Files]) -> None:
@@ -109,6 +156,6 @@ def open_files(path: str) -> Files:
     if not separator:
         return Files(path)
     if scheme not in _SCHEMES:
-        known = ", ".join(sorted(_SCHEMES)) or "local paths only"
-        raise InvalidArgument(f"no reader for {scheme}:// paths", hint=f"known: {known}")
+        known = ", ".join(sorted(_SCHEMES))
+        raise InvalidArgument(f"no reader for {scheme}:// paths", hint=f"local paths, and {known}")
     return _SCHEMES[scheme](path)

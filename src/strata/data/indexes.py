@@ -1,9 +1,10 @@
 """Scanned indexes, kept on disk so that the next process need not scan.
 
-An index lies beside its data, in a hidden folder, or in a folder of one's choice; where neither
-can be written it is scanned each time. It holds for as long as the same files are there, each
-with the size and time of change that it had. The file is a NumPy archive that is never unpickled;
-it appears whole or not at all, so that workers that scan at the same time do no harm.
+An index lies beside its data, in a hidden folder (that of remote data in the host's cache), or in a
+folder of one's choice; where none can be written it is scanned each time. It holds for as long as
+the same files are there, each with the size and time of change that it had. The file is a NumPy
+archive that is never unpickled; it appears whole or not at all, so that workers that scan at the
+same time do no harm.
 
 The fingerprint says what data an order was made for, on any machine, so it has no times in it:
 format, options, rows, and each file's name, size, first and last 4 KiB. A byte changed in the
@@ -23,7 +24,6 @@ import numpy as np
 from strata.data.base import FileEntry, Index
 from strata.data.files import Files
 
-FOLDER = ".strata"
 _LAYOUT = 1
 
 
@@ -44,10 +44,11 @@ def fingerprint_of(
     """Sixteen bytes, in hex."""
     settled = msgspec.json.encode([kind, dict(options), index.rows, index.identity], order="sorted")
     digest = blake2b(settled, digest_size=16)
-    for entry in index.files if files is not None else ():
-        assert files is not None
-        digest.update(msgspec.json.encode(entry))
-        digest.update(files.edges(entry.name))
+    if files is not None:
+        edges = files.edges([entry.name for entry in index.files])
+        for entry, edge in zip(index.files, edges, strict=True):
+            digest.update(msgspec.json.encode(entry))
+            digest.update(edge)
     return digest.hexdigest()
 
 
@@ -58,10 +59,8 @@ class IndexStore:
         self, files: Files, kind: str, options: Mapping[str, object], folder: str | None
     ) -> None:
         self._files = files
-        root = files.root.resolve()
-        settled = msgspec.json.encode([_LAYOUT, kind, dict(options), str(root)], order="sorted")
-        beside = root.parent if files.single else root
-        place = Path(folder) if folder is not None else beside / FOLDER
+        settled = msgspec.json.encode([_LAYOUT, kind, dict(options), files.place], order="sorted")
+        place = Path(folder) if folder is not None else files.index_folder
         self._path = place / f"{kind}-{blake2b(settled, digest_size=8).hexdigest()}.npz"
 
     def load(self) -> tuple[Index, str] | None:

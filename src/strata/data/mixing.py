@@ -20,6 +20,7 @@ import numpy as np
 from strata.core.order import Integers, Keys, Order, OrderSpec
 from strata.data.base import Array, Columns, Layout
 from strata.data.dataset import Dataset, Skipped
+from strata.data.files import Watch
 from strata.errors import InvalidArgument
 
 _ROUNDS = 24
@@ -90,6 +91,11 @@ class MixedDataset:
             for name, kind in datasets[0].columns.items()
             if all(name in dataset.columns for dataset in datasets)
         }
+
+    def watch(self, watch: Watch) -> None:
+        """Tells of every file that is brought to this host to be read."""
+        for dataset in self._datasets:
+            dataset.watch(watch)
 
     def checked_columns(self, columns: Sequence[str] | None) -> list[str]:
         """The columns asked for, or those that every dataset has."""

@@ -8,6 +8,7 @@ are mapped, never loaded. Arrays of objects would have to be unpickled and are r
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,7 @@ class NpySource:
     def __init__(self, files: Files) -> None:
         self._files = files
         self._maps = Maps(files)
-        self._arrays: dict[str, Array] = {}
+        self._headers: dict[str, _Header] = {}
         self._parts: dict[str, tuple[list[FileEntry], Layout]] = {}
 
     def scan(self) -> Index:
@@ -42,14 +43,11 @@ class NpySource:
         for name in self._files.names(".npy", ".npz"):
             if name.endswith(".npz"):
                 raise Mismatch(name, "an .npz file cannot be mapped", _NPZ_HINT)
-            array = self._header(name)
+            header = self._header(name)
             column = "data" if self._files.single else _column(name)
-            entries.append(self._files.entry(name, len(array)))
-            described = (
-                f"{array.dtype}{list(array.shape[1:])}" if array.ndim > 1 else array.dtype.str
-            )
-            if dtypes.setdefault(column, described) != described:
-                raise Mismatch(name, f"is {described}, and other parts are {dtypes[column]}")
+            entries.append(self._files.entry(name, header.shape[0]))
+            if dtypes.setdefault(column, header.row) != header.row:
+                raise Mismatch(name, f"is {header.row}, and other parts are {dtypes[column]}")
         if not entries:
             raise Mismatch("", "no .npy file here")
         rows = dict.fromkeys(dtypes, 0)
@@ -74,7 +72,8 @@ class NpySource:
         files = layout.locate(rows)
         present, which = numbered(files, len(entries))
         if not present.size:
-            return self._header(entries[0].name)[:0].copy()
+            header = self._header(entries[0].name)
+            return np.empty((0, *header.shape[1:]), header.dtype)
         parts = [self._array(entries[file], rows, files == file) for file in present.tolist()]
         row_bytes = parts[0][:1].nbytes
         begins = (rows - layout.starts[files]) * row_bytes
@@ -83,28 +82,52 @@ class NpySource:
 
     def _array(self, entry: FileEntry, rows: Rows, chosen: NDArray[np.bool_] | slice) -> Array:
         """The mapped array of a file, or its rows among those asked for as damaged."""
-        open_or_damaged(self._maps, entry, rows, chosen)
-        if entry.name not in self._arrays:
+        raw = open_or_damaged(self._maps, entry, rows, chosen)
+        header = self._headers.get(entry.name)
+        if header is None:
             try:
-                self._arrays[entry.name] = self._header(entry.name)
+                header = self._headers[entry.name] = self._header(entry.name)
             except Mismatch as error:
                 raise Damaged(rows[chosen], entry.name, error.reason) from error
-        return self._arrays[entry.name]
+        return raw[header.begin :].view(header.dtype).reshape(header.shape)
 
     def describe(self, index: Index) -> Mapping[str, str]:
         return index.notes
 
-    def _header(self, name: str) -> Array:
-        """The file as a mapped array."""
+    def _header(self, name: str) -> "_Header":
+        """What a file says of its array; the array must be one that can be mapped by rows."""
         try:
-            array = np.load(self._files.path(name), mmap_mode="r", allow_pickle=False)
+            with self._files.open(name) as file:
+                version = np.lib.format.read_magic(file)
+                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else None
+                read = read or np.lib.format.read_array_header_2_0
+                shape, by_columns, dtype = read(file)
+                begin = file.tell()
         except (ValueError, EOFError) as error:
             raise Mismatch(name, f"not a plain .npy file: {error}") from error
-        if array.ndim == 0:
+        if dtype.hasobject:
+            raise Mismatch(name, "not a plain .npy file: its values are pickled objects")
+        if not shape:
             raise Mismatch(name, "holds a single value, not rows")
-        if not array.flags.c_contiguous:
+        if by_columns and len(shape) > 1:
             raise Mismatch(name, "is stored by columns", "save it with np.ascontiguousarray")
-        return np.asarray(array)
+        size = begin + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        if self._files.stamp(name)[0] != size:
+            raise Mismatch(name, f"not a plain .npy file: its array would end at byte {size}")
+        return _Header(shape, dtype, begin)
+
+
+class _Header(NamedTuple):
+    """An array in a file: its shape, its type, and the byte at which it begins."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    begin: int
+
+    @property
+    def row(self) -> str:
+        """A row's type in words."""
+        return f"{self.dtype}{list(self.shape[1:])}" if len(self.shape) > 1 else self.dtype.str
 
 
 def _column(name: str) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from strata.core.order import Integers, digest, digests
 from strata.data.base import Array, Columns
 from strata.data.dataset import Skipped, batches_of
+from strata.data.files import Watch
 
 _BLOCK_BYTES = 4 << 20
 _BLOCK_STEPS = 64
@@ -26,6 +27,8 @@ class Readable(Protocol):
     """What batches are read from: a dataset, or several mixed."""
 
     def checked_columns(self, columns: Sequence[str] | None) -> list[str]: ...
+
+    def watch(self, watch: Watch) -> None: ...
 
     def gather(
         self, rows: Integers, columns: Sequence[str], on_skip: OnSkip | None

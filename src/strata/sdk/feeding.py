@@ -26,6 +26,7 @@ from strata.data.batches import Batches
 from strata.data.dataset import OnError, Skipped
 from strata.data.steps import Transform
 from strata.errors import DeadlineExceeded, NotAllowedNow
+from strata.sdk.fetches import Fetches
 from strata.sdk.previewing import Previewing
 from strata.sdk.signals import GenerationChanged
 from strata.sdk.sources import Source
@@ -182,6 +183,7 @@ def open_batches(
         on_error=reading.on_error,
         on_skip=skipped,
     )
+    source.dataset.watch(Fetches(source.name, batches, worker.recorder))
     previewing = Previewing(
         source.name,
         source.dataset,

@@ -1,12 +1,13 @@
 """Shows the coordinator a few of the samples that are being trained, now and then.
 
-The samples are read once more, raw, by the session's own thread: training is not held up, and what
-is shown is what was read, whatever a transform makes of it.
+The samples are read once more, raw, by a thread of its own: neither training nor the worker's beats
+are held up, and what is shown is what was read, whatever a transform makes of it.
 """
 
 import logging
 import time
 from collections.abc import Callable, Sequence
+from threading import Thread
 
 import msgspec
 
@@ -39,13 +40,19 @@ class Previewing:
         self._tell = tell
         self._shown: Taken | None = None
         self._due_s = 0.0
+        self._thread: Thread | None = None
 
     def tick(self, taken: Taken | None) -> None:
         """Shows what was taken, if that is new and it is time."""
         now_s = time.monotonic()
-        if taken is None or taken is self._shown or now_s < self._due_s:
+        busy = self._thread is not None and self._thread.is_alive()
+        if taken is None or taken is self._shown or now_s < self._due_s or busy:
             return
         self._shown, self._due_s = taken, now_s + INTERVAL_S
+        self._thread = Thread(target=self._show, args=(taken,), name="strata-preview", daemon=True)
+        self._thread.start()
+
+    def _show(self, taken: Taken) -> None:
         try:
             samples = self._samples(taken)
         except StrataError as error:

@@ -1,0 +1,194 @@
+"""A folder of files brought from elsewhere, bounded, and shared by all processes of a host.
+
+Each file is there once, however many workers want it, and whoever asks while it is being brought
+waits for it. The rules rest on `flock`, which ends with its process, so that a crash at any moment
+leaves nothing that somebody would have to clear up:
+
+- A file is brought under a lock on its *draft*, and renamed when it is whole. The draft of a dead
+  process is not locked, and is written over by the next who wants the file.
+- Whoever uses a file holds a shared lock on it. It is evicted under an exclusive one, so never
+  while it is in use; the least recently used go first.
+- Room is made under one lock for the folder, and a draft takes its whole size at once, so that
+  processes that make room at the same time see each other's need.
+
+The bound holds as long as what all processes together have in use leaves room; what is in use is
+never taken away, since training would stop. A process uses an eighth of the folder at most at a
+time, or one file.
+"""
+
+import contextlib
+import fcntl
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+from threading import RLock
+from typing import TypeAlias
+
+from strata.errors import InvalidArgument, Unavailable
+
+Bring: TypeAlias = Callable[[int], None]
+"""Writes a file's content to a descriptor that has its size already."""
+
+WHOLE, DRAFT = ".file", ".draft"
+SHARE = 8
+TOUCH_S = 1.0
+
+
+class Cache:
+    """The folder as one process sees it; for all of its threads."""
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        self.folder, self.limit_bytes = folder, limit_bytes
+        self._held: OrderedDict[str, _Held] = OrderedDict()
+        self._lock = RLock()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def path(self, key: str, size_bytes: int, bring: Bring, released: Callable[[], None]) -> Path:
+        """Where the file of that key lies; it stays until `released` is called."""
+        with self._lock:
+            held = self._held.get(key)
+            if held is None:
+                held = self._held[key] = self._take(key, size_bytes, bring, released)
+                self._let_go(self.limit_bytes // SHARE)
+            self._held.move_to_end(key)
+            held.touch()
+            return held.path
+
+    def has(self, key: str) -> bool:
+        """Whether the file is here already."""
+        return self._place(key, WHOLE).exists()
+
+    def _take(
+        self, key: str, size_bytes: int, bring: Bring, released: Callable[[], None]
+    ) -> "_Held":
+        """Holds a file that is here, or brings it."""
+        if size_bytes > self.limit_bytes:
+            raise InvalidArgument(
+                f"a file of {size_bytes} bytes does not fit into a cache of {self.limit_bytes}",
+                hint="raise data_cache_bytes (STRATA_DATA_CACHE_BYTES)",
+            )
+        whole, draft = self._place(key, WHOLE), self._place(key, DRAFT)
+        while True:
+            found = _locked(whole, os.O_RDONLY, fcntl.LOCK_SH)
+            if found is not None:
+                return _Held(whole, found, size_bytes, released)
+            descriptor = _locked(draft, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
+            if descriptor is None or whole.exists():
+                _close(descriptor)
+                continue
+            try:
+                self._reserve(descriptor, size_bytes)
+                bring(descriptor)
+                os.fsync(descriptor)
+                os.rename(draft, whole)
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    draft.unlink()
+                os.close(descriptor)
+                raise
+            return _Held(whole, descriptor, size_bytes, released)
+
+    def _reserve(self, descriptor: int, size_bytes: int) -> None:
+        """Gives a draft its size, once there is room for it."""
+        os.ftruncate(descriptor, 0)
+        with self._making_room():
+            if not self._evict(size_bytes):
+                self._let_go(0)
+                self._evict(size_bytes)
+            try:
+                if size_bytes:
+                    os.posix_fallocate(descriptor, 0, size_bytes)
+            except OSError as error:
+                raise Unavailable(
+                    f"no room for {size_bytes} bytes in {self.folder}: {error.strerror}",
+                    hint="lower data_cache_bytes, or choose another data_cache_dir",
+                ) from error
+
+    def _evict(self, needed_bytes: int) -> bool:
+        """Removes what nobody uses, the least recently used first, until there is room."""
+        found = sorted(self._files(), key=lambda each: each[1].st_mtime_ns)
+        used = sum(status.st_size for _, status in found)
+        for path, status in found:
+            if used + needed_bytes <= self.limit_bytes:
+                return True
+            descriptor = _locked(path, os.O_RDONLY, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if descriptor is not None:
+                path.unlink(missing_ok=True)
+                os.close(descriptor)
+                used -= status.st_size
+        return used + needed_bytes <= self.limit_bytes
+
+    def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                if entry.name.endswith((WHOLE, DRAFT)):
+                    with contextlib.suppress(FileNotFoundError):
+                        yield Path(entry.path), entry.stat()
+
+    def _let_go(self, most_bytes: int) -> None:
+        """Stops using files until those in use are within a bound; the newest one stays."""
+        total = sum(held.size_bytes for held in self._held.values())
+        while total > most_bytes and len(self._held) > (1 if most_bytes else 0):
+            _, held = self._held.popitem(last=False)
+            total -= held.size_bytes
+            held.release()
+
+    @contextlib.contextmanager
+    def _making_room(self) -> Iterator[None]:
+        with (self.folder / "room.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _place(self, key: str, suffix: str) -> Path:
+        return self.folder / (blake2b(key.encode(), digest_size=16).hexdigest() + suffix)
+
+
+class _Held:
+    """A file that this process uses, by a shared lock on it."""
+
+    def __init__(
+        self, path: Path, descriptor: int, size_bytes: int, released: Callable[[], None]
+    ) -> None:
+        self.path, self.size_bytes = path, size_bytes
+        self._descriptor, self._released = descriptor, released
+        self._touched_s = 0.0
+
+    def touch(self) -> None:
+        """Tells everyone that the file is in demand."""
+        now_s = time.monotonic()
+        if now_s - self._touched_s >= TOUCH_S:
+            self._touched_s = now_s
+            os.utime(self._descriptor)
+
+    def release(self) -> None:
+        """The file may go. What is mapped of it stays readable for as long as it is mapped."""
+        self._released()
+        os.close(self._descriptor)
+
+
+def _locked(path: Path, flags: int, operation: int) -> int | None:
+    """A descriptor with the lock, unless the file is gone or, without waiting, not to be had."""
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, operation)
+        if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+            return descriptor
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
+
+
+def _close(descriptor: int | None) -> None:
+    if descriptor is not None:
+        os.close(descriptor)

@@ -1,0 +1,247 @@
+"""Guards datasets in object storage and the cache that the workers of a host share: a real server,
+real processes, killed in the middle of a download."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from strata.data.dataset import open_dataset
+from strata.data.files import Fetch, Files, register_scheme
+from strata.errors import Corrupt, InvalidArgument, NotFound
+from strata.storage.s3 import S3Storage
+from tests.data import corpora
+from tests.data.test_formats import COUNT, FORMATS, checked
+from tests.data.test_formats import ROWS as ASKED
+from tests.storage.server import BUCKET, running
+
+FETCHER = Path(__file__).with_name("fetcher.py")
+SHARDS, ROWS, WIDTH = 8, 4, 65_536
+SHARD_BYTES = ROWS * WIDTH * 8 + 128
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with running(tmp_path_factory.mktemp("s3")) as settings:
+        yield settings
+
+
+@pytest.fixture
+def bucket(server, request):
+    return S3Storage(BUCKET, f"data/{abs(hash(request.node.name))}", server)
+
+
+@pytest.fixture
+def environment(server, tmp_path, monkeypatch):
+    """The usual variables, and a cache of the test's own."""
+    told = {
+        "AWS_ENDPOINT_URL": server.aws_endpoint_url,
+        "AWS_REGION": server.aws_region,
+        "AWS_ACCESS_KEY_ID": server.aws_access_key_id,
+        "AWS_SECRET_ACCESS_KEY": server.aws_secret_access_key,
+        "STRATA_DATA_CACHE_DIR": str(tmp_path / "cache"),
+    }
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    return monkeypatch
+
+
+@pytest.fixture
+def arrays(bucket, tmp_path, environment):
+    """Eight shards of two megabytes; every value of a row is the row's number."""
+    (tmp_path / "source").mkdir()
+    for shard in range(SHARDS):
+        rows = np.arange(shard * ROWS, (shard + 1) * ROWS, dtype=np.int64)
+        file = tmp_path / "source" / f"data-{shard}.npy"
+        np.save(file, np.repeat(rows[:, None], WIDTH, axis=1))
+        bucket.put(file.name, file.read_bytes())
+    return bucket
+
+
+def cached(tmp_path) -> list[Path]:
+    return sorted((tmp_path / "cache").glob("*.file"))
+
+
+def fetcher(url, rows, **more):
+    return subprocess.Popen(
+        [sys.executable, str(FETCHER), url, str(rows)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **more},
+    )
+
+
+@pytest.mark.parametrize("kind", sorted(FORMATS))
+def test_every_format_reads_from_a_bucket_what_it_reads_from_a_folder(
+    kind, bucket, tmp_path, environment
+):
+    write, options = FORMATS[kind]
+    write(tmp_path / "set", COUNT)
+    for file in sorted((tmp_path / "set").rglob("*")):
+        if file.is_file():
+            bucket.put(file.relative_to(tmp_path / "set").as_posix(), file.read_bytes())
+    here = open_dataset(str(tmp_path / "set"), kind, **options)
+    there = open_dataset(bucket.url, kind, **options)
+    assert (there.fingerprint, len(there)) == (here.fingerprint, COUNT)
+    checked(there.read(ASKED), ASKED)
+
+
+def test_headers_alone_are_read_to_register_arrays(arrays, tmp_path):
+    dataset = open_dataset(arrays.url)
+    assert (len(dataset), dataset.shard_size) == (SHARDS * ROWS, ROWS)
+    assert cached(tmp_path) == []
+    assert dataset.read([5])["data"][0, 0] == 5
+    assert len(cached(tmp_path)) == 1
+
+
+def test_a_single_object_is_a_dataset(arrays):
+    dataset = open_dataset(f"{arrays.url}/data-3.npy")
+    assert dataset.read([1])["data"][0, 0] == 3 * ROWS + 1
+
+
+def test_what_is_not_there_is_named(bucket, environment):
+    with pytest.raises(NotFound, match=f"nothing at {bucket.url}/nowhere"):
+        open_dataset(f"{bucket.url}/nowhere")
+
+
+def test_a_download_is_told_from_start_to_end(arrays):
+    told: list[Fetch] = []
+    dataset = open_dataset(arrays.url)
+    dataset.watch(told.append)
+    dataset.read([0, 1, 30])
+    assert [each.what for each in told] == ["started", "completed"] * 2
+    assert {each.size_bytes for each in told} == {SHARD_BYTES}
+    assert [each.done_bytes for each in told] == [0, SHARD_BYTES] * 2
+    assert [told[0].file, told[2].file] == ["data-0.npy", "data-7.npy"]
+    dataset.read([0, 1, 30])
+    assert len(told) == 4
+
+
+def test_several_processes_fetch_each_file_once(arrays, tmp_path):
+    rows = list(range(SHARDS * ROWS))
+    crowd = [fetcher(arrays.url, rows) for _ in range(3)]
+    for each in crowd:
+        out, err = each.communicate(timeout=100)
+        assert out.endswith("done\n"), err
+        assert [line for line in out.splitlines() if line[0] == "["] == [
+            f"[{row}, {row * WIDTH}]" for row in rows
+        ]
+    inodes = cached(tmp_path)
+    assert len(inodes) == SHARDS
+    assert not list((tmp_path / "cache").glob("*.draft"))
+
+
+def test_a_cache_smaller_than_the_dataset_stays_within_its_bound(arrays, tmp_path, environment):
+    limit = 3 * SHARD_BYTES
+    environment.setenv("STRATA_DATA_CACHE_BYTES", str(limit))
+    rows = [row for turn in range(2) for row in range(turn, SHARDS * ROWS, ROWS)]
+    over = Peak(tmp_path / "cache")
+    crowd = [fetcher(arrays.url, rows) for _ in range(2)]
+    for each in crowd:
+        out, err = each.communicate(timeout=100)
+        assert out.endswith("done\n"), err
+        assert f"[{rows[-1]}, {rows[-1] * WIDTH}]" in out
+    assert 0 < over.stop() <= limit
+
+
+class Peak:
+    """The most bytes that a folder held, watched while others use it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._most, self._ended = folder, 0, threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.001):
+            total = 0
+            for file in [*self._folder.glob("*.file"), *self._folder.glob("*.draft")]:
+                try:
+                    total += file.stat().st_size
+                except FileNotFoundError:
+                    continue
+            self._most = max(self._most, total)
+
+    def stop(self) -> int:
+        self._ended.set()
+        self._thread.join()
+        return self._most
+
+
+def test_the_least_recently_used_file_goes_first(arrays, tmp_path, environment):
+    environment.setenv("STRATA_DATA_CACHE_BYTES", str(3 * SHARD_BYTES))
+    dataset = open_dataset(arrays.url)
+    told: list[str] = []
+    dataset.watch(lambda fetch: told.append(fetch.file) if fetch.what == "started" else None)
+    for shard in (0, 1, 2):
+        dataset.read([shard * ROWS])
+    for number, file in enumerate(sorted(cached(tmp_path), key=lambda each: each.stat().st_mtime)):
+        os.utime(file, (number, number))
+    dataset.read([3 * ROWS])
+    for shard in (1, 2, 0):
+        dataset.read([shard * ROWS])
+    assert told == [f"data-{shard}.npy" for shard in (0, 1, 2, 3, 0)]
+
+
+def test_a_file_larger_than_the_cache_is_a_clear_error(arrays, environment):
+    environment.setenv("STRATA_DATA_CACHE_BYTES", "1000")
+    with pytest.raises(InvalidArgument, match="does not fit into a cache of 1000"):
+        open_dataset(arrays.url).read([0])
+
+
+def test_a_process_killed_in_mid_download_harms_nobody(arrays, tmp_path, monkeypatch):
+    victim = fetcher(arrays.url, list(range(SHARDS * ROWS)))
+    drafts = (tmp_path / "cache").glob
+    deadline = time.monotonic() + 60
+    while not list(drafts("*.draft")):
+        assert time.monotonic() < deadline
+        assert victim.poll() is None
+    victim.send_signal(signal.SIGKILL)
+    victim.communicate(timeout=20)
+    dataset = open_dataset(arrays.url)
+    rows = list(range(SHARDS * ROWS))
+    assert dataset.read(rows)["data"][:, 0].tolist() == rows
+    assert not list(drafts("*.draft"))
+
+
+def test_a_draft_that_nobody_finishes_makes_room(arrays, tmp_path, environment):
+    environment.setenv("STRATA_DATA_CACHE_BYTES", str(3 * SHARD_BYTES))
+    dataset = open_dataset(arrays.url)
+    left = tmp_path / "cache" / "0123.draft"
+    left.write_bytes(bytes(2 * SHARD_BYTES + 10))
+    dataset.read([0])
+    dataset.read([ROWS])
+    assert not left.exists()
+
+
+def test_an_object_that_vanished_is_damage_to_its_rows(arrays):
+    dataset = open_dataset(arrays.url, name="set")
+    arrays.delete("data-2.npy")
+    assert dataset.read([0])["data"][0, 0] == 0
+    with pytest.raises(Corrupt, match=r"dataset 'set', file data-2.npy, row 9.*no longer there"):
+        dataset.read([9])
+    skipped = []
+    found, kept = dataset.gather(np.array([0, 9, 30]), ["data"], skipped.append)
+    assert found["data"][:, 0].tolist() == [0, 30]
+    assert kept.tolist() == [True, False, True]
+    assert [each.row for each in skipped] == [9]
+
+
+def test_an_object_that_changed_is_refused(arrays):
+    dataset = open_dataset(arrays.url, name="set")
+    arrays.put("data-2.npy", os.urandom(SHARD_BYTES))
+    with pytest.raises(Corrupt, match=r"file data-2.npy, row 8.*changed since"):
+        dataset.read([8])
+
+
+def test_a_scheme_of_ones_own(tmp_path):
+    corpora.write_npy(tmp_path / "set", 10)
+    register_scheme("mine", lambda path: Files(str(tmp_path / "set")))
+    assert len(open_dataset("mine://anything", "npy")) == 10

@@ -187,6 +187,11 @@ def tell_grpc() -> None:
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 
+def tell_ray() -> None:
+    """Switches Ray's usage statistics off; it looks for that when it is first imported."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+
 def from_file(file: Path) -> dict[str, object]:
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8"))

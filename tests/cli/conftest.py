@@ -63,9 +63,9 @@ class Started:
         for reader in self._readers:
             reader.start()
 
-    def wait_for(self, condition, what):
+    def wait_for(self, condition, what, wait_s=WAIT_S):
         """Waits until the condition holds of what was written."""
-        until(lambda: condition(self) or self.process.poll() is not None)
+        until(lambda: condition(self) or self.process.poll() is not None, wait_s)
         assert condition(self), f"no {what}; stdout {self.out}, stderr {self.err}"
 
     def end(self, number=signal.SIGINT):
@@ -88,8 +88,8 @@ class Started:
         self.ended()
 
 
-def until(condition):
-    deadline = time.monotonic() + WAIT_S
+def until(condition, wait_s=WAIT_S):
+    deadline = time.monotonic() + wait_s
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.01)

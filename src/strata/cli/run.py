@@ -4,10 +4,10 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Self, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TextIO
 
 import msgspec
 import typer
@@ -19,6 +19,7 @@ from strata.cli import _submission as submission
 from strata.cli._api import Api, reach
 from strata.cli._look import console, plain
 from strata.cli._mishaps import Mishaps
+from strata.cli._ray import Gpus, RayAddress, on_ray, ray_hosts
 from strata.cli._submission import (
     Args,
     Config,
@@ -57,6 +58,8 @@ Slots = Annotated[int | None, typer.Option(min=1, help="Workers at a time; else 
 Kill = Annotated[
     int, typer.Option("--kill", min=0, help="Kill so many workers on the way, to see it recover.")
 ]
+Engine = Annotated[Literal["local", "ray"], typer.Option(help="Who places and starts agents.")]
+Hosts = Annotated[int, typer.Option(min=1, help="With Ray: hosts to share the workers.")]
 Grace = Annotated[float | None, typer.Option(help="Seconds from SIGTERM to SIGKILL.")]
 
 
@@ -76,6 +79,10 @@ def run(
     http_port: HttpPort = 0,
     stop_grace_s: Grace = None,
     kill: Kill = 0,
+    engine: Engine = "local",
+    hosts: Hosts = 1,
+    gpus: Gpus = 0,
+    ray_address: RayAddress = None,
 ) -> None:
     """Run a script on several workers, watch it, and end with the exit code of its task.
 
@@ -103,7 +110,13 @@ def run(
     if data_dir is None:
         settings = in_own_folder(settings, body["name"])
     Path(settings.data_dir).mkdir(parents=True, exist_ok=True)
-    with stopping_hard(), embedded(settings, slots or workers) as (api, cluster):
+    with stopping_hard(), ExitStack() as stack:
+        if engine == "ray":
+            settings = stack.enter_context(on_ray(settings, ray_address))
+            api, cluster = stack.enter_context(embedded(settings, 0))
+            stack.enter_context(ray_hosts(settings, cluster, api, slots or workers, hosts, gpus))
+        else:
+            api, cluster = stack.enter_context(embedded(settings, slots or workers))
         mishaps = Mishaps(kill, cluster.pids)
         code = watch(api, body, console(), patient=False, consider=mishaps.consider)
         wait_idle(cluster, settings.stop_grace_s if code == 0 else MOMENT_S)

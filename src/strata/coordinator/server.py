@@ -121,6 +121,7 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
                 version=release,
                 started_ms=read_clock().wall_ns // 1_000_000,
                 address=f"{settings.grpc_host}:{grpc_port}",
+                agent_connected=agents.open.__contains__,
             )
             async with http_serving(api, settings) as http_url:
                 narrate(started.events)

@@ -1,4 +1,5 @@
-"""A cluster in this process: a coordinator and one agent, in a thread of their own.
+"""A cluster in this process: a coordinator and one agent, in a thread of their own; or the
+coordinator alone, where agents are placed by somebody else.
 
 For `strata run`: nothing has to be started before, and nothing is left behind after. Each run has
 a folder of its own under `runs`, so that several may go on at once. A run that was killed leaves
@@ -9,7 +10,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +34,10 @@ RUNS = "runs"
 class Local:
     """A cluster that runs here. `leaving` says what becomes of the workers at the end."""
 
-    def __init__(self, coordinator: Running, host: Host, stop: asyncio.Event) -> None:
+    def __init__(
+        self, coordinator: Running, address: str, host: Host | None, stop: asyncio.Event
+    ) -> None:
+        self.address = address
         self.url = coordinator.http_url
         self.token = coordinator.token
         self._host = host
@@ -42,16 +46,18 @@ class Local:
 
     def idle(self) -> bool:
         """Whether every worker has ended and everything about it was told."""
-        return self._host.supervisor.quiet
+        return self._host is None or self._host.supervisor.quiet
 
     def pids(self) -> dict[str, int]:
         """The process of each worker that runs."""
-        return self._host.supervisor.pids()
+        return {} if self._host is None else self._host.supervisor.pids()
 
     def stop(self, leaving: Leaving = "end") -> None:
         """Begins to end everything, or hurries it; may be called from any thread."""
-        self._host.leaving = leaving
         self._loop.call_soon_threadsafe(self._stop.set)
+        if self._host is None:
+            return
+        self._host.leaving = leaving
         if leaving == "kill":
             self._loop.call_soon_threadsafe(self._host.supervisor.kill_all)
 
@@ -74,7 +80,7 @@ def run_folder(data_dir: Path, name: str) -> Path:
 
 @contextmanager
 def local(settings: Settings, slots: int, release: str) -> Iterator[Local]:
-    """A cluster of that many slots until the block ends."""
+    """A cluster of that many slots until the block ends; with none it has no agent of its own."""
     ready: Future[Local] = Future()
     thread = threading.Thread(
         target=_main, args=(settings, slots, release, ready), name="strata-local"
@@ -119,12 +125,20 @@ async def _serve(settings: Settings, slots: int, release: str, ready: "Future[Lo
         address = f"{settings.grpc_host}:{coordinator.grpc_port}"
         scheme = "https://" if settings.tls_cert else ""
         told = msgspec.structs.replace(settings, coordinator_addr=scheme + address)
+        if not slots:
+            ready.set_result(Local(coordinator, told.coordinator_addr, None, stop))
+            await _either(stop.wait(), coordinator.engine.ended())
+            return
         async with hosting(told, AGENT_NAME, slots, folder) as host:
             await host.link.attached.wait()
-            ready.set_result(Local(coordinator, host, stop))
-            waiting = asyncio.create_task(stop.wait())
-            ended = asyncio.create_task(coordinator.engine.ended())
-            await asyncio.wait([waiting, ended, host.linked], return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
+            ready.set_result(Local(coordinator, told.coordinator_addr, host, stop))
+            await _either(stop.wait(), coordinator.engine.ended(), host.linked)
             if host.linked.done() and isinstance(host.linked.exception(), StrataError):
                 log.error("the agent ended: %s", host.linked.exception())
+
+
+async def _either(*events: Awaitable[object]) -> None:
+    """Waits until one of them has happened."""
+    waiting = [asyncio.ensure_future(event) for event in events]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    waiting[0].cancel()

@@ -55,6 +55,7 @@ class Coordinator:
         self.loop = asyncio.get_running_loop()
         self.stopping = asyncio.Event()
         self.observed = Observed()
+        self.agents_connected: set[str] = set()
         async with AsyncExitStack() as stack:
             store = MemoryStore(CODEC) if self.memory else SqliteStore(self.folder / "log", CODEC)
             stack.callback(store.close)
@@ -74,6 +75,7 @@ class Coordinator:
                 version="1.2.3",
                 started_ms=time.time_ns() // 1_000_000,
                 address="127.0.0.1:50051",
+                agent_connected=self.agents_connected.__contains__,
             )
             self.guard = create_app(self.api, self.settings, self.limits)
             served = await stack.enter_async_context(serve(self.guard, "127.0.0.1", 0))

@@ -37,6 +37,7 @@ CONTRACT = {
     ("GET", "/api/logs"),
     ("GET", "/api/logs/stream"),
     ("GET", "/api/agents"),
+    ("POST", "/api/agents/{agent_id}/lost"),
     ("GET", "/api/events"),
     ("GET", "/api/live"),
     ("GET", "/api/metrics/history"),

@@ -53,6 +53,18 @@ def test_a_task_with_an_entry_waits_for_slots_and_says_so(coordinator, client):
     assert client.get("/api/tasks/imagenet-resnet50-1").json()["status"] == "starting"
 
 
+def test_a_host_that_is_known_to_be_gone_is_given_up_unless_it_is_connected(coordinator, client):
+    coordinator.submit(RegisterAgent(agent="host", slots=1))
+    coordinator.agents_connected.add("host")
+    why = {"reason": "its node died"}
+    assert error(client.post("/api/agents/host/lost", json=why), 409)["code"] == "not_allowed_now"
+    coordinator.agents_connected.clear()
+    assert client.post("/api/agents/host/lost", json=why).json() == {"agent_id": "host"}
+    [agent] = client.get("/api/agents").json()
+    assert (agent["up"], agent["reason"]) == (False, "its node died")
+    assert error(client.post("/api/agents/nobody/lost", json=why), 404)["code"] == "not_found"
+
+
 def test_a_task_in_the_seeds_shape_waits_for_workers_started_elsewhere(client):
     body = {"name": "n", "type": "training", "dataset_id": "", "worker_count": 2, "config": {}}
     assert client.post("/api/tasks", json=body).json()["status"] == "starting"

@@ -8,6 +8,7 @@ from litestar.di import Provide
 
 from strata.config import Settings
 from strata.coordinator.http import (
+    agents,
     audit,
     checkpoints,
     cluster,
@@ -51,7 +52,8 @@ ENDPOINTS = [
     cluster.get_metrics,
     history.get_history,
     live.stream_live,
-    cluster.list_agents,
+    agents.list_agents,
+    agents.give_up_agent,
     configured.get_settings,
     workers.list_workers,
     workers.get_worker,

@@ -1,4 +1,4 @@
-"""The coordinator itself, its hosts, and everything at once.
+"""The coordinator itself, and everything at once.
 
 The dashboard's answer stays below `DASHBOARD_BYTES` however large the cluster is: each list shows
 its first few, the totals say how many there are, and the lists are halved until it fits.
@@ -7,27 +7,21 @@ its first few, the totals say how many there are, and the lists are halved until
 import time
 
 import msgspec
-from litestar import Response, get
+from litestar import get
 
 from strata.coordinator.http import views
 from strata.coordinator.http.attention import attention
 from strata.coordinator.http.faults import READS
 from strata.coordinator.http.logs import recent
 from strata.coordinator.http.models import (
-    AgentResponse,
     DashboardResponse,
     Health,
     StatusResponse,
     Totals,
 )
 from strata.coordinator.http.paging import (
-    DEFAULT_LIMIT,
-    HEADERS,
-    Cursor,
-    Limit,
     by_id,
     page,
-    paged,
 )
 from strata.coordinator.http.ports import Api, TheApi
 from strata.coordinator.http.tasks import tails
@@ -69,16 +63,6 @@ async def get_metrics(api: TheApi) -> MetricsSnapshot:
 async def get_prometheus(api: TheApi) -> str:
     """The figures in Prometheus' text format."""
     return api.metrics.prometheus()
-
-
-@get("/agents", responses=READS, response_headers=HEADERS)
-async def list_agents(
-    api: TheApi, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = ""
-) -> Response[list[AgentResponse]]:
-    """The hosts that offer slots."""
-    async with api.engine.settled() as state:
-        found = page(state.agents.values(), by_id, limit, cursor)
-        return paged(views.agents(state, found.items), found.total, found.next_cursor)
 
 
 @get("/dashboard", responses=READS)

@@ -5,7 +5,7 @@ elsewhere; here is only what is asked of them. All times are Unix milliseconds.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
@@ -16,6 +16,7 @@ from strata.coordinator.engine import Engine
 from strata.coordinator.logs import LogEntry, Page, Query, Skipped
 from strata.coordinator.metrics import MetricsSnapshot
 from strata.coordinator.observed import Observed
+from strata.coordinator.places import CheckpointPlaces
 from strata.coordinator.previews import Previews
 from strata.coordinator.vault import Vault
 
@@ -55,7 +56,9 @@ class Metrics(Protocol):
 
 @dataclass(frozen=True)
 class Api:
-    """Everything the endpoints reach. `address` is where workers find the coordinator."""
+    """Everything the endpoints reach. `address` is where workers find the coordinator, `places`
+    where checkpoints lie; simulated ones lie nowhere. `agent_connected` tells whether an agent has
+    a session now."""
 
     engine: Engine
     observed: Observed
@@ -67,6 +70,8 @@ class Api:
     address: str
     mode: Mode = "live"
     previews: Previews = field(default_factory=Previews)
+    places: CheckpointPlaces | None = None
+    agent_connected: Callable[[str], bool] = lambda agent: False
 
 
 TheApi = NamedDependency[SkipValidation[Api]]

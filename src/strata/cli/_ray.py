@@ -1,0 +1,60 @@
+"""What the verbs that use Ray have in common."""
+
+import logging
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from strata.cli._api import Api
+from strata.config import Settings
+from strata.errors import StrataError
+
+if TYPE_CHECKING:
+    from strata.launch.local import Local
+
+log = logging.getLogger(__name__)
+
+PREFIX = "ray"
+
+Gpus = Annotated[int, typer.Option(min=0, help="With Ray: cards to reserve per host.")]
+RayAddress = Annotated[
+    str | None, typer.Option(help="Of the Ray cluster; else the one that Ray finds.")
+]
+
+
+@contextmanager
+def on_ray(settings: Settings, address: str | None) -> Iterator[Settings]:
+    """A connection to Ray, and the settings of a coordinator that its nodes can reach."""
+    from strata.launch.ray import connected, reachable
+
+    with connected(address):
+        yield reachable(settings)
+
+
+@contextmanager
+def ray_hosts(
+    settings: Settings, cluster: "Local", api: Api, workers: int, hosts: int, gpus: int
+) -> Iterator[None]:
+    """Agents on Ray's nodes for a task of that many workers; their coordinator is in here."""
+    from strata.launch.ray import Wanted, ray_agents
+
+    told = msgspec.structs.replace(settings, coordinator_addr=cluster.address, token=cluster.token)
+    wanted = Wanted(hosts, math.ceil(workers / hosts), gpus)
+    with ray_agents(told, wanted, PREFIX, losing(api)):
+        yield
+
+
+def losing(api: Api) -> Callable[[str, str], None]:
+    """How the coordinator is told that a host is gone; it may know better."""
+
+    def lost(agent: str, reason: str) -> None:
+        try:
+            api.post(f"/api/agents/{agent}/lost", {"reason": reason})
+        except StrataError as error:
+            log.info("agent %s is not given up: %s", agent, error)
+
+    return lost

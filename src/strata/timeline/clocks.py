@@ -38,6 +38,7 @@ class Era(Struct, frozen=True):
     """One incarnation of the coordinator: facts from `position` on are at `mono + base`."""
 
     position: int
+    incarnation: int
     base_ns: int
     start_ns: int
     jump_ns: int = 0
@@ -83,10 +84,11 @@ class Clocks:
 
     def fact_ns(self, event: Event) -> int:
         """When a fact was recorded."""
-        if not self.eras:
-            return event.wall_ns
-        era = self.eras[max(bisect_right(self._starts, event.seq) - 1, 0)]
-        return event.mono_ns + era.base_ns
+        return event.mono_ns + self.era(event.seq).base_ns if self.eras else event.wall_ns
+
+    def era(self, position: int) -> Era:
+        """The era that a position belongs to."""
+        return self.eras[max(bisect_right(self._starts, position) - 1, 0)]
 
     def at_ns(self, node: str, incarnation: int, event: Event) -> int:
         """When an event happened."""
@@ -159,8 +161,13 @@ def _eras(reader: EventReader) -> list[Era]:
             ended_ns = before.mono_ns + eras[-1].base_ns
             jump_ns = base_ns - eras[-1].base_ns
             base_ns = max(base_ns, ended_ns + 1 - event.mono_ns)
-        eras.append(Era(event.seq, base_ns, event.mono_ns + base_ns, jump_ns))
+        incarnation = getattr(event.body, "incarnation", 0) if _is_start(event) else 0
+        eras.append(Era(event.seq, incarnation, base_ns, event.mono_ns + base_ns, jump_ns))
     return eras
+
+
+def _is_start(event: Event) -> bool:
+    return isinstance(event.body, CoordinatorStarted)
 
 
 def _starts(reader: EventReader) -> Iterator[Event]:

@@ -12,6 +12,7 @@ from strata.core.catalogue import CODEC
 from strata.errors import Corrupt, InvalidArgument, NotFound
 from strata.store.base import EventReader
 from strata.store.sqlite import SqliteReader, salvage
+from strata.timeline.parquet import ParquetLog, is_export
 from strata.timeline.timeline import Timeline
 
 LOG = "log.db"
@@ -41,11 +42,15 @@ def logs_in(place: Path) -> Iterator[tuple[str, Path]]:
     if place.is_file() and place.suffix == ".db":
         yield place.stem, place
         return
+    if is_export(place):
+        yield place.name, place
     for file in sorted(place.glob("*.db")) if place.is_dir() else []:
         yield (place.name if file.name == LOG else file.stem), file
     for folder in sorted(place.iterdir()) if place.is_dir() else []:
         if (folder / LOG).is_file():
             yield folder.name, folder / LOG
+        elif is_export(folder):
+            yield folder.name, folder
 
 
 def _named(found: dict[str, Path]) -> str:
@@ -54,6 +59,8 @@ def _named(found: dict[str, Path]) -> str:
 
 
 def _open(path: Path, name: str) -> Timeline:
+    if path.is_dir():
+        return Timeline(ParquetLog(path), name)
     try:
         reader: EventReader = SqliteReader(path, CODEC)
     except Corrupt as damage:

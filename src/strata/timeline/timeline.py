@@ -125,7 +125,8 @@ class Timeline:
             yield self._fact(event)
 
     def _fact(self, event: Event) -> Record:
-        return Record(self.clocks.fact_ns(event), COORDINATOR, 0, event)
+        incarnation = self.clocks.era(event.seq).incarnation if self.clocks.eras else 0
+        return Record(self.clocks.fact_ns(event), COORDINATOR, incarnation, event)
 
     def events_of(
         self, node: str, incarnation: int, start: int = 0, stop: int | None = None

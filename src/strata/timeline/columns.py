@@ -1,0 +1,112 @@
+"""Events as columns, for Parquet and for SQL.
+
+One row per event: its envelope, its tags in columns of their own, and the whole body: as JSON, for
+people and for SQL, and where it is kept for good also as it was recorded, so that reading it back
+loses nothing (JSON has no NaN, and a kind of a newer release must come back as it was).
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from strata.core.events import COORDINATOR, TAGS, Codec, Event, UnknownFact
+from strata.timeline.records import Record
+
+NUMBERS = frozenset({"step", "epoch"})
+ROWS = 65_536
+
+SCHEMA = pa.schema(
+    [
+        ("at_ns", pa.int64()),
+        ("node", pa.string()),
+        ("incarnation", pa.int64()),
+        ("seq", pa.int64()),
+        ("position", pa.int64()),
+        ("wall_ns", pa.int64()),
+        ("mono_ns", pa.int64()),
+        ("kind", pa.string()),
+        ("version", pa.int32()),
+        ("op", pa.string()),
+        ("cause", pa.list_(pa.string())),
+        *((tag, pa.int64() if tag in NUMBERS else pa.string()) for tag in TAGS),
+        ("body", pa.string()),
+    ]
+)
+EXACT = SCHEMA.append(pa.field("raw", pa.binary()))
+"""With the body as it was recorded."""
+
+_json = msgspec.json.Encoder()
+_msgpack = msgspec.msgpack.Encoder()
+
+
+def tables(records: Iterable[Record], exact: bool) -> Iterator[pa.Table]:
+    """Records as tables of at most `ROWS` rows."""
+    rest = iter(records)
+    while chunk := list(islice(rest, ROWS)):
+        yield table(chunk, exact)
+
+
+def table(records: list[Record], exact: bool) -> pa.Table:
+    """Some records as one table."""
+    columns: dict[str, list[object]] = {
+        "at_ns": [record.at_ns for record in records],
+        "node": [record.node for record in records],
+        "incarnation": [record.incarnation for record in records],
+        "seq": [record.event.seq for record in records],
+        "position": [
+            record.event.seq if record.node == COORDINATOR else None for record in records
+        ],
+        "wall_ns": [record.event.wall_ns for record in records],
+        "mono_ns": [record.event.mono_ns for record in records],
+        "kind": [record.kind for record in records],
+        "version": [record.version for record in records],
+        "op": [record.event.op for record in records],
+        "cause": [list(record.event.cause) for record in records],
+        "body": [_shown(record.event) for record in records],
+    }
+    for tag in TAGS:
+        columns[tag] = [_tag(record, tag) for record in records]
+    if exact:
+        columns["raw"] = [_recorded(record.event) for record in records]
+    return pa.table(columns, schema=EXACT if exact else SCHEMA)
+
+
+def _tag(record: Record, tag: str) -> object:
+    value = record.get(tag)
+    if value is None or value in ("", -1):
+        return None
+    if tag in NUMBERS:
+        return value if isinstance(value, int) else None
+    return str(value)
+
+
+def _shown(event: Event) -> str:
+    body = event.body
+    if isinstance(body, UnknownFact):
+        return _json.encode(body.fields).decode()
+    return _json.encode(msgspec.structs.asdict(body)).decode()
+
+
+def _recorded(event: Event) -> bytes:
+    body = event.body
+    if isinstance(body, UnknownFact):
+        return _msgpack.encode({"kind": body.tag, **body.fields})
+    return _msgpack.encode(body)
+
+
+def events_of(rows: pa.RecordBatch, codec: Codec) -> Iterator[tuple[str, int, Event]]:
+    """The events of some rows as they were recorded, each with its node and incarnation."""
+    named = zip(*(rows.column(name).to_pylist() for name in ("node", "incarnation")), strict=True)
+    parts = (
+        rows.column(name).to_pylist()
+        for name in ("seq", "wall_ns", "mono_ns", "raw", "cause", "op")
+    )
+    loose = [
+        (seq, wall_ns, mono_ns, msgspec.Raw(raw), tuple(cause), op)
+        for seq, wall_ns, mono_ns, raw, cause, op in zip(*parts, strict=True)
+    ]
+    events = codec.decode(_msgpack.encode(loose))
+    for (node, incarnation), event in zip(named, events, strict=True):
+        yield node, incarnation, event

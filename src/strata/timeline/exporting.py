@@ -1,0 +1,123 @@
+"""Writing a run down for others: Parquet to keep, JSON lines to read, Perfetto to look at.
+
+Every export reads the log once, in order, and holds a bounded piece of it.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+from strata.core.events import COORDINATOR
+from strata.core.state import schema
+from strata.errors import AlreadyExists
+from strata.store.base import NEVER_NS
+from strata.timeline.columns import EXACT, tables
+from strata.timeline.parquet import EVENTS, FACTS, RUN, SNAPSHOTS, RunFile, Stream
+from strata.timeline.records import MS_NS, Record
+from strata.timeline.shaping import event_answer
+from strata.timeline.timeline import Timeline
+from strata.timeline.trust import examine
+
+FORMAT = 1
+SNAPSHOTS_KEPT = 64
+
+
+def json_lines(records: Iterable[Record]) -> Iterator[bytes]:
+    """Each record as one line: the whole event, with its reference and a sentence."""
+    for record in records:
+        shown = event_answer(record)
+        yield (
+            msgspec.json.encode(
+                {
+                    "ref": shown.ref,
+                    "at_ms": shown.at_ms,
+                    "node": record.node,
+                    "incarnation": record.incarnation,
+                    "seq": record.event.seq,
+                    "kind": record.kind,
+                    "version": record.version,
+                    "op": record.event.op,
+                    "cause": record.causes,
+                    "tags": shown.tags,
+                    "body": record.fields(),
+                    "text": shown.summary,
+                }
+            )
+            + b"\n"
+        )
+
+
+def write_parquet(timeline: Timeline, folder: Path) -> RunFile:
+    """Writes the whole run into a new folder; `run.json` comes last, so it is whole or no run."""
+    if (folder / RUN).exists():
+        raise AlreadyExists(f"{folder} holds an exported run already", hint="choose a new folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    extent = timeline.extent()
+    facts = timeline.facts(extent.first, extent.last)
+    _write(folder / FACTS, tables(facts, exact=True))
+    _write(folder / EVENTS, tables(_by_wall_clock(timeline), exact=True))
+    _write_snapshots(timeline, folder / SNAPSHOTS)
+    run = _described(timeline)
+    (folder / RUN).write_bytes(msgspec.json.format(msgspec.json.encode(run)))
+    return run
+
+
+def _write(path: Path, pieces: Iterable[pa.Table]) -> None:
+    with pq.ParquetWriter(path, EXACT, compression="zstd") as writer:
+        for piece in pieces:
+            writer.write_table(piece)
+
+
+def _by_wall_clock(timeline: Timeline) -> Iterator[Record]:
+    """Workers' events in the order that a reader of the export relies on."""
+    timeline.tallies()
+    found = timeline.reader.query(since_ns=NEVER_NS + 1, limit=2**62, on_damage=lambda error: None)
+    for node, incarnation, event in found:
+        if node != COORDINATOR:
+            at_ns = timeline.clocks.at_ns(node, incarnation, event)
+            yield Record(at_ns, node, incarnation, event)
+
+
+def _write_snapshots(timeline: Timeline, path: Path) -> None:
+    found: list[dict[str, object]] = []
+    at: int | None = None
+    while len(found) < SNAPSHOTS_KEPT:
+        snapshot = timeline.reader.load_snapshot(at, schema())
+        if snapshot is None:
+            break
+        found.append(msgspec.structs.asdict(snapshot))
+        at = snapshot.position - 1
+    if found:
+        pq.write_table(pa.Table.from_pylist(found), path, compression="none")
+
+
+def _described(timeline: Timeline) -> RunFile:
+    extent = timeline.extent()
+    submitted = timeline.records(node=COORDINATOR, kinds={"TaskSubmitted"})
+    streams = [
+        Stream(
+            tally.node,
+            tally.incarnation,
+            tally.events,
+            tally.wall_from_ns,
+            tally.wall_to_ns,
+            sorted(tally.kinds),
+            timeline.reader.last_seq(tally.node, tally.incarnation) or 0,
+            timeline.reader.gaps(tally.node, tally.incarnation),
+        )
+        for tally in timeline.tallies()
+    ]
+    return RunFile(
+        FORMAT,
+        timeline.name,
+        extent.last,
+        extent.first,
+        extent.from_ns / MS_NS,
+        extent.to_ns / MS_NS,
+        [record.text("task") for record in submitted],
+        streams,
+        [finding.text for finding in examine(timeline).findings],
+    )

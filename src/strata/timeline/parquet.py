@@ -1,0 +1,301 @@
+"""A run as a folder of Parquet files: written once, as readable as a live log.
+
+`facts.parquet` holds the coordinator's facts by position, `events.parquet` the workers' by their
+wall clock, `snapshots.parquet` states to begin from, and `run.json` what cannot be told from rows:
+which numbers never arrived, and whether the log was whole. Any tool that reads Parquet reads them.
+"""
+
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from heapq import merge
+from itertools import groupby, islice
+from operator import and_
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow.dataset as ds  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from msgspec import Struct
+
+from strata.core.catalogue import CODEC
+from strata.core.events import COORDINATOR, Event
+from strata.errors import Corrupt, NotFound
+from strata.store.base import (
+    FOREVER_NS,
+    NEVER_NS,
+    QUERY_LIMIT,
+    Batch,
+    Found,
+    OnDamage,
+    Range,
+    Snapshot,
+    Tally,
+)
+from strata.store.batches import pack
+from strata.timeline.columns import EXACT, events_of
+
+FACTS, EVENTS, SNAPSHOTS, RUN = (
+    "facts.parquet",
+    "events.parquet",
+    "snapshots.parquet",
+    "run.json",
+)
+ROWS_AT_ONCE = 16_384
+LAST = 2**62
+
+
+class Stream(Struct, frozen=True):
+    """What is known of one worker's incarnation beyond its rows."""
+
+    node: str
+    incarnation: int
+    events: int
+    wall_from_ns: int
+    wall_to_ns: int
+    kinds: list[str]
+    last_seq: int
+    gaps: list[Range]
+
+
+class RunFile(Struct, frozen=True):
+    """`run.json`: what the rows cannot tell; times are Unix milliseconds."""
+
+    format: int
+    name: str
+    position: int
+    first_position: int
+    from_ms: float
+    to_ms: float
+    tasks: list[str]
+    streams: list[Stream]
+    findings: list[str]
+
+
+def is_export(folder: Path) -> bool:
+    """Whether a folder holds an exported run."""
+    return (folder / RUN).is_file()
+
+
+def read_run(folder: Path) -> RunFile:
+    """What is known of an exported run without reading its rows."""
+    try:
+        return msgspec.json.decode((folder / RUN).read_bytes(), type=RunFile)
+    except msgspec.DecodeError as error:
+        raise Corrupt(
+            f"{folder / RUN} is not the description of a run: {error}", hint="export it again"
+        ) from error
+
+
+class ParquetLog:
+    """An exported run open for reading; it keeps what every event reader promises."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run = read_run(folder)
+        self._facts = _dataset(folder / FACTS)
+        self._events = _dataset(folder / EVENTS)
+        self._streams = {(each.node, each.incarnation): each for each in self.run.streams}
+
+    @property
+    def position(self) -> int:
+        return self.run.position
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def read(self, start: int = 0, stop: int | None = None) -> Iterator[Event]:
+        if start < self.run.first_position:
+            raise NotFound(
+                f"this export begins at position {self.run.first_position}",
+                hint="look into an earlier one",
+            )
+        wanted = pc.field("position") >= start
+        if stop is not None:
+            wanted &= pc.field("position") < stop
+        return (event for _, _, event in self._rows(self._facts, wanted))
+
+    def _rows(self, source: ds.Dataset, wanted: pc.Expression | None) -> Iterator[Found]:
+        """The events of the rows that fit, in the order of the file."""
+        try:
+            for rows in source.to_batches(filter=wanted, batch_size=ROWS_AT_ONCE):
+                yield from events_of(rows, CODEC)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise Corrupt(f"{self.folder} is damaged: {error}", hint="export it again") from error
+
+    def query(
+        self,
+        *,
+        node: str | None = None,
+        kind: str | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+        limit: int = QUERY_LIMIT,
+        on_damage: OnDamage | None = None,
+    ) -> Iterator[Found]:
+        wanted = _wanted(node, kind, since_ns, until_ns)
+        sources: list[Iterable[Found]] = []
+        if node in (None, COORDINATOR):
+            # By position, which a jump of the clock puts out of the order of time.
+            sources.append(sorted(self._rows(self._facts, wanted), key=_wall_ns))
+        if node != COORDINATOR:
+            sources.append(self._rows(self._events, wanted))
+        return islice(merge(*sources, key=_wall_ns), limit)
+
+    def batches(
+        self,
+        *,
+        node: str | None = None,
+        kind: str | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+        on_damage: OnDamage | None = None,
+    ) -> Iterator[Batch]:
+        found = self.query(
+            node=node, kind=kind, since_ns=since_ns, until_ns=until_ns, limit=FOREVER_NS
+        )
+        for (name, incarnation), group in groupby(found, key=lambda each: each[:2]):
+            for events in _dense(event for _, _, event in group):
+                yield pack(CODEC, name, incarnation, events)
+
+    def headers(
+        self,
+        *,
+        node: str | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+    ) -> Iterator[Batch]:
+        wanted = _wanted(node, None, since_ns, until_ns)
+        columns = ["node", "incarnation", "seq", "wall_ns", "kind"]
+        for source in (self._facts, self._events):
+            for rows in source.to_batches(columns, filter=wanted, batch_size=ROWS_AT_ONCE):
+                yield from _headers(rows)
+
+    def stream(
+        self,
+        node: str,
+        incarnation: int,
+        start: int = 0,
+        stop: int | None = None,
+        on_damage: OnDamage | None = None,
+    ) -> Iterator[Event]:
+        wanted = (pc.field("node") == node) & (pc.field("incarnation") == incarnation)
+        wanted &= (pc.field("seq") >= start) & (pc.field("seq") < min(stop or LAST, LAST))
+        found = (event for _, _, event in self._rows(self._events, wanted))
+        return iter(sorted(found, key=lambda event: event.seq))
+
+    def tallies(self) -> list[Tally]:
+        return [
+            Tally(
+                each.node,
+                each.incarnation,
+                each.events,
+                each.wall_from_ns,
+                each.wall_to_ns,
+                frozenset(each.kinds),
+            )
+            for each in self.run.streams
+        ]
+
+    def streams(self) -> list[tuple[str, int]]:
+        return sorted(self._streams)
+
+    def last_seq(self, node: str, incarnation: int) -> int | None:
+        found = self._streams.get((node, incarnation))
+        return found.last_seq if found is not None else None
+
+    def gaps(self, node: str, incarnation: int) -> list[Range]:
+        found = self._streams.get((node, incarnation))
+        return found.gaps if found is not None else []
+
+    def position_at(self, wall_ns: int) -> int:
+        later = self._rows(self._facts, pc.field("wall_ns") > wall_ns)
+        return next((event.seq for _, _, event in later), self.position)
+
+    def load_snapshot(self, at: int | None, schema: str) -> Snapshot | None:
+        path = self.folder / SNAPSHOTS
+        if not path.is_file():
+            return None
+        wanted = [("schema", "=", schema), ("position", "<=", LAST if at is None else at)]
+        found = pq.read_table(path, columns=["position"], filters=wanted)["position"].to_pylist()
+        if not found:
+            return None
+        rows = pq.read_table(path, filters=[("position", "=", max(found))]).to_pylist()
+        return Snapshot(**rows[0])
+
+
+def _wanted(
+    node: str | None, kind: str | None, since_ns: int | None, until_ns: int | None
+) -> pc.Expression | None:
+    parts = []
+    if node is not None:
+        parts.append(pc.field("node") == node)
+    if kind is not None:
+        parts.append(pc.field("kind") == kind)
+    if since_ns is not None and since_ns > NEVER_NS:
+        parts.append(pc.field("wall_ns") >= since_ns)
+    if until_ns is not None and until_ns < FOREVER_NS:
+        parts.append(pc.field("wall_ns") < until_ns)
+    return reduce(and_, parts) if parts else None
+
+
+def _wall_ns(found: Found) -> int:
+    return found[2].wall_ns
+
+
+def _dense(events: Iterable[Event]) -> Iterator[list[Event]]:
+    """Runs of consecutive seqs."""
+    run: list[Event] = []
+    for event in events:
+        if run and event.seq != run[-1].seq + 1:
+            yield run
+            run = []
+        run.append(event)
+    if run:
+        yield run
+
+
+def _headers(rows: pa.RecordBatch) -> Iterator[Batch]:
+    """Rows counted by node and incarnation, as if each were one batch."""
+    grouped = pa.table(rows).group_by(["node", "incarnation"])
+    counted = grouped.aggregate(
+        [
+            ("seq", "min"),
+            ("seq", "count"),
+            ("wall_ns", "min"),
+            ("wall_ns", "max"),
+            ("kind", "distinct"),
+        ]
+    )
+    for row in counted.to_pylist():
+        yield Batch(
+            row["node"],
+            row["incarnation"],
+            row["seq_min"],
+            row["seq_count"],
+            row["wall_ns_min"],
+            row["wall_ns_max"],
+            tuple(row["kind_distinct"]),
+            b"",
+        )
+
+
+def _dataset(path: Path) -> ds.Dataset:
+    try:
+        return ds.dataset(path, schema=EXACT, format="parquet")
+    except (pa.ArrowInvalid, OSError) as error:
+        raise Corrupt(f"{path} cannot be read: {error}", hint="export the run again") from error

@@ -1,0 +1,194 @@
+"""A run as a trace that ui.perfetto.dev and chrome://tracing open.
+
+The format is Chrome's JSON trace: one object with `traceEvents`. A node is a process with three
+threads: what it is (idle, training, lost), its steps, and what it does. States and steps are
+complete events (`X`, with a duration); the parts of a step nest inside it. Operations may overlap,
+so each is an asynchronous pair (`b`, `e`) with an id. Messages and causes are flows (`s` to `f`)
+between short slices that contain their ends. Times are microseconds.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from strata.core.events import COORDINATOR
+from strata.core.worker_facts import StepFinished
+from strata.timeline.lanes import MARKS, Span, lanes
+from strata.timeline.operations import Operation, Pairing
+from strata.timeline.records import SECOND_NS, Record
+from strata.timeline.timeline import Timeline
+from strata.timeline.words import sentence
+
+US_NS = 1_000
+STATE, STEPS, WORK = 1, 2, 3
+SHOWN_NS = 1_000_000
+ARRIVALS = frozenset({"MessageReceived", "MessageRejected"})
+Object = dict[str, object]
+
+
+def trace(timeline: Timeline, from_ns: int, to_ns: int) -> Iterator[bytes]:
+    """The trace of a window, in pieces."""
+    yield b'{"displayTimeUnit":"ms","traceEvents":['
+    first = True
+    for event in _events(timeline, from_ns, to_ns):
+        yield (b"" if first else b",\n") + msgspec.json.encode(event)
+        first = False
+    yield b"]}"
+
+
+def _events(timeline: Timeline, from_ns: int, to_ns: int) -> Iterator[Object]:
+    found = lanes(timeline, from_ns, to_ns, limit=10_000).lanes
+    pids = {COORDINATOR: 1} | {lane.node: number for number, lane in enumerate(found, 2)}
+    for node, pid in pids.items():
+        yield from _process(pid, node)
+    for lane in found:
+        yield from _states(lane.spans, pids[lane.node], to_ns)
+    yield from _Flow(timeline, pids).events(timeline.records(from_ns, to_ns), to_ns)
+
+
+def _process(pid: int, node: str) -> Iterator[Object]:
+    yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": node}}
+    yield {
+        "ph": "M",
+        "name": "process_sort_index",
+        "pid": pid,
+        "tid": 0,
+        "args": {"sort_index": pid},
+    }
+    for tid, name in ((STATE, "state"), (WORK, "work")):
+        yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _states(spans: list[Span], pid: int, to_ns: int) -> Iterator[Object]:
+    """What a worker was, one after the other; the parts of its steps are drawn as they lie."""
+    end_ns = 0
+    for span in sorted(spans, key=lambda span: span.from_ns):
+        if span.ref and not span.ref.startswith("p:"):
+            continue
+        start_ns = max(span.from_ns, end_ns)
+        end_ns = max(to_ns if span.to_ns is None else span.to_ns, start_ns)
+        args = {"ref": span.ref, "count": span.count}
+        yield _slice(pid, STATE, span.label or span.kind, span.kind, start_ns, end_ns, args)
+
+
+def _slice(
+    pid: int,
+    tid: int,
+    name: str,
+    category: str,
+    start_ns: int,
+    end_ns: int,
+    args: Mapping[str, object],
+) -> Object:
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": category,
+        "pid": pid,
+        "tid": tid,
+        "ts": start_ns / US_NS,
+        "dur": max(end_ns - start_ns, 0) / US_NS,
+        "args": args,
+    }
+
+
+def _step(record: Record, body: StepFinished, pid: int) -> Iterator[Object]:
+    """A step, and inside it its parts."""
+    parts = {
+        "data": body.data_s,
+        "compute": body.compute_s,
+        "communication": body.communication_s,
+        "wait": body.wait_s,
+    }
+    at_ns = record.at_ns - int(sum(parts.values()) * SECOND_NS)
+    args = {"ref": record.ref, "loss": body.loss}
+    yield _slice(pid, STEPS, f"step {body.step}", "step", at_ns, record.at_ns, args)
+    for name, part_s in parts.items():
+        end_ns = min(at_ns + int(part_s * SECOND_NS), record.at_ns)
+        if part_s > 0:
+            yield _slice(pid, STEPS, name, "step", at_ns, end_ns, {})
+        at_ns = end_ns
+
+
+class _Flow:
+    """Walks the records once: operations, instants, and arrows between them."""
+
+    def __init__(self, timeline: Timeline, pids: dict[str, int]) -> None:
+        self._timeline = timeline
+        self._pids = pids
+        self._pairing = Pairing()
+        self._sent: dict[str, Record] = {}
+        self._number = 0
+
+    def events(self, records: Iterable[Record], to_ns: int) -> Iterator[Object]:
+        """Everything that is not a state."""
+        for record in records:
+            pid = self._pids.get(record.node)
+            if pid is None:
+                continue
+            body = record.event.body
+            if isinstance(body, StepFinished):
+                yield from _step(record, body, pid)
+                continue
+            ended = self._pairing.feed(record)
+            if ended is not None:
+                yield from self._operation(ended, pid, to_ns)
+            elif record.node == COORDINATOR or record.kind in MARKS or record.event.cause:
+                yield from self._instant(record, pid)
+            yield from self._message(record, pid)
+        for operation in self._pairing.open.values():
+            yield from self._operation(operation, self._pids[operation.node], to_ns)
+
+    def _operation(self, operation: Operation, pid: int, to_ns: int) -> Iterator[Object]:
+        """A pair of its own identity, since operations of one worker may overlap."""
+        if operation.start is None:
+            return
+        self._number += 1
+        common: Object = {
+            "cat": operation.name,
+            "name": operation.text,
+            "id": self._number,
+            "pid": pid,
+            "tid": WORK,
+        }
+        end_ns = operation.end.at_ns if operation.end is not None else to_ns
+        args = {"ref": operation.start.ref, "ok": operation.ok}
+        yield common | {"ph": "b", "ts": operation.start.at_ns / US_NS, "args": args}
+        yield common | {"ph": "e", "ts": max(end_ns, operation.start.at_ns) / US_NS}
+
+    def _instant(self, record: Record, pid: int) -> Iterator[Object]:
+        """A moment as a very short slice, so that arrows can be bound to it."""
+        args = {"ref": record.ref, "text": sentence(record)}
+        end_ns = record.at_ns + SHOWN_NS
+        yield _slice(pid, WORK, record.kind, "fact", record.at_ns, end_ns, args)
+        for ref in record.causes:
+            cause = self._cause(ref)
+            if cause is not None and cause.node in self._pids and cause.at_ns <= record.at_ns:
+                yield from self._arrow("cause", cause, record)
+
+    def _cause(self, ref: str) -> Record | None:
+        return self._timeline.record(ref) if ref.startswith("p:") else None
+
+    def _message(self, record: Record, pid: int) -> Iterator[Object]:
+        name = record.text("message")
+        if record.kind == "MessageSent":
+            self._sent[name] = record
+            end_ns = record.at_ns + SHOWN_NS
+            args = {"ref": record.ref}
+            yield _slice(pid, WORK, f"send {name}", "message", record.at_ns, end_ns, args)
+        elif record.kind in ARRIVALS:
+            end_ns = record.at_ns + SHOWN_NS
+            verb = "receive" if record.kind == "MessageReceived" else "reject"
+            args = {"ref": record.ref}
+            yield _slice(pid, WORK, f"{verb} {name}", "message", record.at_ns, end_ns, args)
+            sent = self._sent.get(name)
+            if sent is not None:
+                yield from self._arrow("message", sent, record)
+
+    def _arrow(self, name: str, start: Record, end: Record) -> Iterator[Object]:
+        self._number += 1
+        common: Object = {"name": name, "cat": name, "id": self._number, "tid": WORK}
+        begun_us = start.at_ns / US_NS
+        yield common | {"ph": "s", "pid": self._pids[start.node], "ts": begun_us}
+        end_us = max(end.at_ns / US_NS, begun_us)
+        yield common | {"ph": "f", "bp": "e", "pid": self._pids[end.node], "ts": end_us}

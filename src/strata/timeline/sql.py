@@ -1,0 +1,214 @@
+"""SQL over everything a run recorded, by DuckDB.
+
+Tables: `events` (one row per fact or event), and made of it `operations`, `steps`, `workers` and
+`samples`. Of a live or finished log the rows are kept in a DuckDB file beside it, since decoding
+them takes far longer than any query (about 5 µs a row against milliseconds a million); each call
+adds what is new. An exported run is read from its Parquet files as they are.
+
+A query sees a read-only database, cannot reach files or the network, and has bounded memory.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa  # type: ignore[import-untyped]
+from msgspec import Struct
+
+from strata.core.events import COORDINATOR
+from strata.errors import InvalidArgument
+from strata.timeline.columns import SCHEMA, tables
+from strata.timeline.parquet import EVENTS, FACTS, ParquetLog
+from strata.timeline.timeline import Timeline
+
+CACHE = "timeline-v1.duckdb"
+MEMORY = "512MB"
+THREADS = 2
+
+VIEWS = {
+    "operations": """
+        SELECT s.node, s.incarnation, s.name, s.key, s.time AS started_at, e.time AS ended_at,
+            (e.mono_ns - s.mono_ns) / 1e9 AS seconds, json_extract(e.body, '$.ok')::BOOLEAN AS ok,
+            json_extract_string(e.body, '$.error') AS error
+        FROM (
+            SELECT *, regexp_replace(kind, '(Started|Submitted)$', '') AS name,
+                coalesce(nullif(op, ''), batch, checkpoint, '') AS key
+            FROM events WHERE regexp_matches(kind, '(Started|Submitted)$')
+                AND position IS NULL AND kind <> 'RunStarted'
+        ) AS s ASOF LEFT JOIN (
+            SELECT *, regexp_replace(kind, '(Completed|Finished)$', '') AS name,
+                coalesce(nullif(op, ''), batch, checkpoint, '') AS key
+            FROM events WHERE regexp_matches(kind, '(Completed|Finished)$') AND position IS NULL
+        ) AS e ON s.node = e.node AND s.incarnation = e.incarnation AND s.name = e.name
+            AND s.key = e.key AND s.seq <= e.seq""",
+    "steps": """
+        SELECT time, node, incarnation, step, epoch,
+            json_extract(body, '$.data_s')::DOUBLE AS data_s,
+            json_extract(body, '$.compute_s')::DOUBLE AS compute_s,
+            json_extract(body, '$.communication_s')::DOUBLE AS communication_s,
+            json_extract(body, '$.wait_s')::DOUBLE AS wait_s,
+            json_extract(body, '$.loss')::DOUBLE AS loss
+        FROM events WHERE kind = 'StepFinished'""",
+    "workers": """
+        SELECT r.worker, json_extract(r.body, '$.incarnation')::BIGINT AS incarnation, r.task,
+            json_extract_string(r.body, '$.hostname') AS hostname, r.time AS joined_at,
+            l.time AS ended_at, l.kind AS ended_by,
+            json_extract_string(l.body, '$.signal') AS signal,
+            json_extract_string(l.body, '$.reason') AS reason
+        FROM events AS r LEFT JOIN events AS l ON l.position IS NOT NULL
+            AND l.worker = r.worker
+            AND (l.kind = 'WorkerLost' OR (l.kind = 'WorkerStateChanged'
+                AND json_extract_string(l.body, '$.after') = 'left'))
+            AND json_extract(l.body, '$.incarnation') = json_extract(r.body, '$.incarnation')
+        WHERE r.kind = 'WorkerRegistered'""",
+    "samples": """
+        SELECT c.task, a.dataset, c.attempt, c.generation, c.first AS first_step,
+            c.last AS last_step, c.first * a.global_batch AS first_sample,
+            (c.last + 1) * a.global_batch AS stop_sample, c.time AS committed_at,
+            EXISTS (SELECT 1 FROM events AS b WHERE b.kind = 'RolledBack' AND b.task = c.task
+                AND b.position > c.position
+                AND json_extract(b.body, '$.to')::BIGINT <= c.last) AS voided
+        FROM (
+            SELECT position, time, task, json_extract(body, '$.first')::BIGINT AS first,
+                json_extract(body, '$.last')::BIGINT AS last,
+                json_extract(body, '$.attempt')::BIGINT AS attempt,
+                json_extract(body, '$.generation')::BIGINT AS generation
+            FROM events WHERE kind = 'StepsCommitted'
+        ) AS c JOIN (
+            SELECT task, json_extract_string(body, '$.dataset') AS dataset,
+                json_extract(body, '$.global_batch')::BIGINT AS global_batch
+            FROM events WHERE kind = 'DatasetAttached'
+        ) AS a USING (task)""",
+}
+
+
+class Result(Struct, frozen=True):
+    """Rows of a query; `more` when there were others beyond the limit."""
+
+    columns: list[str]
+    rows: list[tuple[object, ...]]
+    more: bool
+
+
+def query(timeline: Timeline, text: str, limit: int = 1_000) -> Result:
+    """What a query finds, at most `limit` rows of it."""
+    with connected(timeline) as db:
+        try:
+            cursor = db.execute(text)
+            rows = cursor.fetchmany(limit + 1)
+        except duckdb.Error as error:
+            raise InvalidArgument(
+                f"the query was refused: {error}",
+                hint=f"the tables are events, {', '.join(VIEWS)}; DESCRIBE events lists columns",
+            ) from error
+        columns = [column[0] for column in cursor.description or []]
+        return Result(columns, rows[:limit], len(rows) > limit)
+
+
+@contextmanager
+def connected(timeline: Timeline) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection that sees the tables, and nothing else."""
+    db = _over_parquet(timeline.reader) if isinstance(timeline.reader, ParquetLog) else None
+    if db is None:
+        db = _over_cache(timeline)
+    try:
+        db.execute(f"SET memory_limit = '{MEMORY}'; SET threads = {THREADS}")
+        db.execute("SET enable_external_access = false; SET lock_configuration = true")
+        yield db
+    finally:
+        db.close()
+
+
+def _over_parquet(log: ParquetLog) -> duckdb.DuckDBPyConnection:
+    db = duckdb.connect()
+    names = ", ".join(name for name in SCHEMA.names if name != "at_ns")
+    for table, file in (("facts", FACTS), ("others", EVENTS)):
+        db.from_parquet(str(log.folder / file)).create_view(table)
+    db.execute(
+        f"CREATE VIEW events AS SELECT make_timestamp_ns(at_ns) AS time, {names} FROM "
+        "(SELECT * FROM facts UNION ALL SELECT * FROM others)"
+    )
+    db.execute(f"SET allowed_directories = ['{log.folder}']")
+    _create_views(db)
+    return db
+
+
+def _over_cache(timeline: Timeline) -> duckdb.DuckDBPyConnection:
+    """The rows that were decoded before, with what is new; a copy in memory where nothing fits."""
+    path = _cache_path(timeline)
+    try:
+        db = duckdb.connect(path)
+        _require_same(db, timeline)
+    except duckdb.Error:
+        Path(path).unlink(missing_ok=True)
+        db = duckdb.connect(path)
+    db.execute(
+        "CREATE TABLE IF NOT EXISTS events (time TIMESTAMP_NS, node VARCHAR, incarnation BIGINT, "
+        "seq BIGINT, position BIGINT, wall_ns BIGINT, mono_ns BIGINT, kind VARCHAR, "
+        "version INTEGER, op VARCHAR, cause VARCHAR[], task VARCHAR, worker VARCHAR, step BIGINT, "
+        "epoch BIGINT, batch VARCHAR, shard VARCHAR, checkpoint VARCHAR, barrier VARCHAR, "
+        "blob VARCHAR, message VARCHAR, request VARCHAR, body VARCHAR)"
+    )
+    _add_new(db, timeline)
+    _create_views(db)
+    return db
+
+
+def _cache_path(timeline: Timeline) -> str:
+    """Beside the log where that can be written, else in the folder for temporary files."""
+    log = getattr(timeline.reader, "path", None)
+    if log is None:
+        return ":memory:"
+    folder = Path(log).parent
+    if not os.access(folder, os.W_OK):
+        folder = Path(tempfile.mkdtemp(prefix="strata-sql-"))
+    return str(folder / CACHE)
+
+
+def _require_same(db: duckdb.DuckDBPyConnection, timeline: Timeline) -> None:
+    """Rows of another log, or of one that was cut back, are thrown away."""
+    known = db.execute(
+        "SELECT count(*) FROM duckdb_tables() WHERE table_name = 'events'"
+    ).fetchone()
+    if not known or not known[0]:
+        return
+    newest = _last_position(db)
+    if newest is not None and newest >= timeline.position:
+        raise duckdb.InvalidInputException("the rows are of another log")
+
+
+def _add_new(db: duckdb.DuckDBPyConnection, timeline: Timeline) -> None:
+    newest = _last_position(db)
+    start = timeline.extent().first if newest is None else newest + 1
+    _insert(db, tables(timeline.facts(start, timeline.position), exact=False))
+    counted = "SELECT node, incarnation, max(seq) + 1 FROM events WHERE node <> $1 GROUP BY ALL"
+    rows = db.execute(counted, [COORDINATOR]).fetchall()
+    known = {(node, incarnation): stop for node, incarnation, stop in rows}
+    for tally in timeline.tallies():
+        stream = (tally.node, tally.incarnation)
+        last = timeline.reader.last_seq(*stream)
+        if last is not None and known.get(stream, 0) <= last:
+            records = timeline.events_of(*stream, known.get(stream, 0))
+            _insert(db, tables(records, exact=False))
+
+
+def _last_position(db: duckdb.DuckDBPyConnection) -> int | None:
+    rows = db.execute("SELECT max(position) FROM events").fetchall()
+    newest: int | None = rows[0][0]
+    return newest
+
+
+def _insert(db: duckdb.DuckDBPyConnection, pieces: Iterator[pa.Table]) -> None:
+    names = ", ".join(name for name in SCHEMA.names if name != "at_ns")
+    for piece in pieces:
+        db.register("piece", piece)
+        db.execute(f"INSERT INTO events SELECT make_timestamp_ns(at_ns), {names} FROM piece")
+        db.unregister("piece")
+
+
+def _create_views(db: duckdb.DuckDBPyConnection) -> None:
+    for name, text in VIEWS.items():
+        db.execute(f"CREATE OR REPLACE VIEW {name} AS {text}")

@@ -18,6 +18,7 @@ __all__ = [
     "Run",
     "ShardInfo",
     "ShardManager",
+    "Sharded",
     "StopRequested",
     "StorageBackend",
     "StrataError",
@@ -33,6 +34,7 @@ __all__ = [
 if TYPE_CHECKING:
     from strata.checkpoint.format import CheckpointInfo
     from strata.checkpoint.manager import CheckpointManager
+    from strata.checkpoint.sharded import Sharded
     from strata.checkpoint.writer import AsyncCheckpointWriter
     from strata.data.batches import Batches
     from strata.data.dataset import open_arrays, open_dataset, open_source
@@ -62,6 +64,7 @@ _HOMES = {
     "Run": "strata.sdk.run",
     "ShardInfo": "strata.sdk.shards",
     "ShardManager": "strata.sdk.registry",
+    "Sharded": "strata.checkpoint.sharded",
     "StopRequested": "strata.sdk.signals",
     "StorageBackend": "strata.storage.base",
     "StrataError": "strata.errors",

@@ -147,3 +147,24 @@ def test_a_task_begins_with_what_another_saved_only_when_asked(hub, trainees, tm
     named = trainees(hub.address, "keep", worker_id="d", task=fourth, steps=5, resume=str(where))
     assert named.says("restored")["applied"] == 10
     assert len(listed(hub)) == 2
+
+
+def test_m_workers_restore_the_pieces_that_n_saved(hub, trainees, tmp_path):
+    task = submit(hub, worker_count=3, policy="continue", min_workers=2, model_state="sharded")
+    given = {"task": task, "checkpoint_every": 5}
+    saved = [
+        trainees(hub.address, "shards", worker_id=name, steps=10**6, **given) for name in "abc"
+    ]
+    assert all(worker.says("restored")["exact"] for worker in saved)
+    until(lambda: hub.state.tasks[task].committed > 12)
+    for worker in saved:
+        worker.kill()
+    until(lambda: not hub.state.tasks[task].members)
+    fewer = [
+        trainees(hub.address, "shards", worker_id=name, steps=30, **given) for name in ("d", "e")
+    ]
+    for worker in fewer:
+        restored = worker.says("restored")
+        assert (restored["exact"], restored["bytes"], restored["world_size"]) == (True, 6_000, 2)
+        assert restored["steps"] >= 10
+        assert worker.ends() == 0

@@ -195,3 +195,21 @@ def test_a_worker_that_sees_another_folder_is_told_so(hub, trainees, tmp_path):
     (failed,) = listed(hub)
     assert failed["status"] == "failed"
     assert "same CHECKPOINT_DIR" in failed["reason"]
+
+
+def test_a_checkpoint_is_verified_and_deleted_over_the_api(hub, trainees, tmp_path):
+    given = {"steps": 20, "checkpoint_every": 10, "size": 100_000}
+    assert trainees(hub.address, "keep", worker_id="a", **given).ends() == 0
+    new, old = listed(hub)
+    api = f"{hub.running.http_url}/api/checkpoints"
+    checked = httpx.post(f"{api}/{old['id']}/verify").json()
+    assert (checked["ok"], checked["size_verified"]) == (True, old["size"])
+    refused = httpx.delete(f"{api}/{new['id']}")
+    assert (refused.status_code, "newest" in refused.text) == (409, True)
+    assert httpx.delete(f"{api}/{old['id']}").status_code == 200
+    until(lambda: not (folder(hub, tmp_path) / old["id"]).exists())
+    part = folder(hub, tmp_path) / new["id"] / "part-00000.safetensors"
+    part.write_bytes(part.read_bytes()[:-5])
+    checked = httpx.post(f"{api}/{new['id']}/verify").json()
+    assert (checked["ok"], "part-00000.safetensors" in checked["reason"]) == (False, True)
+    assert [each["status"] for each in listed(hub)] == ["failed"]

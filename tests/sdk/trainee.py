@@ -11,6 +11,7 @@ import time
 import numpy as np
 
 import strata
+from strata.checkpoint.reshard import even_cuts
 
 SCENES = {}
 
@@ -202,6 +203,28 @@ def keep(steps=50, step_s=0.01, size=1000, meet=True, functional=False, resume="
         found = [float(run.state["sum"].min()), float(run.state["squares"].max())]
         exact = found == value_after(run.steps) and run.state["applied"] == run.steps
         say("ended", exact=exact, found=found, why=run.stop_requested, **place(run))
+    say("left")
+
+
+@scene
+def shards(steps=20, rows=1000, **given):
+    """Each rank holds its rows of one matrix, cut anew whenever the number of workers changes."""
+    with strata.join(**given) as run:
+        edges = even_cuts(rows, run.world_size)
+        start, stop = int(edges[run.rank]), int(edges[run.rank + 1])
+        own = np.arange(start * 3, stop * 3, dtype=np.float32).reshape(-1, 3)
+        if run.recovery.source == "checkpoint":
+            own = np.zeros_like(own)
+        matrix = strata.Sharded(own, [rows, 3], [start, 0])
+        run.restore({"matrix": matrix, "alike": np.full(10, run.steps)})
+        right = np.arange(start * 3, stop * 3).reshape(-1, 3) + run.steps
+        say("restored", exact=bool((own == right).all()), bytes=own.nbytes, **place(run))
+        while run.steps < steps:
+            run.barrier(f"step-{run.steps}")
+            own += 1
+            run.step()
+            if run.checkpoint_due:
+                run.save()
     say("left")
 
 

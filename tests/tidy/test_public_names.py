@@ -19,6 +19,7 @@ PUBLIC_NAMES = [
     "Run",
     "ShardInfo",
     "ShardManager",
+    "Sharded",
     "StopRequested",
     "StorageBackend",
     "StrataError",

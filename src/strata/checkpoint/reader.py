@@ -190,7 +190,7 @@ class CheckpointReader:
         values = buffer[start - begin : stop - begin].view(f"V{item_bytes}").reshape(shape)
         return units, Box([first] + [0] * (len(shape) - 1), shape), values
 
-    def verify(self) -> int:
+    def verify(self, progress: Callable[[int], None] = lambda verified_bytes: None) -> int:
         """Reads everything once and compares; returns the bytes that were verified."""
         total = 0
         for part in self.manifest.parts:
@@ -201,6 +201,7 @@ class CheckpointReader:
             for tensor in part.tensors:
                 buffer = memoryview(bytearray(tensor.size_bytes))
                 self._fill(self._units(Stored(part, tensor), buffer))
+                progress(total + tensor.offset + tensor.size_bytes)
             total += part.size_bytes
         return total
 

@@ -108,9 +108,15 @@ class Api:
             now_ms(response.headers.get("Date")),
         )
 
-    def post(self, path: str, body: object = None) -> bytes:
+    def post(self, path: str, body: object = None, **params: Param) -> bytes:
         """What the coordinator answers to something it is asked to do."""
-        response = self.open(path, {}, body=body if body is not None else {})
+        return self._done(self.open(path, params, body=body if body is not None else {}))
+
+    def delete(self, path: str, **params: Param) -> bytes:
+        """What the coordinator answers when something is to go."""
+        return self._done(self.open(path, params, method="DELETE"))
+
+    def _done(self, response: http.client.HTTPResponse) -> bytes:
         try:
             with response:
                 return response.read()
@@ -146,6 +152,7 @@ class Api:
         last_id: str = "",
         timeout_s: float = TIMEOUT_S,
         body: object = None,
+        method: str = "GET",
     ) -> http.client.HTTPResponse:
         """The beginning of an answer, to be read on; a refusal is raised."""
         headers = {"Connection": "close"}
@@ -156,7 +163,7 @@ class Api:
         query = urlencode(
             {name: value for name, value in params.items() if value not in (None, "")}
         )
-        method, encoded = "GET", None
+        encoded = None
         if body is not None:
             method, encoded = "POST", msgspec.json.encode(body)
             headers["Content-Type"] = "application/json"

@@ -1,13 +1,15 @@
-"""List the checkpoints: what was saved, when, and how large it is."""
+"""List the checkpoints, newest first; show, save, verify, pull or rm one."""
 
 from typing import Annotated, Literal
 
 import typer
 from msgspec import Struct
 
+from strata.cli import _checkpoint
 from strata.cli._api import reach
 from strata.cli._look import Column, Look, ago, count, print_list, size, state
 from strata.cli._options import AsJson, Limit, OfTask, Url
+from strata.errors import InvalidArgument
 
 Status = Literal["in_progress", "completed", "failed"]
 OfStatus = Annotated[Status | None, typer.Option("--status", help="Only of this status.")]
@@ -24,6 +26,8 @@ class Checkpoint(Struct, frozen=True):
     size: int
     parts: int
     parts_expected: int
+    size_written: int
+    size_total: int
     created_at: int
     worker_id: str
     path: str
@@ -35,6 +39,14 @@ def failure(saved: Checkpoint) -> str:
     return f"{saved.id}: {saved.reason}" if saved.status == "failed" and saved.reason else ""
 
 
+def how_large(saved: Checkpoint) -> str:
+    """The size; while it is being written, how much of it there is."""
+    if saved.status != "in_progress" or not saved.size_total:
+        return size(saved.size)
+    share = 100 * saved.size_written // saved.size_total
+    return f"{share} % of {size(saved.size_total)}"
+
+
 LOOK = Look(
     "checkpoints",
     Checkpoint,
@@ -43,7 +55,7 @@ LOOK = Look(
         Column("status", lambda saved, _: state(saved.status)),
         Column("step", lambda saved, _: count(saved.step), "right"),
         Column("epoch", lambda saved, _: count(saved.epoch), "right", from_width=90),
-        Column("size", lambda saved, _: size(saved.size), "right"),
+        Column("size", lambda saved, _: how_large(saved), "right"),
         Column("parts", lambda saved, _: f"{saved.parts}/{saved.parts_expected}", "right"),
         Column("begun", lambda saved, now_ms: ago(saved.created_at, now_ms)),
         Column("by", lambda saved, _: saved.worker_id, shrinks=True, from_width=100),
@@ -56,12 +68,50 @@ LOOK = Look(
 )
 
 
+Action = Annotated[
+    Literal["ls", "show", "save", "verify", "pull", "rm"],
+    typer.Argument(help="What to do: list, tell about one, have one saved, check, copy, delete."),
+]
+Which = Annotated[
+    str,
+    typer.Argument(
+        metavar="CHECKPOINT",
+        help="The id of one; for verify and pull also its folder, or s3://…",
+        show_default=False,
+    ),
+]
+Target = Annotated[
+    str,
+    typer.Argument(metavar="TARGET", help="Where pull copies it: a folder.", show_default=False),
+]
+
+
 def checkpoints(
+    action: Action = "ls",
+    checkpoint: Which = "",
+    target: Target = "",
     status: OfStatus = None,
     task: OfTask = "",
     limit: Limit = 100,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the checkpoints, newest first: what was saved, when, and how large it is."""
-    print_list(reach(url), LOOK, limit, as_json, status=status, task_id=task)
+    """List the checkpoints, newest first; show, save, verify, pull or rm one.
+
+    `save` asks the workers of --task to save at their next step. `verify` and `pull` read the
+    storage from here; what they need of it is in the environment, as for a worker.
+    """
+    if action == "ls":
+        return print_list(reach(url), LOOK, limit, as_json, status=status, task_id=task)
+    if action == "save":
+        return _checkpoint.save(reach(url), task)
+    if not checkpoint:
+        raise InvalidArgument(f"{action} needs a checkpoint", hint="strata checkpoints lists them")
+    if action == "show":
+        _checkpoint.show(reach(url), checkpoint, task, as_json)
+    elif action == "rm":
+        _checkpoint.remove(reach(url), checkpoint, task)
+    elif action == "verify":
+        _checkpoint.verify(url, checkpoint, task)
+    else:
+        _checkpoint.pull(url, checkpoint, task, target)

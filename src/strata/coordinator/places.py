@@ -7,6 +7,7 @@ with task 1. Nothing outside of these folders is ever written to or deleted, wha
 the coordinator computes the place, it is not told.
 """
 
+import asyncio
 from urllib.parse import quote
 
 from strata.config import Settings
@@ -15,12 +16,13 @@ from strata.storage.opening import configured_storage, open_storage
 
 
 class CheckpointPlaces:
-    """The storages of tasks, opened when first needed."""
+    """The storages of tasks, opened when first needed; `reading` is held by whoever reads a lot."""
 
     def __init__(self, settings: Settings, cluster: str) -> None:
         self._settings = settings
         self.root = configured_storage(settings).url
         self.cluster = cluster
+        self.reading = asyncio.Lock()
         self._open: dict[str, StorageBackend] = {}
 
     def folder(self, task: str) -> str:

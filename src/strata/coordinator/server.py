@@ -117,6 +117,7 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
                 logs=logs,
                 metrics=metrics,
                 vault=vault,
+                places=places,
                 previews=sessions.previews,
                 version=release,
                 started_ms=read_clock().wall_ns // 1_000_000,

@@ -55,6 +55,7 @@ class Keeping:
         self._blobs = Blobs(worker.recorder)
         self._giver = Giver(self._blobs)
         self._given = 0
+        self._replaced = False
         worker.saving = self.saver.saving
         self._membership.address = self._address
 
@@ -82,8 +83,14 @@ class Keeping:
     def carry_out(self, recovery: Recovery) -> None:
         """Brings the state to where the entered generation goes on, and gives it to others."""
         place, standing = self._membership.place, self._membership.entered
+        if recovery.source == "fresh" and (self._membership.applied or self._replaced):
+            raise NotAllowedNow(
+                "the task begins anew, and the state of this process is no longer its first one",
+                hint="start the process again; checkpoints would have kept the task's progress",
+            )
         if not recovery.in_place and self._membership.model.step < 0:
             self._giver.stop()
+            self._replaced = True
             if recovery.source == "checkpoint":
                 self.state, manifest = self._restorer.from_checkpoint(
                     self.storage(), recovery.checkpoint_id, self.state, place.rank

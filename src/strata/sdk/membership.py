@@ -62,7 +62,8 @@ class Membership:
     `stopping` is why the task wants no more work, if so; `changed`, whether there is a generation
     to enter other than the one that was. At `leader` the entered generation's rank 0 is met, with
     its `token`; `meeting` is where this worker would be, and `address` tells where it gives its
-    model to others. `entered` is the standing of the generation that was entered.
+    model to others. `entered` is the standing of the generation that was entered, `applied` how many steps this
+    process has applied, whatever became of them.
     """
 
     def __init__(self, meeting: str = "") -> None:
@@ -76,6 +77,7 @@ class Membership:
         self.leader = ""
         self.token = ""
         self.entered = pb.Standing()
+        self.applied = 0
         self.address: Callable[[], str] = str
         self._lanes: dict[str, list[int]] = {}
 
@@ -129,6 +131,7 @@ class Membership:
     def stepped(self) -> int:
         """One more step is applied; its number, counted from 0."""
         self.restored()
+        self.applied += 1
         model = self.model
         self.model = Model(model.attempt, model.generation, model.step + 1)
         return model.step

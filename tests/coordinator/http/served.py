@@ -20,6 +20,7 @@ from strata.coordinator.logs import LogStore
 from strata.coordinator.measured import MeasuredKernel
 from strata.coordinator.metrics import Metrics
 from strata.coordinator.observed import Observed
+from strata.coordinator.places import CheckpointPlaces
 from strata.coordinator.vault import Vault
 from strata.core.cluster import CODEC
 from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
@@ -72,6 +73,7 @@ class Coordinator:
                 logs=self.logs,
                 metrics=Metrics(self.engine, self.observed),
                 vault=Vault(self.folder / "vault"),
+                places=CheckpointPlaces(Settings(data_dir=str(self.folder)), "tests"),
                 version="1.2.3",
                 started_ms=time.time_ns() // 1_000_000,
                 address="127.0.0.1:50051",

@@ -1,0 +1,171 @@
+"""What `strata checkpoints` does with one checkpoint.
+
+`verify` and `pull` read the storage themselves: a checkpoint of a few hundred gigabytes should not
+go through the coordinator. A name with a `/` in it is where the checkpoint lies; anything else is
+an id, and the coordinator tells where.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from msgspec import Struct
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.text import Text
+
+from strata.checkpoint.catalog import Catalog
+from strata.checkpoint.format import MANIFEST_SUFFIX, Manifest, encode_manifest
+from strata.checkpoint.reader import CheckpointReader
+from strata.cli._api import Api, reach
+from strata.cli._look import console, plain, print_json, size
+from strata.config import load_process
+from strata.errors import AlreadyExists, InvalidArgument, NotAllowedNow
+from strata.storage.base import StorageBackend
+from strata.storage.opening import open_storage
+
+COPY_BYTES = 16 * 1024 * 1024
+
+
+class Part(Struct, frozen=True):
+    """What one rank wrote."""
+
+    rank: int
+    worker_id: str
+    size: int
+    path: str
+
+
+class Detail(Struct, frozen=True):
+    """A checkpoint as the coordinator tells it."""
+
+    id: str
+    task_id: str
+    status: str
+    step: int
+    epoch: int
+    size: int
+    path: str
+    reason: str
+    parts_expected: int
+    written: list[Part]
+
+
+def show(api: Api, checkpoint: str, task: str, as_json: bool) -> None:
+    """Prints one checkpoint with its parts."""
+    answer = api.get(f"/api/checkpoints/{checkpoint}", task_id=task)
+    if as_json:
+        return print_json([answer.body])
+    found = api.decode(answer.body, Detail)
+    screen = console()
+    screen.print(Text.assemble((plain(found.id), "bold"), f"  {found.status}"))
+    for name, value in (
+        ("task", plain(found.task_id)),
+        ("step", f"{found.step}, epoch {found.epoch}"),
+        ("size", size(found.size)),
+        ("path", plain(found.path) or "–"),
+        ("reason", plain(found.reason)),
+    ):
+        if value:
+            screen.print(f"  {name:8}{value}", highlight=False, markup=False)
+    for part in found.written:
+        line = f"  rank {part.rank:<5}{size(part.size):>10}  {plain(part.worker_id)}"
+        screen.print(line, highlight=False, markup=False)
+    missing = found.parts_expected - len(found.written)
+    if missing:
+        screen.print(f"  {missing} of {found.parts_expected} parts are not there", markup=False)
+
+
+def save(api: Api, task: str) -> None:
+    """Has the workers of a task save."""
+    if not task:
+        raise InvalidArgument("save needs a task", hint="name it with --task")
+    api.post(f"/api/tasks/{task}/checkpoint")
+    console().print(Text.assemble(("✓ ", "green"), f"{plain(task)} saves at its next step"))
+
+
+def remove(api: Api, checkpoint: str, task: str) -> None:
+    """Deletes a checkpoint."""
+    api.delete(f"/api/checkpoints/{checkpoint}", task_id=task)
+    console().print(Text.assemble(("✓ ", "green"), f"{plain(checkpoint)} is deleted"))
+
+
+def verify(url: str | None, checkpoint: str, task: str) -> None:
+    """Reads all of a checkpoint and compares; what is damaged is the error that is raised."""
+    storage, manifest = located(url, checkpoint, task)
+    with (
+        CheckpointReader(storage, manifest) as reader,
+        progress_bar("verifying", manifest.size_bytes) as told,
+    ):
+        verified_bytes = reader.verify(told)
+    line = f"{manifest.checkpoint_id}: {size(verified_bytes)} are as they were saved"
+    console().print(Text.assemble(("✓ ", "green"), line))
+
+
+def pull(url: str | None, checkpoint: str, task: str, target: str) -> None:
+    """Copies a checkpoint to a folder, or a bucket: its parts, then its manifest."""
+    storage, manifest = located(url, checkpoint, task)
+    goal = open_storage(target or ".", load_process({}))
+    name = manifest.checkpoint_id + MANIFEST_SUFFIX
+    if goal.exists(name):
+        raise AlreadyExists(f"{goal.url} has {manifest.checkpoint_id} already")
+    with progress_bar("copying", manifest.size_bytes) as told:
+        done_bytes = 0
+        for part in manifest.parts:
+            file = f"{manifest.checkpoint_id}/{part.file}"
+            goal.put_stream(file, blocks(storage, file, done_bytes, told))
+            done_bytes += part.size_bytes
+    goal.put(name, encode_manifest(manifest), if_absent=True)
+    console().print(
+        Text.assemble(("✓ ", "green"), f"{manifest.checkpoint_id} is in {plain(goal.url)}")
+    )
+
+
+def blocks(
+    storage: StorageBackend, name: str, before_bytes: int, told: Callable[[int], None]
+) -> Iterator[bytearray]:
+    """An object in large pieces; each has memory of its own, since it is written meanwhile."""
+    with storage.open(name) as reader:
+        for at in range(0, reader.size_bytes, COPY_BYTES):
+            block = bytearray(min(COPY_BYTES, reader.size_bytes - at))
+            reader.read_into(at, [memoryview(block)])
+            yield block
+            told(before_bytes + at + len(block))
+
+
+def located(url: str | None, checkpoint: str, task: str) -> tuple[StorageBackend, Manifest]:
+    """The storage of a checkpoint and its manifest."""
+    where = checkpoint.removesuffix(MANIFEST_SUFFIX).rstrip("/")
+    if "/" not in where:
+        api = reach(url)
+        found = api.decode(api.get(f"/api/checkpoints/{where}", task_id=task).body, Detail)
+        if found.status != "completed":
+            raise NotAllowedNow(
+                f"checkpoint {found.id} is {found.status}", hint="choose a completed one"
+            )
+        where = found.path
+    folder, _, name = where.rpartition("/")
+    storage = open_storage(folder, load_process({}))
+    return storage, Catalog(storage).read(name)
+
+
+@contextmanager
+def progress_bar(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+    """Shows how far it is, on stderr, where somebody looks."""
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as bar:
+        number = bar.add_task(what, total=total_bytes)
+        yield lambda done_bytes: bar.update(number, completed=done_bytes)

@@ -8,6 +8,8 @@ import typer
 
 from strata.errors import InvalidArgument, NotFound
 
+WRAPPERS = {"torchrun": "strata.sdk.torchrun"}
+
 Policy = Literal["continue", "replace", "stop"]
 
 Entry = Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python script, or a module.")]
@@ -28,6 +30,12 @@ Config = Annotated[
 Env = Annotated[
     list[str] | None,
     typer.Option("--env", metavar="NAME=VALUE", help="For the workers' environment; repeatable."),
+]
+
+
+Wrap = Annotated[
+    Literal["torchrun"] | None,
+    typer.Option(help="Run a script that does not know Strata as torchrun would."),
 ]
 
 
@@ -83,6 +91,7 @@ def request(
     max_restarts: int,
     config: list[str] | None,
     env: list[str] | None,
+    wrap: str | None = None,
 ) -> dict[str, Any]:
     """The body of `POST /api/tasks`; the workers start in the present folder."""
     entry = entry_of(script)
@@ -92,8 +101,8 @@ def request(
         )
     return {
         "name": name_of(entry, name),
-        "entry": entry,
-        "args": args or [],
+        "entry": WRAPPERS[wrap] if wrap else entry,
+        "args": [*([entry] if wrap else []), *(args or [])],
         "worker_count": workers,
         "policy": policy,
         "min_workers": min_workers,

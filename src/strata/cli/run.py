@@ -31,6 +31,7 @@ from strata.cli._submission import (
     OfPolicy,
     TaskName,
     Workers,
+    Wrap,
 )
 from strata.cli._watch import ENDED, INTERRUPTED, LOOK_S, Task, Watcher, exit_code
 from strata.config import Settings, load_process
@@ -73,6 +74,7 @@ def run(
     max_restarts: MaxRestarts = 3,
     config: Config = None,
     env: Env = None,
+    wrap: Wrap = None,
     coordinator: Remote = None,
     slots: Slots = None,
     data_dir: DataDir = None,
@@ -98,6 +100,7 @@ def run(
         max_restarts=max_restarts,
         config=config,
         env=env,
+        wrap=wrap,
     )
     if coordinator is not None:
         with stopping_hard():

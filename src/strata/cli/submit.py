@@ -16,6 +16,7 @@ from strata.cli._submission import (
     OfPolicy,
     TaskName,
     Workers,
+    Wrap,
 )
 
 
@@ -29,6 +30,7 @@ def submit(
     max_restarts: MaxRestarts = 3,
     config: Config = None,
     env: Env = None,
+    wrap: Wrap = None,
     url: Url = None,
 ) -> None:
     """Submit a task; prints its id. The script has to be at the same place on the agents' hosts."""
@@ -43,5 +45,6 @@ def submit(
         max_restarts=max_restarts,
         config=config,
         env=env,
+        wrap=wrap,
     )
     typer.echo(api.decode(api.post("/api/tasks", body), Created).task_id)

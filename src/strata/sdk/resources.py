@@ -35,6 +35,10 @@ class ResourceSampler:
         self._cards = Cards(gpus)
         self.sample()
 
+    def follow(self, pid: int) -> None:
+        """From now on measures that process in place of this one."""
+        self._process = psutil.Process(pid)
+
     def sample(self) -> ResourceMetrics:
         """What is used now."""
         cpu_percent, memory_bytes, read_bytes, written_bytes = self._own()

@@ -270,6 +270,10 @@ class Run(Member):
             except LinkBroken as broken:
                 raise self._change() from broken
 
+    def measure(self, pid: int) -> None:
+        """What this worker uses is from now on what that process uses, which works for it."""
+        self._worker.sampler.follow(pid)
+
     def emit(self, fact: Fact, cause: tuple[str, ...] = (), op: str = "") -> None:
         """Records a fact; takes less than a microsecond, never blocks, never raises."""
         self._worker.recorder.emit(fact, cause, op)

@@ -56,7 +56,7 @@ class Worker:
         self.on_tick: list[Callable[[], None]] = []
         self._enrolment = enrolment
         self._settings = settings
-        self._sampler = sampler
+        self.sampler = sampler
         self._next_snapshot_s = 0.0
         self.session = Session(
             connection,
@@ -83,7 +83,7 @@ class Worker:
             waiting=self.waiting,
             save_request=self.due.request,
             saving=self.saving(),
-            resources=convert.resources_message(self._sampler.sample()),
+            resources=convert.resources_message(self.sampler.sample()),
             loss=self.loss,
         )
 
@@ -94,7 +94,7 @@ class Worker:
         now_s = time.monotonic()
         if now_s >= self._next_snapshot_s:
             self._next_snapshot_s = now_s + self._settings.resource_interval_s
-            used = self._sampler.sample()
+            used = self.sampler.sample()
             self.recorder.emit(
                 ResourceSnapshot(
                     used.cpu_percent,

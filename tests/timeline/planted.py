@@ -20,9 +20,16 @@ Plant = Callable[[Simulation], None]
 class Planted:
     """A finished run and its timeline."""
 
-    def __init__(self, plant: Plant | None = None, at_s: float = AT_S, **scenario: object) -> None:
+    def __init__(
+        self,
+        plant: Plant | None = None,
+        at_s: float = AT_S,
+        wrong: dict[str, int] | None = None,
+        **scenario: object,
+    ) -> None:
         wanted = {"seed": 5, "workers": 4, "hours": 0.3, "faults": (), "events": True}
         self.sim = Simulation(Scenario(**(wanted | scenario)))
+        self.sim.wrong_clocks.update(wrong or {})
         if plant is not None:
             self.sim.world.after(at_s, plant, self.sim)
         self._read(self.sim.run())

@@ -49,11 +49,6 @@ def first_loss(run):
 
 
 @pytest.fixture(scope="module")
-def crashed():
-    return Planted(crash)
-
-
-@pytest.fixture(scope="module")
 def stopped():
     """Stopped for 30 s right after a beat: declared lost about a second before it wakes up."""
     return Planted(stop_for(30))
@@ -62,11 +57,6 @@ def stopped():
 @pytest.fixture(scope="module")
 def parted():
     return Planted(cut_host_for(45), workers_per_host=2)
-
-
-@pytest.fixture(scope="module")
-def calm():
-    return Planted()
 
 
 class TestLosses:

@@ -2,12 +2,13 @@
 
 import threading
 import time
+from collections.abc import Iterator
 from itertools import islice
 
 import msgspec
 
 from strata.core.events import COORDINATOR
-from strata.errors import InvalidArgument
+from strata.errors import InvalidArgument, LimitExceeded
 from strata.timeline import activity, causes, density, lanes, states
 from strata.timeline.answers import (
     AsOf,
@@ -28,6 +29,8 @@ from strata.timeline.answers import (
     WhyAnswer,
 )
 from strata.timeline.comparing import changes
+from strata.timeline.exporting import json_lines, parquet_file
+from strata.timeline.perfetto import trace
 from strata.timeline.records import Record
 from strata.timeline.seeking import parse_predicate, seek
 from strata.timeline.shaping import (
@@ -289,3 +292,23 @@ class Desk:
             )
             for question in QUESTIONS.values()
         ]
+
+    def export(
+        self, format: str, from_ms: float | None, to_ms: float | None, most: int | None = None
+    ) -> Iterator[bytes]:
+        """A window as a file, in pieces; more than `most` events are refused."""
+        from_ns, to_ns = self.window(from_ms, to_ms)
+        records = self.timeline.records(from_ns, to_ns)
+        if most is not None:
+            held = list(islice(records, most + 1))
+            if len(held) > most:
+                raise LimitExceeded(
+                    f"more than {most:,} events are in that window",
+                    hint="choose a shorter one, or use strata export --data",
+                )
+            records = iter(held)
+        if format == "perfetto":
+            return trace(self.timeline, from_ns, to_ns)
+        if format == "jsonl":
+            return json_lines(records)
+        return iter([parquet_file(records)])

@@ -50,6 +50,16 @@ def json_lines(records: Iterable[Record]) -> Iterator[bytes]:
         )
 
 
+def parquet_file(records: Iterable[Record]) -> bytes:
+    """Some records as one Parquet file."""
+    target = pa.BufferOutputStream()
+    with pq.ParquetWriter(target, EXACT, compression="zstd") as writer:
+        for piece in tables(records, exact=True):
+            writer.write_table(piece)
+    written: bytes = target.getvalue().to_pybytes()
+    return written
+
+
 def write_parquet(timeline: Timeline, folder: Path) -> RunFile:
     """Writes the whole run into a new folder; `run.json` comes last, so it is whole or no run."""
     if (folder / RUN).exists():

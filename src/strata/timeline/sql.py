@@ -25,6 +25,7 @@ from strata.timeline.parquet import EVENTS, FACTS, ParquetLog
 from strata.timeline.timeline import Timeline
 
 CACHE = "timeline-v1.duckdb"
+MEMORY_ONLY = ":memory:"
 MEMORY = "512MB"
 THREADS = 2
 
@@ -141,10 +142,11 @@ def _over_cache(timeline: Timeline) -> duckdb.DuckDBPyConnection:
     path = _cache_path(timeline)
     try:
         db = duckdb.connect(path)
-        _require_same(db, timeline)
-    except duckdb.Error:
-        Path(path).unlink(missing_ok=True)
+    except duckdb.IOException:  # another process asks just now
+        path = MEMORY_ONLY
         db = duckdb.connect(path)
+    if not _fits(db, timeline):
+        db.execute("DROP TABLE events CASCADE")
     db.execute(
         "CREATE TABLE IF NOT EXISTS events (time TIMESTAMP_NS, node VARCHAR, incarnation BIGINT, "
         "seq BIGINT, position BIGINT, wall_ns BIGINT, mono_ns BIGINT, kind VARCHAR, "
@@ -154,30 +156,34 @@ def _over_cache(timeline: Timeline) -> duckdb.DuckDBPyConnection:
     )
     _add_new(db, timeline)
     _create_views(db)
-    return db
+    if path == MEMORY_ONLY:
+        return db
+    db.close()
+    return duckdb.connect(path, read_only=True)
 
 
 def _cache_path(timeline: Timeline) -> str:
     """Beside the log where that can be written, else in the folder for temporary files."""
     log = getattr(timeline.reader, "path", None)
     if log is None:
-        return ":memory:"
+        return MEMORY_ONLY
     folder = Path(log).parent
     if not os.access(folder, os.W_OK):
         folder = Path(tempfile.mkdtemp(prefix="strata-sql-"))
     return str(folder / CACHE)
 
 
-def _require_same(db: duckdb.DuckDBPyConnection, timeline: Timeline) -> None:
-    """Rows of another log, or of one that was cut back, are thrown away."""
-    known = db.execute(
-        "SELECT count(*) FROM duckdb_tables() WHERE table_name = 'events'"
-    ).fetchone()
-    if not known or not known[0]:
-        return
+def _fits(db: duckdb.DuckDBPyConnection, timeline: Timeline) -> bool:
+    """Whether the rows are of this log: the fact that they know last is the one that it has."""
+    if "events" not in [name for (name,) in db.execute("SHOW TABLES").fetchall()]:
+        return True
     newest = _last_position(db)
-    if newest is not None and newest >= timeline.position:
-        raise duckdb.InvalidInputException("the rows are of another log")
+    if newest is None:
+        return True
+    if newest >= timeline.position:
+        return False
+    rows = db.execute("SELECT wall_ns FROM events WHERE position = $1", [newest]).fetchall()
+    return bool(rows[0][0] == next(timeline.facts(newest, newest + 1)).event.wall_ns)
 
 
 def _add_new(db: duckdb.DuckDBPyConnection, timeline: Timeline) -> None:

@@ -48,6 +48,12 @@ CONTRACT = {
     ("GET", "/api/timeline/at"),
     ("GET", "/api/timeline/events"),
     ("GET", "/api/timeline/event/{ref}"),
+    ("GET", "/api/timeline/story"),
+    ("GET", "/api/timeline/why"),
+    ("GET", "/api/timeline/questions"),
+    ("GET", "/api/timeline/diff"),
+    ("GET", "/api/timeline/seek"),
+    ("GET", "/api/timeline/export"),
     ("GET", "/metrics"),
 }
 

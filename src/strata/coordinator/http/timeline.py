@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from litestar import Request, Response, get
 from litestar.params import FromPath, QueryParameter
 
-from strata.coordinator.http.faults import READS, READS_ONE
+from strata.coordinator.http.faults import READS, READS_ONE, documented
 from strata.coordinator.http.paging import DEFAULT_LIMIT, NEXT, Cursor, Limit
 from strata.coordinator.http.past import AtResponse, ThePast, dashboard_at
 from strata.coordinator.http.ports import TheApi
@@ -24,6 +24,13 @@ from strata.timeline.answers import (
 )
 from strata.timeline.desk import Desk
 from strata.timeline.shaping import LAST_MS
+
+EXPORTED_EVENTS = 200_000
+FILES = {
+    "perfetto": ("application/json", "json"),
+    "jsonl": ("application/x-ndjson", "jsonl"),
+    "parquet": ("application/vnd.apache.parquet", "parquet"),
+}
 
 Moment = Annotated[float | None, QueryParameter(ge=0, le=LAST_MS, description="Unix milliseconds.")]
 MomentNeeded = Annotated[float, QueryParameter(ge=0, le=LAST_MS, description="Unix milliseconds.")]
@@ -154,7 +161,24 @@ async def get_seek(
     return await past.ask(lambda desk: desk.seek(predicate, from_ms, direction))
 
 
+@get("/timeline/export", responses=documented(404, 413), media_type="application/octet-stream")
+async def get_export(
+    past: ThePast,
+    format: Literal["perfetto", "jsonl", "parquet"] = "perfetto",
+    from_ms: Moment = None,
+    to_ms: Moment = None,
+) -> Response[bytes]:
+    """A window as a file: a trace for ui.perfetto.dev, JSON lines, or Parquet."""
+    body = await past.ask(
+        lambda desk: b"".join(desk.export(format, from_ms, to_ms, EXPORTED_EVENTS))
+    )
+    media_type, suffix = FILES[format]
+    name = f'attachment; filename="strata-timeline.{suffix}"'
+    return Response(body, media_type=media_type, headers={"Content-Disposition": name})
+
+
 ENDPOINTS = [
+    get_export,
     get_story,
     get_why,
     list_questions,

@@ -1,0 +1,226 @@
+"""Guards the one order: everything once, never backwards, receive after send, whatever clocks say;
+and that a log that is not whole is shown for what it is."""
+
+import shutil
+
+import pytest
+
+from strata.core.catalogue import CODEC
+from strata.core.events import Envelope, UnknownFact
+from strata.errors import InvalidArgument, NotFound
+from strata.store.batches import pack
+from strata.store.sqlite import SqliteStore
+from strata.timeline.activity import nodes_at, recent_before
+from strata.timeline.desk import Desk
+from strata.timeline.opening import open_timeline
+from strata.timeline.states import state_at
+from strata.timeline.timeline import Timeline
+from strata.timeline.trust import examine
+from tests.timeline.planted import Planted, worker
+
+HOUR_NS = 3_600 * 10**9
+
+
+def in_order(timeline):
+    keys = [record.key for record in timeline.records()]
+    assert keys == sorted(keys)
+    return keys
+
+
+class TestOrder:
+    def test_every_fact_and_event_comes_once_and_in_order(self, calm):
+        store = calm.sim.coordinator.disk
+        events = sum(tally.events for tally in store.tallies())
+        assert len(in_order(calm.timeline)) == store.position + events
+
+    def test_facts_stay_in_the_order_of_their_positions(self, calm):
+        facts = [r.event.seq for r in calm.timeline.records(node="coordinator")]
+        assert facts == list(range(calm.timeline.position))
+
+    def test_a_window_is_the_part_of_the_whole_that_lies_in_it(self, calm):
+        whole = list(calm.timeline.records())
+        low, high = whole[1000].at_ns, whole[3000].at_ns
+        window = [r.key for r in calm.timeline.records(low, high)]
+        assert window == [r.key for r in whole if low <= r.at_ns < high]
+        assert [r.key for r in calm.timeline.backwards(high, low)] == window[::-1]
+
+    def test_a_host_whose_clock_is_an_hour_off_is_put_where_it_belongs(self):
+        run = Planted(lambda sim: None, wrong={"host0": HOUR_NS})
+        in_order(run.timeline)
+        sent = {r.text("message"): r.at_ns for r in run.kinds("MessageSent")}
+        arrived = run.kinds("MessageReceived")
+        assert arrived
+        assert all(r.at_ns >= sent[r.text("message")] for r in arrived)
+        trained = [r.at_ns for r in run.kinds("TrainingStarted")]
+        assert max(trained) - min(trained) < HOUR_NS
+        assert any("off by" in finding.text for finding in examine(run.timeline).findings)
+
+    def test_a_coordinators_clock_that_jumps_an_hour_leaves_no_gap(self):
+        def jump(sim):
+            sim.world.skew_ns += HOUR_NS
+
+        run = Planted(jump)
+        in_order(run.timeline)
+        extent = run.timeline.extent()
+        assert extent.to_ns - extent.from_ns < HOUR_NS
+        found = examine(run.timeline)
+        assert any(finding.kind == "clock jump" for finding in found.findings)
+        assert found.verdict == "yes"
+
+    def test_reading_one_event_by_its_reference(self, calm):
+        for record in list(calm.timeline.records())[::500]:
+            assert calm.timeline.record(record.ref) == record
+        with pytest.raises(NotFound):
+            calm.timeline.record("nobody/1/1")
+        with pytest.raises(InvalidArgument):
+            calm.timeline.record("nonsense")
+
+
+class TestMoments:
+    def test_the_state_at_any_position_is_the_fold_of_the_facts_before_it(self, crashed, timeline):
+        for position in (0, 1, 50, 120, timeline.position):
+            state = state_at(timeline, position).state
+            assert state.position == position
+            assert state == state_at(crashed.timeline, position).state
+
+    def test_a_time_is_the_position_after_the_facts_up_to_it(self, timeline):
+        for position in (1, 33, 90):
+            at_ns = timeline.time_of(position)
+            found = timeline.position_at(at_ns)
+            assert found > position
+            assert timeline.time_of(found - 1) <= at_ns
+            assert found == timeline.position or timeline.time_of(found) > at_ns
+
+    def test_a_step_is_the_moment_it_counted(self, crashed):
+        answer = crashed.desk.at(step=20, task="train-1")
+        assert answer.tasks[-1].committed_steps > 20
+
+    def test_what_nodes_were_doing_comes_from_their_own_events(self, crashed):
+        begun = crashed.kinds("CheckpointWriteStarted")[0]
+        state = state_at(crashed.timeline, crashed.timeline.position_at(begun.at_ns)).state
+        recent = recent_before(crashed.timeline, begun.at_ns)
+        nodes = {n.id: n for n in nodes_at(crashed.timeline, state, begun.at_ns, recent)}
+        writing = nodes[begun.node]
+        assert "writing a checkpoint" in [each.text.rsplit(" ", 1)[0] for each in writing.open]
+
+    def test_a_moment_is_named_in_one_way_only(self, crashed):
+        with pytest.raises(InvalidArgument):
+            crashed.desk.at(time_ms=1.0, position=1)
+
+
+class TestLogsThatAreNotWhole:
+    def test_a_gap_in_the_numbers_is_found_with_its_time(self):
+        run = Planted(lambda sim: worker(sim).witness.lose())
+        found = examine(run.timeline)
+        assert found.verdict == "no"
+        gap = next(finding for finding in found.findings if finding.kind == "gap")
+        hole = next(hole for hole in found.holes if hole.reason == gap.text)
+        assert hole.from_ns < hole.to_ns
+        assert run.desk.span().trust.verdict == "no"
+
+    def test_dropped_events_are_counted_where_they_were_dropped(self):
+        def cut(sim):
+            host = worker(sim).host
+            sim.network.cut(host)
+            sim.world.after(45, sim.network.heal, host)
+
+        run = Planted(cut, workers_per_host=2)
+        assert any(finding.kind == "drop" for finding in examine(run.timeline).findings)
+
+    def test_a_worker_that_recorded_nothing_is_named(self):
+        run = Planted(events=False)
+        found = examine(run.timeline)
+        assert found.verdict == "no"
+        assert {finding.kind for finding in found.findings} == {"silent node"}
+
+    def test_an_unknown_kind_of_a_worker_is_shown_by_its_fields(self, folder, tmp_path):
+        copy = tmp_path / "newer"
+        shutil.copytree(folder, copy)
+        fact = Envelope(0, 1_750_000_100 * 10**9, 0, UnknownFact("QuantumLeap", {"size": 3}))
+        with SqliteStore(copy / "log.db", CODEC) as store:
+            batch = pack(Newer(), "future", 9, [fact])
+            store.append([], incarnation=1, expected=store.position, batches=[batch])
+        with open_timeline(copy) as timeline:
+            (record,) = timeline.records(node="future")
+            assert record.kind == "QuantumLeap"
+            assert record.fields() == {"size": 3}
+            assert any("QuantumLeap" in f.text for f in examine(timeline).findings)
+
+    def test_an_unknown_fact_of_the_coordinator_ends_what_is_known_of_the_state(
+        self, folder, tmp_path
+    ):
+        copy = tmp_path / "newer"
+        shutil.copytree(folder, copy)
+        with SqliteStore(copy / "log.db", Newer()) as store:
+            at = store.position
+            body = UnknownFact("WorkerTeleported", {"worker": "w"})
+            fact = Envelope(at, 1_750_009_000 * 10**9, 10**15, body)
+            store.append([fact], incarnation=2, expected=at)
+        with open_timeline(copy) as timeline:
+            past = state_at(timeline, at + 1)
+            assert past.position == at
+            assert "WorkerTeleported" in past.doubt
+            assert Desk(timeline).at(position=at + 1).as_of.doubt
+            assert examine(timeline).verdict == "no"
+
+    def test_a_torn_tail_is_read_up_to_where_it_is_torn(self, folder, tmp_path):
+        copy = tmp_path / "torn"
+        shutil.copytree(folder, copy)
+        whole = (copy / "log.db").read_bytes()
+        (copy / "log.db").write_bytes(whole[: len(whole) // 2 // 4096 * 4096])
+        with open_timeline(copy) as timeline:
+            assert examine(timeline).verdict == "no"
+            assert "damage" in {finding.kind for finding in examine(timeline).findings}
+
+    def test_two_runs_in_one_folder_are_never_taken_for_one(self, folder, calm, tmp_path):
+        shutil.copytree(folder, tmp_path / "both" / "first")
+        calm.saved(tmp_path / "both" / "second")
+        with pytest.raises(InvalidArgument, match="holds 2 runs"):
+            open_timeline(tmp_path / "both")
+        with open_timeline(tmp_path / "both", "second") as timeline:
+            assert timeline.name == "second"
+        with pytest.raises(NotFound):
+            open_timeline(tmp_path / "both", "third")
+
+    def test_an_empty_folder_is_no_run(self, tmp_path):
+        with pytest.raises(NotFound):
+            open_timeline(tmp_path)
+
+
+class TestBesideAWriter:
+    def test_a_log_that_grows_is_read_as_far_as_it_goes(self, folder, tmp_path):
+        copy = tmp_path / "live"
+        shutil.copytree(folder, copy)
+        with SqliteStore(copy / "log.db", CODEC) as store, open_timeline(copy) as timeline:
+            before = timeline.position
+            last = next(iter(store.read(before - 1)))
+            more = Envelope(before, last.wall_ns + 1, last.mono_ns + 1, last.body)
+            store.append([more], incarnation=1, expected=before)
+            assert timeline.position == before + 1
+            assert timeline.record(f"p:{before}").event == more
+
+
+class Newer:
+    """Writes what a newer release would: kinds that this one does not know."""
+
+    def __init__(self):
+        self.kinds = CODEC.kinds
+        self.decode = CODEC.decode
+
+    def encode(self, events):
+        import msgspec
+
+        return msgspec.msgpack.encode(
+            [
+                (e.seq, e.wall_ns, e.mono_ns, {"kind": e.body.tag, **e.body.fields}, e.cause, e.op)
+                for e in events
+            ]
+        )
+
+
+def test_a_timeline_over_nothing_says_so(tmp_path):
+    with SqliteStore(tmp_path / "log.db", CODEC):
+        pass
+    with open_timeline(tmp_path) as timeline, pytest.raises(NotFound):
+        timeline.extent()
+    assert isinstance(timeline, Timeline)

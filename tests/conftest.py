@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-SLOW_ROOMS = {"agent", "checkpoint", "cli", "interop", "launch", "sdk", "storage"}
+SLOW_ROOMS = {"agent", "checkpoint", "cli", "interop", "launch", "sdk", "storage", "torch", "web"}
 SLOW_FILES = {
     f"coordinator/test_{name}.py"
     for name in (

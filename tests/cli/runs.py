@@ -1,5 +1,6 @@
 """`strata run` in a process of its own, to its end or while it goes on."""
 
+import re
 import subprocess
 
 from tests.agent.harness import environment
@@ -30,3 +31,8 @@ def script(folder, text, name="script.py"):
 def seen(text):
     """A condition on a run: it has written this."""
     return lambda run: any(text in line for line in run.out)
+
+
+def url_of(run):
+    """Where the coordinator inside a run serves its API."""
+    return re.search(r"dashboard +(\S+)", "".join(run.out))[1]

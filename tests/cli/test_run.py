@@ -10,7 +10,7 @@ import pytest
 
 from tests.agent.harness import worker_pids
 from tests.cli.conftest import strata as strata_verb
-from tests.cli.runs import run, script, seen
+from tests.cli.runs import run, script, seen, url_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "counter.py"
 
@@ -129,7 +129,7 @@ def test_what_a_killed_run_left_behind_is_ended_by_the_next(folder, started):
 def test_submit_stop_and_restart_speak_to_a_coordinator(folder, started):
     running = started("train.py", "--slots", "1")
     running.wait_for(seen("generation 1 trains"), "training")
-    url = re.search(r"dashboard +(\S+)", "".join(running.out))[1]
+    url = url_of(running)
 
     def verb(*arguments):
         ended = strata_verb(*arguments, "--url", url, cwd=folder)

@@ -6,7 +6,7 @@ from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
 from strata.core.leases import AcquireLease, ReturnLease
 from strata.core.retention import PinCheckpoint, ReleaseCheckpoint
 from strata.core.save_points import RequestCheckpoint, ScheduleCheckpoint
-from strata.core.setbacks import RefuseRecovery
+from strata.core.setbacks import RefuseRecovery, ReportBrokenExchange
 from strata.core.state import Rules
 from strata.core.workers import ReattachWorker, ReportState
 from strata.errors import AlreadyExists, Fenced, LimitExceeded
@@ -60,10 +60,13 @@ def _lose_a_worker(world, task):
     reason = "the peer could not be reached"
     world.do(RefuseRecovery(**first.me, generation=task.generation, reason=reason))
     world.sync(task)
+    world.do(ReportBrokenExchange(**first.me, generation=task.generation, reason="a link broke"))
+    world.sync(task)
 
 
 def _lose_the_host(world, task):
-    world.agent("host-2", slots=2)
+    world.agent("host-2", slots=1, nonce="host-2")
+    world.agent("host-2", slots=2, nonce="host-2")
     world.lose_agent("host-1")
     world.start(task)
     world.sync(task)

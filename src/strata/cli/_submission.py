@@ -22,6 +22,9 @@ OfPolicy = Annotated[
     Policy, typer.Option(help="What a lost worker means: go on with fewer, replace it, or stop.")
 ]
 MinWorkers = Annotated[int, typer.Option(min=1, help="The fewest to continue with.")]
+Spares = Annotated[
+    int, typer.Option(min=0, help="Workers that wait, ready to take the place of a lost one.")
+]
 MaxRestarts = Annotated[int, typer.Option(min=0, help="Restarts of a worker without progress.")]
 Config = Annotated[
     list[str] | None,
@@ -88,6 +91,7 @@ def request(
     name: str,
     policy: Policy,
     min_workers: int,
+    spares: int,
     max_restarts: int,
     config: list[str] | None,
     env: list[str] | None,
@@ -106,6 +110,7 @@ def request(
         "worker_count": workers,
         "policy": policy,
         "min_workers": min_workers,
+        "spares": spares,
         "max_restarts": max_restarts,
         "config": {key: typed(value) for key, value in pairs(config, "--config").items()},
         "env": {"PWD": str(Path.cwd())} | pairs(env, "--env"),

@@ -197,7 +197,7 @@ class Watcher:
             f"step {count(task.committed_steps)}{done}",
             f"{max(rate, 0.0):,.1f} steps/s",
             *([f"loss {task.loss:.4g}"] if task.loss is not None else []),
-            f"{task.worker_ids_total}/{task.worker_count} workers",
+            f"{min(task.worker_ids_total, task.worker_count)}/{task.worker_count} workers",
             f"generation {task.generation}",
             f"{_times(self.losses, 'loss', 'losses')}",
             f"{_times(self.recoveries, 'recovery', 'recoveries')}",

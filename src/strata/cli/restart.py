@@ -32,6 +32,7 @@ class Asked(Struct, frozen=True):
     config: dict[str, Any]
     policy: str
     min_workers: int
+    spares: int
     keep_count: int
     max_restarts: int
     external: bool

@@ -29,6 +29,7 @@ from strata.cli._submission import (
     MaxRestarts,
     MinWorkers,
     OfPolicy,
+    Spares,
     TaskName,
     Workers,
     Wrap,
@@ -71,6 +72,7 @@ def run(
     name: TaskName = "",
     policy: OfPolicy = "replace",
     min_workers: MinWorkers = 1,
+    spares: Spares = 0,
     max_restarts: MaxRestarts = 3,
     config: Config = None,
     env: Env = None,
@@ -97,6 +99,7 @@ def run(
         name=name,
         policy=policy,
         min_workers=min_workers,
+        spares=spares,
         max_restarts=max_restarts,
         config=config,
         env=env,
@@ -114,12 +117,13 @@ def run(
         settings = in_own_folder(settings, body["name"])
     Path(settings.data_dir).mkdir(parents=True, exist_ok=True)
     with stopping_hard(), ExitStack() as stack:
+        slots = slots or workers + spares
         if engine == "ray":
             settings = stack.enter_context(on_ray(settings, ray_address))
             api, cluster = stack.enter_context(embedded(settings, 0))
-            stack.enter_context(ray_hosts(settings, cluster, api, slots or workers, hosts, gpus))
+            stack.enter_context(ray_hosts(settings, cluster, api, slots, hosts, gpus))
         else:
-            api, cluster = stack.enter_context(embedded(settings, slots or workers))
+            api, cluster = stack.enter_context(embedded(settings, slots))
         mishaps = Mishaps(kill, cluster.pids)
         code = watch(api, body, console(), patient=False, consider=mishaps.consider)
         wait_idle(cluster, settings.stop_grace_s if code == 0 else MOMENT_S)

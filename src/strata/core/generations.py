@@ -8,6 +8,7 @@ The first generation forms when as many workers as required have registered. Fro
 loss and every leave makes a new one at once, so that nobody waits for the dead. If fewer are left
 than the task requires it is `forming` again: the rest wait, and train on when others have joined.
 What depends on membership follows in the same turn: lanes and shards, barriers, checkpoints.
+Workers beyond those that a task asked for wait as spares, and take such a seat in the same turn.
 Lanes of a lost worker stay in its name while the task is forming, for its replacement to take.
 """
 
@@ -94,7 +95,10 @@ def finish(d: Decision, task: "Task", steps: int, reason: str, cause: str) -> No
 
 
 def _most(d: Decision, task: "Task") -> int:
-    return d.state.rules.max_workers if task.spec.external else task.spec.worker_count
+    """Workers beyond these wait as spares; the seat of one that has finished stays empty."""
+    if task.spec.external:
+        return d.state.rules.max_workers
+    return task.spec.worker_count - len(task.finished)
 
 
 def _regroup(d: Decision, task: "Task", left: list[str], reason: str, cause: str) -> None:

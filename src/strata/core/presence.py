@@ -207,6 +207,7 @@ def declare_lost(d: Decision, c: DeclareLost) -> None:
 def lose(d: Decision, worker: Worker, c: DeclareLost) -> None:
     """Declares a living worker lost, and lets everything that depends on it follow."""
     task = d.state.tasks[worker.task]
+    spare = task.spec.spares > 0 and worker.rank < 0 and task.phase != "forming"
     lost = d.record(
         WorkerLost(worker.id, worker.incarnation, task.id, c.signal, c.reason, c.evidence), c.cause
     )
@@ -215,6 +216,6 @@ def lose(d: Decision, worker: Worker, c: DeclareLost) -> None:
     if task.finished and set(task.members) <= set(task.finished):
         finish(d, task, task.committed, "the others had finished", lost)
     elif not task.ended:
-        handle_loss(d, task, worker.id, c.reason, lost)
+        handle_loss(d, task, worker.id, c.reason, lost, spare)
     if task.ended:
         place_waiting(d, lost)

@@ -1,6 +1,7 @@
 """Where workers run: tasks wait for slots, start as a gang, and lost workers are replaced.
 
-An agent offers slots on its host. Tasks are placed in the order of submission and all at once:
+An agent offers slots on its host. Tasks are placed in the order of submission and all at once,
+their spare workers included:
 a task that does not fit lets nobody pass, so that a large one is never starved. A worker that was
 lost is started again, where it was if that host still stands. A slot that fails again and again
 while the task gets no further is a restart loop: the task ends with exit code 93.
@@ -68,7 +69,7 @@ def _check(d: Decision, spec: TaskSpec) -> None:
         )
     if spec.dataset_id:
         d.state.dataset(spec.dataset_id)
-    for name, least in (("keep_count", 1), ("max_restarts", 0)):
+    for name, least in (("keep_count", 1), ("max_restarts", 0), ("spares", 0)):
         if getattr(spec, name) < least:
             raise InvalidArgument(
                 f"{name} is {getattr(spec, name)}", hint=f"it must be at least {least}"
@@ -120,12 +121,14 @@ def stop(d: Decision, c: StopTask) -> Task:
     return task
 
 
-def handle_loss(d: Decision, task: Task, worker: str, reason: str, cause: str) -> None:
-    """What the task's policy makes of a lost worker."""
+def handle_loss(
+    d: Decision, task: Task, worker: str, reason: str, cause: str, spare: bool = False
+) -> None:
+    """What the task's policy makes of a lost worker; a spare one is only started again."""
     if task.state == "stopping":
         if not task.members and not task.waiting:
             change_state(d, task, "stopped", "every worker is gone", cause)
-    elif task.spec.policy == "stop":
+    elif task.spec.policy == "stop" and not spare:
         change_state(
             d,
             task,
@@ -141,11 +144,11 @@ def handle_loss(d: Decision, task: Task, worker: str, reason: str, cause: str) -
 def place_vacant(d: Decision, task: Task, reason: str, cause: str) -> None:
     """Starts lost workers again where there is a slot, unless that leads nowhere.
 
-    A task that continues with fewer needs them only when too few are left.
+    A task that continues with fewer needs them only when too few are left, or to be spare again.
     """
     if task.state not in ("starting", "running", "recovering"):
         return
-    if task.spec.policy == "continue" and task.phase != "forming":
+    if task.spec.policy == "continue" and task.phase != "forming" and not task.spec.spares:
         return
     free = free_slots(d.state)
     placed: dict[str, Placement] = {}
@@ -178,13 +181,13 @@ def place_waiting(d: Decision, cause: str) -> None:
         place_vacant(d, task, "a slot became free", cause)
     for task in [task for task in d.state.tasks.values() if task.state == "queued"]:
         free = free_slots(d.state)
-        if sum(free.values()) < task.spec.worker_count:
+        if sum(free.values()) < task.spec.slots:
             return
         placements: dict[str, Placement] = {}
-        for rank in range(task.spec.worker_count):
+        for number in range(task.spec.slots):
             agent = _roomiest(free)
             free[agent] -= 1
-            placements[f"{task.id}-w{rank}"] = Placement(agent)
+            placements[f"{task.id}-w{number}"] = Placement(agent)
         placed = d.record(TaskPlaced(task.id, placements, "its slots are free"), cause)
         change_state(d, task, "starting", "its workers are being started", placed)
 
@@ -206,7 +209,7 @@ def why_waiting(state: "Cluster", task: Task) -> str:
         ahead = next(t for t in state.tasks.values() if t.state == "queued")
         if ahead.id != task.id:
             return f"it waits behind {ahead.id}"
-        return f"it needs {_slots(task.spec.worker_count)} and {_offer(state)}"
+        return f"it needs {_slots(task.spec.slots)} and {_offer(state)}"
     if task.vacant and task.phase == "forming" and task.state != "stopping":
         return f"its lost workers need {_slots(len(task.vacant))} and {_offer(state)}"
     return ""

@@ -65,6 +65,9 @@ class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     `config` is a JSON object, as text: it is the script's business, not the rules'. The values of
     the environment may be secret, so facts hold only the names, and a key under which others keep
     the values.
+
+    `spares` are workers beyond those that train: they have joined and wait, and one of them takes
+    the seat of a lost one at once.
     """
 
     name: str
@@ -83,6 +86,12 @@ class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     env_key: str = ""
     external: bool = False
     syncs: bool = True
+    spares: int = 0
+
+    @property
+    def slots(self) -> int:
+        """How many processes it has."""
+        return self.worker_count + self.spares
 
 
 class Placement(Struct, frozen=True):

@@ -100,6 +100,12 @@ class Membership:
         self.model = Model()
 
     @property
+    def spare(self) -> bool:
+        """Whether the others train and this worker waits, should one of them be lost."""
+        standing = self.standing
+        return standing is not None and standing.rank < 0 and standing.phase != "forming"
+
+    @property
     def steps(self) -> int:
         """How many steps the model has had, or will have once it is restored."""
         return self.model.step if self.model.step >= 0 else self.recovery.step
@@ -121,6 +127,8 @@ class Membership:
             return "for the coordinator to tell its standing"
         if standing.phase == "syncing":
             return f"for the others to enter generation {standing.generation}"
+        if self.spare:
+            return "as a spare worker, for the seat of one that is lost"
         return f"for task {standing.task_id} to have enough workers"
 
     def restored(self) -> None:

@@ -315,10 +315,13 @@ class Run(Member):
                 self._capture = capture_output(self._worker.lines)
             self._notice.install()
             self._session.start()
+            self._worker.state = "idle"
             self.sync(timeout_s)
             self._times.finish()
         except BaseException as error:
             self.leave(*_outcome(error, self.stop_requested))
+            if isinstance(error, StopRequested) and self._membership.spare:
+                raise SystemExit(0) from None  # its task went well without it
             raise
         return self
 

@@ -147,7 +147,7 @@ def wait(run: Run, script: subprocess.Popen[bytes]) -> int:
 
 
 def notice_the_culprit(run: Run) -> None:
-    """A script that fails since another one was lost did nothing wrong: that is its membership's."""
+    """A script that fails because another one was lost did nothing wrong: all begin again."""
     deadline_s = time.monotonic() + CULPRIT_S
     while time.monotonic() < deadline_s and not run.stop_requested:
         if run.membership_changed:

@@ -217,6 +217,7 @@ class TaskDetail(TaskResponse, frozen=True):
     config: dict[str, Any]
     policy: Policy
     min_workers: int
+    spares: int
     keep_count: int
     max_restarts: int
     external: bool
@@ -307,6 +308,7 @@ class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     env: dict[str, str] = field(default_factory=dict)
     policy: Policy = "replace"
     min_workers: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    spares: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     model_state: Literal["replicated", "sharded"] = "replicated"
     keep_count: Annotated[int, Meta(ge=1, le=1_000_000)] = 5
     max_restarts: Annotated[int, Meta(ge=0, le=1_000_000)] = 3

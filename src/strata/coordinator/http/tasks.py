@@ -72,6 +72,7 @@ async def create_task(api: TheApi, data: JSONBody[CreateTaskRequest]) -> CreateT
         dataset_id=data.dataset_id,
         worker_count=data.worker_count,
         min_workers=data.min_workers,
+        spares=data.spares,
         policy=data.policy,
         model_state=data.model_state,
         keep_count=data.keep_count,

@@ -268,6 +268,7 @@ def task_detail(state: Cluster, observed: Observed, known: Task, logs: list[str]
         config=msgspec.json.decode(spec.config, type=dict[str, Any]),
         policy=spec.policy,
         min_workers=spec.min_workers,
+        spares=spec.spares,
         keep_count=spec.keep_count,
         max_restarts=spec.max_restarts,
         external=spec.external,

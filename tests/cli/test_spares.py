@@ -1,0 +1,39 @@
+"""Guards `--spares`: a process that waits takes the seat of one that was killed, and at the end
+those that still wait end without a word."""
+
+import os
+import signal
+
+import httpx
+
+from tests.agent.harness import until, worker_pids
+from tests.cli.runs import seen, url_of
+
+
+def test_a_waiting_process_takes_the_seat_of_a_killed_one(folder, started):
+    running = started("train.py", "--workers", "2", "--spares", "1")
+    running.wait_for(seen("generation 1 trains"), "training")
+    url = url_of(running)
+
+    def workers():
+        return {each["id"]: each for each in httpx.get(f"{url}/api/workers").json()}
+
+    def spare():
+        found = [each for each in workers().values() if each["rank"] < 0]
+        return found[0]["id"] if [each["state"] for each in found] == ["idle"] else ""
+
+    waiting = until(spare, "a spare")
+    assert workers()[waiting]["status"] == "idle"
+    pid = worker_pids(folder)[waiting]
+    victim = next(each["id"] for each in workers().values() if each["rank"] == 1)
+    os.kill(worker_pids(folder)[victim], signal.SIGKILL)
+    running.wait_for(seen("generation 2 goes on from step"), "recovery")
+    assert workers()[waiting]["rank"] >= 0
+    assert worker_pids(folder)[waiting] == pid
+    assert until(spare, "another spare") == victim
+    (folder / "finish").touch()
+    assert running.ended() == 0, running.out
+    output = "".join(running.out)
+    assert "1 loss, 1 recovery" in output
+    assert "Traceback" not in output
+    assert not worker_pids(folder)

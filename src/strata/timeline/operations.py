@@ -101,10 +101,19 @@ def key_of(record: Record) -> tuple[str, Phase, str] | None:
 
 
 class Pairing:
-    """Takes records in order and pairs them; what has not ended is in `open`."""
+    """Takes records in order and pairs them; what has not ended is in `open`.
+
+    What never ended, because it was begun again or its process was, is handed out by `given_up`.
+    """
 
     def __init__(self) -> None:
         self.open: dict[tuple[str, int, str], Operation] = {}
+        self._given_up: list[Operation] = []
+
+    def given_up(self) -> list[Operation]:
+        """What was found to have been given up since the last call."""
+        found, self._given_up = self._given_up, []
+        return found
 
     def feed(self, record: Record) -> Operation | None:
         """The operation that this record ends, if it ends one."""
@@ -116,6 +125,7 @@ class Pairing:
         name, phase, key = known
         stream = (record.node, record.incarnation, key)
         if phase == "start":
+            self._give_up(stream)
             self.open[stream] = Operation(name, key, record.node, record.incarnation, record)
         elif phase == "end":
             begun = self.open.pop(stream, None)
@@ -126,7 +136,12 @@ class Pairing:
     def _begin_anew(self, node: str) -> None:
         """What an earlier incarnation had under way ended with it."""
         for stream in [stream for stream in self.open if stream[0] == node]:
-            del self.open[stream]
+            self._give_up(stream)
+
+    def _give_up(self, stream: tuple[str, int, str]) -> None:
+        before = self.open.pop(stream, None)
+        if before is not None:
+            self._given_up.append(before)
 
 
 def operations(records: Iterable[Record]) -> Iterator[Operation]:
@@ -134,6 +149,7 @@ def operations(records: Iterable[Record]) -> Iterator[Operation]:
     pairing = Pairing()
     for record in records:
         ended = pairing.feed(record)
+        yield from pairing.given_up()
         if ended is not None:
             yield ended
     yield from pairing.open.values()

@@ -1,0 +1,178 @@
+"""Guards finding one's way: stories, moments where something holds, differences, lanes, counts."""
+
+import pytest
+
+from strata.errors import InvalidArgument, NotFound
+from strata.timeline.lanes import MAX_SPANS, Span, merged
+from strata.timeline.operations import PHASES, operations
+from strata.timeline.words import sentence
+
+
+class TestStories:
+    def test_a_workers_story_is_told_by_itself_and_by_the_coordinator(self, crashed):
+        name = crashed.kinds("WorkerLost")[0].text("worker")
+        told = crashed.desk.story(f"worker:{name}", limit=1000).entries
+        assert {"coordinator", name} == {entry.node for entry in told}
+        kinds = [entry.kind for entry in told]
+        for kind in ("WorkerRegistered", "RunStarted", "WorkerLost", "GenerationChanged"):
+            assert kind in kinds
+        assert [entry.at_ms for entry in told] == sorted(entry.at_ms for entry in told)
+
+    def test_a_checkpoints_story_has_every_ranks_writing(self, crashed):
+        saved = crashed.kinds("CheckpointCommitted")[0].text("checkpoint")
+        told = [entry.kind for entry in crashed.desk.story(f"checkpoint:{saved}").entries]
+        assert told[0] == "CheckpointStarted"
+        assert told.count("CheckpointWriteCompleted") == 4
+        assert "CheckpointCommitted" in told
+
+    @pytest.mark.parametrize(
+        "subject",
+        ["task:train-1", "barrier:step-25", "batch:7", "generation:train-1/2", "shard:sim/0"],
+    )
+    def test_every_kind_of_subject_has_one(self, crashed, subject):
+        assert crashed.desk.story(subject).entries
+
+    def test_a_messages_story_goes_from_node_to_node(self, crashed):
+        sent = crashed.kinds("MessageSent")[0]
+        told = crashed.desk.story(f"message:{sent.text('message')}").entries
+        assert [entry.kind for entry in told] == ["MessageSent", "MessageReceived"]
+        assert told[0].node != told[1].node
+
+    def test_pages_make_the_whole(self, crashed):
+        whole = crashed.desk.story("task:train-1", limit=1000).entries
+        pages, cursor = [], ""
+        while True:
+            page = crashed.desk.story("task:train-1", limit=17, cursor=cursor)
+            pages += page.entries
+            cursor = page.next
+            if not cursor:
+                break
+        assert pages == whole
+
+    @pytest.mark.parametrize("subject", ["", "planet:mars", "worker:", "shard:x", "generation:a/b"])
+    def test_what_is_no_subject_is_refused(self, crashed, subject):
+        with pytest.raises(InvalidArgument):
+            crashed.desk.story(subject)
+
+
+class TestSeeking:
+    def test_the_next_and_the_previous_event_of_a_kind(self, crashed):
+        lost = crashed.kinds("WorkerLost")[0]
+        desk = crashed.desk
+        assert desk.seek("kind=WorkerLost", None, "next").ref == lost.ref
+        assert desk.seek("kind=WorkerLost", None, "previous").ref == lost.ref
+        with pytest.raises(NotFound):
+            desk.seek("kind=WorkerLost", lost.at_ns / 1e6, "next")
+
+    def test_the_moment_a_worker_was_not_training(self, crashed):
+        lost = crashed.kinds("WorkerLost")[0]
+        name = lost.text("worker")
+        found = crashed.desk.seek(f"worker {name} not training", lost.at_ns / 1e6 - 1000, "next")
+        assert found.ref == lost.ref
+        back = crashed.desk.seek(f"worker {name} is training", found.at_ms, "next")
+        assert back.at_ms > found.at_ms
+
+    def test_conditions_on_fields(self, crashed):
+        found = crashed.desk.seek("kind=StepFinished step>30", None, "next")
+        assert crashed.timeline.record(found.ref).get("step") == 31
+
+    def test_stepping_forward_and_backward_returns_to_the_same_moment(self, crashed):
+        desk = crashed.desk
+        first = desk.seek("kind=TaskStateChanged", None, "next")
+        second = desk.seek("kind=TaskStateChanged", first.at_ms, "next")
+        assert desk.seek("kind=TaskStateChanged", second.at_ms - 0.001, "previous") == first
+
+    @pytest.mark.parametrize("text", ["what?", "step ~ 3", "worker w"])
+    def test_nonsense_is_refused(self, crashed, text):
+        with pytest.raises(InvalidArgument):
+            crashed.desk.seek(text, None)
+
+
+class TestDifferences:
+    def test_between_two_moments(self, crashed):
+        lost = crashed.kinds("WorkerLost")[0]
+        found = crashed.desk.diff(lost.at_ns / 1e6 - 1, lost.at_ns / 1e6 + 1)
+        paths = {change.path: change for change in found.changes}
+        state = paths[f"workers.{lost.text('worker')}.state"]
+        assert (state.before, state.after) == ("training", "lost")
+        assert "was training, is lost" in state.text
+
+    def test_a_moment_does_not_differ_from_itself(self, crashed):
+        at = crashed.timeline.extent().to_ns / 1e6
+        assert crashed.desk.diff(at, at).changes == []
+
+
+class TestLanes:
+    def test_every_worker_has_a_lane_with_what_it_did(self, crashed):
+        found = crashed.desk.lanes(None, None, task="train-1")
+        assert {lane.rank for lane in found.lanes} == {0, 1, 2, 3}
+        assert found.fine
+        kinds = {span.kind for lane in found.lanes for span in lane.spans}
+        assert {"train", "wait", "checkpoint", "barrier", "lost"} <= kinds
+        for lane in found.lanes:
+            for span in lane.spans:
+                assert span.to_ms is None or span.to_ms >= span.from_ms
+
+    def test_a_loss_is_a_mark_on_its_lane(self, crashed):
+        lost = crashed.kinds("WorkerLost")[0]
+        found = crashed.desk.lanes(None, None, task="train-1").lanes
+        lane = next(lane for lane in found if lane.node == lost.text("worker"))
+        assert lost.ref in [mark.ref for mark in lane.marks]
+
+    def test_pages_of_lanes(self, crashed):
+        first = crashed.desk.lanes(None, None, limit=3)
+        assert first.truncated
+        second = crashed.desk.lanes(None, None, limit=3, cursor=first.next)
+        assert not {a.node for a in first.lanes} & {b.node for b in second.lanes}
+
+    def test_spans_too_fine_to_see_are_merged_and_counted(self):
+        spans = [Span(i * 10, i * 10 + 9, "train", f"step {i}", "", True) for i in range(10_000)]
+        found = merged(spans, 0, 100_000)
+        assert len(found) <= MAX_SPANS
+        assert sum(span.count for span in found) == 10_000
+        assert found[0].from_ns == 0
+        assert found[-1].to_ns == 99_999
+
+
+class TestCounts:
+    def test_the_slices_add_up_to_the_whole(self, crashed):
+        span = crashed.desk.span()
+        found = crashed.desk.density(None, None, 50).buckets
+        assert sum(bucket.facts for bucket in found) == span.facts
+        assert sum(bucket.events for bucket in found) == span.worker_events
+        assert sum(bucket.losses for bucket in found) == 1
+
+    def test_events_by_page_are_all_events(self, crashed):
+        found, cursor = [], ""
+        while True:
+            page, cursor = crashed.desk.events(limit=1000, cursor=cursor)
+            found += page
+            if not cursor:
+                break
+        span = crashed.desk.span()
+        assert len(found) == span.facts + span.worker_events
+        assert len({event.ref for event in found}) == len(found)
+
+    def test_an_event_knows_its_operation_and_what_led_to_it(self, crashed):
+        done = crashed.kinds("CheckpointWriteCompleted")[0]
+        detail = crashed.desk.event(done.ref)
+        assert detail.operation is not None
+        assert detail.operation.completed == done.ref
+        assert detail.operation.duration_ms > 0
+        lost = crashed.desk.event(crashed.kinds("WorkerLost")[0].ref)
+        assert [cause.kind for cause in lost.causes] == ["WorkerExited"]
+        assert "GenerationChanged" in [effect.kind for effect in lost.effects]
+
+
+def test_operations_pair_what_belongs_together(crashed):
+    found = list(operations(crashed.timeline.records()))
+    started = [r for r in crashed.timeline.records() if PHASES.get(r.kind, ("", ""))[1] == "start"]
+    assert len([each for each in found if each.start is not None]) == len(started)
+    assert all(each.duration_ns >= 0 for each in found if each.start and each.end)
+
+
+def test_every_record_has_a_sentence_without_holes(crashed):
+    for record in crashed.timeline.records():
+        text = sentence(record)
+        assert text
+        assert "{" not in text

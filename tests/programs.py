@@ -4,13 +4,7 @@ import shutil
 
 import pytest
 
-PACKAGES = {
-    "chromium": "chromium",
-    "node": "nodejs",
-    "npm": "npm",
-    "prometheus": "prometheus",
-    "promtool": "prometheus",
-}
+PACKAGES = {"node": "nodejs", "prometheus": "prometheus", "promtool": "prometheus"}
 
 
 def program(name: str) -> str:

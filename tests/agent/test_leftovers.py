@@ -71,7 +71,7 @@ def stopped_with_events(folder, spools):
     """Stops the worker at a moment when it has events that are not stored; its process."""
     for pid in worker_pids(folder).values():
         os.kill(pid, signal.SIGSTOP)
-        if any(file.stat().st_size > 500 for file in spools.glob("*/*")):
+        if any(file.stat().st_size > 500 for file in spools.glob("*/*.events")):
             return pid
         os.kill(pid, signal.SIGCONT)
     return 0
@@ -91,7 +91,7 @@ def test_what_a_worker_left_outlives_its_agent(tmp_path):
             api.submit(script, 1, policy="stop")
             spools = tmp_path / "data" / "agents" / "a" / FOLDER
             pid = until(lambda: stopped_with_events(tmp_path, spools), "events in the spool")
-            (file,) = spools.glob("*/*")
+            (file,) = spools.glob("*/*.events")
             left = list(read_spool(file))[-1]
             agent.kill()
             os.killpg(pid, signal.SIGKILL)

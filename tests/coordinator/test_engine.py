@@ -8,6 +8,7 @@ import pytest
 from strata.coordinator.clock import read_clock
 from strata.coordinator.engine import MAX_TURN, Engine
 from strata.coordinator.kernel import Kernel
+from strata.core.barriers import ArriveAtBarrier
 from strata.core.cluster import CODEC
 from strata.core.liveness import Patience
 from strata.core.scheduling import SubmitTask
@@ -74,6 +75,66 @@ async def test_what_waits_together_is_written_together(disk):
     await asyncio.gather(*(engine.submit(RegisterWorker(worker=f"w{n}")) for n in range(500)))
     assert disk.writes - before <= 5
     await engine.stop()
+
+
+async def group(engine: Engine, size: int) -> list[ArriveAtBarrier]:
+    """So many workers of one group, each with its arrival at the same barrier."""
+    answers = [
+        await engine.submit(RegisterWorker(worker=f"w{n}", world_size=size)) for n in range(size)
+    ]
+    return [
+        ArriveAtBarrier(worker=w.id, incarnation=w.incarnation, barrier="b", request=1)
+        for w in answers
+    ]
+
+
+async def test_arrivals_wait_for_the_disk_once_with_the_release(disk, monkeypatch):
+    monkeypatch.setattr("strata.coordinator.engine.GATHER_S", 60.0)
+    engine = await running(engine_on(disk))
+    arrivals = await group(engine, 4)
+    before = disk.writes
+    waiting = []
+    for arrival in arrivals:
+        waiting.append(asyncio.create_task(engine.submit(arrival)))
+        while not engine.kernel.state.tasks["default-1"].barriers.get("b") or (
+            len(engine.kernel.state.tasks["default-1"].barriers["b"].arrived) < len(waiting)
+        ):
+            await asyncio.sleep(0)
+    assert [barrier.state for barrier in await asyncio.gather(*waiting)] == ["released"] * 4
+    assert disk.writes == before + 1
+    await engine.stop()
+
+
+async def test_something_else_ends_the_gathering(disk, monkeypatch):
+    monkeypatch.setattr("strata.coordinator.engine.GATHER_S", 60.0)
+    engine = await running(engine_on(disk))
+    arrival, *_ = await group(engine, 2)
+    arrived = asyncio.create_task(engine.submit(arrival))
+    while not engine.kernel.state.tasks["default-1"].barriers:
+        await asyncio.sleep(0)
+    await engine.submit(task("a"))
+    assert (await arrived).state == "waiting"
+    await engine.stop()
+
+
+async def test_an_arrival_that_nobody_follows_is_stored_by_itself(disk):
+    engine = await running(engine_on(disk))
+    arrival, *_ = await group(engine, 2)
+    position = disk.position
+    assert (await engine.submit(arrival)).state == "waiting"
+    assert disk.position == position + 2
+    await engine.stop()
+
+
+async def test_stopping_does_not_wait_for_more_arrivals(disk, monkeypatch):
+    monkeypatch.setattr("strata.coordinator.engine.GATHER_S", 60.0)
+    engine = await running(engine_on(disk))
+    arrival, *_ = await group(engine, 2)
+    arrived = asyncio.create_task(engine.submit(arrival))
+    while not engine.kernel.state.tasks["default-1"].barriers:
+        await asyncio.sleep(0)
+    await engine.stop()
+    assert (await arrived).state == "waiting"
 
 
 async def test_a_refusal_reaches_only_its_caller(disk):
@@ -195,8 +256,10 @@ async def test_worker_batches_are_stored_and_resends_recognised(disk):
     engine = await running(engine_on(disk))
     payload = b"opaque until somebody asks"
     batch = Batch("w", 1, 0, 3, 10, 20, ("Step",), payload)
-    await engine.ingest(batch)
-    await engine.ingest(batch)
+    for _ in range(2):
+        stored = asyncio.get_running_loop().create_future()
+        engine.ingest(batch, lambda answer, refusal, stored=stored: stored.set_result(refusal))
+        assert await stored is None
     assert [found.payload for found in disk.batches(node="w")] == [payload]
     assert disk.last_seq("w", 1) == 2
     await engine.stop()

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from strata.core import docs
-from strata.core.catalogue import CODEC
-from strata.core.cluster import LIFECYCLES
+from strata.core.cluster import CODEC, LIFECYCLES
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -3,6 +3,7 @@
 import httpx
 import pytest
 
+from strata.coordinator.logs import Query
 from tests.coordinator.conftest import coordinator
 from tests.sdk.harness import Trainee
 
@@ -60,6 +61,12 @@ class Hub:
         asked = {"worker_id": worker, "limit": 1000}
         entries = httpx.get(f"{self.running.http_url}/api/logs", params=asked).json()
         return [(entry["level"], entry["message"]) for entry in reversed(entries)]
+
+    def all_lines(self, worker: str) -> list[str]:
+        """Everything that a worker said, oldest first."""
+        query = Query(worker_id=worker)
+        page = self.running.sessions.lines.logs.recent(query, 10_000)
+        return [entry.message for entry in reversed(page.entries)]
 
     def facts(self, kind: str):
         return [event.body for event in self.store.read() if event.kind == kind]

@@ -10,7 +10,10 @@ import threading
 import time
 from pathlib import Path
 
+import httpx
 import pytest
+
+from tests.coordinator.process import free_port
 
 SCRIPT = Path(__file__).with_name("trainee.py")
 PATIENCE_S = 30.0
@@ -24,12 +27,6 @@ def until(happened, timeout_s: float = PATIENCE_S, what: str = "it"):
             pytest.fail(f"{what} did not happen within {timeout_s:g} s")
         time.sleep(0.005)
     return result
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def clean_environment(**more: str) -> dict[str, str]:
@@ -114,7 +111,8 @@ class CoordinatorProcess:
 
     def start(self) -> None:
         command = [sys.executable, "-c", "from strata.cli import main; main()", "up"]
-        ports = ["--grpc-port", str(self.port), "--http-port", str(free_port())]
+        self.http_port = free_port()
+        ports = ["--grpc-port", str(self.port), "--http-port", str(self.http_port)]
         self.process = subprocess.Popen(
             [*command, *ports, "--data-dir", str(self.folder / "data")],
             stdout=self.log,
@@ -128,6 +126,10 @@ class CoordinatorProcess:
             pytest.fail(f"it ended: {(self.folder / 'coordinator.log').read_text()[-2000:]}")
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def stop_task(self, task: str) -> None:
+        url = f"http://127.0.0.1:{self.http_port}/api/tasks/{task}/stop"
+        httpx.post(url, trust_env=False).raise_for_status()
 
     def kill(self) -> None:
         self.process.kill()

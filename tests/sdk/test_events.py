@@ -9,7 +9,7 @@ from strata.core.events import Fact
 from strata.core.worker_facts import CODEC, KINDS, EventsDropped, StepFinished
 from strata.errors import Corrupt
 from strata.sdk.events import Recorder
-from strata.sdk.lines import LineBuffer
+from strata.sdk.lines import LAST_LINES, LineBuffer
 from strata.sdk.spool import Spool, read_spool
 from strata.store.batches import unpack
 
@@ -108,7 +108,7 @@ def test_a_full_spool_holds_events_back_until_it_is_emptied(tmp_path):
         for number in range(100):
             recorder.emit(StepFinished(number, 0.1, 0.2, 0.3, 0.4))
         recorder.collect()
-    (file,) = tmp_path.iterdir()
+    (file,) = tmp_path.glob("*.events")
     assert file.stat().st_size < 6_000
     events = sent(recorder)
     recorder.stored(events[-1].seq)
@@ -180,7 +180,7 @@ def test_a_spool_is_read_up_to_where_it_is_torn(tmp_path, recorder):
     for number in range(3):
         recorder.emit(Note(number))
         recorder.collect()
-    (file,) = tmp_path.iterdir()
+    (file,) = tmp_path.glob("*.events")
     whole = file.read_bytes()
     torn = tmp_path / "torn"
     for size in range(len(whole)):
@@ -199,14 +199,20 @@ def test_nothing_is_recorded_in_a_forked_child(recorder):
 
 
 def test_lines_are_bounded_and_the_rest_is_counted():
+    """The newest that did not fit are kept apart: they often say why a process ended."""
     lines = LineBuffer(max_lines=5)
-    for number in range(12):
+    for number in range(5 + 7 + LAST_LINES):
         lines("info", f"line {number}", "stdout")
     message = lines.take()
     assert [line.message for line in message.lines] == [f"line {number}" for number in range(5)]
-    assert message.dropped == 7
+    assert message.dropped == 0
     assert lines.take() is None
-    lines.taken(message.first + 5)
+    lines.taken(message.first + 4)
+    dropped, last = lines.take(), lines.take()
+    assert (dropped.first, dropped.dropped, len(dropped.lines)) == (6, 7, 0)
+    assert (last.first, len(last.lines)) == (7, LAST_LINES)
+    assert last.lines[-1].message == f"line {11 + LAST_LINES}"
+    lines.taken(6 + LAST_LINES)
     assert lines.delivered
 
 
@@ -235,7 +241,8 @@ def test_what_was_sent_and_not_taken_counts_to_the_bound():
     for number in range(3):
         lines("info", f"line {number}", "stdout")
     lines.take()
-    lines("info", "one too many", "stdout")
+    for number in range(LAST_LINES + 1):
+        lines("info", f"too many {number}", "stdout")
     assert lines.take() is None
     lines.taken(3)
     message = lines.take()

@@ -14,8 +14,11 @@ from strata.errors import (
     SettingError,
     Unavailable,
 )
+from tests.coordinator.conftest import Client
+from tests.coordinator.process import free_port
+from tests.coordinator.test_rpc import open_session
 from tests.sdk.conftest import HEARTBEAT_TIMEOUT_S
-from tests.sdk.harness import free_port, until
+from tests.sdk.harness import until
 
 
 def test_workers_get_ranks_and_meet(hub, trainees):
@@ -168,6 +171,24 @@ def test_a_group_that_stays_incomplete_says_what_it_waits_for(hub):
     with pytest.raises(DeadlineExceeded, match="enough workers"):
         strata.join(hub.address, worker_id="lonely", world_size=2, timeout=0.3, capture=False)
     assert not hub.state.workers["lonely"].alive
+
+
+def test_a_member_that_never_enters_does_not_hold_a_timeout_up(hub):
+    client = Client(hub.running)
+    silent = open_session(client, "silent", world_size=2, syncs=True)
+    with pytest.raises(DeadlineExceeded, match="the others to enter generation 1"):
+        strata.join(hub.address, worker_id="w", world_size=2, timeout=1.0, capture=False)
+    silent.close()
+    client.channel.close()
+
+
+def test_a_long_wait_says_in_the_log_what_it_is_for(hub, monkeypatch, caplog):
+    monkeypatch.setattr("strata.sdk.session.SAY_EVERY_S", 0.1)
+    with pytest.raises(DeadlineExceeded):
+        strata.join(hub.address, worker_id="lonely", world_size=2, timeout=1.5, capture=False)
+    said = [record.message for record in caplog.records if "waiting for" in record.message]
+    assert "it waits for task default-1 to have enough workers" in said[-1]
+    assert len(said) < 12, "it says so now and then, not all the time"
 
 
 def test_an_absent_coordinator_is_a_clear_error():

@@ -16,8 +16,9 @@ from strata.errors import (
     StrataError,
     Unavailable,
 )
+from tests.coordinator.process import free_port
 from tests.sdk.conftest import HEARTBEAT_TIMEOUT_S
-from tests.sdk.harness import free_port, until
+from tests.sdk.harness import until
 
 
 @pytest.fixture

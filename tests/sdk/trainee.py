@@ -27,7 +27,8 @@ def say(what: str, **more: object) -> None:
 
 
 def place(run) -> dict[str, object]:
-    names = ("worker_id", "incarnation", "rank", "world_size", "generation", "attempt", "steps")
+    names = ("task_id", "worker_id", "incarnation", "rank", "world_size", "generation")
+    names += ("attempt", "steps")
     return {name: getattr(run, name) for name in names} | {"pid": os.getpid()}
 
 

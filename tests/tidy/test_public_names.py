@@ -26,7 +26,6 @@ PUBLIC_NAMES = [
     "TrainingOrchestrator",
     "WorkerConfig",
     "__version__",
-    "fact",
     "join",
     "open_arrays",
     "open_dataset",

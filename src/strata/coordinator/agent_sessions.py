@@ -15,7 +15,7 @@ from functools import partial
 from typing import TypeAlias
 
 from strata.config import Settings
-from strata.coordinator.engine import Answer, Engine
+from strata.coordinator.engine import Engine
 from strata.coordinator.intake import Intake, Intakes, batch_of
 from strata.coordinator.lines import LineIntake
 from strata.coordinator.logs import Line
@@ -177,16 +177,12 @@ class AgentSession:
             slots=hello.slots,
             nonce=digest(hello.nonce),
         )
-        self.engine.ask(command).add_done_callback(self._registered)
+        self.engine.ask(command, self._registered)
 
-    def _registered(self, answer: Answer) -> None:
-        error = answer.exception()
-        if isinstance(error, StrataError):
-            self._refuse(error)
-        elif error is not None:
-            self.stream.fail(error)
+    def _registered(self, agent: object, refusal: StrataError | None) -> None:
+        if refusal is not None:
+            self._refuse(refusal)
         elif not self.stream.closed:
-            agent = answer.result()
             assert isinstance(agent, Agent)
             self.agent, self.incarnation = agent.id, agent.incarnation
             self.sessions.attach(self)
@@ -207,19 +203,17 @@ class AgentSession:
 
     def _exited(self, message: pb.AgentMessage) -> None:
         command = convert.exit_report(message.exited, self.agent, self.incarnation)
-        answer = self.engine.ask(command)
-        answer.add_done_callback(partial(self._exit_settled, message.exited))
+        self.engine.ask(command, partial(self._exit_settled, message.exited))
 
-    def _exit_settled(self, exited: pb.ProcessExited, answer: Answer) -> None:
+    def _exit_settled(
+        self, exited: pb.ProcessExited, answer: object, refusal: StrataError | None
+    ) -> None:
         """Stored, or refused for good: either way the agent need not say it again."""
-        error = answer.exception()
-        if error is not None and not isinstance(error, StrataError):
-            self.stream.fail(error)
-        elif isinstance(error, PASSING):
-            self._refuse(error)
+        if isinstance(refusal, PASSING):
+            self._refuse(refusal)
         else:
-            if error is not None:
-                log.info("an exit told by agent %s was not taken in: %s", self.agent, error)
+            if refusal is not None:
+                log.info("an exit told by agent %s was not taken in: %s", self.agent, refusal)
             stored = pb.ExitStored(
                 task_id=exited.task_id, worker_id=exited.worker_id, start=exited.start
             )
@@ -241,8 +235,7 @@ class AgentSession:
             batch = batch_of(left.events, left.worker_id, left.incarnation)
             intake = self.sessions.intakes.of(left.worker_id, left.incarnation)
             if intake.take(batch):
-                answer = self.engine.ingest(batch)
-                answer.add_done_callback(partial(self._left_stored, left, intake, batch))
+                self.engine.ingest(batch, partial(self._left_stored, left, intake, batch))
                 return
         except StrataError as error:
             self._settle_left(left, error)
@@ -250,15 +243,16 @@ class AgentSession:
             self._settle_left(left, None)
 
     def _left_stored(
-        self, left: pb.LeftEvents, intake: Intake, batch: Batch, answer: Answer
+        self,
+        left: pb.LeftEvents,
+        intake: Intake,
+        batch: Batch,
+        answer: object,
+        refusal: StrataError | None,
     ) -> None:
-        error = answer.exception()
-        if error is not None and not isinstance(error, StrataError):
-            self.stream.fail(error)
-            return
-        if error is None:
+        if refusal is None:
             intake.stored(batch)
-        self._settle_left(left, error)
+        self._settle_left(left, refusal)
 
     def _settle_left(self, left: pb.LeftEvents, error: StrataError | None) -> None:
         if isinstance(error, PASSING):

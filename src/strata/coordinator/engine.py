@@ -7,6 +7,10 @@ the inbox fills, so under load turns grow by themselves: group commit without a 
 Answers go out when the facts are on disk. Callers run before the next turn is decided, so what
 they read of the state is durable; `settled` gives the same promise to readers.
 
+Some facts change nothing that anybody is told: that one more has arrived at a barrier. A turn with
+nothing else stays open for a moment, so that those who arrive together are stored together, with
+the release, and wait for the disk once. If they are lost, those who arrived ask again.
+
 The inbox is bounded: when it is full callers are told to try again, and others are unaffected.
 A rule that fails in a way it should not ends the engine, and with it the coordinator: a state that
 nobody understands must not be built upon. What is on disk is sound, and a restart begins there.
@@ -20,9 +24,12 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import islice
+from typing import TypeAlias
 
 from strata.coordinator.kernel import Kernel, Turn
+from strata.core.barriers import BarrierArrived, BarrierOpened
 from strata.core.events import Command, Event
 from strata.core.state import Cluster
 from strata.errors import Conflict, Overloaded, StrataError, Unavailable
@@ -33,8 +40,15 @@ log = logging.getLogger(__name__)
 MAX_TURN = 4096
 RECENT_FACTS = 16_384
 IDLE_LOOK_S = 1.0
+GATHER_S = 0.002
+QUIET = frozenset({BarrierOpened, BarrierArrived})
+"""Facts that can wait so long for others to be stored with them."""
 
 Answer = asyncio.Future[object]
+Reply: TypeAlias = Callable[[object, StrataError | None], None]
+"""Called with the answer to a request, or with its refusal."""
+
+Request: TypeAlias = tuple[Command | None, Batch | None, Reply | None]
 
 
 class Engine:
@@ -45,7 +59,7 @@ class Engine:
         self.inbox_limit = inbox_limit
         self.recent: deque[Event] = deque(maxlen=RECENT_FACTS)
         self.on_facts: list[Callable[[Sequence[Event]], None]] = []
-        self._inbox: deque[tuple[Command | None, Batch | None, Answer | None]] = deque()
+        self._inbox: deque[Request] = deque()
         self._wake = asyncio.Event()
         self._published = asyncio.Event()
         self._position = kernel.durable
@@ -78,25 +92,26 @@ class Engine:
         if self._task is not None:
             await self._task
 
-    def ask(self, command: Command) -> Answer:
-        """A future of the answer to a command, done once its facts are on disk or it is refused."""
-        answer: Answer = asyncio.get_running_loop().create_future()
-        self._put(command, None, answer)
-        return answer
+    def ask(self, command: Command, reply: Reply) -> None:
+        """Submits a command; calls back once its facts are on disk or it is refused.
+
+        A callback runs inside the turn and must not raise.
+        """
+        self._put(command, None, reply)
 
     async def submit(self, command: Command) -> object:
         """The answer to a command, once its facts are on disk; raises its refusal."""
-        return await self.ask(command)
+        answer: Answer = asyncio.get_running_loop().create_future()
+        self.ask(command, partial(_resolve, answer))
+        return await answer
 
     def post(self, command: Command) -> None:
         """Submits a command whose answer nobody waits for."""
         self._put(command, None, None)
 
-    def ingest(self, batch: Batch) -> Answer:
-        """Stores a worker's batch of events; the future is done when it is on disk."""
-        answer: Answer = asyncio.get_running_loop().create_future()
-        self._put(None, batch, answer)
-        return answer
+    def ingest(self, batch: Batch, reply: Reply) -> None:
+        """Stores a worker's batch of events; calls back when it is on disk, or refused."""
+        self._put(None, batch, reply)
 
     def look_again(self) -> None:
         """Something was heard that may have to be acted upon before the next look."""
@@ -128,14 +143,14 @@ class Engine:
         stop = min(stop, start + MAX_TURN)
         return await asyncio.to_thread(lambda: list(self.kernel.store.read(start, stop)))
 
-    def _put(self, command: Command | None, batch: Batch | None, answer: Answer | None) -> None:
+    def _put(self, command: Command | None, batch: Batch | None, reply: Reply | None) -> None:
         if self._stopping:
             raise Unavailable("the coordinator is stopping", hint="try again when it is back")
         if len(self._inbox) >= self.inbox_limit:
             raise Overloaded(
                 f"{self.inbox_limit} requests are waiting", hint="try again in a moment"
             )
-        self._inbox.append((command, batch, answer))
+        self._inbox.append((command, batch, reply))
         self._wake.set()
 
     async def _run(self) -> None:
@@ -167,20 +182,44 @@ class Engine:
             return
 
     async def _take_turn(self) -> None:
-        taken = [self._inbox.popleft() for _ in range(min(len(self._inbox), MAX_TURN))]
-        commands = [(command, answer) for command, _, answer in taken if command is not None]
-        batches = [batch for _, batch, _ in taken if batch is not None]
-        waiting = [answer for _, batch, answer in taken if batch is not None]
         async with self._turn:
-            turn = self.kernel.decide([command for command, _ in commands])
+            taken, turn = self._take()
+            if turn.events and all(type(event.body) in QUIET for event in turn.events):
+                await self._gather(taken, turn)
+            batches = [batch for _, batch, _ in taken if batch is not None]
             try:
                 refusals = await self._store(turn, batches)
             except StrataError as error:
-                self._refuse([answer for _, _, answer in taken], error)
+                self._refuse(taken, error)
                 return
-            self._answer(turn, [answer for _, answer in commands])
-            self._answer_batches(waiting, refusals)
-        self._publish(turn)
+            self._publish(turn)
+            self._answer(taken, turn, refusals)
+
+    def _take(self) -> tuple[list[Request], Turn]:
+        """What waits, decided."""
+        inbox = self._inbox
+        taken = [inbox.popleft() for _ in range(min(len(inbox), MAX_TURN))]
+        return taken, self.kernel.decide(
+            [command for command, _, _ in taken if command is not None]
+        )
+
+    async def _gather(self, taken: list[Request], turn: Turn) -> None:
+        """Takes up what comes meanwhile, until there is something that somebody waits for."""
+        deadline_s = asyncio.get_running_loop().time() + GATHER_S
+        loud = False
+        while not (loud or self._stopping) and len(taken) < MAX_TURN:
+            self._wake.clear()
+            try:
+                async with asyncio.timeout_at(deadline_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                return
+            more, decided = self._take()
+            taken += more
+            turn.outcomes += decided.outcomes
+            turn.events += decided.events
+            known = all(type(event.body) in QUIET for event in decided.events)
+            loud = not known or any(batch is not None for _, batch, _ in more)
 
     async def _store(self, turn: Turn, batches: list[Batch]) -> list[StrataError | None]:
         """Makes facts durable, then batches; in a thread, since both wait for the disk."""
@@ -193,35 +232,27 @@ class Engine:
 
         return await asyncio.to_thread(work)
 
-    def _refuse(self, answers: list[Answer | None], error: StrataError) -> None:
+    def _refuse(self, taken: list[Request], error: StrataError) -> None:
         """The disk did not take the turn: nothing happened, and everyone is told so."""
         log.error("facts could not be stored: %s", error)
         refusal = Unavailable(f"nothing was recorded: {error.message}", hint=error.hint)
-        for answer in answers:
-            if answer is not None and not answer.done():
-                answer.set_exception(refusal)
+        for _, _, reply in taken:
+            if reply is not None:
+                reply(None, refusal)
         if isinstance(error, Conflict):
             raise error
 
-    def _answer(self, turn: Turn, answers: list[Answer | None]) -> None:
-        for outcome, answer in zip(turn.outcomes, answers, strict=True):
-            if answer is None or answer.done():
-                continue
-            if outcome.refusal is not None:
-                answer.set_exception(outcome.refusal)
+    def _answer(self, taken: list[Request], turn: Turn, refusals: list[StrataError | None]) -> None:
+        outcomes, batches = iter(turn.outcomes), iter(refusals)
+        for command, _, reply in taken:
+            if command is None:
+                refusal = next(batches)
+                if reply is not None:
+                    reply(None, refusal)
             else:
-                answer.set_result(outcome.answer)
-
-    def _answer_batches(
-        self, answers: list[Answer | None], refusals: list[StrataError | None]
-    ) -> None:
-        for answer, refusal in zip(answers, refusals, strict=True):
-            if answer is None or answer.done():
-                continue
-            if refusal is not None:
-                answer.set_exception(refusal)
-            else:
-                answer.set_result(None)
+                outcome = next(outcomes)
+                if reply is not None:
+                    reply(outcome.answer, outcome.refusal)
 
     def _publish(self, turn: Turn) -> None:
         if not turn.events:
@@ -232,3 +263,12 @@ class Engine:
             observer(turn.events)
         published, self._published = self._published, asyncio.Event()
         published.set()
+
+
+def _resolve(answer: Answer, result: object, refusal: StrataError | None) -> None:
+    if answer.done():
+        return  # whoever asked is gone
+    if refusal is not None:
+        answer.set_exception(refusal)
+    else:
+        answer.set_result(result)

@@ -15,7 +15,7 @@ from strata.core.agents import (
     WorkerExited,
     how_it_ended,
 )
-from strata.core.barriers import BarrierFailed, BarrierReleased
+from strata.core.barriers import BarrierArrived, BarrierFailed, BarrierReleased
 from strata.core.checkpoints import CheckpointCommitted, CheckpointFailed
 from strata.core.cluster import CoordinatorStarted
 from strata.core.datasets import AssignmentChanged, DatasetRegistered
@@ -33,9 +33,9 @@ DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logg
 
 
 def narrate(events: Sequence[Event]) -> None:
-    """Logs the facts of a turn that a reader of logs wants to see."""
+    """Logs the facts of a turn that a reader of logs wants to see; arrivals are too many to ask."""
     for event in events:
-        told = words(event.body)
+        told = None if type(event.body) is BarrierArrived else words(event.body)
         if told is not None and log.isEnabledFor(told[0]):
             level, text = told
             about = {
@@ -85,7 +85,7 @@ def words(body: Fact) -> tuple[int, str] | None:
 def _words_on_data(body: Fact) -> tuple[int, str] | None:
     match body:
         case BarrierReleased():
-            return INFO, f"barrier {body.barrier} released {body.participants} workers"
+            return DEBUG, f"barrier {body.barrier} released {body.participants} workers"
         case BarrierFailed():
             missing = ", ".join(body.missing) or "nobody"
             return ERROR, f"barrier {body.barrier} failed: {body.reason}; missing: {missing}"

@@ -4,11 +4,17 @@ It lives beside the state, not in it: a beat is not a fact. After a restart it i
 workers have spoken again.
 """
 
+from collections.abc import Container, Sequence
+
 from msgspec import Struct
 
 from strata.core.checkpoints import Checkpoint
+from strata.core.events import Event
 from strata.core.resources import ResourceMetrics, Saving
 from strata.core.tasks import Task
+from strata.core.workers import WorkerLost, WorkerStateChanged
+
+SPARE = 1_000
 
 
 class Seen(Struct):
@@ -28,6 +34,7 @@ class Observed:
 
     def __init__(self) -> None:
         self.workers: dict[str, Seen] = {}
+        self._look_at = SPARE
 
     def note(self, worker: str, seen: Seen) -> None:
         """Keeps a beat; resources that it does not carry stay as they were."""
@@ -46,6 +53,19 @@ class Observed:
         found = (each.saving for each in seen if each is not None and each.saving is not None)
         return [each for each in found if each.checkpoint == checkpoint.id]
 
-    def forget(self, worker: str) -> None:
-        """Drops a worker that is gone."""
-        self.workers.pop(worker, None)
+    def follow(self, events: Sequence[Event], known: Container[str]) -> None:
+        """Of those who are gone stays when they were last heard, and not what they used then.
+
+        Of those whom nobody knows any more nothing stays; they are looked for now and then.
+        """
+        for event in events:
+            body = event.body
+            if isinstance(body, WorkerLost) or (
+                isinstance(body, WorkerStateChanged) and body.after == "left"
+            ):
+                seen = self.workers.get(body.worker)
+                if seen is not None and seen.incarnation == body.incarnation:
+                    seen.resources = seen.saving = seen.loss = None
+        if len(self.workers) > self._look_at:
+            self.workers = {name: each for name, each in self.workers.items() if name in known}
+            self._look_at = 2 * len(self.workers) + SPARE

@@ -18,7 +18,7 @@ from strata.coordinator.observed import Observed, Seen
 from strata.coordinator.places import CheckpointPlaces
 from strata.coordinator.scanning import measured
 from strata.coordinator.sessions import Sessions
-from strata.coordinator.waiting import BarrierRoom
+from strata.coordinator.waiting import BarrierRoom, Ended
 from strata.core.barriers import ArriveAtBarrier, Barrier
 from strata.core.checkpoints import Checkpoint, committed_newest_first
 from strata.core.datasets import AttachDataset, Feed, RegisterDataset
@@ -297,9 +297,9 @@ class UnaryCalls:
         assert isinstance(barrier, Barrier)
         ended: asyncio.Future[pb.WaitBarrierResponse] = asyncio.get_running_loop().create_future()
 
-        def tell(outcome: pb.WaitBarrierResponse) -> None:
+        def tell(told: Ended, order: int) -> None:
             if not ended.done():
-                ended.set_result(outcome)
+                ended.set_result(told.outcome(order))
 
         task = self.state.tasks[worker.task]
         self.barriers.wait(task, barrier, request.worker_id, tell)

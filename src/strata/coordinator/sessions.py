@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from strata.coordinator.engine import Answer, Engine
+from strata.coordinator.engine import Engine
 from strata.coordinator.intake import Intake, Intakes, batch_of
 from strata.coordinator.lines import LineIntake
 from strata.coordinator.metrics import Metrics
@@ -21,7 +21,7 @@ from strata.coordinator.observed import Observed, Seen
 from strata.coordinator.previews import Previews
 from strata.coordinator.saves import SaveRoom
 from strata.coordinator.tokens import PeerTokens
-from strata.coordinator.waiting import BarrierRoom
+from strata.coordinator.waiting import BarrierRoom, Ended
 from strata.core.barriers import Barrier
 from strata.core.checkpoints import Checkpoint
 from strata.core.events import Command, Event
@@ -111,6 +111,7 @@ class Sessions:
 
     def _follow(self, events: Sequence[Event]) -> None:
         state = self.engine.kernel.state
+        self.observed.follow(events, state.workers)
         workers: dict[str, None] = {}
         for event in events:
             if isinstance(event.body, WorkerRegistered):
@@ -263,7 +264,9 @@ class Session:
         batch = batch_of(message.events, self.worker, self.incarnation)
         assert self.intake is not None, "a session that was welcomed takes events in"
         if self.intake.take(batch):
-            self._when(request, self.engine.ingest(batch), partial(self._stored, batch))
+            reply = partial(self._answered, request, partial(self._stored, batch))
+            self.engine.ingest(batch, reply)
+            self._unanswered += 1
         else:
             self._tell_stored()
 
@@ -285,20 +288,17 @@ class Session:
 
     def _arrive(self, request: int, message: pb.WorkerMessage) -> None:
         command = convert.arrival(self.worker, self.incarnation, message.arrive)
-        self._ask(request, command, partial(self._arrived, request, message.arrive))
+        self._ask(request, command, partial(self._arrived, request, message.arrive.arrival))
 
-    def _arrived(self, request: int, arrive: pb.Arrive, answer: object) -> None:
+    def _arrived(self, request: int, arrival: int, answer: object) -> None:
         assert isinstance(answer, Barrier)
         state = self.engine.kernel.state
         task = state.tasks[state.workers[self.worker].task]
-
-        def tell(outcome: pb.WaitBarrierResponse) -> None:
-            ended = pb.BarrierOutcome(
-                barrier_id=arrive.barrier_id, arrival=arrive.arrival, outcome=outcome
-            )
-            self.stream.send(pb.CoordinatorMessage(request=request, barrier=ended))
-
+        tell = partial(self._tell_barrier, request, arrival)
         self.sessions.barriers.wait(task, answer, self.worker, tell)
+
+    def _tell_barrier(self, request: int, arrival: int, ended: Ended, order: int) -> None:
+        self.stream.send(ended.message(request, arrival, order))
 
     def _break(self, request: int, message: pb.WorkerMessage) -> None:
         command = ReportBrokenExchange(
@@ -363,23 +363,26 @@ class Session:
         self.stream.send(pb.CoordinatorMessage(request=request, done=pb.Done()))
 
     def _ask(self, request: int, command: Command, then: Callable[[object], None]) -> None:
-        self._when(request, self.engine.ask(command), then)
-
-    def _when(self, request: int, answer: Answer, then: Callable[[object], None]) -> None:
+        self.engine.ask(command, partial(self._answered, request, then))
         self._unanswered += 1
-        answer.add_done_callback(partial(self._answered, request, then))
 
-    def _answered(self, request: int, then: Callable[[object], None], answer: Answer) -> None:
+    def _answered(
+        self,
+        request: int,
+        then: Callable[[object], None],
+        answer: object,
+        refusal: StrataError | None,
+    ) -> None:
         self._unanswered -= 1
-        error = answer.exception()
-        if error is None:
-            then(answer.result())
-        elif isinstance(error, StrataError):
-            self._refuse(request, error)
+        try:
+            if refusal is None:
+                then(answer)
+                return
+            self._refuse(request, refusal)
             if not self.worker:
                 self._greeted = False
                 self._hear_early()
-        else:
+        except Exception as error:
             self.stream.fail(error)
 
     def _refuse(self, request: int, error: StrataError) -> None:

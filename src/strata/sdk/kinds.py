@@ -16,7 +16,8 @@ from typing import TypeVar, dataclass_transform
 import msgspec
 
 from strata.core.events import Fact as Fact
-from strata.core.worker_facts import USER_PREFIX
+
+PREFIX = "user."
 
 Kind = TypeVar("Kind")
 
@@ -33,7 +34,7 @@ def fact(kind: type[Kind]) -> type[Kind]:
         fields,
         bases=(Fact,),
         frozen=True,
-        tag=f"{USER_PREFIX}{kind.__name__}",
+        tag=f"{PREFIX}{kind.__name__}",
         module=kind.__module__,
         namespace={"__doc__": kind.__doc__},
     )

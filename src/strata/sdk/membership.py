@@ -150,12 +150,7 @@ class Membership:
         """Enters the newest generation and waits until it trains; None when stopped meanwhile."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            left_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0)
-            if not session.wait_for(lambda: stopped() or self._next() is not None, left_s):
-                raise DeadlineExceeded(
-                    f"not in a generation after {timeout_s:g} s: it waits {self.waits_for}",
-                    hint="start the missing workers, or ask for a smaller world_size",
-                )
+            self._wait(session, lambda: stopped() or self._next() is not None, deadline_s)
             if stopped():
                 return None
             standing = self._next()
@@ -164,7 +159,17 @@ class Membership:
             if standing.phase == "running":
                 with session.news:
                     return self._settle(standing)
-            self._enter(session, standing, stopped)
+            self._enter(session, standing, stopped, deadline_s)
+
+    def _wait(
+        self, session: Session, happened: Callable[[], bool], deadline_s: float | None
+    ) -> None:
+        left_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 0.0)
+        if not session.wait_for(happened, left_s, lambda: f"it waits {self.waits_for}"):
+            raise DeadlineExceeded(
+                f"not in a generation in time: it waits {self.waits_for}",
+                hint="start the missing workers, or ask for a smaller world_size",
+            )
 
     def _next(self) -> pb.Standing | None:
         """The standing to act on; None if there is only waiting."""
@@ -172,7 +177,13 @@ class Membership:
         ready = standing is not None and standing.rank >= 0 and standing.phase != "forming"
         return standing if ready else None
 
-    def _enter(self, session: Session, standing: pb.Standing, stopped: Callable[[], bool]) -> None:
+    def _enter(
+        self,
+        session: Session,
+        standing: pb.Standing,
+        stopped: Callable[[], bool],
+        deadline_s: float | None,
+    ) -> None:
         """Says what the model is; returns when the generation trains or has ended."""
         model = self.model
         request = session.ask(
@@ -194,7 +205,7 @@ class Membership:
             return stopped() or request.error is not None or not (syncing and same)
 
         try:
-            session.wait_for(moved_on)
+            self._wait(session, moved_on, deadline_s)
         finally:
             session.forget(request)
         if request.error is not None and not isinstance(request.error, NotAllowedNow | Fenced):

@@ -1,9 +1,9 @@
 """The thread that beats, and keeps and sends the events and lines that have gathered.
 
-Four times a second events are packed and written to the spool, whether or not there is a
-connection: so much is lost with a process that is killed. Lines and events are sent together, every
-other second, within a window (so much sent and not yet stored): each waking of gRPC's threads costs
-the training process more than the bytes do.
+Once a second, or sooner when many have gathered, events are packed and written to the spool,
+whether or not there is a connection. Lines and events are sent together, every other second, within
+a window (so much sent and not yet stored): each waking of gRPC's threads costs the training process
+more than the bytes do.
 
 A batch of events travels under the number -1 - first_seq, so that its refusal says which it was.
 """
@@ -24,7 +24,7 @@ from strata.wire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-COLLECT_INTERVAL_S = 0.25
+COLLECT_INTERVAL_S = 1.0
 SEND_INTERVAL_S = 2.0
 MAX_BACKLOG = 1_024
 CLOSING_S = 2.0
@@ -37,7 +37,7 @@ class Source(Protocol):
         """What to say of ourselves now."""
 
     def tick(self) -> None:
-        """Called a few times a second, connected or not."""
+        """Called about once a second, connected or not."""
 
 
 class Pulse:
@@ -57,6 +57,8 @@ class Pulse:
         self._outbox: Outbox | None = None
         self._sending = threading.Lock()
         self._wake = threading.Event()
+        if recorder is not None:
+            recorder.on_crowded = self._wake.set
         self._closing = False
         self._beat_wanted = False
         self._next_beat_s = 0.0

@@ -48,6 +48,7 @@ from strata.wire.v1 import coordinator_pb2 as pb
 log = logging.getLogger(__name__)
 
 WAIT_SLICE_S = 0.5
+SAY_EVERY_S = 10.0
 MAX_REQUESTS = 1_024
 CLOSING_S = 2.0
 
@@ -158,15 +159,29 @@ class Session:
         with self.news:
             self._requests.pop(request.message.request, None)
 
-    def wait_for(self, happened: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Waits for something that `news` tells about; False when the time is over."""
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+    def wait_for(
+        self,
+        happened: Callable[[], bool],
+        timeout_s: float | None = None,
+        what: Callable[[], str] | None = None,
+    ) -> bool:
+        """Waits for something that `news` tells about; False when the time is over.
+
+        A long wait says now and then in the log `what` it is for.
+        """
+        began_s = time.monotonic()
+        deadline_s = None if timeout_s is None else began_s + timeout_s
+        say_at_s = began_s + SAY_EVERY_S
         with self.news:
             while not happened():
                 self.require_usable()
-                left_s = WAIT_SLICE_S if deadline_s is None else deadline_s - time.monotonic()
+                now_s = time.monotonic()
+                left_s = WAIT_SLICE_S if deadline_s is None else deadline_s - now_s
                 if left_s <= 0:
                     return False
+                if what is not None and now_s >= say_at_s:
+                    say_at_s = now_s + SAY_EVERY_S
+                    log.warning("waiting for %.0f s now: %s", now_s - began_s, what())
                 self.news.wait(min(left_s, WAIT_SLICE_S))
         return True
 

@@ -50,10 +50,8 @@ def command(
     if kind == "attach":
         return _attachment(task, message.attach)
     if kind == "acquire_lease":
-        asked = message.acquire_lease
-        return AcquireLease(
-            worker=worker, incarnation=incarnation, dataset=asked.dataset_id, after=asked.after
-        )
+        dataset = message.acquire_lease.dataset_id
+        return AcquireLease(worker=worker, incarnation=incarnation, dataset=dataset)
     returned = message.return_lease
     return ReturnLease(
         worker=worker,

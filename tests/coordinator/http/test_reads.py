@@ -4,7 +4,7 @@ import pytest
 
 from strata.coordinator.http import views
 from strata.coordinator.logs import Line
-from strata.coordinator.observed import Seen
+from strata.coordinator.observed import Observed, Seen
 from strata.core.agents import RegisterAgent
 from strata.core.barriers import ArriveAtBarrier, FailBarrier
 from strata.core.checkpoints import CheckpointState
@@ -123,6 +123,32 @@ def test_the_lost_are_failed_and_those_who_left_are_gone(coordinator, client):
     assert client.get("/api/workers/w1").status_code == 404
     [failed] = client.get("/api/workers", params={"status": "failed"}).json()
     assert failed["id"] == "w0"
+
+
+def test_of_the_lost_is_shown_when_they_were_heard_and_not_what_they_used(coordinator, client):
+    first, second = coordinator.train(2)
+    for worker in (first, second):
+        used = ResourceMetrics(cpu_percent=50.0)
+        seen = Seen(worker.incarnation, 1_000, 7, 0, used, loss=0.5)
+        coordinator.observed.note(worker.id, seen)
+    lost = DeclareLost(
+        worker=first.id, incarnation=first.incarnation, signal="heartbeat", reason="silence"
+    )
+    coordinator.submit(lost)
+    engine = coordinator.engine
+    coordinator.observed.follow(engine.recent, engine.kernel.state.workers)
+    shown = client.get(f"/api/workers/{first.id}").json()
+    assert (shown["last_heartbeat"], shown["current_step"]) == (1_000, 7)
+    assert (shown["resources"], shown["loss"]) == (None, None)
+    assert client.get(f"/api/workers/{second.id}").json()["resources"]["cpu_percent"] == 50.0
+
+
+def test_what_was_heard_of_the_forgotten_is_forgotten():
+    observed = Observed()
+    for number in range(5_000):
+        observed.note(f"w{number}", Seen(1, 1))
+        observed.follow((), {f"w{number}"})
+    assert len(observed.workers) <= 1_001
 
 
 def test_pages_follow_each_other_without_gap_or_repetition(coordinator, client):

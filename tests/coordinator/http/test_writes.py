@@ -48,6 +48,8 @@ def test_a_task_with_an_entry_waits_for_slots_and_says_so(coordinator, client):
     task = client.get("/api/tasks/imagenet-resnet50-1").json()
     assert task["config"] == body["config"]
     assert task["reason"] == "it needs 8 slots and no agent is up"
+    [listed] = client.get("/api/tasks").json()
+    assert listed["reason"] == task["reason"]
     assert (task["entry"], task["args"], task["policy"]) == ("train.py", ["--fast"], "continue")
     coordinator.submit(RegisterAgent(agent="host", slots=8))
     assert client.get("/api/tasks/imagenet-resnet50-1").json()["status"] == "starting"

@@ -245,7 +245,7 @@ def task(state: Cluster, known: Task, logs: list[str], names: int = NAMES_SHOWN)
         worker_ids_total=len(worker_ids),
         worker_count=spec.worker_count,
         submitted_at=milliseconds(known.submitted_ns),
-        reason=known.reason,
+        reason=why_waiting(state, known) or known.reason,
         exit_code=known.exit_code,
         generation=known.generation,
         phase=known.phase,
@@ -257,8 +257,6 @@ def task(state: Cluster, known: Task, logs: list[str], names: int = NAMES_SHOWN)
 def task_detail(state: Cluster, observed: Observed, known: Task, logs: list[str]) -> TaskDetail:
     """A task with what was asked for and, while it waits for slots, why."""
     shown = msgspec.structs.asdict(task(state, known, logs))
-    waiting_for = why_waiting(state, known)
-    shown["reason"] = waiting_for or known.reason
     spec = known.spec
     return TaskDetail(
         **shown,
@@ -272,7 +270,7 @@ def task_detail(state: Cluster, observed: Observed, known: Task, logs: list[str]
         keep_count=spec.keep_count,
         max_restarts=spec.max_restarts,
         external=spec.external,
-        waiting_for=waiting_for,
+        waiting_for=why_waiting(state, known),
         loss=_loss(observed, known),
     )
 

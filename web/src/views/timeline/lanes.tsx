@@ -8,13 +8,12 @@ import { clock, duration } from "../../lib/format";
 import { toMoment, zoom, within, type Span } from "../../lib/scale";
 import { useScheme } from "../../state/theme";
 import { useParam } from "../../state/url";
-import { Empty, Loading } from "../../ui/empty";
+import { Empty } from "../../ui/empty";
 
 const INKS = ["active", "accent", "edge", "saving", "recovering", "faint", "line", "failed", "text", "page"] as const;
 const CLICK_PX = 4;
 
 interface Props {
-  loading?: boolean;
   lanes: readonly Lane[];
   span: Span;
   bounds: Span;
@@ -26,7 +25,7 @@ interface Props {
   onMoment: (at: number) => void;
 }
 
-export function LaneChart({ loading = false, lanes, span, bounds, now, cursor, chosen, onSpan, onEvent, onMoment }: Props) {
+export function LaneChart({ lanes, span, bounds, now, cursor, chosen, onSpan, onEvent, onMoment }: Props) {
   const { ref, size } = useSize<HTMLDivElement>();
   const canvas = useRef<HTMLCanvasElement>(null);
   const scheme = useScheme();
@@ -68,8 +67,7 @@ export function LaneChart({ loading = false, lanes, span, bounds, now, cursor, c
           {...hands.handlers}
         />
       </div>
-      {loading && <Loading />}
-      {lanes.length === 0 && !loading && <Empty title="No worker ran in this time" text="Zoom out with S, or go to another time on the strip above." />}
+      {lanes.length === 0 && <Empty title="No worker ran in this time" text="Zoom out with S, or go to another time on the strip above." />}
       <p className="h-5 truncate text-s text-dim">
         {hands.over && (
           <>

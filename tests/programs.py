@@ -4,7 +4,13 @@ import shutil
 
 import pytest
 
-PACKAGES = {"node": "nodejs", "prometheus": "prometheus", "promtool": "prometheus"}
+PACKAGES = {
+    "chromium": "chromium",
+    "node": "nodejs",
+    "npm": "npm",
+    "prometheus": "prometheus",
+    "promtool": "prometheus",
+}
 
 
 def program(name: str) -> str:

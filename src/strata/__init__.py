@@ -25,6 +25,7 @@ __all__ = [
     "TrainingOrchestrator",
     "WorkerConfig",
     "__version__",
+    "fact",
     "join",
     "open_arrays",
     "open_dataset",
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from strata.data.dataset import open_arrays, open_dataset, open_source
     from strata.errors import StrataError
     from strata.sdk.barriers import BarrierResult
-    from strata.sdk.kinds import Fact
+    from strata.sdk.kinds import Fact, fact
     from strata.sdk.membership import Recovery
     from strata.sdk.orchestrator import TrainingOrchestrator, WorkerConfig
     from strata.sdk.registry import DatasetRegistry, ShardManager
@@ -70,6 +71,7 @@ _HOMES = {
     "StrataError": "strata.errors",
     "TrainingOrchestrator": "strata.sdk.orchestrator",
     "WorkerConfig": "strata.sdk.orchestrator",
+    "fact": "strata.sdk.kinds",
     "join": "strata.sdk.run",
     "open_arrays": "strata.data.dataset",
     "open_dataset": "strata.data.dataset",

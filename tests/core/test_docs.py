@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from strata.core import docs
-from strata.core.cluster import CODEC, LIFECYCLES
+from strata.core.catalogue import CODEC
+from strata.core.cluster import LIFECYCLES
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -15,7 +15,8 @@ from strata.core.leases import (
     LeaseReturned,
     ReturnLease,
 )
-from strata.errors import Fenced, NotFound
+from strata.core.shard_order import samples_in, shard_at
+from strata.errors import Fenced, NotAllowedNow, NotFound
 from tests.core.world import World
 
 
@@ -24,7 +25,8 @@ def leasing(shards=3, epochs=2, syncs=False):
     world = World()
     task = world.submit(1, syncs=syncs)
     peers = world.join(task, "a", "b")
-    world.do(RegisterDataset(dataset="d", spec=DatasetSpec(total_samples=shards, shard_size=1)))
+    spec = DatasetSpec(total_samples=shards, shard_size=1, shuffle=False)
+    world.do(RegisterDataset(dataset="d", spec=spec))
     world.do(AttachDataset(task=task.id, dataset="d", unit="lease", epochs=epochs))
     return world, task, *peers
 
@@ -50,6 +52,30 @@ def test_each_shard_is_granted_to_one_worker():
     assert len({lease.id for lease in leases}) == 3
     assert acquire(b) is None
     assert world.last == []
+
+
+def test_a_request_whose_answer_was_lost_gets_the_same_lease():
+    world, _task, a, b = leasing()
+    ask = AcquireLease(**a.me, dataset="d", after=0)
+    first = world.do(ask)
+    assert world.do(ask) == first
+    assert world.last == []
+    assert acquire(b).shard == 1
+    second = world.do(AcquireLease(**a.me, dataset="d", after=first.id))
+    assert second.shard == 2
+
+
+def test_shards_and_their_samples_come_in_another_order_each_epoch():
+    spec = DatasetSpec(total_samples=1_003, shard_size=10, seed=3, fingerprint="f")
+    orders = [tuple(shard_at(spec, n, epoch) for n in range(101)) for epoch in range(3)]
+    assert all(sorted(order) == list(range(101)) for order in orders)
+    assert len({*orders, tuple(range(101))}) == 4
+    assert sorted(samples_in(spec, 100, 0)) == [1_000, 1_001, 1_002]
+    epochs = [tuple(samples_in(spec, 7, epoch)) for epoch in range(3)]
+    assert all(sorted(samples) == list(range(70, 80)) for samples in epochs)
+    assert len(set(epochs)) == 3
+    plain = DatasetSpec(total_samples=50, shard_size=10, shuffle=False)
+    assert [shard_at(plain, 3, 5), *samples_in(plain, 1, 5)] == [3, *range(10, 20)]
 
 
 def test_a_shard_that_was_not_trained_goes_out_again_first():
@@ -103,7 +129,7 @@ def test_what_a_zombie_trained_does_not_count():
     with pytest.raises(Fenced):
         give_back(a, lease)
     new = a.again()
-    with pytest.raises(Fenced, match="does not hold lease"):
+    with pytest.raises(NotAllowedNow, match="does not hold lease"):
         give_back(new, lease)
     assert consumed(world) == []
 
@@ -111,10 +137,10 @@ def test_what_a_zombie_trained_does_not_count():
 def test_only_the_holder_returns_a_lease_and_only_once():
     world, _task, a, b = leasing()
     lease = acquire(a)
-    with pytest.raises(Fenced):
+    with pytest.raises(NotAllowedNow):
         give_back(b, lease)
     give_back(a, lease)
-    with pytest.raises(Fenced):
+    with pytest.raises(NotAllowedNow):
         give_back(a, lease)
     assert consumed(world) == [(0, 0)]
 
@@ -142,7 +168,7 @@ def test_a_lease_of_the_epoch_before_counts_for_nothing_in_the_next(trained):
     world, task, a, b = leasing(shards=2, epochs=0)
     late = acquire(a)
     world.do(AdvanceEpoch(task=task.id, dataset="d"))
-    with suppress(Fenced):
+    with suppress(Fenced, NotAllowedNow):
         give_back(a, late, consumed=trained)
     while task.feeds["d"].epoch == 1:
         give_back(b, acquire(b))

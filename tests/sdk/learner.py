@@ -94,6 +94,27 @@ def read(path, on_error="raise", **given):
 
 
 @scene
+def roam(epochs=1, step_s=0.0, leave_at=-1, fail_at=-1, **given):
+    """Trains shard by shard at its own pace; may leave a shard in the middle, or fail in one."""
+    with strata.join(**given) as run:
+        say("joined", **place(run))
+        for count, shard in enumerate(run.shards("numbers", batch_size=8, epochs=epochs)):
+            own = []
+            say("shard", number=shard.number, epoch=shard.epoch)
+            for batch in shard:
+                own += batch["index"].tolist()
+                time.sleep(step_s)
+                if count == leave_at:
+                    break
+                if count == fail_at:
+                    raise RuntimeError("the loss is not a number")
+            else:
+                say("trained", epoch=shard.epoch, own=own)
+        say("done", **place(run))
+    say("left")
+
+
+@scene
 def agree(rounds, late_at=-1, cut_at=-1, wrong_at=-1, **given):
     """Averages its number with the others' numbers; in some round it comes late, loses its
     connection, or brings other arrays."""

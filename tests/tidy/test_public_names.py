@@ -26,6 +26,7 @@ PUBLIC_NAMES = [
     "TrainingOrchestrator",
     "WorkerConfig",
     "__version__",
+    "fact",
     "join",
     "open_arrays",
     "open_dataset",

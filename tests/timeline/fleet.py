@@ -16,6 +16,7 @@ from strata.core.state import Cluster
 from strata.core.tasks import TaskSpec
 from strata.core.worker_facts import TrainingStarted
 from strata.core.workers import DeclareLost, RegisterWorker
+from strata.data.contents import content_of
 from strata.store.batches import pack
 from strata.store.memory import MemoryStore
 
@@ -25,10 +26,13 @@ SECOND_NS = 1_000_000_000
 class Fleet:
     """One task, `task`, that trains on one dataset, `d`."""
 
-    def __init__(self, workers=3, *, samples=60, batch=12, epochs=0, lanes=0, store=None):
+    def __init__(
+        self, workers=3, *, samples=60, batch=12, epochs=0, lanes=0, store=None, data=None
+    ):
         self.state = Cluster()
         self.store = store if store is not None else MemoryStore(CODEC)
         self.clock_s = 0
+        self.data = data
         self.applied: dict[str, int] = {}
         self.models: dict[str, tuple[int, int]] = {}
         self.seqs: dict[tuple[str, int], int] = {}
@@ -82,8 +86,9 @@ class Fleet:
             self.models[worker] = (self.row.attempt, self.row.generation)
         return self.row.recovery.step
 
-    def read(self, steps: int, workers=None, *, silent=(), wrong=()) -> None:
-        """The members read the next steps; some may not record it, or read other samples."""
+    def read(self, steps: int, workers=None, *, silent=(), wrong=(), garbled=()) -> None:
+        """The members read the next steps; some may not record it, read other samples, or other
+        bytes."""
         first = self.applied[self.row.members[0]]
         for worker in workers if workers is not None else self.row.members:
             lanes = self.row.feeds["d"].holdings.get(worker, [])
@@ -94,7 +99,8 @@ class Fleet:
             if worker in wrong:
                 samples = samples + 1
             proofs = digests(positions, samples).tolist()
-            self._record(worker, first, positions.shape[1], proofs)
+            contents = [self._content(row, worker in garbled) for row in samples]
+            self._record(worker, first, positions.shape[1], proofs, contents)
 
     def train(self, steps: int = 1, **how: object) -> None:
         """Every member reads and applies steps, and the coordinator hears of it."""
@@ -139,7 +145,10 @@ class Fleet:
             self.do(AckPart(**each, checkpoint=begun.id, path="p", size_bytes=1))
         self.do(ConfirmCheckpoint(task=self.task, checkpoint=begun.id, path="m"))
 
-    def _record(self, worker: str, first: int, width: int, proofs: list[int]) -> None:
+    def _content(self, samples, garbled: bool) -> int:
+        return content_of(self.data.read(samples[::-1] if garbled else samples)) if self.data else 0
+
+    def _record(self, worker, first: int, width: int, proofs: list[int], contents) -> None:
         incarnation = self.state.workers[worker].incarnation
         seq = self.seqs.get((worker, incarnation), 0)
         events = [
@@ -148,10 +157,10 @@ class Fleet:
                 wall_ns=self.clock_s * SECOND_NS + at,
                 mono_ns=self.clock_s * SECOND_NS + at,
                 body=TrainingStarted(
-                    f"d/{first + at}", first + at, "d", self.row.generation, width, proof
+                    f"d/{first + at}", first + at, "d", self.row.generation, width, proof, content
                 ),
             )
-            for at, proof in enumerate(proofs)
+            for at, (proof, content) in enumerate(zip(proofs, contents, strict=True))
         ]
         self.seqs[worker, incarnation] = seq + len(events)
         batch = pack(CODEC, worker, incarnation, events)

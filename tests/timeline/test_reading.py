@@ -98,7 +98,7 @@ class TestMoments:
     def test_what_nodes_were_doing_comes_from_their_own_events(self, crashed):
         begun = crashed.kinds("CheckpointWriteStarted")[0]
         state = state_at(crashed.timeline, crashed.timeline.position_at(begun.at_ns)).state
-        recent = recent_before(crashed.timeline, begun.at_ns)
+        recent = recent_before(crashed.timeline, begun.at_ns, state)
         nodes = {n.id: n for n in nodes_at(crashed.timeline, state, begun.at_ns, recent)}
         writing = nodes[begun.node]
         assert "writing a checkpoint" in [each.text.rsplit(" ", 1)[0] for each in writing.open]

@@ -77,6 +77,7 @@ def write_part(
     local: object = None,
 ) -> Part:
     """Makes one rank's part durable; it is described by what is returned, and not committed."""
+    capture.complete()
     hashing = Hashing(capture)
     file = part_file(rank)
 

@@ -10,13 +10,15 @@ the state does. It holds the image of the file: header, padding, tensors.
 
 import mmap
 import os
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 from msgspec import Struct
 
 from strata.checkpoint.arrays import Bytes, Source, is_torch
-from strata.checkpoint.cuda import copy_from_devices, on_device
+from strata.checkpoint.cuda import copy_from_devices, on_device, release, take_snapshot
 from strata.checkpoint.format import ALIGNMENT, header_image
 from strata.checkpoint.tree import Flat
 from strata.storage.parallel import for_each
@@ -44,6 +46,13 @@ class Capture(Struct):
     placed: list[Placed]
     segments: list[tuple[int, memoryview]]
     size_bytes: int
+    arriving: Callable[[], None] | None = None
+
+    def complete(self) -> None:
+        """Waits for what is still on its way from devices; for the thread that writes."""
+        arriving, self.arriving = self.arriving, None
+        if arriving is not None:
+            arriving()
 
     def view(self, offset: int, size_bytes: int) -> memoryview:
         """Bytes of the image that lie within one segment, as those of a tensor do."""
@@ -67,7 +76,7 @@ class Staging:
         """Makes memory ready; what is large enough is kept."""
         if size_bytes <= self.size_bytes:
             return
-        self._memory = None  # first, so that the old buffer is gone before the new one comes
+        self.close()  # first, so that the old buffer is gone before the new one comes
         memory = mmap.mmap(-1, -(-size_bytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES)
         with suppress(OSError, AttributeError):
             memory.madvise(mmap.MADV_HUGEPAGE)
@@ -88,11 +97,13 @@ class Staging:
         assert self._memory is not None
         image = np.frombuffer(self._memory, np.uint8)
         image[: len(header)] = np.frombuffer(header, np.uint8)
-        copy_all(placed, image)
+        arriving = copy_all(placed, image)
         view = memoryview(self._memory)[:size_bytes]
-        return Capture(flat.tree, header, placed, [(0, view)], size_bytes)
+        return Capture(flat.tree, header, placed, [(0, view)], size_bytes, arriving)
 
     def close(self) -> None:
+        if self._memory is not None:
+            release(int(np.frombuffer(self._memory, np.uint8).ctypes.data))
         self._memory = None
 
 
@@ -122,15 +133,27 @@ def sole_bytes(flat: Flat) -> memoryview | None:
     return memoryview(owner) if isinstance(owner, bytes) else None
 
 
-def copy_all(placed: list[Placed], image: Bytes) -> None:
-    """Copies on a few threads: one core does not fill the memory bus."""
+def copy_all(placed: list[Placed], image: Bytes) -> Callable[[], None] | None:
+    """Copies on a few threads: one core does not fill the memory bus. What lies on devices may
+    still have to arrive; then what is returned brings it here."""
     devices = [each for each in placed if is_torch(each.source.value) and on_device(each.source)]
-    if devices:
-        copy_from_devices([(each.source, _slot(each, image)) for each in devices], image)
+    arriving = copy_devices(devices, image) if devices else None
     rest = [each for each in placed if each not in devices] if devices else placed
     jobs = [job for each in rest for job in copy_jobs(each, image)]
     total = sum(each.source.size_bytes for each in rest)
     for_each(lambda job: job.run(), jobs, COPY_THREADS if total >= PARALLEL_BYTES else 1)
+    return arriving
+
+
+def copy_devices(devices: list[Placed], image: Bytes) -> Callable[[], None] | None:
+    """A snapshot on the devices, to be brought here later; without room for one, a copy now."""
+    filled = [each for each in devices if each.source.size_bytes]
+    slots = [_slot(each, image) for each in filled]
+    snapshot = take_snapshot([each.source for each in filled]) if filled else None
+    if snapshot is not None:
+        return partial(snapshot.copy_to, slots, image)
+    copy_from_devices([(each.source, _slot(each, image)) for each in filled], image)
+    return None
 
 
 class CopyJob(Struct):

@@ -27,8 +27,11 @@ from strata.core import (
     save_points,
     setbacks,
     tasks,
+    worker_facts,
+    worker_operations,
     workers,
 )
+from strata.core.catalogue import CODEC
 from strata.core.events import Envelope, Fact
 
 GENERATED = "<!-- Drawn from src/strata/core by `make docs`; do not edit. -->"
@@ -49,6 +52,8 @@ MODULES = (
     save_points,
     retention,
     limits,
+    worker_facts,
+    worker_operations,
 )
 
 LIVES = {
@@ -73,18 +78,18 @@ def lifecycles() -> str:
 
 
 def events() -> str:
-    """Every kind of fact that the coordinator records, by concept, with its fields."""
+    """Every kind of fact that a run records, by concept, with its fields."""
     parts = [
         GENERATED,
         "# Events",
-        "What the coordinator records. Each event is a fact in its envelope, which is an array in "
-        "this order; the fact is a map that names its `kind` and leaves out fields that have their "
-        "default.",
+        "What the coordinator records, and after it what workers do. Each event is a fact in its "
+        "envelope, which is an array in this order; the fact is a map that names its `kind` and "
+        "leaves out fields that have their default.",
         _table(Envelope),
     ]
     shared: dict[str, type[Struct]] = {}
     for module in MODULES:
-        name = module.__name__.rpartition(".")[2]
+        name = module.__name__.rpartition(".")[2].replace("_", " ")
         parts += [f"## {name.capitalize()}", _first_sentence(module.__doc__)]
         for kind in kinds_of(module.__name__):
             parts += [f"### {kind.__name__}", str(kind.__doc__), _table(kind)]
@@ -97,7 +102,7 @@ def events() -> str:
 
 def kinds_of(module: str) -> list[type[Fact]]:
     """The kinds of fact that a module defines, in its order."""
-    return [kind for kind in cluster.CODEC.kinds.values() if kind.__module__ == module]
+    return [kind for kind in CODEC.kinds.values() if kind.__module__ == module]
 
 
 def type_name(hint: object) -> str:

@@ -3,6 +3,9 @@
 In asynchronous training a worker asks for one shard at a time. A lease is fenced like everything
 else: only the incarnation that holds it can say that its samples count, and what a lost worker held
 goes out again. When every shard of an epoch counts the next one begins.
+
+A request that is repeated, since its answer was lost, gets the same lease again: a worker says
+which lease is the newest it knows of (`after`), and one that was granted later is the answer.
 """
 
 from typing import TYPE_CHECKING
@@ -11,7 +14,8 @@ from strata.core.datasets import Feed, Lease
 from strata.core.decision import Decision
 from strata.core.events import Command, Event, Fact, applies, decides
 from strata.core.fencing import living
-from strata.errors import Fenced, NotAllowedNow, NotFound
+from strata.core.shard_order import shard_at
+from strata.errors import NotAllowedNow, NotFound
 
 if TYPE_CHECKING:
     from strata.core.state import Cluster
@@ -59,9 +63,12 @@ class AdvanceEpoch(Command, frozen=True):
 
 
 class AcquireLease(Command, frozen=True):
+    """`after` is the newest lease that the worker knows of; -1 asks for one more in any case."""
+
     worker: str
     incarnation: int
     dataset: str
+    after: int = -1
 
 
 class ReturnLease(Command, frozen=True):
@@ -89,7 +96,7 @@ def _lease_granted(state: "Cluster", fact: LeaseGranted, event: Event) -> None:
     if fact.shard in feed.returned:
         feed.returned.remove(fact.shard)
     else:
-        feed.next_shard = fact.shard + 1
+        feed.next_shard += 1
     feed.leases[fact.lease] = Lease(
         fact.lease, fact.shard, fact.worker, fact.incarnation, fact.epoch
     )
@@ -130,10 +137,13 @@ def advance_epoch(d: Decision, c: AdvanceEpoch) -> int:
 def acquire_lease(d: Decision, c: AcquireLease) -> Lease | None:
     """The next shard for a worker; None when every shard of the last epoch is taken."""
     task, feed = _lease_feed(d, c.worker, c.incarnation, c.dataset)
+    for lease in feed.leases.values() if c.after >= 0 else ():
+        if lease.id > c.after and (lease.worker, lease.incarnation) == (c.worker, c.incarnation):
+            return lease
     if feed.returned:
         shard = feed.returned[0]
     elif feed.next_shard < feed.count:
-        shard = feed.next_shard
+        shard = shard_at(d.state.dataset(c.dataset).spec, feed.next_shard, feed.epoch)
     else:
         return None
     granted = LeaseGranted(
@@ -149,7 +159,7 @@ def return_lease(d: Decision, c: ReturnLease) -> None:
     task, feed = _lease_feed(d, c.worker, c.incarnation, c.dataset)
     lease = feed.leases.get(c.lease)
     if lease is None or (lease.worker, lease.incarnation) != (c.worker, c.incarnation):
-        raise Fenced(
+        raise NotAllowedNow(
             f"worker {c.worker!r} does not hold lease {c.lease} of {c.dataset!r}",
             hint="the lease was taken back; drop that work and ask for another",
         )

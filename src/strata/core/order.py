@@ -87,7 +87,7 @@ class Order:
         self._full_shards = spec.total_samples // spec.shard_size
         self._window = spec.window or _SHARDS_PER_WINDOW * spec.shard_size
         shortest = max(1, spec.total_samples // spec.lanes)
-        self._rounds = _rounds(shortest // -(-shortest // self._window))
+        self._rounds = rounds_for(shortest // -(-shortest // self._window))
 
     def samples(self, positions: Integers) -> Integers:
         """The sample at each global position."""
@@ -165,7 +165,7 @@ class Order:
             epochs, begins = epochs[:1], begins[:1]
         if self.spec.mode == "global":
             size, tweak = np.array([total], np.int64), self._keys.tweak(epochs)
-            return self._keys.permute(places, size, tweak, _rounds(total))
+            return self._keys.permute(places, size, tweak, rounds_for(total))
         lanes = positions % self.lanes
         starts, lengths = _lane_part(begins, lanes, total, self.lanes)
         along = places // self.lanes
@@ -199,7 +199,7 @@ class Order:
             return slots
         full = np.minimum(slots, count - 1)
         size = np.array([count], np.int64)
-        shards = self._keys.permute(full, size, self._keys.line, _rounds(count))
+        shards = self._keys.permute(full, size, self._keys.line, rounds_for(count))
         return np.where(slots < count, shards, slots)
 
 
@@ -284,7 +284,8 @@ def digests(positions: Integers, samples: Integers) -> Words:
     return total
 
 
-def _rounds(size: int) -> int:
+def rounds_for(size: int) -> int:
+    """How many rounds a permutation of so many needs to show no pattern."""
     return _ROUNDS if size >= _SMALL else _SMALL_ROUNDS
 
 

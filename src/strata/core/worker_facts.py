@@ -8,7 +8,7 @@ A step's time is split into what the script named with `run.timing` (`data`, `co
 it spent waiting for others (`wait`, measured in barriers and while a generation forms), and the
 rest, which is `compute`.
 
-Users add their own kinds with a subclass of `strata.core.events.Fact` and hand it to `run.emit`.
+Users add kinds of their own (see `strata.sdk.kinds`), which are written with `USER_PREFIX`.
 """
 
 from typing import Literal
@@ -18,6 +18,8 @@ from msgspec import field
 from strata.core import worker_operations
 from strata.core.events import Codec, Fact
 from strata.core.resources import GpuMetrics
+
+USER_PREFIX = "user."
 
 
 class RunStarted(Fact, frozen=True):
@@ -143,13 +145,15 @@ class BatchesAssigned(Fact, frozen=True):
     step: int
     generation: int
     lanes: list[int]
+    columns: list[str] = field(default_factory=list)
 
 
 class TrainingStarted(Fact, frozen=True):
     """Training on a batch began; `batch` is the dataset and the step.
 
     `digest` is eight bytes for which samples they are: the order says what it has to be for the
-    lanes that the worker owns in that generation.
+    lanes that the worker owns in that generation. `content` is eight for what was read, where the
+    run asked for that; else 0.
     """
 
     batch: str
@@ -158,6 +162,7 @@ class TrainingStarted(Fact, frozen=True):
     generation: int = 0
     samples: int = 0
     digest: int = 0
+    content: int = 0
 
 
 class TrainingFinished(Fact, frozen=True):

@@ -13,21 +13,19 @@ the loss of a worker in its last step would cost more than that step.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from strata.core.worker_facts import (
     BatchesAssigned,
-    SampleSkipped,
     TrainingFinished,
     TrainingStarted,
 )
 from strata.data.batches import Batches
-from strata.data.dataset import OnError, Skipped
-from strata.data.steps import Transform
 from strata.errors import DeadlineExceeded, NotAllowedNow
 from strata.sdk.fetches import Fetches
 from strata.sdk.previewing import Previewing
+from strata.sdk.reading import Reading, recorded_skip
 from strata.sdk.signals import GenerationChanged
 from strata.sdk.sources import Source
 from strata.sdk.steptime import StepTime, Timing
@@ -35,15 +33,6 @@ from strata.sdk.worker import Worker
 from strata.wire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
-
-
-class Reading(NamedTuple):
-    """How batches are read."""
-
-    columns: Sequence[str] | None
-    transform: Transform | None
-    prefetch_bytes: int
-    on_error: OnError
 
 
 class RunBatches(Iterator[Any]):
@@ -166,11 +155,6 @@ def open_batches(
     meet_at_end: Callable[[str], object],
 ) -> RunBatches:
     """The batches of a source that was attached to the task, from the present step on."""
-
-    def skipped(row: Skipped) -> None:
-        log.warning("left out of a batch: dataset %s, file %s, row %s: %s", *row)
-        worker.recorder.emit(SampleSkipped(row.dataset, row.row, row.file, row.reason))
-
     batches = Batches(
         source.dataset,
         source.order,
@@ -181,7 +165,7 @@ def open_batches(
         transform=reading.transform,
         prefetch_bytes=reading.prefetch_bytes,
         on_error=reading.on_error,
-        on_skip=skipped,
+        on_skip=recorded_skip(worker),
     )
     source.dataset.watch(Fetches(source.name, batches, worker.recorder))
     previewing = Previewing(

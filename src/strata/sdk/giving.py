@@ -51,6 +51,7 @@ class Giver:
             self._offered = ""
 
     def _offer(self, capture: Capture, name: str, step: int, peers: int) -> None:
+        capture.complete()
         hashing = Hashing(capture)
         hashing.up_to(capture.size_bytes)
         part = describe(capture, 0, hashing)

@@ -16,8 +16,7 @@ from typing import TypeVar, dataclass_transform
 import msgspec
 
 from strata.core.events import Fact as Fact
-
-PREFIX = "user."
+from strata.core.worker_facts import USER_PREFIX
 
 Kind = TypeVar("Kind")
 
@@ -34,7 +33,7 @@ def fact(kind: type[Kind]) -> type[Kind]:
         fields,
         bases=(Fact,),
         frozen=True,
-        tag=f"{PREFIX}{kind.__name__}",
+        tag=f"{USER_PREFIX}{kind.__name__}",
         module=kind.__module__,
         namespace={"__doc__": kind.__doc__},
     )

@@ -52,12 +52,14 @@ from strata.sdk.capture import Capture, capture_output
 from strata.sdk.due import policy_of
 from strata.sdk.exchange import Exchange, LinkBroken, Values
 from strata.sdk.exchanges import Exchanges, Result
-from strata.sdk.feeding import Reading, RunBatches, open_batches
+from strata.sdk.feeding import RunBatches, open_batches
 from strata.sdk.keeping import Keeping
+from strata.sdk.leasing import RunShards, open_shards
 from strata.sdk.member import Member
+from strata.sdk.reading import Reading
 from strata.sdk.resources import ResourceSampler
 from strata.sdk.signals import StopRequested
-from strata.sdk.sources import Trained, Wanted, open_source
+from strata.sdk.sources import One, Trained, Wanted, open_source
 from strata.sdk.steptime import PARTS, Part, Timing
 from strata.sdk.worker import Worker
 from strata.wire.v1 import coordinator_pb2 as pb
@@ -146,7 +148,7 @@ class Run(Member):
         super().__init__(worker, keeping)
         self._arrivals = Arrivals()
         self._capture: Capture | None = None
-        self._feeds: list[RunBatches] = []
+        self._feeds: list[RunBatches | RunShards] = []
         self._exchanges = Exchanges(worker)
         self._left = False
 
@@ -208,12 +210,35 @@ class Run(Member):
             self._worker,
             self._times,
             open_source(self._worker, dataset, wanted, seed=seed),
-            Reading(columns, transform, prefetch_bytes, on_error),
+            Reading(columns, transform, on_error, prefetch_bytes),
             self._take_up,
             lambda name: self.barrier(f"end of {name}"),
         )
         self._feeds.append(feed)
         self._keeping.attach(feed.name, feed)
+        return feed
+
+    def shards(
+        self,
+        dataset: One,
+        batch_size: int,
+        epochs: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        transform: Transform | None = None,
+        seed: int = 42,
+        on_error: OnError = "raise",
+    ) -> RunShards:
+        """Shards for asynchronous training: an iterator of shards, each an iterator of batches.
+
+        A shard counts when its last batch was taken and the next shard is asked for; one that is
+        left in the middle goes out again. Workers go at their own pace: see `strata.sdk.leasing`.
+        """
+        reading = Reading(columns, transform, on_error)
+        feed = open_shards(
+            self._worker, dataset, batch_size, epochs or 0, reading, self._take_up, seed=seed
+        )
+        self._feeds.append(feed)
         return feed
 
     def timing(self, part: Part) -> Timing:

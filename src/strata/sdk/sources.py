@@ -62,6 +62,17 @@ def open_source(worker: Worker, trained: Trained, wanted: Wanted, *, seed: int) 
     return Source(name, dataset, order, spec.shard_size, stop_step)
 
 
+def open_leased(
+    worker: Worker, trained: One, epochs: int, *, seed: int
+) -> tuple[str, DatasetSpec, Dataset]:
+    """Makes the data known to the coordinator, and has its shards handed out by lease."""
+    name, spec, dataset = _known(worker, trained, seed)
+    request = build(pb.AttachDataset, dataset_id=name, unit="lease", epochs=epochs)
+    session = worker.session
+    session.answer(session.ask("attach", request), ATTACH_TIMEOUT_S)
+    return name, spec, dataset
+
+
 def _open_mixture(
     worker: Worker, trained: Mapping[One, float], wanted: Wanted, seed: int
 ) -> Source:

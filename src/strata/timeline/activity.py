@@ -1,7 +1,8 @@
 """What each node was doing at a moment, by its own events.
 
-Everything of the last half minute is looked at, and operations that take long further back. What
-began before that, and is still under way, is not found: `looked_back_s` says how far was looked.
+The last seconds of all nodes are looked at, as many as hold few enough events; nodes that were
+silent in them are looked up one by one, and operations that take long are looked for further back.
+What began before that, and is still under way, is not found: `looked_back_s` says how far it went.
 """
 
 from collections.abc import Iterable
@@ -16,8 +17,11 @@ from strata.timeline.records import SECOND_NS, Record
 from strata.timeline.timeline import Timeline
 from strata.timeline.words import seconds
 
-RECENT_NS = 30 * SECOND_NS
-LOOK_BACK_NS = 900 * SECOND_NS
+WINDOWS_NS = tuple(width * SECOND_NS for width in (60, 20, 5, 1))
+ENOUGH_EVENTS = 8_000
+SILENT_NODES = 32
+SILENCE_NS = 120 * SECOND_NS
+LOOK_BACK_NS = 300 * SECOND_NS
 SILENT_NS = 15 * SECOND_NS
 
 
@@ -59,13 +63,32 @@ class Recent:
                 self.resources[record.node] = record
 
 
-def recent_before(timeline: Timeline, at_ns: int) -> Recent:
-    """What the nodes recorded lately, as of a moment."""
+def recent_before(timeline: Timeline, at_ns: int, state: Cluster) -> Recent:
+    """What the nodes recorded lately, as of a moment in which the cluster was in this state."""
     recent = Recent()
-    border_ns = at_ns - RECENT_NS
-    recent.take(timeline.records(at_ns - LOOK_BACK_NS, border_ns, kinds=LONG_KINDS))
+    border_ns = at_ns - _window_ns(timeline, at_ns)
+    recorded = {kind for tally in timeline.tallies() for kind in tally.kinds}
+    if LONG_KINDS & recorded:
+        began = timeline.records(at_ns - LOOK_BACK_NS, border_ns, kinds=LONG_KINDS & recorded)
+        recent.take(began)
     recent.take(timeline.records(border_ns, at_ns + 1))
+    silent = [w.id for w in state.workers.values() if w.alive and w.id not in recent.last]
+    for node in silent[:SILENT_NODES]:
+        recent.take(timeline.records(at_ns - SILENCE_NS, border_ns, node=node))
     return recent
+
+
+def _window_ns(timeline: Timeline, at_ns: int) -> int:
+    """The longest of some windows that holds few enough events; headers tell, without decoding."""
+    for width_ns in WINDOWS_NS:
+        count = 0
+        for header in timeline.reader.headers(since_ns=at_ns - width_ns, until_ns=at_ns):
+            count += header.count
+            if count > ENOUGH_EVENTS:
+                break
+        else:
+            return width_ns
+    return WINDOWS_NS[-1]
 
 
 def nodes_at(timeline: Timeline, state: Cluster, at_ns: int, recent: Recent) -> list[Node]:

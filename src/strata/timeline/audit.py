@@ -14,20 +14,19 @@ a step is; else `kept`. Cost is the order's: some 20 million samples a second.
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
-import msgspec
 import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from strata.core.datasets import DatasetSpec, Feed, order_of
+from strata.core.datasets import DatasetSpec, Feed
 from strata.core.order import digests
-from strata.data.mixing import MixedOrder
 from strata.data.steps import Ordered
 from strata.errors import NotFound
 from strata.store.base import EventReader
 from strata.timeline.effective import Effective, effective
 from strata.timeline.evidence import Digests, Evidence
 from strata.timeline.lineage import Lineage, Span, Voided, lineage_of
+from strata.timeline.orders import order_for, parts_of
 from strata.timeline.tallies import EpochAudit, EpochTally, MixtureTally, Tally
 
 Verdict: TypeAlias = Literal["kept", "broken", "unproven"]
@@ -116,9 +115,10 @@ class LaneAudit:
         spec, feed = lineage.specs[name], lineage.feeds[name]
         self._lineage, self._evidence = lineage, evidence
         self._batch = feed.global_batch
-        self._order, self._tally = _order_and_tally(lineage, spec, feed, *self._due(feed, spec))
         self._workers: dict[str, WorkerAudit] = {}
         begin, stop = self._due(feed, spec)
+        self._order = order_for(lineage, name)
+        self._tally = _tally_for(lineage, name, self._order, begin, stop)
         self._found = FeedAudit(name, spec.total_samples, max(stop - begin, 0))
         self._begin, self._stop = begin, stop
 
@@ -213,16 +213,11 @@ def _samples_of(spec: DatasetSpec, shards: Iterable[int]) -> int:
     return sum(stop - first for first, stop in map(spec.shard_range, shards))
 
 
-def _order_and_tally(
-    lineage: Lineage, spec: DatasetSpec, feed: Feed, begin: int, stop: int
-) -> tuple[Ordered, Tally]:
-    """How a dataset, or a mixture of several, is ordered and counted."""
-    recipe = spec.metadata.get("mixture")
-    if recipe is None:
-        batch = feed.global_batch
-        return order_of(spec, feed), EpochTally(spec.total_samples, begin * batch, stop * batch)
-    parts = msgspec.json.decode(recipe, type=list[tuple[str, float]])
-    orders = [order_of(lineage.specs[name], feed) for name, _ in parts]
-    mixed = MixedOrder(orders, [weight for _, weight in parts], seed=spec.seed)
-    sizes = [order.total_samples for order in orders]
-    return mixed, MixtureTally(mixed, sizes, begin * feed.global_batch)
+def _tally_for(lineage: Lineage, name: str, order: Ordered, begin: int, stop: int) -> Tally:
+    """How the steps `begin` up to `stop` of a dataset, or of a mixture, are counted."""
+    spec, batch = lineage.specs[name], lineage.feeds[name].global_batch
+    parts = parts_of(spec)
+    if not parts:
+        return EpochTally(spec.total_samples, begin * batch, stop * batch)
+    sizes = [lineage.specs[part].total_samples for part, _ in parts]
+    return MixtureTally(order, sizes, begin * batch)

@@ -205,7 +205,7 @@ class Desk:
         at_ns = None if time_ms is None else ns(time_ms)
         at_ns, position = states.resolve(self.timeline, at_ns, position, step, task)
         past = states.state_at(self.timeline, position)
-        recent = activity.recent_before(self.timeline, at_ns)
+        recent = activity.recent_before(self.timeline, at_ns, past.state)
         nodes = activity.nodes_at(self.timeline, past.state, at_ns, recent)
         answer = MomentAnswer(
             as_of=AsOf(ms(at_ns), past.position, False, past.doubt),

@@ -15,6 +15,7 @@ from strata.timeline.clocks import Clocks
 from strata.timeline.records import SECOND_NS, Key, Record
 
 NEARLY_NS = 2 * SECOND_NS
+ERROR_NS = SECOND_NS // 50
 UNLIMITED = 2**62
 
 
@@ -58,17 +59,25 @@ class Merged:
         Reads only as far as the caller goes.
         """
         far = {node: skew for node, skew in skews.items() if max(map(abs, skew)) > NEARLY_NS}
+        near = [skew for node, skew in skews.items() if node not in far]
+        common = (
+            min((low for low, _ in near), default=0),
+            max((high for _, high in near), default=0),
+        )
         if window.node is not None:
-            sources = [self._source(window, window.node, far.get(window.node, (0, 0)))]
+            sources = [self._source(window, window.node, skews.get(window.node, common))]
         elif far:
-            sources = [self._source(window, node, far.get(node, (0, 0))) for node in skews]
+            sources = [self._source(window, node, skew) for node, skew in skews.items()]
         else:
-            sources = [self._source(window, None, (0, 0))]
+            sources = [self._source(window, None, common)]
         return merge(*sources, key=lambda record: record.key)
 
     def _source(self, window: Window, node: str | None, skew: tuple[int, int]) -> Iterator[Record]:
-        """The records of one node, or of all whose clocks are nearly right."""
-        low, high = min(skew[0], 0) - NEARLY_NS, max(skew[1], 0) + NEARLY_NS
+        """The records of one node, or of all whose clocks are nearly right.
+
+        Between samples a clock may be off by a little more than they show.
+        """
+        low, high = skew[0] - ERROR_NS, skew[1] + ERROR_NS
         since_ns, until_ns = window.raw(low, high)
         kinds: list[str | None] = [*sorted(window.kinds)] or [None]
         queries = [

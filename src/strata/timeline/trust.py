@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from strata.core.catalogue import CODEC
 from strata.core.cluster import CoordinatorStarted
 from strata.core.events import COORDINATOR
-from strata.core.worker_facts import EventsDropped, RunEnded
+from strata.core.worker_facts import USER_PREFIX, EventsDropped, RunEnded
 from strata.core.workers import WorkerRegistered
 from strata.store.base import Tally
 from strata.timeline.records import SECOND_NS
@@ -179,6 +179,6 @@ def _unknown(timeline: Timeline) -> Iterator[Finding]:
         yield Finding("unfolded", f"the state is known up to p:{past.position}: {past.doubt}")
     kinds = {kind: tally.node for tally in timeline.tallies() for kind in tally.kinds}
     for kind, node in sorted(kinds.items()):
-        if kind not in KNOWN_KINDS:
+        if kind not in KNOWN_KINDS and not kind.startswith(USER_PREFIX):
             text = f"{kind} is not a kind of this release: shown by its fields"
             yield Finding("unknown kind", text, node, grave=False)

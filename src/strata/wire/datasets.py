@@ -50,8 +50,10 @@ def command(
     if kind == "attach":
         return _attachment(task, message.attach)
     if kind == "acquire_lease":
-        dataset = message.acquire_lease.dataset_id
-        return AcquireLease(worker=worker, incarnation=incarnation, dataset=dataset)
+        asked = message.acquire_lease
+        return AcquireLease(
+            worker=worker, incarnation=incarnation, dataset=asked.dataset_id, after=asked.after
+        )
     returned = message.return_lease
     return ReturnLease(
         worker=worker,

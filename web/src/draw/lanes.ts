@@ -10,6 +10,7 @@ export const AXIS_PX = 24;
 export const LABEL_PX = 176;
 
 const QUIET_KINDS = new Set(["idle"]);
+const RARE = new Set(["recover", "lost"]);
 const LEAST_PX = 1.5;
 const TEXT_PX = 64;
 const FONT = '11px "Inter", system-ui, sans-serif';
@@ -117,12 +118,16 @@ function drawRow(context: CanvasRenderingContext2D, size: Size, row: Row, scene:
     const end = each.to_ms ?? scene.now;
     if (end < scene.span.from || each.from_ms > scene.span.to) continue;
     const x = pixelOf(scene, size, each.from_ms);
-    const width = Math.max(pixelOf(scene, size, end) - x, LEAST_PX);
-    context.fillStyle = scene.inks.page!;
-    context.fillRect(x, top, width, high);
+    // What is rare is seen at any zoom; what is common blends into a shade of how much there is.
+    const exact = pixelOf(scene, size, end) - x;
+    const width = RARE.has(each.kind) ? Math.max(exact, LEAST_PX) : exact;
+    if (width >= 1) {
+      context.fillStyle = scene.inks.page!;
+      context.fillRect(x, top, width, high);
+    }
     context.globalAlpha = each.kind === "train" ? 0.55 : 0.9;
     context.fillStyle = scene.inks[KIND_COLOURS[each.kind] ?? "edge"]!;
-    context.fillRect(x, top, width - 0.5, high);
+    context.fillRect(x, top, width > 3 ? width - 0.5 : width, high);
     context.globalAlpha = 1;
     if (each.ok === false) drawFailure(context, x, top, width, high, scene);
     if (scene.chosen !== "" && each.ref === scene.chosen) outline(context, x, top, width, high, scene);

@@ -4,7 +4,7 @@ const LOCALE = "en-GB";
 const MISSING = "–";
 
 const whole = new Intl.NumberFormat(LOCALE, { maximumFractionDigits: 0 });
-const short = new Intl.NumberFormat(LOCALE, { notation: "compact", maximumFractionDigits: 1 });
+const short = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
 
 /** A count with thousands apart; from a million on in short. */
 export function count(value: number | null | undefined): string {

@@ -3,14 +3,8 @@ import { live } from "../api/live";
 import { moveCursor } from "../state/cluster";
 import { setTheme, THEMES } from "../state/theme";
 import { go } from "../state/url";
+import type { Command } from "./matching";
 import { VIEWS } from "./views";
-
-export interface Command {
-  title: string;
-  group: string;
-  keys?: string;
-  run: () => void;
-}
 
 /** Keys of the whole page, as the help shows them. */
 export const KEYS: readonly (readonly [keys: string, text: string])[] = [
@@ -25,8 +19,6 @@ export const KEYS: readonly (readonly [keys: string, text: string])[] = [
   ["Space", "timeline: play, pause"],
   ["Esc", "close what is open"],
 ];
-
-const MOST = 50;
 
 /** What the palette offers; names of tasks and workers are those that are known now. */
 export function commands(): Command[] {
@@ -45,30 +37,4 @@ export function commands(): Command[] {
     ...[...(cluster?.tasks.keys() ?? [])].map((id) => ({ title: id, group: "Task", run: () => go(["tasks", id]) })),
     ...[...(cluster?.workers.keys() ?? [])].map((id) => ({ title: id, group: "Worker", run: () => go(["workers", id]) })),
   ];
-}
-
-/** Those whose letters hold what is typed, in order; the closest first. */
-export function matching(all: readonly Command[], typed: string): Command[] {
-  const wanted = typed.trim().toLowerCase();
-  if (wanted === "") return all.slice(0, MOST);
-  return all
-    .map((command) => ({ command, distance: distanceOf(`${command.title} ${command.group}`.toLowerCase(), wanted) }))
-    .filter(({ distance }) => distance < Infinity)
-    .toSorted((a, b) => a.distance - b.distance)
-    .slice(0, MOST)
-    .map(({ command }) => command);
-}
-
-/** How far apart the letters lie in the text; infinite if it does not hold them all. */
-export function distanceOf(text: string, wanted: string): number {
-  const whole = text.indexOf(wanted);
-  if (whole >= 0) return whole;
-  let [at, gaps] = [-1, 0];
-  for (const letter of wanted) {
-    const next = text.indexOf(letter, at + 1);
-    if (next < 0) return Infinity;
-    gaps += next - at - 1;
-    at = next;
-  }
-  return 1000 + gaps;
 }

@@ -3,7 +3,8 @@ import { useEffect, useMemo, useRef, useState, type KeyboardEvent, type ReactNod
 import { moveCursor } from "../state/cluster";
 import { useKeys } from "../state/keys";
 import { go } from "../state/url";
-import { commands, KEYS, matching, type Command } from "./commands";
+import { commands, KEYS } from "./commands";
+import { matching, type Command } from "./matching";
 import { VIEWS } from "./views";
 
 type Open = "palette" | "help" | null;

@@ -47,7 +47,7 @@ function options(props: Props, width: number, inks: Record<string, string>): uPl
     width,
     height: props.height ?? 112,
     ms: 1,
-    padding: [8, 0, 0, 0],
+    padding: [8, 16, 0, 0],
     legend: { show: false },
     cursor: { sync: { key: SHARED.key }, y: false, points: { size: 6 }, drag: { setScale: false } },
     scales: { y: { range: (_, __, max) => [0, Math.max((max ?? 0) * 1.15, props.least ?? 1)] } },

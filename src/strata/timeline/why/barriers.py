@@ -77,7 +77,7 @@ def _doing(case: Case, names: list[str], at_ns: int) -> str:
     if not names:
         return ""
     state = state_at(case.timeline, case.timeline.position_at(at_ns)).state
-    recent = recent_before(case.timeline, at_ns)
+    recent = recent_before(case.timeline, at_ns, state)
     nodes = {node.id: node for node in nodes_at(case.timeline, state, at_ns, recent)}
     told = [f"{name} was {nodes[name].doing}" for name in names[:3] if name in nodes]
     return f"; {'; '.join(told)}" if told else ""

@@ -572,10 +572,12 @@ class ReportBrokenExchange(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class AcquireLease(_message.Message):
-    __slots__ = ("dataset_id",)
+    __slots__ = ("dataset_id", "after")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
-    def __init__(self, dataset_id: _Optional[str] = ...) -> None: ...
+    after: int
+    def __init__(self, dataset_id: _Optional[str] = ..., after: _Optional[int] = ...) -> None: ...
 
 class ReturnLease(_message.Message):
     __slots__ = ("dataset_id", "lease_id", "consumed", "reason")

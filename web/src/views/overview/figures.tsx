@@ -2,6 +2,7 @@
 import { useState } from "react";
 import type { History, Metrics } from "../../api/types";
 import { clock, count, figure } from "../../lib/format";
+import { useCursor } from "../../state/cluster";
 import { useHistory } from "../../state/history";
 import { Chart } from "../../ui/chart";
 
@@ -46,7 +47,10 @@ function Figure({ shown, metrics, history, point, onPoint }: {
   const { name, title, unit, colour, least } = shown;
   const values = history[name];
   const at = point === null ? undefined : history.at[point];
-  const value = point === null ? metrics?.[name] : values[point];
+  const past = useCursor() !== null;
+  // Requests are counted and not recorded: nobody knows how many there were.
+  const known = past && name === "coordinator_rps" ? null : metrics?.[name];
+  const value = point === null ? known : values[point];
   const text = name === "active_workers" ? count(value) : figure(value);
   return (
     <div className="min-w-0">

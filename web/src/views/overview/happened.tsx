@@ -1,8 +1,10 @@
 /** The newest facts that people care about. */
-import { useQuery } from "@tanstack/react-query";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { list } from "../../api/client";
+import { events } from "../../api/timeline";
 import type { Fact } from "../../api/types";
 import { clock } from "../../lib/format";
+import { useCursor } from "../../state/cluster";
 import { Section } from "../../ui/page";
 
 const KINDS = [
@@ -12,6 +14,19 @@ const KINDS = [
 ].join(",");
 const SHOWN = 12;
 const REFRESH_MS = 4000;
+const LOOKED_BACK_MS = 600_000;
+
+/** "WorkerLost" as "worker lost". */
+export function worded(kind: string): string {
+  return kind.replace(/(?<=[a-z])(?=[A-Z])/g, " ").toLowerCase();
+}
+
+interface Told {
+  ref: string;
+  at: number;
+  kind: string;
+  about: string;
+}
 
 /** What a fact is about: the first of its fields that names something. */
 export function subjectOf(fact: Fact): string {
@@ -22,27 +37,39 @@ export function subjectOf(fact: Fact): string {
   return typeof found === "string" ? found : "";
 }
 
-/** "WorkerLost" as "worker lost". */
-export function worded(kind: string): string {
-  return kind.replace(/(?<=[a-z])(?=[A-Z])/g, " ").toLowerCase();
+async function newest(signal: AbortSignal): Promise<Told[]> {
+  const { items } = await list<Fact>("/events", { newest: true, kinds: KINDS, limit: SHOWN }, signal);
+  return items.map((fact) => ({ ref: fact.id, at: fact.time, kind: fact.kind, about: subjectOf(fact) }));
+}
+
+/** The last that had happened by a moment of the past. */
+async function before(cursor: number, signal: AbortSignal): Promise<Told[]> {
+  const range = { from_ms: cursor - LOOKED_BACK_MS, to_ms: cursor };
+  const { items } = await events({ ...range, kind: KINDS, node: "coordinator", limit: 1000 }, signal);
+  return items
+    .slice(-SHOWN)
+    .toReversed()
+    .map(({ ref, at_ms, kind, summary }) => ({ ref, at: at_ms, kind, about: summary }));
 }
 
 export function Happened() {
+  const cursor = useCursor();
   const { data } = useQuery({
-    queryKey: ["newest facts"],
-    queryFn: ({ signal }) =>
-      list<Fact>("/events", { newest: true, kinds: KINDS, limit: SHOWN }, signal),
-    refetchInterval: REFRESH_MS,
+    queryKey: ["newest facts", cursor],
+    queryFn: ({ signal }) => (cursor === null ? newest(signal) : before(cursor, signal)),
+    refetchInterval: cursor === null ? REFRESH_MS : false,
+    placeholderData: keepPreviousData,
+    retry: false,
   });
-  if (!data?.items.length) return null;
+  if (!data?.length) return null;
   return (
     <Section title="What happened">
       <ol>
-        {data.items.map((fact) => (
-          <li key={fact.id} className="flex gap-3 py-0.5" title={JSON.stringify(fact.fields)}>
-            <time className="text-faint">{clock(fact.time)}</time>
+        {data.map(({ ref, at, kind, about }) => (
+          <li key={ref} className="flex gap-3 py-0.5" title={about}>
+            <time className="text-faint">{clock(at)}</time>
             <span className="truncate">
-              {worded(fact.kind)} <span className="text-dim">{subjectOf(fact)}</span>
+              {worded(kind)} <span className="text-dim">{about}</span>
             </span>
           </li>
         ))}

@@ -15,12 +15,6 @@ import { elapsed, progressOf } from "../overview/tasks";
 import { StoryList } from "../timeline/story";
 import { Actions } from "./actions";
 
-/** Without the steps: there are too many of them to be a story. */
-const STORY = [
-  "TaskSubmitted", "TaskPlaced", "TaskStateChanged", "GenerationChanged", "RecoveryChosen", "RolledBack",
-  "WorkerRegistered", "WorkerLost", "WorkerExited", "CheckpointCommitted", "CheckpointFailed",
-  "AssignmentChanged", "BarrierFailed", "DatasetAttached",
-].join(",");
 const LINES = 50;
 const REFRESH_MS = 3000;
 
@@ -120,7 +114,7 @@ function Asked({ detail }: { detail: TaskDetail }) {
 function Story({ id }: { id: string }) {
   return (
     <Section title="Story" aside={<a className="hover:underline" href={hrefTo(["timeline"], { task: id })}>on the timeline</a>}>
-      <StoryList subject={`task:${id}`} kind={STORY} />
+      <StoryList task={id} />
     </Section>
   );
 }

@@ -9,7 +9,7 @@ import { visible } from "../../lib/text";
 import { useParam } from "../../state/url";
 import { Field } from "../../ui/controls";
 import { Fault } from "../../ui/empty";
-import { askedFor } from "./window";
+import { rounded } from "./window";
 
 const LIMIT = 500;
 const LINE_PX = 24;
@@ -23,7 +23,7 @@ export function Events({ span, task, node, chosen, onEvent }: {
 }) {
   const [kind, setKind] = useParam("kind");
   const scroller = useRef<HTMLDivElement>(null);
-  const asked = askedFor(span);
+  const asked = rounded(span);
   const { data, error } = useQuery({
     queryKey: ["timeline events", asked.from, asked.to, task, node, kind],
     queryFn: ({ signal }) => events({ from_ms: asked.from, to_ms: asked.to, task, node, kind, limit: LIMIT }, signal),

@@ -98,7 +98,7 @@ function Opened({ bounds: known }: { bounds: Span }) {
       <div className="relative flex min-h-0 flex-1">
         <div className="flex min-w-0 flex-1 flex-col">
           {found.error ? <div className="px-6"><Fault error={found.error} /></div> : (
-            <LaneChart lanes={shown} span={span} bounds={bounds} now={bounds.to} cursor={cursor} chosen={event} onSpan={look} onEvent={setEvent} onMoment={(at) => moveCursor(at)} />
+            <LaneChart loading={found.isPending} lanes={shown} span={span} bounds={bounds} now={bounds.to} cursor={cursor} chosen={event} onSpan={look} onEvent={setEvent} onMoment={(at) => moveCursor(at)} />
           )}
           <LaneLegend truncated={found.data?.truncated ?? false} />
           <Events span={span} task={task} node={node} chosen={event} onEvent={setEvent} />

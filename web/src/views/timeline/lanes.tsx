@@ -8,12 +8,13 @@ import { clock, duration } from "../../lib/format";
 import { toMoment, zoom, within, type Span } from "../../lib/scale";
 import { useScheme } from "../../state/theme";
 import { useParam } from "../../state/url";
-import { Empty } from "../../ui/empty";
+import { Empty, Loading } from "../../ui/empty";
 
 const INKS = ["active", "accent", "edge", "saving", "recovering", "faint", "line", "failed", "text", "page"] as const;
 const CLICK_PX = 4;
 
 interface Props {
+  loading?: boolean;
   lanes: readonly Lane[];
   span: Span;
   bounds: Span;
@@ -25,7 +26,7 @@ interface Props {
   onMoment: (at: number) => void;
 }
 
-export function LaneChart({ lanes, span, bounds, now, cursor, chosen, onSpan, onEvent, onMoment }: Props) {
+export function LaneChart({ loading = false, lanes, span, bounds, now, cursor, chosen, onSpan, onEvent, onMoment }: Props) {
   const { ref, size } = useSize<HTMLDivElement>();
   const canvas = useRef<HTMLCanvasElement>(null);
   const scheme = useScheme();
@@ -67,7 +68,8 @@ export function LaneChart({ lanes, span, bounds, now, cursor, chosen, onSpan, on
           {...hands.handlers}
         />
       </div>
-      {lanes.length === 0 && <Empty title="No worker ran in this time" text="Zoom out with S, or go to another time on the strip above." />}
+      {loading && <Loading />}
+      {lanes.length === 0 && !loading && <Empty title="No worker ran in this time" text="Zoom out with S, or go to another time on the strip above." />}
       <p className="h-5 truncate text-s text-dim">
         {hands.over && (
           <>

@@ -10,12 +10,19 @@ import { Fault, Loading, NoTimeline } from "../../ui/empty";
 const LIMIT = 500;
 const REFRESH_MS = 4000;
 
-/** What the coordinator recorded of a subject, newest first; some kinds only where there are many. */
-export function StoryList({ subject, kind = "" }: { subject: string; kind?: string }) {
+/** Kinds that make a story; steps, arrivals and parts are too many for one. */
+const KINDS = [
+  "TaskSubmitted", "TaskPlaced", "TaskStateChanged", "GenerationChanged", "RecoveryChosen", "RolledBack",
+  "WorkerRegistered", "WorkerStateChanged", "WorkerLost", "WorkerReturned", "WorkerFenced", "WorkerExited",
+  "CheckpointCommitted", "CheckpointFailed", "AssignmentChanged", "BarrierFailed", "DatasetAttached",
+].join(",");
+
+/** What the coordinator recorded of a worker or a task, newest first. */
+export function StoryList(query: { task: string } | { subject: string }) {
   const { data, error, isPending } = useQuery({
-    queryKey: ["story", subject],
-    queryFn: ({ signal }) => events({ subject, kind, node: "coordinator", limit: LIMIT }, signal),
-    refetchInterval: (query) => (query.state.error ? false : REFRESH_MS),
+    queryKey: ["story", query],
+    queryFn: ({ signal }) => events({ ...query, kind: KINDS, node: "coordinator", limit: LIMIT }, signal),
+    refetchInterval: ({ state }) => (state.error ? false : REFRESH_MS),
     retry: false,
   });
   if (error instanceof ApiError && error.status === 404) return <NoTimeline />;

@@ -16,6 +16,12 @@ export function chosen(from: string | undefined, to: string | undefined): Span |
   return from && to && span.to > span.from ? span : null;
 }
 
+/** The span with its ends rounded a little, so that a small move asks for nothing new. */
+export function rounded(span: Span): Span {
+  const grid = Math.max((span.to - span.from) / 32, 1);
+  return { from: Math.floor(span.from / grid) * grid, to: Math.ceil(span.to / grid) * grid };
+}
+
 /**
  * A somewhat larger span on a coarse grid: panning and zooming a little asks for nothing new, and
  * going back finds the answer that is there.

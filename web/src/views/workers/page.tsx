@@ -89,7 +89,7 @@ function Body({ worker }: { worker: Worker }) {
 function Story({ id }: { id: string }) {
   return (
     <Section title="Story" aside={<a className="hover:underline" href={hrefTo(["timeline"], { node: id })}>on the timeline</a>}>
-      <StoryList subject={`worker:${id}`} />
+      <StoryList subject={id} />
     </Section>
   );
 }

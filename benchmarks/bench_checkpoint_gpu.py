@@ -1,0 +1,234 @@
+"""What a checkpoint of a CUDA state costs: the stall, and what the copy takes from training.
+
+Beside it, in the same rounds: one copy into pinned memory (the limit where the device has no room
+for a snapshot), a snapshot on the device (the limit where it has), `.cpu()`, and the modes of
+torch.distributed.checkpoint: as documented, with its stager (pinned memory, staged in the
+background), and in a process. Needs a CUDA device and PyTorch.
+
+    python benchmarks/bench_checkpoint_gpu.py [--gib 8] [--rounds 5]
+
+Prints one JSON object; the figures are medians.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed.checkpoint as dcp
+
+from strata.checkpoint import cuda, staging
+from strata.checkpoint.manager import CheckpointManager
+
+TENSORS = 64
+GROUP = 20
+
+
+class Figures(defaultdict):
+    """Every round's figure by name, and which peers could not be measured."""
+
+    def __init__(self) -> None:
+        super().__init__(list)
+        self.failures: dict[str, str] = {}
+
+
+def make_state(gib: float) -> dict[str, torch.Tensor]:
+    count = int(gib * 2**30) // TENSORS // 4
+    return {f"layer-{i}": torch.randn(count, device="cuda") for i in range(TENSORS)}
+
+
+def stall_s(work) -> float:
+    """How long the host stands still; the device may go on."""
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def whole_s(work) -> float:
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    work()
+    torch.cuda.synchronize()
+    return time.perf_counter() - begun
+
+
+class Training:
+    """Matrix products that keep the device busy, in steps of some milliseconds."""
+
+    def __init__(self) -> None:
+        self.left = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+        self.right = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+
+    def steps(self, count: int) -> float:
+        """Seconds for so many steps."""
+
+        def work() -> None:
+            for _ in range(count):
+                torch.matmul(self.left, self.right)
+
+        return whole_s(work)
+
+
+class Limits:
+    """What the device can do at all."""
+
+    def __init__(self, state) -> None:
+        self.state = state
+        self.pinned = [
+            torch.empty_like(value, device="cpu", pin_memory=True) for value in state.values()
+        ]
+        self.copies = [torch.empty_like(value) for value in state.values()]
+
+    def pinned_copy(self) -> None:
+        for target, value in zip(self.pinned, self.state.values(), strict=True):
+            target.copy_(value, non_blocking=True)
+
+    def device_copy(self) -> None:
+        torch._foreach_copy_(self.copies, list(self.state.values()))
+
+    def ordinary_copy(self) -> None:
+        for value in self.state.values():
+            value.cpu()
+
+
+def measure_ours(figures, folder: Path, state, training: Training, rounds: int) -> None:
+    with CheckpointManager(folder / "ours", keep_count=1) as manager:
+        for step in range(3):
+            manager.save(state, step=step)
+            manager.wait_pending()
+        plain_s = statistics.median(training.steps(GROUP) for _ in range(60))
+        for turn in range(rounds):
+            begun = time.perf_counter()
+            figures["ours_stall_s"].append(stall_s(partial(manager.save, state, 10 + turn)))
+            manager.wait_pending()
+            figures["ours_total_s"].append(time.perf_counter() - begun)
+            torch.cuda.synchronize()
+            begun, groups = time.perf_counter(), 0
+            manager.save(state, step=1_000 + turn)
+            while manager.busy:
+                training.steps(GROUP)
+                groups += 1
+            spent_s = time.perf_counter() - begun
+            manager.wait_pending()
+            figures["ours_training_lost_share"].append(1 - groups * plain_s / spent_s)
+
+
+def measure_without_room(figures, folder: Path, state, rounds: int) -> None:
+    """As if the device were full: the copy to the host is waited for."""
+    before, staging.take_snapshot = staging.take_snapshot, lambda sources: None
+    try:
+        with CheckpointManager(folder / "full", keep_count=1) as manager:
+            for step in range(rounds + 2):
+                took_s = stall_s(partial(manager.save, state, step))
+                manager.wait_pending()
+                if step >= 2:
+                    figures["ours_full_stall_s"].append(took_s)
+    finally:
+        staging.take_snapshot = before
+
+
+def measure_dcp(figures, folder: Path, state, rounds: int) -> None:
+    from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+    from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "29531")
+    torch.distributed.init_process_group("cpu:gloo,cuda:nccl", rank=0, world_size=1)
+    modes = {
+        "dcp_documented": lambda: {},
+        "dcp_pinned": lambda: {
+            "async_stager": DefaultStager(
+                StagingOptions(
+                    use_pinned_memory=True,
+                    use_shared_memory=False,
+                    use_async_staging=True,
+                    use_non_blocking_copy=True,
+                )
+            )
+        },
+        "dcp_process": lambda: {"async_checkpointer_type": AsyncCheckpointerType.PROCESS},
+    }
+    for name, options in modes.items():
+        try:
+            measure_mode(figures, name, folder, state, rounds, options())
+        except Exception as error:
+            figures.failures[name] = f"{type(error).__name__}: {error}"
+    torch.distributed.destroy_process_group()
+
+
+def measure_mode(figures, name, folder, state, rounds, options) -> None:
+    for turn in range(rounds + 1):
+        where = folder / f"{name}-{turn}"
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        future = dcp.async_save(state, checkpoint_id=str(where), **options)
+        stall = time.perf_counter() - begun
+        upload = getattr(future, "upload_completion", future)
+        upload.result()
+        if turn:  # the first one sets its memory up
+            figures[f"{name}_stall_s"].append(stall)
+            figures[f"{name}_total_s"].append(time.perf_counter() - begun)
+        shutil.rmtree(where)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--gib", type=float, default=8.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", type=Path, default=None)
+    options = parser.parse_args()
+    state, figures = make_state(options.gib), Figures()
+    training = Training()
+    training.steps(50)
+    limits = Limits(state)
+    limits.pinned_copy()
+    for _ in range(options.rounds):
+        figures["pinned_copy_s"].append(whole_s(limits.pinned_copy))
+        figures["device_copy_s"].append(whole_s(limits.device_copy))
+    figures["ordinary_copy_s"].append(whole_s(limits.ordinary_copy))
+    del limits
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        measure_ours(figures, Path(folder), state, training, options.rounds)
+        measure_without_room(figures, Path(folder), state, options.rounds)
+        measure_dcp(figures, Path(folder), state, min(options.rounds, 3))
+    medians = {name: round(statistics.median(values), 5) for name, values in figures.items()}
+    targets = {
+        "stall_with_room_s": (medians["ours_stall_s"], 0.02),
+        "stall_without_room_to_pinned": (
+            round(medians["ours_full_stall_s"] / medians["pinned_copy_s"], 3),
+            1.1,
+        ),
+        "training_lost_share": (medians["ours_training_lost_share"], 0.03),
+    }
+    print(
+        json.dumps(
+            {
+                "benchmark": "checkpoint_gpu",
+                "device": torch.cuda.get_device_name(),
+                "torch": torch.__version__,
+                "machine": platform.platform(),
+                "gib": options.gib,
+                "registered_buffers": len(cuda._registered),
+                "medians": medians,
+                "not_measured": figures.failures,
+                "targets": {
+                    name: f"{value} <= {bound}: {'met' if value <= bound else 'missed'}"
+                    for name, (value, bound) in targets.items()
+                },
+            },
+            indent=2,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,310 @@
+"""What remembering everything costs, and how fast it is read back from a run of 10 M events.
+
+The run: 64 workers, 50 events a second each, in batches of 100 as the SDK sends them; a coordinator
+that commits steps, opens barriers and loses a worker now and then, with the snapshots that the
+kernel takes by itself. It is written once through the real kernel and store, then read in a process
+of its own, so that the peak memory is the reader's.
+
+Times are CPU seconds of the process that does the work (one core's worth, on a busy machine too),
+except where `wall` is said; of `at` both are given. Prints JSON, and exits with 1 when a goal is
+missed.
+"""
+
+import argparse
+import gc
+import json
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from common import cpu_timed, median, show, spread
+
+from strata.coordinator.kernel import Kernel
+from strata.core.barriers import ArriveAtBarrier
+from strata.core.catalogue import CODEC
+from strata.core.events import Envelope, Now
+from strata.core.recovery import CommitSteps, EnterGeneration
+from strata.core.scheduling import SubmitTask
+from strata.core.tasks import TaskSpec
+from strata.core.worker_facts import (
+    ClockSampled,
+    MessageReceived,
+    MessageSent,
+    StepFinished,
+    TrainingFinished,
+    TrainingStarted,
+)
+from strata.core.workers import DeclareLost, RegisterWorker
+from strata.sdk.events import Recorder
+from strata.store.batches import pack
+from strata.store.sqlite import SqliteStore
+
+WORKERS, PER_SECOND, BATCH = 64, 50, 100
+SECOND_NS = 10**9
+EPOCH_NS = 1_750_000_000 * SECOND_NS
+ROUNDS = 5
+MOMENTS = 200
+GOALS = {
+    "emit_us": 1.0,
+    "bytes_per_event": 60.0,
+    "ingest_events_per_s": 200_000.0,
+    "at_p99_ms": 100.0,
+    "why_s": 1.0,
+    "group_by_s": 1.0,
+    "reader_mb": 1_000.0,
+}
+
+
+class Clock:
+    """Goes as fast as the run is written."""
+
+    now_ns = 0
+
+    def __call__(self) -> Now:
+        return Now(EPOCH_NS + self.now_ns, self.now_ns)
+
+
+def bodies(worker: int, second: int) -> list[object]:
+    """What a worker records in a second of ten steps."""
+    peer = f"w{(worker + 1) % WORKERS}"
+    found: list[object] = []
+    for tenth in range(10):
+        step = second * 10 + tenth
+        message = f"w{worker}:{step}"
+        found += [
+            TrainingStarted(f"{step}", step),
+            TrainingFinished(f"{step}", step, 0.25),
+            MessageSent(message, "result", 4096, [peer]),
+            MessageReceived(f"w{(worker - 1) % WORKERS}:{step}", "result", 4096, peer),
+            StepFinished(step, 0.01, 0.07, 0.01, 0.01, 0.25),
+        ]
+    found[0] = ClockSampled(1000, 2_000_000, second * SECOND_NS + 1)
+    return found
+
+
+def batches_of(second: int) -> list[object]:
+    """The batches of all workers for two seconds."""
+    made = []
+    for worker in range(WORKERS):
+        facts = bodies(worker, second) + bodies(worker, second + 1)
+        first, start_ns = second * PER_SECOND, second * SECOND_NS
+        step_ns = 2 * SECOND_NS // BATCH
+        events = [
+            Envelope(first + i, EPOCH_NS + start_ns + i * step_ns, start_ns + i * step_ns, fact)
+            for i, fact in enumerate(facts)
+        ]
+        made.append(pack(CODEC, f"w{worker}", worker + 1, events))
+    return made
+
+
+def write_run(folder: Path, seconds: int) -> dict[str, float]:
+    """Writes the run; how much CPU storing the workers' batches took."""
+    clock = Clock()
+    ingest_s, stored_bytes = 0.0, 0
+    with SqliteStore(folder / "log.db", CODEC) as store:
+        kernel = Kernel(store, clock)
+        kernel.start("bench", "bench")
+        spec = TaskSpec(name="bench", external=True, worker_count=WORKERS)
+        decide(kernel, SubmitTask(spec=spec))
+        for worker in range(WORKERS):
+            register(kernel, worker)
+        for second in range(0, seconds, 2):
+            clock.now_ns = second * SECOND_NS
+            made = batches_of(second)
+            stored_bytes += sum(len(batch.payload) for batch in made)
+            gc.collect(0)
+            ingest_s += cpu_timed(lambda made=made: kernel.ingest(made))
+            turn(kernel, second)
+    events = seconds * WORKERS * PER_SECOND
+    return {
+        "events": events,
+        "bytes_per_event": round(stored_bytes / events, 2),
+        "file_bytes_per_event": round((folder / "log.db").stat().st_size / events, 2),
+        "ingest_events_per_s": round(events / ingest_s),
+    }
+
+
+def decide(kernel: Kernel, *commands: object) -> None:
+    kernel.commit(kernel.decide(commands))
+
+
+def register(kernel: Kernel, worker: int) -> None:
+    decide(kernel, RegisterWorker(worker=f"w{worker}", task="bench-1", syncs=True))
+
+
+def turn(kernel: Kernel, second: int) -> None:
+    """What the coordinator decides meanwhile."""
+    task = kernel.state.tasks["bench-1"]
+    incarnation = {w.id: w.incarnation for w in kernel.state.workers.values()}
+    if task.phase == "syncing":
+        decide(
+            kernel,
+            *(
+                EnterGeneration(
+                    worker=name, incarnation=incarnation[name], generation=task.generation
+                )
+                for name in task.members
+            ),
+        )
+    steps = max(second * 10, task.committed)
+    decide(
+        kernel,
+        CommitSteps(task="bench-1", attempt=task.attempt, generation=task.generation, steps=steps),
+    )
+    if second % 10 == 0:
+        decide(
+            kernel,
+            *(
+                ArriveAtBarrier(
+                    worker=name, incarnation=incarnation[name], barrier="b", request=second + 1
+                )
+                for name in task.members
+            ),
+        )
+    if second and second % 600 == 0:
+        lost = DeclareLost(
+            worker="w3", incarnation=incarnation["w3"], signal="heartbeat", reason="no beat"
+        )
+        decide(kernel, lost)
+        register(kernel, 3)
+
+
+def emit_us() -> float:
+    """CPU of one `emit`."""
+    fact = StepFinished(1, 0.01, 0.07, 0.01, 0.01, 0.25)
+    count = 100_000
+
+    def run(recorder: Recorder) -> None:
+        for _ in range(count):
+            recorder.emit(fact)
+
+    took = []
+    for _ in range(ROUNDS):
+        recorder = Recorder()
+        took.append(cpu_timed(lambda recorder=recorder: run(recorder)))
+    return median(took, 1e6 / count)
+
+
+def read_run(folder: Path) -> dict[str, object]:
+    """Any moment, and why; in this process, whose peak memory is told."""
+    from strata.timeline.desk import Desk
+    from strata.timeline.opening import open_timeline
+
+    with open_timeline(folder) as timeline:
+        desk = Desk(timeline)
+        opened_s = cpu_timed(desk.span)
+        extent = timeline.extent()
+        dice = random.Random(7)
+        moments = [dice.uniform(extent.from_ns / 1e6, extent.to_ns / 1e6) for _ in range(MOMENTS)]
+        walls: list[float] = []
+        cpus = []
+        for moment in moments:
+            began = time.perf_counter()
+            cpus.append(cpu_timed(lambda moment=moment: desk.at(moment)))
+            walls.append(time.perf_counter() - began)
+        asked = {
+            "lost": {"worker": "w3"},
+            "barrier": {"barrier": "b"},
+            "slow": {"worker": "w5"},
+            "delivery": {"message": "w5:1000", "sender": "w5"},
+            "changed": {"task": "bench-1"},
+            "unfinished": {"worker": "w3"},
+            "throughput": {"time_ms": repr(moments[0]), "task": "bench-1"},
+        }
+        why = {
+            name: round(
+                statistics.median(
+                    cpu_timed(lambda name=name, params=params: desk.why(name, params=params))
+                    for _ in range(ROUNDS)
+                ),
+                3,
+            )
+            for name, params in asked.items()
+        }
+    return {
+        "open_and_trust_s": round(opened_s, 2),
+        "at_ms": spread(cpus, 1e3),
+        "at_wall_ms": spread(walls, 1e3),
+        "why_s": why,
+        "reader_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }
+
+
+def query_run(folder: Path) -> dict[str, object]:
+    """SQL: decoding once, then a group-by over everything."""
+    from strata.timeline import sql
+    from strata.timeline.opening import open_timeline
+
+    text = "SELECT kind, node, count(*), avg(step) FROM events GROUP BY ALL"
+    with open_timeline(folder) as timeline:
+        first_s = cpu_timed(lambda: sql.query(timeline, text))
+        with sql.connected(timeline) as db:
+            walls = []
+            for _ in range(ROUNDS):
+                began = time.perf_counter()
+                db.execute(text).fetchall()
+                walls.append(time.perf_counter() - began)
+    return {
+        "decode_once_s": round(first_s, 1),
+        "group_by_wall_s": median(walls),
+        "sql_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }
+
+
+def apart(part: str, folder: Path) -> dict[str, object]:
+    """One part in a process of its own."""
+    command = [sys.executable, __file__, "--part", part, "--folder", str(folder)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def missed(result: dict[str, object]) -> list[str]:
+    """The goals that were not met, in words."""
+    figures = {
+        "emit_us": result["emit_us"],
+        "bytes_per_event": result["written"]["bytes_per_event"],
+        "at_p99_ms": result["read"]["at_ms"]["p99"],
+        "why_s": max(result["read"]["why_s"].values()),
+        "group_by_s": result["sql"]["group_by_wall_s"],
+        "reader_mb": result["read"]["reader_mb"],
+    }
+    found = [f"{name}: {value}" for name, value in figures.items() if value > GOALS[name]]
+    ingest = result["written"]["ingest_events_per_s"]
+    if ingest < GOALS["ingest_events_per_s"]:
+        found.append(f"ingest_events_per_s: {ingest}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--events", type=int, default=10_000_000)
+    parser.add_argument("--part", choices=["read", "sql"])
+    parser.add_argument("--folder", type=Path)
+    given = parser.parse_args()
+    if given.part:
+        part = read_run if given.part == "read" else query_run
+        print(json.dumps(part(given.folder)))
+        return
+    with tempfile.TemporaryDirectory(prefix="strata-bench-") as name:
+        folder = Path(name)
+        seconds = given.events // (WORKERS * PER_SECOND) // 2 * 2
+        result: dict[str, object] = {
+            "emit_us": emit_us(),
+            "written": write_run(folder, seconds),
+            "read": apart("read", folder),
+            "sql": apart("sql", folder),
+            "goals": GOALS,
+        }
+        result["missed"] = missed(result)
+        show("timeline", result, folder)
+        sys.exit(1 if result["missed"] else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Guards `run.shards`: every shard once per epoch, by workers that go at their own pace."""
+
+import signal
+from collections import Counter
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.sdk.harness import until
+
+LEARNER = Path(__file__).with_name("learner.py")
+SAMPLES, SHARD = 205, 10
+
+
+@pytest.fixture
+def roamers(hub, trainees):
+    """A task whose workers train `numbers` by lease, and go on with those that are left."""
+    body = {"dataset_id": "numbers", "total_samples": SAMPLES, "shard_size": SHARD, "seed": 7}
+    httpx.post(f"{hub.running.http_url}/api/datasets", json=body).raise_for_status()
+
+    def start(*names, workers=None, **given):
+        if workers is not None:
+            asked = {"name": "t", "worker_count": workers, "policy": "continue"}
+            httpx.post(f"{hub.running.http_url}/api/tasks", json=asked).raise_for_status()
+        return [
+            trainees(hub.address, "roam", script=LEARNER, worker_id=n, task="t-1", **given)
+            for n in names
+        ]
+
+    return start
+
+
+def audited(hub):
+    found = httpx.get(f"{hub.running.http_url}/api/tasks/t-1/audit", timeout=20).json()
+    assert found["verdict"] == "kept"
+    (feed,) = found["feeds"]
+    return [(each["once"], each["missing"], each["twice"]) for each in feed["epochs"]]
+
+
+def counted(hub):
+    """What the leases that were returned as trained say: how often each shard of each epoch."""
+    epochs = {fact.lease: fact.epoch for fact in hub.facts("LeaseGranted")}
+    returned = [fact for fact in hub.facts("LeaseReturned") if fact.consumed]
+    return Counter((epochs[fact.lease], fact.shard) for fact in returned)
+
+
+def test_every_sample_is_trained_once_per_epoch_however_uneven_the_pace(hub, roamers):
+    slow, fast = roamers("slow", workers=2, epochs=2, step_s=0.05) + roamers("fast", epochs=2)
+    assert [slow.ends(60), fast.ends(60)] == [0, 0]
+    trained = [said for each in (slow, fast) for said in each.said if said["say"] == "trained"]
+    for epoch in (0, 1):
+        own = [row for said in trained if said["epoch"] == epoch for row in said["own"]]
+        assert sorted(own) == list(range(SAMPLES))
+    assert len([s for s in fast.said if s["say"] == "trained"]) > len(
+        [s for s in slow.said if s["say"] == "trained"]
+    )
+    assert audited(hub) == [(SAMPLES, 0, 0)] * 2
+
+
+def test_what_a_killed_worker_held_goes_out_again(hub, roamers):
+    victim, heir = roamers("victim", "heir", workers=2, step_s=0.02)
+    victim.says("shard", count=3)
+    victim.signal(signal.SIGKILL)
+    assert heir.ends(60) == 0
+    back = [fact for fact in hub.facts("LeaseReturned") if fact.reason == "its worker is gone"]
+    assert {fact.worker for fact in back} == {"victim"}
+    assert set(counted(hub).values()) == {1}
+    assert audited(hub) == [(SAMPLES, 0, 0)]
+
+
+def test_a_worker_thought_dead_does_not_count_what_it_trained(hub, roamers):
+    (sleeper,) = roamers("sleeper", workers=2, step_s=0.02)
+    (other,) = roamers("other", step_s=0.3)
+    held = sleeper.says("shard", count=2)["number"]
+    sleeper.signal(signal.SIGSTOP)
+    until(lambda: hub.facts("WorkerLost"), what="the loss")
+    sleeper.signal(signal.SIGCONT)
+    assert [sleeper.ends(60), other.ends(60)] == [0, 0], sleeper.story()
+    assert counted(hub)[0, held] == 1
+    assert audited(hub) == [(SAMPLES, 0, 0)]
+
+
+def test_a_shard_that_is_left_in_the_middle_goes_out_again(hub, roamers):
+    (worker,) = roamers("w", workers=1, leave_at=1)
+    assert worker.ends(60) == 0
+    (back,) = [fact for fact in hub.facts("LeaseReturned") if not fact.consumed]
+    assert back.reason == "left before its end"
+    assert audited(hub) == [(SAMPLES, 0, 0)]
+
+
+def test_an_error_gives_the_shard_back(hub, roamers):
+    failing, other = roamers("failing", workers=2, fail_at=1, step_s=0.02) + roamers(
+        "other", step_s=0.02
+    )
+    assert failing.ends(60) == 1
+    assert other.ends(60) == 0
+    assert audited(hub) == [(SAMPLES, 0, 0)]
+
+
+def test_a_stop_gives_the_shard_back(hub, roamers):
+    (worker,) = roamers("w", workers=1, epochs=1_000, step_s=0.05)
+    worker.says("shard", count=2)
+    hub.stop_task("t-1")
+    assert worker.ends(60) == 0
+    assert audited(hub)[0][1:] == (0, 0)

@@ -1,0 +1,80 @@
+"""Guards the catalogue as others see it: its JSON Schema, and users' own kinds."""
+
+import json
+
+import jsonschema
+import msgspec
+import pytest
+
+import strata
+from strata.core.catalogue import CODEC
+from strata.core.events import Envelope, Fact
+from strata.core.kind_schema import json_schema
+from strata.store.batches import pack
+from strata.store.memory import MemoryStore
+from strata.timeline.timeline import Timeline
+from strata.timeline.trust import examine
+from strata.timeline.words import sentence
+
+
+@strata.fact
+class LossSpiked:
+    """The loss went up at once."""
+
+    step: int
+    loss: float
+    batch: str = ""
+
+
+@pytest.fixture(scope="module")
+def schema():
+    return json_schema()
+
+
+class TestSchema:
+    def test_it_is_a_schema_with_every_kind(self, schema):
+        jsonschema.Draft202012Validator.check_schema(schema)
+        assert {kind.__name__ for kind in CODEC.kinds.values()} <= schema["$defs"].keys()
+
+    def test_what_a_run_recorded_satisfies_it(self, schema, crashed):
+        one_of_each = {record.kind: record for record in crashed.timeline.records()}
+        validator = jsonschema.Draft202012Validator(schema)
+        for record in one_of_each.values():
+            validator.validate(json.loads(msgspec.json.encode(record.event.body)))
+
+    def test_it_refuses_what_no_run_records(self, schema):
+        validator = jsonschema.Draft202012Validator(schema)
+        assert not validator.is_valid({"kind": "WorkerLost", "worker": 3})
+        assert not validator.is_valid({"kind": "Nonsense"})
+
+
+class TestUsersOwnKinds:
+    @pytest.fixture
+    def timeline(self):
+        store = MemoryStore(CODEC)
+        events = [
+            Envelope(0, 10**18, 0, LossSpiked(step=7, loss=9.5)),
+            Envelope(1, 10**18 + 1, 1, LossSpiked(step=8, loss=1.5, batch="b")),
+        ]
+        store.append([], incarnation=1, expected=0, batches=[pack(CODEC, "w", 1, events)])
+        return Timeline(store)
+
+    def test_a_decorated_class_is_a_frozen_fact(self):
+        made = LossSpiked(step=1, loss=2.0)
+        assert isinstance(made, Fact)
+        assert LossSpiked.__doc__ == "The loss went up at once."
+        with pytest.raises(AttributeError):
+            made.step = 2
+
+    def test_it_is_read_back_without_its_class(self, timeline):
+        first, second = timeline.records(node="w")
+        assert first.kind == "user.LossSpiked"
+        assert first.fields() == {"step": 7, "loss": 9.5}
+        assert second.tags() == {"step": 8, "batch": "b"}
+        assert "step 7" in sentence(first)
+
+    def test_it_is_not_taken_for_a_newer_releases(self, timeline):
+        assert not [f for f in examine(timeline).findings if f.kind == "unknown kind"]
+
+    def test_it_never_collides_with_the_coordinators(self):
+        assert not [tag for tag in CODEC.kinds if tag.startswith("user.")]

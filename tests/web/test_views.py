@@ -1,0 +1,218 @@
+"""Guards every view of the page against a real coordinator with real workers, of which some are
+killed while one looks."""
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.cli.conftest import until
+from tests.web.conftest import PATIENCE_MS, WORKERS
+
+expect.set_options(timeout=PATIENCE_MS)
+
+
+def row(page, name):
+    return page.get_by_role("row").filter(has_text=name)
+
+
+def test_overview_shows_figures_tasks_and_what_happened(visit, cluster):
+    page = visit("overview")
+    expect(page.get_by_role("heading", name="Active workers")).to_be_visible()
+    expect(page.locator(".text-xl").first).to_contain_text(f"of {WORKERS}")
+    expect(row(page, cluster.task)).to_contain_text("running")
+    expect(page.get_by_text("generation changed").first).to_be_visible()
+    assert page.locator("canvas").count() >= 5
+
+
+def test_steps_arrive_without_a_reload(visit, cluster):
+    page = visit("overview")
+    steps = row(page, cluster.task).get_by_role("cell").nth(3)
+    expect(steps).to_have_text(re.compile(r"\d"))
+    before = steps.inner_text()
+    expect(steps).not_to_have_text(before)
+
+
+def test_a_killed_worker_is_seen_to_fall_and_come_back(visit, cluster):
+    page = visit("workers")
+    name = f"{cluster.task}-w1"
+    expect(row(page, name)).to_contain_text("active")
+    before = cluster.get(f"workers/{name}")["incarnation"]
+    cluster.kill(name)
+    until(lambda: cluster.get(f"workers/{name}")["incarnation"] > before, 60)
+    expect(row(page, name)).to_contain_text("active")
+    visit(f"workers/{name}")
+    incarnation = page.locator("dt", has_text="Incarnation").locator("xpath=following-sibling::dd")
+    expect(incarnation).to_have_text(str(cluster.get(f"workers/{name}")["incarnation"]))
+    expect(page.get_by_role("heading", name="Story")).to_be_visible()
+    expect(page.get_by_text(re.compile("declared lost")).first).to_be_visible()
+
+
+def test_workers_are_found_by_name_and_status(visit, cluster):
+    page = visit("workers")
+    expect(page.get_by_role("img", name=re.compile("workers by state"))).to_be_visible()
+    page.get_by_label("Search workers").fill("w2")
+    expect(page.get_by_role("link", name=re.compile("-w"))).to_have_count(1)
+    expect(page).to_have_url(re.compile("q=w2"))
+    page.get_by_label("Search workers").fill("")
+    page.get_by_label("Status").select_option("failed")
+    expect(row(page, f"{cluster.task}-w2")).to_have_count(0)
+
+
+def test_data_shows_who_holds_what_and_real_samples(visit):
+    page = visit("data")
+    page.get_by_role("link", name="noise").click()
+    expect(page.get_by_text("Who holds what")).to_be_visible()
+    expect(page.get_by_text(re.compile(r"leased [1-9]"))).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("image, 8"))).not_to_have_count(0)
+
+
+def test_a_checkpoint_is_asked_for_and_seen_to_complete(visit, cluster):
+    page = visit("checkpoints")
+    page.get_by_role("button", name=f"Save {cluster.task} now").click()
+    expect(page.get_by_role("row").filter(has_text="completed").first).to_be_visible()
+    page.get_by_role("link", name=re.compile("step-")).first.click()
+    expect(page.get_by_role("heading", name="Parts by rank")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("heading", name="Parts by rank")).to_have_count(0)
+
+
+def test_barriers_show_rounds_and_who_comes_late(visit, cluster):
+    until(lambda: cluster.get("barriers"), 60)
+    page = visit("barriers")
+    expect(row(page, "every-twenty").first).to_be_visible()
+    expect(page.get_by_role("table", name="Who comes late")).to_be_visible()
+
+
+def test_a_task_is_submitted_stopped_and_submitted_again(visit, cluster):
+    page = visit("tasks")
+    page.get_by_role("link", name="Submit a task").click()
+    page.get_by_label("Config").fill('{"a": ')
+    expect(page.get_by_role("alert").first).to_be_visible()
+    page.get_by_label("Name").fill("from the page")
+    page.get_by_label("Config").fill('{"step_s": 0.2}')
+    page.get_by_label("Script or module").fill("train.py")
+    page.get_by_label("Workers").fill("100")
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_text(re.compile("it needs 100 slots"))).to_be_visible()
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("button", name=re.compile("its workers save first")).click()
+    expect(page.get_by_text("stopped", exact=True).first).to_be_visible()
+    page.get_by_role("button", name="Restart").click()
+    expect(page.get_by_label("Name")).to_have_value("from the page")
+    expect(page.get_by_label("Config")).to_have_value(re.compile('"step_s": 0.2'))
+
+
+def test_logs_are_followed_searched_and_harmless(visit, cluster):
+    page = visit(f"logs?task={cluster.task}")
+    expect(page.get_by_text(re.compile(r"step \d+: mean")).last).to_be_visible()
+    assert page.title() == "Strata"
+    page.get_by_label("Search").fill("document.title")
+    expect(page.get_by_text("<script>document.title = 'broken'</script>").first).to_be_visible()
+    page.get_by_label("Search").fill("^bell")
+    page.get_by_role("button", name=".*").click()
+    expect(page.get_by_text("bell ␇ and red").first).to_be_visible()
+    page.get_by_label("Search").fill("(")
+    expect(page.get_by_role("alert")).to_contain_text("Not a regular expression")
+
+
+def test_a_line_of_a_megabyte_is_cut_and_can_be_had(visit, cluster):
+    page = visit(f"logs?task={cluster.task}&q=xxxx")
+    line = page.get_by_text(re.compile("more characters")).first
+    expect(line).to_be_visible()
+    line.click()
+    with page.expect_download() as downloading:
+        page.get_by_role("button", name="Download").last.click()
+    assert downloading.value.path().stat().st_size > 60_000
+
+
+def test_scrolling_up_pauses_the_tail(visit):
+    page = visit("logs")
+    tail = page.get_by_role("log")
+    expect(tail.get_by_role("button")).not_to_have_count(0)
+    for _ in range(40):  # enough lines to scroll: other tests of this cluster have written some
+        if tail.evaluate("e => e.scrollHeight > e.clientHeight + 200"):
+            break
+        page.wait_for_timeout(500)
+    tail.evaluate("e => e.scrollTo({top: 0})")
+    expect(page.get_by_role("button", name=re.compile(r"new ↓"))).to_be_visible()
+    page.get_by_role("button", name=re.compile(r"new ↓")).click()
+    expect(page.get_by_role("button", name=re.compile(r"new ↓"))).to_have_count(0)
+
+
+def test_timeline_shows_lanes_events_and_why(visit, cluster):
+    name = f"{cluster.task}-w2"
+    before = cluster.get(f"workers/{name}")["incarnation"]
+    cluster.kill(name)
+    until(lambda: cluster.get(f"workers/{name}")["incarnation"] > before, 60)
+    page = visit("timeline?find=kind%3DWorkerLost")
+    expect(page.get_by_role("img", name=re.compile("workers did"))).to_be_visible()
+    page.get_by_label("Find: kind=WorkerLost").press("Enter")
+    expect(page.get_by_role("heading", name="WorkerLost")).to_be_visible()
+    expect(page.get_by_role("heading", name="Led to it")).to_be_visible()
+    page.get_by_role("button", name="Why?").click()
+    expect(page.get_by_text(re.compile("signal 9")).first).to_be_visible()
+    export = page.get_by_role("link", name="Perfetto").get_attribute("href")
+    assert "traceEvents" in cluster.http.get(export).text[:2000]
+
+
+def test_the_timeline_obeys_the_keyboard(visit):
+    page = visit("timeline")
+    expect(page.get_by_role("img", name=re.compile("workers did"))).to_be_visible()
+    page.keyboard.press("w")
+    expect(page).to_have_url(re.compile(r"from=\d+"))
+    first = page.url
+    page.keyboard.press("ArrowLeft")
+    expect(page).not_to_have_url(first)
+
+
+def test_settings_tell_how_it_runs(visit, cluster):
+    page = visit("settings")
+    expect(page.get_by_text("heartbeat_timeout_s")).to_be_visible()
+    expect(row(page, "host-a")).to_contain_text("up")
+    page.get_by_role("radio", name="light").click()
+    page.reload()
+    assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "light"
+
+
+@pytest.mark.parametrize("view", ["overview", "workers", "logs", "tasks"])
+def test_every_view_obeys_the_time_cursor(visit, view):
+    page = visit(view)
+    strip = page.get_by_role("slider", name="Moment shown")
+    expect(strip).to_be_visible()
+    strip.press("Home")
+    expect(page).to_have_url(re.compile(r"t=\d+"))
+    expect(page.get_by_role("status").filter(has_text="past")).to_be_visible()
+    page.keyboard.press("l")
+    expect(page).not_to_have_url(re.compile(r"t=\d+"))
+    expect(page.get_by_role("status").filter(has_text="live")).to_be_visible()
+
+
+def test_the_palette_finds_a_worker_and_back_goes_back(visit, cluster):
+    page = visit("overview")
+    expect(row(page, cluster.task)).to_be_visible()
+    page.keyboard.press("Control+k")
+    page.get_by_role("combobox").fill(f"{cluster.task}-w0")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(f"workers/{cluster.task}-w0"))
+    page.go_back()
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+
+
+def test_slash_searches_and_a_question_mark_helps(visit):
+    page = visit("workers")
+    expect(page.get_by_label("Search workers")).to_be_visible()
+    page.keyboard.press("/")
+    expect(page.get_by_label("Search workers")).to_be_focused()
+    page.get_by_label("Search workers").blur()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+
+
+def test_requests_can_be_copied_as_curl(visit, page, cluster, context):
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    visit(f"tasks/{cluster.task}")
+    page.get_by_role("button", name="Copy as curl").click()
+    expect(page.get_by_role("button", name="copied")).to_be_visible()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied == f"curl '{cluster.url}/api/tasks/{cluster.task}'"

@@ -1,0 +1,98 @@
+import { describe, expect, it } from "vitest";
+import type { Fact, Metrics, TaskDetail, Worker } from "../api/types";
+import { grown, KEPT } from "../state/history";
+import { distanceOf, matching } from "../shell/matching";
+import { median, stageOf, stragglers } from "./barriers/stragglers";
+import { worded } from "./data/moves";
+import { BLANK, formOf, requestOf } from "./tasks/request";
+import { askedFor, chosen, rounded, usual } from "./timeline/window";
+import { cellsOf, gpuUse } from "./workers/cells";
+
+describe("stragglers", () => {
+  const arrived = (round: number, worker: string, time: number) =>
+    ({ kind: "BarrierArrived", time, fields: { task: "t", barrier: `step-${round}`, round: 1, worker } }) as unknown as Fact;
+
+  it("takes barriers that differ by a number for one stage", () => {
+    expect(["step-420", "epoch", "7"].map(stageOf)).toEqual(["step", "epoch", "7"]);
+  });
+  it("names who came last, and by how much", () => {
+    const facts = [1, 2, 3].flatMap((round) => [
+      arrived(round, "quick", round * 1000),
+      arrived(round, "slow", round * 1000 + 100 * round),
+    ]);
+    const [first, second] = stragglers(facts);
+    expect(first).toEqual({ worker: "slow", barrier: "step", rounds: 3, last: 3, medianMs: 200, worstMs: 300 });
+    expect(second).toMatchObject({ worker: "quick", last: 0, worstMs: 0 });
+  });
+  it("knows medians", () => expect([median([]), median([3]), median([4, 1])]).toEqual([0, 3, 2.5]));
+});
+
+describe("a task's form", () => {
+  it("makes a request with numbers, lists and an object", () => {
+    const made = requestOf({ ...BLANK, name: " a ", args: "--x\n1\n", config: '{"lr": 0.1}', env: "A=b=c" });
+    expect(made).toMatchObject({
+      request: { name: "a", worker_count: 1, args: ["--x", "1"], config: { lr: 0.1 }, env: { A: "b=c" } },
+    });
+  });
+  it("says what has to be mended", () => {
+    expect(requestOf({ ...BLANK, config: "[1]", worker_count: "x", env: "A" })).toMatchObject({
+      faults: { name: expect.any(String), config: expect.any(String), worker_count: expect.any(String), env: expect.any(String) },
+    });
+    expect(requestOf({ ...BLANK, name: "a", config: '{"a":' })).toHaveProperty("faults.config");
+  });
+  it("is filled in as an earlier task was asked for", () => {
+    const task = { name: "n", type: "training", entry: "t.py", args: ["a"], dataset_id: "", worker_count: 3, min_workers: 2, policy: "stop", max_restarts: 0, keep_count: 1, config: { a: 1 }, env_names: ["KEY"] };
+    expect(formOf(task as unknown as TaskDetail)).toMatchObject({ worker_count: "3", env: "KEY=", config: '{\n  "a": 1\n}' });
+  });
+});
+
+describe("the timeline's window", () => {
+  const bounds = { from: 0, to: 3_600_000 };
+  it("shows the last minutes, or those around the cursor", () => {
+    expect(usual(bounds, null)).toEqual({ from: 3_300_000, to: 3_600_000 });
+    expect(usual(bounds, 1_000_000)).toEqual({ from: 850_000, to: 1_150_000 });
+  });
+  it("takes a span from the address only if it is one", () => {
+    expect(chosen("1", "5")).toEqual({ from: 1, to: 5 });
+    expect([chosen("5", "1"), chosen("", ""), chosen("x", "2")]).toEqual([null, null, null]);
+  });
+  it("asks for no less than is seen, and for the same after a small move", () => {
+    const asked = askedFor({ from: 1000, to: 1900 });
+    expect(asked.from).toBeLessThanOrEqual(1000);
+    expect(asked.to).toBeGreaterThanOrEqual(1900);
+    expect(askedFor({ from: 990, to: 1890 })).toEqual(asked);
+    expect(rounded({ from: 1001, to: 4201 })).toEqual(rounded({ from: 1050, to: 4250 }));
+  });
+});
+
+describe("workers as cells", () => {
+  const worker = (change: Partial<Worker>) =>
+    ({ id: "w", hostname: "h", ip: "", status: "active", current_task: "t", current_step: 0, last_heartbeat: 0, resources: null, ...change }) as Worker;
+  it("shows a failed worker as failed whatever is asked", () => {
+    expect(cellsOf([worker({ status: "failed" })], "gpu", 0)[0]?.colour).toBe("failed");
+  });
+  it("shows lag against the furthest of the same task", () => {
+    const [ahead, behind, other] = cellsOf([worker({ current_step: 100 }), worker({ id: "b" }), worker({ id: "c", current_task: "u" })], "lag", 0);
+    expect([ahead?.strength, other?.strength]).toEqual([0, 0]);
+    expect(behind?.strength).toBeGreaterThan(0.5);
+  });
+  it("knows no GPU use where nobody told", () => expect(gpuUse(worker({}))).toBeNull());
+});
+
+describe("small things", () => {
+  it("says moves in words", () => {
+    expect(worded([[0, 3, "", "w0"], [8, 9, "", "w0"], [4, 7, "w1", "w2"]])).toBe("6 nobody → w0, 4 w1 → w2");
+  });
+  it("keeps a bounded history", () => {
+    const metrics = { checkpoint_throughput: null, coordinator_rps: 1, active_workers: 1, total_workers: 1, barrier_latency_p99: null, shard_assignment_time: null } as Metrics;
+    let history = { at: [], checkpoint_throughput: [], coordinator_rps: [], active_workers: [], total_workers: [], barrier_latency_p99: [], shard_assignment_time: [] } as Parameters<typeof grown>[0];
+    for (let at = 0; at < KEPT + 5; at += 1) history = grown(history, at, metrics);
+    expect([history.at.length, history.at[0], history.coordinator_rps.length]).toEqual([KEPT, 5, KEPT]);
+  });
+  it("finds commands by their letters, the closest first", () => {
+    const all = ["Tasks", "Settings", "train-1-w3"].map((title) => ({ title, group: "View", run: () => undefined }));
+    expect(matching(all, "set").map(({ title }) => title)).toEqual(["Settings"]);
+    expect(matching(all, "tw3")[0]?.title).toBe("train-1-w3");
+    expect(distanceOf("abc", "zz")).toBe(Infinity);
+  });
+});

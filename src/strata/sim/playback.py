@@ -7,7 +7,7 @@ published, a store that holds them. What would change something is refused.
 import asyncio
 from collections.abc import Callable
 
-from strata.coordinator.engine import Answer, Engine
+from strata.coordinator.engine import Engine, Reply
 from strata.coordinator.kernel import Kernel, Turn
 from strata.core.cluster import fold
 from strata.core.events import Command, Event
@@ -38,7 +38,7 @@ class Playback(Engine):
             await asyncio.sleep(TICK_S)
         self._published.set()
 
-    def _put(self, command: Command | None, batch: Batch | None, answer: Answer | None) -> None:
+    def _put(self, command: Command | None, batch: Batch | None, reply: Reply | None) -> None:
         raise NotAllowedNow(
             "this is a demo: nothing can be changed", hint="start a coordinator with: strata up"
         )

@@ -27,6 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "agent": INNER | {"sdk"},
     "sdk": INNER,
     "timeline": INNER,
+    "torch": INNER | {"sdk"},
     "launch": INNER | {"agent", "coordinator"},
     "coordinator": INNER | {"timeline"},
     "sim": INNER | {"coordinator"},

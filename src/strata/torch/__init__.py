@@ -3,13 +3,20 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__all__ = ["DataParallel", "Group"]
+__all__ = ["DataParallel", "Group", "HuggingFaceCallback", "LightningCallback"]
 
 if TYPE_CHECKING:
     from strata.torch.group import Group
+    from strata.torch.huggingface import HuggingFaceCallback
+    from strata.torch.lightning import LightningCallback
     from strata.torch.parallel import DataParallel
 
-_HOMES = {"DataParallel": "strata.torch.parallel", "Group": "strata.torch.group"}
+_HOMES = {
+    "DataParallel": "strata.torch.parallel",
+    "Group": "strata.torch.group",
+    "HuggingFaceCallback": "strata.torch.huggingface",
+    "LightningCallback": "strata.torch.lightning",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -7,10 +7,12 @@ from typing import Annotated
 import msgspec
 import typer
 
+from strata.cli import _samples
 from strata.cli._api import reach
 from strata.cli._audit import Audit, show, show_tables
 from strata.cli._look import console, print_json
 from strata.cli._options import AsJson, Url
+from strata.errors import InvalidArgument
 
 TaskId = Annotated[
     str, typer.Argument(metavar="TASK", help="The task, as `strata tasks` lists it.")
@@ -19,17 +21,36 @@ Data = Annotated[
     Path | None,
     typer.Option("--data", help="A run's data folder, instead of a coordinator that runs."),
 ]
+Sample = Annotated[int | None, typer.Option(min=0, help="Which steps trained this sample?")]
+Step = Annotated[int | None, typer.Option(min=0, help="Who trained which samples in this step?")]
+Content = Annotated[bool, typer.Option("--content", help="Read the data again, and compare.")]
+Of = Annotated[str, typer.Option("--dataset", help="Which dataset, if there are several.")]
 
 
-def audit(task: TaskId, data: Data = None, url: Url = None, as_json: AsJson = False) -> None:
+def audit(
+    task: TaskId,
+    data: Data = None,
+    sample: Sample = None,
+    step: Step = None,
+    content: Content = False,
+    dataset: Of = "",
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
     """Prove from the record that each sample was applied exactly once per epoch.
 
-    0: kept, or not contradicted where records are missing. 1: a sample is missing or was twice.
+    0: kept, or not contradicted where records are missing. 1: a sample is missing or was twice, or
+    with --content: other bytes were read than there are.
     """
-    if data is not None:
-        encoded = read(data, task)
-    else:
-        encoded = reach(url).get(f"/api/tasks/{task}/audit").body
+    asked = sample is not None or step is not None or content
+    if asked and data is None:
+        raise InvalidArgument(
+            "--sample, --step and --content read the log itself",
+            hint="name the coordinator's data folder with --data",
+        )
+    if data is not None and asked:
+        sys.exit(_samples.tell(data, task, sample, step, dataset, as_json=as_json))
+    encoded = read(data, task) if data is not None else _fetched(url, task)
     found = msgspec.json.decode(encoded, type=Audit)
     if as_json:
         print_json([encoded])
@@ -38,6 +59,10 @@ def audit(task: TaskId, data: Data = None, url: Url = None, as_json: AsJson = Fa
         show(out, found)
         show_tables(out, found)
     sys.exit(1 if found.verdict == "broken" else 0)
+
+
+def _fetched(url: str | None, task: str) -> bytes:
+    return reach(url).get(f"/api/tasks/{task}/audit").body
 
 
 def read(folder: Path, task: str) -> bytes:

@@ -31,11 +31,13 @@ DEFAULT_PREFETCH_BYTES = 64 << 20
 
 
 class Taken(NamedTuple):
-    """What was handed out last: which samples of the dataset, and eight bytes for them."""
+    """What was handed out last: which samples of the dataset, eight bytes for them, and eight for
+    their content if that was asked for, else 0."""
 
     step: int
     samples: Integers
     digest: int
+    content: int = 0
 
 
 class Batches(Iterator[Any]):
@@ -54,6 +56,7 @@ class Batches(Iterator[Any]):
         prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
         on_error: OnError = "raise",
         on_skip: OnSkip | None = None,
+        contents: bool = False,
     ) -> None:
         if start_step < 0 or (stop_step is not None and stop_step < start_step):
             raise InvalidArgument(f"steps {start_step} to {stop_step} are not a range of steps")
@@ -62,6 +65,7 @@ class Batches(Iterator[Any]):
         self.order = order
         reader = Reader(dataset, order, dataset.checked_columns(columns), transform)
         reader.on_skip = skipping(on_error, on_skip)
+        reader.contents = contents
         self._queue = _Queue(reader, start_step, stop_step, prefetch_bytes)
         self._queue.set_lanes(lanes, start_step)
         # The thread must not keep an iterator alive that everybody else has let go.
@@ -206,7 +210,7 @@ class _Queue:
             if read.error is not None:
                 raise read.error
             self.step = read.step + 1
-            self.taken = Taken(read.step, read.samples, read.digest)
+            self.taken = Taken(read.step, read.samples, read.digest, read.content)
             return read.batch
 
     def close(self) -> None:

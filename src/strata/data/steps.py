@@ -12,6 +12,7 @@ import numpy as np
 
 from strata.core.order import Integers, digest, digests
 from strata.data.base import Array, Columns
+from strata.data.contents import content_of
 from strata.data.dataset import Skipped, batches_of
 from strata.data.files import Watch
 
@@ -58,16 +59,18 @@ class Read(NamedTuple):
     error: BaseException | None = None
     samples: Integers = np.empty(0, np.int64)
     digest: int = 0
+    content: int = 0
 
 
 class Reader:
-    """Reads steps; used by one thread at a time."""
+    """Reads steps; used by one thread at a time. With `contents` it digests what it read."""
 
     def __init__(
         self, dataset: Readable, order: Ordered, columns: list[str], transform: Transform | None
     ) -> None:
         self.order = order
         self.on_skip: OnSkip | None = None
+        self.contents = False
         self._dataset, self._columns, self._transform = dataset, columns, transform
         self._step_bytes = 0
         nothing = np.empty((0, 0), np.int64)
@@ -127,6 +130,7 @@ class Reader:
                 skipped is None,
                 samples=samples,
                 digest=digest(wanted, samples),
+                content=content_of(batch) if self.contents else 0,
             )
         ]
 
@@ -154,10 +158,12 @@ class Reader:
         self._step_bytes = max(1, size_bytes)
         done = []
         proofs = digests(positions, samples).tolist()
+        reusable = kept is None and self._transform is None
         for at, batch in enumerate(batches_of(columns, sizes)):
+            content = content_of(batch) if self.contents else 0
             ready = self._transform(batch) if self._transform is not None else batch
-            reusable = kept is None and self._transform is None
-            done.append(Read(step + at, ready, size_bytes, reusable, None, samples[at], proofs[at]))
+            proof = (samples[at], proofs[at], content)
+            done.append(Read(step + at, ready, size_bytes, reusable, None, *proof))
         return done
 
 

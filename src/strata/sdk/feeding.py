@@ -47,6 +47,7 @@ class RunBatches(Iterator[Any]):
         worker: Worker,
         name: str,
         batches: Batches,
+        columns: list[str],
         previewing: Previewing,
         times: StepTime,
         enter: Callable[[], bool],
@@ -56,7 +57,7 @@ class RunBatches(Iterator[Any]):
         self._worker = worker
         self._membership = worker.membership
         self._recorder = worker.recorder
-        self._batches = batches
+        self._batches, self._columns = batches, columns
         self._previewing = previewing
         self._times = times
         self._enter = enter
@@ -122,6 +123,7 @@ class RunBatches(Iterator[Any]):
                 self._generation,
                 len(taken.samples),
                 taken.digest,
+                taken.content,
             )
         )
 
@@ -132,7 +134,8 @@ class RunBatches(Iterator[Any]):
             self._batches.seek(step)
         self._batches.set_lanes(lanes, step)
         self._generation = self._membership.place.generation
-        self._recorder.emit(BatchesAssigned(self.name, step, self._generation, lanes))
+        assigned = BatchesAssigned(self.name, step, self._generation, lanes, self._columns)
+        self._recorder.emit(assigned)
 
     def _all_through(self) -> bool:
         """Waits for the others at the end; False when there is more to do after all."""
@@ -166,15 +169,17 @@ def open_batches(
         prefetch_bytes=reading.prefetch_bytes,
         on_error=reading.on_error,
         on_skip=recorded_skip(worker),
+        contents=reading.contents,
     )
     source.dataset.watch(Fetches(source.name, batches, worker.recorder))
+    columns = source.dataset.checked_columns(reading.columns)
     previewing = Previewing(
         source.name,
         source.dataset,
-        source.dataset.checked_columns(reading.columns),
+        columns,
         source.shard_size,
         lambda preview: worker.session.tell(pb.WorkerMessage(preview=preview)),
     )
-    feed = RunBatches(worker, source.name, batches, previewing, times, enter, meet_at_end)
+    feed = RunBatches(worker, source.name, batches, columns, previewing, times, enter, meet_at_end)
     worker.on_tick.append(feed.preview)
     return feed

@@ -19,6 +19,7 @@ class Reading(NamedTuple):
     transform: Transform | None
     on_error: OnError
     prefetch_bytes: int = 0
+    contents: bool = False
 
 
 def recorded_skip(worker: Worker) -> Callable[[Skipped], None]:

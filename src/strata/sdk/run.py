@@ -195,6 +195,7 @@ class Run(Member):
         drop_tail: bool = False,
         prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
         on_error: OnError = "raise",
+        contents: bool = False,
     ) -> RunBatches:
         """This worker's share of every step: a plain iterator, in step with `run.step`.
 
@@ -202,15 +203,17 @@ class Run(Member):
         several of these with their weights. `batch_size` is what each worker trains in a step when
         all that the task began with are there; the global batch stays when their number changes
         (name it with `global_batch` instead to fix it yourself). Without `epochs` it goes on until
-        the script or somebody else stops it. Membership changes are taken up between two batches,
-        so `run.step` does not raise `GenerationChanged` while batches are open.
+        the script or somebody else stops it. With `contents` eight bytes for what was read are
+        recorded with each step, which `strata audit --content` compares. Membership changes are
+        taken up between two batches, so `run.step` does not raise `GenerationChanged` while
+        batches are open.
         """
         wanted = Wanted(batch_size, global_batch, epochs or 0, lanes, mode, window, drop_tail)
         feed = open_batches(
             self._worker,
             self._times,
             open_source(self._worker, dataset, wanted, seed=seed),
-            Reading(columns, transform, on_error, prefetch_bytes),
+            Reading(columns, transform, on_error, prefetch_bytes, contents),
             self._take_up,
             lambda name: self.barrier(f"end of {name}"),
         )

@@ -1,7 +1,7 @@
 """What other frameworks' training loops have to tell a run, and to hear from it.
 
 Their callbacks (`HuggingFaceCallback`, `LightningCallback`) are thin: a step is marked with its
-loss, a checkpoint is saved when one is due, a change of membership is taken up, and the loop is told
+loss, a checkpoint is saved when one is due, a change of membership is taken up, and the loop hears
 when to end. The state is whatever has `state_dict`, restored in place before the first step.
 """
 

@@ -61,10 +61,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a worker may take to end after SIGTERM before it is killed."""
     stop_grace_s: Seconds = 30.0
 
-    """Where checkpoints go, and how many are kept. No folder: `checkpoints` under `data_dir`."""
+    """Where checkpoints go, and how many are kept. No folder: `checkpoints` under `data_dir`. To
+    where `checkpoint_upload` names (s3://bucket/prefix) each is copied afterwards."""
     storage_backend: Literal["local", "s3"] = "local"
     checkpoint_dir: str = ""
     checkpoint_bucket: str = ""
+    checkpoint_upload: str = ""
     keep_count: Count = 5
 
     """When to save: every so many steps, every so many seconds, or at intervals chosen from what a

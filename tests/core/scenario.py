@@ -6,6 +6,7 @@ from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
 from strata.core.leases import AcquireLease, ReturnLease
 from strata.core.retention import PinCheckpoint, ReleaseCheckpoint
 from strata.core.save_points import RequestCheckpoint, ScheduleCheckpoint
+from strata.core.saving import NoteCopy
 from strata.core.setbacks import RefuseRecovery, ReportBrokenExchange
 from strata.core.state import Rules
 from strata.core.workers import ReattachWorker, ReportState
@@ -41,6 +42,7 @@ def _train_and_save(world, task):
     )
     world.save(task, 5, metadata={"rng": "7"})
     newest = world.save(task, 6)
+    world.do(NoteCopy(task=task.id, checkpoint=newest.id, path="s3://bucket/step-6"))
     world.do(PinCheckpoint(task=task.id, checkpoint=newest.id, holder="reader"))
     world.do(ReleaseCheckpoint(task=task.id, checkpoint=newest.id, holder="reader"))
     for peer in (first, second):

@@ -6,6 +6,7 @@ import pytest
 from strata.core.checkpoints import (
     MAX_ENDED,
     CheckpointCommitted,
+    CheckpointCopied,
     CheckpointFailed,
     CheckpointPartAcked,
     CheckpointSealed,
@@ -13,7 +14,7 @@ from strata.core.checkpoints import (
     committed_newest_first,
 )
 from strata.core.recovery import RecoveryChosen, StepsCommitted
-from strata.core.saving import AckPart, ConfirmCheckpoint, FailCheckpoint
+from strata.core.saving import AckPart, ConfirmCheckpoint, FailCheckpoint, NoteCopy
 from strata.errors import AlreadyExists, InvalidArgument, NotAllowedNow, NotFound
 from tests.core.world import World
 
@@ -264,6 +265,15 @@ def test_failing_twice_is_failing_once_and_what_was_failed_stays_failed():
     assert len(world.facts(CheckpointFailed)) == 1
     with pytest.raises(NotAllowedNow, match="failed"):
         world.do(ConfirmCheckpoint(task=task.id, checkpoint=checkpoint.id, path="m"))
+
+
+def test_a_copy_is_noted_once_and_only_of_what_is_committed():
+    world, task, (a, _b) = training()
+    saved, open_one = world.save(task, 10), a.begin(20)
+    for checkpoint in (saved, saved, open_one):
+        world.do(NoteCopy(task=task.id, checkpoint=checkpoint.id, path="s3://bucket/c"))
+    assert len(world.facts(CheckpointCopied)) == 1
+    assert (saved.copies, open_one.copies) == (["s3://bucket/c"], [])
 
 
 def test_a_task_remembers_only_so_many_that_failed():

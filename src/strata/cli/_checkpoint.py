@@ -21,7 +21,8 @@ from rich.progress import (
 from rich.text import Text
 
 from strata.checkpoint.catalog import Catalog
-from strata.checkpoint.format import MANIFEST_SUFFIX, Manifest, encode_manifest
+from strata.checkpoint.copying import copy_checkpoint
+from strata.checkpoint.format import MANIFEST_SUFFIX, Manifest
 from strata.checkpoint.reader import CheckpointReader
 from strata.cli._api import Api, reach
 from strata.cli._look import console, plain, print_json, size
@@ -29,8 +30,6 @@ from strata.config import load_process
 from strata.errors import AlreadyExists, InvalidArgument, NotAllowedNow
 from strata.storage.base import StorageBackend
 from strata.storage.opening import open_storage
-
-COPY_BYTES = 16 * 1024 * 1024
 
 
 class Part(Struct, frozen=True):
@@ -54,6 +53,7 @@ class Detail(Struct, frozen=True):
     path: str
     reason: str
     parts_expected: int
+    tiers: list[str]
     written: list[Part]
 
 
@@ -70,6 +70,7 @@ def show(api: Api, checkpoint: str, task: str, as_json: bool) -> None:
         ("step", f"{found.step}, epoch {found.epoch}"),
         ("size", size(found.size)),
         ("path", plain(found.path) or "–"),
+        ("also in", ", ".join(plain(tier) for tier in found.tiers[1:])),
         ("reason", plain(found.reason)),
     ):
         if value:
@@ -116,27 +117,10 @@ def pull(url: str | None, checkpoint: str, task: str, target: str) -> None:
     if goal.exists(name):
         raise AlreadyExists(f"{goal.url} has {manifest.checkpoint_id} already")
     with progress_bar("copying", manifest.size_bytes) as told:
-        done_bytes = 0
-        for part in manifest.parts:
-            file = f"{manifest.checkpoint_id}/{part.file}"
-            goal.put_stream(file, blocks(storage, file, done_bytes, told))
-            done_bytes += part.size_bytes
-    goal.put(name, encode_manifest(manifest), if_absent=True)
+        copy_checkpoint(storage, goal, manifest, told)
     console().print(
         Text.assemble(("✓ ", "green"), f"{manifest.checkpoint_id} is in {plain(goal.url)}")
     )
-
-
-def blocks(
-    storage: StorageBackend, name: str, before_bytes: int, told: Callable[[int], None]
-) -> Iterator[bytearray]:
-    """An object in large pieces; each has memory of its own, since it is written meanwhile."""
-    with storage.open(name) as reader:
-        for at in range(0, reader.size_bytes, COPY_BYTES):
-            block = bytearray(min(COPY_BYTES, reader.size_bytes - at))
-            reader.read_into(at, [memoryview(block)])
-            yield block
-            told(before_bytes + at + len(block))
 
 
 def located(url: str | None, checkpoint: str, task: str) -> tuple[StorageBackend, Manifest]:

@@ -24,6 +24,7 @@ class CheckpointPlaces:
         self.cluster = cluster
         self.reading = asyncio.Lock()
         self._open: dict[str, StorageBackend] = {}
+        self._far: dict[str, StorageBackend] = {}
 
     def folder(self, task: str) -> str:
         """The task's folder, relative to the root."""
@@ -35,11 +36,29 @@ class CheckpointPlaces:
             self._open[task] = open_storage(f"{self.root}/{self.folder(task)}", self._settings)
         return self._open[task]
 
+    def far_storage(self, task: str) -> StorageBackend | None:
+        """Where the checkpoints of a task are copied to, if anywhere."""
+        root = self._settings.checkpoint_upload.rstrip("/")
+        if not root:
+            return None
+        if task not in self._far:
+            self._far[task] = open_storage(f"{root}/{self.folder(task)}", self._settings)
+        return self._far[task]
+
+    def storages(self, task: str) -> list[StorageBackend]:
+        """Every place that may hold checkpoints of a task, the nearest first."""
+        far = self.far_storage(task)
+        return [self.storage(task)] if far is None else [self.storage(task), far]
+
     def told(self, task: str) -> dict[str, str]:
         """What a worker has to know to find the same place, which it may see under another root."""
-        return {"checkpoint_root": self.root, "checkpoint_folder": self.folder(task)}
+        return {
+            "checkpoint_root": self.root,
+            "checkpoint_folder": self.folder(task),
+            "checkpoint_upload": self._settings.checkpoint_upload.rstrip("/"),
+        }
 
     def close(self) -> None:
         """Lets go of connections."""
-        for storage in self._open.values():
+        for storage in [*self._open.values(), *self._far.values()]:
             storage.close()

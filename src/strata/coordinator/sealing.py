@@ -4,7 +4,8 @@ When every rank has acknowledged its part the manifest is written, from what the
 their parts, and the checkpoint is confirmed. Writing it again changes nothing, so whatever was
 `sealing` when the coordinator died is simply sealed again. When a checkpoint has failed or was
 deleted, its files go, the manifest first; a committed one that turned out to be damaged keeps them,
-for whoever wants to look. And a checkpoint in which nothing has moved for long is given up.
+for whoever wants to look. And a checkpoint in which nothing has moved for long is given up. Where
+the settings name a second place, committed checkpoints are copied there, one after the other.
 
 All file work is done in threads; the event loop only decides.
 """
@@ -13,7 +14,8 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
 
-from strata.checkpoint.catalog import is_id
+from strata.checkpoint.catalog import Catalog, is_id
+from strata.checkpoint.copying import copy_checkpoint
 from strata.checkpoint.format import MANIFEST_SUFFIX
 from strata.checkpoint.parts import commit
 from strata.checkpoint.sidecar import manifest_of, read_sidecars
@@ -22,12 +24,13 @@ from strata.coordinator.observed import Observed
 from strata.coordinator.places import CheckpointPlaces
 from strata.core.checkpoints import (
     Checkpoint,
+    CheckpointCommitted,
     CheckpointDeleted,
     CheckpointFailed,
     CheckpointSealed,
 )
 from strata.core.events import Command, Event
-from strata.core.saving import ConfirmCheckpoint, FailCheckpoint
+from strata.core.saving import ConfirmCheckpoint, FailCheckpoint, NoteCopy
 from strata.core.tasks import Task
 from strata.errors import StrataError, Unavailable
 from strata.storage.base import StorageBackend
@@ -51,6 +54,7 @@ class Sealing:
         self._timeout_s = timeout_s
         self._work: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(AT_ONCE)
+        self._copying = asyncio.Lock()
         self._moved: dict[tuple[str, str], tuple[int, float]] = {}
 
     def start(self) -> None:
@@ -61,6 +65,8 @@ class Sealing:
             for checkpoint in task.checkpoints.values():
                 if checkpoint.state == "sealing":
                     self._begin(self._seal(task.id, checkpoint.id))
+                elif checkpoint.state == "committed" and not checkpoint.copies:
+                    self._copy_later(task.id, checkpoint.id)
         self._engine.on_facts.append(self._follow)
         self._begin(self._watch())
 
@@ -81,6 +87,8 @@ class Sealing:
             body = event.body
             if isinstance(body, CheckpointSealed):
                 self._begin(self._seal(body.task, body.checkpoint))
+            elif isinstance(body, CheckpointCommitted):
+                self._copy_later(body.task, body.checkpoint)
             elif isinstance(body, CheckpointDeleted) or (
                 isinstance(body, CheckpointFailed) and not body.damaged
             ):
@@ -109,6 +117,32 @@ class Sealing:
                     )
         await self._submit(FailCheckpoint(task=task, checkpoint=checkpoint_id, reason=reason))
 
+    def _copy_later(self, task: str, checkpoint_id: str) -> None:
+        """Where there is a second place, has the checkpoint copied there."""
+        checkpoint = self._known(task, checkpoint_id)
+        if checkpoint is not None and checkpoint.manifest and self._places.far_storage(task):
+            self._begin(self._copy(task, checkpoint_id))
+
+    async def _copy(self, task: str, checkpoint_id: str) -> None:
+        """Copies one checkpoint at a time; one that expires meanwhile is left out."""
+        far = self._places.far_storage(task)
+        assert far is not None, "a copy is begun only where there is a place for it"
+        async with self._copying:
+            for delay_s in (*DELAYS_S, 0.0):
+                checkpoint = self._known(task, checkpoint_id)
+                if checkpoint is None or checkpoint.state != "committed":
+                    return
+                try:
+                    near = self._places.storage(task)
+                    await asyncio.to_thread(copy_named, near, far, checkpoint_id)
+                except StrataError as error:
+                    log.warning("checkpoint %s is not in %s yet: %s", checkpoint_id, far.url, error)
+                    await asyncio.sleep(delay_s)
+                else:
+                    path = f"{far.url}/{checkpoint_id}"
+                    note = NoteCopy(task=task, checkpoint=checkpoint_id, path=path)
+                    return await self._submit(note)
+
     def _known(self, task: str, checkpoint_id: str) -> Checkpoint | None:
         found = self._engine.kernel.state.tasks.get(task)
         return found.checkpoints.get(checkpoint_id) if found is not None else None
@@ -124,8 +158,9 @@ class Sealing:
         async with self._room:
             for delay_s in (*DELAYS_S, 0.0):
                 try:
-                    storage = self._places.storage(task)
-                    return await asyncio.to_thread(remove_files, storage, checkpoint_id)
+                    for storage in self._places.storages(task):
+                        await asyncio.to_thread(remove_files, storage, checkpoint_id)
+                    return
                 except StrataError as error:
                     log.warning("the files of %s stay for now: %s", checkpoint_id, error)
                     await asyncio.sleep(delay_s)
@@ -184,6 +219,11 @@ def write_manifest(storage: StorageBackend, checkpoint: Checkpoint) -> str:
     number = int(checkpoint.id.rpartition("-")[2])
     commit(storage, manifest_of(sidecars, number, checkpoint.created_ns))
     return f"{storage.url}/{checkpoint.id}"
+
+
+def copy_named(near: StorageBackend, far: StorageBackend, checkpoint_id: str) -> None:
+    """Copies a checkpoint that is named by its id."""
+    copy_checkpoint(near, far, Catalog(near).read(checkpoint_id))
 
 
 def remove_files(storage: StorageBackend, checkpoint_id: str) -> None:

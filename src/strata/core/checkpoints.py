@@ -55,7 +55,7 @@ class Part(Struct):
 
 
 class Checkpoint(Struct):
-    """A checkpoint of a task; `parts` by rank."""
+    """A checkpoint of a task; `parts` by rank. `copies` is where else it lies."""
 
     id: str
     step: int
@@ -74,6 +74,7 @@ class Checkpoint(Struct):
     pins: list[str] = field(default_factory=list)
     metadata: dict[str, str] = field(default_factory=dict)
     damaged: bool = False
+    copies: list[str] = field(default_factory=list)
 
     @property
     def size_bytes(self) -> int:
@@ -134,6 +135,14 @@ class CheckpointCommitted(Fact, frozen=True):
     step: int
     path: str
     size_bytes: int
+
+
+class CheckpointCopied(Fact, frozen=True):
+    """A committed checkpoint lies in another storage as well."""
+
+    task: str
+    checkpoint: str
+    path: str
 
 
 class CheckpointFailed(Fact, frozen=True):
@@ -199,6 +208,11 @@ def _committed(state: "Cluster", fact: CheckpointCommitted, event: Event) -> Non
     checkpoint.path = fact.path
     if task.save_at and fact.step >= task.save_at:
         task.fulfilled_request = task.scheduled_request
+
+
+@applies(CheckpointCopied)
+def _copied(state: "Cluster", fact: CheckpointCopied, event: Event) -> None:
+    state.tasks[fact.task].checkpoints[fact.checkpoint].copies.append(fact.path)
 
 
 @applies(CheckpointFailed)

@@ -8,6 +8,7 @@ from strata.core.checkpoints import (
     LIFECYCLE,
     Checkpoint,
     CheckpointCommitted,
+    CheckpointCopied,
     CheckpointPartAcked,
     CheckpointSealed,
     CheckpointStarted,
@@ -50,6 +51,12 @@ class AckPart(Command, frozen=True):
 
 
 class ConfirmCheckpoint(Command, frozen=True):
+    task: str
+    checkpoint: str
+    path: str
+
+
+class NoteCopy(Command, frozen=True):
     task: str
     checkpoint: str
     path: str
@@ -186,6 +193,15 @@ def commit(
         commit_steps(d, task, checkpoint.step, "every rank saved at this step", committed)
     retain(d, task, committed)
     recover_if_ready(d, task, committed)
+
+
+@decides(NoteCopy)
+def note_copy(d: Decision, c: NoteCopy) -> Checkpoint:
+    """A committed checkpoint lies elsewhere, too; saying it again changes nothing."""
+    checkpoint = find(d.state.task(c.task), c.checkpoint)
+    if checkpoint.state == "committed" and c.path not in checkpoint.copies:
+        d.record(CheckpointCopied(c.task, c.checkpoint, c.path), c.cause)
+    return checkpoint
 
 
 @decides(FailCheckpoint)

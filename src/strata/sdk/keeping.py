@@ -52,8 +52,8 @@ class Keeping:
         self._open: StorageBackend | None = None
         self.saver = Saver(worker, self.storage, settings.checkpoint_when_busy, self.due.took)
         self._restorer = Restorer(worker)
-        self._blobs = Blobs(worker.recorder)
-        self._giver = Giver(self._blobs)
+        self.blobs = Blobs(worker.recorder)
+        self._giver = Giver(self.blobs)
         self._given = 0
         self._replaced = False
         worker.saving = self.saver.saving
@@ -80,6 +80,15 @@ class Keeping:
             self._open = open_storage(url, self._settings)
         return self._open
 
+    def _storages(self) -> list[StorageBackend]:
+        """Every place that may hold the task's checkpoints, the nearest first."""
+        far = self._told.get("checkpoint_upload", "")
+        found = [self.storage()]
+        if far:
+            folder = self._told["checkpoint_folder"]
+            found.append(open_storage(f"{far}/{folder}", self._settings))
+        return found
+
     def carry_out(self, recovery: Recovery) -> None:
         """Brings the state to where the entered generation goes on, and gives it to others."""
         place, standing = self._membership.place, self._membership.entered
@@ -92,8 +101,8 @@ class Keeping:
             self._giver.stop()
             self._replaced = True
             if recovery.source == "checkpoint":
-                self.state, manifest = self._restorer.from_checkpoint(
-                    self.storage(), recovery.checkpoint_id, self.state, place.rank
+                self.state, manifest = self._restorer.from_nearest(
+                    self._storages(), recovery.checkpoint_id, self.state, place.rank
                 )
                 self._reposition(manifest.data)
             else:
@@ -138,7 +147,7 @@ class Keeping:
 
     def _give(self, standing: pb.Standing, recovery: Recovery) -> None:
         """Where others need this worker's model, copies it for them."""
-        self._blobs.token = standing.peer_token
+        self.blobs.token = standing.peer_token
         mine = self._session.identity.worker_id
         chosen = [peer.worker_id for peer in standing.recovery.peers]
         if recovery.source != "peer" or not standing.recovery.fetching or mine not in chosen:
@@ -149,10 +158,12 @@ class Keeping:
     def _address(self) -> str:
         """Where others may fetch the model, if there is one that they could use."""
         self._giver.stop()
-        if not self.has_state:
-            return ""
+        return self.own_address() if self.has_state else ""
+
+    def own_address(self) -> str:
+        """Where other workers reach this one."""
         target = self._worker.connection.address
-        return self._blobs.address((target.host, target.port))
+        return self.blobs.address((target.host, target.port))
 
     def refuse(self, error: StrataError) -> None:
         """Tells that the chosen source cannot be had; raises the error if there is no other."""
@@ -174,6 +185,6 @@ class Keeping:
         """Waits for the save under way, and gives nothing any more."""
         if self.saver.wait(timeout_s) and self.saver.busy:
             log.warning("a save was still under way after %g s", timeout_s)
-        self._blobs.close()
+        self.blobs.close()
         if self._open is not None and not self.saver.busy:
             self._open.close()

@@ -6,6 +6,7 @@ everything that is read is verified.
 
 import logging
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from strata.checkpoint.format import MANIFEST_SUFFIX, Manifest, decode_manifest
@@ -21,7 +22,7 @@ from strata.core.worker_operations import (
     ModelLoadProgress,
     ModelLoadStarted,
 )
-from strata.errors import InvalidArgument, StrataError, Unavailable
+from strata.errors import Corrupt, InvalidArgument, NotFound, StrataError, Unavailable
 from strata.sdk.channel import delays_s
 from strata.sdk.giving import model_id
 from strata.sdk.operations import Operation
@@ -41,6 +42,18 @@ class Restorer:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._recorder = worker.recorder
+
+    def from_nearest(
+        self, storages: Sequence[StorageBackend], checkpoint: str, state: Any, rank: int
+    ) -> tuple[Any, Manifest]:
+        """A state from the first storage that has it undamaged."""
+        *nearer, last = storages
+        for storage in nearer:
+            try:
+                return self.from_checkpoint(storage, checkpoint, state, rank)
+            except (Corrupt, NotFound, Unavailable) as error:
+                log.warning("checkpoint %s is read from further away: %s", checkpoint, error)
+        return self.from_checkpoint(last, checkpoint, state, rank)
 
     def from_checkpoint(
         self, storage: StorageBackend, checkpoint: str, state: Any, rank: int

@@ -145,7 +145,8 @@ class CheckpointResponse(Struct, frozen=True):
     """A checkpoint; `worker_id` is the worker that began it.
 
     `size` is what is durable. While ranks write, `size_written` is how much they have written and
-    `size_total` how much they will have, of those that have begun.
+    `size_total` how much they will have, of those that have begun. `tiers` are the places that hold
+    it, the nearest first; while it is not completed there are none.
     """
 
     id: str
@@ -162,6 +163,7 @@ class CheckpointResponse(Struct, frozen=True):
     parts_expected: int
     size_written: int
     size_total: int
+    tiers: list[str]
 
 
 class BarrierResponse(Struct, frozen=True):

@@ -189,6 +189,7 @@ def checkpoint(observed: Observed, task: Task, saved: Checkpoint) -> CheckpointR
         parts_expected=saved.expected,
         size_written=saved.size_bytes + sum(part.written_bytes for part in writing),
         size_total=saved.size_bytes + sum(part.total_bytes for part in writing),
+        tiers=[saved.path, *saved.copies] if saved.state == "committed" else [],
     )
 
 

@@ -4,7 +4,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TextIO
@@ -109,25 +109,28 @@ def run(
         with stopping_hard():
             sys.exit(watch(reach(coordinator), body, console(), patient=True))
     flags = {"http_port": http_port, "grpc_port": 0, "stop_grace_s": stop_grace_s}
-    settings = load_process(flags | {"data_dir": data_dir})
-    if settings.heartbeat_interval_s == Settings().heartbeat_interval_s:
-        # Progress rides on the beats, and here they cost nothing.
-        settings = msgspec.structs.replace(settings, heartbeat_interval_s=BEAT_S)
-    if data_dir is None:
-        settings = in_own_folder(settings, body["name"])
-    Path(settings.data_dir).mkdir(parents=True, exist_ok=True)
-    with stopping_hard(), ExitStack() as stack:
-        slots = slots or workers + spares
-        if engine == "ray":
-            settings = stack.enter_context(on_ray(settings, ray_address))
-            api, cluster = stack.enter_context(embedded(settings, 0))
-            stack.enter_context(ray_hosts(settings, cluster, api, slots, hosts, gpus))
-        else:
-            api, cluster = stack.enter_context(embedded(settings, slots))
+    settings = settings_here(flags | {"data_dir": data_dir}, body["name"])
+    slots = slots or workers + spares
+    on = embedded(settings, slots)
+    if engine == "ray":
+        on = embedded_on_ray(settings, slots, hosts, gpus, ray_address)
+    with stopping_hard(), on as (api, cluster):
         mishaps = Mishaps(kill, cluster.pids)
         code = watch(api, body, console(), patient=False, consider=mishaps.consider)
         wait_idle(cluster, settings.stop_grace_s if code == 0 else MOMENT_S)
     sys.exit(code)
+
+
+def settings_here(flags: dict[str, object], name: str) -> Settings:
+    """The settings of a coordinator in this process, for one run."""
+    settings = load_process(flags)
+    if settings.heartbeat_interval_s == Settings().heartbeat_interval_s:
+        # Progress rides on the beats, and here they cost nothing.
+        settings = msgspec.structs.replace(settings, heartbeat_interval_s=BEAT_S)
+    if flags["data_dir"] is None:
+        settings = in_own_folder(settings, name)
+    Path(settings.data_dir).mkdir(parents=True, exist_ok=True)
+    return settings
 
 
 @contextmanager
@@ -166,6 +169,19 @@ def embedded(settings: Settings, slots: int) -> Iterator[tuple[Api, "Local"]]:
             Text(f"dashboard  {cluster.url}\ndata       {where}", style="dim"), soft_wrap=True
         )
         yield Api(cluster.url, cluster.token, settings.tls_cert), cluster
+
+
+@contextmanager
+def embedded_on_ray(
+    settings: Settings, slots: int, hosts: int, gpus: int, ray_address: str | None
+) -> Iterator[tuple[Api, "Local"]]:
+    """A coordinator in this process whose agents Ray places and starts."""
+    with (
+        on_ray(settings, ray_address) as seen,
+        embedded(seen, 0) as (api, cluster),
+        ray_hosts(seen, cluster, api, slots, hosts, gpus),
+    ):
+        yield api, cluster
 
 
 @contextmanager

@@ -36,11 +36,18 @@ class Policy(Struct, frozen=True):
     checkpoint_adaptive: bool = False
 
 
-def policy_of(settings: Settings, config: Mapping[str, object]) -> Policy:
-    """The settings of the process; what the task's config says wins."""
+def policy_of(
+    settings: Settings,
+    config: Mapping[str, object],
+    every: int | None = None,
+    interval_s: float | None = None,
+) -> Policy:
+    """The settings of the process; what the task's config says wins, and over both the script."""
     names = Policy.__struct_fields__
     values = {name: getattr(settings, name) for name in names}
     values |= {name: config[name] for name in names if name in config}
+    asked = {"checkpoint_every": every, "checkpoint_interval_s": interval_s}
+    values |= {name: value for name, value in asked.items() if value is not None}
     try:
         return msgspec.convert(values, Policy)
     except msgspec.ValidationError as error:

@@ -91,11 +91,23 @@ def _printable(text: str) -> bool:
     return text.isprintable() and text == text.encode("utf-8", "ignore").decode("utf-8")
 
 
+def enrol(
+    settings: Settings, request: pb.RegisterWorkerRequest, patience_s: float
+) -> tuple["Enrolment", pb.RegisterWorkerResponse]:
+    """Connects and registers; closes what it opened when that fails."""
+    enrolled = Enrolment(connect(settings), request)
+    try:
+        return enrolled, enrolled.register(patience_s)
+    except BaseException:
+        enrolled.connection.close()
+        raise
+
+
 class Enrolment:
     """Registers one worker, as often as it takes."""
 
     def __init__(self, connection: Connection, request: pb.RegisterWorkerRequest) -> None:
-        self._connection = connection
+        self.connection = connection
         self._request = request
         self._secret = secrets.token_hex(16)
 
@@ -104,7 +116,7 @@ class Enrolment:
         request = self._request
         request.nonce = f"{self._secret}-{after}"
         answer = persist(
-            lambda: self._connection.call("RegisterWorker", request, pb.RegisterWorkerResponse),
+            lambda: self.connection.call("RegisterWorker", request, pb.RegisterWorkerResponse),
             patience_s,
         )
         request.worker_id = answer.assigned_id

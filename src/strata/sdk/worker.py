@@ -14,7 +14,6 @@ from strata.config import Settings
 from strata.core.worker_facts import CoordinatorStateSeen, ResourceSnapshot
 from strata.core.workers import Reported
 from strata.errors import StrataError
-from strata.sdk.channel import Connection
 from strata.sdk.due import Due
 from strata.sdk.enrolment import Enrolment
 from strata.sdk.events import Recorder
@@ -37,14 +36,13 @@ class Worker:
 
     def __init__(
         self,
-        connection: Connection,
         enrolment: Enrolment,
         answer: pb.RegisterWorkerResponse,
         sampler: ResourceSampler,
         settings: Settings,
         reconnect_limit_s: float | None = None,
     ) -> None:
-        self.connection = connection
+        connection = self.connection = enrolment.connection
         self.recorder = Recorder()
         self.lines = LineBuffer(least_level=settings.capture_level)
         self.meeting = MeetingPlace(connection.address)

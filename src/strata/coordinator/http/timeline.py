@@ -35,6 +35,12 @@ FILES = {
 Moment = Annotated[float | None, QueryParameter(ge=0, le=LAST_MS, description="Unix milliseconds.")]
 MomentNeeded = Annotated[float, QueryParameter(ge=0, le=LAST_MS, description="Unix milliseconds.")]
 Needed = Annotated[str, QueryParameter(min_length=1, max_length=400)]
+Format = Annotated[
+    Literal["perfetto", "jsonl", "parquet"], QueryParameter(description="What to write.")
+]
+Direction = Annotated[
+    Literal["next", "previous"], QueryParameter(description="Where to look from there.")
+]
 Buckets = Annotated[int, QueryParameter(ge=1, le=1000, description="How many slices.")]
 LaneLimit = Annotated[int, QueryParameter(ge=1, le=200, description="How many lanes at most.")]
 Text = Annotated[str, QueryParameter(max_length=400)]
@@ -155,7 +161,7 @@ async def get_seek(
     past: ThePast,
     predicate: Text = "",
     from_ms: Moment = None,
-    direction: Literal["next", "previous"] = "next",
+    direction: Direction = "next",
 ) -> SeekAnswer:
     """The next or previous moment where something holds, such as `worker NAME not training`."""
     return await past.ask(lambda desk: desk.seek(predicate, from_ms, direction))
@@ -164,7 +170,7 @@ async def get_seek(
 @get("/timeline/export", responses=documented(404, 413), media_type="application/octet-stream")
 async def get_export(
     past: ThePast,
-    format: Literal["perfetto", "jsonl", "parquet"] = "perfetto",
+    format: Format = "perfetto",
     from_ms: Moment = None,
     to_ms: Moment = None,
 ) -> Response[bytes]:

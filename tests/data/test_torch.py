@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from strata.data import torch_adapter
+from strata.data.batches import Batches
 from strata.data.dataset import open_arrays
-from strata.data.torch_adapter import StepDataset, StepLoader, StepSampler
+from strata.data.torch_adapter import Loading, StepDataset, StepLoader, StepSampler
 from strata.errors import InvalidArgument, Unavailable
 
 
@@ -43,7 +44,7 @@ def test_the_state_is_the_step_that_comes_next(dataset):
     again.load_state_dict(state)
     assert first + list(again) == [order.step_samples(step).tolist() for step in range(6)]
     other = StepSampler(dataset.order(8, seed=1))
-    with pytest.raises(InvalidArgument, match="another order"):
+    with pytest.raises(InvalidArgument, match="another order: seed differ"):
         StepLoader(other, other).load_state_dict(state)
 
 
@@ -65,3 +66,47 @@ def test_batches_are_tensors_in_the_same_order_for_any_number_of_workers(dataset
         assert isinstance(batch["v"], torch.Tensor)
         assert batch["n"].tolist() == order.step_samples(step).tolist()
     assert loader.state_dict()["step"] == 20
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_reads_through_a_data_loader_what_it_reads_without(dataset, workers):
+    torch = pytest.importorskip("torch")
+    order = dataset.order(8, lanes=4)
+    engine = Loading(num_workers=workers, persistent_workers=workers > 0)
+    stream = engine(dataset, order, [0, 1], 0, 10, columns=["n"], transform=doubled)
+    plain = Batches(dataset, order, [0, 1], 0, 10, columns=["n"], transform=doubled)
+    for step in range(10):
+        if step == 4:  # somebody left in mid-epoch
+            stream.set_lanes([0, 1, 3], step)
+            plain.set_lanes([0, 1, 3], step)
+        if step == 7:  # and a step is done again
+            stream.seek(5)
+            plain.seek(5)
+        batch = next(stream)
+        assert isinstance(batch["n"], torch.Tensor)
+        assert batch["n"].tolist() == next(plain)["n"].tolist()
+        assert stream.taken.digest == plain.taken.digest
+        assert stream.state_dict() == plain.state_dict()
+    stream.load_state_dict(plain.state_dict() | {"step": 9})
+    assert next(stream)["n"].tolist() == (2 * order.step_samples(9, [0, 1, 3])).tolist()
+    with pytest.raises(StopIteration):
+        next(stream)
+    stream.close()
+    plain.close()
+
+
+def doubled(batch):
+    return {"n": batch["n"] * 2}
+
+
+def test_what_a_data_loader_cannot_do_is_refused(dataset):
+    for asked in ({"on_error": "skip"}, {"contents": True}):
+        with pytest.raises(InvalidArgument, match="DataLoader"):
+            Loading()(dataset, dataset.order(8), **asked)
+
+
+def test_the_public_names_are_the_adapters():
+    from strata import torch as public
+
+    assert public.Loading is Loading
+    assert public.loader is torch_adapter.loader

@@ -17,27 +17,26 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from threading import Condition, Thread, current_thread
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from strata.core.order import Integers, digest
 from strata.data.base import Columns
 from strata.data.dataset import OnError, skipping
-from strata.data.steps import OnSkip, Ordered, Read, Readable, Reader, Transform
+from strata.data.steps import (
+    OnSkip,
+    Ordered,
+    Read,
+    Readable,
+    Reader,
+    Transform,
+    require_same_order,
+)
+from strata.data.streams import Taken
 from strata.errors import InvalidArgument, NotAllowedNow
 
 DEFAULT_PREFETCH_BYTES = 64 << 20
-
-
-class Taken(NamedTuple):
-    """What was handed out last: which samples of the dataset, eight bytes for them, and eight for
-    their content if that was asked for, else 0."""
-
-    step: int
-    samples: Integers
-    digest: int
-    content: int = 0
 
 
 class Batches(Iterator[Any]):
@@ -121,14 +120,7 @@ class Batches(Iterator[Any]):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes to where a state was taken; refused if the order is another one."""
-        ours = msgspec.to_builtins(self.order.spec)
-        theirs = state["order"]
-        if ours != theirs:
-            named = sorted(k for k in ours.keys() | theirs if ours.get(k) != theirs.get(k))
-            raise InvalidArgument(
-                f"the state was taken with another order: {', '.join(named)} differ",
-                hint="resume with the dataset and settings that the run began with",
-            )
+        require_same_order(self.order, state)
         self.seek(int(state["step"]))
 
     def close(self) -> None:

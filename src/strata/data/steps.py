@@ -4,7 +4,7 @@ The order is evaluated for thousands of samples at a time, and small steps are g
 their batches are then views of one block.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -15,6 +15,7 @@ from strata.data.base import Array, Columns
 from strata.data.contents import content_of
 from strata.data.dataset import Skipped, batches_of
 from strata.data.files import Watch
+from strata.errors import InvalidArgument
 
 _BLOCK_BYTES = 4 << 20
 _BLOCK_STEPS = 64
@@ -165,6 +166,17 @@ class Reader:
             proof = (samples[at], proofs[at], content)
             done.append(Read(step + at, ready, size_bytes, reusable, None, *proof))
         return done
+
+
+def require_same_order(order: Ordered, state: Mapping[str, Any]) -> None:
+    """Refuses a state that was taken with another order, and says what differs."""
+    ours, theirs = msgspec.to_builtins(order.spec), state["order"]
+    if ours != theirs:
+        named = sorted(k for k in ours.keys() | theirs if ours.get(k) != theirs.get(k))
+        raise InvalidArgument(
+            f"the state was taken with another order: {', '.join(named)} differ",
+            hint="resume with the dataset and settings that the run began with",
+        )
 
 
 def _size_bytes(columns: Columns) -> int:

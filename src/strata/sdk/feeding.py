@@ -21,7 +21,7 @@ from strata.core.worker_facts import (
     TrainingFinished,
     TrainingStarted,
 )
-from strata.data.batches import Batches
+from strata.data.streams import Engine, Stream
 from strata.errors import DeadlineExceeded, NotAllowedNow
 from strata.sdk.fetches import Fetches
 from strata.sdk.previewing import Previewing
@@ -46,7 +46,7 @@ class RunBatches(Iterator[Any]):
         self,
         worker: Worker,
         name: str,
-        batches: Batches,
+        batches: Stream,
         columns: list[str],
         previewing: Previewing,
         times: StepTime,
@@ -154,11 +154,12 @@ def open_batches(
     times: StepTime,
     source: Source,
     reading: Reading,
+    engine: Engine,
     enter: Callable[[], bool],
     meet_at_end: Callable[[str], object],
 ) -> RunBatches:
     """The batches of a source that was attached to the task, from the present step on."""
-    batches = Batches(
+    batches = engine(
         source.dataset,
         source.order,
         worker.membership.lanes(source.name),

@@ -6,15 +6,15 @@ from strata.core.worker_operations import (
     BatchDownloadProgress,
     BatchDownloadStarted,
 )
-from strata.data.batches import Batches
 from strata.data.files import Fetch
+from strata.data.streams import Stream
 from strata.sdk.events import Recorder
 
 
 class Fetches:
     """Records each download as an operation of the batch that it is for."""
 
-    def __init__(self, name: str, batches: Batches, recorder: Recorder) -> None:
+    def __init__(self, name: str, batches: Stream, recorder: Recorder) -> None:
         self._name, self._batches, self._recorder = name, batches, recorder
 
     def __call__(self, fetch: Fetch) -> None:

@@ -11,9 +11,9 @@ from threading import Thread
 
 import msgspec
 
-from strata.data.batches import Taken
 from strata.data.preview import features_and_label
 from strata.data.steps import Readable
+from strata.data.streams import Taken
 from strata.errors import StrataError
 from strata.wire.v1 import coordinator_pb2 as pb
 

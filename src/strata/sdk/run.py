@@ -42,9 +42,10 @@ from strata.core.events import Fact
 from strata.core.order import Mode
 from strata.core.worker_facts import RunEnded, StepFinished
 from strata.core.workers import Outcome
-from strata.data.batches import DEFAULT_PREFETCH_BYTES
+from strata.data.batches import DEFAULT_PREFETCH_BYTES, Batches
 from strata.data.dataset import OnError
 from strata.data.steps import Transform
+from strata.data.streams import Engine
 from strata.errors import Fenced, InvalidArgument, StrataError
 from strata.sdk import enrolment
 from strata.sdk.barriers import Arrivals, BarrierResult, check_barrier, meet
@@ -196,6 +197,7 @@ class Run(Member):
         prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
         on_error: OnError = "raise",
         contents: bool = False,
+        engine: Engine = Batches,
     ) -> RunBatches:
         """This worker's share of every step: a plain iterator, in step with `run.step`.
 
@@ -204,7 +206,8 @@ class Run(Member):
         all that the task began with are there; the global batch stays when their number changes
         (name it with `global_batch` instead to fix it yourself). Without `epochs` it goes on until
         the script or somebody else stops it. With `contents` eight bytes for what was read are
-        recorded with each step, which `strata audit --content` compares. Membership changes are
+        recorded with each step, which `strata audit --content` compares. `engine` is what reads:
+        `strata.torch.Loading(num_workers=4)` gives tensors by `DataLoader`. Membership changes are
         taken up between two batches, so `run.step` does not raise `GenerationChanged` while
         batches are open.
         """
@@ -214,6 +217,7 @@ class Run(Member):
             self._times,
             open_source(self._worker, dataset, wanted, seed=seed),
             Reading(columns, transform, on_error, prefetch_bytes, contents),
+            engine,
             self._take_up,
             lambda name: self.barrier(f"end of {name}"),
         )

@@ -3,9 +3,19 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__all__ = ["DataParallel", "Group", "HuggingFaceCallback", "LightningCallback"]
+__all__ = [
+    "DataParallel",
+    "Group",
+    "HuggingFaceCallback",
+    "LightningCallback",
+    "Loading",
+    "StepDataset",
+    "StepSampler",
+    "loader",
+]
 
 if TYPE_CHECKING:
+    from strata.data.torch_adapter import Loading, StepDataset, StepSampler, loader
     from strata.torch.group import Group
     from strata.torch.huggingface import HuggingFaceCallback
     from strata.torch.lightning import LightningCallback
@@ -16,6 +26,10 @@ _HOMES = {
     "Group": "strata.torch.group",
     "HuggingFaceCallback": "strata.torch.huggingface",
     "LightningCallback": "strata.torch.lightning",
+    "Loading": "strata.data.torch_adapter",
+    "StepDataset": "strata.data.torch_adapter",
+    "StepSampler": "strata.data.torch_adapter",
+    "loader": "strata.data.torch_adapter",
 }
 
 

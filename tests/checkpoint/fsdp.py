@@ -1,4 +1,4 @@
-"""A rank of an FSDP2 model, played by a process: `fsdp.py save|load RANK WORLD_SIZE FOLDER PORT`."""
+"""A rank of an FSDP2 model, a process: `fsdp.py save|load RANK WORLD_SIZE FOLDER PORT`."""
 
 import os
 import sys

@@ -24,14 +24,21 @@ def copy_checkpoint(
     if target.exists(manifest.checkpoint_id + MANIFEST_SUFFIX):
         return
     copied_bytes = 0
-    for part in manifest.parts:
-        name = f"{manifest.checkpoint_id}/{part.file}"
-        if not _is_there(target, name, part.size_bytes):
+    for file in files_of(manifest):
+        name = f"{manifest.checkpoint_id}/{file}"
+        size_bytes = source.head(name).size_bytes
+        if not _is_there(target, name, size_bytes):
             blocks = _blocks(source, name, copied_bytes, progress)
-            target.put_stream(name, blocks, size_bytes=part.size_bytes)
-        copied_bytes += part.size_bytes
+            target.put_stream(name, blocks, size_bytes=size_bytes)
+        copied_bytes += size_bytes
         progress(copied_bytes)
     commit(target, manifest)
+
+
+def files_of(manifest: Manifest) -> list[str]:
+    """Every file that holds some of a checkpoint: its parts, and what it keeps of earlier ones."""
+    kept = {tensor.file for part in manifest.parts for tensor in part.tensors if tensor.file}
+    return [part.file for part in manifest.parts] + sorted(kept)
 
 
 def _is_there(storage: StorageBackend, name: str, size_bytes: int) -> bool:

@@ -33,7 +33,7 @@ PIECE_BYTES = 8 * 1024 * 1024
 MANIFEST_SUFFIX = ".json"
 CLAIM_SUFFIX = ".claim"
 CHECKPOINT_ID = re.compile(r"step-(\d{8,20})-[0-9a-z]{1,16}")
-PART_FILE = re.compile(r"part-\d{5,}\.safetensors")
+PART_FILE = re.compile(r"(part-\d{5,}|kept-\d{5,}-\d+)\.safetensors")
 
 
 class Shard(Struct, frozen=True):
@@ -44,7 +44,8 @@ class Shard(Struct, frozen=True):
 
 
 class Tensor(Struct, frozen=True, omit_defaults=True):
-    """One tensor of a part: `offset` counts from the file's beginning."""
+    """One tensor of a part: `offset` counts from the file's beginning. `file` is set where it lies
+    in another one than the part's own, because it had not changed."""
 
     name: str
     dtype: str
@@ -53,6 +54,7 @@ class Tensor(Struct, frozen=True, omit_defaults=True):
     size_bytes: int
     xxh3: list[str]
     shard: Shard | None = None
+    file: str = ""
 
 
 class Part(Struct, frozen=True, omit_defaults=True):

@@ -25,6 +25,7 @@ from strata.checkpoint.catalog import Catalog, info_of, is_id
 from strata.checkpoint.format import CheckpointInfo
 from strata.checkpoint.reader import CheckpointReader
 from strata.checkpoint.retention import SWEEP_AGE_S, Keeper
+from strata.checkpoint.reuse import Saved
 from strata.checkpoint.saving import Progress, Save
 from strata.checkpoint.staging import Staging
 from strata.checkpoint.tree import flatten
@@ -72,6 +73,7 @@ class CheckpointManager:
         self._thread: threading.Thread | None = None
         self._save: Save | None = None
         self._swept = False
+        self._last: Saved | None = None
 
     def prepare(self, state: object) -> None:
         """Makes the staging memory ready, so that the first save is as quick as the others."""
@@ -104,7 +106,14 @@ class CheckpointManager:
             labels = {"checkpoint": checkpoint_id, "step": str(step), "epoch": str(epoch)}
             capture = self._staging.capture(flatten(state), labels)
             self._save = Save(
-                self.storage, self._catalog, checkpoint_id, step, epoch, metadata or {}, capture
+                self.storage,
+                self._catalog,
+                checkpoint_id,
+                step,
+                epoch,
+                metadata or {},
+                capture,
+                self._last,
             )
             # Not a daemon: a script that ends right after saving still gets its checkpoint.
             self._thread = threading.Thread(
@@ -116,6 +125,7 @@ class CheckpointManager:
     def _run(self, save: Save) -> None:
         save.run(self._keeper)
         if save.failure is None:
+            self._last = save.saved
             self._tidy()
 
     def _tidy(self) -> None:

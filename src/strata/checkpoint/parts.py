@@ -9,6 +9,7 @@ blocks and pieces are large and there is no thread between this one and the stor
 from collections.abc import Callable, Iterator
 
 import xxhash
+from msgspec import structs
 
 from strata.checkpoint.format import (
     MANIFEST_SUFFIX,
@@ -20,6 +21,7 @@ from strata.checkpoint.format import (
     encode_manifest,
     part_checksum,
 )
+from strata.checkpoint.reuse import Saved, kept_tensors, without
 from strata.checkpoint.staging import Capture
 from strata.checkpoint.writer import BLOCK_BYTES
 from strata.errors import AlreadyExists, Conflict
@@ -75,9 +77,13 @@ def write_part(
     recycle: str | None = None,
     progress: Callable[[int], None] = lambda written_bytes: None,
     local: object = None,
+    last: Saved | None = None,
 ) -> Part:
     """Makes one rank's part durable; it is described by what is returned, and not committed."""
     capture.complete()
+    kept = kept_tensors(storage, checkpoint_id, rank, capture, last)
+    if kept:
+        capture, recycle = without(capture, kept), None
     hashing = Hashing(capture)
     file = part_file(rank)
 
@@ -92,7 +98,8 @@ def write_part(
     storage.put_stream(
         f"{checkpoint_id}/{file}", blocks(), size_bytes=capture.size_bytes, recycle=recycle
     )
-    return describe(capture, rank, hashing, local)
+    part = describe(capture, rank, hashing, local)
+    return structs.replace(part, tensors=[*part.tensors, *kept]) if kept else part
 
 
 def describe(capture: Capture, rank: int, hashing: Hashing, local: object = None) -> Part:

@@ -44,6 +44,10 @@ class Unit(Struct, frozen=True):
     offset: int
     target: memoryview
 
+    @property
+    def file(self) -> str:
+        return self.tensor.file or self.part.file
+
 
 class Copy(Struct, frozen=True):
     """A region that was read beside its place, and the box of the target that it goes to."""
@@ -195,9 +199,9 @@ class CheckpointReader:
         total = 0
         for part in self.manifest.parts:
             header = bytearray(part.header_bytes)
-            self._reader(part).read_into(0, [memoryview(header)])
+            self._reader(part, part.file).read_into(0, [memoryview(header)])
             if checksum(bytes(header)) != part.header_xxh3:
-                raise self._damage(part, "its header does not match its checksum")
+                raise self._damage(part.file, "its header does not match its checksum")
             for tensor in part.tensors:
                 buffer = memoryview(bytearray(tensor.size_bytes))
                 self._fill(self._units(Stored(part, tensor), buffer))
@@ -226,43 +230,42 @@ class CheckpointReader:
         ]
 
     def _fill(self, units: Iterable[Unit]) -> None:
-        ordered = sorted(units, key=lambda unit: (unit.part.file, unit.offset))
-        for file in {unit.part.file: unit.part for unit in ordered}.values():
-            self._reader(file)  # opened here, so that a missing part is told before any read
+        ordered = sorted(units, key=lambda unit: (unit.file, unit.offset))
+        for file, part in {unit.file: unit.part for unit in ordered}.items():
+            self._reader(part, file)  # opened here, so that a missing one is told before any read
         for_each(self._read_run, runs(ordered))
 
     def _read_run(self, run: list[Unit]) -> None:
-        part = run[0].part
+        part, file = run[0].part, run[0].file
         try:
-            self._reader(part).read_into(run[0].offset, [unit.target for unit in run])
+            self._reader(part, file).read_into(run[0].offset, [unit.target for unit in run])
         except Corrupt as error:
-            raise self._damage(part, error.message) from error
+            raise self._damage(file, error.message) from error
         for unit in run:
             if checksum(unit.target) != unit.tensor.xxh3[unit.piece]:
                 stop = unit.offset + unit.target.nbytes
                 raise self._damage(
-                    part,
+                    file,
                     f"bytes {unit.offset} to {stop}, in tensor {unit.tensor.name!r}, do not match "
                     f"their checksum",
                 )
 
-    def _reader(self, part: Part) -> ObjectReader:
+    def _reader(self, part: Part, file: str) -> ObjectReader:
         with self._opening:
-            if part.file not in self._open:
-                name = f"{self.manifest.checkpoint_id}/{part.file}"
+            if file not in self._open:
                 try:
-                    reader = self._storage.open(name)
+                    reader = self._storage.open(f"{self.manifest.checkpoint_id}/{file}")
                 except NotFound as error:
-                    raise self._damage(part, "it is not there") from error
-                self._open[part.file] = reader
-                if reader.size_bytes != part.size_bytes:
+                    raise self._damage(file, "it is not there") from error
+                self._open[file] = reader
+                if file == part.file and reader.size_bytes != part.size_bytes:
                     raise self._damage(
-                        part, f"it has {reader.size_bytes} bytes where {part.size_bytes} were saved"
+                        file, f"it has {reader.size_bytes} bytes where {part.size_bytes} were saved"
                     )
-            return self._open[part.file]
+            return self._open[file]
 
-    def _damage(self, part: Part, what: str) -> Corrupt:
-        where = f"{self._storage.url}/{self.manifest.checkpoint_id}/{part.file}"
+    def _damage(self, file: str, what: str) -> Corrupt:
+        where = f"{self._storage.url}/{self.manifest.checkpoint_id}/{file}"
         return Corrupt(f"the part {where} is damaged: {what}", hint=HINT)
 
     def close(self) -> None:
@@ -294,7 +297,7 @@ def runs(ordered: list[Unit]) -> list[list[Unit]]:
     found: list[list[Unit]] = []
     stop, size_bytes = -1, 0
     for unit in ordered:
-        joined = bool(found) and unit.part is found[-1][-1].part and unit.offset == stop
+        joined = bool(found) and unit.file == found[-1][-1].file and unit.offset == stop
         if joined and size_bytes + unit.target.nbytes <= READ_BYTES:
             found[-1].append(unit)
             size_bytes += unit.target.nbytes

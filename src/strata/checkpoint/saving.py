@@ -16,6 +16,7 @@ from strata.checkpoint.claims import drop_claim, own_claim, put_claim
 from strata.checkpoint.format import MANIFEST_SUFFIX, Manifest, Part
 from strata.checkpoint.parts import commit, write_part
 from strata.checkpoint.retention import Keeper
+from strata.checkpoint.reuse import Saved, glances
 from strata.checkpoint.staging import Capture
 from strata.errors import StrataError, Unavailable
 from strata.storage.base import StorageBackend
@@ -46,8 +47,11 @@ class Save:
         epoch: int,
         metadata: dict[str, Any],
         capture: Capture,
+        last: Saved | None = None,
     ) -> None:
         self.checkpoint_id = checkpoint_id
+        self.saved: Saved | None = None
+        self._last = last
         self.failure: BaseException | None = None
         self._storage, self._catalog = storage, catalog
         self._step, self._epoch, self._metadata = step, epoch, metadata
@@ -98,7 +102,9 @@ class Save:
             self._capture,
             recycle=keeper.spare(0),
             progress=self._note,
+            last=self._last,
         )
+        self.saved = Saved(self.checkpoint_id, part, glances(self._capture))
         commit(self._storage, self._manifest([part]))
         self._drop_claim()
 

@@ -19,6 +19,7 @@ from msgspec import Struct, field
 from strata.checkpoint.format import Part
 from strata.checkpoint.parts import part_file, write_part
 from strata.checkpoint.randomness import random_state
+from strata.checkpoint.reuse import Saved, glances
 from strata.checkpoint.sharing import own_share, shape_digest
 from strata.checkpoint.sidecar import Sidecar, sidecar_name, write_sidecar
 from strata.checkpoint.staging import Capture, Staging
@@ -75,6 +76,7 @@ class Saver:
         self._when_busy = when_busy
         self._outcome = outcome
         self._staging = Staging()
+        self._last: Saved | None = None
         self._thread: threading.Thread | None = None
         self._saving: pb.Saving | None = None
         self._next_beat_s = 0.0
@@ -162,6 +164,7 @@ class Saver:
             ended = self._session.answer(self._session.ask("ack_part", ack)).checkpoint.checkpoint
             if ended.status == "completed":
                 log.info("checkpoint %s is complete", checkpoint)
+                self._last = Saved(checkpoint, part, glances(save.capture))
                 self._outcome(time.monotonic() - begun_s)
             else:
                 log.warning("checkpoint %s failed: %s", checkpoint, ended.reason)
@@ -198,6 +201,7 @@ class Saver:
                 capture,
                 progress=partial(self._progress, operation),
                 local=save.local,
+                last=self._last,
             )
             write_sidecar(storage, self._sidecar(save, checkpoint, part))
         except BaseException as error:

@@ -65,6 +65,18 @@ class LocalStorage:
             finally:
                 writer.close()
 
+    def link(self, name: str, other: str) -> bool:
+        """Gives an object another name, under which it stays when the first is deleted; False where
+        there is no such object any more, or the filesystem has no hard links."""
+        path = self._path(other)
+        try:
+            make_folders(path.parent)
+            os.link(self._path(name), path)
+            sync_folder(path.parent)
+        except OSError:
+            return False
+        return True
+
     def get(self, name: str) -> bytes:
         with self._reading(name), open(self._path(name), "rb", buffering=0) as file:
             return file.read()
@@ -218,7 +230,10 @@ class LocalStorage:
                 path = self._path(recycle)
                 try:
                     held.enter_context(locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB))
-                    os.rename(path, hidden)
+                    if path.stat().st_nlink > 1:  # another checkpoint keeps some of it
+                        self.delete(recycle)
+                    else:
+                        os.rename(path, hidden)
                 except FileNotFoundError:
                     pass
                 except OSError:

@@ -1,0 +1,81 @@
+"""Guards that unchanged tensors are not written again, and outlive the checkpoint they lie in."""
+
+import numpy as np
+import pytest
+
+from strata.checkpoint.copying import copy_checkpoint
+from strata.checkpoint.manager import CheckpointManager
+from strata.errors import Corrupt
+from strata.storage.local import LocalStorage
+
+FROZEN = np.arange(500_000, dtype=np.float32)
+
+
+def state(number):
+    """A frozen base and a small part that is trained."""
+    return {"base": FROZEN, "adapter": np.full(30_000, number, np.float32), "step": number}
+
+
+def saved(manager, *numbers):
+    for number in numbers:
+        manager.save(state(number), step=number)
+        manager.wait_pending()
+
+
+def test_what_is_frozen_is_written_once_and_survives_retention(tmp_path):
+    with CheckpointManager(tmp_path, keep_count=1) as manager:
+        saved(manager, 1, 2, 3, 4, 5)
+        (info,) = manager.all_checkpoints()
+        assert info.size_bytes < FROZEN.nbytes / 4
+        loaded = manager.load()
+        assert (loaded["base"] == FROZEN).all()
+        assert (loaded["adapter"] == 5).all()
+        with manager.open() as reader:
+            reader.verify()
+        folder = tmp_path / info.checkpoint_id
+        assert sorted(file.name for file in folder.iterdir()) == [
+            "kept-00000-0.safetensors",
+            "part-00000.safetensors",
+        ]
+
+
+def test_a_change_anywhere_is_written(tmp_path):
+    with CheckpointManager(tmp_path) as manager:
+        saved(manager, 1)
+        changed = FROZEN.copy()
+        changed[250_000] += 1
+        manager.save({**state(2), "base": changed}, step=2)
+        manager.wait_pending()
+        assert manager.latest().size_bytes > FROZEN.nbytes
+        assert (manager.load()["base"] == changed).all()
+
+
+def test_when_the_last_one_is_gone_everything_is_written(tmp_path):
+    with CheckpointManager(tmp_path) as manager:
+        saved(manager, 1)
+        first = manager.latest().checkpoint_id
+        manager.storage.delete(f"{first}.json")
+        manager.storage.delete_folder(first)
+        saved(manager, 2)
+        assert manager.latest().size_bytes > FROZEN.nbytes
+        assert (manager.load()["base"] == FROZEN).all()
+
+
+def test_damage_to_what_is_kept_is_noticed(tmp_path):
+    with CheckpointManager(tmp_path, keep_count=1) as manager:
+        saved(manager, 1, 2)
+        (kept,) = tmp_path.glob("*/kept-*")
+        image = bytearray(kept.read_bytes())
+        image[5_000] ^= 1
+        kept.write_bytes(image)
+        with pytest.raises(Corrupt, match="kept-00000-0"):
+            manager.load()
+
+
+def test_a_copy_takes_along_what_is_kept(tmp_path):
+    with CheckpointManager(tmp_path / "near", keep_count=1) as manager:
+        saved(manager, 1, 2)
+        with manager.open() as reader:
+            copy_checkpoint(manager.storage, LocalStorage(tmp_path / "far"), reader.manifest)
+    with CheckpointManager(tmp_path / "far") as manager:
+        assert (manager.load()["base"] == FROZEN).all()

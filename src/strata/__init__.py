@@ -14,6 +14,7 @@ __all__ = [
     "DatasetRegistry",
     "Fact",
     "GenerationChanged",
+    "LocalSteps",
     "Recovery",
     "Run",
     "ShardInfo",
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from strata.errors import StrataError
     from strata.sdk.barriers import BarrierResult
     from strata.sdk.kinds import Fact, fact
+    from strata.sdk.local_steps import LocalSteps
     from strata.sdk.membership import Recovery
     from strata.sdk.orchestrator import TrainingOrchestrator, WorkerConfig
     from strata.sdk.registry import DatasetRegistry, ShardManager
@@ -61,6 +63,7 @@ _HOMES = {
     "DatasetRegistry": "strata.sdk.registry",
     "Fact": "strata.sdk.kinds",
     "GenerationChanged": "strata.sdk.signals",
+    "LocalSteps": "strata.sdk.local_steps",
     "Recovery": "strata.sdk.membership",
     "Run": "strata.sdk.run",
     "ShardInfo": "strata.sdk.shards",

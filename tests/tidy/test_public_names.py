@@ -15,6 +15,7 @@ PUBLIC_NAMES = [
     "DatasetRegistry",
     "Fact",
     "GenerationChanged",
+    "LocalSteps",
     "Recovery",
     "Run",
     "ShardInfo",

@@ -7,13 +7,16 @@ that reaches the coordinator (so on loopback, when that is where the coordinator
 only those who prove that they belong to the generation.
 
 The name is free; what is offered may be a model, as it is for a worker that joins, or an update.
+
+Workers also tell each other small things here. Who listens (see `announcing`) hears them with the
+name of the sender and whether it belongs to the generation, and answers why it does not take one.
 """
 
 import hmac
 import logging
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
 
@@ -38,6 +41,7 @@ APPEARANCE_S = 60.0
 IDLE_S = 60.0
 SEND_BYTES = 4 * 1024 * 1024
 MAX_UPLOADS = 4_096
+MAX_MESSAGE_BYTES = 16_384
 
 PEER_HEADER = "X-Strata-Worker"
 ATTEMPT_HEADER = "X-Strata-Attempt"
@@ -71,6 +75,7 @@ class Blobs:
 
     def __init__(self, recorder: Recorder) -> None:
         self.token = ""
+        self.on_message: Callable[[bytes, str, bool], str] = lambda *_: "nobody listens here"
         self._recorder = recorder
         self._news = threading.Condition()
         self._blobs: dict[str, Blob] = {}
@@ -179,7 +184,7 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """`GET name` with an optional Range, and `POST name` when the peer is done."""
+    """`GET name` with an optional Range, `POST name` when the peer is done, `PUT` for a message."""
 
     protocol_version = "HTTP/1.1"
     timeout = IDLE_S
@@ -215,14 +220,28 @@ class Handler(BaseHTTPRequestHandler):
         self.server.blobs.received(self._name(), *self._peer(), error)
         self._answer(204)
 
+    def do_PUT(self) -> None:
+        """A peer tells something; the answer is that it was taken, or why not."""
+        length = int(self.headers.get("Content-Length") or 0)
+        self.close_connection = True
+        if not 0 < length <= MAX_MESSAGE_BYTES:
+            return self._answer(413)
+        sender, _ = self._peer()
+        message = self.rfile.read(length)
+        objection = self.server.blobs.on_message(message, sender, self._proven())
+        self._answer(409 if objection else 204, objection)
+
     def _is_member(self) -> bool:
-        token = self.server.blobs.token
-        given = self.headers.get("Authorization", "").removeprefix("Bearer ")
-        if token and hmac.compare_digest(given.encode(), token.encode()):
+        if self._proven():
             return True
         self.close_connection = True
         self._answer(403)
         return False
+
+    def _proven(self) -> bool:
+        token = self.server.blobs.token
+        given = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        return bool(token) and hmac.compare_digest(given.encode(), token.encode())
 
     def _name(self) -> str:
         return unquote(self.path.lstrip("/"))
@@ -238,10 +257,12 @@ class Handler(BaseHTTPRequestHandler):
             return 0, size_bytes
         return int(first), min(int(last) + 1 if last else size_bytes, size_bytes)
 
-    def _answer(self, status: int) -> None:
+    def _answer(self, status: int, words: str = "") -> None:
+        said = words.encode()
         self.send_response(status)
-        self.send_header("Content-Length", "0")
+        self.send_header("Content-Length", str(len(said)))
         self.end_headers()
+        self.wfile.write(said)
 
     def log_message(self, format: str, *arguments: object) -> None:
         log.debug(format, *arguments)

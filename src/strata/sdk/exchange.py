@@ -5,8 +5,8 @@ to all: whoever gets a result gets the same one, bit for bit. That is simple and
 is small (two workers exchange a megabyte in about a millisecond); for large ones there are the
 collectives of PyTorch and JAX.
 
-Each generation meets anew: rank 0 listens where its standing says; the others connect and prove with
-the generation's token that they belong to it. What breaks a connection in the middle (a member
+Each generation meets anew: rank 0 listens where its standing says; the others connect and prove
+with the generation's token that they belong to it. What breaks a connection in the middle (a member
 that died, a cable) ends the exchange for everyone, within moments: the one who notices closes its
 connections, and everyone waits for the next generation. If none comes by itself, since all are
 alive, the coordinator is asked for one. Then `GenerationChanged` is raised: the step was not
@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hmac import compare_digest
 from typing import Any, TypeAlias, TypeVar, cast
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -106,6 +107,20 @@ class Exchange:
             return text
         except OSError as error:
             raise LinkBroken(str(error) or type(error).__name__) from error
+
+    def everyone(self, text: str) -> list[str]:
+        """What each member says, told to everyone, in the order of ranks."""
+        self._number += 1
+        said = [text]
+        try:
+            if self._rank:
+                self._send(self._links[0], np.frombuffer(text.encode(), np.uint8), 0.0)
+            else:
+                received = (self._receive(link, None, n) for n, link in enumerate(self._links, 1))
+                said += [bytes(data).decode() for data, _ in received]
+        except OSError as error:
+            raise LinkBroken(str(error) or type(error).__name__) from error
+        return msgspec.json.decode(self.share(msgspec.json.encode(said).decode()), type=list[str])
 
     @property
     def over(self) -> bool:
@@ -218,7 +233,7 @@ class Exchange:
 
 
 def _greeting(link: socket.socket) -> tuple[bytes, int, int, bytes]:
-    """What somebody says first; a stranger who says nothing does not hold the others up for long."""
+    """What somebody says first; a stranger who says nothing does not hold others up for long."""
     link.settimeout(GREETING_S)
     mark, generation, rank, token = HELLO.unpack(link.recv(HELLO.size, socket.MSG_WAITALL))
     return mark, generation, rank, token

@@ -12,10 +12,16 @@ state in `run.state` instead of a variable:
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+import msgspec
+
 from strata.core.workers import REPORTED, Reported
 from strata.errors import Corrupt, InvalidArgument, NotFound, StrataError, Unavailable
+from strata.sdk.blobs import Blobs
+from strata.sdk.events import Recorder
+from strata.sdk.exchange import Exchange
 from strata.sdk.keeping import Keeping
 from strata.sdk.membership import Recovery
+from strata.sdk.peers import Circle
 from strata.sdk.signals import GenerationChanged, StopRequested, TerminationNotice
 from strata.sdk.steptime import StepTime, Timing
 from strata.sdk.worker import Worker
@@ -84,6 +90,30 @@ class Member:
     def stop_requested(self) -> str:
         """Why the script should save and end; empty while it need not."""
         return self._notice.reason or self._membership.stopping
+
+    @property
+    def datasets(self) -> list[str]:
+        """What the task trains step by step, as far as it was opened."""
+        return sorted(self._membership.attached)
+
+    @property
+    def recorder(self) -> Recorder:
+        """Where this worker's facts go; for what is built on a run."""
+        return self._worker.recorder
+
+    @property
+    def blobs(self) -> Blobs:
+        """What this worker offers to the others; for what is built on a run."""
+        return self._keeping.blobs
+
+    def circle(self, exchange: Exchange) -> Circle:
+        """Where the members of the generation are reached; all of them ask in one exchange."""
+        told = msgspec.json.encode((self.worker_id, self._keeping.own_address())).decode()
+        heard = [
+            msgspec.json.decode(each, type=tuple[str, str]) for each in exchange.everyone(told)
+        ]
+        token = self.blobs.token = self._membership.token
+        return Circle(exchange.generation, self.worker_id, token, dict(heard))
 
     def sync(self, timeout: float | None = None) -> Recovery:
         """Enters the newest generation; when all have, returns from where it goes on.

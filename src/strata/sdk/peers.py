@@ -7,17 +7,27 @@ from types import TracebackType
 from typing import Self, TypeVar
 from urllib.parse import quote, urlsplit
 
+from msgspec import Struct
+
 from strata.core.worker_operations import (
     BlobDownloadCompleted,
     BlobDownloadProgress,
     BlobDownloadStarted,
 )
-from strata.errors import Corrupt, NotFound, PermissionDenied, StrataError, Unavailable
+from strata.errors import (
+    Corrupt,
+    NotAllowedNow,
+    NotFound,
+    PermissionDenied,
+    StrataError,
+    Unavailable,
+)
 from strata.sdk.blobs import ATTEMPT_HEADER, PEER_HEADER
 from strata.sdk.events import Recorder
 from strata.sdk.operations import Operation
 
 TIMEOUT_S = 90.0
+MESSAGE_TIMEOUT_S = 10.0
 TRIES = 3
 
 Result = TypeVar("Result")
@@ -87,6 +97,25 @@ class Peer:
         except (OSError, http.client.HTTPException, StrataError):
             return  # it is gone, so it need not know
 
+    def tell(self, message: bytes) -> None:
+        """Tells the peer something, on a connection of its own; returns when it has taken it.
+
+        Raises `NotAllowedNow` with its reason when it does not take it, and `Unavailable` when it
+        does not answer: whoever tells decides when to tell it again.
+        """
+        host, port = self._target.hostname or "", self._target.port
+        connection = http.client.HTTPConnection(host, port, timeout=MESSAGE_TIMEOUT_S)
+        try:
+            connection.request("PUT", "/", message, self._headers)
+            response = connection.getresponse()
+            words = response.read().decode("utf-8", "replace")
+        except (OSError, http.client.HTTPException) as error:
+            raise Unavailable(f"{type(error).__name__}: {error}") from error
+        finally:
+            connection.close()
+        if response.status != 204:
+            raise NotAllowedNow(words or f"worker {self.name} answered {response.status}")
+
     def downloading(self, blob: str, size_bytes: int, what: str) -> Operation:
         """The fact that something of the peer comes here."""
         return Operation(
@@ -138,6 +167,19 @@ class Peer:
         if connection is not None:
             connection.close()
             self._own.connection = None
+
+
+class Circle(Struct, frozen=True):
+    """The members of a generation by rank, as one of them, `own`, reaches the others."""
+
+    generation: int
+    own: str
+    token: str
+    addresses: dict[str, str]
+
+    def peer(self, name: str, attempt: int, recorder: Recorder) -> Peer:
+        """Another member."""
+        return Peer(name, self.addresses[name], self.token, self.own, attempt, recorder)
 
 
 class PeerReader:

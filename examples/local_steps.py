@@ -1,0 +1,48 @@
+"""Trains the digits of `digits.py` with a fraction of its traffic: sixteen local steps a round.
+
+    strata run examples/local_steps.py --workers 4 --kill 1
+
+Each worker trains on its own for sixteen steps; then the workers exchange, in eight bits, how far
+their weights have come, and an outer optimizer makes one model of it again (`strata.LocalSteps`).
+"""
+
+import numpy as np
+from digits import draw_digits, forward, gradients, new_model, update
+
+import strata
+
+STEPS = 16
+
+
+def main():
+    images, labels = draw_digits(20_000, np.random.default_rng(1))
+    digits = strata.open_arrays({"image": images, "label": labels}, name="digits")
+    with strata.join() as run:
+        state = new_model(np.random.default_rng(2))
+        weights = state["model"]
+        local = strata.LocalSteps(run, weights, STEPS)
+        run.restore({"weights": weights, "outer": local})  # the inner momentum is each worker's own
+        epochs = int(run.config.get("epochs", 24))
+        for batch in run.batches(digits, batch_size=STEPS * 32, epochs=epochs):
+            try:
+                with local.round(batch) as parts:
+                    for part in parts:
+                        gradient, loss = gradients(weights, part)
+                        update(state, gradient, rate=0.02)
+            except strata.GenerationChanged:
+                continue  # somebody was lost in this round: it is done again
+            run.step(loss=loss)
+            if run.checkpoint_due:
+                run.save()
+            if run.rank == 0 and run.steps % 20 == 0:
+                print(f"round {run.steps}: loss {loss:.4f}")
+        if run.rank == 0:
+            images, labels = draw_digits(2_000, np.random.default_rng(3))
+            guesses = forward(weights, images)[-1].argmax(axis=1)
+            print(
+                f"accuracy on 2,000 digits that it has not seen: {np.mean(guesses == labels):.1%}"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -22,7 +22,12 @@ SLOW_FILES = {
         "proof",
         "restart",
     )
-} | {"data/test_remote.py"}
+} | {
+    "data/test_remote.py",
+    "timeline/test_exports.py",
+    "timeline/test_terminal.py",
+    "timeline/test_why.py",
+}
 
 
 @pytest.fixture

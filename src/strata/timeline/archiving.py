@@ -17,8 +17,8 @@ from strata.errors import NotFound
 from strata.storage.base import StorageBackend
 from strata.storage.opening import open_storage
 from strata.timeline.exporting import write_parquet
-from strata.timeline.opening import logs_in, open_timeline
-from strata.timeline.parquet import EVENTS, FACTS, RUN, SNAPSHOTS, ParquetLog, RunFile, read_run
+from strata.timeline.opening import RUN, logs_in, open_timeline
+from strata.timeline.parquet import EVENTS, FACTS, SNAPSHOTS, ParquetLog, RunFile, read_run
 from strata.timeline.records import MS_NS
 from strata.timeline.timeline import Timeline
 

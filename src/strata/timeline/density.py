@@ -15,6 +15,7 @@ from strata.store.base import Batch
 from strata.timeline.timeline import Timeline
 
 MAX_BUCKETS = 1_000
+EDGE_NS = 1_000_000
 MARKS = {
     WorkerLost.__name__: "losses",
     RecoveryChosen.__name__: "recoveries",
@@ -50,7 +51,7 @@ def density(timeline: Timeline, from_ns: int, to_ns: int, buckets: int, task: st
     found = Density(from_ns, to_ns, [Bucket() for _ in range(buckets)])
     for node, low, high in _clocks(timeline):
         for header in timeline.reader.headers(
-            node=node, since_ns=from_ns + low, until_ns=to_ns + high
+            node=node, since_ns=from_ns + low - EDGE_NS, until_ns=to_ns + high + EDGE_NS
         ):
             skew_ns = timeline.clocks.alignment(node, header.incarnation).skew_ns[0]
             _spread(found, header, low if node == COORDINATOR else skew_ns, width_ns)
@@ -75,12 +76,18 @@ def _clocks(timeline: Timeline) -> list[tuple[str, int, int]]:
 def _spread(found: Density, header: Batch, skew_ns: int, width_ns: int) -> None:
     """Divides a batch's events evenly among the slices that its span touches."""
     last = len(found.buckets) - 1
-    first = (header.wall_from_ns - skew_ns - found.from_ns) // width_ns
-    final = (header.wall_to_ns - skew_ns - found.from_ns) // width_ns
+    from_ns, to_ns = header.wall_from_ns - skew_ns, header.wall_to_ns - skew_ns
+    # A wall clock and a monotonic one differ by a hair: what ends at the very edge is inside.
+    if -EDGE_NS <= to_ns - found.from_ns < 0:
+        from_ns = to_ns = found.from_ns
+    if 0 <= from_ns - found.to_ns <= EDGE_NS:
+        from_ns = to_ns = found.to_ns - 1
+    first = (from_ns - found.from_ns) // width_ns
+    final = (to_ns - found.from_ns) // width_ns
     if final < 0 or first > last:
         return
+    share, rest = divmod(header.count, final - first + 1)
     touched = range(max(first, 0), min(final, last) + 1)
-    share, rest = divmod(header.count, max(final - first + 1, 1))
     for place, index in enumerate(touched):
         bucket = found.buckets[index]
         count = share + (rest if place == 0 else 0)

@@ -29,8 +29,6 @@ from strata.timeline.answers import (
     WhyAnswer,
 )
 from strata.timeline.comparing import changes
-from strata.timeline.exporting import json_lines, parquet_file
-from strata.timeline.perfetto import trace
 from strata.timeline.records import Record
 from strata.timeline.seeking import parse_predicate, seek
 from strata.timeline.shaping import (
@@ -297,6 +295,10 @@ class Desk:
         self, format: str, from_ms: float | None, to_ms: float | None, most: int | None = None
     ) -> Iterator[bytes]:
         """A window as a file, in pieces; more than `most` events are refused."""
+        # Imported here: Arrow takes longer to import than most questions to answer.
+        from strata.timeline.exporting import json_lines, parquet_file
+        from strata.timeline.perfetto import trace
+
         from_ns, to_ns = self.window(from_ms, to_ms)
         records = self.timeline.records(from_ns, to_ns)
         if most is not None:

@@ -15,7 +15,8 @@ from strata.core.state import schema
 from strata.errors import AlreadyExists
 from strata.store.base import NEVER_NS
 from strata.timeline.columns import EXACT, tables
-from strata.timeline.parquet import EVENTS, FACTS, RUN, SNAPSHOTS, RunFile, Stream
+from strata.timeline.opening import RUN
+from strata.timeline.parquet import EVENTS, FACTS, SNAPSHOTS, RunFile, Stream
 from strata.timeline.records import MS_NS, Record
 from strata.timeline.shaping import event_answer
 from strata.timeline.timeline import Timeline

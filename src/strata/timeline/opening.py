@@ -12,10 +12,10 @@ from strata.core.catalogue import CODEC
 from strata.errors import Corrupt, InvalidArgument, NotFound
 from strata.store.base import EventReader
 from strata.store.sqlite import SqliteReader, salvage
-from strata.timeline.parquet import ParquetLog, is_export
 from strata.timeline.timeline import Timeline
 
 LOG = "log.db"
+RUN = "run.json"
 
 
 def open_timeline(path: str | Path, run: str = "") -> Timeline:
@@ -53,6 +53,11 @@ def logs_in(place: Path) -> Iterator[tuple[str, Path]]:
             yield folder.name, folder
 
 
+def is_export(folder: Path) -> bool:
+    """Whether a folder holds an exported run."""
+    return (folder / RUN).is_file()
+
+
 def _named(found: dict[str, Path]) -> str:
     names = sorted(found)
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
@@ -60,6 +65,9 @@ def _named(found: dict[str, Path]) -> str:
 
 def _open(path: Path, name: str) -> Timeline:
     if path.is_dir():
+        # Imported here: a log in SQLite is opened without Arrow.
+        from strata.timeline.parquet import ParquetLog
+
         return Timeline(ParquetLog(path), name)
     try:
         reader: EventReader = SqliteReader(path, CODEC)

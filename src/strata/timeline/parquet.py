@@ -37,13 +37,9 @@ from strata.store.base import (
 )
 from strata.store.batches import pack
 from strata.timeline.columns import EXACT, events_of
+from strata.timeline.opening import RUN
 
-FACTS, EVENTS, SNAPSHOTS, RUN = (
-    "facts.parquet",
-    "events.parquet",
-    "snapshots.parquet",
-    "run.json",
-)
+FACTS, EVENTS, SNAPSHOTS = "facts.parquet", "events.parquet", "snapshots.parquet"
 ROWS_AT_ONCE = 16_384
 LAST = 2**62
 
@@ -73,11 +69,6 @@ class RunFile(Struct, frozen=True):
     tasks: list[str]
     streams: list[Stream]
     findings: list[str]
-
-
-def is_export(folder: Path) -> bool:
-    """Whether a folder holds an exported run."""
-    return (folder / RUN).is_file()
 
 
 def read_run(folder: Path) -> RunFile:

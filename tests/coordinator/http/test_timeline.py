@@ -1,0 +1,122 @@
+"""Guards the past over the API: bounded, typed, refused in the usual way, and never in the way of
+the engine."""
+
+import asyncio
+import threading
+
+import pytest
+
+from strata.coordinator.http import past
+from strata.errors import Overloaded
+from tests.coordinator.http.served import Coordinator
+
+
+@pytest.fixture(scope="module")
+def coordinator(tmp_path_factory):
+    with Coordinator(tmp_path_factory.mktemp("coordinator")) as running:
+        running.train(2)
+        yield running
+
+
+@pytest.fixture
+def get(coordinator):
+    with coordinator.client() as client:
+        yield lambda path, **params: client.get(f"/api/timeline/{path}", params=params)
+
+
+def test_the_span_counts_what_is_recorded(get, coordinator):
+    span = get("span").json()
+    assert span["last_position"] == coordinator.engine.position
+    assert span["facts"] == sum(bucket["facts"] for bucket in get("density").json()["buckets"])
+    assert span["nodes"][0]["role"] == "coordinator"
+
+
+def test_a_past_moment_has_the_shape_of_the_dashboard(get, coordinator):
+    with coordinator.client() as client:
+        now = client.get("/api/dashboard").json()
+    then = get("at", position=coordinator.engine.position).json()
+    assert now.keys() <= then.keys()
+    assert then["as_of"] == {
+        "time_ms": then["as_of"]["time_ms"],
+        "position": coordinator.engine.position,
+        "live": False,
+        "doubt": "",
+    }
+    assert {worker["id"] for worker in then["workers"]} == {w["id"] for w in now["workers"]}
+    assert {node["id"] for node in then["nodes"]} == {w["id"] for w in now["workers"]}
+    assert get("at", position=1).json()["workers"] == []
+
+
+def test_an_event_and_what_came_of_it(get):
+    events = get("events", kind="WorkerRegistered").json()
+    detail = get(f"event/{events[0]['ref']}").json()
+    assert detail["kind"] == "WorkerRegistered"
+    assert detail["position"] == int(events[0]["ref"].removeprefix("p:"))
+    again = get("events", limit=1)
+    following = get("events", limit=1, cursor=again.headers["X-Next-Cursor"]).json()
+    assert following[0]["ref"] != again.json()[0]["ref"]
+
+
+def test_reasons_stories_and_differences(get):
+    assert len(get("questions").json()) == 16
+    assert get("why", question="trust").json()["verdict"] in ("yes", "no")
+    registered = get("events", kind="WorkerRegistered").json()[0]
+    assert get("why", ref=registered["ref"]).json()["chain"]
+    assert get("story", subject=f"worker:{registered['tags']['worker']}").json()["entries"]
+    span = get("span").json()
+    changes = get("diff", a=span["from_ms"], b=span["to_ms"]).json()["changes"]
+    assert any(change["subject"].startswith("worker:") for change in changes)
+    found = get("seek", predicate="kind=WorkerRegistered").json()
+    assert found["ref"] == registered["ref"]
+
+
+@pytest.mark.parametrize(
+    ("path", "params", "status"),
+    [
+        ("event/p:999999", {}, 404),
+        ("event/nonsense", {}, 400),
+        ("story", {"subject": "planet:mars"}, 400),
+        ("why", {"question": "nonsense"}, 400),
+        ("why", {"question": "lost"}, 400),
+        ("why", {"question": "lost", "worker": "nobody"}, 404),
+        ("why", {"question": "differs", "other": "/etc"}, 400),
+        ("why", {}, 400),
+        ("at", {"position": 10**9}, 400),
+        ("at", {"position": 1, "step": 1}, 400),
+        ("density", {"buckets": 1001}, 400),
+        ("density", {"from_ms": 5, "to_ms": 4}, 400),
+        ("seek", {"predicate": "kind=Nothing"}, 404),
+        ("lanes", {"limit": 201}, 400),
+    ],
+)
+def test_a_refusal_says_what_to_do(get, path, params, status):
+    refused = get(path, **params)
+    assert refused.status_code == status
+    assert refused.json()["error"]["hint"]
+
+
+def test_reading_does_not_hold_the_engine_up(coordinator):
+    """While questions about the past are being answered, the rest of the API answers at once."""
+    asking, answered = threading.Event(), threading.Event()
+
+    def slow(desk):
+        asking.set()
+        assert answered.wait(30)
+
+    reader = past.PastReader(coordinator.engine)
+    future = asyncio.run_coroutine_threadsafe(reader.ask(slow), coordinator.loop)
+    assert asking.wait(30)
+    with coordinator.client() as client:
+        assert client.get("/api/status").status_code == 200
+    assert not future.done()
+    answered.set()
+    future.result(30)
+    reader.close()
+
+
+def test_too_long_a_line_is_refused(coordinator, monkeypatch):
+    monkeypatch.setattr(past, "LINE", 0)
+    reader = past.PastReader(coordinator.engine)
+    with pytest.raises(Overloaded):
+        coordinator.run(reader.ask(lambda desk: None))
+    reader.close()

@@ -1,0 +1,131 @@
+"""Guards the verbs about the past: words for people, JSON for programs, the same from a folder and
+from a coordinator that runs."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from strata.cli import build_app
+from strata.cli._past import Moment
+from strata.errors import InvalidArgument, StrataError
+from tests.coordinator.http.served import Coordinator
+
+
+def strata(*arguments):
+    result = CliRunner().invoke(build_app(list(arguments)), arguments)
+    if isinstance(result.exception, StrataError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture
+def lost(crashed):
+    return crashed.kinds("WorkerLost")[0]
+
+
+class TestFolder:
+    def test_timeline_shows_the_lanes_and_the_turning_points(self, folder, lost):
+        shown = strata("timeline", "--data", str(folder))
+        assert "log ✓ whole" in shown
+        assert lost.text("worker") in shown
+        assert "was declared lost" in shown
+        assert "█" in shown
+
+    def test_at_a_moment_before_the_end(self, folder):
+        assert "train-1" in strata("at", "end-5m", "--data", str(folder))
+        found = json.loads(strata("at", "step:20", "--data", str(folder), "--json"))
+        assert found["tasks"][-1]["committed_steps"] > 20
+
+    def test_going_to_where_something_holds(self, folder, lost):
+        shown = strata("at", "--next", "kind=WorkerLost", "--data", str(folder))
+        assert lost.ref in shown
+        assert "recovering" in shown
+
+    def test_why_gives_the_verdict_the_chain_and_the_cost(self, folder, lost):
+        shown = strata("why", "lost", f"worker={lost.text('worker')}", "--data", str(folder))
+        assert "✓ yes" in shown
+        assert "crashed" in shown
+        assert "cost" in shown
+        same = json.loads(strata("why", lost.ref, "--data", str(folder), "--json"))
+        assert (same["question"], same["verdict"]) == ("lost", "yes")
+
+    def test_why_lists_what_can_be_asked(self, folder):
+        assert len(strata("why", "--data", str(folder)).splitlines()) >= 16
+
+    def test_a_story(self, folder, lost):
+        shown = strata("story", f"worker:{lost.text('worker')}", "--data", str(folder))
+        assert "was declared lost" in shown
+        lines = strata("story", "barrier:step-25", "--data", str(folder), "--json").splitlines()
+        assert {json.loads(line)["kind"] for line in lines} >= {"BarrierOpened", "BarrierReleased"}
+
+    def test_differences_of_moments_and_of_runs(self, folder, lost, calm, tmp_path):
+        before, after = (f"{lost.at_ns / 1e6 + away_ms:.3f}" for away_ms in (-1, 1))
+        assert "lost" in strata("diff", before, after, "--data", str(folder))
+        other = calm.saved(tmp_path / "calm")
+        assert "✓ yes" in strata("diff", str(folder), str(other))
+
+    def test_sql(self, folder):
+        text = "select count(*) as n from events where kind = 'WorkerLost'"
+        assert json.loads(strata("sql", text, "--data", str(folder), "--json")) == {"n": 1}
+        assert "n" in strata("sql", text, "--data", str(folder))
+
+    def test_exports_and_runs(self, folder, tmp_path):
+        trace = tmp_path / "trace.json"
+        strata("export", "--data", str(folder), "--out", str(trace))
+        assert json.loads(trace.read_bytes())["traceEvents"]
+        kept = str(tmp_path / "kept")
+        strata("export", "--format", "parquet", "--data", str(folder), "--out", kept)
+        (row,) = [json.loads(line) for line in strata("runs", kept, "--json").splitlines()]
+        assert row["archived"]
+        assert row["name"] in strata("runs", kept)
+        assert "was declared lost" in strata("timeline", "--data", kept)
+
+    def test_the_schema_of_all_kinds(self):
+        assert "WorkerLost" in json.loads(strata("schema"))["$defs"]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    with Coordinator(tmp_path_factory.mktemp("coordinator")) as running:
+        running.train(2)
+        yield running.url
+
+
+class TestCoordinator:
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("timeline",),
+            ("at",),
+            ("at", "p:3"),
+            ("why", "trust"),
+            ("why", "p:2"),
+            ("diff", "p:1", "p:4"),
+        ],
+    )
+    def test_the_same_verbs_ask_a_coordinator_that_runs(self, url, arguments):
+        assert strata(*arguments, "--url", url)
+        for line in strata(*arguments, "--url", url, "--json").splitlines():
+            json.loads(line)
+
+    def test_an_export_over_the_api(self, url, tmp_path):
+        for name in ("perfetto", "jsonl", "parquet"):
+            out = tmp_path / name
+            strata("export", "--format", name, "--out", str(out), "--url", url)
+            assert out.stat().st_size > 0
+
+
+class TestMoments:
+    def test_a_moment_is_typed_in_many_ways(self):
+        assert Moment("p:12").position == 12
+        assert Moment("step:7").step == 7
+        assert Moment("1750000000000").time_ms == 1750000000000
+        assert Moment("2026-11-16T12:00:00+00:00").time_ms == 1794830400000
+
+    @pytest.mark.parametrize("text", ["yesterday", "p:x", "25:99", "end+5m"])
+    def test_what_is_none_is_refused_with_what_would_be(self, text):
+        with pytest.raises(InvalidArgument) as refused:
+            Moment(text)
+        assert "end-5m" in refused.value.hint

@@ -15,6 +15,7 @@ from strata.config import VARIABLES, Settings
 from tests.cli.conftest import MAIN
 from tests.programs import program
 
+pytestmark = pytest.mark.slow
 DEPLOY = Path(__file__).parents[1] / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))

@@ -15,7 +15,8 @@ from tests.programs import program
 
 TRAINEE = Path(__file__).parent / "trainee.py"
 WORKERS = 3
-START_S = 60.0
+START_S = 120.0
+TEST_S = 300.0
 FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -26,6 +27,13 @@ FLAGS = (
     "--disable-sync",
 )
 PATIENCE_MS = 20_000
+
+
+def pytest_collection_modifyitems(items):
+    """A browser and a cluster are slow to start on a busy machine."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.timeout(TEST_S))
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { Lane, LaneSpan } from "../api/timeline";
 import { drawDensity, heights } from "./density";
-import { cellAt, cellSize, differing, drawCells, layOut, type Cell } from "./heatmap";
+import { cellAt, cellSize, differing, drawCells, layOut, mixed, type Cell } from "./heatmap";
 import { AXIS_PX, chartWidth, drawLanes, hit, isQuiet, LABEL_PX, LANE_PX, placeOf, QUIET_PX, rowsOf, type Scene } from "./lanes";
 
 /** A canvas that only remembers what was filled. */
@@ -42,8 +42,13 @@ describe("the heatmap", () => {
     const after = cells.with(5, cell("w5", "host2", "failed"));
     expect(differing(cells, after)).toEqual([5]);
     const { context, filled } = canvas();
-    drawCells(context, layOut(after, 400), after, differing(cells, after), { failed: "red" });
-    expect(filled).toMatchObject([{ ink: "red" }]);
+    drawCells(context, layOut(after, 400), after, differing(cells, after), {
+      failed: "rgb(255, 0, 0)", page: "rgb(0, 0, 0)",
+    });
+    expect(filled).toMatchObject([{ ink: "rgb(255, 0, 0)" }]);
+  });
+  it("lets the page show through what is weak", () => {
+    expect(mixed("rgb(200, 100, 0)", "rgb(0, 0, 0)", 0.5)).toBe("rgb(100, 50, 0)");
   });
   it("finds the cell under a point", () => {
     const layout = layOut(cells, 400);

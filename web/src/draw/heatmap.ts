@@ -84,7 +84,10 @@ export interface Inks {
   [name: string]: string;
 }
 
-/** Fills some cells anew. The page shows through weak ones. */
+/**
+ * Fills some cells anew; the page shows through weak ones. Cells that look alike are filled together:
+ * changing the colour costs a canvas more than filling.
+ */
 export function drawCells(
   context: CanvasRenderingContext2D,
   layout: Layout,
@@ -93,16 +96,35 @@ export function drawCells(
   inks: Inks,
 ): void {
   const { cell, places } = layout;
+  const alike = new Map<string, number[]>();
   for (const index of changed) {
-    const place = places[index];
     const { colour, strength } = cells[index]!;
-    if (!place) continue;
-    context.clearRect(place.x, place.y, cell, cell);
-    context.globalAlpha = 0.2 + 0.8 * strength;
-    context.fillStyle = inks[colour] ?? inks.idle ?? "gray";
-    context.fillRect(place.x, place.y, cell, cell);
+    const look = mixed(inks[colour] ?? inks.idle!, inks.page!, 0.2 + 0.8 * strength);
+    const known = alike.get(look);
+    if (known) known.push(index);
+    else alike.set(look, [index]);
   }
-  context.globalAlpha = 1;
+  for (const [look, indexes] of alike) {
+    context.fillStyle = look;
+    for (const index of indexes) {
+      const place = places[index];
+      if (place) context.fillRect(place.x, place.y, cell, cell);
+    }
+  }
+}
+
+const mixtures = new Map<string, string>();
+
+/** A colour over another, as one colour; both as `rgb(r, g, b)`. */
+export function mixed(over: string, under: string, share: number): string {
+  const key = `${over}|${under}|${share}`;
+  const known = mixtures.get(key);
+  if (known) return known;
+  const [above, below] = [over, under].map((text) => (text.match(/[\d.]+/g) ?? []).map(Number));
+  const parts = [0, 1, 2].map((at) => Math.round((above?.[at] ?? 0) * share + (below?.[at] ?? 0) * (1 - share)));
+  const made = `rgb(${parts.join(", ")})`;
+  mixtures.set(key, made);
+  return made;
 }
 
 /** The names of the groups. */

@@ -8,7 +8,7 @@ import { useScheme } from "../../state/theme";
 import { Mark } from "../../ui/marks";
 
 const COLOURS = { todo: "idle", leased: "active", consumed: "accent" } as const;
-const INKS = ["idle", "active", "accent"] as const;
+const INKS = ["idle", "active", "accent", "page"] as const;
 
 /** A shard as a cell; those of a chosen holder stand out. */
 export function cellOf(shard: Shard, holder: string): Cell {

@@ -10,7 +10,7 @@ import { go } from "../../state/url";
 import { lookOf, Mark } from "../../ui/marks";
 import { cellsOf, gpuUse, LEGEND, type By } from "./cells";
 
-const INKS = ["active", "idle", "saving", "recovering", "failed", "faint"] as const;
+const INKS = ["active", "idle", "saving", "recovering", "failed", "faint", "page"] as const;
 const STATUSES = ["active", "checkpointing", "recovering", "idle", "failed"];
 const MOST_PX = 320;
 

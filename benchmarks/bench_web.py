@@ -1,0 +1,195 @@
+"""What the page costs and how quick it is: in a real browser, before a real coordinator.
+
+Needs `make test` once (Chromium, the page's packages). Figures inside the browser are script time;
+the coordinator's are its CPU time, beside a run without readers.
+"""
+
+import asyncio
+import gzip
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+from common import show, spread
+from fleet import Fleet
+from playwright.sync_api import sync_playwright
+from processes import coordinator
+
+from strata.coordinator.http import page as files
+
+WEB = Path(__file__).parents[1] / "web"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+WORKERS, TABS, WATCHED_S = 1_000, 20, 15.0
+TASKS = 20
+POLLS = (
+    ("/api/logs?limit=14", 3.0),
+    ("/api/events?newest=true&limit=12&kinds=WorkerLost,GenerationChanged", 4.0),
+    ("/api/timeline/span", 5.0),
+)
+"""What an open overview asks for besides the stream, and how often."""
+
+NOTED = """(name) => new Promise((found) => {
+  const look = () => {
+    if (!document.body.innerText.includes(name)) return false;
+    requestAnimationFrame(() => requestAnimationFrame(() => found(Date.now())));
+    return true;
+  };
+  const observer = new MutationObserver(() => look() && observer.disconnect());
+  const all = {subtree: true, childList: true, characterData: true};
+  if (!look()) observer.observe(document.body, all);
+})"""
+
+
+def sizes() -> dict[str, int]:
+    """Bytes over the wire, with gzip: of scripts what the first view needs, of styles all."""
+    loaded = files.load()
+    small = {path: len(gzip.compress(file.content)) for path, file in loaded.items()}
+    entry = re.search(r"/assets/index-[\w-]+\.js", loaded["/"].content.decode())[0]
+    overview = next(path for path in loaded if re.match(r"/assets/overview-", path))
+    scripts = {entry, overview}
+    for path in (entry, overview):
+        text = loaded[path].content.decode()
+        scripts |= {
+            f"/assets/{name}" for name in re.findall(r'(?:from|import)"\./([^"]+\.js)"', text)
+        }
+    return {
+        "initial_js_bytes": sum(small[path] for path in scripts),
+        "css_bytes": sum(size for path, size in small.items() if path.endswith(".css")),
+    }
+
+
+def bundle(folder: Path) -> str:
+    """What is measured inside the browser, as one script."""
+    out = folder / "bench.js"
+    tool = WEB / "node_modules/rolldown/bin/cli.mjs"
+    options = ["--format", "iife", "--name", "bench", "--file", str(out)]
+    command = ["node", str(tool), str(WEB / "bench/entry.ts"), *options]
+    subprocess.run(command, check=True, capture_output=True)
+    return out.read_text("utf-8") + (WEB / "bench/measure.js").read_text("utf-8")
+
+
+@contextmanager
+def browsing():
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
+        yield launched.new_context(locale="en-GB", viewport={"width": 1440, "height": 900})
+        launched.close()
+
+
+def first_paint(context, url: str) -> list[float]:
+    """Milliseconds from the request to the first paint with content."""
+    painted = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+    found = []
+    for _ in range(5):
+        page = context.new_page()
+        page.goto(url)
+        page.wait_for_function(painted)
+        found.append(page.evaluate(painted))
+        page.close()
+    return found
+
+
+def event_to_pixel(context, url: str) -> list[float]:
+    """Milliseconds from a fact being durable to its pixels."""
+    page = context.new_page()
+    page.goto(url)
+    page.get_by_role("heading", name="Overview").wait_for()
+    took = []
+    for number in range(TASKS):
+        name = f"seen-{number}"
+        created = httpx.post(f"{url}/api/tasks", json={"name": name}, trust_env=False).json()
+        durable_ms = time.time() * 1e3
+        took.append(page.evaluate(NOTED, created["task_id"]) - durable_ms)
+        httpx.post(f"{url}/api/tasks/{created['task_id']}/stop", trust_env=False)
+    page.close()
+    return took
+
+
+async def tabs(url: str, count: int, seconds: float) -> int:
+    """As many open overviews for a while; the bytes that their streams brought."""
+    taken = 0
+
+    async def stream(client):
+        nonlocal taken
+        async with client.stream("GET", "/api/live") as answer:
+            async for chunk in answer.aiter_raw():
+                taken += len(chunk)
+
+    async def poll(client, path, every_s):
+        while True:
+            await client.get(path)
+            await asyncio.sleep(every_s)
+
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(
+        base_url=url, trust_env=False, timeout=60, limits=limits
+    ) as client:
+        doing = [asyncio.create_task(stream(client)) for _ in range(count)]
+        doing += [asyncio.create_task(poll(client, *each)) for each in POLLS for _ in range(count)]
+        await asyncio.sleep(seconds)
+        for task in doing:
+            task.cancel()
+        await asyncio.gather(*doing, return_exceptions=True)
+    return taken
+
+
+def tab_cost(folder: Path) -> dict[str, float]:
+    """CPU of the coordinator with 1,000 workers that beat, with tabs and without."""
+    script = "import asyncio, bench_web as b; print(asyncio.run(b.tabs({!r}, {}, {})))"
+    with coordinator(folder) as server:
+        url = re.search(r"http://\S+", (folder / "stderr.txt").read_text("utf-8"))[0]
+        fleet = Fleet(server.port, WORKERS)
+        cost, taken = {}, 0
+        for count in (0, TABS):
+            used_s, began = server.cpu_s(), time.perf_counter()
+            command = [sys.executable, "-c", script.format(url, count, WATCHED_S)]
+            readers = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parent)
+            while readers.poll() is None:
+                fleet.beat_evenly(1.0)
+            wall_s = time.perf_counter() - began
+            cost[count] = (server.cpu_s() - used_s) / wall_s
+            taken = int(readers.stdout.read())
+        fleet.swarm.close()
+    return {
+        "workers": WORKERS,
+        "tabs": TABS,
+        "core_without_tabs": round(cost[0], 4),
+        "core_with_tabs": round(cost[TABS], 4),
+        "core_of_tabs": round(cost[TABS] - cost[0], 4),
+        "kilobytes_per_s_and_tab": round(taken / TABS / WATCHED_S / 1e3, 1),
+    }
+
+
+def in_browser(folder: Path) -> dict[str, object]:
+    with coordinator(folder) as _, browsing() as context:
+        url = re.search(r"http://\S+", (folder / "stderr.txt").read_text("utf-8"))[0]
+        paint = first_paint(context, url)
+        pixel = event_to_pixel(context, url)
+        page = context.new_page()
+        page.goto(url)
+        measured = page.evaluate(bundle(folder))
+    return {
+        "first_paint_ms": spread(paint),
+        "event_to_pixel_ms": spread(pixel)
+        | {"p95": round(statistics.quantiles(pixel, n=20)[-1], 1)},
+        "heatmap_10000_cells_500_changed_ms": spread(measured["heatmap"]),
+        "search_100000_lines_ms": spread(measured["search"]["text"]),
+        "search_100000_lines_regex_ms": spread(measured["search"]["regex"]),
+    }
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        result = sizes() | in_browser(folder / "browser") | {"tabs": tab_cost(folder / "tabs")}
+    show("web", result)
+
+
+if __name__ == "__main__":
+    main()

@@ -5,6 +5,7 @@ worker, and with replacement alone. Torchrun ends all processes and starts them
 again, so each imports torch anew; Strata keeps the survivors and their state. Needs torch.
 """
 
+import importlib.util
 import os
 import shutil
 import signal
@@ -106,6 +107,9 @@ def measure(command):
 
 
 def main():
+    if importlib.util.find_spec("torch") is None:
+        show("recovery", {"left_out": "torch is not installed"})
+        return
     taken_s = {name: measure(LAUNCHERS[name]) for name in sys.argv[1:] or LAUNCHERS}
     medians_s = {name: median(values) for name, values in taken_s.items()}
     times_faster = {

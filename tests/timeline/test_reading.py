@@ -7,8 +7,10 @@ import pytest
 
 from strata.core.catalogue import CODEC
 from strata.core.events import Envelope, UnknownFact
+from strata.core.worker_facts import ClockSampled, MessageReceived, MessageSent
 from strata.errors import InvalidArgument, NotFound
 from strata.store.batches import pack
+from strata.store.memory import MemoryStore
 from strata.store.sqlite import SqliteStore
 from strata.timeline.activity import nodes_at, recent_before
 from strata.timeline.desk import Desk
@@ -54,6 +56,33 @@ class TestOrder:
         trained = [r.at_ns for r in run.kinds("TrainingStarted")]
         assert max(trained) - min(trained) < HOUR_NS
         assert any("off by" in finding.text for finding in examine(run.timeline).findings)
+
+    def test_a_receive_is_never_shown_before_its_send(self):
+        """Clocks compared over an uneven way are off by half of it; messages are quicker."""
+        start_ns, trip_ns = 1_750_000_000 * 10**9, 40 * 10**6
+        store = MemoryStore(CODEC)
+        for node, wrong_ns in (("sender", trip_ns // 2), ("receiver", -trip_ns // 2)):
+            facts = [ClockSampled(wrong_ns, trip_ns, 0)]
+            for number in range(20):
+                message = f"m{number}"
+                sends = node == "sender"
+                facts.append(
+                    MessageSent(message, "t", 1, ["receiver"])
+                    if sends
+                    else MessageReceived(message, "t", 1, "sender")
+                )
+            events = [
+                Envelope(seq, start_ns + seq * 10**7, seq * 10**7, fact)
+                for seq, fact in enumerate(facts)
+            ]
+            store.append([], incarnation=1, expected=0, batches=[pack(CODEC, node, 1, events)])
+        timeline = Timeline(store)
+        in_order(timeline)
+        shown = [(r.kind, r.text("message")) for r in timeline.records() if r.text("message")]
+        assert len(shown) == 40
+        for number in range(20):
+            sent = shown.index(("MessageSent", f"m{number}"))
+            assert sent < shown.index(("MessageReceived", f"m{number}"))
 
     def test_a_coordinators_clock_that_jumps_an_hour_leaves_no_gap(self):
         def jump(sim):

@@ -17,6 +17,7 @@ its own wall clock, and that is said.
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 
 from msgspec import Struct
 
@@ -138,7 +139,7 @@ class Clocks:
         body = event.body
         assert isinstance(body, ClockSampled)
         middle_ns = event.mono_ns - body.round_trip_ns // 2
-        for era, following in zip(self.eras, [*self.eras[1:], None], strict=True):
+        for era, following in zip_longest(self.eras, self.eras[1:]):
             shown_ns = body.server_mono_ns + era.base_ns
             ended = following is not None and shown_ns >= following.start_ns
             if body.server_mono_ns and shown_ns >= era.start_ns and not ended:

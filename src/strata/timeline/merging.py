@@ -11,6 +11,7 @@ from heapq import heappop, heappush, merge
 
 from strata.core.events import COORDINATOR
 from strata.store.base import FOREVER_NS, NEVER_NS, EventReader, Found, OnDamage
+from strata.timeline.causal import in_causal_order
 from strata.timeline.clocks import Clocks
 from strata.timeline.records import SECOND_NS, Key, Record
 
@@ -70,7 +71,8 @@ class Merged:
             sources = [self._source(window, node, skew) for node, skew in skews.items()]
         else:
             sources = [self._source(window, None, common)]
-        return merge(*sources, key=lambda record: record.key)
+        merged = merge(*sources, key=lambda record: record.key)
+        return merged if window.kinds else in_causal_order(merged)
 
     def _source(self, window: Window, node: str | None, skew: tuple[int, int]) -> Iterator[Record]:
         """The records of one node, or of all whose clocks are nearly right.

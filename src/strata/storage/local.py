@@ -16,6 +16,7 @@ import hashlib
 import os
 import secrets
 import socket
+import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -177,15 +178,25 @@ class LocalStorage:
 
     def _path(self, name: str) -> Path:
         path = self.root / checked_name(name)
-        root = self.root.resolve()
-        if not path.parent.resolve().is_relative_to(root) or (
-            path.is_symlink() and not path.resolve().is_relative_to(root)
-        ):
+        # Resolving a path looks at every folder down from `/`; without a link there is no need.
+        if self._meets_link(name) and not path.resolve().is_relative_to(self.root.resolve()):
             raise InvalidArgument(
                 f"{name!r} leads out of {self.root} by a symbolic link",
                 hint="remove the link, or open the folder that it points to",
             )
         return path
+
+    def _meets_link(self, name: str) -> bool:
+        """Whether something on the way from the root is a symbolic link."""
+        at = self.url
+        for part in name.split("/"):
+            at = f"{at}/{part}"
+            try:
+                if stat.S_ISLNK(os.lstat(at).st_mode):
+                    return True
+            except OSError:
+                return False  # there is nothing, and nothing below it
+        return False
 
     def _scan(self, folder: str) -> Sequence[os.DirEntry[str]]:
         path = self._path(folder) if folder else self.root

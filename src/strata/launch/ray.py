@@ -24,6 +24,7 @@ from strata.config import Settings
 from strata.errors import Unavailable
 from strata.launch.ray_host import RayHost
 from strata.launch.ray_library import (
+    ActorUnavailableError,
     PlacementGroup,
     PlacementGroupSchedulingStrategy,
     RayActorError,
@@ -36,8 +37,11 @@ from strata.launch.ray_library import (
 
 log = logging.getLogger(__name__)
 
-ADOPT_S = 5.0
+ADOPT_S = 30.0
 """For another actor to come up on the same node before its workers count as lost."""
+
+MISSING_S = 5.0
+"""The same, where Ray cannot reach the actor's node: workers hardly run there any more."""
 
 RETRY_S = 1.0
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -106,7 +110,9 @@ class Fleet:
                 reason = f"Ray says: {_words(error)}"
                 log.warning("agent %s: %s", name, reason)
                 if giving_up is None and home:
-                    giving_up = asyncio.create_task(self._give_up(name, reason, ADOPT_S))
+                    missing = isinstance(error, ActorUnavailableError)
+                    patience_s = MISSING_S if missing else ADOPT_S
+                    giving_up = asyncio.create_task(self._give_up(name, reason, patience_s))
                 ray.kill(actor)
                 await asyncio.sleep(RETRY_S)
 

@@ -8,7 +8,7 @@ config.tell_ray()
 
 try:
     import ray
-    from ray.exceptions import RayActorError, RayError
+    from ray.exceptions import ActorUnavailableError, RayActorError, RayError
     from ray.util import get_node_ip_address
     from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -16,6 +16,7 @@ except ImportError as missing:
     raise SettingError(f"Ray is missing: {missing}", hint="pip install 'strata[ray]'") from None
 
 __all__ = [
+    "ActorUnavailableError",
     "PlacementGroup",
     "PlacementGroupSchedulingStrategy",
     "RayActorError",

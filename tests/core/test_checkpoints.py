@@ -267,6 +267,15 @@ def test_failing_twice_is_failing_once_and_what_was_failed_stays_failed():
         world.do(ConfirmCheckpoint(task=task.id, checkpoint=checkpoint.id, path="m"))
 
 
+def test_one_who_finishes_without_saving_fails_what_waits_for_it():
+    world, task, (a, b) = training()
+    waiting, whole = a.begin(10), world.seal(task, 8)
+    a.ack(waiting)
+    b.leave(steps=10)
+    assert (waiting.state, whole.state) == ("failed", "sealing")
+    assert "worker b finished" in waiting.reason
+
+
 def test_a_copy_is_noted_once_and_only_of_what_is_committed():
     world, task, (a, _b) = training()
     saved, open_one = world.save(task, 10), a.begin(20)

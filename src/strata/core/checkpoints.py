@@ -243,6 +243,13 @@ def fail_unfinished(d: Decision, task: "Task", reason: str, cause: str) -> None:
             record_failure(d, task, checkpoint, reason, cause)
 
 
+def fail_without(d: Decision, task: "Task", rank: int, reason: str, cause: str) -> None:
+    """After a rank has finished: what still waits for its part never completes."""
+    for checkpoint in list(task.checkpoints.values()):
+        if checkpoint.state == "in_progress" and rank not in checkpoint.parts:
+            record_failure(d, task, checkpoint, reason, cause)
+
+
 def record_failure(
     d: Decision,
     task: "Task",

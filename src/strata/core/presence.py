@@ -1,5 +1,6 @@
 """Who is there: the rules by which workers come, return, report, leave and are lost."""
 
+from strata.core.checkpoints import fail_without
 from strata.core.decision import Decision
 from strata.core.events import decides
 from strata.core.fencing import living
@@ -173,6 +174,7 @@ def deregister(d: Decision, c: DeregisterWorker) -> None:
     )
     _let_go(d, task, c.worker, cause)
     if finished:
+        fail_without(d, task, worker.rank, f"worker {c.worker} finished without saving it", cause)
         finish(d, task, c.steps, "every worker finished", cause)
     else:
         leave(d, task, c.worker, f"worker {c.worker} left: {reason}", cause)

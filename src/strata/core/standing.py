@@ -29,7 +29,8 @@ class Standing(Struct, frozen=True):
 
     `save_request` is a request for a checkpoint whose step is still to be agreed upon, `save_at`
     the step that was; 0 for none. Where a recovery is from peers, `peers` are those who give the
-    model and where, and `fetching` counts the members that need it. At `leader` the member with rank 0 is met by the others.
+    model and where, and `fetching` counts the members that need it. At `leader` the member with
+    rank 0 is met by the others.
     """
 
     worker: str

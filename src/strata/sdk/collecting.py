@@ -134,10 +134,12 @@ class Collector:
                 download.progress(min(at + CHUNK_BYTES, said.size_bytes))
             if checksum(data) != said.blob:
                 raise Corrupt(f"what {source} gives for {said.message} is not what was announced")
+            download.end()
+            peer.confirm(name)
         except StrataError as error:
             download.end(error)
             peer.confirm(name, error.message)
             raise
-        download.end()
-        peer.confirm(name)
+        finally:
+            peer.close()
         return data

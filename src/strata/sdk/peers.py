@@ -126,12 +126,19 @@ class Peer:
             lambda ok, error: BlobDownloadCompleted(ok, error, blob, self.name),
         )
 
+    def close(self) -> None:
+        """Closes this thread's connection."""
+        connection = getattr(self._own, "connection", None)
+        if connection is not None:
+            connection.close()
+            self._own.connection = None
+
     def _retried(self, attempt: Callable[[], Result]) -> Result:
         for left in reversed(range(TRIES)):
             try:
                 return attempt()
             except (OSError, http.client.HTTPException) as error:
-                self._drop()
+                self.close()
                 if not left:
                     raise Unavailable(
                         f"worker {self.name} at {self._target.netloc} cannot be reached: {error}",
@@ -161,12 +168,6 @@ class Peer:
             host, port = self._target.hostname or "", self._target.port
             found = self._own.connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
         return found
-
-    def _drop(self) -> None:
-        connection = getattr(self._own, "connection", None)
-        if connection is not None:
-            connection.close()
-            self._own.connection = None
 
 
 class Circle(Struct, frozen=True):

@@ -58,6 +58,12 @@ def arrivals(timeline: Timeline, sent: Record, within_ns: int = MESSAGE_NS) -> l
     return [record for record in window if record.text("message") == wanted]
 
 
+def receivers(sent: Record) -> list[str]:
+    """To whom a message was sent."""
+    to = sent.get("to")
+    return [str(each) for each in to] if isinstance(to, list) else []
+
+
 def _sendings(timeline: Timeline, arrived: Record) -> list[Record]:
     wanted = arrived.text("message")
     for record in timeline.backwards(
@@ -66,7 +72,7 @@ def _sendings(timeline: Timeline, arrived: Record) -> list[Record]:
         node=arrived.text("sender") or None,
         kinds={"MessageSent"},
     ):
-        if record.text("message") == wanted:
+        if record.text("message") == wanted and arrived.node in receivers(record):
             return [record]
     return []
 

@@ -13,6 +13,7 @@ import msgspec
 
 from strata.core.events import COORDINATOR
 from strata.core.worker_facts import StepFinished
+from strata.timeline.causes import ARRIVALS, receivers
 from strata.timeline.lanes import MARKS, Span, lanes
 from strata.timeline.operations import Operation, Pairing
 from strata.timeline.records import SECOND_NS, Record
@@ -22,7 +23,6 @@ from strata.timeline.words import sentence
 US_NS = 1_000
 STATE, STEPS, WORK = 1, 2, 3
 SHOWN_NS = 1_000_000
-ARRIVALS = frozenset({"MessageReceived", "MessageRejected"})
 Object = dict[str, object]
 
 
@@ -117,7 +117,7 @@ class _Flow:
         self._timeline = timeline
         self._pids = pids
         self._pairing = Pairing()
-        self._sent: dict[str, Record] = {}
+        self._sent: dict[tuple[str, str, str], Record] = {}
         self._number = 0
 
     def events(self, records: Iterable[Record], to_ns: int) -> Iterator[Object]:
@@ -172,7 +172,8 @@ class _Flow:
     def _message(self, record: Record, pid: int) -> Iterator[Object]:
         name = record.text("message")
         if record.kind == "MessageSent":
-            self._sent[name] = record
+            for receiver in receivers(record):
+                self._sent[name, record.node, receiver] = record
             end_ns = record.at_ns + SHOWN_NS
             args = {"ref": record.ref}
             yield _slice(pid, WORK, f"send {name}", "message", record.at_ns, end_ns, args)
@@ -181,7 +182,7 @@ class _Flow:
             verb = "receive" if record.kind == "MessageReceived" else "reject"
             args = {"ref": record.ref}
             yield _slice(pid, WORK, f"{verb} {name}", "message", record.at_ns, end_ns, args)
-            sent = self._sent.get(name)
+            sent = self._sent.get((name, record.text("sender"), record.node))
             if sent is not None:
                 yield from self._arrow("message", sent, record)
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from strata.core.events import COORDINATOR
 from strata.core.state import Cluster
+from strata.core.worker_facts import ResourceSnapshot
 from strata.core.workers import Worker
 from strata.timeline.operations import LONG_KINDS, Operation, Pairing
 from strata.timeline.records import SECOND_NS, Record
@@ -59,7 +60,7 @@ class Recent:
             step = record.get("step")
             if isinstance(step, int) and step >= 0:
                 self.steps[record.node] = step
-            if record.kind == "ResourceSnapshot":
+            if isinstance(record.event.body, ResourceSnapshot):
                 self.resources[record.node] = record
 
 

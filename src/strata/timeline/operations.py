@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from strata.core.worker_facts import KINDS
+from strata.core.worker_facts import KINDS, RunStarted
 from strata.timeline.records import Record
 
 Phase: TypeAlias = Literal["start", "progress", "end"]
@@ -49,7 +49,9 @@ def _phases() -> Iterator[tuple[str, tuple[str, Phase]]]:
 PHASES: dict[str, tuple[str, Phase]] = dict(_phases())
 """From kind to the operation it belongs to, and which part of it this is."""
 
-START_KINDS = frozenset(kind for kind, (_, phase) in PHASES.items() if phase == "start")
+_BY_CLASS = {kind: PHASES[kind.__name__] for kind in KINDS if kind.__name__ in PHASES}
+"""The same by class: naming each event's kind would cost more than the rest of pairing it."""
+
 LONG_KINDS = frozenset(
     kind for kind, (name, _) in PHASES.items() if name not in ("Training", "Request")
 )
@@ -92,7 +94,7 @@ class Operation(Struct, frozen=True):
 
 def key_of(record: Record) -> tuple[str, Phase, str] | None:
     """The operation a record belongs to, its phase, and what identifies it on its node."""
-    known = PHASES.get(record.kind)
+    known = _BY_CLASS.get(record.event.body.__class__)
     if known is None:
         return None
     name, phase = known
@@ -117,7 +119,7 @@ class Pairing:
 
     def feed(self, record: Record) -> Operation | None:
         """The operation that this record ends, if it ends one."""
-        if record.kind == "RunStarted":
+        if isinstance(record.event.body, RunStarted):
             self._begin_anew(record.node)
         known = key_of(record)
         if known is None:

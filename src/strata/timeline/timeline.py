@@ -49,6 +49,7 @@ class Timeline:
         self._lock = threading.RLock()
         self._tallies: list[Tally] = []
         self._looked_s = -FRESH_S
+        self._fresh_s = FRESH_S
         self._probes: dict[int, int] = {}
 
     def close(self) -> None:
@@ -73,11 +74,14 @@ class Timeline:
     def tallies(self) -> list[Tally]:
         """What is kept of each worker's incarnation; of a live log as it was moments ago."""
         with self._lock:
-            stale = self.live and time.monotonic() - self._looked_s > FRESH_S
+            began_s = time.monotonic()
+            stale = self.live and began_s - self._looked_s > self._fresh_s
             if stale or self._looked_s < 0:
                 self._tallies = self.reader.tallies()
                 self.clocks.learn(self._tallies)
                 self._looked_s = time.monotonic()
+                # Paced by what it costs, so that a long log is not counted all the time.
+                self._fresh_s = max(FRESH_S, 50 * (self._looked_s - began_s))
             return self._tallies
 
     def extent(self) -> Extent:

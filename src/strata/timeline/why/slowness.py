@@ -6,6 +6,7 @@ is slow shows in what is not waiting.
 """
 
 from collections.abc import Iterable
+from itertools import islice
 from statistics import median
 
 from strata.core.worker_facts import StepFinished
@@ -14,7 +15,10 @@ from strata.timeline.why.case import Answer, Case, Cost, Link, link
 from strata.timeline.words import seconds
 
 WINDOW_NS = 300 * SECOND_NS
+STEPS = 200
+PEER_STEPS = 5_000
 SLOWER = 1.3
+FINISHED = frozenset({StepFinished.__name__})
 PARTS = ("data_s", "compute_s", "communication_s")
 TURNING = frozenset(
     {
@@ -39,15 +43,15 @@ def slow(case: Case, worker: str, time_ms: float | None = None) -> Answer:
     """Was it slower than its peers, or than it used to be, and in which part of a step?"""
     at_ns = case.until(time_ms)
     since_ns = at_ns - WINDOW_NS
-    steps = _steps(case, since_ns, at_ns + 1)
-    own = steps.get(worker, [])
+    own = _newest(case, worker, at_ns, since_ns, STEPS)
     if not own:
         holes = case.holes(worker, since_ns, at_ns)
         why = holes[0] if holes else "it finished no step then"
         return Answer("unknown", f"unknown: there are no steps of {worker} to look at: {why}")
-    peers = [record for name, records in steps.items() if name != worker for record in records]
+    since_ns = own[0].at_ns
+    peers = _peers(case, worker, since_ns, at_ns)
     busy, typical = _busy(own), _busy(peers) if peers else None
-    earlier = _steps(case, since_ns - WINDOW_NS * 12, since_ns).get(worker, [])
+    earlier = _newest(case, worker, since_ns, since_ns - WINDOW_NS * 12, STEPS)
     before = _busy(earlier) if earlier else None
     part, excess_s = _worst_part(own, peers or earlier)
     measures = _measures(busy, typical, before)
@@ -63,12 +67,16 @@ def slow(case: Case, worker: str, time_ms: float | None = None) -> Answer:
     return Answer("yes", text, [link(worst)], cost, _context(case, worker, since_ns, at_ns))
 
 
-def _steps(case: Case, since_ns: int, until_ns: int) -> dict[str, list[Record]]:
-    found: dict[str, list[Record]] = {}
-    kinds = {StepFinished.__name__}
-    for record in case.timeline.records(since_ns, until_ns, kinds=kinds):
-        found.setdefault(record.node, []).append(record)
-    return found
+def _newest(case: Case, worker: str, until_ns: int, since_ns: int, most: int) -> list[Record]:
+    """The last steps of a worker in a span, oldest first."""
+    found = case.timeline.backwards(until_ns, since_ns, node=worker, kinds=FINISHED)
+    return list(islice(found, most))[::-1]
+
+
+def _peers(case: Case, worker: str, since_ns: int, until_ns: int) -> list[Record]:
+    """Steps of the others in a span, as many as are enough for a median."""
+    found = case.timeline.records(since_ns, until_ns, kinds=FINISHED)
+    return [record for record in islice(found, PEER_STEPS) if record.node != worker]
 
 
 def _seconds(record: Record, parts: Iterable[str]) -> float:

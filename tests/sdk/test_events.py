@@ -160,7 +160,7 @@ def test_a_new_incarnation_counts_anew_and_says_what_stayed_behind(recorder, tmp
     assert [event.seq for event in events] == [0, 1]
     assert events[0].body.count == 3
     assert "incarnation 7" in events[0].body.reason
-    left = next(file for file in tmp_path.iterdir() if ".7." in file.name)
+    left = next(file for file in tmp_path.glob("*.events") if ".7." in file.name)
     assert [batch.count for batch in read_spool(left)] == [3]
 
 

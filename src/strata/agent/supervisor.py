@@ -7,6 +7,7 @@ killed at any moment leaves a successor that knows its children.
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -208,9 +209,12 @@ class Supervisor:
             "WORKER_ID": start.worker,
             "WORLD_SIZE": str(job.world_size),
         }
+        threads = max(1, (os.cpu_count() or 1) // max(len(job.seats), 1))
         if job.working_dir:
             told["PWD"] = job.working_dir
-        return inherited() | dict(job.environment) | told | dict(self._identity)
+        # As many threads as cores in each of many processes would stand in each other's way.
+        usual = {"OMP_NUM_THREADS": str(threads)}
+        return usual | inherited() | dict(job.environment) | told | dict(self._identity)
 
     def _watch(self, child: Child) -> None:
         self._children[child.start] = child

@@ -4,6 +4,7 @@ applied by all or by nobody, and whatever travels between workers is on record o
 import http.client
 import signal
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 
 import httpx
@@ -13,6 +14,8 @@ import pytest
 
 from strata.core.worker_facts import CODEC
 from strata.store.batches import unpack
+from strata.timeline.causes import causes_of
+from strata.timeline.opening import open_timeline
 from tests.sdk.harness import until
 
 LEARNER = Path(__file__).with_name("local_learner.py")
@@ -42,7 +45,7 @@ def recorded(hub, worker, *kinds):
     return [event.body for event in events if event.kind in kinds]
 
 
-def ended(crew, names="abc"):
+def ended(crew):
     done = [each.says("done", timeout_s=120) for each in crew]
     assert [each.ends(60) for each in crew] == [0] * len(crew)
     return done
@@ -56,7 +59,9 @@ def assert_kept(hub, task, killed=()):
     assert sum(e["missing"] + e["twice"] for e in found["feeds"][0]["epochs"]) == 0
 
 
-def test_all_learn_the_same_weights_and_everything_that_travels_is_on_record(hub, learners):
+def test_all_learn_the_same_weights_and_everything_that_travels_is_on_record(
+    hub, learners, tmp_path
+):
     crew = learners("a", "b", "c")
     done = ended(crew)
     assert {each["steps"] for each in done} == {ROUNDS}
@@ -66,6 +71,18 @@ def test_all_learn_the_same_weights_and_everything_that_travels_is_on_record(hub
     assert hub.state.tasks[learners.task].state == "completed"
     for worker in "abc":
         assert_recorded(hub, worker, set("abc") - {worker})
+    with open_timeline(tmp_path / "data") as timeline:
+        assert_caused(timeline, "b")
+
+
+def assert_caused(timeline, worker):
+    """What arrived was sent: by whom it came from, to this worker."""
+    for arrived in islice(timeline.records(node=worker, kinds={"MessageReceived"}), 5):
+        (sent,) = causes_of(timeline, arrived)
+        assert (sent.kind, sent.node) == ("MessageSent", arrived.text("sender"))
+        assert sent.get("to") == [worker]
+        assert sent.text("message") == arrived.text("message")
+        assert sent.at_ns <= arrived.at_ns
 
 
 def assert_recorded(hub, worker, others):
@@ -80,13 +97,15 @@ def assert_recorded(hub, worker, others):
         f"update-1-{step}-{other}" for step in range(ROUNDS) for other in others
     }
     assert len(heard) == 2 * ROUNDS, "each is new once"
+    sent = {
+        (other, each.message): (each.size_bytes, each.blob, each.batch)
+        for other in others
+        for each in recorded(hub, other, "MessageSent")
+        if each.to == [worker]
+    }
     for each in heard:
-        (sent, *_) = [
-            sent
-            for sent in recorded(hub, each.sender, "MessageSent")
-            if sent.message == each.message and sent.to == [worker]
-        ]
-        assert (sent.size_bytes, sent.blob, sent.batch) == (each.size_bytes, each.blob, each.batch)
+        told = sent[each.sender, each.message]
+        assert told == (each.size_bytes, each.blob, each.batch)
     fetched = recorded(hub, worker, "BlobDownloadStarted")
     assert {each.blob for each in fetched} == {each.blob for each in heard}
     completed = recorded(hub, worker, "BlobDownloadCompleted")

@@ -9,6 +9,7 @@ __all__ = [
     "HuggingFaceCallback",
     "LightningCallback",
     "Loading",
+    "LocalSteps",
     "StepDataset",
     "StepSampler",
     "loader",
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from strata.torch.group import Group
     from strata.torch.huggingface import HuggingFaceCallback
     from strata.torch.lightning import LightningCallback
+    from strata.torch.local_steps import LocalSteps
     from strata.torch.parallel import DataParallel
 
 _HOMES = {
@@ -27,6 +29,7 @@ _HOMES = {
     "HuggingFaceCallback": "strata.torch.huggingface",
     "LightningCallback": "strata.torch.lightning",
     "Loading": "strata.data.torch_adapter",
+    "LocalSteps": "strata.torch.local_steps",
     "StepDataset": "strata.data.torch_adapter",
     "StepSampler": "strata.data.torch_adapter",
     "loader": "strata.data.torch_adapter",

@@ -4,6 +4,7 @@ from contextlib import suppress
 
 from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
 from strata.core.leases import AcquireLease, ReturnLease
+from strata.core.pace import BalanceLanes
 from strata.core.retention import PinCheckpoint, ReleaseCheckpoint
 from strata.core.save_points import RequestCheckpoint, ScheduleCheckpoint
 from strata.core.saving import NoteCopy
@@ -21,13 +22,22 @@ def every_kind() -> World:
     world.agent("host-1", slots=2)
     task = world.submit(2, external=False, keep_count=1, dataset_id="d", args=["--lr", "0.1"])
     world.start(task)
-    world.do(AttachDataset(task=task.id, dataset="d", unit="lane", global_batch=8, lanes=4))
+    lanes = {"unit": "lane", "global_batch": 8, "lanes": 4, "rebalance": True}
+    world.do(AttachDataset(task=task.id, dataset="d", **lanes))
     world.sync(task)
+    _rebalance(world, task)
     _train_and_save(world, task)
     _lose_a_worker(world, task)
     _lose_the_host(world, task)
     _work_elsewhere(world)
     return world
+
+
+def _rebalance(world, task):
+    fast, slow = task.members
+    told = {fast: 0.1, slow: 0.9}
+    world.do(BalanceLanes(task=task.id, generation=task.generation, busy_s=told))
+    world.sync(task)
 
 
 def _train_and_save(world, task):

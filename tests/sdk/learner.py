@@ -14,16 +14,18 @@ import strata
 
 
 @scene
-def learn(total, epochs=1, step_s=0.0, crowd=0, save_at=0, **given):
+def learn(total, epochs=1, step_s=0.0, sample_s=0.0, crowd=0, save_at=0, how=None, **given):
     """Trains on the dataset `numbers`, and says which samples each step gave it.
 
-    Steps take `step_s`, or until there are `crowd` workers, long enough for another one to come.
+    Steps take `step_s` and `sample_s` for each sample, or until there are `crowd` workers, long
+    enough for another one to come.
     """
     with strata.join(**given) as run:
         model = run.restore({"applied": np.zeros(total)})
         say("joined", **place(run))
-        for batch in run.batches("numbers", global_batch=8, epochs=epochs):
+        for batch in run.batches("numbers", global_batch=8, epochs=epochs, **(how or {})):
             counted = np.bincount(batch["index"], minlength=total).astype(float)
+            time.sleep(sample_s * len(batch["index"]))
             try:
                 mean = run.average(counted)
             except strata.GenerationChanged:

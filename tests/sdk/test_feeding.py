@@ -148,6 +148,18 @@ def samples_by_step(workers):
     return found
 
 
+def test_a_stragglers_lanes_move_and_no_sample_is_lost(hub, learners):
+    how = {"total": SAMPLES, "epochs": 4, "world_size": 2, "how": {"rebalance": True}}
+    fast, slow = learners("fast", sample_s=0.002, **how) + learners("slow", sample_s=0.02, **how)
+    done = slow.says("done", timeout_s=90)
+    assert [fast.ends(), slow.ends()] == [0, 0]
+    assert_once_per_epoch(hub, done, epochs=4)
+    (measured, *_) = hub.facts("PaceMeasured")
+    assert measured.reason.startswith("worker slow takes")
+    assert len(hub.state.tasks["default-1"].feeds["numbers"].holdings["slow"]) == 1
+    assert len([s for s in slow.said if s["say"] == "step"][-1]["own"]) == 1
+
+
 def test_a_batch_is_not_handed_out_twice(learners):
     (worker,) = learners("a", scene="forget_to_step")
     refused = worker.says("refused")

@@ -27,7 +27,16 @@ class Fleet:
     """One task, `task`, that trains on one dataset, `d`."""
 
     def __init__(
-        self, workers=3, *, samples=60, batch=12, epochs=0, lanes=0, store=None, data=None
+        self,
+        workers=3,
+        *,
+        samples=60,
+        batch=12,
+        epochs=0,
+        lanes=0,
+        store=None,
+        data=None,
+        rebalance=False,
     ):
         self.state = Cluster()
         self.store = store if store is not None else MemoryStore(CODEC)
@@ -45,7 +54,13 @@ class Fleet:
             self.join(f"w{number}")
         self.sync()
         attach = AttachDataset(
-            task=self.task, dataset="d", unit="lane", global_batch=batch, epochs=epochs, lanes=lanes
+            task=self.task,
+            dataset="d",
+            unit="lane",
+            global_batch=batch,
+            epochs=epochs,
+            lanes=lanes,
+            rebalance=rebalance,
         )
         self.do(attach)
         self.order = order_of(spec, self.row.feeds["d"])

@@ -17,6 +17,7 @@ from strata.core import (  # noqa: F401 - importing fills the tables of rules
     generations,
     leases,
     limits,
+    pace,
     presence,
     recovery,
     retention,

@@ -31,6 +31,9 @@ Unit: TypeAlias = Literal["lane", "shard", "lease"]
 MAX_PARTS = 1_000_000
 """Shards or lanes of a dataset: each is owned by somebody, and moves are recorded."""
 
+FULL_PACE = 1_000
+"""The pace of the fastest worker, and of one that was not measured."""
+
 USUAL_LANES = 512
 """As many lanes as this share work out evenly enough, and are still few to record."""
 
@@ -78,7 +81,10 @@ class Lease(Struct):
 
 
 class Feed(Struct):
-    """A dataset attached to a task. `batch_size` is what one of all workers asked for, if so."""
+    """A dataset attached to a task. `batch_size` is what one of all workers asked for, if so.
+
+    With `rebalance` lanes are shared by how fast workers are, which is in `paces` (see `pace`).
+    """
 
     dataset: str
     unit: Unit
@@ -95,6 +101,8 @@ class Feed(Struct):
     returned: list[int] = field(default_factory=list)
     leases: dict[int, Lease] = field(default_factory=dict)
     consumed: int = 0
+    rebalance: bool = False
+    paces: dict[str, int] = field(default_factory=dict)
 
 
 class DatasetRegistered(Fact, frozen=True):
@@ -116,6 +124,7 @@ class DatasetAttached(Fact, frozen=True):
     batch_size: int = 0
     mode: Mode = "global"
     window: int = 0
+    rebalance: bool = False
 
 
 class AssignmentChanged(Fact, frozen=True):
@@ -151,6 +160,7 @@ class AttachDataset(Command, frozen=True):
     lanes: int = 0
     mode: Mode = "global"
     window: int = 0
+    rebalance: bool = False
 
 
 @applies(DatasetRegistered)
@@ -169,6 +179,7 @@ def _attached(state: "Cluster", fact: DatasetAttached, event: Event) -> None:
         fact.batch_size,
         fact.mode,
         fact.window,
+        rebalance=fact.rebalance,
     )
 
 
@@ -262,6 +273,7 @@ def attach_dataset(d: Decision, c: AttachDataset) -> Feed:
         c.batch_size,
         c.mode,
         c.window,
+        c.rebalance,
     )
     reassign(d, task, "the dataset was attached", d.record(attached, c.cause))
     return task.feeds[c.dataset]
@@ -270,8 +282,8 @@ def attach_dataset(d: Decision, c: AttachDataset) -> Feed:
 def _same(feed: Feed, c: AttachDataset) -> bool:
     """Whether a worker asks for what the others have; what it leaves open is theirs to say."""
     return (
-        (c.unit, c.batch_size, c.epochs, c.mode, c.window)
-        == (feed.unit, feed.batch_size, feed.epochs, feed.mode, feed.window)
+        (c.unit, c.batch_size, c.epochs, c.mode, c.window, c.rebalance)
+        == (feed.unit, feed.batch_size, feed.epochs, feed.mode, feed.window, feed.rebalance)
         and (c.global_batch or feed.global_batch) == feed.global_batch
         and (c.lanes or feed.count) == feed.count
     )
@@ -304,10 +316,13 @@ def largest_divisor(number: int, most: int) -> int:
 
 def reassign(d: Decision, task: "Task", reason: str, cause: str) -> None:
     """Gives the members of the present generation their share of every attached dataset."""
-    members = {worker: d.state.workers[worker].weight for worker in task.members}
     for feed in task.feeds.values():
         if feed.unit == "lease":
             continue
+        members = {
+            worker: d.state.workers[worker].weight * feed.paces.get(worker, FULL_PACE)
+            for worker in task.members
+        }
         moves = assign(feed.holdings, members, feed.count)
         if moves:
             moved = sum(move.last - move.first + 1 for move in moves)

@@ -22,6 +22,7 @@ from msgspec import Struct
 from strata.core.agents import AgentLost, AgentRegistered, DeclareAgentLost
 from strata.core.barriers import BarrierFailed, BarrierOpened, BarrierReleased, FailBarrier
 from strata.core.events import Command, Event
+from strata.core.pace import Paces
 from strata.core.recovery import CommitSteps
 from strata.core.save_points import ScheduleCheckpoint
 from strata.core.workers import (
@@ -54,7 +55,8 @@ class Patience(Struct, frozen=True):
 class Beat(Struct, frozen=True):
     """What a worker says of itself; `waiting` means that it waits for others.
 
-    `request` is the newest request for a checkpoint that it knows of (see `save_points`).
+    `request` is the newest request for a checkpoint that it knows of (see `save_points`), `busy_s`
+    how long its part of a step takes, if it tells (see `pace`).
     """
 
     attempt: int = 0
@@ -63,6 +65,7 @@ class Beat(Struct, frozen=True):
     training: bool = False
     waiting: bool = False
     request: int = 0
+    busy_s: float = 0.0
 
 
 class _Heard(Struct):
@@ -87,6 +90,7 @@ class Watch:
 
     def __init__(self, patience: Patience) -> None:
         self.patience = patience
+        self._paces = Paces()
         self._workers: dict[str, _Heard] = {}
         self._agents: dict[str, _Heard] = {}
         self._due: list[tuple[int, Literal["worker", "agent", "barrier"], tuple[str, ...]]] = []
@@ -138,6 +142,8 @@ class Watch:
         if heard is None or heard.incarnation != incarnation:
             return False
         self._alive(heard, now_ns)
+        if beat.busy_s > 0:
+            self._paces.note(worker, beat.generation, beat.step, beat.busy_s)
         heard.hangable = beat.training and not beat.waiting
         if beat.request and (beat.request, beat.generation) != (heard.request, heard.generation):
             heard.request = beat.request
@@ -187,7 +193,8 @@ class Watch:
                 found += self._check_agent(key[0], due_ns, now_ns)
             else:
                 found += self._check_barrier(key[0], key[1], now_ns)
-        return found + self._save_points(state) + self._commits(state, now_ns)
+        found += self._save_points(state) + self._commits(state, now_ns)
+        return found + self._paces.due(state)
 
     def _alive(self, heard: _Heard, now_ns: int) -> None:
         heard.beat_ns = now_ns

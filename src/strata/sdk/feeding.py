@@ -34,6 +34,8 @@ from strata.wire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
 
+SMOOTHED = 0.8
+
 
 class RunBatches(Iterator[Any]):
     """The batches of one worker. Made by `run.batches`; for the training thread.
@@ -64,6 +66,7 @@ class RunBatches(Iterator[Any]):
         self._meet_at_end = meet_at_end
         self._generation = -1
         self._handed = -1
+        self.rebalance = False
 
     def __next__(self) -> Any:
         while self._enter():
@@ -91,6 +94,9 @@ class RunBatches(Iterator[Any]):
 
     def finished(self, step: int, loss: float | None) -> None:
         """The step was applied: its samples are trained. Called by `run.step`."""
+        if self.rebalance:
+            known_s, now_s = self._worker.busy_s, self._times.busy_s
+            self._worker.busy_s = SMOOTHED * known_s + (1 - SMOOTHED) * now_s if known_s else now_s
         if step == self._handed:
             self._recorder.emit(TrainingFinished(f"{self.name}/{step}", step, loss))
 
@@ -134,6 +140,7 @@ class RunBatches(Iterator[Any]):
             self._batches.seek(step)
         self._batches.set_lanes(lanes, step)
         self._generation = self._membership.place.generation
+        self._worker.busy_s = 0.0  # with other lanes a step takes another time
         assigned = BatchesAssigned(self.name, step, self._generation, lanes, self._columns)
         self._recorder.emit(assigned)
 
@@ -182,5 +189,6 @@ def open_batches(
         lambda preview: worker.session.tell(pb.WorkerMessage(preview=preview)),
     )
     feed = RunBatches(worker, source.name, batches, columns, previewing, times, enter, meet_at_end)
+    feed.rebalance = source.rebalance
     worker.on_tick.append(feed.preview)
     return feed

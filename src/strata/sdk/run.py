@@ -119,20 +119,10 @@ def join(
         weight=weight,
         labels=metadata,
     )
-    connection = enrolment.connect(settings)
-    enrolled = enrolment.Enrolment(connection, request)
-    try:
-        answer = enrolled.register(connect_timeout)
-    except BaseException:
-        connection.close()
-        raise
-    worker = Worker(connection, enrolled, answer, sampler, settings, reconnect_limit)
+    enrolled, answer = enrolment.enrol(settings, request, connect_timeout)
+    worker = Worker(enrolled, answer, sampler, settings, reconnect_limit)
     config = msgspec.json.decode(answer.config.get("config") or "{}", type=dict[str, object])
-    wishes = {
-        "checkpoint_every": checkpoint_every,
-        "checkpoint_interval_s": checkpoint_interval,
-    }
-    policy = policy_of(settings, config | {k: v for k, v in wishes.items() if v is not None})
+    policy = policy_of(settings, config, checkpoint_every, checkpoint_interval)
     keeping = Keeping(worker, settings, dict(answer.config), policy)
     run = Run(worker, keeping, answer.task_id, config)
     return run.begun(capture and settings.capture_output, timeout)
@@ -197,6 +187,7 @@ class Run(Member):
         prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
         on_error: OnError = "raise",
         contents: bool = False,
+        rebalance: bool = False,
         engine: Engine = Batches,
     ) -> RunBatches:
         """This worker's share of every step: a plain iterator, in step with `run.step`.
@@ -206,12 +197,14 @@ class Run(Member):
         all that the task began with are there; the global batch stays when their number changes
         (name it with `global_batch` instead to fix it yourself). Without `epochs` it goes on until
         the script or somebody else stops it. With `contents` eight bytes for what was read are
-        recorded with each step, which `strata audit --content` compares. `engine` is what reads:
+        recorded with each step, which `strata audit --content` compares; with `rebalance` lanes
+        move from slow workers to fast ones, so batches differ in size. `engine` is what reads:
         `strata.torch.Loading(num_workers=4)` gives tensors by `DataLoader`. Membership changes are
         taken up between two batches, so `run.step` does not raise `GenerationChanged` while
         batches are open.
         """
-        wanted = Wanted(batch_size, global_batch, epochs or 0, lanes, mode, window, drop_tail)
+        cut = (batch_size, global_batch, epochs or 0, lanes, mode, window, drop_tail)
+        wanted = Wanted(*cut, rebalance)
         feed = open_batches(
             self._worker,
             self._times,

@@ -39,6 +39,7 @@ class Wanted(NamedTuple):
     mode: Mode | None
     window: int
     drop_tail: bool
+    rebalance: bool = False
 
 
 class Source(NamedTuple):
@@ -49,6 +50,7 @@ class Source(NamedTuple):
     order: Ordered
     shard_size: int
     stop_step: int | None
+    rebalance: bool = False
 
 
 def open_source(worker: Worker, trained: Trained, wanted: Wanted, *, seed: int) -> Source:
@@ -59,7 +61,7 @@ def open_source(worker: Worker, trained: Trained, wanted: Wanted, *, seed: int) 
     feed = _attach(worker, name, spec, wanted)
     order = order_of(spec, feed)
     stop_step = order.steps_for(feed.epochs, drop_tail=wanted.drop_tail) if feed.epochs else None
-    return Source(name, dataset, order, spec.shard_size, stop_step)
+    return Source(name, dataset, order, spec.shard_size, stop_step, wanted.rebalance)
 
 
 def open_leased(
@@ -99,7 +101,8 @@ def _open_mixture(
     samples = feed.epochs * spec.total_samples
     steps = samples // feed.global_batch if wanted.drop_tail else -(-samples // feed.global_batch)
     mixed = MixedDataset([dataset for _, _, dataset in parts])
-    return Source(name, mixed, order, spec.shard_size, steps if feed.epochs else None)
+    stop_step = steps if feed.epochs else None
+    return Source(name, mixed, order, spec.shard_size, stop_step, wanted.rebalance)
 
 
 def _known(worker: Worker, each: One, seed: int) -> tuple[str, DatasetSpec, Dataset]:
@@ -138,6 +141,7 @@ def _attach(worker: Worker, name: str, spec: DatasetSpec, wanted: Wanted) -> Fee
         lanes=wanted.lanes,
         mode=wanted.mode or ("window" if remote else "global"),
         window=wanted.window,
+        rebalance=wanted.rebalance,
     )
     session = worker.session
     feed = session.answer(session.ask("attach", request), ATTACH_TIMEOUT_S).feed

@@ -21,6 +21,12 @@ class StepTime:
         self.named_ns = 0
         self._begun_ns = time.perf_counter_ns()
 
+    @property
+    def busy_s(self) -> float:
+        """Seconds of the present step so far, without what went to the others."""
+        others_ns = self.spent_ns["communication"] + self.spent_ns["wait"]
+        return max(time.perf_counter_ns() - self._begun_ns - others_ns, 0) / 1e9
+
     def finish(self) -> tuple[float, float, float, float]:
         """Ends a step: seconds of data, compute, communication and wait; the next one begins."""
         now_ns = time.perf_counter_ns()

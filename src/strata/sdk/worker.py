@@ -51,6 +51,7 @@ class Worker:
         self.waiting = False
         self.epoch = 0
         self.loss: float | None = None
+        self.busy_s = 0.0
         self.on_tick: list[Callable[[], None]] = []
         self._enrolment = enrolment
         self._settings = settings
@@ -83,6 +84,7 @@ class Worker:
             saving=self.saving(),
             resources=convert.resources_message(self.sampler.sample()),
             loss=self.loss,
+            busy_s=self.busy_s,
         )
 
     def tick(self) -> None:

@@ -44,6 +44,7 @@ TEMPLATES: dict[str, str] = {
     "CheckpointRequested": "a checkpoint of {task} was asked for: {reason}",
     "CheckpointScheduled": "everyone saves step {step} of {task}",
     "ExchangeBroken": "{worker} could not exchange with the others: {reason}",
+    "PaceMeasured": "lanes of {dataset} are shared anew: {reason}",
     "RecoveryRefused": "{worker} could not have {source}: {reason}",
     "SampleSkipped": "skipped row {row} of {dataset} in {file}: {reason}",
     "CheckpointStarted": "{worker} began checkpoint {checkpoint} at step {step}",

@@ -69,6 +69,7 @@ def beat(message: pb.Beat) -> Beat:
         message.state == pb.WORKER_STATE_TRAINING,
         message.waiting,
         message.save_request,
+        message.busy_s,
     )
 
 

@@ -97,6 +97,7 @@ def _attachment(task: str, message: pb.AttachDataset) -> AttachDataset:
         lanes=message.lanes,
         mode=mode,
         window=message.window,
+        rebalance=message.rebalance,
     )
 
 

@@ -470,7 +470,7 @@ class Hello(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[str] = ...) -> None: ...
 
 class Beat(_message.Message):
-    __slots__ = ("state", "attempt", "generation", "step", "epoch", "waiting", "resources", "sent_mono_ns", "sent_wall_ns", "save_request", "saving", "loss")
+    __slots__ = ("state", "attempt", "generation", "step", "epoch", "waiting", "resources", "sent_mono_ns", "sent_wall_ns", "save_request", "saving", "loss", "busy_s")
     STATE_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -483,6 +483,7 @@ class Beat(_message.Message):
     SAVE_REQUEST_FIELD_NUMBER: _ClassVar[int]
     SAVING_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
+    BUSY_S_FIELD_NUMBER: _ClassVar[int]
     state: WorkerState
     attempt: int
     generation: int
@@ -495,7 +496,8 @@ class Beat(_message.Message):
     save_request: int
     saving: Saving
     loss: float
-    def __init__(self, state: _Optional[_Union[WorkerState, str]] = ..., attempt: _Optional[int] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., waiting: _Optional[bool] = ..., resources: _Optional[_Union[ResourceMetrics, _Mapping]] = ..., sent_mono_ns: _Optional[int] = ..., sent_wall_ns: _Optional[int] = ..., save_request: _Optional[int] = ..., saving: _Optional[_Union[Saving, _Mapping]] = ..., loss: _Optional[float] = ...) -> None: ...
+    busy_s: float
+    def __init__(self, state: _Optional[_Union[WorkerState, str]] = ..., attempt: _Optional[int] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., waiting: _Optional[bool] = ..., resources: _Optional[_Union[ResourceMetrics, _Mapping]] = ..., sent_mono_ns: _Optional[int] = ..., sent_wall_ns: _Optional[int] = ..., save_request: _Optional[int] = ..., saving: _Optional[_Union[Saving, _Mapping]] = ..., loss: _Optional[float] = ..., busy_s: _Optional[float] = ...) -> None: ...
 
 class EventBatch(_message.Message):
     __slots__ = ("first_seq", "count", "wall_from_ns", "wall_to_ns", "kinds", "payload")
@@ -616,7 +618,7 @@ class Saving(_message.Message):
     def __init__(self, checkpoint_id: _Optional[str] = ..., written_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class AttachDataset(_message.Message):
-    __slots__ = ("dataset_id", "unit", "global_batch", "epochs", "lanes", "batch_size", "mode", "window")
+    __slots__ = ("dataset_id", "unit", "global_batch", "epochs", "lanes", "batch_size", "mode", "window", "rebalance")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_BATCH_FIELD_NUMBER: _ClassVar[int]
@@ -625,6 +627,7 @@ class AttachDataset(_message.Message):
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
+    REBALANCE_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     unit: str
     global_batch: int
@@ -633,7 +636,8 @@ class AttachDataset(_message.Message):
     batch_size: int
     mode: str
     window: int
-    def __init__(self, dataset_id: _Optional[str] = ..., unit: _Optional[str] = ..., global_batch: _Optional[int] = ..., epochs: _Optional[int] = ..., lanes: _Optional[int] = ..., batch_size: _Optional[int] = ..., mode: _Optional[str] = ..., window: _Optional[int] = ...) -> None: ...
+    rebalance: bool
+    def __init__(self, dataset_id: _Optional[str] = ..., unit: _Optional[str] = ..., global_batch: _Optional[int] = ..., epochs: _Optional[int] = ..., lanes: _Optional[int] = ..., batch_size: _Optional[int] = ..., mode: _Optional[str] = ..., window: _Optional[int] = ..., rebalance: _Optional[bool] = ...) -> None: ...
 
 class Preview(_message.Message):
     __slots__ = ("dataset_id", "samples")

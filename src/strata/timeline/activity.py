@@ -18,8 +18,8 @@ from strata.timeline.records import SECOND_NS, Record
 from strata.timeline.timeline import Timeline
 from strata.timeline.words import seconds
 
-WINDOWS_NS = tuple(width * SECOND_NS for width in (60, 20, 5, 1))
-ENOUGH_EVENTS = 8_000
+WINDOWS_NS = (60 * SECOND_NS, 20 * SECOND_NS, 5 * SECOND_NS, SECOND_NS, SECOND_NS // 4)
+ENOUGH_EVENTS = 4_000
 SILENT_NODES = 32
 SILENCE_NS = 120 * SECOND_NS
 LOOK_BACK_NS = 300 * SECOND_NS

@@ -13,7 +13,7 @@ from strata.timeline.words import counted, seconds, sentence
 
 AROUND_NS = 120 * SECOND_NS
 AFTER_NS = 3_600 * SECOND_NS
-OPEN_NS = 3_600 * SECOND_NS
+OPEN_NS = 900 * SECOND_NS
 
 
 def the_loss(case: Case, worker: str, time_ms: float | None = None) -> Record:

@@ -1,6 +1,6 @@
 """A says it sent X, and B never got it; and: why did the coordinator not act on my request?"""
 
-from strata.timeline.causes import arrivals
+from strata.timeline.causes import ARRIVALS, MESSAGE_NS
 from strata.timeline.records import SECOND_NS, Record
 from strata.timeline.trust import Verdict
 from strata.timeline.why.case import Answer, Case, Cost, Link, link, lost_s
@@ -17,16 +17,27 @@ def delivery(case: Case, message: str, receiver: str = "", sender: str = "") -> 
         return _never_sent(case, message, sender)
     to = sent.get("to")
     receiver = receiver or (str(to[0]) if isinstance(to, list) and to else "")
-    came = [each for each in arrivals(case.timeline, sent) if each.node == receiver]
-    taken = next((each for each in came if each.kind == "MessageReceived"), None)
+    taken, refused = _arrivals_at(case, sent, receiver)
     chain = [link(sent)]
     if taken is not None:
         return _arrived(sent, taken, receiver)
-    refused = next((each for each in came if each.kind == "MessageRejected"), None)
     if refused is not None:
         text = f"no: it arrived at {receiver} and was rejected: {refused.text('reason')}"
         return Answer("no", text, [*chain, link(refused)])
     return _missing(case, sent, receiver, chain)
+
+
+def _arrivals_at(case: Case, sent: Record, receiver: str) -> tuple[Record | None, Record | None]:
+    """How a message arrived at one node: taken, or refused; looks no further than it must."""
+    refused = None
+    window = (sent.at_ns - SECOND_NS, sent.at_ns + MESSAGE_NS)
+    for record in case.timeline.records(*window, node=receiver, kinds=ARRIVALS):
+        if record.text("message") != sent.text("message"):
+            continue
+        if record.kind == "MessageReceived":
+            return record, refused
+        refused = refused or record
+    return None, refused
 
 
 def _never_sent(case: Case, message: str, sender: str) -> Answer:

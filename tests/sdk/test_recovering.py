@@ -38,6 +38,19 @@ def test_a_replacement_takes_the_model_from_a_living_worker(hub, trainees):
     assert fetched[0].size_bytes > 3 * 300_000 * 8
 
 
+def test_a_giver_that_takes_its_time_is_waited_for(hub, trainees):
+    given = {"world_size": 2, "steps": 40, "step_s": 0.02, "dawdle_s": 1.5}
+    first, second = (trainees(hub.address, "keep", worker_id=name, **given) for name in "ab")
+    second.says("restored")
+    until(lambda: hub.state.tasks[TASK].committed > 5)
+    second.kill()
+    until(lambda: not hub.state.workers["b"].alive)
+    third = trainees(hub.address, "keep", worker_id="b", **given)
+    assert third.says("restored")["source"] == "peer"
+    for worker in (first, third):
+        assert worker.says("ended")["exact"]
+
+
 def alive(hub, worker):
     return worker in hub.state.workers and hub.state.workers[worker].alive
 

@@ -179,7 +179,9 @@ def value_after(steps: int) -> list[float]:
 
 
 @scene
-def keep(steps=50, step_s=0.01, size=1000, meet=True, functional=False, resume="", **given):
+def keep(
+    steps=50, step_s=0.01, size=1000, meet=True, functional=False, resume="", dawdle_s=0.0, **given
+):
     """Trains a model that tells whether each step was applied exactly once, and saves it."""
     with strata.join(**given) as run:
         initial = {"sum": np.zeros(size), "squares": np.zeros((size, 2)), "applied": 0}
@@ -198,7 +200,9 @@ def keep(steps=50, step_s=0.01, size=1000, meet=True, functional=False, resume="
                 if not going:
                     break
             except strata.GenerationChanged:
-                run.recover()
+                run.sync()
+                time.sleep(dawdle_s)
+                run.restore(run.state)
                 how = run.recovery
                 say("recovered", source=how.source, in_place=how.in_place, **place(run))
         found = [float(run.state["sum"].min()), float(run.state["squares"].max())]

@@ -92,6 +92,7 @@ class Keeping:
     def carry_out(self, recovery: Recovery) -> None:
         """Brings the state to where the entered generation goes on, and gives it to others."""
         place, standing = self._membership.place, self._membership.entered
+        self.blobs.token = standing.peer_token
         if recovery.source == "fresh" and (self._membership.applied or self._replaced):
             raise NotAllowedNow(
                 "the task begins anew, and the state of this process is no longer its first one",
@@ -147,7 +148,6 @@ class Keeping:
 
     def _give(self, standing: pb.Standing, recovery: Recovery) -> None:
         """Where others need this worker's model, copies it for them."""
-        self.blobs.token = standing.peer_token
         mine = self._session.identity.worker_id
         chosen = [peer.worker_id for peer in standing.recovery.peers]
         if recovery.source != "peer" or not standing.recovery.fetching or mine not in chosen:
@@ -162,6 +162,9 @@ class Keeping:
 
     def own_address(self) -> str:
         """Where other workers reach this one."""
+        # Others may ask as soon as all have entered, which may be before this worker trains on.
+        standing = self._membership.standing
+        self.blobs.token = standing.peer_token if standing is not None else ""
         target = self._worker.connection.address
         return self.blobs.address((target.host, target.port))
 

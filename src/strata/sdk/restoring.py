@@ -117,7 +117,9 @@ class Restorer:
                 log.warning("the model could not be had from %s: %s", giver.worker_id, error)
                 self._recorder.emit(ParametersRequested(giver.worker_id, False, error.message))
                 failure = error
-        raise failure
+        raise Unavailable(
+            f"no worker gives its model: {failure.message}", hint=failure.hint
+        ) from failure
 
     def _from_peer(self, peer: Peer, standing: pb.Standing, state: Any) -> Any:
         name = model_id(standing.generation) + MANIFEST_SUFFIX

@@ -73,6 +73,8 @@ def test_a_checkpoint_is_asked_for_and_seen_to_complete(visit, cluster):
     expect(page.get_by_role("row").filter(has_text="completed").first).to_be_visible()
     page.get_by_role("link", name=re.compile("step-")).first.click()
     expect(page.get_by_role("heading", name="Parts by rank")).to_be_visible()
+    page.get_by_role("button", name="Verify").click()
+    expect(page.get_by_text(re.compile("as saved"))).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.get_by_role("heading", name="Parts by rank")).to_have_count(0)
 

@@ -51,8 +51,8 @@ export async function list<Item>(
   return { items, total, next: response.headers.get("X-Next-Cursor") ?? "" };
 }
 
-export async function post<Answer>(path: string, body?: unknown): Promise<Answer> {
-  const response = await ask(address(path), {
+export async function post<Answer>(path: string, body?: unknown, query?: Query): Promise<Answer> {
+  const response = await ask(address(path, query), {
     method: "POST",
     ...(body === undefined
       ? {}

@@ -24,6 +24,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/agents/{agent_id}/lost": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * GiveUpAgent
+         * @description Declares a host lost without waiting for its silence; one that is connected is not.
+         */
+        post: operations["ApiAgentsAgentIdLostGiveUpAgent"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/barriers": {
         parameters: {
             query?: never;
@@ -629,6 +649,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/timeline/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetExport
+         * @description A window as a file: a trace for ui.perfetto.dev, JSON lines, or Parquet.
+         */
+        get: operations["ApiTimelineExportGetExport"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/timeline/lanes": {
         parameters: {
             query?: never;
@@ -918,6 +958,7 @@ export interface components {
             status: "in_progress" | "completed" | "failed";
             step: number;
             task_id: string;
+            tiers: string[];
             /** @enum {string} */
             type: "full" | "incremental" | "optimizer_only" | "model_only";
             worker_id: string;
@@ -944,6 +985,7 @@ export interface components {
             status: "in_progress" | "completed" | "failed";
             step: number;
             task_id: string;
+            tiers: string[];
             worker_id: string;
         };
         /** CostAnswer */
@@ -982,6 +1024,8 @@ export interface components {
              * @enum {string}
              */
             policy: "continue" | "replace" | "stop";
+            /** @default 0 */
+            spares: number;
             /** @default training */
             type: string;
             /** @default 1 */
@@ -1141,6 +1185,14 @@ export interface components {
             kind: string;
             node: string;
             text: string;
+        };
+        /** GiveUpAgentRequest */
+        GiveUpAgentRequest: {
+            reason: string;
+        };
+        /** GiveUpAgentResponse */
+        GiveUpAgentResponse: {
+            agent_id: string;
         };
         /** GpuResponse */
         GpuResponse: {
@@ -1459,6 +1511,7 @@ export interface components {
             progress: number | null;
             reason: string;
             saved_step: number | null;
+            spares: number;
             started_at: number | null;
             /** @enum {string} */
             status: "queued" | "starting" | "running" | "recovering" | "stopping" | "completed" | "failed" | "stopped";
@@ -1641,6 +1694,122 @@ export interface operations {
             };
             /** @description The coordinator failed to answer. */
             500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    ApiAgentsAgentIdLostGiveUpAgent: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                agent_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["GiveUpAgentRequest"];
+            };
+        };
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GiveUpAgentResponse"];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The state of the cluster forbids it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The body or something in it is larger than its limit. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description Too many at once; try again after a moment. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator is stopping, or could not record the change. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The request took too long to arrive. */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4125,6 +4294,87 @@ export interface operations {
             };
         };
     };
+    ApiTimelineExportGetExport: {
+        parameters: {
+            query?: {
+                /** @description What to write. */
+                format?: "perfetto" | "jsonl" | "parquet";
+                /** @description Unix milliseconds. */
+                from_ms?: number | null;
+                /** @description Unix milliseconds. */
+                to_ms?: number | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/octet-stream": string;
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The body or something in it is larger than its limit. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
     ApiTimelineLanesGetLanes: {
         parameters: {
             query?: {
@@ -4258,6 +4508,7 @@ export interface operations {
     ApiTimelineSeekGetSeek: {
         parameters: {
             query?: {
+                /** @description Where to look from there. */
                 direction?: "next" | "previous";
                 /** @description Unix milliseconds. */
                 from_ms?: number | null;

@@ -24,6 +24,7 @@ export type Status = Schemas["StatusResponse"];
 export type Task = Schemas["TaskResponse"];
 export type TaskDetail = Schemas["TaskDetail"];
 export type Totals = Schemas["Totals"];
+export type Verified = Schemas["VerifiedResponse"];
 export type Worker = Schemas["WorkerResponse"];
 
 export type WorkerStatus = Worker["status"];

@@ -1,10 +1,11 @@
 /** One checkpoint: what each rank wrote, and which generations went on from it. */
-import { useQuery } from "@tanstack/react-query";
-import { curl, get, list } from "../../api/client";
-import type { Checkpoint, CheckpointDetail, Fact as Event } from "../../api/types";
+import { useMutation, useQuery } from "@tanstack/react-query";
+import { curl, get, list, post } from "../../api/client";
+import type { Checkpoint, CheckpointDetail, Fact as Event, Verified } from "../../api/types";
 import { bytes, count, moment } from "../../lib/format";
 import { hrefTo } from "../../state/url";
-import { Fact } from "../../ui/controls";
+import { useCursor } from "../../state/cluster";
+import { Button, Fact } from "../../ui/controls";
 import { CopyButton } from "../../ui/copy";
 import { Drawer } from "../../ui/drawer";
 import { Mark, Meter } from "../../ui/marks";
@@ -41,13 +42,29 @@ export function CheckpointDrawer({ chosen, listed, close }: {
       )}
       {saved?.reason && <p className="mt-4 text-failed">{saved.reason}</p>}
       {saved?.path && <p className="mt-4 font-mono text-s break-all text-dim">{saved.path}</p>}
-      <div className="my-4 flex gap-2">
+      <div className="my-4 flex flex-wrap items-center gap-2">
+        {saved?.status === "completed" && <Verify path={path} task={task} />}
         {saved?.path && <CopyButton label="Copy path" text={() => saved.path} />}
         <CopyButton label="Copy as curl" text={() => curl(path, { task_id: task })} />
       </div>
       {data && <Parts saved={data} />}
       <Restored task={task} checkpoint={id} />
     </Drawer>
+  );
+}
+
+/** Reads every byte again and compares; a large checkpoint takes its time. */
+function Verify({ path, task }: { path: string; task: string }) {
+  const live = useCursor() === null;
+  const verify = useMutation({ mutationFn: () => post<Verified>(`${path}/verify`, undefined, { task_id: task }) });
+  if (!live) return null;
+  const { data, error } = verify;
+  return (
+    <>
+      <Button onClick={() => verify.mutate()} disabled={verify.isPending}>{verify.isPending ? "Verifying…" : "Verify"}</Button>
+      {data && <Mark state={data.ok ? "completed" : "failed"} label={data.ok ? `${bytes(data.size_verified)} as saved` : (data.reason ?? "damaged")} />}
+      {error && <span role="alert" className="text-failed">{error.message}</span>}
+    </>
   );
 }
 

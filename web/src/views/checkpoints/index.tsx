@@ -71,7 +71,7 @@ function columns(now: number): Column<Checkpoint>[] {
     { name: "Checkpoint", width: "minmax(8rem, 1.2fr)", cell: (saved) => saved.id, by: (saved) => saved.id },
     { name: "Status", width: "7.5rem", cell: (saved) => <Mark state={saved.status} />, by: (saved) => saved.status },
     { name: "Parts", width: "7rem", cell: (saved) => <Meter share={saved.parts / Math.max(saved.parts_expected, 1)} label={`${saved.parts}/${saved.parts_expected}`} state={saved.status} /> },
-    { name: "Size", width: "5rem", right: true, cell: (saved) => bytes(saved.size), by: (saved) => saved.size },
+    { name: "Size", width: "7rem", right: true, cell: (saved) => (saved.status === "in_progress" && saved.size_total > 0 ? `${bytes(saved.size_written)} of ${bytes(saved.size_total)}` : bytes(saved.size)), by: (saved) => saved.size },
     { name: "Step", width: "5rem", right: true, cell: (saved) => count(saved.step), by: (saved) => saved.step },
     { name: "Epoch", width: "3.5rem", right: true, cell: (saved) => count(saved.epoch), by: (saved) => saved.epoch },
     { name: "Task", width: "minmax(6rem, 1fr)", cell: (saved) => saved.task_id, by: (saved) => saved.task_id },

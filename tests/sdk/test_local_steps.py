@@ -147,6 +147,14 @@ def test_a_round_in_which_a_worker_is_killed_is_applied_by_nobody_and_done_again
     assert [each.removed for each in changed] == [[], ["b"]]
 
 
+def test_one_worker_alone_needs_nobody(hub, trainees):
+    alone = trainees(hub.address, "learn", script=LEARNER, worker_id="a", world_size=1)
+    ended([alone])
+    applied = recorded(hub, "a", "ResultsApplied")
+    assert [each.step for each in applied] == list(range(ROUNDS))
+    assert recorded(hub, "a", "MessageSent", "NeighborsChanged") == []
+
+
 def test_a_newcomer_takes_over_weights_and_momentum(hub, learners):
     crew = learners("a", "b", "c", crowd=4, epochs=6)
     crew[0].says("round", count=3)

@@ -56,7 +56,7 @@ BARRIER = "outer round"
 
 
 class LocalSteps:
-    """The rounds of one worker. For the training thread.
+    """The rounds of one worker; a run has one of it. For the training thread.
 
     `weights` are NumPy arrays by name. A round has `steps` local steps. `rate` and `momentum` are
     the outer optimizer's; `keep` is the share of values that an update sends, the largest ones.

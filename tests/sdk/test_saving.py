@@ -182,6 +182,22 @@ def test_a_folder_that_cannot_be_written_fails_checkpoints_and_not_the_run(hub, 
     assert "folder" in listed(hub)[0]["reason"]
 
 
+def test_a_disk_without_room_fails_checkpoints_and_not_the_run(hub, trainees):
+    worker = trainees(
+        hub.address,
+        "keep_in_little_room",
+        largest_bytes=1_000_000,
+        worker_id="a",
+        steps=30,
+        checkpoint_every=10,
+        size=100_000,
+    )
+    assert worker.ends(60) == 0
+    assert worker.says("ended")["exact"]
+    assert {c["status"] for c in listed(hub)} == {"failed"}
+    assert "limit on file sizes" in listed(hub)[0]["reason"]
+
+
 def test_a_worker_that_sees_another_folder_is_told_so(hub, trainees, tmp_path):
     worker = trainees(
         hub.address,

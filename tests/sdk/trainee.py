@@ -4,6 +4,7 @@ import json
 import logging
 import multiprocessing
 import os
+import resource
 import sys
 import threading
 import time
@@ -209,6 +210,13 @@ def keep(
         exact = found == value_after(run.steps) and run.state["applied"] == run.steps
         say("ended", exact=exact, found=found, why=run.stop_requested, **place(run))
     say("left")
+
+
+@scene
+def keep_in_little_room(largest_bytes, **given):
+    """As `keep`, with a disk that takes no file larger than that."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest_bytes, largest_bytes))
+    keep(**given)
 
 
 @scene

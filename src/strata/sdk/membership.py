@@ -62,8 +62,8 @@ class Membership:
     `stopping` is why the task wants no more work, if so; `changed`, whether there is a generation
     to enter other than the one that was. At `leader` the entered generation's rank 0 is met, with
     its `token`; `meeting` is where this worker would be, and `address` tells where it gives its
-    model to others. `entered` is the standing of the generation that was entered, `applied` how many steps this
-    process has applied, whatever became of them.
+    model to others. `entered` is the standing of the generation that was entered, `applied` how
+    many steps this process has applied, whatever became of them.
     """
 
     def __init__(self, meeting: str = "") -> None:

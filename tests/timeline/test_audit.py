@@ -174,6 +174,8 @@ def test_a_task_that_never_trained_is_not_found():
         audit(Fleet(1).store, "nobody")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_thousand_schedules_lose_nothing_and_train_nothing_twice():
     """Random joins, leaves, crashes inside steps and rollbacks; one order for all of them."""
     orders = set()

@@ -140,6 +140,4 @@ class Collector:
             download.end(error)
             peer.confirm(name, error.message)
             raise
-        finally:
-            peer.close()
         return data

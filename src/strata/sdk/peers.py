@@ -33,6 +33,13 @@ TRIES = 3
 Result = TypeVar("Result")
 
 
+class Connection(http.client.HTTPConnection):
+    """Closes when nobody uses it any more: with its thread, or with the peer."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class Peer:
     """A worker that offers blobs; `worker_id` is ours, `attempt` which try of ours this is."""
 
@@ -104,7 +111,7 @@ class Peer:
         does not answer: whoever tells decides when to tell it again.
         """
         host, port = self._target.hostname or "", self._target.port
-        connection = http.client.HTTPConnection(host, port, timeout=MESSAGE_TIMEOUT_S)
+        connection = Connection(host, port, timeout=MESSAGE_TIMEOUT_S)
         try:
             connection.request("PUT", "/", message, self._headers)
             response = connection.getresponse()
@@ -126,19 +133,12 @@ class Peer:
             lambda ok, error: BlobDownloadCompleted(ok, error, blob, self.name),
         )
 
-    def close(self) -> None:
-        """Closes this thread's connection."""
-        connection = getattr(self._own, "connection", None)
-        if connection is not None:
-            connection.close()
-            self._own.connection = None
-
     def _retried(self, attempt: Callable[[], Result]) -> Result:
         for left in reversed(range(TRIES)):
             try:
                 return attempt()
             except (OSError, http.client.HTTPException) as error:
-                self.close()
+                self._connection().close()
                 if not left:
                     raise Unavailable(
                         f"worker {self.name} at {self._target.netloc} cannot be reached: {error}",
@@ -161,12 +161,12 @@ class Peer:
             raise NotFound(f"worker {self.name} does not offer {name!r}")
         raise Corrupt(f"worker {self.name} answered {response.status} to {method} {name!r}")
 
-    def _connection(self) -> http.client.HTTPConnection:
+    def _connection(self) -> Connection:
         """One for each thread: the reader's threads fetch side by side."""
-        found: http.client.HTTPConnection | None = getattr(self._own, "connection", None)
+        found: Connection | None = getattr(self._own, "connection", None)
         if found is None:
             host, port = self._target.hostname or "", self._target.port
-            found = self._own.connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+            found = self._own.connection = Connection(host, port, timeout=TIMEOUT_S)
         return found
 
 

@@ -30,7 +30,8 @@ TASKS = 20
 POLLS = (
     ("/api/logs?limit=14", 3.0),
     ("/api/events?newest=true&limit=12&kinds=WorkerLost,GenerationChanged", 4.0),
-    ("/api/timeline/span", 5.0),
+    ("/api/timeline/span", 30.0),
+    ("/api/timeline/density?buckets=300", 15.0),
 )
 """What an open overview asks for besides the stream, and how often."""
 

@@ -25,6 +25,8 @@ describe("search", () => {
   it("finds text whatever the case", () => {
     const found = pattern("Loss", false);
     expect("test" in found && found.test("step 1: LOSS 0.3")).toBe(true);
+    const dotted = pattern("a.b(c)[d]", false);
+    expect("test" in dotted && [dotted.test("x A.B(C)[D]"), dotted.test("axb(c)[d]")]).toEqual([true, false]);
   });
   it("takes a regular expression, and says what is wrong with a bad one", () => {
     const found = pattern("step \\d{3}:", true);

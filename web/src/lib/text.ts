@@ -29,16 +29,15 @@ export function byName(a: string, b: string): number {
   return a.localeCompare(b, "en", { numeric: true });
 }
 
+const SPECIAL = /[.*+?^${}()|[\]\\]/g;
+
 export type Pattern = { test: (text: string) => boolean } | { fault: string };
 
 /** What a search box asks for: plain text whatever the case, or a regular expression. */
 export function pattern(search: string, regex: boolean): Pattern {
-  if (!regex) {
-    const wanted = search.toLowerCase();
-    return { test: (text) => text.toLowerCase().includes(wanted) };
-  }
   try {
-    const expression = new RegExp(search, "i");
+    // Also for plain text: an expression that ignores case is quicker than making small letters.
+    const expression = new RegExp(regex ? search : search.replace(SPECIAL, "\\$&"), "i");
     return { test: (text) => expression.test(text) };
   } catch (error) {
     return { fault: error instanceof Error ? error.message : String(error) };

@@ -11,18 +11,25 @@ import { moveCursor, useCursor, useLive, useNow } from "../state/cluster";
 import { useScheme } from "../state/theme";
 import { Button } from "../ui/controls";
 
-const REFRESH_MS = 5000;
+const REFRESH_MS = 30_000;
+const GROW_MS = 15_000;
 const STEP = 0.01;
 
-/** From when to when the coordinator remembers; null while it does not tell. */
+/**
+ * From when to when the coordinator remembers; null while it does not tell. The end is taken from the
+ * clock in between: of a large cluster the span costs the coordinator something.
+ */
 export function useSpan(): Span | null {
+  const now = useNow(GROW_MS);
   const { data } = useQuery({
     queryKey: ["timeline span"],
     queryFn: ({ signal }) => span(signal),
     refetchInterval: (query) => (query.state.error ? false : REFRESH_MS),
     retry: false,
   });
-  return data && data.to_ms > data.from_ms ? { from: data.from_ms, to: data.to_ms } : null;
+  if (!data || data.to_ms <= data.from_ms) return null;
+  const to = Math.max(data.to_ms, Math.floor(now / GROW_MS) * GROW_MS);
+  return { from: data.from_ms, to: data.live ? to : data.to_ms };
 }
 
 export function Strip() {

@@ -25,6 +25,8 @@ CONTRACT = {
     ("GET", "/api/datasets/{dataset_id}/shards"),
     ("GET", "/api/checkpoints"),
     ("GET", "/api/checkpoints/{checkpoint_id}"),
+    ("DELETE", "/api/checkpoints/{checkpoint_id}"),
+    ("POST", "/api/checkpoints/{checkpoint_id}/verify"),
     ("GET", "/api/barriers"),
     ("GET", "/api/metrics"),
     ("GET", "/api/tasks"),

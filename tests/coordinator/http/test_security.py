@@ -5,6 +5,7 @@ import time
 import pytest
 
 from strata.config import Settings
+from strata.coordinator.http import page
 from strata.coordinator.http.app import create_app
 from strata.coordinator.http.limits import Limits, Pace
 from strata.coordinator.http.security import Access, is_loopback
@@ -135,7 +136,7 @@ def test_everything_needs_the_token(locked_client, path):
     assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
-@pytest.mark.parametrize("path", ["/api/health", "/", "/app.js", "/style.css"])
+@pytest.mark.parametrize("path", ["/api/health", "/", *page.load()])
 def test_health_and_the_pages_files_are_open(locked_client, path):
     assert locked_client.get(path).status_code == 200
 

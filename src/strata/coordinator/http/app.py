@@ -5,6 +5,7 @@ from functools import cache
 
 from litestar import HttpMethod, Litestar, Response, Router, route
 from litestar.di import Provide
+from litestar.params import FromPath
 
 from strata.config import Settings
 from strata.coordinator.http import (
@@ -45,8 +46,20 @@ async def list_methods() -> Response[None]:
     return Response(None, headers={"Allow": "GET, OPTIONS, POST"})
 
 
+@route(
+    "/checkpoints/{checkpoint_id:str}",
+    http_method=[HttpMethod.OPTIONS],
+    status_code=204,
+    include_in_schema=False,
+)
+async def list_methods_of_one(checkpoint_id: FromPath[str]) -> Response[None]:
+    """The same for one that can be deleted."""
+    return Response(None, headers={"Allow": "DELETE, GET, OPTIONS"})
+
+
 ENDPOINTS = [
     list_methods,
+    list_methods_of_one,
     cluster.get_health,
     cluster.get_status,
     cluster.get_dashboard,

@@ -26,11 +26,8 @@ from strata.timeline.desk import Desk
 from strata.timeline.shaping import LAST_MS
 
 EXPORTED_EVENTS = 200_000
-FILES = {
-    "perfetto": ("application/json", "json"),
-    "jsonl": ("application/x-ndjson", "jsonl"),
-    "parquet": ("application/vnd.apache.parquet", "parquet"),
-}
+SUFFIXES = {"perfetto": "json", "jsonl": "jsonl", "parquet": "parquet"}
+FILE = "application/octet-stream"
 
 Moment = Annotated[float | None, QueryParameter(ge=0, le=LAST_MS, description="Unix milliseconds.")]
 MomentNeeded = Annotated[float, QueryParameter(ge=0, le=LAST_MS, description="Unix milliseconds.")]
@@ -167,7 +164,7 @@ async def get_seek(
     return await past.ask(lambda desk: desk.seek(predicate, from_ms, direction))
 
 
-@get("/timeline/export", responses=documented(404, 413), media_type="application/octet-stream")
+@get("/timeline/export", responses=documented(404, 413), media_type=FILE)
 async def get_export(
     past: ThePast,
     format: Format = "perfetto",
@@ -178,9 +175,8 @@ async def get_export(
     body = await past.ask(
         lambda desk: b"".join(desk.export(format, from_ms, to_ms, EXPORTED_EVENTS))
     )
-    media_type, suffix = FILES[format]
-    name = f'attachment; filename="strata-timeline.{suffix}"'
-    return Response(body, media_type=media_type, headers={"Content-Disposition": name})
+    name = f'attachment; filename="strata-timeline.{SUFFIXES[format]}"'
+    return Response(body, media_type=FILE, headers={"Content-Disposition": name})
 
 
 ENDPOINTS = [

@@ -76,14 +76,8 @@ def _clocks(timeline: Timeline) -> list[tuple[str, int, int]]:
 def _spread(found: Density, header: Batch, skew_ns: int, width_ns: int) -> None:
     """Divides a batch's events evenly among the slices that its span touches."""
     last = len(found.buckets) - 1
-    from_ns, to_ns = header.wall_from_ns - skew_ns, header.wall_to_ns - skew_ns
-    # A wall clock and a monotonic one differ by a hair: what ends at the very edge is inside.
-    if -EDGE_NS <= to_ns - found.from_ns < 0:
-        from_ns = to_ns = found.from_ns
-    if 0 <= from_ns - found.to_ns <= EDGE_NS:
-        from_ns = to_ns = found.to_ns - 1
-    first = (from_ns - found.from_ns) // width_ns
-    final = (to_ns - found.from_ns) // width_ns
+    first = (_inside(found, header.wall_from_ns - skew_ns) - found.from_ns) // width_ns
+    final = (_inside(found, header.wall_to_ns - skew_ns) - found.from_ns) // width_ns
     if final < 0 or first > last:
         return
     share, rest = divmod(header.count, final - first + 1)
@@ -95,3 +89,12 @@ def _spread(found: Density, header: Batch, skew_ns: int, width_ns: int) -> None:
             bucket.facts += count
         else:
             bucket.events += count
+
+
+def _inside(found: Density, moment_ns: int) -> int:
+    """A wall clock and a monotonic one differ by a hair: what is at the very edge is inside."""
+    if found.from_ns - EDGE_NS <= moment_ns < found.from_ns:
+        return found.from_ns
+    if found.to_ns <= moment_ns <= found.to_ns + EDGE_NS:
+        return found.to_ns - 1
+    return moment_ns

@@ -14,7 +14,6 @@ import zstandard
 from strata.core.cluster import CODEC
 from strata.core.fencing import MAX_FENCED
 from strata.core.state import encode
-from strata.core.workers import ReportState
 from strata.store.batches import deflate
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.coordinator.conftest import ANSWERS, Client, coordinator
@@ -60,13 +59,10 @@ def one_turn(client: Client, requests: int):
     async def hold() -> None:
         async with engine.settled():
             held.set()
-            # A turn that has begun waits for this lock; what comes now is for the next one.
-            engine.post(ReportState(worker="nobody", incarnation=0, state="idle"))
             await released.wait()
 
     holding = asyncio.run_coroutine_threadsafe(hold(), loop)
     assert held.wait(PATIENCE_S)
-    wait_until(lambda: engine.inbox_depth() == 0)
     yield
     wait_until(lambda: engine.inbox_depth() >= requests)
     loop.call_soon_threadsafe(released.set)

@@ -329,8 +329,7 @@ class Run(Member):
             log.warning("left without the coordinator's knowledge: %s", error)
         finally:
             self._session.close()
-            worker.recorder.close()
-            worker.connection.close()
+            worker.close()
 
     def begun(self, capture: bool, timeout_s: float | None) -> Self:
         """Starts the session and enters the first generation; part of `join`."""

@@ -139,6 +139,12 @@ class Worker:
         self._begin(answer)
         return self._enrolment.identity(answer)
 
+    def close(self) -> None:
+        """Ends the recording and lets go of the network; the session was closed before."""
+        self.recorder.close()
+        self.connection.close()
+        self.meeting.close()
+
     def _begin(self, answer: pb.RegisterWorkerResponse) -> None:
         settings = self._settings
         folder = Path(settings.spool_dir) if settings.spool_dir else default_folder()

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lightning.pytorch import Callback
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from strata.sdk.run import Run
 from strata.torch.loops import Loop
@@ -41,3 +42,8 @@ class LightningCallback(Callback):
         told = None if loss is None else float(loss)
         if not self._loop.stepped(told, trainer.current_epoch):
             trainer.should_stop = True
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Lightning hears SIGTERM itself, and tells by an exception of its own."""
+        if isinstance(exception, SIGTERMException):
+            self._loop.preempted()

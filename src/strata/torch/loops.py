@@ -34,6 +34,10 @@ class Loop:
             run.save(self._state)
         return goes_on
 
+    def preempted(self) -> None:
+        """The framework took a SIGTERM for itself: saves at once."""
+        self.run.save(self._state)
+
     def _recovered(self) -> bool:
         try:
             self.run.recover()

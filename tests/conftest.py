@@ -36,6 +36,8 @@ def anyio_backend():
 
 
 def pytest_collection_modifyitems(items):
+    # A browser's driver leaves an event loop running, beside which no other test can have its own.
+    items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0] == "web")
     for item in items:
         file = item.path.relative_to(TESTS)
         slow = file.parts[0] in SLOW_ROOMS or file.as_posix() in SLOW_FILES

@@ -154,7 +154,7 @@ def test_an_agent_that_is_told_to_end_ends_its_workers_gracefully(api, agents, t
     until(lambda: api.lines(task_id=task, search="joined"), "the training loop")
     assert agent.stop() == 0
     assert not worker_pids(train.parent)
-    assert api.lines(task_id=task, search="asked to stop")
+    until(lambda: api.lines(task_id=task, search="asked to stop"), "its last words")
 
 
 def test_a_token_that_is_not_accepted_is_said_once_and_for_all(tmp_path):

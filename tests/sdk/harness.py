@@ -16,7 +16,7 @@ import pytest
 from tests.coordinator.process import free_port
 
 SCRIPT = Path(__file__).with_name("trainee.py")
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def until(happened, timeout_s: float = PATIENCE_S, what: str = "it"):

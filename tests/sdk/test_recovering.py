@@ -39,7 +39,7 @@ def test_a_replacement_takes_the_model_from_a_living_worker(hub, trainees):
 
 
 def test_a_giver_that_takes_its_time_is_waited_for(hub, trainees):
-    given = {"world_size": 2, "steps": 40, "step_s": 0.02, "dawdle_s": 1.5}
+    given = {"world_size": 2, "steps": 300, "step_s": 0.02, "dawdle_s": 1.5}
     first, second = (trainees(hub.address, "keep", worker_id=name, **given) for name in "ab")
     second.says("restored")
     until(lambda: hub.state.tasks[TASK].committed > 5)

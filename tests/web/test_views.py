@@ -99,7 +99,7 @@ def test_a_task_is_submitted_stopped_and_submitted_again(visit, cluster):
     expect(page.get_by_text(re.compile("it needs 100 slots"))).to_be_visible()
     page.get_by_role("button", name="Stop").click()
     page.get_by_role("button", name=re.compile("its workers save first")).click()
-    expect(page.get_by_text("stopped", exact=True).first).to_be_visible()
+    expect(page.get_by_role("definition").filter(has_text="stopped").first).to_be_visible()
     page.get_by_role("button", name="Restart").click()
     expect(page.get_by_label("Name")).to_have_value("from the page")
     expect(page.get_by_label("Config")).to_have_value(re.compile('"step_s": 0.2'))

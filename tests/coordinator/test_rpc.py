@@ -299,3 +299,8 @@ def test_a_killed_connection_is_noticed_well_under_a_second(client):
     )
     stream.call.cancel()
     assert lost.wait(0.9)
+
+
+def test_a_worker_is_known_by_the_address_it_called_from(client):
+    client.register("w")
+    assert client.coordinator.engine.kernel.state.workers["w"].address == "127.0.0.1"

@@ -14,7 +14,6 @@ name of the sender and whether it belongs to the generation, and answers why it 
 
 import hmac
 import logging
-import socket
 import threading
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,6 +30,7 @@ from strata.core.worker_operations import (
 from strata.errors import NotAllowedNow
 from strata.sdk import forks
 from strata.sdk.events import Recorder
+from strata.sdk.meeting import own_host
 from strata.sdk.operations import Operation
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class Blobs:
     def address(self, towards: tuple[str, int]) -> str:
         """Where others reach this worker; `towards` is whom they all can reach."""
         if self._server is None:
-            self._server = Server((own_address(towards), 0), Handler)
+            self._server = Server((own_host(*towards), 0), Handler)
             self._server.blobs = self
             serve = self._server.serve_forever
             threading.Thread(target=serve, name="strata-blobs", daemon=True).start()
@@ -266,11 +266,3 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: object) -> None:
         log.debug(format, *arguments)
-
-
-def own_address(towards: tuple[str, int]) -> str:
-    """This host's address on the way to another; no packet is sent to find it."""
-    family, kind, _, _, target = socket.getaddrinfo(*towards, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as probe:
-        probe.connect(target)
-        return str(probe.getsockname()[0])

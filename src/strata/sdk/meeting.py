@@ -15,7 +15,7 @@ class MeetingPlace:
     """A listening socket on the interface that leads to the coordinator."""
 
     def __init__(self, coordinator: Address) -> None:
-        host = own_host(coordinator)
+        host = own_host(coordinator.host, coordinator.port)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.listener = socket.create_server((host, 0), family=family, backlog=BACKLOG)
         self.address = f"{host}:{self.listener.getsockname()[1]}"
@@ -25,11 +25,9 @@ class MeetingPlace:
         self.listener.close()
 
 
-def own_host(coordinator: Address) -> str:
-    """The address of this host that others see, who reach the same coordinator; nothing is sent."""
-    family, kind, protocol, _, place = socket.getaddrinfo(
-        coordinator.host, coordinator.port, type=socket.SOCK_DGRAM
-    )[0]
+def own_host(towards: str, port: int) -> str:
+    """This host's address on the way to another; no packet is sent to find it."""
+    family, kind, protocol, _, place = socket.getaddrinfo(towards, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(place)
         host: str = probe.getsockname()[0]

@@ -61,7 +61,8 @@ class Seat(Struct, frozen=True):
 def main() -> None:
     """Joins, and runs the script until it has ended well or this worker is lost."""
     command = [sys.executable, *sys.argv[1:]]
-    host = own_host(parse_address(settings_for().coordinator_addr))
+    coordinator = parse_address(settings_for().coordinator_addr)
+    host = own_host(coordinator.host, coordinator.port)
     code = STOPPED_CODE
     with join() as run:
         code = follow(run, command, host)

@@ -25,14 +25,14 @@ STATES: dict[int, Reported] = {
 STATE_NUMBERS = {state: number for number, state in STATES.items()}
 
 
-def registration(request: pb.RegisterWorkerRequest, address: str) -> RegisterWorker:
-    """What a registering worker asks for."""
+def registration(request: pb.RegisterWorkerRequest, peer: str) -> RegisterWorker:
+    """What a registering worker asks for; `peer` is whence, as gRPC writes it."""
     return RegisterWorker(
         worker=request.worker_id,
         task=request.task_id,
         nonce=digest(request.nonce),
         hostname=request.hostname,
-        address=address,
+        address=peer.partition(":")[2].rpartition(":")[0].strip("[]"),
         port=request.port,
         gpu_count=request.gpu_count,
         memory_bytes=request.memory_bytes,

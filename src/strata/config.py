@@ -198,9 +198,13 @@ def from_file(file: Path) -> dict[str, object]:
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise SettingError(f"cannot read {file}: {error.strerror}") from error
+        raise SettingError(
+            f"cannot read {file}: {error.strerror}", hint="check its name and permissions"
+        ) from error
     except ValueError as error:  # not TOML, or not UTF-8
-        raise SettingError(f"{file} is not valid TOML: {error}") from error
+        raise SettingError(
+            f"{file} is not valid TOML: {error}", hint="mend that line: name = value"
+        ) from error
     refuse_unknown(values, FIELDS, str(file))
     return {name: checked(name, value, f"in {file}") for name, value in values.items()}
 

@@ -151,7 +151,7 @@ def test_orphans_of_a_task_that_was_stopped_meanwhile_are_ended(api, agents, tmp
 def test_an_agent_that_is_told_to_end_ends_its_workers_gracefully(api, agents, train):
     agent = agents(1)
     task = api.submit(train, 1)
-    until(lambda: api.lines(task_id=task, search="joined"), "the training loop")
+    until(lambda: api.lines(task_id=task, search=f"joined {task}-w0 in"), "the training loop")
     assert agent.stop() == 0
     assert not worker_pids(train.parent)
     until(lambda: api.lines(task_id=task, search="asked to stop"), "its last words")

@@ -440,9 +440,9 @@ def test_log_lines_are_bounded(client):
     line = pb.LogLine(level="info", message="m")
     stream.send(request=1, logs=pb.LogLines(lines=[line] * 20_000))
     assert stream.next("refused").refused.code == "limit_exceeded"
-    unheard = pb.LogLines(lines=[line], first=-1, sender=LONG)
-    stream.send(request=3, logs=unheard)
-    assert stream.next("refused").refused.code == "invalid_argument"
+    for numbered in ({"first": -1}, {"first": 2**63 - 1}, {"first": 1, "sender": LONG}):
+        stream.send(request=3, logs=pb.LogLines(lines=[line], **numbered))
+        assert stream.next("refused").refused.code == "invalid_argument"
     odd = pb.LogLine(level="\x00", message="\x1b[2J" + LARGE, stream=LONG, timestamp_ms=-(2**63))
     stream.send(request=2, logs=pb.LogLines(lines=[odd], dropped=-1))
     stream.send(beat=pb.Beat(sent_mono_ns=2))

@@ -34,7 +34,10 @@ class Catalog:
 
     def read(self, checkpoint_id: str) -> Manifest:
         if not checkpoint_id or "/" in checkpoint_id:
-            raise InvalidArgument(f"{checkpoint_id!r} is not the id of a checkpoint")
+            raise InvalidArgument(
+                f"{checkpoint_id!r} is not the id of a checkpoint",
+                hint="strata checkpoints ls shows them",
+            )
         name = checkpoint_id + MANIFEST_SUFFIX
         try:
             data = self._storage.get(name)

@@ -224,7 +224,10 @@ class CheckpointManager:
         if checkpoint_id is None:
             newest = self.latest()
             if newest is None:
-                raise NotFound(f"there is no checkpoint in {self.storage.url}")
+                raise NotFound(
+                    f"there is no checkpoint in {self.storage.url}",
+                    hint="check the path, or save one first",
+                )
             checkpoint_id = newest.checkpoint_id
         pinned = checkpoint_id
         self._pins[pinned] += 1
@@ -279,7 +282,9 @@ def checked(
     try:
         msgspec.json.encode(metadata)
     except (TypeError, OverflowError, ValueError) as error:
-        raise InvalidArgument(f"metadata is not JSON: {error}") from error
+        raise InvalidArgument(
+            f"metadata is not JSON: {error}", hint="use strings, numbers, lists and dicts"
+        ) from error
     if checkpoint_id is None:
         return f"step-{step:08d}-{secrets.token_hex(4)}"
     if not is_id(checkpoint_id):

@@ -115,7 +115,9 @@ def pull(url: str | None, checkpoint: str, task: str, target: str) -> None:
     goal = open_storage(target or ".", load_process({}))
     name = manifest.checkpoint_id + MANIFEST_SUFFIX
     if goal.exists(name):
-        raise AlreadyExists(f"{goal.url} has {manifest.checkpoint_id} already")
+        raise AlreadyExists(
+            f"{goal.url} has {manifest.checkpoint_id} already", hint="name another target folder"
+        )
     with progress_bar("copying", manifest.size_bytes) as told:
         copy_checkpoint(storage, goal, manifest, told)
     console().print(

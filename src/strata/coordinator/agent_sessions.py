@@ -231,7 +231,10 @@ class AgentSession:
         try:
             known = self.engine.kernel.state.workers.get(left.worker_id)
             if known is None or not 0 < left.incarnation <= known.incarnation:
-                raise NotFound(f"worker {left.worker_id!r} had no incarnation {left.incarnation}")
+                raise NotFound(
+                    f"worker {left.worker_id!r} had no incarnation {left.incarnation}",
+                    hint="its task was forgotten, or it was of another cluster",
+                )
             batch = batch_of(left.events, left.worker_id, left.incarnation)
             intake = self.sessions.intakes.of(left.worker_id, left.incarnation)
             if intake.take(batch):

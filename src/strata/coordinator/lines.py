@@ -16,6 +16,7 @@ from strata.wire.v1 import coordinator_pb2 as pb
 MAX_LINES = 10_000
 MAX_SENDERS = 50_000
 MAX_SENDER_CHARACTERS = 64
+MAX_NUMBER = 2**62
 
 
 class LineIntake:
@@ -55,7 +56,7 @@ def _check(sent: pb.LogLines) -> None:
         raise LimitExceeded(
             f"{len(sent.lines)} log lines at once", hint=f"send {MAX_LINES} or fewer"
         )
-    if sent.first < 0 or len(sent.sender) > MAX_SENDER_CHARACTERS:
+    if not 0 <= sent.first <= MAX_NUMBER or len(sent.sender) > MAX_SENDER_CHARACTERS:
         raise InvalidArgument(
             f"lines from number {sent.first} of sender {sent.sender[:40]!r} cannot be told apart",
             hint=f"count from 1, and draw a sender of at most {MAX_SENDER_CHARACTERS} characters",

@@ -48,7 +48,10 @@ class Previews:
         try:
             sent = msgspec.json.decode(samples, type=list[Sample])
         except msgspec.DecodeError as error:
-            raise InvalidArgument(f"the preview is no list of samples: {error}") from error
+            raise InvalidArgument(
+                f"the preview is no list of samples: {error}",
+                hint="send the JSON that the SDK sends",
+            ) from error
         workers = self._datasets.setdefault(dataset, OrderedDict())
         workers[worker] = [
             msgspec.structs.replace(sample, worker_id=worker) for sample in sent[:MAX_SAMPLES]

@@ -58,7 +58,10 @@ class Batches(Iterator[Any]):
         contents: bool = False,
     ) -> None:
         if start_step < 0 or (stop_step is not None and stop_step < start_step):
-            raise InvalidArgument(f"steps {start_step} to {stop_step} are not a range of steps")
+            raise InvalidArgument(
+                f"steps {start_step} to {stop_step} are not a range of steps",
+                hint="count from 0, upwards",
+            )
         if prefetch_bytes < 0:
             raise InvalidArgument(f"prefetch_bytes is {prefetch_bytes}", hint="0 reads one ahead")
         self.order = order
@@ -112,7 +115,7 @@ class Batches(Iterator[Any]):
     def seek(self, step: int) -> None:
         """Goes on at another step, back or forth."""
         if step < 0:
-            raise InvalidArgument(f"there is no step {step}")
+            raise InvalidArgument(f"there is no step {step}", hint="count from 0")
         self._queue.seek(step)
 
     def state_dict(self) -> dict[str, Any]:

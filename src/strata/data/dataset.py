@@ -309,7 +309,9 @@ class _Naming:
             file = f", file {error.file}" if error.file else ""
             raise InvalidArgument(f"{where}{file}: {error.reason}", hint=error.hint) from error
         if isinstance(error, TypeError | OSError):
-            raise InvalidArgument(f"{where}: {error}") from error
+            raise InvalidArgument(
+                f"{where}: {error}", hint="check the path and its format"
+            ) from error
 
 
 def skipping(

@@ -57,7 +57,9 @@ class Files:
         try:
             there = self.root.exists()
         except (OSError, ValueError) as error:
-            raise InvalidArgument(f"{path[:200]!r} is no path: {error.args[-1]}") from error
+            raise InvalidArgument(
+                f"{path[:200]!r} is no path: {error.args[-1]}", hint="check the dataset's path"
+            ) from error
         if not there:
             raise NotFound(f"there is no {path}", hint="check the dataset's path")
         self.single = self.root.is_file()

@@ -103,7 +103,9 @@ class MixedDataset:
         for dataset in self._datasets:
             dataset.checked_columns(wanted)
         if not wanted:
-            raise InvalidArgument("the datasets have no column in common")
+            raise InvalidArgument(
+                "the datasets have no column in common", hint="mix datasets that share a column"
+            )
         return list(wanted)
 
     def gather(

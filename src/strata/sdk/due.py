@@ -51,7 +51,10 @@ def policy_of(
     try:
         return msgspec.convert(values, Policy)
     except msgspec.ValidationError as error:
-        raise SettingError(f"the task's config has a wrong value: {error}") from error
+        raise SettingError(
+            f"the task's config has a wrong value: {error}",
+            hint="give a number of steps or seconds",
+        ) from error
 
 
 class Due:

@@ -1,8 +1,9 @@
 """From the SIGKILL of one of four workers to the first step of the new generation.
 
 The same training loop is disturbed under torchrun's elastic restart and under Strata: with a spare
-worker, and with replacement alone. Torchrun ends all processes and starts them
-again, so each imports torch anew; Strata keeps the survivors and their state. Needs torch.
+worker, with survivors that train on while the lost one is replaced, and with survivors that wait
+for the replacement. Torchrun ends all processes and starts them again, so each imports torch anew;
+Strata keeps the survivors and their state. Needs torch.
 """
 
 import importlib.util
@@ -32,6 +33,7 @@ LAUNCHERS = {
         *("--nproc-per-node", str(WORKERS), "--max-restarts", "100", str(SCRIPT), "torchrun"),
     ],
     "strata_spares": [*STRATA, "run", "--workers", str(WORKERS), "--spares", "1"],
+    "strata_train_on": [*STRATA, "run", "--workers", str(WORKERS), "--min-workers", "3"],
     "strata_replace": [*STRATA, "run", "--workers", str(WORKERS)],
 }
 

@@ -12,11 +12,11 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize(
-    ("page", "drawn"), [("EVENTS.md", docs.events), ("LIFECYCLES.md", docs.lifecycles)]
+    ("file", "drawn"), [("EVENTS.md", docs.events), ("LIFECYCLES.md", docs.lifecycles)]
 )
-def test_the_page_is_what_the_source_says(page, drawn):
-    written = (DOCS / page).read_text("utf-8")
-    assert written == drawn(), f"docs/{page} is out of date: run `make docs` and commit it"
+def test_the_page_is_what_the_source_says(file, drawn):
+    written = (DOCS / file).read_text("utf-8")
+    assert written == drawn(), f"docs/{file} is out of date: run `make docs` and commit it"
 
 
 def test_every_kind_is_described():

@@ -265,6 +265,30 @@ def test_continue_does_not_hang_below_the_least_it_can_do_with():
     assert task.ended or world.new(TaskPlaced)
 
 
+def test_the_rest_train_on_while_a_lost_worker_is_replaced():
+    world, task = running(3, min_workers=2)
+    lost = task.members[2]
+    world.exit(task, lost)
+    assert list(world.one(TaskPlaced).placements) == [lost]
+    world.sync(task)
+    assert (task.phase, len(task.members)) == ("running", 2)
+    back_to_work(world, task)
+    assert (task.state, len(task.members)) == ("running", 3)
+
+
+def test_a_replacement_that_never_comes_up_leaves_its_seat_empty_and_the_others_training():
+    world, task = running(3, min_workers=2, max_restarts=2)
+    broken = task.members[2]
+    starts = []
+    while not starts or task.placements[broken].start > starts[-1]:
+        starts.append(task.placements[broken].start)
+        world.exit(task, broken)
+        world.sync(task)
+        world.train(task, 10 * len(starts))
+    assert (task.state, len(task.members)) == ("running", 2)
+    assert len(starts) == 3
+
+
 def test_a_worker_that_finished_is_not_started_again():
     world, task = running(2)
     finished = task.members[0]

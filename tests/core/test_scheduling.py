@@ -116,7 +116,7 @@ def test_ids_of_tasks_are_never_repeated():
         ({"name": "  "}, "name"),
         ({"worker_count": 0}, "worker_count"),
         ({"worker_count": 11}, "worker_count"),
-        ({"min_workers": 0}, "min_workers"),
+        ({"min_workers": -1}, "min_workers"),
         ({"min_workers": 3, "worker_count": 2}, "min_workers"),
     ],
 )

@@ -103,7 +103,7 @@ def test_a_damaged_part_is_named_and_the_checkpoint_before_is_taken(hub, trainee
 @pytest.mark.timeout(240)
 def test_kill_any_worker_at_any_moment_and_every_step_counts_once(hub, trainees, policy):
     chance = random.Random(7)
-    task = submit(hub, worker_count=3, policy=policy, min_workers=1)
+    task = submit(hub, worker_count=3, policy=policy)
     given = {"task": task, "steps": 150, "step_s": 0.02, "checkpoint_every": 7, "size": 50_000}
     workers = {
         name: trainees(hub.address, "keep", worker_id=name, **given) for name in ("a", "b", "c")

@@ -52,13 +52,16 @@ def test_fixed_seeds(seed, policy, sharded):
 def test_fresh_seeds(attempt):
     seed = random.SystemRandom().randrange(1 << 40)
     dice = random.Random(seed)
+    workers = dice.choice((1, 2, 5, 8, 12))
     run(
         Scenario(
             seed=seed,
-            workers=dice.choice((1, 2, 5, 8, 12)),
+            workers=workers,
             workers_per_host=dice.choice((1, 3, 4)),
             hours=dice.uniform(0.5, 3),
             policy=dice.choice(("replace", "continue")),
+            min_workers=dice.randint(0, workers),
+            spares=dice.choice((0, 0, 1, 3)),
             sharded=dice.random() < 0.3,
             fault_every_s=dice.choice((60, 120, 300)),
         )

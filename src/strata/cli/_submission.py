@@ -21,7 +21,9 @@ TaskName = Annotated[str, typer.Option("--name", help="A name; else the script's
 OfPolicy = Annotated[
     Policy, typer.Option(help="What a lost worker means: go on with fewer, replace it, or stop.")
 ]
-MinWorkers = Annotated[int, typer.Option(min=1, help="The fewest to continue with.")]
+MinWorkers = Annotated[
+    int, typer.Option(min=0, help="Train on with so many while lost ones are replaced; else all.")
+]
 Spares = Annotated[
     int, typer.Option(min=0, help="Workers that wait, ready to take the place of a lost one.")
 ]

@@ -71,7 +71,7 @@ def run(
     workers: Workers = 1,
     name: TaskName = "",
     policy: OfPolicy = "replace",
-    min_workers: MinWorkers = 1,
+    min_workers: MinWorkers = 0,
     spares: Spares = 0,
     max_restarts: MaxRestarts = 3,
     config: Config = None,

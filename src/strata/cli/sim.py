@@ -28,6 +28,10 @@ def sim(
     policy: Annotated[
         str, typer.Option(help="What a loss means: continue or replace.")
     ] = "replace",
+    min_workers: Annotated[
+        int, typer.Option(min=0, help="Train on with so many while lost ones are replaced.")
+    ] = 0,
+    spares: Annotated[int, typer.Option(min=0, help="Workers that wait to take a seat.")] = 0,
     sharded: Annotated[bool, typer.Option(help="The model is sharded, not replicated.")] = False,
     story: Annotated[bool, typer.Option(help="Print what happened.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
@@ -47,6 +51,8 @@ def sim(
         faults=parse_faults(faults),
         fault_every_s=fault_every,
         policy="continue" if policy == "continue" else "replace",
+        min_workers=min_workers,
+        spares=spares,
         sharded=sharded,
         steps=steps_for(workers),
         events=out is not None,

@@ -50,7 +50,7 @@ def _membership_faults(state: Cluster, task: Task, where: str) -> Iterator[str]:
         yield f"{where}: a worker sits at two ranks"
     if set(task.waiting) & set(task.members):
         yield f"{where}: a member is also waiting to join"
-    if task.phase == "running" and len(task.members) < min(task.required, task.spec.min_workers):
+    if task.phase == "running" and len(task.members) < task.required:
         yield f"{where}: trains with {len(task.members)} of {task.required} workers"
 
 

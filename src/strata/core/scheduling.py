@@ -63,9 +63,10 @@ def _check(d: Decision, spec: TaskSpec) -> None:
             f"worker_count is {spec.worker_count}",
             hint=f"it must be between 1 and {d.state.rules.max_workers}",
         )
-    if not 1 <= spec.min_workers <= spec.worker_count:
+    if not 0 <= spec.min_workers <= spec.worker_count:
         raise InvalidArgument(
-            f"min_workers is {spec.min_workers}", hint="it must be between 1 and worker_count"
+            f"min_workers is {spec.min_workers}",
+            hint="it must be between 1 and worker_count, or 0 to leave it to the policy",
         )
     if spec.dataset_id:
         d.state.dataset(spec.dataset_id)
@@ -145,6 +146,7 @@ def place_vacant(d: Decision, task: Task, reason: str, cause: str) -> None:
     """Starts lost workers again where there is a slot, unless that leads nowhere.
 
     A task that continues with fewer needs them only when too few are left, or to be spare again.
+    One that leads nowhere fails the task, unless that trains without it: then its seat stays empty.
     """
     if task.state not in ("starting", "running", "recovering"):
         return
@@ -154,8 +156,11 @@ def place_vacant(d: Decision, task: Task, reason: str, cause: str) -> None:
     placed: dict[str, Placement] = {}
     for worker in task.vacant:
         before = task.placements[worker]
-        stuck = task.committed <= before.committed and before.start > 1
-        fruitless = before.fruitless + 1 if stuck else 1
+        incarnation = _incarnation(d.state, worker)
+        fruitful = task.committed > before.committed and incarnation > before.incarnation
+        fruitless = before.fruitless + 1 if before.start > 1 and not fruitful else 1
+        if fruitless > task.spec.max_restarts and task.phase != "forming":
+            continue
         if fruitless > task.spec.max_restarts:
             change_state(
                 d,
@@ -170,7 +175,9 @@ def place_vacant(d: Decision, task: Task, reason: str, cause: str) -> None:
         agent = before.agent if free.get(before.agent, 0) > 0 else _roomiest(free)
         if agent:
             free[agent] -= 1
-            placed[worker] = Placement(agent, before.start + 1, fruitless, task.committed)
+            placed[worker] = Placement(
+                agent, before.start + 1, fruitless, task.committed, incarnation
+            )
     if placed:
         d.record(TaskPlaced(task.id, placed, f"in place of the lost: {reason}"), cause)
 
@@ -201,6 +208,12 @@ def free_slots(state: "Cluster") -> dict[str, int]:
             if placement.agent in free and worker not in vacant:
                 free[placement.agent] = max(free[placement.agent] - 1, 0)
     return free
+
+
+def _incarnation(state: "Cluster", worker: str) -> int:
+    """Its newest; 0 for one that never joined."""
+    known = state.workers.get(worker)
+    return known.incarnation if known is not None else 0
 
 
 def why_waiting(state: "Cluster", task: Task) -> str:

@@ -67,14 +67,15 @@ class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     the values.
 
     `spares` are workers beyond those that train: they have joined and wait, and one of them takes
-    the seat of a lost one at once.
+    the seat of a lost one at once. Once it has begun, a task trains with `min_workers` or more
+    while lost ones are being replaced; 0 leaves it to the policy: all of them, or one to continue.
     """
 
     name: str
     type: str = "training"
     dataset_id: str = ""
     worker_count: int = 1
-    min_workers: int = 1
+    min_workers: int = 0
     policy: Policy = "replace"
     model_state: Literal["replicated", "sharded"] = "replicated"
     keep_count: int = 5
@@ -97,13 +98,15 @@ class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
 class Placement(Struct, frozen=True):
     """Where a worker runs, and for the how-manieth time it was started.
 
-    `fruitless` counts the starts since the task last got further than `committed` steps.
+    `fruitless` counts the starts since the task last got further than `committed` steps and this
+    worker joined, as an incarnation later than `incarnation`.
     """
 
     agent: str
     start: int = 1
     fruitless: int = 0
     committed: int = 0
+    incarnation: int = 0
 
 
 class Entry(Struct, frozen=True):
@@ -180,10 +183,12 @@ class Task(Struct):
     @property
     def required(self) -> int:
         """How many workers a generation needs to train."""
+        everyone = max(self.spec.worker_count - len(self.finished), 1)
         began = self.ran_generation if self.spec.syncs else self.generation
-        if self.spec.policy == "continue" and began:
-            return self.spec.min_workers
-        return max(self.spec.worker_count - len(self.finished), 1)
+        if not began:
+            return everyone
+        fewest = 1 if self.spec.policy == "continue" else everyone
+        return min(self.spec.min_workers or fewest, everyone)
 
 
 class TaskSubmitted(Fact, frozen=True):

@@ -93,5 +93,7 @@ def command_of(scenario: Scenario) -> str:
         f"--faults {','.join(scenario.faults) or 'none'}",
         f"--policy {scenario.policy}",
         f"--fault-every {scenario.fault_every_s:g}",
+        f"--min-workers {scenario.min_workers}",
+        f"--spares {scenario.spares}",
     ]
     return " ".join(["strata sim", *options, *(["--sharded"] if scenario.sharded else [])])

@@ -38,6 +38,8 @@ class Scenario(Struct, frozen=True):
     faults: tuple[str, ...] = tuple(FAULTS)
     fault_every_s: float = 300.0
     policy: Policy = "replace"
+    min_workers: int = 0
+    spares: int = 0
     sharded: bool = False
     workers_per_host: int = 4
     steps: int = 120
@@ -98,12 +100,9 @@ class Simulation:
         """Brings the hosts up and submits the first task; the world does the rest."""
         scenario = self.scenario
         self.coordinator.start()
-        hosts = -(-scenario.workers // scenario.workers_per_host)
-        for number in range(hosts):
-            slots = min(
-                scenario.workers_per_host, scenario.workers - number * scenario.workers_per_host
-            )
-            self.boot(f"host{number}", slots)
+        per_host, slots = scenario.workers_per_host, scenario.workers + scenario.spares
+        for number, first in enumerate(range(0, slots, per_host)):
+            self.boot(f"host{number}", min(per_host, slots - first))
         spec = DatasetSpec(total_samples=self.lanes * scenario.steps, shard_size=self.lanes)
         self.coordinator.receive(None, 0, RegisterDataset(dataset=DATASET, spec=spec), None)
         self._submit()
@@ -116,7 +115,9 @@ class Simulation:
             name="train",
             dataset_id=DATASET,
             worker_count=scenario.workers,
+            min_workers=scenario.min_workers,
             policy=scenario.policy,
+            spares=scenario.spares,
             model_state="sharded" if scenario.sharded else "replicated",
             max_restarts=1_000,
         )

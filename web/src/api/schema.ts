@@ -1011,7 +1011,7 @@ export interface components {
             keep_count: number;
             /** @default 3 */
             max_restarts: number;
-            /** @default 1 */
+            /** @default 0 */
             min_workers: number;
             /**
              * @default replicated

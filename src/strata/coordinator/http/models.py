@@ -298,7 +298,10 @@ class RegisterDatasetRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """A run to start. Without an `entry` it waits for workers that are started elsewhere."""
+    """A run to start. Without an `entry` it waits for workers that are started elsewhere.
+
+    It trains with `min_workers` or more while lost ones are replaced; 0 leaves it to the policy.
+    """
 
     name: Name
     type: Annotated[str, Meta(min_length=1, max_length=200)] = "training"
@@ -309,7 +312,7 @@ class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     args: Annotated[list[Text], Meta(max_length=1000)] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
     policy: Policy = "replace"
-    min_workers: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    min_workers: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     spares: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     model_state: Literal["replicated", "sharded"] = "replicated"
     keep_count: Annotated[int, Meta(ge=1, le=1_000_000)] = 5

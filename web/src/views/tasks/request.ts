@@ -23,7 +23,7 @@ export const BLANK: Form = {
   args: "",
   dataset_id: "",
   worker_count: "1",
-  min_workers: "1",
+  min_workers: "0",
   policy: "replace",
   max_restarts: "3",
   keep_count: "5",

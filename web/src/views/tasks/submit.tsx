@@ -62,7 +62,7 @@ function TaskForm({ initial }: { initial: Form }) {
       {text("entry", "Script or module", "at the same place on every host; empty: workers are started elsewhere", { placeholder: "train.py" })}
       <div className="grid grid-cols-2 gap-4">
         {text("worker_count", "Workers", "", { type: "number" })}
-        {text("min_workers", "At least", "", { type: "number" })}
+        {text("min_workers", "At least", "0: as the policy says", { type: "number" })}
       </div>
       <Labelled label="Dataset" hint="">
         {(id) => (

@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 import torch.distributed.checkpoint as dcp
 
-from strata.checkpoint import cuda, staging
+from strata.checkpoint import cuda, filling
 from strata.checkpoint.manager import CheckpointManager
 
 TENSORS = 64
@@ -124,7 +124,7 @@ def measure_ours(figures, folder: Path, state, training: Training, rounds: int) 
 
 def measure_without_room(figures, folder: Path, state, rounds: int) -> None:
     """As if the device were full: the copy to the host is waited for."""
-    before, staging.take_snapshot = staging.take_snapshot, lambda sources: None
+    before, filling.take_snapshot = filling.take_snapshot, lambda sources: None
     try:
         with CheckpointManager(folder / "full", keep_count=1) as manager:
             for step in range(rounds + 2):
@@ -133,7 +133,7 @@ def measure_without_room(figures, folder: Path, state, rounds: int) -> None:
                 if step >= 2:
                     figures["ours_full_stall_s"].append(took_s)
     finally:
-        staging.take_snapshot = before
+        filling.take_snapshot = before
 
 
 def measure_dcp(figures, folder: Path, state, rounds: int) -> None:

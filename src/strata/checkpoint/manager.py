@@ -27,7 +27,7 @@ from strata.checkpoint.reader import CheckpointReader
 from strata.checkpoint.retention import SWEEP_AGE_S, Keeper
 from strata.checkpoint.reuse import Saved
 from strata.checkpoint.saving import Progress, Save
-from strata.checkpoint.staging import Staging
+from strata.checkpoint.staging import Capture, Staging
 from strata.checkpoint.tree import flatten
 from strata.config import Settings, load_process
 from strata.errors import Corrupt, InvalidArgument, NotFound, StrataError, UnknownKind
@@ -104,7 +104,7 @@ class CheckpointManager:
                 log.info("step %d waited %.1f s for a save", step, time.monotonic() - begun)
             self._raise_failure()
             labels = {"checkpoint": checkpoint_id, "step": str(step), "epoch": str(epoch)}
-            capture = self._staging.capture(flatten(state), labels)
+            capture = self._staging.begin(flatten(state), labels)
             self._save = Save(
                 self.storage,
                 self._catalog,
@@ -120,7 +120,17 @@ class CheckpointManager:
                 target=self._run, args=(self._save,), name="strata-save"
             )
             self._thread.start()
+            self._fill(capture)
             return checkpoint_id
+
+    def _fill(self, capture: Capture) -> None:
+        """Copies the state, which is written meanwhile; what cannot be copied is not saved."""
+        try:
+            capture.fill()
+        except BaseException:
+            self._finish()
+            self._save = None
+            raise
 
     def _run(self, save: Save) -> None:
         save.run(self._keeper)

@@ -13,11 +13,11 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct, field, structs
 
-from strata.checkpoint.format import ALIGNMENT, PIECE_BYTES, Part, Tensor, checksum, header_image
-from strata.checkpoint.staging import Capture, Placed
+from strata.checkpoint.filling import LARGE_BYTES, Placed
+from strata.checkpoint.format import PIECE_BYTES, Part, Tensor, checksum, header_image
+from strata.checkpoint.staging import Capture
 from strata.storage.base import StorageBackend
 
-LEAST_BYTES = 64 * 1024
 WORTH_SHARE = 0.1
 """Less than this part of a state is not worth a second file to read from."""
 
@@ -41,16 +41,10 @@ class Saved(Struct, frozen=True):
 def glances(capture: Capture) -> dict[str, str]:
     """A checksum of the two ends of every tensor that is large enough to be worth referring to."""
     return {
-        each.name: checksum(_ends(capture, each))
+        each.name: checksum(capture.ends(each))
         for each in capture.placed
-        if each.source.size_bytes >= LEAST_BYTES
+        if each.source.size_bytes >= LARGE_BYTES
     }
-
-
-def _ends(capture: Capture, each: Placed) -> bytes:
-    size = each.source.size_bytes
-    first = capture.view(each.offset, ALIGNMENT)
-    return bytes(first) + bytes(capture.view(each.offset + size - ALIGNMENT, ALIGNMENT))
 
 
 def kept_tensors(

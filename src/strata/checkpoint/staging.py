@@ -9,53 +9,59 @@ the state does. It holds the image of the file: header, padding, tensors.
 """
 
 import mmap
-import os
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 
 import numpy as np
 from msgspec import Struct
 
-from strata.checkpoint.arrays import Bytes, Source, is_torch
-from strata.checkpoint.cuda import copy_from_devices, on_device, release, take_snapshot
+from strata.checkpoint.arrays import Source
+from strata.checkpoint.cuda import release
+from strata.checkpoint.filling import Filling, Placed
 from strata.checkpoint.format import ALIGNMENT, header_image
 from strata.checkpoint.tree import Flat
-from strata.storage.parallel import for_each
 
-COPY_BYTES = 16 * 1024 * 1024
 HUGE_PAGE_BYTES = 2 * 1024 * 1024
-PARALLEL_BYTES = 64 * 1024 * 1024
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14
-COPY_THREADS = min(4, os.cpu_count() or 1)
-
-
-class Placed(Struct):
-    """A tensor and its place in the image."""
-
-    name: str
-    source: Source
-    offset: int
 
 
 class Capture(Struct):
-    """A state at one moment, as the image of a part: `segments` are (offset, bytes), in order."""
+    """A state at one moment, as the image of a part: `segments` are (offset, bytes), in order.
+
+    One thread fills it while another may write what is there already.
+    """
 
     tree: object
     header: bytes
     placed: list[Placed]
     segments: list[tuple[int, memoryview]]
     size_bytes: int
-    arriving: Callable[[], None] | None = None
+    filling: Filling | None = None
+
+    def fill(self) -> None:
+        """Copies the state; when this returns, it may change. For the thread that trains."""
+        if self.filling is not None:
+            self.filling.run()
 
     def complete(self) -> None:
         """Waits for what is still on its way from devices; for the thread that writes."""
-        arriving, self.arriving = self.arriving, None
-        if arriving is not None:
-            arriving()
+        if self.filling is not None:
+            self.filling.complete()
 
     def view(self, offset: int, size_bytes: int) -> memoryview:
-        """Bytes of the image that lie within one segment, as those of a tensor do."""
+        """Bytes of the image that lie within one segment, as those of a tensor do; waits until they
+        are there."""
+        if self.filling is not None:
+            self.filling.wait(offset + size_bytes)
+        return self._view(offset, size_bytes)
+
+    def ends(self, each: Placed) -> bytes:
+        """The first and the last bytes of a large tensor, which are there before the rest."""
+        if self.filling is not None:
+            self.filling.wait()
+        last = each.offset + each.source.size_bytes - ALIGNMENT
+        return bytes(self._view(each.offset, ALIGNMENT)) + bytes(self._view(last, ALIGNMENT))
+
+    def _view(self, offset: int, size_bytes: int) -> memoryview:
         for start, segment in reversed(self.segments):
             if offset >= start:
                 return segment[offset - start : offset - start + size_bytes]
@@ -88,6 +94,12 @@ class Staging:
 
     def capture(self, flat: Flat, metadata: dict[str, str]) -> Capture:
         """Copies the arrays; when this returns, the state may change."""
+        capture = self.begin(flat, metadata)
+        capture.fill()
+        return capture
+
+    def begin(self, flat: Flat, metadata: dict[str, str]) -> Capture:
+        """A capture that is yet to be filled."""
         header, placed, size_bytes = layout(flat, metadata)
         alone = sole_bytes(flat)
         if alone is not None:
@@ -95,11 +107,11 @@ class Staging:
             return Capture(flat.tree, header, placed, segments, size_bytes)
         self.prepare(size_bytes)
         assert self._memory is not None
+        view = memoryview(self._memory)[:size_bytes]
         image = np.frombuffer(self._memory, np.uint8)
         image[: len(header)] = np.frombuffer(header, np.uint8)
-        arriving = copy_all(placed, image)
-        view = memoryview(self._memory)[:size_bytes]
-        return Capture(flat.tree, header, placed, [(0, view)], size_bytes, arriving)
+        filling = Filling(placed, image)
+        return Capture(flat.tree, header, placed, [(0, view)], size_bytes, filling)
 
     def close(self) -> None:
         if self._memory is not None:
@@ -131,55 +143,3 @@ def sole_bytes(flat: Flat) -> memoryview | None:
     (source,) = flat.sources.values()
     owner = source.value.base
     return memoryview(owner) if isinstance(owner, bytes) else None
-
-
-def copy_all(placed: list[Placed], image: Bytes) -> Callable[[], None] | None:
-    """Copies on a few threads: one core does not fill the memory bus. What lies on devices may
-    still have to arrive; then what is returned brings it here."""
-    devices = [each for each in placed if is_torch(each.source.value) and on_device(each.source)]
-    arriving = copy_devices(devices, image) if devices else None
-    rest = [each for each in placed if each not in devices] if devices else placed
-    jobs = [job for each in rest for job in copy_jobs(each, image)]
-    total = sum(each.source.size_bytes for each in rest)
-    for_each(lambda job: job.run(), jobs, COPY_THREADS if total >= PARALLEL_BYTES else 1)
-    return arriving
-
-
-def copy_devices(devices: list[Placed], image: Bytes) -> Callable[[], None] | None:
-    """A snapshot on the devices, to be brought here later; without room for one, a copy now."""
-    filled = [each for each in devices if each.source.size_bytes]
-    slots = [_slot(each, image) for each in filled]
-    snapshot = take_snapshot([each.source for each in filled]) if filled else None
-    if snapshot is not None:
-        return partial(snapshot.copy_to, slots, image)
-    copy_from_devices([(each.source, _slot(each, image)) for each in filled], image)
-    return None
-
-
-class CopyJob(Struct):
-    """Some bytes to copy, or a whole array that does not lie in order."""
-
-    target: Bytes
-    flat: Bytes | None
-    source: Source
-
-    def run(self) -> None:
-        if self.flat is None:
-            self.source.copy_into(self.target)
-        else:
-            np.copyto(self.target, self.flat)
-
-
-def copy_jobs(each: Placed, image: Bytes) -> list[CopyJob]:
-    target = _slot(each, image)
-    flat = each.source.flat()
-    if flat is None:
-        return [CopyJob(target, None, each.source)]
-    return [
-        CopyJob(target[at : at + COPY_BYTES], flat[at : at + COPY_BYTES], each.source)
-        for at in range(0, each.source.size_bytes, COPY_BYTES)
-    ]
-
-
-def _slot(each: Placed, image: Bytes) -> Bytes:
-    return image[each.offset : each.offset + each.source.size_bytes]

@@ -1,11 +1,11 @@
 """One rank's side of a checkpoint: copy, write, acknowledge, hear what became of it.
 
-`save` copies this rank's share of the state into staging memory and returns; a thread does the
-rest. The coordinator names the checkpoint, the part goes to the storage and its sidecar beside it,
-and the acknowledgement is answered when the checkpoint is committed or has failed. One save at a
-time is under way: a second one waits for it, or is skipped, as the policy says. A save that is
-skipped or goes wrong fails that checkpoint for everyone, with the reason, and never stops the
-training.
+`save` copies this rank's share of the state into staging memory and returns. A thread writes what
+is there already, and does the rest: the coordinator names the checkpoint, the part goes to the
+storage and its sidecar beside it, and the acknowledgement is answered when the checkpoint is
+committed or has failed. One save at a time is under way: a second one waits for it, or is skipped,
+as the policy says. A save that is skipped or goes wrong fails that checkpoint for everyone, with
+the reason, and never stops the training.
 """
 
 import logging
@@ -100,8 +100,7 @@ class Saver:
         if self.wait(None):
             waited_s = time.monotonic() - begun_s
             log.info("step %d waited %.1f s for the save before it", moment.step, waited_s)
-        save = self._capture(state, moment)
-        self._thread = self._start(partial(self._run, save), own=True)
+        self._capture(state, moment)
         return time.monotonic() - begun_s
 
     def wait(self, timeout_s: float | None) -> bool:
@@ -119,7 +118,8 @@ class Saver:
         thread.start()
         return thread
 
-    def _capture(self, state: object, moment: Moment) -> "Save":
+    def _capture(self, state: object, moment: Moment) -> None:
+        """Copies the state, while a thread of its own begins to write it."""
         op = f"save-{moment.place.generation}-{moment.step}"
         serialization = Operation(
             self._worker.recorder,
@@ -129,16 +129,22 @@ class Saver:
             ModelSerializationCompleted,
         )
         try:
-            flat, rank = flatten(state), moment.place.rank
-            local = flatten({f"rank-{rank:05d}": {"random": random_state()}})
-            sources = own_share(flat, rank, moment.place.world_size)
-            tree = flat.tree if rank == 0 else None
-            labels = {"step": str(moment.step), "epoch": str(moment.epoch), "rank": str(rank)}
-            capture = self._staging.capture(Flat(tree, {**sources, **local.sources}), labels)
+            save = self._laid_out(op, state, moment)
+            self._thread = self._start(partial(self._run, save), own=True)
+            save.capture.fill()
         except BaseException as error:
             serialization.end(error)
             raise
         serialization.end()
+
+    def _laid_out(self, op: str, state: object, moment: Moment) -> "Save":
+        """This rank's share of a state, to be copied."""
+        flat, rank = flatten(state), moment.place.rank
+        local = flatten({f"rank-{rank:05d}": {"random": random_state()}})
+        sources = own_share(flat, rank, moment.place.world_size)
+        tree = flat.tree if rank == 0 else None
+        labels = {"step": str(moment.step), "epoch": str(moment.epoch), "rank": str(rank)}
+        capture = self._staging.begin(Flat(tree, {**sources, **local.sources}), labels)
         return Save(op, moment, capture, local.tree, shape_digest(flat))
 
     def _begin(self, moment: Moment) -> str:

@@ -1,0 +1,107 @@
+"""Guards that a state is written while it is still being copied, and never before it is there."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from strata.checkpoint import filling
+from strata.checkpoint.manager import CheckpointManager
+from strata.checkpoint.parts import write_part
+from strata.checkpoint.staging import Staging
+from strata.checkpoint.tree import flatten
+from strata.errors import StrataError
+from strata.storage.local import LocalStorage
+
+PATIENCE_S = 30.0
+
+
+def large_state(count=6):
+    return {f"layer-{i}": np.full(4 * 2**20, i, np.float32) for i in range(count)}
+
+
+class Watched(LocalStorage):
+    """Sets `writes` when it has taken a block."""
+
+    def __init__(self, root, writes) -> None:
+        super().__init__(root)
+        self.writes = writes
+
+    def put_stream(self, name, chunks, **more):
+        def watched():
+            for chunk in chunks:
+                yield chunk
+                self.writes.set()
+
+        return super().put_stream(name, watched(), **more)
+
+
+@pytest.fixture
+def held_back(monkeypatch):
+    """The last tensor is copied only when `may_end` is set."""
+    may_end, copy = threading.Event(), filling.CopyJob.run
+
+    def run(job):
+        if job.source.value.flat[0] == 5:
+            assert may_end.wait(PATIENCE_S), "nothing was written while the last tensor was missing"
+        copy(job)
+
+    monkeypatch.setattr(filling.CopyJob, "run", run)
+    return may_end
+
+
+def test_the_disk_gets_the_first_tensors_before_the_last_is_captured(tmp_path, held_back):
+    with CheckpointManager(Watched(tmp_path, writes=held_back)) as manager:
+        manager.save(large_state(), step=1)
+        manager.wait_pending()
+        assert all((array == i).all() for i, array in enumerate(manager.load().values()))
+
+
+def test_what_changes_after_the_save_is_not_in_it(tmp_path):
+    state = large_state()
+    with CheckpointManager(tmp_path) as manager:
+        for step in range(3):
+            for array in state.values():
+                array += 1
+            manager.save(state, step=step)
+            for array in state.values():
+                array += 1_000
+            manager.wait_pending()
+            found = [array[-1] for array in manager.load().values()]
+            assert found == [i + step + 1 + step * 1_000 for i in range(6)]
+
+
+def test_a_state_that_cannot_be_copied_is_raised_once_and_leaves_nothing(tmp_path, monkeypatch):
+    def run(job):
+        raise MemoryError("no room")
+
+    with CheckpointManager(tmp_path) as manager:
+        manager.save({"a": np.zeros(10)}, step=1)
+        manager.wait_pending()
+        with monkeypatch.context() as patch:
+            patch.setattr(filling.CopyJob, "run", run)
+            with pytest.raises(MemoryError, match="no room"):
+                manager.save(large_state(), step=2)
+        manager.save({"a": np.zeros(10)}, step=3)
+        manager.wait_pending()
+        assert [info.step for info in manager.all_checkpoints()] == [1, 3]
+
+
+def test_whoever_writes_is_told_that_the_rest_will_not_come(tmp_path, monkeypatch):
+    monkeypatch.setattr(filling.CopyJob, "run", lambda job: 1 / 0)
+    capture = Staging().begin(flatten({"a": np.zeros(10)}), {})
+    with pytest.raises(ZeroDivisionError):
+        capture.fill()
+    storage = LocalStorage(tmp_path)
+    with pytest.raises(StrataError, match=r"could not be copied.*ZeroDivision"):
+        write_part(storage, "step-00000001-1", 0, capture)
+    assert storage.walk() == []
+
+
+def test_arrays_that_do_not_lie_in_order_are_there_with_the_ends_of_the_others(tmp_path):
+    state = {"turned": np.arange(2**20, dtype=np.float32).reshape(1024, 1024).T, **large_state(2)}
+    with CheckpointManager(tmp_path) as manager:
+        for step in range(2):  # the second finds everything unchanged
+            manager.save(state, step=step)
+            manager.wait_pending()
+            assert (manager.load()["turned"] == state["turned"]).all()

@@ -51,6 +51,7 @@ def test_every_field_can_be_set_by_environment(name):
         "storage_backend": "s3",
         "log_format": "json",
         "demo_mode": "true",
+        "archive_runs": "false",
         "capture_level": "error",
         "capture_output": "false",
         "checkpoint_adaptive": "true",

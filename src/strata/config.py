@@ -46,6 +46,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: str = "./strata-data"
     snapshot_every_facts: Count = 10_000
 
+    """Whether finished runs are kept as Parquet, where (a folder or s3://bucket/prefix; nothing:
+    `runs` under `data_dir`), and how long after their end, when late events have arrived."""
+    archive_runs: bool = True
+    archive_to: str = ""
+    archive_after_s: Seconds = 60.0
+
     """How much the coordinator takes on before it says "try again"."""
     max_workers: Count = 10_000
     inbox_limit: Count = 65_536

@@ -121,8 +121,8 @@ class Rewritten:
     def __getattr__(self, name):
         return getattr(self._store, name)
 
-    def read(self):
-        for event in self._store.read():
+    def read(self, start=0, stop=None):
+        for event in self._store.read(start, stop):
             if isinstance(event.body, AssignmentChanged):
                 moves = [Move(n, n, "", w) for w, lanes in self._held.items() for n in lanes]
                 body = AssignmentChanged(

@@ -6,12 +6,12 @@ Both give the same structures, so a verb does not know which it asks.
 import re
 import time
 from datetime import datetime
-from pathlib import Path
-from typing import Annotated, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import typer
 
 from strata.cli._api import Api, Param, reach
+from strata.config import load_process
 from strata.errors import InvalidArgument
 from strata.timeline.answers import (
     DensityAnswer,
@@ -27,12 +27,19 @@ from strata.timeline.answers import (
     WhyAnswer,
 )
 
+if TYPE_CHECKING:
+    from strata.timeline.timeline import Timeline
+
 Data = Annotated[
-    Path | None,
-    typer.Option("--data", help="A run's folder, instead of a coordinator that runs."),
+    str,
+    typer.Option(
+        "--data",
+        help="A folder with runs or s3://bucket/prefix, instead of a coordinator that runs.",
+        show_default=False,
+    ),
 ]
 RunName = Annotated[
-    str, typer.Option("--run", help="Which run, when the folder holds several.", show_default=False)
+    str, typer.Option("--run", help="Which run: its name, or its task.", show_default=False)
 ]
 
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -86,15 +93,16 @@ class Past(Protocol):
 
 
 class Remote:
-    """The past of a coordinator that runs, over its API."""
+    """The past of a coordinator that runs, or of a run that it has archived, over its API."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, run: str = "") -> None:
         self.api = api
+        self.run = run
 
     def _get(self, path: str, wanted: type[Wanted], **params: float | str | None) -> Wanted:
         given: dict[str, Param] = {
             name: value if isinstance(value, str | int | None) else repr(value)
-            for name, value in params.items()
+            for name, value in {**params, "run": self.run}.items()
         }
         return self.api.decode(self.api.get(f"/api/timeline/{path}", **given).body, wanted)
 
@@ -140,6 +148,7 @@ class Remote:
             subject=subject,
             limit=limit,
             cursor=cursor,
+            run=self.run,
         )
         return self.api.decode(answer.body, list[EventAnswer]), answer.cursor
 
@@ -177,14 +186,21 @@ class Remote:
         return self._get("questions", list[QuestionAnswer])
 
 
-def past_of(data: Path | None, run: str, url: str | None) -> Past:
+def past_of(data: str, run: str, url: str | None) -> Past:
     """The past that the options name."""
-    if data is None:
-        return Remote(reach(url))
+    if not data:
+        return Remote(reach(url), run)
     from strata.timeline.desk import Desk
-    from strata.timeline.opening import open_timeline
 
-    return Desk(open_timeline(data, run))
+    return Desk(opened(data, run))
+
+
+def opened(data: str, run: str) -> "Timeline":
+    """The timeline of a run at a place."""
+    # Imported here: asking a coordinator needs neither Arrow nor the time it takes.
+    from strata.timeline.archiving import open_anywhere
+
+    return open_anywhere(data, run, load_process({}))
 
 
 class Moment:

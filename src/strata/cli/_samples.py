@@ -1,7 +1,5 @@
 """The story of a sample, of a step, and of what was read, in words."""
 
-from pathlib import Path
-
 import msgspec
 from rich.text import Text
 
@@ -9,17 +7,21 @@ from strata.cli._look import console, count, plain, print_json
 from strata.data.dataset import open_spec
 from strata.store.base import EventReader
 from strata.timeline.contents import compare_contents
-from strata.timeline.opening import open_timeline
 from strata.timeline.samples import step_story, trainings_of
 
 FEW = 16
 
 
 def tell(
-    folder: Path, task: str, sample: int | None, step: int | None, dataset: str, *, as_json: bool
+    reader: EventReader,
+    task: str,
+    sample: int | None,
+    step: int | None,
+    dataset: str,
+    *,
+    as_json: bool,
 ) -> int:
     """Answers what was asked about a log; the exit code."""
-    reader = open_timeline(folder).reader
     if sample is not None:
         return _tell_sample(reader, task, sample, dataset, as_json=as_json)
     if step is not None:

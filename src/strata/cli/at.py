@@ -26,7 +26,7 @@ def at(
     following: Next = "",
     previous: Previous = "",
     task: OfTask = "",
-    data: Data = None,
+    data: Data = "",
     run: RunName = "",
     url: Url = None,
     as_json: AsJson = False,

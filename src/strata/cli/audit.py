@@ -1,7 +1,6 @@
 """Prove from the record that each sample was applied exactly once per epoch."""
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -12,14 +11,11 @@ from strata.cli._api import reach
 from strata.cli._audit import Audit, show, show_tables
 from strata.cli._look import console, print_json
 from strata.cli._options import AsJson, Url
+from strata.cli._past import Data, RunName, opened
 from strata.errors import InvalidArgument
 
 TaskId = Annotated[
     str, typer.Argument(metavar="TASK", help="The task, as `strata tasks` lists it.")
-]
-Data = Annotated[
-    Path | None,
-    typer.Option("--data", help="A run's data folder, instead of a coordinator that runs."),
 ]
 Sample = Annotated[int | None, typer.Option(min=0, help="Which steps trained this sample?")]
 Step = Annotated[int | None, typer.Option(min=0, help="Who trained which samples in this step?")]
@@ -29,7 +25,8 @@ Of = Annotated[str, typer.Option("--dataset", help="Which dataset, if there are 
 
 def audit(
     task: TaskId,
-    data: Data = None,
+    data: Data = "",
+    run: RunName = "",
     sample: Sample = None,
     step: Step = None,
     content: Content = False,
@@ -43,14 +40,16 @@ def audit(
     with --content: other bytes were read than there are.
     """
     asked = sample is not None or step is not None or content
-    if asked and data is None:
+    if asked and not data:
         raise InvalidArgument(
             "--sample, --step and --content read the log itself",
             hint="name the coordinator's data folder with --data",
         )
-    if data is not None and asked:
-        sys.exit(_samples.tell(data, task, sample, step, dataset, as_json=as_json))
-    encoded = read(data, task) if data is not None else _fetched(url, task)
+    if asked:
+        with opened(data, run) as timeline:
+            code = _samples.tell(timeline.reader, task, sample, step, dataset, as_json=as_json)
+        sys.exit(code)
+    encoded = read(data, run, task) if data else _fetched(url, task)
     found = msgspec.json.decode(encoded, type=Audit)
     if as_json:
         print_json([encoded])
@@ -65,9 +64,9 @@ def _fetched(url: str | None, task: str) -> bytes:
     return reach(url).get(f"/api/tasks/{task}/audit").body
 
 
-def read(folder: Path, task: str) -> bytes:
-    """The audit of a log in a folder."""
+def read(data: str, run: str, task: str) -> bytes:
+    """The audit of a log in a folder, or of an archived run."""
     from strata.timeline.audit import audit as audit_log
-    from strata.timeline.opening import open_timeline
 
-    return msgspec.json.encode(audit_log(open_timeline(folder).reader, task))
+    with opened(data, run) as timeline:
+        return msgspec.json.encode(audit_log(timeline.reader, task))

@@ -21,7 +21,7 @@ Second = Annotated[str, typer.Argument(metavar="B", help="Another of the same ki
 def diff(
     first: First,
     second: Second,
-    data: Data = None,
+    data: Data = "",
     run: RunName = "",
     url: Url = None,
     as_json: AsJson = False,
@@ -31,7 +31,7 @@ def diff(
     A moment is 14:03:07, end-5m, start+2h, p:120, step:40 or Unix milliseconds.
     """
     if Path(first).exists() and Path(second).exists():
-        answer = past_of(Path(first), run, None).why("differs", params={"other": second})
+        answer = past_of(first, run, None).why("differs", params={"other": second})
         if as_json:
             print_json([msgspec.json.encode(answer)])
         else:

@@ -9,7 +9,7 @@ from strata.cli._api import reach
 from strata.cli._extras import needed
 from strata.cli._look import count
 from strata.cli._options import Url
-from strata.cli._past import RunName, past_of, time_in
+from strata.cli._past import Data, RunName, opened, past_of, time_in
 from strata.config import load_process
 from strata.errors import InvalidArgument
 from strata.timeline.desk import Desk
@@ -22,7 +22,6 @@ Out = Annotated[
         "--out", help="A file; for parquet a folder or s3://bucket/prefix; for otlp an address."
     ),
 ]
-Data = Annotated[str, typer.Option("--data", help="A run's folder, or s3://bucket/prefix.")]
 From = Annotated[str, typer.Option("--from", help="Where to begin.", show_default=False)]
 To = Annotated[str, typer.Option("--to", help="Where to end.", show_default=False)]
 
@@ -42,11 +41,9 @@ def export(
     its folder as --data.
     """
     if not data:
-        fetch(format, out, start, end, url)
+        fetch(format, out, start, end, run, url)
         return
-    from strata.timeline.archiving import open_anywhere
-
-    with open_anywhere(data, run, load_process({})) as timeline:
+    with opened(data, run) as timeline:
         desk = Desk(timeline)
         from_ms = time_in(desk, start) if start else None
         to_ms = time_in(desk, end) if end else None
@@ -73,13 +70,15 @@ def keep(desk: Desk, out: str, run: str) -> None:
     typer.echo(f"kept {count(kept.position)} facts and {count(events)} events as {out}/{name}")
 
 
-def fetch(format: Format, out: str, start: str, end: str, url: str | None) -> None:
+def fetch(format: Format, out: str, start: str, end: str, run: str, url: str | None) -> None:
     """What a coordinator that runs exports over its API."""
     if format == "otlp":
         raise InvalidArgument("OTLP is sent from a run's folder", hint="name it with --data")
-    past = past_of(None, "", url)
+    past = past_of("", run, url)
     from_ms = repr(time_in(past, start)) if start else None
     to_ms = repr(time_in(past, end)) if end else None
-    answer = reach(url).get("/api/timeline/export", format=format, from_ms=from_ms, to_ms=to_ms)
+    answer = reach(url).get(
+        "/api/timeline/export", format=format, from_ms=from_ms, to_ms=to_ms, run=run
+    )
     Path(out).write_bytes(answer.body)
     typer.echo(f"wrote {out}")

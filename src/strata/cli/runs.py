@@ -1,6 +1,5 @@
 """List the runs at a place: a data folder, a folder of archives, or s3://bucket/prefix."""
 
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -14,17 +13,22 @@ from strata.cli._scene import stamp
 from strata.config import load_process
 
 Where = Annotated[str, typer.Argument(metavar="[WHERE]", help="A folder, or s3://bucket/prefix.")]
-NUMBERS = ("lasted", "facts", "events")
+NUMBERS = frozenset({"lasted", "facts", "events"})
 TITLES = ("run", "kept as", "from", "lasted", "facts", "events", "tasks")
 
 
 def runs(where: Where = "", as_json: AsJson = False) -> None:
-    """List the runs at a place: a data folder, a folder of archives, or s3://bucket/prefix."""
+    """List the runs at a place: a data folder, a folder of archives, or s3://bucket/prefix.
+
+    Without one: the log of the data folder, and the finished runs that were archived from it.
+    """
     from strata.timeline.archiving import runs_at
 
     settings = load_process({})
-    place = where or str(Path(settings.data_dir))
+    place = where or settings.data_dir
     found = runs_at(place, settings)
+    if not where and settings.archive_to:
+        found += runs_at(settings.archive_to, settings)
     if as_json:
         print_json([msgspec.json.encode(row) for row in found])
         return
@@ -33,9 +37,7 @@ def runs(where: Where = "", as_json: AsJson = False) -> None:
         return
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title in TITLES:
-        grid.add_column(
-            title, justify="right" if title in ("facts", "events", "lasted") else "left"
-        )
+        grid.add_column(title, justify="right" if title in NUMBERS else "left")
     for row in found:
         tasks = ", ".join(row.tasks[:3]) + (" …" if len(row.tasks) > 3 else "")
         grid.add_row(

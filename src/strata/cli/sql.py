@@ -1,7 +1,6 @@
 """Ask in SQL, over everything a run recorded: events, operations, steps, workers, samples."""
 
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -12,7 +11,7 @@ from rich.text import Text
 from strata.cli._extras import needed
 from strata.cli._look import console, plain, print_json
 from strata.cli._options import AsJson, Limit
-from strata.cli._past import RunName
+from strata.cli._past import RunName, opened
 from strata.config import load_process
 
 Query = Annotated[str, typer.Argument(metavar="QUERY", help="A query in DuckDB's SQL.")]
@@ -32,11 +31,8 @@ def sql(
 
     The first query of a log decodes it into columns beside it; later ones add what is new.
     """
-    from strata.timeline.archiving import open_anywhere
-
     engine = needed("strata.timeline.sql", "duckdb", "timeline")
-    settings = load_process({})
-    with open_anywhere(data or str(Path(settings.data_dir)), run, settings) as timeline:
+    with opened(data or load_process({}).data_dir, run) as timeline:
         found = engine.query(timeline, query, limit)
     if as_json:
         rows = [dict(zip(found.columns, row, strict=True)) for row in found.rows]

@@ -25,7 +25,7 @@ def story(
     subject: Subject,
     limit: Limit = 200,
     cursor: Annotated[str, typer.Option(help="Where the page before ended.")] = "",
-    data: Data = None,
+    data: Data = "",
     run: RunName = "",
     url: Url = None,
     as_json: AsJson = False,

@@ -30,7 +30,7 @@ def timeline(
     task: OfTask = "",
     kind: Kind = "",
     limit: Limit = 20,
-    data: Data = None,
+    data: Data = "",
     run: RunName = "",
     url: Url = None,
     as_json: AsJson = False,

@@ -28,7 +28,7 @@ Params = Annotated[
 def why(
     question: Question = "",
     params: Params = None,
-    data: Data = None,
+    data: Data = "",
     run: RunName = "",
     url: Url = None,
     as_json: AsJson = False,

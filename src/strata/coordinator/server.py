@@ -12,7 +12,7 @@ import os
 import secrets
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ import msgspec
 
 from strata.config import Settings
 from strata.coordinator.agent_sessions import AgentSessions
+from strata.coordinator.archiving import Archiver
 from strata.coordinator.clock import read_clock
 from strata.coordinator.engine import Engine
 from strata.coordinator.http.app import create_app
@@ -124,7 +125,9 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
                 address=f"{settings.grpc_host}:{grpc_port}",
                 agent_connected=agents.open.__contains__,
             )
-            async with http_serving(api, settings) as http_url:
+            archiver = Archiver(engine, settings)
+            archiving = archiver.working() if settings.archive_runs else nullcontext()
+            async with archiving, http_serving(api, settings) as http_url:
                 narrate(started.events)
                 yield Running(engine, sessions, metrics, grpc_port, http_url, settings.token)
 

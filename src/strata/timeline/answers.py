@@ -296,3 +296,27 @@ class QuestionAnswer(Struct, frozen=True):
     name: str
     text: str
     params: list[ParamAnswer] = field(default_factory=list)
+
+
+class UsageAnswer(Struct, frozen=True):
+    """What a worker used, by column, oldest first; null where it did not tell. Times are ms."""
+
+    at: list[int]
+    cpu_percent: list[float | None]
+    gpu_percent: list[float | None]
+    memory_used_bytes: list[int | None]
+    step: list[int | None]
+
+
+class RunRow(Struct, frozen=True):
+    """A run in a list; `archived` when it is kept as Parquet."""
+
+    name: str
+    where: str
+    archived: bool
+    from_ms: float
+    to_ms: float
+    facts: int
+    events: int
+    tasks: list[str]
+    findings: int

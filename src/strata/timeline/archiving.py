@@ -1,23 +1,26 @@
 """Runs that are kept: in a folder or an object storage, each as Parquet, as readable as live ones.
 
 A run is put there file by file; `run.json` goes last and only if there is none, so a run is there
-whole or not at all. To be read, an archived run is fetched into a folder for temporary files, which
-goes when its timeline is closed.
+whole or not at all: what a writer that was killed has left is not seen, and is written over. To be
+read, a run in an object storage is fetched into a folder for temporary files, which goes with its
+timeline.
 """
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 
 from strata.config import Settings
-from strata.errors import NotFound
 from strata.storage.base import StorageBackend
 from strata.storage.opening import open_storage
+from strata.timeline.answers import RunRow
 from strata.timeline.exporting import write_parquet
-from strata.timeline.opening import RUN, logs_in, open_timeline
+from strata.timeline.opening import KEPT, RUN, chosen, logs_in, open_timeline
 from strata.timeline.parquet import EVENTS, FACTS, SNAPSHOTS, ParquetLog, RunFile, read_run
 from strata.timeline.records import MS_NS
 from strata.timeline.timeline import Timeline
@@ -26,27 +29,18 @@ CHUNK_BYTES = 8 * 2**20
 MAX_RUNS = 1_000
 
 
-class RunRow(Struct, frozen=True):
-    """A run in a list; `archived` when it is kept as Parquet."""
-
-    name: str
-    where: str
-    archived: bool
-    from_ms: float
-    to_ms: float
-    facts: int
-    events: int
-    tasks: list[str]
-    findings: int
-
-
-def archive(timeline: Timeline, where: str, name: str, settings: Settings | None = None) -> RunFile:
-    """Keeps a run under a name, in a folder or an object storage."""
+def archive(
+    timeline: Timeline,
+    where: str,
+    name: str,
+    settings: Settings | None = None,
+    scratch: str | None = None,
+) -> RunFile:
+    """Keeps a run under a name, in a folder or an object storage; it is written in `scratch`."""
     storage = open_storage(where, settings)
-    with tempfile.TemporaryDirectory(prefix="strata-archive-") as scratch:
-        folder = Path(scratch) / "run"
-        run = write_parquet(timeline, folder)
-        run = msgspec.structs.replace(run, name=name)
+    with tempfile.TemporaryDirectory(prefix="strata-archive-", dir=scratch) as made:
+        folder = Path(made) / "run"
+        run = msgspec.structs.replace(write_parquet(timeline, folder), name=name)
         for file in (FACTS, EVENTS, SNAPSHOTS):
             if (folder / file).is_file():
                 storage.put_stream(f"{name}/{file}", _chunks(folder / file))
@@ -64,15 +58,16 @@ def _chunks(path: Path) -> Iterator[bytes]:
 def runs_at(where: str, settings: Settings | None = None) -> list[RunRow]:
     """The runs at a place: a coordinator's data folder, a folder of runs, or an object storage."""
     if "://" not in where:
-        return [_local(name, path) for name, path in list(logs_in(Path(where)))[:MAX_RUNS]]
+        found = chain(logs_in(Path(where)), logs_in(Path(where) / KEPT))
+        return [_local(name, path) for name, path in islice(found, MAX_RUNS)]
     storage = open_storage(where, settings)
-    found = [
+    described = [
         _archived(_described(storage, prefix.strip("/")), where)
-        for prefix in storage.list("").folders[:MAX_RUNS]
+        for prefix in storage.list("").folders[-MAX_RUNS:]
         if storage.exists(f"{prefix.strip('/')}/{RUN}")
     ]
     storage.close()
-    return found
+    return described
 
 
 def _local(name: str, path: Path) -> RunRow:
@@ -115,30 +110,32 @@ def _archived(run: RunFile, where: str) -> RunRow:
 
 
 def open_anywhere(where: str, run: str = "", settings: Settings | None = None) -> Timeline:
-    """The timeline of a run in a folder, or of one that an object storage keeps."""
+    """The timeline of a run in a folder, or of one that an object storage keeps.
+
+    It is called by its name, or by its task where no other run is of that task.
+    """
     if "://" not in where:
         return open_timeline(where, run)
     storage = open_storage(where, settings)
-    names = [row.name for row in runs_at(where, settings)]
-    name = run or (names[0] if len(names) == 1 else "")
-    if name not in names:
-        raise NotFound(
-            f"choose one of the runs at {where}", hint=f"--run one of: {', '.join(names[:10])}"
-        )
-    folder = tempfile.TemporaryDirectory(prefix="strata-run-")
-    target = Path(folder.name)
-    for file in storage.walk(name):
-        (target / file.name.rpartition("/")[2]).write_bytes(storage.get(file.name))
+    if run and storage.exists(f"{run}/{RUN}"):
+        name = run
+    else:
+        name = chosen(run, {row.name: row.tasks for row in runs_at(where, settings)}, where)
+    kept = ParquetLog(_fetched(storage, name))
     storage.close()
-    return Timeline(_Fetched(target, folder), name)
+    weakref.finalize(kept, shutil.rmtree, kept.folder, ignore_errors=True)
+    return Timeline(kept, name, task=kept.run.task)
 
 
-class _Fetched(ParquetLog):
-    """A fetched run that goes when it is closed."""
-
-    def __init__(self, path: Path, folder: tempfile.TemporaryDirectory[str]) -> None:
-        super().__init__(path)
-        self._temporary = folder
-
-    def close(self) -> None:
-        self._temporary.cleanup()
+def _fetched(storage: StorageBackend, name: str) -> Path:
+    """A folder with the files of a run, each copied piece by piece."""
+    folder = Path(tempfile.mkdtemp(prefix="strata-run-"))
+    for info in storage.walk(name):
+        buffer = memoryview(bytearray(min(CHUNK_BYTES, info.size_bytes)))
+        target = folder / info.name.rpartition("/")[2]
+        with storage.open(info.name) as source, target.open("wb") as file:
+            for offset in range(0, info.size_bytes, CHUNK_BYTES):
+                piece = buffer[: min(CHUNK_BYTES, info.size_bytes - offset)]
+                source.read_into(offset, [piece])
+                file.write(piece)
+    return folder

@@ -25,7 +25,7 @@ from strata.errors import NotFound
 from strata.store.base import EventReader
 from strata.timeline.effective import Effective, effective
 from strata.timeline.evidence import Digests, Evidence
-from strata.timeline.lineage import Lineage, Span, Voided, lineage_of
+from strata.timeline.lineage import Lineage, Span, Voided, read_lineage
 from strata.timeline.orders import order_for, parts_of
 from strata.timeline.tallies import EpochAudit, EpochTally, MixtureTally, Tally
 
@@ -91,7 +91,7 @@ class Audit(Struct):
 
 def audit(reader: EventReader, task: str) -> Audit:
     """Reads the log, and says what it proves about a task."""
-    lineage = lineage_of(task, reader.read())
+    lineage = read_lineage(reader, task)
     if not lineage.spans and not lineage.feeds:
         raise NotFound(f"the log has no training of task {task!r}", hint="strata tasks lists them")
     evidence = Evidence(lineage, reader)

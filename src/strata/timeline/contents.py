@@ -16,7 +16,7 @@ from strata.data.dataset import Dataset
 from strata.data.mixing import MixedDataset
 from strata.data.steps import Readable
 from strata.store.base import EventReader
-from strata.timeline.lineage import Lineage, Span, lineage_of
+from strata.timeline.lineage import Lineage, Span, read_lineage
 from strata.timeline.orders import order_for, parts_of
 
 Opened: TypeAlias = Callable[[str, DatasetSpec], Dataset]
@@ -40,7 +40,7 @@ class ContentAudit(Struct):
 
 def compare_contents(reader: EventReader, task: str, opened: Opened) -> list[ContentAudit]:
     """Reads every batch again whose content was recorded and whose step counts."""
-    lineage = lineage_of(task, reader.read())
+    lineage = read_lineage(reader, task)
     names = [name for name, feed in lineage.feeds.items() if feed.unit == "lane"]
     return [_compared(reader, lineage, name, _readable(lineage, name, opened)) for name in names]
 

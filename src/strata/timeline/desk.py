@@ -59,6 +59,8 @@ NODES = 200
 LOOKED_AT = 200_000
 TRUST_FRESH_S = 10.0
 DIFF_CHANGES = 500
+SPAN_PACE = 50
+SPAN_FRESH_S = 30.0
 
 
 class Desk:
@@ -67,8 +69,11 @@ class Desk:
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
         self._lock = threading.Lock()
+        self._spanning = threading.Lock()
         self._trust: Trust | None = None
         self._examined_s = 0.0
+        self._span: SpanAnswer | None = None
+        self._span_due_s = 0.0
 
     def trust(self) -> Trust:
         """Whether the log can be trusted; of a live log as it was moments ago."""
@@ -80,7 +85,19 @@ class Desk:
             return self._trust
 
     def span(self) -> SpanAnswer:
-        """The whole timeline."""
+        """The whole timeline; of a live one as it was moments ago, the longer the more it costs.
+
+        Every page that is open asks for it, and counting a large cluster's events takes long.
+        """
+        with self._spanning:
+            began_s = time.monotonic()
+            if self._span is None or (self.timeline.live and began_s >= self._span_due_s):
+                self._span = self._counted()
+                ended_s = time.monotonic()
+                self._span_due_s = ended_s + min(SPAN_PACE * (ended_s - began_s), SPAN_FRESH_S)
+            return self._span
+
+    def _counted(self) -> SpanAnswer:
         timeline, extent = self.timeline, self.timeline.extent()
         events: dict[str, int] = {}
         gaps: dict[str, int] = {}
@@ -168,6 +185,11 @@ class Desk:
             more = next(records, None) is not None
             return [event_answer(each) for each in found], encode_cursor(last) if more else ""
         return [event_answer(each) for each in found], encode_cursor(last)
+
+    def facts_before(self, at_ns: int, kinds: frozenset[str], limit: int) -> list[Record]:
+        """The coordinator's newest facts of some kinds, as of a moment, newest first."""
+        found = self.timeline.backwards(at_ns + 1, node=COORDINATOR, kinds=kinds)
+        return list(islice(found, limit))
 
     def event(self, ref: str) -> EventDetail:
         """One event with its operation, causes and effects."""

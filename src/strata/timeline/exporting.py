@@ -93,14 +93,16 @@ def _by_wall_clock(timeline: Timeline) -> Iterator[Record]:
 
 
 def _write_snapshots(timeline: Timeline, path: Path) -> None:
+    """The newest ones, and what a run that is part of a log began from."""
     found: list[dict[str, object]] = []
-    at: int | None = None
-    while len(found) < SNAPSHOTS_KEPT:
-        snapshot = timeline.reader.load_snapshot(at, schema())
-        if snapshot is None:
-            break
-        found.append(msgspec.structs.asdict(snapshot))
-        at = snapshot.position - 1
+    reader, at = timeline.reader, timeline.position
+    while len(found) < SNAPSHOTS_KEPT and (kept := reader.load_snapshot(at, schema())) is not None:
+        found.append(msgspec.structs.asdict(kept))
+        at = kept.position - 1
+    first = timeline.extent().first
+    base = reader.load_snapshot(first, schema()) if first and at >= first else None
+    if base is not None:
+        found.append(msgspec.structs.asdict(base))
     if found:
         pq.write_table(pa.Table.from_pylist(found), path, compression="none")
 
@@ -128,7 +130,8 @@ def _described(timeline: Timeline) -> RunFile:
         extent.first,
         extent.from_ns / MS_NS,
         extent.to_ns / MS_NS,
-        [record.text("task") for record in submitted],
+        [timeline.task] if timeline.task else [record.text("task") for record in submitted],
         streams,
         [finding.text for finding in examine(timeline).findings],
+        timeline.task,
     )

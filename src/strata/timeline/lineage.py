@@ -24,6 +24,9 @@ from strata.core.generations import GenerationChanged
 from strata.core.leases import LeaseGranted, LeaseReturned
 from strata.core.recovery import RecoveryChosen, RolledBack, StepsCommitted
 from strata.core.sharding import Holdings, apply_moves
+from strata.store.base import EventReader
+from strata.timeline.clocks import first_position
+from strata.timeline.states import fold
 
 
 class Span(Struct):
@@ -74,9 +77,16 @@ class Lineage(Struct):
         return self.spans[at].generation if at >= 0 and step < self.spans[at].stop else 0
 
 
-def lineage_of(task: str, facts: Iterable[Event]) -> Lineage:
-    """Folds the facts of a log into the lineage of one task."""
-    found = Lineage()
+def read_lineage(reader: EventReader, task: str) -> Lineage:
+    """The lineage of a task; a log that begins later knows the datasets of before by its state."""
+    first = first_position(reader)
+    before = fold(reader, first).state.datasets if first else {}
+    specs = {name: dataset.spec for name, dataset in before.items()}
+    return _folded(task, reader.read(first), Lineage(specs=specs))
+
+
+def _folded(task: str, facts: Iterable[Event], found: Lineage) -> Lineage:
+    """Folds facts into the lineage of one task."""
     present: dict[str, Holdings] = {}
     for event in facts:
         body = event.body

@@ -5,9 +5,10 @@ never taken for one: the caller is told which there are.
 """
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from strata.config import Settings
 from strata.core.catalogue import CODEC
 from strata.errors import Corrupt, InvalidArgument, NotFound
 from strata.store.base import EventReader
@@ -16,25 +17,56 @@ from strata.timeline.timeline import Timeline
 
 LOG = "log.db"
 RUN = "run.json"
+KEPT = "runs"
+"""The folder beneath a coordinator's where its finished runs go, unless the settings say where."""
 
 
 def open_timeline(path: str | Path, run: str = "") -> Timeline:
-    """The timeline of the one run in a folder, or of the run of that name."""
+    """The timeline of the one run in a folder, or of the run of that name.
+
+    Runs that a coordinator has archived lie beneath its data folder, and are asked for by name.
+    """
     place = Path(path)
     found = dict(logs_in(place))
+    if run and run not in found:
+        found |= dict(logs_in(place / KEPT))
     if not found:
         raise NotFound(
             f"there is no run at {place}",
             hint=f"name a coordinator's data folder (it holds {LOG}) or an exported run",
         )
-    if run and run not in found:
-        raise NotFound(f"there is no run {run!r} at {place}", hint=f"there are: {_named(found)}")
-    if not run and len(found) > 1:
-        raise InvalidArgument(
-            f"{place} holds {len(found)} runs: {_named(found)}", hint="choose one with --run"
-        )
-    name = run or next(iter(found))
+    name = chosen(run, {name: tasks_of(log) for name, log in found.items()}, str(place))
     return _open(found[name], name)
+
+
+def chosen(run: str, there: Mapping[str, list[str]], where: str) -> str:
+    """The name of the run that is meant, of those at a place with their tasks."""
+    meant = [name for name, tasks in there.items() if run in (name, *tasks)]
+    if run in meant:
+        return run
+    if not run and len(there) == 1:
+        return next(iter(there))
+    if len(meant) == 1:
+        return meant[0]
+    if not run:
+        raise InvalidArgument(
+            f"{where} holds {len(there)} runs: {_named(there)}", hint="choose one with --run"
+        )
+    raise NotFound(f"there is no run {run!r} at {where}", hint=f"there are: {_named(there)}")
+
+
+def tasks_of(log: Path) -> list[str]:
+    """The tasks that an archived run is called by; a log that may grow has a name only."""
+    if not log.is_dir():
+        return []
+    from strata.timeline.parquet import read_run  # as below
+
+    return read_run(log).tasks
+
+
+def kept_at(settings: Settings) -> str:
+    """Where a coordinator keeps its finished runs: a folder, or an address of object storage."""
+    return settings.archive_to or str(Path(settings.data_dir) / KEPT)
 
 
 def logs_in(place: Path) -> Iterator[tuple[str, Path]]:
@@ -58,7 +90,7 @@ def is_export(folder: Path) -> bool:
     return (folder / RUN).is_file()
 
 
-def _named(found: dict[str, Path]) -> str:
+def _named(found: Iterable[str]) -> str:
     names = sorted(found)
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
@@ -68,7 +100,8 @@ def _open(path: Path, name: str) -> Timeline:
         # Imported here: a log in SQLite is opened without Arrow.
         from strata.timeline.parquet import ParquetLog
 
-        return Timeline(ParquetLog(path), name)
+        kept = ParquetLog(path)
+        return Timeline(kept, name, task=kept.run.task)
     try:
         reader: EventReader = SqliteReader(path, CODEC)
     except Corrupt as damage:

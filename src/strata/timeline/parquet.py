@@ -58,7 +58,10 @@ class Stream(Struct, frozen=True):
 
 
 class RunFile(Struct, frozen=True):
-    """`run.json`: what the rows cannot tell; times are Unix milliseconds."""
+    """`run.json`: what the rows cannot tell; times are Unix milliseconds.
+
+    `task` is the one whose run this is; empty when it is a whole log.
+    """
 
     format: int
     name: str
@@ -69,6 +72,7 @@ class RunFile(Struct, frozen=True):
     tasks: list[str]
     streams: list[Stream]
     findings: list[str]
+    task: str = ""
 
 
 def read_run(folder: Path) -> RunFile:
@@ -221,7 +225,10 @@ class ParquetLog:
         path = self.folder / SNAPSHOTS
         if not path.is_file():
             return None
-        wanted = [("schema", "=", schema), ("position", "<=", LAST if at is None else at)]
+        # Before its beginning there is nothing to fold, so what it began from counts in any shape.
+        base = (pc.field("position") == self.run.first_position) & (self.run.first_position > 0)
+        wanted = (pc.field("schema") == schema) | base
+        wanted &= pc.field("position") <= (LAST if at is None else at)
         found = pq.read_table(path, columns=["position"], filters=wanted)["position"].to_pylist()
         if not found:
             return None

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from strata.errors import NotFound
 from strata.store.base import EventReader
-from strata.timeline.lineage import Lineage, Span, lineage_of
+from strata.timeline.lineage import Lineage, Span, read_lineage
 from strata.timeline.orders import order_for
 
 _AT_ONCE_SAMPLES = 1 << 18
@@ -86,7 +86,7 @@ def step_story(reader: EventReader, task: str, step: int, dataset: str = "") -> 
 
 def _asked(reader: EventReader, task: str, dataset: str) -> tuple[Lineage, str]:
     """The task's lineage, and the dataset that is meant: the only one, if none is named."""
-    lineage = lineage_of(task, reader.read())
+    lineage = read_lineage(reader, task)
     known = [name for name, feed in lineage.feeds.items() if feed.unit == "lane"]
     if dataset in known or (not dataset and len(known) == 1):
         return lineage, dataset or known[0]

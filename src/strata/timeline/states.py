@@ -4,6 +4,7 @@ A fact that this release does not know, or one that is damaged, cannot be folded
 is given as far as it is sure, and it is said where that ends and why.
 """
 
+import msgspec
 from msgspec import Struct
 
 from strata.core import state as cluster_state
@@ -11,6 +12,7 @@ from strata.core.cluster import apply
 from strata.core.recovery import StepsCommitted
 from strata.core.state import Cluster
 from strata.errors import Corrupt, InvalidArgument, NotFound, StrataError, UnknownKind
+from strata.store.base import EventReader, Snapshot
 from strata.timeline.clocks import first_position
 from strata.timeline.timeline import Timeline
 
@@ -27,9 +29,13 @@ class Past(Struct, frozen=True):
 
 def state_at(timeline: Timeline, position: int) -> Past:
     """The state after the first `position` facts."""
-    reader = timeline.reader
+    return fold(timeline.reader, position)
+
+
+def fold(reader: EventReader, position: int) -> Past:
+    """The same, of a log that is not looked at as a timeline."""
     snapshot = reader.load_snapshot(position, _SCHEMA)
-    state = cluster_state.decode(snapshot.state) if snapshot else Cluster()
+    state = _decoded(snapshot) if snapshot else Cluster()
     if state.position < first_position(reader):
         raise NotFound(
             f"the facts before position {first_position(reader)} are not in this log",
@@ -44,6 +50,17 @@ def state_at(timeline: Timeline, position: int) -> Past:
         # Only after facts that were not understood: `apply` is total over a whole log.
         return Past(state, state.position, f"the facts do not fit each other: {error!r}")
     return Past(state, state.position)
+
+
+def _decoded(snapshot: Snapshot) -> Cluster:
+    """The state of a snapshot; what an older release kept is read if its fields still fit."""
+    try:
+        return cluster_state.decode(snapshot.state)
+    except msgspec.ValidationError as error:
+        raise NotFound(
+            f"the state at position {snapshot.position} is of another release: {error}",
+            hint="read this run with the release that kept it",
+        ) from error
 
 
 def position_of_step(timeline: Timeline, step: int, task: str = "") -> int:

@@ -36,12 +36,18 @@ class Extent(Struct, frozen=True):
 
 
 class Timeline:
-    """A log open for reading. `name` is what people call it, `live` whether it may still grow."""
+    """A log open for reading. `name` is what people call it, `live` whether it may still grow.
 
-    def __init__(self, reader: EventReader, name: str = "", live: bool = False) -> None:
+    `task` is whose workers' events are here; empty where there are everybody's.
+    """
+
+    def __init__(
+        self, reader: EventReader, name: str = "", live: bool = False, task: str = ""
+    ) -> None:
         self.reader = reader
         self.name = name
         self.live = live
+        self.task = task
         self.clocks = Clocks(reader)
         self.damage: list[str] = []
         self.notes: list[str] = []

@@ -149,6 +149,8 @@ def _silent(timeline: Timeline) -> Iterator[tuple[Hole, Finding]]:
         body = record.event.body
         if not isinstance(body, WorkerRegistered) or (body.worker, body.incarnation) in heard:
             continue
+        if timeline.task not in ("", body.task):
+            continue
         text = f"{body.worker}, incarnation {body.incarnation}, sent no events of its own"
         hole = Hole(body.worker, record.at_ns, timeline.extent().to_ns, text)
         yield hole, Finding("silent node", text, body.worker, grave=body.worker not in named)

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from strata.config import Settings
 from strata.coordinator.http import past
 from strata.errors import Overloaded
 from tests.coordinator.http.served import Coordinator
@@ -70,6 +71,24 @@ def test_reasons_stories_and_differences(get):
     assert found["ref"] == registered["ref"]
 
 
+def test_what_the_views_show_of_a_moment(get, coordinator):
+    """Of the present moment the past says what the live API says; of an earlier one, otherwise."""
+    with coordinator.client() as client:
+        (dataset,) = (row["id"] for row in client.get("/api/datasets").json())
+        now = client.get(f"/api/datasets/{dataset}/shards").json()
+        facts = client.get("/api/events", params={"newest": True, "kinds": "AssignmentChanged"})
+    assert get("shards", dataset_id=dataset).json() == now
+    assert get("facts", kinds="AssignmentChanged").json() == facts.json() != []
+    joined = get("events", kind="WorkerRegistered").json()
+    before_ms = joined[0]["at_ms"] - 0.01
+    assert get("facts", kinds="AssignmentChanged", time_ms=before_ms).json() == []
+    assert get("shards", dataset_id=dataset, time_ms=before_ms).status_code == 404
+    history = get("metrics").json()
+    assert (history["active_workers"][-1], history["total_workers"][-1]) == (2, 2)
+    assert set(history["coordinator_rps"]) == {None}
+    assert get("metrics", time_ms=before_ms).json()["total_workers"][-1] == 0
+
+
 @pytest.mark.parametrize(
     ("path", "params", "status"),
     [
@@ -87,6 +106,9 @@ def test_reasons_stories_and_differences(get):
         ("density", {"from_ms": 5, "to_ms": 4}, 400),
         ("seek", {"predicate": "kind=Nothing"}, 404),
         ("lanes", {"limit": 201}, 400),
+        ("span", {"run": "nothing"}, 404),
+        ("span", {"run": "../data"}, 404),
+        ("usage", {}, 400),
     ],
 )
 def test_a_refusal_says_what_to_do(get, path, params, status):
@@ -103,7 +125,7 @@ def test_reading_does_not_hold_the_engine_up(coordinator):
         asking.set()
         assert answered.wait(30)
 
-    reader = past.PastReader(coordinator.engine)
+    reader = past.PastReader(coordinator.engine, Settings())
     future = asyncio.run_coroutine_threadsafe(reader.ask(slow), coordinator.loop)
     assert asking.wait(30)
     with coordinator.client() as client:
@@ -116,7 +138,7 @@ def test_reading_does_not_hold_the_engine_up(coordinator):
 
 def test_too_long_a_line_is_refused(coordinator, monkeypatch):
     monkeypatch.setattr(past, "LINE", 0)
-    reader = past.PastReader(coordinator.engine)
+    reader = past.PastReader(coordinator.engine, Settings())
     with pytest.raises(Overloaded):
         coordinator.run(reader.ask(lambda desk: None))
     reader.close()

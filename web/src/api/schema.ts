@@ -363,6 +363,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/runs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListRuns
+         * @description The runs that were archived after their end, newest first; `run` reads one of them.
+         */
+        get: operations["ApiRunsListRuns"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/settings": {
         parameters: {
             query?: never;
@@ -669,6 +689,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/timeline/facts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListFactsBefore
+         * @description The facts that had been recorded by a moment, newest first.
+         */
+        get: operations["ApiTimelineFactsListFactsBefore"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/timeline/lanes": {
         parameters: {
             query?: never;
@@ -681,6 +721,26 @@ export interface paths {
          * @description What each worker did, as spans and marks; what is too fine to see is merged.
          */
         get: operations["ApiTimelineLanesGetLanes"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/timeline/metrics": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetHistoryThen
+         * @description The figures of the quarter of an hour before a moment; null where nothing was recorded.
+         */
+        get: operations["ApiTimelineMetricsGetHistoryThen"];
         put?: never;
         post?: never;
         delete?: never;
@@ -729,6 +789,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/timeline/shards": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * ListShardsThen
+         * @description Which shard was whose at a moment.
+         */
+        get: operations["ApiTimelineShardsListShardsThen"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/timeline/span": {
         parameters: {
             query?: never;
@@ -761,6 +841,26 @@ export interface paths {
          * @description Everything about one thing, KIND:ID, across nodes.
          */
         get: operations["ApiTimelineStoryGetStory"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/timeline/usage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * GetUsageThen
+         * @description What a worker used in the minutes before a moment, by its own records.
+         */
+        get: operations["ApiTimelineUsageGetUsageThen"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1296,7 +1396,7 @@ export interface components {
             at: number[];
             barrier_latency_p99: (number | null)[];
             checkpoint_throughput: (number | null)[];
-            coordinator_rps: number[];
+            coordinator_rps: (number | null)[];
             shard_assignment_time: (number | null)[];
             total_workers: number[];
         };
@@ -1384,6 +1484,18 @@ export interface components {
             memory_used_bytes: number;
             network_rx_bytes: number;
             network_tx_bytes: number;
+        };
+        /** RunRow */
+        RunRow: {
+            archived: boolean;
+            events: number;
+            facts: number;
+            findings: number;
+            from_ms: number;
+            name: string;
+            tasks: string[];
+            to_ms: number;
+            where: string;
         };
         /** Sample */
         Sample: {
@@ -1563,6 +1675,14 @@ export interface components {
             findings: components["schemas"]["FindingAnswer"][];
             /** @enum {string} */
             verdict: "yes" | "no" | "open" | "unknown";
+        };
+        /** UsageAnswer */
+        UsageAnswer: {
+            at: number[];
+            cpu_percent: (number | null)[];
+            gpu_percent: (number | null)[];
+            memory_used_bytes: (number | null)[];
+            step: (number | null)[];
         };
         /** VerifiedResponse */
         VerifiedResponse: {
@@ -3127,6 +3247,71 @@ export interface operations {
             };
         };
     };
+    ApiRunsListRuns: {
+        parameters: {
+            query?: {
+                /** @description The X-Next-Cursor of the page before; empty for the first. */
+                cursor?: string;
+                /** @description How many at most. */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    /** @description Pass it as `cursor` for the next page; absent on the last. */
+                    "X-Next-Cursor"?: unknown;
+                    /** @description How many there are. */
+                    "X-Total-Count": unknown;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RunRow"][];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
     ApiSettingsGetSettings: {
         parameters: {
             query?: never;
@@ -3562,7 +3747,10 @@ export interface operations {
     };
     ApiTasksTaskIdAuditAuditTask: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description An archived run, by its name or task; else the log. */
+                run?: string;
+            };
             header?: never;
             path: {
                 task_id: string;
@@ -3939,6 +4127,8 @@ export interface operations {
         parameters: {
             query?: {
                 position?: number | null;
+                /** @description An archived run, by its name or task; else the log. */
+                run?: string;
                 step?: number | null;
                 task?: string;
                 /** @description Unix milliseconds. */
@@ -4013,6 +4203,8 @@ export interface operations {
                 buckets?: number;
                 /** @description Unix milliseconds. */
                 from_ms?: number | null;
+                /** @description An archived run, by its name or task; else the log. */
+                run?: string;
                 task?: string;
                 /** @description Unix milliseconds. */
                 to_ms?: number | null;
@@ -4086,6 +4278,8 @@ export interface operations {
                 a: number;
                 /** @description Unix milliseconds. */
                 b: number;
+                /** @description An archived run, by its name or task; else the log. */
+                run?: string;
             };
             header?: never;
             path?: never;
@@ -4151,7 +4345,10 @@ export interface operations {
     };
     ApiTimelineEventRefGetTimelineEvent: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description An archived run, by its name or task; else the log. */
+                run?: string;
+            };
             header?: never;
             path: {
                 ref: string;
@@ -4227,6 +4424,8 @@ export interface operations {
                 /** @description How many at most. */
                 limit?: number;
                 node?: string;
+                /** @description An archived run, by its name or task; else the log. */
+                run?: string;
                 subject?: string;
                 task?: string;
                 /** @description Unix milliseconds. */
@@ -4301,6 +4500,8 @@ export interface operations {
                 format?: "perfetto" | "jsonl" | "parquet";
                 /** @description Unix milliseconds. */
                 from_ms?: number | null;
+                /** @description An archived run, by its name or task; else the log. */
+                run?: string;
                 /** @description Unix milliseconds. */
                 to_ms?: number | null;
             };
@@ -4375,6 +4576,80 @@ export interface operations {
             };
         };
     };
+    ApiTimelineFactsListFactsBefore: {
+        parameters: {
+            query?: {
+                /** @description Kinds of facts wanted, with commas between. */
+                kinds?: string;
+                /** @description How many at most. */
+                limit?: number;
+                /** @description An archived run, by its name or task; else the log. */
+                run?: string;
+                /** @description Unix milliseconds; the end if there is none. */
+                time_ms?: number | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FactResponse"][];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
     ApiTimelineLanesGetLanes: {
         parameters: {
             query?: {
@@ -4383,6 +4658,8 @@ export interface operations {
                 from_ms?: number | null;
                 /** @description How many lanes at most. */
                 limit?: number;
+                /** @description An archived run, by its name or task; else the log. */
+                run?: string;
                 task?: string;
                 /** @description Unix milliseconds. */
                 to_ms?: number | null;
@@ -4400,6 +4677,76 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["LanesAnswer"];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    ApiTimelineMetricsGetHistoryThen: {
+        parameters: {
+            query?: {
+                /** @description An archived run, by its name or task; else the log. */
+                run?: string;
+                /** @description Unix milliseconds; the end if there is none. */
+                time_ms?: number | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MetricsHistory"];
                 };
             };
             /** @description The request makes no sense, whatever the state. */
@@ -4513,6 +4860,8 @@ export interface operations {
                 /** @description Unix milliseconds. */
                 from_ms?: number | null;
                 predicate?: string;
+                /** @description An archived run, by its name or task; else the log. */
+                run?: string;
             };
             header?: never;
             path?: never;
@@ -4576,9 +4925,91 @@ export interface operations {
             };
         };
     };
+    ApiTimelineShardsListShardsThen: {
+        parameters: {
+            query: {
+                /** @description The X-Next-Cursor of the page before; empty for the first. */
+                cursor?: string;
+                dataset_id: string;
+                /** @description How many at most. */
+                limit?: number;
+                /** @description An archived run, by its name or task; else the log. */
+                run?: string;
+                /** @description Unix milliseconds; the end if there is none. */
+                time_ms?: number | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    /** @description Pass it as `cursor` for the next page; absent on the last. */
+                    "X-Next-Cursor"?: unknown;
+                    /** @description How many there are. */
+                    "X-Total-Count": unknown;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShardResponse"][];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
     ApiTimelineSpanGetSpan: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description An archived run, by its name or task; else the log. */
+                run?: string;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -4648,6 +5079,8 @@ export interface operations {
                 cursor?: string;
                 /** @description How many at most. */
                 limit?: number;
+                /** @description An archived run, by its name or task; else the log. */
+                run?: string;
                 subject: string;
             };
             header?: never;
@@ -4712,11 +5145,84 @@ export interface operations {
             };
         };
     };
+    ApiTimelineUsageGetUsageThen: {
+        parameters: {
+            query: {
+                node: string;
+                /** @description An archived run, by its name or task; else the log. */
+                run?: string;
+                /** @description Unix milliseconds; the end if there is none. */
+                time_ms?: number | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UsageAnswer"];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
     ApiTimelineWhyGetWhy: {
         parameters: {
             query?: {
                 question?: string;
                 ref?: string;
+                /** @description An archived run, by its name or task; else the log. */
+                run?: string;
             };
             header?: never;
             path?: never;

@@ -19,6 +19,7 @@ from strata.coordinator.http import (
     history,
     live,
     logs,
+    moments,
     page,
     saved,
     stream,
@@ -30,7 +31,7 @@ from strata.coordinator.http.bodies import StrictRequest
 from strata.coordinator.http.faults import HANDLERS
 from strata.coordinator.http.limits import Limits
 from strata.coordinator.http.openapi import describe
-from strata.coordinator.http.past import PastReader
+from strata.coordinator.http.past import PastReader, past_for
 from strata.coordinator.http.ports import Api
 from strata.coordinator.http.security import Access, Guard
 
@@ -91,6 +92,7 @@ ENDPOINTS = [
     stream.stream_facts,
     stream.stream_logs,
     *timeline.ENDPOINTS,
+    *moments.ENDPOINTS,
     audit.audit_task,
 ]
 
@@ -101,7 +103,7 @@ def create_app(api: Api, settings: Settings, limits: Limits | None = None) -> Gu
     files = page.load()
     closing = asyncio.Event()
     recent = history.History(api.metrics)
-    past = PastReader(api.engine)
+    past = PastReader(api.engine, settings)
     description = page.File(document(api.version), "application/json")
     static = {"/api/openapi.json": description, **files}
     app = Litestar(
@@ -148,7 +150,8 @@ def provided(
         "closing": Provide(lambda: closing, sync_to_thread=False),
         "heartbeat_s": Provide(lambda: heartbeat_s, sync_to_thread=False),
         "history": Provide(lambda: recent, sync_to_thread=False),
-        "past": Provide(lambda: past, sync_to_thread=False),
+        "archive": Provide(lambda: past, sync_to_thread=False),
+        "past": Provide(past_for, sync_to_thread=False),
         "live": Provide(lambda: patches, sync_to_thread=False),
         "settings": Provide(lambda: settings, sync_to_thread=False),
     }

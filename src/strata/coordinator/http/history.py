@@ -28,7 +28,7 @@ class MetricsHistory(Struct, frozen=True):
 
     at: list[int]
     checkpoint_throughput: list[float | None]
-    coordinator_rps: list[float]
+    coordinator_rps: list[float | None]
     active_workers: list[int]
     total_workers: list[int]
     barrier_latency_p99: list[float | None]

@@ -8,19 +8,20 @@ its own, so the writer is never waited for.
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from threading import Lock
+from typing import Annotated, TypeVar
 
 import msgspec
 from litestar.di import NamedDependency
-from litestar.params import SkipValidation
+from litestar.params import QueryParameter, SkipValidation
 
+from strata.config import Settings
 from strata.coordinator.engine import Engine
 from strata.coordinator.http.cluster import DASHBOARD_BYTES, DASHBOARD_ITEMS, dashboard
 from strata.coordinator.http.models import DashboardResponse, StatusResponse
-from strata.coordinator.metrics import MetricsSnapshot
+from strata.coordinator.http.replayed import metrics_at
 from strata.coordinator.observed import Observed, Seen
 from strata.core.catalogue import CODEC
-from strata.core.derive import Figures
 from strata.core.resources import ResourceMetrics
 from strata.core.state import Cluster
 from strata.core.worker_facts import ResourceSnapshot
@@ -28,15 +29,16 @@ from strata.errors import Overloaded
 from strata.store.base import EventReader
 from strata.store.sqlite import SqliteReader
 from strata.timeline.activity import Recent
-from strata.timeline.answers import AsOf, MomentAnswer, NodeAnswer
+from strata.timeline.answers import AsOf, MomentAnswer, NodeAnswer, RunRow
 from strata.timeline.desk import Desk
-from strata.timeline.records import MS_NS, SECOND_NS, Record
-from strata.timeline.states import Past, state_at
+from strata.timeline.opening import kept_at
+from strata.timeline.records import MS_NS, Record
+from strata.timeline.states import Past
 from strata.timeline.timeline import Timeline
 
 THREADS = 2
 LINE = 32
-METRICS_WINDOW_NS = 60 * SECOND_NS
+KEPT_OPEN = 4
 
 Answer = TypeVar("Answer")
 
@@ -50,28 +52,49 @@ class AtResponse(DashboardResponse, frozen=True, kw_only=True):
 
 
 class PastReader:
-    """Opens the log once, and answers from it."""
+    """Opens the log once, and archived runs as they are asked for; answers from them."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, settings: Settings) -> None:
         self._engine = engine
+        self._settings = settings
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="strata-past")
         self._waiting = 0
         self._desk: Desk | None = None
+        self._kept: dict[str, Desk] = {}
+        self._opening = Lock()
 
-    async def ask(self, question: Callable[[Desk], Answer]) -> Answer:
+    async def ask(self, question: Callable[[Desk], Answer], run: str = "") -> Answer:
         """What a function makes of the past; it runs in a thread."""
+        return await self.work(lambda: question(self._opened(run)))
+
+    async def work(self, work: Callable[[], Answer]) -> Answer:
+        """What a function finds, in a thread."""
         if self._waiting >= LINE:
             raise Overloaded(
                 f"{LINE} questions about the past are waiting", hint="try again", retry_after_s=1.0
             )
         self._waiting += 1
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, lambda: question(self._opened()))
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         finally:
             self._waiting -= 1
 
-    def _opened(self) -> Desk:
+    async def runs(self) -> list[RunRow]:
+        """The runs that are archived."""
+
+        def look() -> list[RunRow]:
+            # Imported here: a coordinator that archives nothing needs no Arrow.
+            from strata.timeline.archiving import runs_at
+
+            return runs_at(kept_at(self._settings), self._settings)
+
+        return await self.work(look)
+
+    def _opened(self, run: str) -> Desk:
+        with self._opening:
+            return self._archived(run) if run else self._own()
+
+    def _own(self) -> Desk:
         if self._desk is None:
             store = self._engine.kernel.store
             path = getattr(store, "path", None)
@@ -79,14 +102,51 @@ class PastReader:
             self._desk = Desk(Timeline(reader, live=True))
         return self._desk
 
+    def _archived(self, run: str) -> Desk:
+        """An archived run; those asked for last stay open, the others are let go."""
+        desk = self._kept.pop(run, None)
+        if desk is None:
+            from strata.timeline.archiving import open_anywhere  # as above
+
+            desk = Desk(open_anywhere(kept_at(self._settings), run, self._settings))
+            for oldest in list(self._kept)[: len(self._kept) + 1 - KEPT_OPEN]:
+                del self._kept[oldest]
+        self._kept[run] = desk
+        return desk
+
     def close(self) -> None:
         """Lets go of the log."""
         self._threads.shutdown(cancel_futures=True)
+        self._kept.clear()
         if self._desk is not None and self._desk.timeline.reader is not self._engine.kernel.store:
             self._desk.timeline.close()
 
 
-ThePast = NamedDependency[SkipValidation[PastReader]]
+class PastOf:
+    """The past that a request is about: the coordinator's own log, or an archived run."""
+
+    def __init__(self, reader: PastReader, run: str) -> None:
+        self._reader = reader
+        self._run = run
+
+    async def ask(self, question: Callable[[Desk], Answer]) -> Answer:
+        """What a function makes of it; it runs in a thread."""
+        return await self._reader.ask(question, self._run)
+
+
+Run = Annotated[
+    str,
+    QueryParameter(
+        max_length=400, description="An archived run, by its name or task; else the log."
+    ),
+]
+ThePast = NamedDependency[SkipValidation[PastOf]]
+TheArchive = NamedDependency[SkipValidation[PastReader]]
+
+
+def past_for(archive: TheArchive, run: Run = "") -> PastOf:
+    """The past that a request names."""
+    return PastOf(archive, run)
 
 
 def dashboard_at(
@@ -95,7 +155,7 @@ def dashboard_at(
     """The dashboard of a past moment, within the same bound as that of now."""
     state, at_ns = past.state, int(answer.as_of.time_ms * MS_NS)
     observed = observed_then(state, recent)
-    metrics = metrics_then(desk.timeline, past.position, at_ns)
+    metrics = metrics_at(desk.timeline, at_ns)
     items = DASHBOARD_ITEMS
     while True:
         shown = dashboard(
@@ -147,31 +207,3 @@ def resources_of(record: Record | None) -> ResourceMetrics | None:
         return None
     fields = {name: getattr(body, name) for name in body.__struct_fields__ if name != "gpus"}
     return ResourceMetrics(gpu_metrics=body.gpus, **fields)
-
-
-def metrics_then(timeline: Timeline, position: int, at_ns: int) -> MetricsSnapshot:
-    """The figures of a past moment, derived from the facts of the minute before it.
-
-    Requests and the cost of assigning shards were measured, not recorded: they are not known.
-    """
-    figures = Figures()
-    start = timeline.position_at(at_ns - METRICS_WINDOW_NS)
-    before = state_at(timeline, start).state
-    now_ns = 0
-    for record in timeline.facts(start, position):
-        if not now_ns:
-            figures.adopt(before, record.event.mono_ns)
-        now_ns = record.event.mono_ns + at_ns - record.at_ns
-        figures.observe(record.event)
-    if not now_ns:
-        figures.adopt(before, METRICS_WINDOW_NS)
-        now_ns = 2 * METRICS_WINDOW_NS
-    reading = figures.read(now_ns)
-    return MetricsSnapshot(
-        checkpoint_throughput=reading.checkpoint_throughput_mb_s,
-        coordinator_rps=0.0,
-        active_workers=reading.active_workers,
-        total_workers=reading.total_workers,
-        barrier_latency_p99=reading.barrier_latency_p99_ms,
-        shard_assignment_time=None,
-    )

@@ -6,8 +6,18 @@ from litestar import Request, Response, get
 from litestar.params import FromPath, QueryParameter
 
 from strata.coordinator.http.faults import READS, READS_ONE, documented
-from strata.coordinator.http.paging import DEFAULT_LIMIT, NEXT, Cursor, Limit
-from strata.coordinator.http.past import AtResponse, ThePast, dashboard_at
+from strata.coordinator.http.paging import (
+    DEFAULT_LIMIT,
+    HEADERS,
+    NEXT,
+    Cursor,
+    Key,
+    Limit,
+    newest_first,
+    page,
+    paged,
+)
+from strata.coordinator.http.past import AtResponse, TheArchive, ThePast, dashboard_at
 from strata.coordinator.http.ports import TheApi
 from strata.errors import InvalidArgument
 from strata.timeline.answers import (
@@ -17,6 +27,7 @@ from strata.timeline.answers import (
     EventDetail,
     LanesAnswer,
     QuestionAnswer,
+    RunRow,
     SeekAnswer,
     SpanAnswer,
     StoryAnswer,
@@ -28,6 +39,7 @@ from strata.timeline.shaping import LAST_MS
 EXPORTED_EVENTS = 200_000
 SUFFIXES = {"perfetto": "json", "jsonl": "jsonl", "parquet": "parquet"}
 FILE = "application/octet-stream"
+ASKED = frozenset({"question", "ref", "run"})
 
 Moment = Annotated[float | None, QueryParameter(ge=0, le=LAST_MS, description="Unix milliseconds.")]
 MomentNeeded = Annotated[float, QueryParameter(ge=0, le=LAST_MS, description="Unix milliseconds.")]
@@ -42,6 +54,20 @@ Buckets = Annotated[int, QueryParameter(ge=1, le=1000, description="How many sli
 LaneLimit = Annotated[int, QueryParameter(ge=1, le=200, description="How many lanes at most.")]
 Text = Annotated[str, QueryParameter(max_length=400)]
 Number = Annotated[int | None, QueryParameter(ge=0, le=2**53 - 1)]
+
+
+@get("/runs", responses=READS, response_headers=HEADERS)
+async def list_runs(
+    archive: TheArchive, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = ""
+) -> Response[list[RunRow]]:
+    """The runs that were archived after their end, newest first; `run` reads one of them."""
+    found = page(await archive.runs(), newest_run_first, limit, cursor)
+    return paged(found.items, found.total, found.next_cursor)
+
+
+def newest_run_first(run: RunRow) -> Key:
+    """The order of archived runs."""
+    return newest_first(int(run.to_ms), run.name)
 
 
 @get("/timeline/span", responses=READS_ONE)
@@ -132,7 +158,7 @@ async def get_why(
 ) -> WhyAnswer:
     """Why: of an event by its `ref`, or one of the sixteen questions with its own parameters."""
     given = {name: str(value) for name, value in request.query_params.items()}
-    params = {name: value for name, value in given.items() if name not in ("question", "ref")}
+    params = {name: value for name, value in given.items() if name not in ASKED}
     if question == "differs":
         raise InvalidArgument(
             "another run is not within the coordinator's reach",
@@ -142,9 +168,9 @@ async def get_why(
 
 
 @get("/timeline/questions", responses=READS)
-async def list_questions(past: ThePast) -> list[QuestionAnswer]:
+async def list_questions(archive: TheArchive) -> list[QuestionAnswer]:
     """The questions that can be asked, with what each needs."""
-    return await past.ask(lambda desk: desk.questions())
+    return await archive.ask(lambda desk: desk.questions())
 
 
 @get("/timeline/diff", responses=READS_ONE)
@@ -180,6 +206,7 @@ async def get_export(
 
 
 ENDPOINTS = [
+    list_runs,
     get_export,
     get_story,
     get_why,

@@ -1,0 +1,246 @@
+"""The part of a log that is one task's run, readable as a log of its own.
+
+From the fact that submitted the task to some time after its end, with everything that its workers
+recorded. Facts about other tasks in between are part of it, since a state is folded from all; what
+their workers recorded is not. The state that the first fact found is computed once and given as a
+snapshot, so every later one can be folded.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from types import TracebackType
+from typing import Self
+
+from msgspec import Struct
+
+from strata.core import state as cluster_state
+from strata.core.catalogue import CODEC
+from strata.core.events import COORDINATOR, Event
+from strata.core.tasks import TaskSubmitted
+from strata.core.workers import WorkerRegistered
+from strata.errors import NotFound
+from strata.store.base import (
+    FOREVER_NS,
+    NEVER_NS,
+    QUERY_LIMIT,
+    Batch,
+    EventReader,
+    Found,
+    OnDamage,
+    Range,
+    Snapshot,
+    Tally,
+)
+from strata.store.batches import pack, unpack
+from strata.timeline.records import SECOND_NS
+from strata.timeline.states import require_state
+from strata.timeline.timeline import Timeline
+
+ERROR_NS = 2 * SECOND_NS
+"""A wall clock may be off by a little more than where it was looked at."""
+
+
+class Part(Struct, frozen=True):
+    """Which part: the facts [first, stop) and these workers' incarnations.
+
+    All of it lies between these readings of the nodes' wall clocks.
+    """
+
+    first: int
+    stop: int
+    streams: frozenset[tuple[str, int]]
+    wall_from_ns: int
+    wall_to_ns: int
+
+
+def run_of(timeline: Timeline, task: str, until_ns: int) -> Timeline:
+    """The timeline of one task's run: from its submission to a moment after its end."""
+    submitted = timeline.records(node=COORDINATOR, kinds={TaskSubmitted.__name__})
+    first = next((each.event.seq for each in submitted if each.text("task") == task), None)
+    if first is None:
+        raise NotFound(f"task {task!r} was not submitted in this log", hint="strata tasks")
+    stop = max(timeline.position_at(until_ns), first + 1)
+    part = _part(timeline, task, first, stop)
+    encoded = cluster_state.encode(require_state(timeline, first))
+    base = Snapshot(first, timeline.time_of(first), cluster_state.schema(), encoded)
+    return Timeline(Excerpt(timeline.reader, part, base), timeline.name, task=task)
+
+
+def _part(timeline: Timeline, task: str, first: int, stop: int) -> Part:
+    joined = timeline.records(node=COORDINATOR, kinds={WorkerRegistered.__name__})
+    streams = frozenset(
+        (body.worker, body.incarnation)
+        for record in joined
+        if isinstance(body := record.event.body, WorkerRegistered)
+        and body.task == task
+        and first <= record.event.seq < stop
+    )
+    own = [each for each in timeline.tallies() if (each.node, each.incarnation) in streams]
+    low_ns, high_ns = timeline.coordinator_skew()
+    begun_ns, ended_ns = timeline.time_of(first), timeline.time_of(stop - 1)
+    return Part(
+        first,
+        stop,
+        streams,
+        min(begun_ns + low_ns - ERROR_NS, *(tally.wall_from_ns for tally in own), begun_ns),
+        max(ended_ns + high_ns + ERROR_NS, *(tally.wall_to_ns for tally in own), ended_ns),
+    )
+
+
+class Excerpt:
+    """A part of a log; it keeps what every event reader promises."""
+
+    def __init__(self, reader: EventReader, part: Part, base: Snapshot) -> None:
+        self._reader = reader
+        self._part = part
+        self._base = base
+        self._tallies = [
+            tally for tally in reader.tallies() if (tally.node, tally.incarnation) in part.streams
+        ]
+
+    @property
+    def position(self) -> int:
+        return self._part.stop
+
+    def close(self) -> None:
+        """The log is closed by whoever opened it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def read(self, start: int = 0, stop: int | None = None) -> Iterator[Event]:
+        if start < self._part.first:
+            raise NotFound(
+                f"this run begins at position {self._part.first}", hint="look into the whole log"
+            )
+        return self._reader.read(start, self._part.stop if stop is None else self._cut(stop))
+
+    def _cut(self, position: int) -> int:
+        return min(max(position, self._part.first), self._part.stop)
+
+    def query(
+        self,
+        *,
+        node: str | None = None,
+        kind: str | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+        limit: int = QUERY_LIMIT,
+        on_damage: OnDamage | None = None,
+    ) -> Iterator[Found]:
+        since_ns, until_ns = self._within(since_ns, until_ns)
+        found = self._reader.query(
+            node=node,
+            kind=kind,
+            since_ns=since_ns,
+            until_ns=until_ns,
+            limit=FOREVER_NS,
+            on_damage=on_damage,
+        )
+        return islice((each for each in found if self._holds(*each)), limit)
+
+    def _within(self, since_ns: int | None, until_ns: int | None) -> tuple[int, int]:
+        """The span of time, no wider than the run's own, which would read the rest of the log."""
+        since = NEVER_NS if since_ns is None else since_ns
+        until = FOREVER_NS if until_ns is None else until_ns
+        return max(since, self._part.wall_from_ns), min(until, self._part.wall_to_ns + 1)
+
+    def _holds(self, node: str, incarnation: int, event: Event) -> bool:
+        if node == COORDINATOR:
+            return self._part.first <= event.seq < self._part.stop
+        return (node, incarnation) in self._part.streams
+
+    def batches(
+        self,
+        *,
+        node: str | None = None,
+        kind: str | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+        on_damage: OnDamage | None = None,
+    ) -> Iterator[Batch]:
+        since_ns, until_ns = self._within(since_ns, until_ns)
+        found = self._reader.batches(
+            node=node, kind=kind, since_ns=since_ns, until_ns=until_ns, on_damage=on_damage
+        )
+        for batch in found:
+            held = [
+                event
+                for event in unpack(CODEC, batch)
+                if self._holds(batch.node, batch.incarnation, event)
+            ]
+            if held:
+                yield pack(CODEC, batch.node, batch.incarnation, held)
+
+    def headers(
+        self,
+        *,
+        node: str | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+    ) -> Iterator[Batch]:
+        since_ns, until_ns = self._within(since_ns, until_ns)
+        for header in self._reader.headers(node=node, since_ns=since_ns, until_ns=until_ns):
+            if header.node != COORDINATOR:
+                if (header.node, header.incarnation) in self._part.streams:
+                    yield header
+            elif header.first_seq < self._part.stop and header.stop_seq > self._part.first:
+                yield self._trimmed(header)
+
+    def _trimmed(self, header: Batch) -> Batch:
+        """The header of a row of facts, of which only some may be part of the run."""
+        first, stop = self._cut(header.first_seq), self._cut(header.stop_seq)
+        return Batch(
+            header.node,
+            header.incarnation,
+            first,
+            stop - first,
+            header.wall_from_ns,
+            header.wall_to_ns,
+            header.kinds,
+            b"",
+        )
+
+    def stream(
+        self,
+        node: str,
+        incarnation: int,
+        start: int = 0,
+        stop: int | None = None,
+        on_damage: OnDamage | None = None,
+    ) -> Iterator[Event]:
+        if (node, incarnation) not in self._part.streams:
+            return iter(())
+        return self._reader.stream(node, incarnation, start, stop, on_damage)
+
+    def tallies(self) -> list[Tally]:
+        return self._tallies
+
+    def streams(self) -> list[tuple[str, int]]:
+        return [each for each in self._reader.streams() if each in self._part.streams]
+
+    def last_seq(self, node: str, incarnation: int) -> int | None:
+        known = (node, incarnation) in self._part.streams
+        return self._reader.last_seq(node, incarnation) if known else None
+
+    def gaps(self, node: str, incarnation: int) -> list[Range]:
+        known = (node, incarnation) in self._part.streams
+        return self._reader.gaps(node, incarnation) if known else []
+
+    def position_at(self, wall_ns: int) -> int:
+        return self._cut(self._reader.position_at(wall_ns))
+
+    def load_snapshot(self, at: int | None, schema: str) -> Snapshot | None:
+        wanted = self._part.stop if at is None else min(at, self._part.stop)
+        if wanted < self._part.first or schema != self._base.schema:
+            return None
+        found = self._reader.load_snapshot(wanted, schema)
+        return found if found is not None and found.position > self._part.first else self._base

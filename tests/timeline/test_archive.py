@@ -1,0 +1,191 @@
+"""Guards what becomes of a finished run: the part of the log that is its own, kept whole or not at
+all, and read like the log it came from."""
+
+import subprocess
+import sys
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from strata.config import Settings
+from strata.core.events import COORDINATOR
+from strata.errors import NotFound
+from strata.store.base import FOREVER_NS
+from strata.timeline import sql
+from strata.timeline.archiver import Job, carry_out
+from strata.timeline.archiving import archive, open_anywhere, runs_at
+from strata.timeline.audit import audit
+from strata.timeline.desk import Desk
+from strata.timeline.excerpt import run_of
+from strata.timeline.opening import open_timeline
+from strata.timeline.parquet import SNAPSHOTS
+from strata.timeline.records import SECOND_NS
+from strata.timeline.states import state_at
+from tests.sdk.harness import until
+from tests.storage.server import BUCKET, running
+from tests.timeline.planted import Planted, worker
+
+NAME = "train-2-sim"
+
+
+@pytest.fixture(scope="module")
+def several():
+    """Short tasks, one after the other."""
+    return Planted(lambda sim: worker(sim).exit(137, 9), steps=40)
+
+
+@pytest.fixture(scope="module")
+def folder(several, tmp_path_factory):
+    """The data folder that they would have left."""
+    return several.saved(tmp_path_factory.mktemp("runs") / "several")
+
+
+@pytest.fixture
+def timeline(folder):
+    with open_timeline(folder) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def ended(several):
+    """When the second of them ended: there are facts before it and after it."""
+    (end,) = [
+        record
+        for record in several.kinds("TaskStateChanged")
+        if record.text("task") == "train-2" and record.text("after") == "completed"
+    ]
+    return end.at_ns
+
+
+@pytest.fixture
+def kept(timeline, ended, tmp_path):
+    """Its run as the coordinator would have archived it."""
+    run = run_of(timeline, "train-2", ended + 60 * SECOND_NS)
+    archive(run, str(tmp_path / "runs"), NAME)
+    with open_anywhere(str(tmp_path / "runs")) as opened:
+        yield opened
+
+
+def own_records(timeline, kept):
+    """What the log has of the run."""
+    extent = kept.extent()
+    streams = set(kept.reader.streams())
+    for record in timeline.records():
+        if record.node == COORDINATOR:
+            if extent.first <= record.event.seq < extent.last:
+                yield record.ref, record.at_ns, record.event
+        elif (record.node, record.incarnation) in streams:
+            yield record.ref, record.at_ns, record.event
+
+
+def test_a_run_is_the_part_of_the_log_from_its_submission_to_after_its_end(timeline, kept, ended):
+    extent = kept.extent()
+    assert 0 < extent.first < extent.last < timeline.position
+    first = next(kept.facts(extent.first, extent.first + 1))
+    assert (first.kind, first.text("task")) == ("TaskSubmitted", "train-2")
+    assert extent.to_ns >= ended
+    found = [(record.ref, record.at_ns, record.event) for record in kept.records()]
+    assert sorted(found, key=str) == sorted(own_records(timeline, kept), key=str)
+
+
+def test_it_answers_like_the_log(timeline, kept):
+    first, last = kept.extent().first, kept.extent().last
+    for position in (first, first + 1, (first + last) // 2, last):
+        assert state_at(kept, position) == state_at(timeline, position)
+    assert audit(kept.reader, "train-2") == audit(timeline.reader, "train-2")
+    ours, theirs = Desk(timeline), Desk(kept)
+    assert theirs.span().trust.verdict == "yes"
+    subject = "worker:" + next(iter(kept.reader.streams()))[0]
+    assert theirs.story(subject, limit=1000).entries
+    changed = {"task": "train-2"}
+    assert (
+        theirs.why("changed", params=changed).verdict == ours.why("changed", params=changed).verdict
+    )
+    moment_ms = (kept.extent().from_ns + kept.extent().to_ns) / 2e6
+    assert theirs.at(moment_ms).tasks == ours.at(moment_ms).tasks
+    steps = (
+        "SELECT count(*) FROM steps WHERE node IN (SELECT worker FROM workers WHERE task = '{}')"
+    )
+    counted = [sql.query(each, steps.format("train-2")).rows for each in (timeline, kept)]
+    assert counted[0] == counted[1] != [(0,)]
+
+
+def test_it_is_found_by_its_name_and_by_its_task(kept, tmp_path):
+    (row,) = runs_at(str(tmp_path / "runs"))
+    assert (row.name, row.tasks, row.archived) == (NAME, ["train-2"], True)
+    for called in (NAME, "train-2"):
+        with open_anywhere(str(tmp_path / "runs"), called) as opened:
+            assert opened.name == NAME
+    with pytest.raises(NotFound, match="train-9"):
+        open_anywhere(str(tmp_path / "runs"), "train-9")
+
+
+def test_the_runs_beneath_a_data_folder_do_not_hide_its_log(several, ended, tmp_path):
+    data = several.saved(tmp_path / "data")
+    carry_out(job(data, data / "runs", ended))
+    assert [row.archived for row in runs_at(str(data))] == [False, True]
+    with open_anywhere(str(data)) as log, open_anywhere(str(data), "train-2") as run:
+        assert log.position > run.position
+        assert run.task == "train-2"
+
+
+def test_what_it_began_from_is_read_by_a_later_release_while_its_fields_fit(kept, tmp_path):
+    path = tmp_path / "runs" / NAME / SNAPSHOTS
+    rows = pq.read_table(path).to_pylist()
+    position = kept.extent().last
+    before = state_at(kept, position)
+    pq.write_table(pa.Table.from_pylist([row | {"schema": "other"} for row in rows]), path)
+    assert state_at(kept, position) == before
+    nonsense = {"schema": "other", "state": msgspec.msgpack.encode({"tasks": 7})}
+    pq.write_table(pa.Table.from_pylist([row | nonsense for row in rows]), path)
+    with pytest.raises(NotFound, match="another release"):
+        state_at(kept, position)
+
+
+def job(data, where, ended, settings=None) -> Job:
+    scratch = data / "archiving"
+    scratch.mkdir(exist_ok=True)
+    until_ns = min(ended + 60 * SECOND_NS, FOREVER_NS)
+    given = settings or Settings()
+    return Job(str(data), "train-2", until_ns, str(where), NAME, str(scratch), given)
+
+
+def killed_in_the_middle(work: Job, begun) -> None:
+    """An archiver that is killed as soon as something has `begun`."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "strata.timeline.archiver"], stdin=subprocess.PIPE
+    )
+    process.stdin.write(msgspec.json.encode(work))
+    process.stdin.close()
+    until(begun, what="the first file")
+    process.kill()
+    assert process.wait() == -9
+
+
+def test_a_killed_archiver_leaves_no_run_and_is_begun_again(several, ended, tmp_path):
+    data, where = several.saved(tmp_path / "data"), tmp_path / "far"
+    work = job(data, where, ended)
+    scratch = data / "archiving"
+    killed_in_the_middle(work, lambda: list(scratch.rglob("*.parquet")))
+    assert runs_at(str(where)) == []
+    carry_out(work)
+    (row,) = runs_at(str(where))
+    assert row.name == NAME
+
+
+@pytest.mark.slow
+def test_a_killed_archiver_leaves_no_run_in_object_storage_either(several, ended, tmp_path):
+    data = several.saved(tmp_path / "data")
+    where = f"s3://{BUCKET}/runs"
+    with running(tmp_path / "s3") as settings:
+        work = job(data, where, ended, settings)
+        killed_in_the_middle(work, lambda: list((data / "archiving").rglob("*.parquet")))
+        assert runs_at(where, settings) == []
+        carry_out(work)
+        (row,) = runs_at(where, settings)
+        assert row.name == NAME
+        with open_anywhere(where, "train-2", settings) as kept:
+            assert kept.task == "train-2"
+            assert next(iter(kept.records())).kind == "TaskSubmitted"

@@ -55,6 +55,7 @@ def test_every_field_can_be_set_by_environment(name):
         "capture_level": "error",
         "capture_output": "false",
         "checkpoint_adaptive": "true",
+        "checkpoint_recycle": "false",
         "checkpoint_when_busy": "skip",
     }
     text = texts.get(name, "10")

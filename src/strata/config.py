@@ -68,11 +68,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stop_grace_s: Seconds = 30.0
 
     """Where checkpoints go, and how many are kept. No folder: `checkpoints` under `data_dir`. To
-    where `checkpoint_upload` names (s3://bucket/prefix) each is copied afterwards."""
+    where `checkpoint_upload` names (s3://bucket/prefix) each is copied afterwards. Whether files of
+    expired ones are written over, which is faster and costs the space of one."""
     storage_backend: Literal["local", "s3"] = "local"
     checkpoint_dir: str = ""
     checkpoint_bucket: str = ""
     checkpoint_upload: str = ""
+    checkpoint_recycle: bool = True
     keep_count: Count = 5
 
     """When to save: every so many steps, every so many seconds, or at intervals chosen from what a

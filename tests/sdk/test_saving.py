@@ -2,6 +2,7 @@
 them real, whatever fails fails that checkpoint and never the run."""
 
 import signal
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -229,3 +230,43 @@ def test_a_checkpoint_is_verified_and_deleted_over_the_api(hub, trainees, tmp_pa
     checked = httpx.post(f"{api}/{new['id']}/verify").json()
     assert (checked["ok"], "part-00000.safetensors" in checked["reason"]) == (False, True)
     assert [each["status"] for each in listed(hub)] == ["failed"]
+
+
+def test_files_of_expired_checkpoints_are_written_over(tmp_path, trainees):
+    settings = {"heartbeat_interval_s": 0.25, "keep_count": 1}
+    with coordinator(tmp_path / "data", **settings) as started:
+        hub = Hub(started)
+        given = {"world_size": 2, "steps": 10**6, "checkpoint_every": 10, "size": 20_000}
+        workers = [trainees(hub.address, "keep", worker_id=name, **given) for name in "ab"]
+        seen = {}
+
+        def written_over():
+            with suppress(FileNotFoundError):  # they come and go
+                for part in folder(hub, tmp_path).glob("step-*/part-*.safetensors"):
+                    seen.setdefault(part.stat().st_ino, set()).add(part.parent.name)
+            return sum(len(checkpoints) > 1 for checkpoints in seen.values()) >= 2
+
+        until(written_over, what="a file of each rank in two checkpoints, one after the other")
+        hub.stop_task(TASK)
+        assert [worker.ends() for worker in workers] == [0, 0]
+        assert all(worker.says("ended")["exact"] for worker in workers)
+        until(lambda: not (folder(hub, tmp_path) / "spare").exists(), what="the end of spares")
+        with CheckpointManager(folder(hub, tmp_path)) as manager, manager.open() as reader:
+            assert reader.verify() == reader.manifest.size_bytes
+            assert manager.load()["applied"] == reader.manifest.step
+
+
+def test_a_checkpoint_that_is_read_when_it_expires_is_not_written_over(tmp_path, trainees):
+    settings = {"heartbeat_interval_s": 0.25, "keep_count": 1}
+    with coordinator(tmp_path / "data", **settings) as started:
+        hub = Hub(started)
+        given = {"steps": 10**6, "checkpoint_every": 10, "size": 20_000}
+        trainees(hub.address, "keep", worker_id="a", **given)
+        until(lambda: "committed" in states(hub).values())
+        with CheckpointManager(folder(hub, tmp_path)) as manager, manager.open() as reader:
+            reader.slice("sum", [0], [1])  # holds the part open
+            until(lambda: states(hub).get(reader.manifest.checkpoint_id) != "committed")
+            count = len(states(hub))
+            until(lambda: list(states(hub).values())[count:].count("committed") >= 2)
+            found = [float(reader.tensor("sum")[-1]), float(reader.tensor("squares")[-1, -1])]
+            assert found == value_after(reader.manifest.step)

@@ -181,6 +181,15 @@ def test_recycling_reuses_the_file(storage):
     assert (storage.root / "new").stat().st_size == MIB
 
 
+def test_what_another_object_shares_is_never_written_over(storage):
+    storage.put_stream("old", [b"o" * MIB])
+    assert storage.link("old", "kept")
+    storage.put_stream("new", [b"n" * MIB], recycle="old")
+    assert storage.get("kept") == b"o" * MIB
+    assert [each.name for each in storage.walk()] == ["kept", "new"]
+    assert len(os.listdir(storage.root)) == 2, "nothing hidden stays"
+
+
 def test_a_file_recycled_while_waiting_to_read_it_is_gone(storage, monkeypatch):
     from strata.storage import local_reader
 

@@ -27,6 +27,7 @@ from strata.checkpoint.reader import CheckpointReader
 from strata.checkpoint.retention import SWEEP_AGE_S, Keeper
 from strata.checkpoint.reuse import Saved
 from strata.checkpoint.saving import Progress, Save
+from strata.checkpoint.spares import drop_spares
 from strata.checkpoint.staging import Capture, Staging
 from strata.checkpoint.tree import flatten
 from strata.config import Settings, load_process
@@ -133,7 +134,7 @@ class CheckpointManager:
             raise
 
     def _run(self, save: Save) -> None:
-        save.run(self._keeper)
+        save.run()
         if save.failure is None:
             self._last = save.saved
             self._tidy()
@@ -141,10 +142,9 @@ class CheckpointManager:
     def _tidy(self) -> None:
         """After a commit; the checkpoint is safe, so whatever fails here is only reported."""
         try:
-            gone = self._keeper.retain(self._catalog, {*self._pins})
-            if not self._swept:
-                gone += self._keeper.sweep()
-                self._swept = True
+            gone = [] if self._swept else self._keeper.sweep()
+            self._swept = True
+            gone += self._keeper.retain(self._catalog, {*self._pins})
             if gone:
                 log.info("removed %s", ", ".join(gone))
         except Exception as error:
@@ -265,7 +265,7 @@ class CheckpointManager:
         try:
             self.wait_pending()
         finally:
-            self._keeper.drop_spare()
+            drop_spares(self.storage)
             self._staging.close()
             self.storage.close()
 

@@ -9,25 +9,15 @@ link. Deleting the old checkpoint takes its name away, not the bytes; a file wit
 recycled. A storage without links writes everything.
 """
 
-from typing import Protocol, runtime_checkable
-
 from msgspec import Struct, field, structs
 
 from strata.checkpoint.filling import LARGE_BYTES, Placed
 from strata.checkpoint.format import PIECE_BYTES, Part, Tensor, checksum, header_image
 from strata.checkpoint.staging import Capture
-from strata.storage.base import StorageBackend
+from strata.storage.base import Linking, StorageBackend
 
 WORTH_SHARE = 0.1
 """Less than this part of a state is not worth a second file to read from."""
-
-
-@runtime_checkable
-class Linking(Protocol):
-    """A storage in which one object can have two names."""
-
-    def link(self, name: str, other: str) -> bool:
-        """Gives an object another name; False where that cannot be done."""
 
 
 class Saved(Struct, frozen=True):

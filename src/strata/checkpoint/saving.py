@@ -15,8 +15,8 @@ from strata.checkpoint.catalog import Catalog
 from strata.checkpoint.claims import drop_claim, own_claim, put_claim
 from strata.checkpoint.format import MANIFEST_SUFFIX, Manifest, Part
 from strata.checkpoint.parts import commit, write_part
-from strata.checkpoint.retention import Keeper
 from strata.checkpoint.reuse import Saved, glances
+from strata.checkpoint.spares import drop_spares, spare
 from strata.checkpoint.staging import Capture
 from strata.errors import StrataError, Unavailable
 from strata.storage.base import StorageBackend
@@ -62,10 +62,10 @@ class Save:
         self._committed = self._claimed = False
         self._claim = own_claim()
 
-    def run(self, keeper: Keeper) -> None:
+    def run(self) -> None:
         """Writes and commits; a failure is kept, not raised."""
         try:
-            self._attempt(keeper)
+            self._attempt()
             self._committed = True
         except BaseException as error:
             self.failure = error
@@ -74,24 +74,24 @@ class Save:
         finally:
             self._capture = None  # staging memory is free for the next save
 
-    def _attempt(self, keeper: Keeper) -> None:
+    def _attempt(self) -> None:
         for delay_s in RETRY_DELAYS_S:
             try:
-                return self._write(keeper)
+                return self._write()
             except Unavailable as error:
                 log.warning("checkpoint %s is tried again: %s", self.checkpoint_id, error)
                 self._remove()
-                self._make_room(keeper)
+                self._make_room()
                 time.sleep(delay_s * random.uniform(0.5, 1.5))
-        return self._write(keeper)
+        return self._write()
 
-    def _make_room(self, keeper: Keeper) -> None:
+    def _make_room(self) -> None:
         try:
-            keeper.drop_spare()
+            drop_spares(self._storage)
         except StrataError as error:
             log.warning("no room could be made: %s", error)
 
-    def _write(self, keeper: Keeper) -> None:
+    def _write(self) -> None:
         assert self._capture is not None
         put_claim(self._storage, self.checkpoint_id, self._claim)
         self._claimed = True
@@ -100,7 +100,7 @@ class Save:
             self.checkpoint_id,
             0,
             self._capture,
-            recycle=keeper.spare(0),
+            recycle=spare(self._storage, 0),
             progress=self._note,
             last=self._last,
         )

@@ -22,6 +22,7 @@ class CheckpointPlaces:
         self._settings = settings
         self.root = configured_storage(settings).url
         self.cluster = cluster
+        self.recycle = settings.checkpoint_recycle
         self.reading = asyncio.Lock()
         self._open: dict[str, StorageBackend] = {}
         self._far: dict[str, StorageBackend] = {}

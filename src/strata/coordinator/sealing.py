@@ -3,9 +3,10 @@
 When every rank has acknowledged its part the manifest is written, from what the ranks left beside
 their parts, and the checkpoint is confirmed. Writing it again changes nothing, so whatever was
 `sealing` when the coordinator died is simply sealed again. When a checkpoint has failed or was
-deleted, its files go, the manifest first; a committed one that turned out to be damaged keeps them,
-for whoever wants to look. And a checkpoint in which nothing has moved for long is given up. Where
-the settings name a second place, committed checkpoints are copied there, one after the other.
+deleted, its files go, the manifest first, or are left for the next save to write over; a committed
+one that turned out to be damaged keeps them, for whoever wants to look. And a checkpoint in which
+nothing has moved for long is given up. Where the settings name a second place, committed
+checkpoints are copied there, one after the other.
 
 All file work is done in threads; the event loop only decides.
 """
@@ -19,6 +20,7 @@ from strata.checkpoint.copying import copy_checkpoint
 from strata.checkpoint.format import MANIFEST_SUFFIX
 from strata.checkpoint.parts import commit
 from strata.checkpoint.sidecar import manifest_of, read_sidecars
+from strata.checkpoint.spares import drop_spares, retire
 from strata.coordinator.engine import Engine
 from strata.coordinator.observed import Observed
 from strata.coordinator.places import CheckpointPlaces
@@ -31,7 +33,7 @@ from strata.core.checkpoints import (
 )
 from strata.core.events import Command, Event
 from strata.core.saving import ConfirmCheckpoint, FailCheckpoint, NoteCopy
-from strata.core.tasks import Task
+from strata.core.tasks import Task, TaskStateChanged
 from strata.errors import StrataError, Unavailable
 from strata.storage.base import StorageBackend
 
@@ -59,7 +61,7 @@ class Sealing:
 
     def start(self) -> None:
         """Takes up what an earlier coordinator left, then follows."""
-        for task in self._engine.kernel.state.tasks.values():
+        for task in self._tasks.values():
             if task.checkpoints:
                 self._begin(self._sweep(task.id))
             for checkpoint in task.checkpoints.values():
@@ -93,6 +95,8 @@ class Sealing:
                 isinstance(body, CheckpointFailed) and not body.damaged
             ):
                 self._begin(self._remove(body.task, body.checkpoint))
+            elif isinstance(body, TaskStateChanged) and self._tasks[body.task].ended:
+                self._begin(self._drop_spares(body.task))
 
     async def _seal(self, task: str, checkpoint_id: str) -> None:
         """Writes the manifest and confirms; gives the checkpoint up when that is hopeless."""
@@ -143,8 +147,12 @@ class Sealing:
                     note = NoteCopy(task=task, checkpoint=checkpoint_id, path=path)
                     return await self._submit(note)
 
+    @property
+    def _tasks(self) -> dict[str, Task]:
+        return self._engine.kernel.state.tasks
+
     def _known(self, task: str, checkpoint_id: str) -> Checkpoint | None:
-        found = self._engine.kernel.state.tasks.get(task)
+        found = self._tasks.get(task)
         return found.checkpoints.get(checkpoint_id) if found is not None else None
 
     async def _submit(self, command: Command) -> None:
@@ -155,18 +163,40 @@ class Sealing:
 
     async def _remove(self, task: str, checkpoint_id: str) -> None:
         """Removes the files of a checkpoint that is none; a rank may still be writing there."""
+        if not is_id(checkpoint_id):
+            return  # only told of: its files are not ours
         async with self._room:
             for delay_s in (*DELAYS_S, 0.0):
                 try:
-                    for storage in self._places.storages(task):
-                        await asyncio.to_thread(remove_files, storage, checkpoint_id)
+                    near, *further = self._places.storages(task)
+                    recycle = self._wants_spares(task, checkpoint_id)
+                    await asyncio.to_thread(retire, near, checkpoint_id, recycle=recycle)
+                    for far in further:
+                        await asyncio.to_thread(retire, far, checkpoint_id, recycle=False)
                     return
                 except StrataError as error:
                     log.warning("the files of %s stay for now: %s", checkpoint_id, error)
                     await asyncio.sleep(delay_s)
 
+    def _wants_spares(self, task: str, checkpoint_id: str) -> bool:
+        """Whether the next save may write over its parts: it had all of them, and there is one."""
+        found, checkpoint = self._tasks.get(task), self._known(task, checkpoint_id)
+        expired = checkpoint is not None and checkpoint.state == "deleted"
+        return self._places.recycle and expired and found is not None and not found.ended
+
+    async def _drop_spares(self, task: str) -> None:
+        """Nobody saves any more."""
+        if not self._tasks[task].checkpoints:
+            return
+        try:
+            await asyncio.to_thread(drop_spares, self._places.storage(task))
+        except StrataError as error:
+            log.warning("spare files of %s stay: %s", task, error)
+
     async def _sweep(self, task: str) -> None:
         """Removes what is left of checkpoints that ended while nobody could remove them."""
+        if self._tasks[task].ended:
+            await self._drop_spares(task)
         storage = self._places.storage(task)
         try:
             listing = await asyncio.to_thread(storage.list)
@@ -191,7 +221,7 @@ class Sealing:
             await asyncio.sleep(WATCH_INTERVAL_S)
             now_s = asyncio.get_running_loop().time()
             moved, self._moved = self._moved, {}
-            for task in self._engine.kernel.state.tasks.values():
+            for task in self._tasks.values():
                 for checkpoint in task.checkpoints.values():
                     if checkpoint.state != "in_progress" or not checkpoint.manifest:
                         continue
@@ -224,10 +254,3 @@ def write_manifest(storage: StorageBackend, checkpoint: Checkpoint) -> str:
 def copy_named(near: StorageBackend, far: StorageBackend, checkpoint_id: str) -> None:
     """Copies a checkpoint that is named by its id."""
     copy_checkpoint(near, far, Catalog(near).read(checkpoint_id))
-
-
-def remove_files(storage: StorageBackend, checkpoint_id: str) -> None:
-    """Takes a checkpoint out of the world, and then its files."""
-    if is_id(checkpoint_id):
-        storage.delete(checkpoint_id + MANIFEST_SUFFIX)
-        storage.delete_folder(checkpoint_id)

@@ -22,6 +22,7 @@ from strata.checkpoint.randomness import random_state
 from strata.checkpoint.reuse import Saved, glances
 from strata.checkpoint.sharing import own_share, shape_digest
 from strata.checkpoint.sidecar import Sidecar, sidecar_name, write_sidecar
+from strata.checkpoint.spares import spare
 from strata.checkpoint.staging import Capture, Staging
 from strata.checkpoint.tree import Flat, flatten
 from strata.core.worker_operations import (
@@ -205,6 +206,7 @@ class Saver:
                 checkpoint,
                 moment.place.rank,
                 capture,
+                recycle=spare(storage, moment.place.rank),
                 progress=partial(self._progress, operation),
                 local=save.local,
                 last=self._last,

@@ -126,6 +126,15 @@ class StorageBackend(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class Linking(Protocol):
+    """A storage in which one object can have two names."""
+
+    def link(self, name: str, other: str) -> bool:
+        """Gives an object another name, under which it stays when the first is deleted; False where
+        there is no such object any more, or that cannot be done."""
+
+
 def checked_name(name: str) -> str:
     """The name if it is one that every backend can hold, else `InvalidArgument`."""
     parts = name.split("/")

@@ -67,8 +67,7 @@ class LocalStorage:
                 writer.close()
 
     def link(self, name: str, other: str) -> bool:
-        """Gives an object another name, under which it stays when the first is deleted; False where
-        there is no such object any more, or the filesystem has no hard links."""
+        """Gives an object another name by a hard link, where the filesystem has those."""
         path = self._path(other)
         try:
             make_folders(path.parent)
@@ -234,21 +233,23 @@ class LocalStorage:
 
     @contextmanager
     def _recycled(self, recycle: str | None, hidden: Path) -> Iterator[None]:
-        """Puts the expired file in the hidden one's place, and holds it; one that somebody reads,
-        or that cannot be locked, is deleted instead of written over."""
+        """Puts the expired file in the hidden one's place, and holds it. It is taken first, since
+        only one writer can do that; one that somebody reads, that has another name or that cannot
+        be locked is deleted instead of written over."""
         with ExitStack() as held:
             if recycle is not None:
-                path = self._path(recycle)
+                taken = hidden.with_suffix(f".old{HIDDEN_SUFFIX}")
                 try:
-                    held.enter_context(locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB))
-                    if path.stat().st_nlink > 1:  # another checkpoint keeps some of it
-                        self.delete(recycle)
-                    else:
-                        os.rename(path, hidden)
+                    os.rename(self._path(recycle), taken)
+                    held.enter_context(locked(taken, fcntl.LOCK_EX | fcntl.LOCK_NB))
+                    if taken.stat().st_nlink == 1:
+                        os.rename(taken, hidden)
                 except FileNotFoundError:
                     pass
                 except OSError:
                     self.delete(recycle)
+                finally:
+                    taken.unlink(missing_ok=True)
             yield
 
 

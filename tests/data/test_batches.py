@@ -216,6 +216,17 @@ def test_no_thread_outlives_its_iterator(dataset, order):
     assert threads() == []
 
 
+def test_without_reading_ahead_no_thread_reads_and_the_batches_are_the_same(dataset, order):
+    with Batches(dataset, order, stop_step=20) as batches:
+        ahead = [batch["n"].tolist() for batch in batches]
+    with Batches(dataset, order, stop_step=20, prefetch_bytes=0) as batches:
+        asked = []
+        for batch in batches:
+            assert threads() == []
+            asked.append(batch["n"].tolist())
+    assert asked == ahead
+
+
 @pytest.mark.parametrize("steps", [(-1, 2), (3, 2)])
 def test_steps_that_make_no_sense(dataset, order, steps):
     with pytest.raises(InvalidArgument, match="not a range of steps"):

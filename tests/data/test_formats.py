@@ -143,6 +143,15 @@ def test_a_damaged_file_names_dataset_file_and_row_and_can_be_skipped(kind, tmp_
     checked(columns, np.flatnonzero(kept))
 
 
+def test_a_first_shard_that_lists_other_samples_cannot_be_opened(tmp_path):
+    corpora.write_mds(tmp_path / "set", COUNT)
+    first = tmp_path / "set" / "shard.00000.mds"
+    first.write_bytes(b"\xff" + first.read_bytes()[1:])
+    says = rf"dataset 'cracked' \(mds\), file {first.name}: its head"
+    with pytest.raises(InvalidArgument, match=says):
+        open_dataset(str(tmp_path / "set"), name="cracked")
+
+
 def test_a_path_that_is_not_there():
     with pytest.raises(NotFound, match=r"there is no /nowhere"):
         open_dataset("/nowhere", "npy")

@@ -4,6 +4,7 @@ The model counts how often each sample was applied, added up over the workers in
 model itself says at the end whether each sample was trained exactly once per epoch.
 """
 
+import os
 import socket
 import time
 
@@ -89,6 +90,28 @@ def read(path, on_error="raise", **given):
                 strata.open_dataset(path, name="files"), global_batch=8, epochs=1, on_error=on_error
             ):
                 rows += len(next(iter(batch.values())))
+                run.step()
+        except strata.StrataError as error:
+            say("refused", code=error.code, message=error.message)
+        say("done", rows=rows, **place(run))
+
+
+@scene
+def crack(path, options, victim, on_error, **given):
+    """Trains an epoch of files, one of which is cut in half after the first step."""
+    with strata.join(**given) as run:
+        rows = 0
+        try:
+            for batch in run.batches(
+                strata.open_dataset(path, name="files", **options),
+                global_batch=8,
+                epochs=1,
+                on_error=on_error,
+                prefetch_bytes=0,
+            ):
+                rows += len(next(iter(batch.values())))
+                if not run.steps:
+                    os.truncate(victim, os.stat(victim).st_size // 2)
                 run.step()
         except strata.StrataError as error:
             say("refused", code=error.code, message=error.message)

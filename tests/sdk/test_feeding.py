@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from strata.storage.s3 import S3Storage
+from tests.data import corpora
 from tests.sdk.harness import until
 from tests.storage.server import BUCKET, running
 
@@ -208,6 +209,39 @@ def test_damage_that_is_skipped_is_recorded_and_audited(hub, learners, damaged):
     assert audited(hub)["feeds"][0]["skipped"] == 2
     told = [message for level, message in hub.lines("a") if level == "warn"]
     assert sorted(line.partition("row ")[2][:3] for line in told) == ["117", "153"]
+
+
+def write_bins(folder, count):
+    folder.mkdir()
+    for part in range(4):
+        np.arange(16 * count // 4, dtype=np.uint16).tofile(folder / f"{part}.bin")
+
+
+SETS = {
+    "npy": (corpora.write_npy, {}),
+    "tokens": (write_bins, {"length": 16}),
+    "jsonl": (corpora.write_jsonl, {}),
+    "parquet": (corpora.write_parquet, {"cache_bytes": 0}),
+    "arrow": (lambda *given: corpora.write_parquet(*given, ".arrow"), {"cache_bytes": 0}),
+    "webdataset": (corpora.write_tar, {}),
+    "mds": (corpora.write_mds, {}),
+    "imagefolder": (corpora.write_images, {}),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(SETS))
+def test_a_file_that_breaks_in_mid_epoch_is_skipped_and_recorded(hub, learners, tmp_path, kind):
+    write, options = SETS[kind]
+    write(tmp_path / "set", 120)
+    files = sorted(f for f in (tmp_path / "set").rglob("*") if f.is_file() and f.suffix != ".json")
+    how = {"path": str(tmp_path / "set"), "victim": str(files[1]), "options": options}
+    (worker,) = learners("a", scene="crack", on_error="skip", **how)
+    done = worker.says("done")
+    assert worker.ends() == 0
+    skipped = told(hub, "SampleSkipped")
+    assert {Path(fact["file"]).name for fact in skipped} == {files[1].name}
+    assert done["rows"] == 120 - len(skipped)
+    assert audited(hub)["feeds"][0]["skipped"] == len({fact["row"] for fact in skipped})
 
 
 def test_the_coordinator_is_shown_what_is_processed(hub, learners):

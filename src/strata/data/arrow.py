@@ -28,7 +28,7 @@ class ArrowSource:
     def __init__(self, files: Files, *, cache_bytes: int = 512 << 20) -> None:
         self._files = files
         self._cache_bytes = cache_bytes
-        self._held: OrderedDict[tuple[int, str], Any] = OrderedDict()
+        self._held: OrderedDict[tuple[int, str], tuple[Any, int]] = OrderedDict()
         self._held_bytes = 0
         self._layout: Layout | None = None
         self._readers: dict[str, Any] = {}
@@ -93,23 +93,32 @@ class ArrowSource:
     def _group(self, number: int, groups: Rows, entry: FileEntry, column: str, rows: Rows) -> Any:
         """One column of a decoded group, from what is held or from the file."""
         with self._lock:
-            held = self._held.get((number, column))
-            if held is not None:
+            held, _ = self._held.get((number, column), (None, 0))
+            # What is held of an Arrow file may be the mapped file itself, so that is looked at.
+            if held is not None and entry.name.endswith(_PARQUET):
                 self._held.move_to_end((number, column))
                 return held
         try:
             if self._files.stamp(entry.name)[0] != entry.size_bytes:
                 raise Damaged(rows, entry.name, "the file changed since it was scanned")
+            if held is not None:
+                return held
             values = self._decoded(entry.name, int(groups[number, 1]), column)
         except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
             raise Damaged(rows, entry.name, f"cannot be decoded: {error}") from error
         ready = _numbers(values)
-        with self._lock:
-            self._held[(number, column)] = ready
-            self._held_bytes += ready.nbytes
-            while self._held_bytes > self._cache_bytes and len(self._held) > 1:
-                self._held_bytes -= self._held.popitem(last=False)[1].nbytes
+        self._hold((number, column), ready)
         return ready
+
+    def _hold(self, key: tuple[int, str], values: Any) -> None:
+        """Keeps a decoded group, and lets others go; their sizes are known, since asking them
+        would touch a mapped file that may have become shorter."""
+        with self._lock:
+            size_bytes = values.nbytes
+            self._held[key] = values, size_bytes
+            self._held_bytes += size_bytes
+            while self._held_bytes > self._cache_bytes and len(self._held) > 1:
+                self._held_bytes -= self._held.popitem(last=False)[1][1]
 
     def _decoded(self, name: str, group: int, column: str) -> Any:
         # Parquet readers must not be used by two threads at once.

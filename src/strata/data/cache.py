@@ -76,10 +76,13 @@ class Cache:
             if found is not None:
                 return _Held(whole, found, size_bytes, released)
             descriptor = _locked(draft, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
-            if descriptor is None or whole.exists():
-                _close(descriptor)
+            if descriptor is None:
                 continue
             try:
+                if whole.exists():  # it became whole since: this draft is a new, empty one
+                    draft.unlink()
+                    os.close(descriptor)
+                    continue
                 self._reserve(descriptor, size_bytes)
                 bring(descriptor)
                 os.fsync(descriptor)
@@ -187,8 +190,3 @@ def _locked(path: Path, flags: int, operation: int) -> int | None:
         raise
     os.close(descriptor)
     return None
-
-
-def _close(descriptor: int | None) -> None:
-    if descriptor is not None:
-        os.close(descriptor)

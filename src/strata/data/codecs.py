@@ -6,16 +6,15 @@ as one matrix, which is many times faster than value by value. Nothing is ever u
 """
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.data.base import Array, Damaged, FileEntry, Mismatch, Rows
-from strata.data.gather import Bytes, numbered, slices, take_across
+from strata.data.base import Array, Mismatch, Rows
+from strata.data.parts import Parts
 
-_ALL = slice(None)
 _READ: dict[str, Callable[[bytes], object]] = {
     "bytes": bytes,
     "str": lambda raw: raw.decode("utf-8"),
@@ -56,67 +55,25 @@ def decode_image(raw: bytes, size: tuple[int, int] | None = None) -> NDArray[np.
     return np.asarray(shown)
 
 
-class Pieces:
-    """Where the values of one column lie: for each row its file, first byte and size."""
-
-    def __init__(self, rows: Rows, files: NDArray[np.intp], begins: Rows, sizes: Rows) -> None:
-        self.rows, self.files, self.begins, self.sizes = rows, files, begins, sizes
-
-    def read(
-        self,
-        codec: str,
-        width: int,
-        entries: Sequence[FileEntry],
-        map_file: Callable[[FileEntry], Bytes],
-    ) -> Array:
-        """The values; for a matrix each must have `width` bytes."""
-        present, which = numbered(self.files, len(entries))
-        parts = [
-            open_or_damaged(map_file, entries[file], self.rows, self.files == file)
-            for file in present.tolist()
-        ]
-        lengths = np.array([part.size for part in parts], np.int64)
-        if len(self.rows):
-            beyond = self.begins + self.sizes > lengths[which]
-            self._refuse(beyond, entries, "the value lies beyond the file's end")
-        if is_matrix(codec):
-            self._refuse(
-                self.sizes != width, entries, f"the value has not the {width} bytes of others"
-            )
-            return take_across(parts, which, self.begins, width).view(np.dtype(codec))
-        return self._decoded(codec, slices(parts, which, self.begins, self.sizes), entries)
-
-    def _refuse(self, bad: NDArray[np.bool_], entries: Sequence[FileEntry], reason: str) -> None:
-        """Rows are refused a file at a time, so that the file can be named."""
-        if bad.any():
-            file = self.files[bad][0]
-            raise Damaged(self.rows[bad & (self.files == file)], entries[file].name, reason)
-
-    def _decoded(self, codec: str, pieces: list[bytes], entries: Sequence[FileEntry]) -> Array:
-        """The pieces as values; what cannot be decoded is named by its row."""
-        read = _READ[codec]
-        values = np.empty(len(pieces), object)
-        for place, piece in enumerate(pieces):
-            try:
-                values[place] = piece if codec == "bytes" else read(piece)
-            except Exception as error:  # whatever a decoder raises, the row is what matters
-                file = entries[self.files[place]].name
-                raise Damaged([self.rows[place]], file, f"not valid {codec}: {error}") from error
-        return _settled(codec, values)
+def read_values(parts: Parts, codec: str, width: int, begins: Rows, sizes: Rows) -> Array:
+    """The values of one column, which lie at these places; of a matrix all have `width` bytes."""
+    parts.refuse(begins + sizes > parts.each(parts.size_bytes), "the value lies beyond its file")
+    if is_matrix(codec):
+        parts.refuse(sizes != width, f"the value has not the {width} bytes of others")
+        return parts.take(begins, width).view(np.dtype(codec))
+    return _settled(codec, _decoded(parts, codec, parts.slices(begins, sizes)))
 
 
-def open_or_damaged(
-    map_file: Callable[[FileEntry], Bytes],
-    entry: FileEntry,
-    rows: Rows,
-    chosen: NDArray[np.bool_] | NDArray[np.intp] | slice = _ALL,
-) -> Bytes:
-    """The bytes of a file, or those of the rows that it should have as damaged."""
-    try:
-        return map_file(entry)
-    except (Mismatch, OSError) as error:
-        reason = error.reason if isinstance(error, Mismatch) else error.strerror or str(error)
-        raise Damaged(rows[chosen], entry.name, reason) from error
+def _decoded(parts: Parts, codec: str, pieces: list[bytes]) -> Array:
+    """The pieces as values; one that cannot be decoded damages its row."""
+    read = _READ[codec]
+    values = np.empty(len(pieces), object)
+    for place, piece in enumerate(pieces):
+        try:
+            values[place] = read(piece)
+        except Exception as error:  # whatever a decoder raises, the row is what matters
+            parts.refuse(np.arange(len(pieces)) == place, f"not valid {codec}: {error}")
+    return values
 
 
 def _settled(codec: str, values: Array) -> Array:

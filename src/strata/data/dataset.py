@@ -168,9 +168,11 @@ class Dataset:
 
         Without `on_skip` a row that cannot be read is an error.
         """
-        if rows.size and not 0 <= int(rows.min()) <= int(rows.max()) < self.total_samples:
+        # A negative number is a very large one without its sign.
+        if rows.size and int(rows.view(np.uint64).max()) >= self.total_samples:
+            outside = rows[(rows < 0) | (rows >= self.total_samples)]
             raise InvalidArgument(
-                f"dataset {self.name!r} has no row {int(rows.max())}",
+                f"dataset {self.name!r} has no row {int(outside[0])}",
                 hint=f"rows are 0 to {self.total_samples - 1}",
             )
         kept: Array | None = None
@@ -305,9 +307,10 @@ class _Naming:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         where = f"dataset {self._name!r} ({self._kind})"
-        if isinstance(error, Mismatch):
+        if isinstance(error, Mismatch | Damaged):
             file = f", file {error.file}" if error.file else ""
-            raise InvalidArgument(f"{where}{file}: {error.reason}", hint=error.hint) from error
+            hint = error.hint if isinstance(error, Mismatch) else "mend the file, or leave it out"
+            raise InvalidArgument(f"{where}{file}: {error.reason}", hint=hint) from error
         if isinstance(error, TypeError | OSError):
             raise InvalidArgument(
                 f"{where}: {error}", hint="check the path and its format"

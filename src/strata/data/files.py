@@ -12,6 +12,7 @@ end of a mapped file would end the process.
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import BinaryIO, NamedTuple, TypeAlias
@@ -63,6 +64,7 @@ class Files:
         if not there:
             raise NotFound(f"there is no {path}", hint="check the dataset's path")
         self.single = self.root.is_file()
+        self._below = lru_cache(MAX_MAPS)(self.root.joinpath)  # asked for with every batch
         self.place = str(self.root.resolve())
         beside = self.root.resolve()
         self.index_folder = (beside.parent if self.single else beside) / INDEXES
@@ -81,7 +83,7 @@ class Files:
 
     def path(self, name: str) -> Path:
         """Where the file lies on this host."""
-        return self.root if self.single else self.root / name
+        return self.root if self.single else self._below(name)
 
     def stamp(self, name: str) -> tuple[int, int]:
         """Size, and a number that changes when the file is written: tells whether to scan again."""
@@ -119,7 +121,7 @@ class Maps:
     def __call__(self, entry: FileEntry) -> NDArray[np.uint8]:
         """The bytes of a file; OSError or Mismatch if it is not as it was."""
         path = self._files.path(entry.name)
-        size = path.stat().st_size
+        size = os.stat(path).st_size
         if size != entry.size_bytes:
             raise Mismatch(entry.name, f"has {size} bytes, and had {entry.size_bytes}")
         with self._lock:

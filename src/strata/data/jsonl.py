@@ -13,10 +13,10 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from strata.data.base import Array, Columns, Damaged, FileEntry, Index, Layout, Mismatch, Rows
-from strata.data.codecs import open_or_damaged
+from strata.data.base import Array, Columns, FileEntry, Index, Layout, Mismatch, Rows
 from strata.data.files import Files, Maps
-from strata.data.gather import objects, slices
+from strata.data.gather import objects
+from strata.data.parts import Parts
 
 _SUFFIXES = (".jsonl", ".ndjson", ".json")
 _PACKED = (".gz", ".zst", ".bz2", ".xz")
@@ -39,7 +39,7 @@ class JsonLinesSource:
         self._decoder: msgspec.json.Decoder[list[Any]] | None = None
 
     def scan(self) -> Index:
-        entries, tables = list[FileEntry](), dict[str, Array]()
+        entries, found = list[FileEntry](), list[tuple[Rows, Rows]]()
         kinds: dict[str, str] = {}
         for name in self._files.names(*_SUFFIXES, *_PACKED):
             if name.endswith(_PACKED):
@@ -48,17 +48,19 @@ class JsonLinesSource:
             raw = self._maps(entry)
             begins, sizes = _lines(raw)
             kinds = _merged(kinds, self._sampled(name, raw, begins, sizes))
-            tables[f"begins-{len(entries)}"], tables[f"sizes-{len(entries)}"] = begins, sizes
+            found.append((begins, sizes))
             entries.append(FileEntry(name, entry.size_bytes, len(begins)))
         rows = sum(entry.rows for entry in entries)
         if not rows:
             raise Mismatch("", "no line in any .jsonl file here")
         shard = max(entry.rows for entry in entries) if len(entries) > 1 else 0
+        begins, sizes = (np.concatenate(each) for each in zip(*found, strict=True))
+        tables = {"begins": begins, "sizes": sizes}
         return Index(rows, shard, entries, kinds | self._types, tables)
 
     def _sampled(self, name: str, raw: Array, begins: Rows, sizes: Rows) -> dict[str, str]:
         kinds: dict[str, str] = {}
-        for row, line in enumerate(_cut(raw, begins[:_SAMPLED_LINES], sizes[:_SAMPLED_LINES])):
+        for row, line in enumerate(_first_lines(raw, begins, sizes)):
             try:
                 value = msgspec.json.decode(line)
             except msgspec.DecodeError as error:
@@ -69,45 +71,43 @@ class JsonLinesSource:
         return kinds
 
     def read(self, index: Index, rows: Rows, columns: Sequence[str]) -> Columns:
-        values: list[Any] = [None] * len(rows)
         layout = self._layout = self._layout or Layout([entry.rows for entry in index.files])
-        for part, places, local in layout.split(rows):
-            entry = index.files[part]
-            raw = open_or_damaged(self._maps, entry, rows, places)
-            begins, sizes = index.tables[f"begins-{part}"], index.tables[f"sizes-{part}"]
-            lines = _cut(raw, begins[local], sizes[local])
-            decoded = self._decoded(index, lines, rows[places], entry.name)
-            chosen = range(len(rows)) if isinstance(places, slice) else places.tolist()
-            for place, value in zip(chosen, decoded, strict=True):
-                values[place] = value
+        parts = Parts(self._maps, index.files, layout.locate(rows), rows)
+        lines = parts.slices(index.tables["begins"][rows], index.tables["sizes"][rows])
+        values = self._decoded(index, lines, parts)
         names = {column: f"column_{number}" for number, column in enumerate(index.notes)}
         return {
-            column: _column(index.notes[column], [getattr(v, names[column]) for v in values], rows)
+            column: _column(index.notes[column], [getattr(v, names[column]) for v in values], parts)
             for column in columns
         }
 
-    def _decoded(self, index: Index, lines: list[bytes], rows: Rows, file: str) -> list[Any]:
+    def _decoded(self, index: Index, lines: list[bytes], parts: Parts) -> list[Any]:
         if self._decoder is None:
             self._decoder = msgspec.json.Decoder(list[_row_type(index.notes)])  # type: ignore[misc]
         try:
             return self._decoder.decode(b"[" + b",".join(lines) + b"]")
-        except msgspec.DecodeError:
-            pass
-        bad, reason = [], ""
-        for row, line in zip(rows, lines, strict=True):
-            try:
-                self._decoder.decode(b"[" + line + b"]")
-            except msgspec.DecodeError as error:
-                bad.append(row)
-                reason = reason or str(error)
-        raise Damaged(bad, file, reason)
+        except msgspec.DecodeError as error:
+            reasons = [self._problem(line) for line in lines]
+            bad = np.array([bool(reason) for reason in reasons])
+            parts.refuse(bad, next(filter(None, reasons), str(error)))
+            raise
+
+    def _problem(self, line: bytes) -> str:
+        """Why a line cannot be decoded; nothing if it can."""
+        assert self._decoder is not None, "lines were decoded"
+        try:
+            self._decoder.decode(b"[" + line + b"]")
+        except msgspec.DecodeError as error:
+            return str(error)
+        return ""
 
     def describe(self, index: Index) -> Mapping[str, str]:
         return index.notes
 
 
-def _cut(raw: Array, begins: Rows, sizes: Rows) -> list[bytes]:
-    return slices([raw], np.zeros(len(begins), np.intp), begins, sizes)
+def _first_lines(raw: Array, begins: Rows, sizes: Rows) -> list[bytes]:
+    places = zip(begins[:_SAMPLED_LINES].tolist(), sizes.tolist(), strict=False)
+    return [raw[begin : begin + size].tobytes() for begin, size in places]
 
 
 def _lines(raw: Array) -> tuple[Rows, Rows]:
@@ -159,14 +159,13 @@ def _row_type(kinds: Mapping[str, str]) -> type[msgspec.Struct]:
     return msgspec.defstruct("Row", fields, kw_only=True)
 
 
-def _column(kind: str, values: list[Any], rows: Rows) -> Array:
+def _column(kind: str, values: list[Any], parts: Parts) -> Array:
     base, listed, length = kind.partition("[")
     if base not in _DTYPES:
         return objects(values, len(values))
     if listed:
         wanted = int(length[:-1])
-        bad = [row for row, value in zip(rows, values, strict=True) if len(value) != wanted]
-        if bad:
-            raise Damaged(bad, "", f"a list has not the {wanted} numbers that others have")
+        other = np.array([len(value) != wanted for value in values], bool)
+        parts.refuse(other, f"a list has not the {wanted} numbers that others have")
         return np.array(values, _DTYPES[base]).reshape(len(values), wanted)
     return np.array(values, _DTYPES[base])

@@ -2,8 +2,8 @@
 
 A shard is: the number of samples (uint32), their offsets (one more than samples, uint32), then the
 samples. A sample is the sizes (uint32) of its columns of varying size, then the columns' bytes.
-`index.json` lists the shards and the columns' encodings. A batch needs two gathers a shard: the
-sizes at the head of each sample, and the bytes.
+`index.json` lists the shards and the columns' encodings. A batch needs at most three gathers,
+however many shards it comes from: the offsets, the sizes at the head of each sample, and the bytes.
 
 `decode` gives a column another codec, such as `{"x": "uint8"}` for `bytes` that are arrays of one
 size (that of the first sample). Compressed shards and pickled columns are refused.
@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.data.base import Array, Columns, Damaged, FileEntry, Index, Layout, Mismatch, Rows
-from strata.data.codecs import Pieces, check_codec, is_matrix, open_or_damaged
+from strata.data.base import Array, Columns, FileEntry, Index, Layout, Mismatch, Rows
+from strata.data.codecs import check_codec, is_matrix, read_values
 from strata.data.files import Files, Maps
-from strata.data.gather import Bytes, take_across
+from strata.data.parts import Bytes, Parts
 
 _CODECS = {"bytes": "bytes", "str": "str", "str_int": "int", "json": "json"} | {
     "jpeg": "image",
@@ -56,6 +56,7 @@ class MdsSource:
         self._files, self._maps = files, Maps(files)
         self._codecs = dict(decode or {})
         self._layout: Layout | None = None
+        self._sound: set[str] = set()
         for column, codec in self._codecs.items():
             check_codec(codec, column)
 
@@ -76,8 +77,9 @@ class MdsSource:
         if not rows:
             raise Mismatch(names[0], "lists no samples")
         index = Index(rows, max(entry.rows for entry in entries), entries, notes)
-        first, zero = next(entry for entry in entries if entry.rows), np.zeros(1, np.int64)
-        index.tables["widths"] = _places(index, self._maps(first), zero, first, zero)[1][0]
+        first = next(at for at, entry in enumerate(entries) if entry.rows)
+        parts = Parts(self._mapped, entries, np.array([first]), np.zeros(1, np.int64))
+        index.tables["widths"] = _places(index, parts, np.zeros(1, np.int64))[1][0]
         return index
 
     def _listing(self, name: str) -> _Listing:
@@ -116,26 +118,32 @@ class MdsSource:
     def read(self, index: Index, rows: Rows, columns: Sequence[str]) -> Columns:
         layout = self._layout = self._layout or Layout([entry.rows for entry in index.files])
         files = layout.locate(rows)
-        begins = np.empty((len(rows), len(index.notes)), np.int64)
-        sizes = np.empty_like(begins)
-        for part, places, local in layout.split(rows):
-            entry = index.files[part]
-            raw = open_or_damaged(self._maps, entry, rows, places)
-            begins[places], sizes[places] = _places(index, raw, local, entry, rows[places])
-        found: Columns = {}
-        for at, column in enumerate(index.notes):
-            if column in columns:
-                pieces = Pieces(rows, files, begins[:, at], sizes[:, at])
-                found[column] = self._column(index, column, at, pieces)
-        return found
+        parts = Parts(self._mapped, index.files, files, rows)
+        begins, sizes = _places(index, parts, rows - layout.starts[files])
+        return {
+            column: self._column(index, column, parts, begins[:, at], sizes[:, at])
+            for at, column in enumerate(index.notes)
+            if column in columns
+        }
 
-    def _column(self, index: Index, column: str, at: int, pieces: Pieces) -> Array:
+    def _mapped(self, entry: FileEntry) -> Bytes:
+        """The bytes of a shard whose head lists as many samples as it should."""
+        raw = self._maps(entry)
+        if entry.name not in self._sound:
+            if raw.size < _head_bytes(entry) or int(raw[:4].view("<u4")[0]) != entry.rows:
+                reason = "its head does not list the samples that index.json says"
+                raise Mismatch(entry.name, reason)
+            self._sound.add(entry.name)
+        return raw
+
+    def _column(self, index: Index, column: str, parts: Parts, begins: Rows, sizes: Rows) -> Array:
         encoding, _, size = index.notes[column].rpartition("|")
         codec, shape = self._codec(column, encoding)
         width = 0
         if is_matrix(codec):
+            at = list(index.notes).index(column)
             width = int(size) if size else int(index.tables["widths"][at])
-        values = pieces.read(codec, width, index.files, self._maps)
+        values = read_values(parts, codec, width, begins, sizes)
         return values.reshape(len(values), *shape) if shape is not None else values
 
     def _codec(self, column: str, encoding: str) -> tuple[str, tuple[int, ...] | None]:
@@ -161,29 +169,23 @@ class MdsSource:
         }
 
 
-def _places(
-    index: Index, raw: Bytes, local: Rows, entry: FileEntry, rows: Rows
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _head_bytes(entry: FileEntry) -> int:
+    return 4 + 4 * (entry.rows + 1)
+
+
+def _places(index: Index, parts: Parts, local: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Where each column of each sample begins, and its size."""
-    head = 4 + 4 * (entry.rows + 1)
-    if raw.size < head or int(raw[:4].view("<u4")[0]) != entry.rows:
-        raise Damaged(rows, entry.name, "its head does not list the samples that index.json says")
-    offsets = raw[4:head].view("<u4")
-    begins, ends = offsets[local].astype(np.int64), offsets[local + 1].astype(np.int64)
+    offsets = parts.take(4 + 4 * local, 8).view("<u4").astype(np.int64)
+    begins, ends = offsets[:, 0], offsets[:, 1]
     fixed = [note.rpartition("|")[2] for note in index.notes.values()]
     varying = [at for at, size in enumerate(fixed) if not size]
-    bad = np.flatnonzero((begins + 4 * len(varying) > ends) | (ends > raw.size))
-    if bad.size:
-        raise Damaged(rows[bad], entry.name, "the sample's offsets make no sense")
+    beyond = (begins + 4 * len(varying) > ends) | (ends > parts.each(parts.size_bytes))
+    parts.refuse(beyond, "the sample's offsets make no sense")
     sizes = np.array([int(size or 0) for size in fixed], np.int64)[None, :].repeat(len(local), 0)
     if len(varying) == 1:  # the offsets say it, and the sample's page need not be touched twice
         sizes[:, varying[0]] = ends - begins - 4 - sizes.sum(axis=1)
     elif varying:
-        which = np.zeros(len(local), np.intp)
-        heads = take_across([raw], which, begins, 4 * len(varying)).view("<u4")
-        sizes[:, varying] = heads
+        sizes[:, varying] = parts.take(begins, 4 * len(varying)).view("<u4")
     starts = begins[:, None] + 4 * len(varying) + np.cumsum(sizes, axis=1) - sizes
-    bad = np.flatnonzero(starts[:, -1] + sizes[:, -1] != ends)
-    if bad.size:
-        raise Damaged(rows[bad], entry.name, "the sizes of its columns do not add up")
+    parts.refuse(starts[:, -1] + sizes[:, -1] != ends, "the sizes of its columns do not add up")
     return starts, sizes

@@ -11,21 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from strata.data.base import (
-    Array,
-    Columns,
-    Damaged,
-    FileEntry,
-    Index,
-    Layout,
-    Mismatch,
-    Rows,
-)
-from strata.data.codecs import open_or_damaged
+from strata.data.base import Array, Columns, FileEntry, Index, Layout, Mismatch, Rows
 from strata.data.files import Files, Maps
-from strata.data.gather import numbered, take, take_across
+from strata.data.gather import take
+from strata.data.parts import Bytes, Parts
 
 _NUMBERED = re.compile(r"^(.*?)[-_.]?\d+$")
 _NPZ_HINT = "unpack it into .npy files, one a column, which are read without a copy"
@@ -67,29 +57,25 @@ class NpySource:
             entries = [e for e in index.files if self._files.single or _column(e.name) == column]
             self._parts[column] = entries, Layout([entry.rows for entry in entries])
         entries, layout = self._parts[column]
-        if len(entries) == 1:
-            return take(self._array(entries[0], rows, slice(None)), rows)
         files = layout.locate(rows)
-        present, which = numbered(files, len(entries))
-        if not present.size:
-            header = self._header(entries[0].name)
-            return np.empty((0, *header.shape[1:]), header.dtype)
-        parts = [self._array(entries[file], rows, files == file) for file in present.tolist()]
-        row_bytes = parts[0][:1].nbytes
-        begins = (rows - layout.starts[files]) * row_bytes
-        taken = take_across(parts, which, begins, row_bytes)
-        return taken.view(parts[0].dtype).reshape(len(rows), *parts[0].shape[1:])
+        parts = Parts(self._mapped, entries, files, rows)
+        headers = [self._headers[entry.name] for entry in parts.entries]
+        header = headers[0] if headers else self._header(entries[0].name)
+        if len(entries) == 1 and headers:
+            return take(
+                parts.maps[0][header.begin :].view(header.dtype).reshape(header.shape), rows
+            )
+        heads = parts.each([each.begin for each in headers])
+        begins = heads + (rows - layout.starts[files]) * header.row_bytes
+        taken = parts.take(begins, header.row_bytes)
+        return taken.view(header.dtype).reshape(len(rows), *header.shape[1:])
 
-    def _array(self, entry: FileEntry, rows: Rows, chosen: NDArray[np.bool_] | slice) -> Array:
-        """The mapped array of a file, or its rows among those asked for as damaged."""
-        raw = open_or_damaged(self._maps, entry, rows, chosen)
-        header = self._headers.get(entry.name)
-        if header is None:
-            try:
-                header = self._headers[entry.name] = self._header(entry.name)
-            except Mismatch as error:
-                raise Damaged(rows[chosen], entry.name, error.reason) from error
-        return raw[header.begin :].view(header.dtype).reshape(header.shape)
+    def _mapped(self, entry: FileEntry) -> Bytes:
+        """The bytes of a file whose header was looked at."""
+        raw = self._maps(entry)
+        if entry.name not in self._headers:
+            self._headers[entry.name] = self._header(entry.name)
+        return raw
 
     def describe(self, index: Index) -> Mapping[str, str]:
         return index.notes
@@ -111,10 +97,11 @@ class NpySource:
             raise Mismatch(name, "holds a single value, not rows")
         if by_columns and len(shape) > 1:
             raise Mismatch(name, "is stored by columns", "save it with np.ascontiguousarray")
-        size = begin + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        header = _Header(shape, dtype, begin)
+        size = begin + shape[0] * header.row_bytes
         if self._files.stamp(name)[0] != size:
             raise Mismatch(name, f"not a plain .npy file: its array would end at byte {size}")
-        return _Header(shape, dtype, begin)
+        return header
 
 
 class _Header(NamedTuple):
@@ -123,6 +110,10 @@ class _Header(NamedTuple):
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     begin: int
+
+    @property
+    def row_bytes(self) -> int:
+        return self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
 
     @property
     def row(self) -> str:

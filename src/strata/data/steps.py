@@ -74,29 +74,22 @@ class Reader:
         self.contents = False
         self._dataset, self._columns, self._transform = dataset, columns, transform
         self._step_bytes = 0
-        nothing = np.empty((0, 0), np.int64)
-        self._plan: tuple[int, Sequence[int] | None, Integers, Integers] = (
-            0,
-            None,
-            nothing,
-            nothing,
-        )
+        self._plan = _Plan(0, None, np.empty((0, 0), np.int64), [])
 
     def read(self, step: int, stop: int, lanes: Sequence[int] | None) -> list[Read]:
         """The next few steps; an error is the last of them."""
-        positions, samples = self._planned(step, stop, lanes)
+        plan = self._planned(step, stop, lanes)
         try:
-            return self._block(step, positions, samples)
+            return self._block(plan)
         except Exception as error:
-            if len(samples) == 1:
+            if len(plan.samples) == 1:
                 return [Read(step, None, 0, False, error)]
         done: list[Read] = []
-        for at in range(len(samples)):
-            one = slice(at, at + 1)
+        for each in range(step, step + len(plan.samples)):
             try:
-                done += self._block(step + at, positions[one], samples[one])
+                done += self._block(plan.cut(each, 1))
             except Exception as error:
-                return [*done, Read(step + at, None, 0, False, error)]
+                return [*done, Read(each, None, 0, False, error)]
         return done
 
     def patch(
@@ -135,37 +128,48 @@ class Reader:
             )
         ]
 
-    def _planned(
-        self, step: int, stop: int, lanes: Sequence[int] | None
-    ) -> tuple[Integers, Integers]:
-        """Positions and samples of as many steps as are read at once, a row a step."""
-        first, known, positions, samples = self._plan
-        if known is not lanes or not first <= step < first + len(samples):
+    def _planned(self, step: int, stop: int, lanes: Sequence[int] | None) -> "_Plan":
+        """As many steps as are read at once; the first time that is one."""
+        plan = self._plan
+        if plan.lanes is not lanes or not plan.first <= step < plan.first + len(plan.samples):
             width = max(1, self.order.positions(step, step + 1, lanes).size)
-            end = min(stop, step + max(1, _PLANNED_SAMPLES // width))
-            positions = self.order.positions(step, end, lanes)
-            first, samples = step, self.order.samples(positions.ravel()).reshape(positions.shape)
-            self._plan = (first, lanes, positions, samples)
+            steps = max(1, _PLANNED_SAMPLES // width) if self._step_bytes else 1
+            positions = self.order.positions(step, min(stop, step + steps), lanes)
+            samples = self.order.samples(positions.ravel()).reshape(positions.shape)
+            proofs = digests(positions, samples).tolist()
+            plan = self._plan = _Plan(step, lanes, samples, proofs)
         count = _BLOCK_BYTES // self._step_bytes if self._step_bytes else 1
-        begin = step - first
-        rows = slice(begin, begin + max(1, min(count, _BLOCK_STEPS, stop - step)))
-        return positions[rows], samples[rows]
+        return plan.cut(step, max(1, min(count, _BLOCK_STEPS, stop - step)))
 
-    def _block(self, step: int, positions: Integers, samples: Integers) -> list[Read]:
+    def _block(self, plan: "_Plan") -> list[Read]:
+        samples = plan.samples
         steps, width = samples.shape
         columns, kept = self._dataset.gather(samples.ravel(), self._columns, self.on_skip)
         sizes = [width] * steps if kept is None else kept.reshape(steps, width).sum(1).tolist()
         size_bytes = _size_bytes(columns) // steps
         self._step_bytes = max(1, size_bytes)
         done = []
-        proofs = digests(positions, samples).tolist()
         reusable = kept is None and self._transform is None
         for at, batch in enumerate(batches_of(columns, sizes)):
             content = content_of(batch) if self.contents else 0
             ready = self._transform(batch) if self._transform is not None else batch
-            proof = (samples[at], proofs[at], content)
-            done.append(Read(step + at, ready, size_bytes, reusable, None, *proof))
+            proof = (samples[at], plan.proofs[at], content)
+            done.append(Read(plan.first + at, ready, size_bytes, reusable, None, *proof))
         return done
+
+
+class _Plan(NamedTuple):
+    """The samples of some steps from `first` on, a row a step, and the digest of each row."""
+
+    first: int
+    lanes: Sequence[int] | None
+    samples: Integers
+    proofs: list[int]
+
+    def cut(self, step: int, count: int) -> "_Plan":
+        """Up to so many of the steps, from one of them on."""
+        rows = slice(step - self.first, step - self.first + count)
+        return _Plan(step, self.lanes, self.samples[rows], self.proofs[rows])
 
 
 def require_same_order(order: Ordered, state: Mapping[str, Any]) -> None:

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from strata.data.base import Array, Columns, Damaged, FileEntry, Index, Mismatch, Rows
-from strata.data.codecs import Pieces, check_codec, is_matrix
+from strata.data.codecs import check_codec, is_matrix, read_values
 from strata.data.files import Files, Maps
+from strata.data.parts import Parts
 
 _BY_EXTENSION = {"cls": "int", "index": "int", "id": "int"} | {
     "txt": "str",
@@ -85,8 +86,8 @@ class TarSource:
             raise Damaged(rows[missing], "", f"the sample has no .{column} file")
         codec = self._codec(column)
         width = int(table[0, 2]) if is_matrix(codec) else 0
-        pieces = Pieces(rows, found[:, 0].astype(np.intp), found[:, 1], found[:, 2])
-        return pieces.read(codec, width, index.files, self._maps)
+        parts = Parts(self._maps, index.files, found[:, 0].astype(np.intp), rows)
+        return read_values(parts, codec, width, found[:, 1], found[:, 2])
 
     def describe(self, index: Index) -> Mapping[str, str]:
         return {column: self._codec(column) for column in index.tables}

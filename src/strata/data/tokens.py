@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from strata.data.base import Columns, FileEntry, Index, Layout, Mismatch, Rows
-from strata.data.codecs import open_or_damaged
 from strata.data.files import Files, Maps
-from strata.data.gather import numbered, take_across
+from strata.data.parts import Parts
 
 _SUFFIXES = (".bin", ".tok", ".u16", ".u32")
 
@@ -63,13 +62,9 @@ class TokenSource:
     def read(self, index: Index, rows: Rows, columns: Sequence[str]) -> Columns:
         layout = self._layout = self._layout or Layout([entry.rows for entry in index.files])
         files = layout.locate(rows)
-        present, which = numbered(files, len(index.files))
-        parts = [
-            open_or_damaged(self._maps, index.files[file], rows, files == file)
-            for file in present.tolist()
-        ]
+        parts = Parts(self._maps, index.files, files, rows)
         begins = (rows - layout.starts[files]) * self._stride_bytes + self._header
-        return {"tokens": take_across(parts, which, begins, self._row_bytes).view(self._dtype)}
+        return {"tokens": parts.take(begins, self._row_bytes).view(self._dtype)}
 
     def describe(self, index: Index) -> Mapping[str, str]:
         return {"tokens": f"{self._dtype}[{self._length}]"}

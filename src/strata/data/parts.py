@@ -1,0 +1,87 @@
+"""The files that some rows lie in, mapped, and bytes gathered out of all of them at once.
+
+Rows of one size come by one indexing call for a whole batch, however many files they lie in: seen
+from the lowest of the mapped files, the others lie at fixed distances in memory, so one array with
+an element at every byte from there on reaches them all, and only the wanted elements are touched.
+Against one call a file and a second copy to bring the rows in order, two files gave 4.3 M rows/s
+instead of 1.4 M (1 KiB) and 77 k instead of 33 k (100 KiB); with more files the gain grows.
+Callers must have checked that every row lies inside its file.
+
+Rows of many sizes come as `bytes`, one by one.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strata.data.base import Damaged, FileEntry, Mismatch, Rows
+
+Bytes: TypeAlias = NDArray[np.uint8]
+MapFile: TypeAlias = Callable[[FileEntry], Bytes]
+
+
+class Parts:
+    """For each of some rows the file it lies in; a file that cannot be opened damages its rows."""
+
+    def __init__(
+        self, map_file: MapFile, entries: Sequence[FileEntry], files: NDArray[np.intp], rows: Rows
+    ) -> None:
+        present, self._which = _numbered(files, len(entries))
+        self._rows = rows
+        self.entries = [entries[file] for file in present.tolist()]
+        self.maps = [self._open(map_file, at) for at in range(len(present))]
+        self.size_bytes = np.array([entry.size_bytes for entry in self.entries], np.int64)
+
+    def each(self, values: Sequence[int] | Rows) -> Rows:
+        """For each row the value of its file."""
+        return np.asarray(values, np.int64)[self._which]
+
+    def take(self, begins: Rows, row_bytes: int) -> Bytes:
+        """As many bytes of each row, from a byte of its file on."""
+        if not len(begins) or not row_bytes:
+            return np.empty((len(begins), row_bytes), np.uint8)
+        addresses = np.array([part.__array_interface__["data"][0] for part in self.maps], np.int64)
+        lowest = int(addresses.argmin())
+        offsets = (addresses - addresses[lowest])[self._which] + begins
+        reach = np.lib.stride_tricks.as_strided(
+            self.maps[lowest][:row_bytes].view(f"V{row_bytes}"),
+            shape=(int(offsets.max()) + 1,),
+            strides=(1,),
+            writeable=False,
+        )
+        taken: Bytes = reach[offsets].view(np.uint8).reshape(len(begins), row_bytes)
+        return taken
+
+    def slices(self, begins: Rows, sizes: Rows) -> list[bytes]:
+        """Each row's bytes from one place of its file to another, copied out."""
+        views = [part.data for part in self.maps]
+        ends = (begins + sizes).tolist()
+        places = zip(self._which.tolist(), begins.tolist(), ends, strict=True)
+        return [bytes(views[part][begin:end]) for part, begin, end in places]
+
+    def refuse(self, bad: NDArray[np.bool_], reason: str) -> None:
+        """Calls rows damaged if there are any; those of one file at a time, so as to name it."""
+        if bad.any():
+            part = self._which[bad][0]
+            damaged = self._rows[bad & (self._which == part)]
+            raise Damaged(damaged, self.entries[part].name, reason)
+
+    def _open(self, map_file: MapFile, part: int) -> Bytes:
+        try:
+            return map_file(self.entries[part])
+        except (Mismatch, OSError) as error:
+            reason = error.reason if isinstance(error, Mismatch) else error.strerror or str(error)
+            damaged = self._rows[self._which == part]
+            raise Damaged(damaged, self.entries[part].name, reason) from error
+
+
+def _numbered(files: NDArray[np.intp], count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The files (of `count`) that occur, and for each entry which of those it is."""
+    if count == 1 and len(files):
+        return np.zeros(1, np.intp), files
+    if count > 16 * len(files):
+        return np.unique(files, return_inverse=True)
+    occurs = np.bincount(files, minlength=count) > 0
+    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[files]

@@ -27,15 +27,8 @@ import msgspec
 from strata.core.order import Integers, digest
 from strata.data.base import Columns
 from strata.data.dataset import OnError, skipping
-from strata.data.steps import (
-    OnSkip,
-    Ordered,
-    Read,
-    Readable,
-    Reader,
-    Transform,
-    require_same_order,
-)
+from strata.data.per_lane import Transform
+from strata.data.steps import OnSkip, Ordered, Read, Readable, Reader, require_same_order
 from strata.data.streams import Taken
 from strata.errors import InvalidArgument, NotAllowedNow
 
@@ -70,7 +63,8 @@ class Batches(Iterator[Any]):
                 f"prefetch_bytes is {prefetch_bytes}", hint="0 reads when a batch is asked for"
             )
         self.order = order
-        reader = Reader(dataset, order, dataset.checked_columns(columns), transform)
+        wanted = dataset.checked_columns(columns)
+        reader = Reader(dataset, order, wanted, transform, stop_step)
         reader.on_skip = skipping(on_error, on_skip)
         reader.contents = contents
         self._queue = _Queue(reader, start_step, stop_step, prefetch_bytes)

@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from strata.core.order import Integers
-from strata.data.steps import OnSkip, Readable, Transform
+from strata.data.per_lane import Transform, stateless
+from strata.data.steps import OnSkip, Readable
 
 
 class ShardReader:
@@ -21,7 +22,7 @@ class ShardReader:
     ) -> None:
         self._dataset, self._batch_size = dataset, batch_size
         self._columns = dataset.checked_columns(columns)
-        self._transform, self._on_skip = transform, on_skip
+        self._transform, self._on_skip = stateless(transform), on_skip
         self._pool = ThreadPoolExecutor(1, "strata-shards")
 
     def batches(self, samples: Integers) -> Iterator[Any]:

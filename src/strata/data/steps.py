@@ -15,13 +15,13 @@ from strata.data.base import Array, Columns
 from strata.data.contents import content_of
 from strata.data.dataset import Skipped, batches_of
 from strata.data.files import Watch
+from strata.data.per_lane import LaneMemories, PerLane, Transform, stateless
 from strata.errors import InvalidArgument
 
 _BLOCK_BYTES = 4 << 20
 _BLOCK_STEPS = 64
 _PLANNED_SAMPLES = 8_192  # the order is evaluated for about this many at a time
 
-Transform = Callable[[Columns], Any]
 OnSkip = Callable[[Skipped], None]
 
 
@@ -42,6 +42,9 @@ class Ordered(Protocol):
 
     @property
     def spec(self) -> msgspec.Struct: ...
+
+    @property
+    def lanes(self) -> int: ...
 
     def epoch_of(self, step: int) -> int: ...
 
@@ -67,12 +70,22 @@ class Reader:
     """Reads steps; used by one thread at a time. With `contents` it digests what it read."""
 
     def __init__(
-        self, dataset: Readable, order: Ordered, columns: list[str], transform: Transform | None
+        self,
+        dataset: Readable,
+        order: Ordered,
+        columns: list[str],
+        transform: Transform | None,
+        stop_step: int | None = None,
     ) -> None:
         self.order = order
         self.on_skip: OnSkip | None = None
         self.contents = False
-        self._dataset, self._columns, self._transform = dataset, columns, transform
+        self._dataset, self._columns = dataset, columns
+        self._memories: LaneMemories | None = None
+        if isinstance(transform, PerLane):
+            self._memories = LaneMemories(transform, stop_step, self._again)
+            transform = None
+        self._transform = stateless(transform)
         self._step_bytes = 0
         self._plan = _Plan(0, None, np.empty((0, 0), np.int64), [])
 
@@ -149,13 +162,35 @@ class Reader:
         size_bytes = _size_bytes(columns) // steps
         self._step_bytes = max(1, size_bytes)
         done = []
-        reusable = kept is None and self._transform is None
+        reusable = kept is None and self._transform is None and self._memories is None
         for at, batch in enumerate(batches_of(columns, sizes)):
             content = content_of(batch) if self.contents else 0
-            ready = self._transform(batch) if self._transform is not None else batch
+            there = None if kept is None else kept.reshape(steps, width)[at]
+            ready = self._transformed(plan.first + at, plan.lanes, batch, there)
             proof = (samples[at], plan.proofs[at], content)
             done.append(Read(plan.first + at, ready, size_bytes, reusable, None, *proof))
         return done
+
+    def _transformed(
+        self, step: int, lanes: Sequence[int] | None, batch: Columns, kept: Array | None
+    ) -> Any:
+        if self._memories is not None:
+            chosen = range(self.order.lanes) if lanes is None else sorted(lanes)
+            owners = self._owners(step, chosen, kept)
+            return self._memories.apply(step, chosen, batch, owners)
+        return batch if self._transform is None else self._transform(batch)
+
+    def _owners(self, step: int, lanes: Sequence[int], kept: Array | None) -> Integers:
+        """Of which lane each row of a step is."""
+        owners: Integers = self.order.positions(step, step + 1, lanes)[0] % self.order.lanes
+        return owners if kept is None else owners[kept]
+
+    def _again(self, step: int, lanes: Sequence[int]) -> tuple[Columns, Integers]:
+        """Rows of an earlier step; those that are left out were told of when it was its turn."""
+        samples = self.order.samples(self.order.positions(step, step + 1, lanes)[0])
+        on_skip = None if self.on_skip is None else lambda skipped: None
+        rows, kept = self._dataset.gather(samples, self._columns, on_skip)
+        return rows, self._owners(step, lanes, kept)
 
 
 class _Plan(NamedTuple):

@@ -20,7 +20,8 @@ import numpy as np
 
 from strata.core.order import digest
 from strata.data.dataset import OnError
-from strata.data.steps import Ordered, Readable, Transform, require_same_order
+from strata.data.per_lane import Transform, stateless
+from strata.data.steps import Ordered, Readable, require_same_order
 from strata.data.streams import Taken
 from strata.errors import InvalidArgument, Unavailable
 
@@ -35,7 +36,7 @@ class StepDataset:
         columns: Sequence[str] | None = None,
         transform: Transform | None = None,
     ) -> None:
-        self._dataset, self._total, self._transform = dataset, total, transform
+        self._dataset, self._total, self._transform = dataset, total, stateless(transform)
         self._columns = dataset.checked_columns(columns)
 
     def __len__(self) -> int:

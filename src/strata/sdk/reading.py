@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from strata.core.worker_facts import SampleSkipped
 from strata.data.dataset import OnError, Skipped
-from strata.data.steps import Transform
+from strata.data.per_lane import Transform
 from strata.sdk.worker import Worker
 
 log = logging.getLogger(__name__)

@@ -44,7 +44,7 @@ from strata.core.worker_facts import RunEnded, StepFinished
 from strata.core.workers import Outcome
 from strata.data.batches import DEFAULT_PREFETCH_BYTES, Batches
 from strata.data.dataset import OnError
-from strata.data.steps import Transform
+from strata.data.per_lane import Transform
 from strata.data.streams import Engine
 from strata.errors import Fenced, InvalidArgument, StrataError
 from strata.sdk import enrolment

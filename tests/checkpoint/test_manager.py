@@ -251,7 +251,7 @@ def refuse_streams(manager, monkeypatch, error):
         raise error
 
     monkeypatch.setattr(manager.storage, "put_stream", refuse)
-    monkeypatch.setattr("strata.checkpoint.saving.RETRY_DELAYS_S", (0.01,))
+    monkeypatch.setattr("strata.checkpoint.retrying.RETRY_DELAYS_S", (0.01,))
 
 
 @pytest.mark.parametrize("call", ["save", "wait_pending", "close"])
@@ -293,7 +293,7 @@ def test_a_storage_that_does_not_answer_is_asked_again(local, monkeypatch):
         return real(*arguments, **options)
 
     monkeypatch.setattr(local.storage, "put_stream", put_stream)
-    monkeypatch.setattr("strata.checkpoint.saving.RETRY_DELAYS_S", (0.01, 0.01))
+    monkeypatch.setattr("strata.checkpoint.retrying.RETRY_DELAYS_S", (0.01, 0.01))
     local.save(b"x", step=1)
     local.wait_pending()
     assert local.load() == b"x"
@@ -308,7 +308,7 @@ def test_a_commit_that_was_not_confirmed_is_taken_back_whole(local, monkeypatch)
             raise Unavailable("the answer was lost")
 
     monkeypatch.setattr(local.storage, "put", put)
-    monkeypatch.setattr("strata.checkpoint.saving.RETRY_DELAYS_S", (0.01,))
+    monkeypatch.setattr("strata.checkpoint.retrying.RETRY_DELAYS_S", (0.01,))
     local.save(b"x", step=1)
     with pytest.raises(Unavailable):
         local.wait_pending()

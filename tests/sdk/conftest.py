@@ -2,10 +2,13 @@
 
 import httpx
 import pytest
+from msgspec import Struct
 
 from strata.coordinator.logs import Query
 from tests.coordinator.conftest import coordinator
 from tests.sdk.harness import Trainee
+from tests.storage.faulty import Faults, faulty_proxy
+from tests.storage.server import running
 
 HEARTBEAT_TIMEOUT_S = 2.5
 
@@ -36,6 +39,24 @@ def hub(tmp_path):
         tmp_path / "data", heartbeat_interval_s=0.25, heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S
     ) as started:
         yield Hub(started)
+
+
+class Remote(Struct):
+    """A real S3 server behind a proxy that misbehaves on request; `aws` are its settings."""
+
+    aws: dict[str, str]
+    faults: Faults
+
+
+@pytest.fixture
+def s3(tmp_path, monkeypatch):
+    """An S3 server, named to this process and to the workers as users name one."""
+    with running(tmp_path / "s3") as direct, faulty_proxy(direct) as (settings, faults):
+        names = [name for name in settings.__struct_fields__ if name.startswith("aws_")]
+        aws = {name: getattr(settings, name) for name in names}
+        for name, value in aws.items():
+            monkeypatch.setenv(name.upper(), value)
+        yield Remote(aws, faults)
 
 
 class Hub:

@@ -2,16 +2,18 @@
 nearest that has them undamaged."""
 
 import shutil
+import subprocess
+import sys
 
-import pytest
+import httpx
 
 from strata.checkpoint.manager import CheckpointManager
 from tests.coordinator.conftest import coordinator
 from tests.sdk.conftest import Hub
-from tests.sdk.harness import until
+from tests.sdk.harness import clean_environment, until
 from tests.sdk.test_recovering import killed_after_two_commits
-from tests.sdk.test_saving import TASK, folder, listed
-from tests.storage.server import BUCKET, running
+from tests.sdk.test_saving import TASK, folder, listed, states
+from tests.storage.server import BUCKET
 
 QUICK = {"heartbeat_interval_s": 0.25, "heartbeat_timeout_s": 2.5}
 
@@ -37,21 +39,9 @@ def test_a_checkpoint_is_copied_seen_and_restored_when_the_near_one_is_gone(tmp_
             assert worker.says("ended")["exact"]
 
 
-@pytest.fixture
-def s3(tmp_path, monkeypatch):
-    """A real S3 server, named to this process and to the workers as users name one."""
-    with running(tmp_path / "s3") as settings:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", settings.aws_endpoint_url)
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", settings.aws_access_key_id)
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", settings.aws_secret_access_key)
-        monkeypatch.setenv("AWS_REGION", settings.aws_region or "us-east-1")
-        yield settings
-
-
 def test_workers_save_to_s3_and_restore_from_there(tmp_path, trainees, s3):
-    aws = {name: getattr(s3, name) for name in s3.__struct_fields__ if name.startswith("aws_")}
     place = f"s3://{BUCKET}/runs"
-    with coordinator(tmp_path / "data", checkpoint_dir=place, **QUICK, **aws) as started:
+    with coordinator(tmp_path / "data", checkpoint_dir=place, **QUICK, **s3.aws) as started:
         hub = Hub(started)
         given = {"world_size": 2, "step_s": 0.02, "checkpoint_every": 10, "size": 20_000}
         newest = killed_after_two_commits(hub, trainees, **given)
@@ -63,3 +53,90 @@ def test_workers_save_to_s3_and_restore_from_there(tmp_path, trainees, s3):
         for worker in again:
             assert worker.says("restored")["applied"] == newest
             assert worker.says("ended")["exact"]
+
+
+def parts_fetched(s3, since):
+    """Which parts S3 was asked for after so many requests."""
+    asked = [path for method, path, _ in s3.faults.seen[since:] if method == "GET"]
+    return [path for path in asked if "part-" in path]
+
+
+def terminal(hub, *arguments):
+    """What `strata checkpoints` prints on a wide screen."""
+    command = [sys.executable, "-c", "from strata.cli import main; main()", "checkpoints"]
+    done = subprocess.run(
+        [*command, *arguments, "--url", hub.running.http_url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=clean_environment(COLUMNS="160"),
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_s3_as_the_far_place_is_seen_left_alone_and_used_when_the_near_one_is_lost(
+    tmp_path, trainees, s3
+):
+    far = f"s3://{BUCKET}/far"
+    with coordinator(tmp_path / "data", checkpoint_upload=far, **QUICK, **s3.aws) as started:
+        hub = Hub(started)
+        given = {"world_size": 2, "step_s": 0.02, "checkpoint_every": 10, "size": 50_000}
+        newest = killed_after_two_commits(hub, trainees, **given)
+        until(lambda: all(len(c["tiers"]) == 2 for c in listed(hub) if c["status"] == "completed"))
+        checkpoint = listed(hub)[0]["id"]
+        near, copy = listed(hub)[0]["tiers"]
+        assert near == str(folder(hub, tmp_path) / checkpoint)
+        assert copy.startswith(far)
+        assert copy.endswith(checkpoint)
+        assert "disk + s3" in terminal(hub, "ls")
+        assert copy in terminal(hub, "show", checkpoint)
+
+        requests = len(s3.faults.seen)
+        again = restored_and_killed(hub, trainees, newest, **given)
+        assert again == newest
+        assert parts_fetched(s3, requests) == [], "the nearest is taken"
+
+        shutil.rmtree(folder(hub, tmp_path))
+        verified = httpx.post(f"{hub.running.http_url}/api/checkpoints/{checkpoint}/verify").json()
+        assert (verified["ok"], "there is no" in verified["reason"]) == (True, True)
+        assert "further away" in terminal(hub, "pull", checkpoint, str(tmp_path / "pulled"))
+        with CheckpointManager(tmp_path / "pulled") as manager:
+            assert manager.load()["applied"] == newest
+        requests = len(s3.faults.seen)
+        for worker in [
+            trainees(hub.address, "keep", worker_id=name, steps=newest + 15, **given)
+            for name in "ab"
+        ]:
+            assert worker.says("restored")["applied"] == newest
+            assert worker.says("ended")["exact"]
+        assert parts_fetched(s3, requests), "the near one was lost"
+
+
+def restored_and_killed(hub, trainees, newest, **given):
+    """Two workers restore and are killed before they save again; the step that they began with."""
+    given = {**given, "checkpoint_every": 10**6, "steps": 10**6}
+    workers = [trainees(hub.address, "keep", worker_id=name, **given) for name in "ab"]
+    steps = {worker.says("restored")["applied"] for worker in workers}
+    for worker in workers:
+        worker.kill()
+    until(lambda: not hub.state.tasks[TASK].members)
+    (step,) = steps
+    return step
+
+
+def test_a_far_place_that_fails_holds_nothing_up_and_gets_the_copy_later(
+    tmp_path, trainees, s3, monkeypatch
+):
+    monkeypatch.setattr("strata.coordinator.sealing.DELAYS_S", (0.1,))
+    far = f"s3://{BUCKET}/late"
+    s3.faults.always("denied", "PUT")
+    with coordinator(tmp_path / "data", checkpoint_upload=far, **QUICK, **s3.aws) as started:
+        hub = Hub(started)
+        given = {"step_s": 0.01, "checkpoint_every": 10, "steps": 10**6}
+        trainees(hub.address, "keep", worker_id="a", **given)
+        until(lambda: list(states(hub).values()).count("committed") >= 2)
+        assert all(len(c["tiers"]) == 1 for c in listed(hub) if c["status"] == "completed")
+        s3.faults.always("")
+        until(lambda: any(len(c["tiers"]) == 2 for c in listed(hub)), what="a copy")
+        assert "failed" not in states(hub).values()

@@ -8,11 +8,13 @@ import resource
 import sys
 import threading
 import time
+from functools import partialmethod
 
 import numpy as np
 
 import strata
 from strata.checkpoint.reshard import even_cuts
+from strata.storage.s3 import S3Storage
 
 SCENES = {}
 
@@ -216,6 +218,13 @@ def keep(
 def keep_in_little_room(largest_bytes, **given):
     """As `keep`, with a disk that takes no file larger than that."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest_bytes, largest_bytes))
+    keep(**given)
+
+
+@scene
+def keep_impatiently(retries, **given):
+    """As `keep`, with an S3 storage that gives up after seconds instead of minutes."""
+    S3Storage.__init__ = partialmethod(S3Storage.__init__, **retries)
     keep(**given)
 
 

@@ -5,7 +5,6 @@ there. What fails for good leaves nothing behind that anybody could take for a c
 """
 
 import logging
-import random
 import time
 from typing import Any
 
@@ -15,6 +14,7 @@ from strata.checkpoint.catalog import Catalog
 from strata.checkpoint.claims import drop_claim, own_claim, put_claim
 from strata.checkpoint.format import MANIFEST_SUFFIX, Manifest, Part
 from strata.checkpoint.parts import commit, write_part
+from strata.checkpoint.retrying import retried
 from strata.checkpoint.reuse import Saved, glances
 from strata.checkpoint.spares import drop_spares, spare
 from strata.checkpoint.staging import Capture
@@ -22,8 +22,6 @@ from strata.errors import StrataError, Unavailable
 from strata.storage.base import StorageBackend
 
 log = logging.getLogger(__name__)
-
-RETRY_DELAYS_S = (0.5, 2.0)
 
 
 class Progress(Struct, frozen=True):
@@ -65,7 +63,7 @@ class Save:
     def run(self) -> None:
         """Writes and commits; a failure is kept, not raised."""
         try:
-            self._attempt()
+            retried(self._write, self._clear)
             self._committed = True
         except BaseException as error:
             self.failure = error
@@ -74,18 +72,10 @@ class Save:
         finally:
             self._capture = None  # staging memory is free for the next save
 
-    def _attempt(self) -> None:
-        for delay_s in RETRY_DELAYS_S:
-            try:
-                return self._write()
-            except Unavailable as error:
-                log.warning("checkpoint %s is tried again: %s", self.checkpoint_id, error)
-                self._remove()
-                self._make_room()
-                time.sleep(delay_s * random.uniform(0.5, 1.5))
-        return self._write()
-
-    def _make_room(self) -> None:
+    def _clear(self, error: Unavailable) -> None:
+        """Makes room for another try."""
+        log.warning("checkpoint %s is tried again: %s", self.checkpoint_id, error)
+        self._remove()
         try:
             drop_spares(self._storage)
         except StrataError as error:

@@ -27,7 +27,7 @@ from strata.checkpoint.reader import CheckpointReader
 from strata.cli._api import Api, reach
 from strata.cli._look import console, plain, print_json, size
 from strata.config import load_process
-from strata.errors import AlreadyExists, InvalidArgument, NotAllowedNow
+from strata.errors import AlreadyExists, InvalidArgument, NotAllowedNow, NotFound
 from strata.storage.base import StorageBackend
 from strata.storage.opening import open_storage
 
@@ -135,8 +135,23 @@ def located(url: str | None, checkpoint: str, task: str) -> tuple[StorageBackend
             raise NotAllowedNow(
                 f"checkpoint {found.id} is {found.status}", hint="choose a completed one"
             )
-        where = found.path
-    folder, _, name = where.rpartition("/")
+        return nearest(found.tiers)
+    return nearest([where])
+
+
+def nearest(tiers: list[str]) -> tuple[StorageBackend, Manifest]:
+    """The first of the places that has the checkpoint."""
+    *nearer, last = tiers
+    for tier in nearer:
+        try:
+            return opened(tier)
+        except NotFound as error:
+            console().print(f"{plain(str(error))}: it is taken from further away", markup=False)
+    return opened(last)
+
+
+def opened(tier: str) -> tuple[StorageBackend, Manifest]:
+    folder, _, name = tier.rpartition("/")
     storage = open_storage(folder, load_process({}))
     return storage, Catalog(storage).read(name)
 

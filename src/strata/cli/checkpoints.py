@@ -31,6 +31,7 @@ class Checkpoint(Struct, frozen=True):
     created_at: int
     worker_id: str
     path: str
+    tiers: list[str]
     reason: str
 
 
@@ -47,6 +48,11 @@ def how_large(saved: Checkpoint) -> str:
     return f"{share} % of {size(saved.size_total)}"
 
 
+def held_by(saved: Checkpoint) -> str:
+    """Which kinds of storage hold it, the nearest first."""
+    return " + ".join("s3" if tier.startswith("s3://") else "disk" for tier in saved.tiers) or "–"
+
+
 LOOK = Look(
     "checkpoints",
     Checkpoint,
@@ -57,6 +63,7 @@ LOOK = Look(
         Column("epoch", lambda saved, _: count(saved.epoch), "right", from_width=90),
         Column("size", lambda saved, _: how_large(saved), "right"),
         Column("parts", lambda saved, _: f"{saved.parts}/{saved.parts_expected}", "right"),
+        Column("held by", lambda saved, _: held_by(saved), from_width=80),
         Column("begun", lambda saved, now_ms: ago(saved.created_at, now_ms)),
         Column("by", lambda saved, _: saved.worker_id, shrinks=True, from_width=100),
         Column("task", lambda saved, _: saved.task_id, shrinks=True, from_width=100),

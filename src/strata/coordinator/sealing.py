@@ -14,6 +14,7 @@ All file work is done in threads; the event loop only decides.
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
+from itertools import chain, repeat
 
 from strata.checkpoint.catalog import Catalog, is_id
 from strata.checkpoint.copying import copy_checkpoint
@@ -128,11 +129,11 @@ class Sealing:
             self._begin(self._copy(task, checkpoint_id))
 
     async def _copy(self, task: str, checkpoint_id: str) -> None:
-        """Copies one checkpoint at a time; one that expires meanwhile is left out."""
+        """Copies one checkpoint at a time, until that has gone well or the checkpoint expires."""
         far = self._places.far_storage(task)
         assert far is not None, "a copy is begun only where there is a place for it"
-        async with self._copying:
-            for delay_s in (*DELAYS_S, 0.0):
+        for delay_s in chain(DELAYS_S, repeat(DELAYS_S[-1])):
+            async with self._copying:
                 checkpoint = self._known(task, checkpoint_id)
                 if checkpoint is None or checkpoint.state != "committed":
                     return
@@ -141,11 +142,11 @@ class Sealing:
                     await asyncio.to_thread(copy_named, near, far, checkpoint_id)
                 except StrataError as error:
                     log.warning("checkpoint %s is not in %s yet: %s", checkpoint_id, far.url, error)
-                    await asyncio.sleep(delay_s)
                 else:
                     path = f"{far.url}/{checkpoint_id}"
                     note = NoteCopy(task=task, checkpoint=checkpoint_id, path=path)
                     return await self._submit(note)
+            await asyncio.sleep(delay_s)
 
     @property
     def _tasks(self) -> dict[str, Task]:

@@ -19,6 +19,7 @@ from msgspec import Struct, field
 from strata.checkpoint.format import Part
 from strata.checkpoint.parts import part_file, write_part
 from strata.checkpoint.randomness import random_state
+from strata.checkpoint.retrying import retried
 from strata.checkpoint.reuse import Saved, glances
 from strata.checkpoint.sharing import own_share, shape_digest
 from strata.checkpoint.sidecar import Sidecar, sidecar_name, write_sidecar
@@ -187,6 +188,7 @@ class Saver:
             self._saving = None
 
     def _write(self, save: "Save", checkpoint: str) -> Part:
+        """Makes the part durable; a storage that does not answer is asked again."""
         storage, moment, capture = self._storage(), save.moment, save.capture
         self._saving = pb.Saving(checkpoint_id=checkpoint, total_bytes=capture.size_bytes)
         remote = storage.url.startswith("s3://")
@@ -200,22 +202,32 @@ class Saver:
             lambda done_bytes: progress(done_bytes, checkpoint),
             lambda ok, error: completed(ok, error, checkpoint),
         )
+        write = partial(self._write_files, storage, save, checkpoint, operation)
         try:
-            part = write_part(
-                storage,
-                checkpoint,
-                moment.place.rank,
-                capture,
-                recycle=spare(storage, moment.place.rank),
-                progress=partial(self._progress, operation),
-                local=save.local,
-                last=self._last,
+            part = retried(
+                write, lambda error: log.warning("%s is written again: %s", checkpoint, error)
             )
-            write_sidecar(storage, self._sidecar(save, checkpoint, part))
         except BaseException as error:
             operation.end(error)
             raise
         operation.end()
+        return part
+
+    def _write_files(
+        self, storage: StorageBackend, save: "Save", checkpoint: str, operation: Operation
+    ) -> Part:
+        rank = save.moment.place.rank
+        part = write_part(
+            storage,
+            checkpoint,
+            rank,
+            save.capture,
+            recycle=spare(storage, rank),
+            progress=partial(self._progress, operation),
+            local=save.local,
+            last=self._last,
+        )
+        write_sidecar(storage, self._sidecar(save, checkpoint, part))
         return part
 
     def _sidecar(self, save: "Save", checkpoint: str, part: Part) -> Sidecar:

@@ -21,7 +21,8 @@ OfTask = Annotated[str, QueryParameter(max_length=200, description="Of this task
 
 
 class VerifiedResponse(Struct, frozen=True):
-    """Whether every byte is what was saved; `reason` names the part that is not."""
+    """Whether a place holds it with every byte as it was saved; `reason` names the part that is
+    damaged, in that place or in a nearer one."""
 
     id: str
     task_id: str
@@ -49,15 +50,16 @@ async def verify_checkpoint(
     places = api.places
     if places is None:
         raise NotAllowedNow("a simulated checkpoint has no files", hint="ask a real coordinator")
+    damage = ""
     async with places.reading:
-        try:
-            storage = places.storage(task)
-            size = await asyncio.to_thread(verified_bytes, storage, checkpoint_id)
-        except (Corrupt, NotFound) as error:
-            failed = FailCheckpoint(task=task, checkpoint=checkpoint_id, reason=str(error))
-            await api.engine.submit(failed)
-            return VerifiedResponse(checkpoint_id, task, False, 0, str(error))
-    return VerifiedResponse(checkpoint_id, task, True, size)
+        for storage in places.storages(task):
+            try:
+                size = await asyncio.to_thread(verified_bytes, storage, checkpoint_id)
+                return VerifiedResponse(checkpoint_id, task, True, size, damage)
+            except (Corrupt, NotFound) as error:
+                damage = damage or str(error)
+    await api.engine.submit(FailCheckpoint(task=task, checkpoint=checkpoint_id, reason=damage))
+    return VerifiedResponse(checkpoint_id, task, False, 0, damage)
 
 
 @delete("/checkpoints/{checkpoint_id:str}", status_code=200, responses=WRITES)

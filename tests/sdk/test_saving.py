@@ -76,6 +76,47 @@ def test_a_rank_lost_in_the_middle_fails_the_checkpoint_and_not_the_run(hub, tra
     until(lambda: list(states(hub).values())[count:].count("committed") >= 2, what="later commits")
 
 
+def test_a_rank_killed_while_it_writes_fails_that_checkpoint_alone(hub, trainees, tmp_path):
+    gate = tmp_path / "gate"
+    gate.touch()
+    given = {"world_size": 2, "checkpoint_every": 20, "steps": 10**6}
+    first = trainees(hub.address, "keep", worker_id="a", **given)
+    second = trainees(hub.address, "keep_on_a_slow_disk", worker_id="b", gate=str(gate), **given)
+    until(lambda: "committed" in states(hub).values())
+    gate.unlink()
+
+    def half_saved():
+        saved = hub.state.tasks[TASK].checkpoints.values()
+        return [c for c in saved if c.state == "in_progress" and len(c.parts) == 1]
+
+    (half,) = until(half_saved, what="the part of one rank, and not of the other")
+    before = [name for name, state in states(hub).items() if state == "committed"]
+    assert second.process.poll() is None
+    second.kill()
+    until(lambda: states(hub)[half.id] == "failed")
+    assert "worker b" in listed(hub)[0]["reason"]
+    assert next(c["id"] for c in listed(hub) if c["status"] == "completed") == before[-1]
+    until(lambda: not (folder(hub, tmp_path) / half.id).exists(), what="the end of its files")
+    third = trainees(hub.address, "keep", worker_id="b", **given)
+    first.says("recovered")
+    until(lambda: list(states(hub).values()).count("committed") > len(before))
+    hub.stop_task(TASK)
+    assert all(worker.says("ended")["exact"] for worker in (first, third))
+
+
+def test_a_hundred_saves_take_no_more_memory_than_a_few(hub, trainees):
+    size = 1_000_000
+    worker = trainees(
+        hub.address, "keep", worker_id="a", steps=120, checkpoint_every=1, size=size, step_s=0.0
+    )
+    assert worker.ends(120) == 0
+    memory = [each["memory"] for each in worker.said if each["say"] == "saved"]
+    assert len(memory) == 120
+    state_bytes = 3 * 8 * size
+    assert max(memory[110:]) - max(memory[10:20]) < 0.25 * state_bytes
+    assert list(states(hub).values()).count("failed") == 0
+
+
 def test_the_part_that_is_missing_is_named_when_a_rank_never_saves(tmp_path, trainees):
     settings = {"heartbeat_interval_s": 0.25, "checkpoint_timeout_s": 1.0}
     with coordinator(tmp_path / "data", **settings) as started:

@@ -11,9 +11,11 @@ import time
 from functools import partialmethod
 
 import numpy as np
+import psutil
 
 import strata
 from strata.checkpoint.reshard import even_cuts
+from strata.storage.local import LocalStorage
 from strata.storage.s3 import S3Storage
 
 SCENES = {}
@@ -175,6 +177,10 @@ def forgets(**given):
     run.step()
 
 
+def resident_bytes() -> int:
+    return psutil.Process().memory_info().rss
+
+
 def value_after(steps: int) -> list[float]:
     """What so many steps make of the model of `keep`: each counts once, in any order of workers."""
     numbers = np.arange(1, steps + 1, dtype=np.float64)
@@ -189,7 +195,8 @@ def keep(
     with strata.join(**given) as run:
         initial = {"sum": np.zeros(size), "squares": np.zeros((size, 2)), "applied": 0}
         run.restore(initial, resume=resume)
-        say("restored", source=run.recovery.source, applied=run.state["applied"], **place(run))
+        first = {"applied": run.state["applied"], "interval_s": run.checkpoint_interval_s}
+        say("restored", source=run.recovery.source, **first, **place(run))
         while run.steps < steps:
             try:
                 if meet:
@@ -199,15 +206,16 @@ def keep(
                 going = run.step(loss=1.0)
                 if run.checkpoint_due:
                     run.save(metadata={"by": run.worker_id})
-                    say("saved", step=run.steps, rank=run.rank)
+                    told = {"interval_s": run.checkpoint_interval_s, "memory": resident_bytes()}
+                    say("saved", step=run.steps, rank=run.rank, **told)
                 if not going:
                     break
             except strata.GenerationChanged:
                 run.sync()
                 time.sleep(dawdle_s)
                 run.restore(run.state)
-                how = run.recovery
-                say("recovered", source=how.source, in_place=how.in_place, **place(run))
+                how = {"in_place": run.recovery.in_place, "interval_s": run.checkpoint_interval_s}
+                say("recovered", source=run.recovery.source, **how, **place(run))
         found = [float(run.state["sum"].min()), float(run.state["squares"].max())]
         exact = found == value_after(run.steps) and run.state["applied"] == run.steps
         say("ended", exact=exact, found=found, why=run.stop_requested, **place(run))
@@ -218,6 +226,32 @@ def keep(
 def keep_in_little_room(largest_bytes, **given):
     """As `keep`, with a disk that takes no file larger than that."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest_bytes, largest_bytes))
+    keep(**given)
+
+
+@scene
+def keep_adaptively(**given):
+    """As `keep`, with the interval that losses and costs make worth it."""
+    os.environ["STRATA_CHECKPOINT_ADAPTIVE"] = "true"
+    keep(**given)
+
+
+@scene
+def keep_on_a_slow_disk(gate, **given):
+    """As `keep`, with a disk that stops in the middle of a part until a file is there."""
+    put_stream = LocalStorage.put_stream
+
+    def slowly(storage, name, chunks, **more):
+        def held():
+            for chunk in chunks:
+                yield chunk
+                say("writing", name=name)
+                while not os.path.exists(gate):
+                    time.sleep(0.005)
+
+        return put_stream(storage, name, held(), **more)
+
+    LocalStorage.put_stream = slowly
     keep(**given)
 
 

@@ -5,7 +5,8 @@ themselves. Everything else becomes a request to the coordinator, which sets a s
 of everyone (see `core.save_points`); until it has, a rank trains at most one step more.
 
 The adaptive interval is Young's: the square root of twice the cost of a save times the mean time
-between losses, both as measured. It is never shorter than twice what a save takes.
+between losses, both as measured; every change of membership counts as a loss. It is never shorter
+than twice what a save takes.
 """
 
 import math
@@ -139,13 +140,15 @@ class Due:
     def _reason(self) -> str:
         if self.finishing:
             return self.stopping()
-        interval_s = self._interval_s()
+        interval_s = self.interval_s
         if interval_s is None or self._membership.place.rank != 0:
             return ""
         passed_s = time.monotonic() - self._last_s
         return f"{passed_s:.0f} s have passed" if passed_s >= interval_s else ""
 
-    def _interval_s(self) -> float | None:
+    @property
+    def interval_s(self) -> float | None:
+        """After how long a save is due by time."""
         if not self.policy.checkpoint_adaptive:
             return self.policy.checkpoint_interval_s
         losses = max(self._membership.place.generation - self._first_generation, 0)

@@ -189,6 +189,12 @@ class Member:
         """Whether to save now: by steps, by time, on SIGTERM, on request; the same on all ranks."""
         return self._keeping.due.now(self.steps)
 
+    @property
+    def checkpoint_interval_s(self) -> float | None:
+        """After how many seconds a save is due; the adaptive interval moves with what is measured,
+        and None is never."""
+        return self._keeping.due.interval_s
+
     def save(
         self,
         state: Any = None,

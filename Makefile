@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := pip install --quiet --disable-pip-version-check
 
-.PHONY: run test fmt docs bench proto web lock clean
+.PHONY: run test fmt docs bench proto web demo lock clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/strata run examples/digits.py --workers 4 --kill 1
@@ -73,6 +73,12 @@ web: $(VENV)/run.stamp $(VENV)/web.stamp
 	$(BIN)/python -X utf8 -c "$(OPENAPI)" > web/openapi.json
 	npm run --prefix web types
 	npm run --prefix web build
+
+# The run that the page plays as its demo; one seed, so it changes only when what is recorded does.
+demo: $(VENV)/run.stamp
+	rm -rf build/demo src/strata/timeline/demo
+	$(BIN)/python -m strata.sim.recording build/demo
+	$(BIN)/strata export --format parquet --data build/demo --out src/strata/timeline
 
 $(VENV)/web.stamp: web/package-lock.json | $(VENV)/system.stamp
 	@if command -v npm >/dev/null; \

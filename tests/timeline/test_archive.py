@@ -19,7 +19,7 @@ from strata.timeline.archiving import archive, open_anywhere, runs_at
 from strata.timeline.audit import audit
 from strata.timeline.desk import Desk
 from strata.timeline.excerpt import run_of
-from strata.timeline.opening import open_timeline
+from strata.timeline.opening import open_recorded, open_timeline
 from strata.timeline.parquet import SNAPSHOTS
 from strata.timeline.records import SECOND_NS
 from strata.timeline.states import state_at
@@ -189,3 +189,14 @@ def test_a_killed_archiver_leaves_no_run_in_object_storage_either(several, ended
         with open_anywhere(where, "train-2", settings) as kept:
             assert kept.task == "train-2"
             assert next(iter(kept.records())).kind == "TaskSubmitted"
+
+
+def test_the_recorded_demo_can_be_read_and_has_something_to_see():
+    with open_recorded() as demo:
+        assert Desk(demo).span().trust.verdict == "yes"
+        assert sum(file.stat().st_size for file in demo.reader.folder.iterdir()) < 1_000_000
+        lost = next(demo.records(kinds={"WorkerLost"}))
+        assert Desk(demo).why(ref=lost.ref).chain
+        assert not state_at(demo, demo.position).doubt
+        used = {record.node for record in demo.records(kinds={"ResourceSnapshot"})}
+        assert len(used) == 8

@@ -51,6 +51,7 @@ class Training:
 
     def __init__(self, folder: Path):
         self.folder = folder
+        (folder / "strata.toml").write_text("archive_after_s = 1.0\n", "utf-8")
         self.up = Up(folder)
         self.url = self.up.url
         self.http = httpx.Client(base_url=self.url, trust_env=False, timeout=20)

@@ -14,6 +14,8 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from random import Random
 
+import msgspec
+
 from strata.config import Settings
 from strata.coordinator.clock import read_clock
 from strata.coordinator.http.ports import Api
@@ -22,6 +24,7 @@ from strata.coordinator.logs import Line, LogStore
 from strata.coordinator.metrics import Metrics
 from strata.coordinator.narrate import words
 from strata.coordinator.observed import Observed, Seen
+from strata.coordinator.previews import Previews
 from strata.coordinator.server import http_serving, taking_turns
 from strata.coordinator.vault import Vault
 from strata.core.cluster import CODEC
@@ -29,9 +32,11 @@ from strata.core.events import Event
 from strata.core.liveness import Beat
 from strata.core.resources import GpuMetrics, ResourceMetrics
 from strata.core.state import Cluster
+from strata.core.worker_facts import ResourceSnapshot
 from strata.sim.disk import SimDisk
 from strata.sim.playback import Playback
-from strata.sim.simulation import Scenario, Simulation
+from strata.sim.samples import samples
+from strata.sim.simulation import DATASET, Scenario, Simulation
 from strata.sim.world import EPOCH_NS, SECOND_NS
 from strata.store.base import Batch
 from strata.store.sqlite import SqliteStore
@@ -39,6 +44,8 @@ from strata.store.sqlite import SqliteStore
 MS_NS = 1_000_000
 PAST_S = 240
 GPU_BYTES = 80_000_000_000
+RESOURCES_EVERY_MS = 10_000
+SHOWN = 2
 FAULTS = ("crash", "fail", "reset", "stop", "crash", "slow")
 LEVELS = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "warn"}
 
@@ -89,20 +96,27 @@ class MirroredDisk(SimDisk):
 
 
 class Demo:
-    """A simulation that keeps up with the real clock, and what its workers say of themselves."""
+    """A simulation from a moment on up to another, and what its workers say of themselves.
 
-    def __init__(self, scenario: Scenario, store: SqliteStore, logs: LogStore) -> None:
+    Afterwards it can keep up with the real clock. Moments are Unix nanoseconds.
+    """
+
+    def __init__(
+        self, scenario: Scenario, store: SqliteStore, logs: LogStore, begin_ns: int, until_ns: int
+    ) -> None:
         self.observed = Observed()
+        self.previews = Previews()
         self._logs = logs
         self._facts: list[Event] = []
         self._random = Random(scenario.seed)
+        self._recorded_ms: dict[str, int] = {}
         self._sim = sim = Simulation(scenario)
-        sim.world.now_ns = time.time_ns() - EPOCH_NS - PAST_S * SECOND_NS
+        sim.world.now_ns = begin_ns - EPOCH_NS
         sim.coordinator.disk = disk = MirroredDisk(CODEC)
         sim.coordinator.on_turn.append(self._note)
         sim.coordinator.on_beat.append(self._beat)
         sim.begin()
-        sim.world.run(time.time_ns() - EPOCH_NS)
+        sim.world.run(until_ns - EPOCH_NS)
         disk.mirror_in(store)
 
     def advance(self) -> list[Event]:
@@ -131,8 +145,22 @@ class Demo:
         if first and before is not None and step // 10 > before.step // 10:
             text = f"step {step}: loss {loss(step):.4f}"
             self._logs.append(Line("info", text, "worker", process.task, worker, "stdout", at_ms))
-        seen = Seen(incarnation, at_ms, step, 0, self._resources(beat, step))
-        self.observed.note(worker, seen)
+        used = self._resources(beat, step)
+        self.observed.note(worker, Seen(incarnation, at_ms, step, 0, used))
+        if beat.training:
+            self._show(worker, step)
+        if at_ms - self._recorded_ms.get(worker, 0) >= RESOURCES_EVERY_MS:
+            self._recorded_ms[worker] = at_ms
+            fields = {name: getattr(used, name) for name in used.__struct_fields__}
+            cards = fields.pop("gpu_metrics")
+            process.witness.record(ResourceSnapshot(gpus=cards, **fields))
+
+    def _show(self, worker: str, step: int) -> None:
+        """Samples as a worker would show them; a worker's are its own."""
+        total = self._sim.lanes * self._sim.scenario.steps
+        first = self.observed.workers[worker].incarnation * SHOWN
+        sent = msgspec.json.encode(samples(step, first, SHOWN, total)).decode()
+        self.previews.note(DATASET, worker, sent)
 
     def _resources(self, beat: Beat, step: int) -> ResourceMetrics:
         busy = beat.training and not beat.waiting
@@ -172,7 +200,9 @@ async def demonstrating(
             SqliteStore(folder / "log.db", CODEC) as store,
             closing(LogStore(folder / "logs")) as logs,
         ):
-            demo = Demo(scenario(seed, workers), store, logs)
+            now_ns = time.time_ns()
+            begin_ns = now_ns - PAST_S * SECOND_NS
+            demo = Demo(scenario(seed, workers), store, logs, begin_ns, now_ns)
             engine = Playback(Kernel(store, read_clock), demo.advance)
             metrics = Metrics(engine, demo.observed)
             await engine.play()
@@ -182,6 +212,7 @@ async def demonstrating(
                 logs=logs,
                 metrics=metrics,
                 vault=Vault(folder / "vault"),
+                previews=demo.previews,
                 version=release,
                 started_ms=read_clock().wall_ns // MS_NS - PAST_S * 1000,
                 address="nowhere: this is a demo",

@@ -87,6 +87,7 @@ class SimWorker(Process):
                     task=self.task,
                     nonce=self.nonce,
                     hostname=self.host,
+                    gpu_count=1,
                     start=self.start,
                     syncs=True,
                 ),

@@ -20,6 +20,14 @@ RUN = "run.json"
 KEPT = "runs"
 """The folder beneath a coordinator's where its finished runs go, unless the settings say where."""
 
+RECORDED = "demo"
+"""The run that comes with the package: what a simulated cluster went through."""
+
+
+def open_recorded() -> Timeline:
+    """The recorded run of the demo."""
+    return _open(Path(__file__).with_name(RECORDED), RECORDED)
+
 
 def open_timeline(path: str | Path, run: str = "") -> Timeline:
     """The timeline of the one run in a folder, or of the run of that name.

@@ -798,7 +798,7 @@ export interface paths {
         };
         /**
          * ListShardsThen
-         * @description Which shard was whose at a moment.
+         * @description Which shard was whose at a moment; none of a dataset that was not known then.
          */
         get: operations["ApiTimelineShardsListShardsThen"];
         put?: never;
@@ -3748,7 +3748,7 @@ export interface operations {
     ApiTasksTaskIdAuditAuditTask: {
         parameters: {
             query?: {
-                /** @description An archived run, by its name or task; else the log. */
+                /** @description An archived run, by its name or task, or `demo`; else the log. */
                 run?: string;
             };
             header?: never;
@@ -4127,7 +4127,7 @@ export interface operations {
         parameters: {
             query?: {
                 position?: number | null;
-                /** @description An archived run, by its name or task; else the log. */
+                /** @description An archived run, by its name or task, or `demo`; else the log. */
                 run?: string;
                 step?: number | null;
                 task?: string;
@@ -4203,7 +4203,7 @@ export interface operations {
                 buckets?: number;
                 /** @description Unix milliseconds. */
                 from_ms?: number | null;
-                /** @description An archived run, by its name or task; else the log. */
+                /** @description An archived run, by its name or task, or `demo`; else the log. */
                 run?: string;
                 task?: string;
                 /** @description Unix milliseconds. */
@@ -4278,7 +4278,7 @@ export interface operations {
                 a: number;
                 /** @description Unix milliseconds. */
                 b: number;
-                /** @description An archived run, by its name or task; else the log. */
+                /** @description An archived run, by its name or task, or `demo`; else the log. */
                 run?: string;
             };
             header?: never;
@@ -4346,7 +4346,7 @@ export interface operations {
     ApiTimelineEventRefGetTimelineEvent: {
         parameters: {
             query?: {
-                /** @description An archived run, by its name or task; else the log. */
+                /** @description An archived run, by its name or task, or `demo`; else the log. */
                 run?: string;
             };
             header?: never;
@@ -4424,7 +4424,7 @@ export interface operations {
                 /** @description How many at most. */
                 limit?: number;
                 node?: string;
-                /** @description An archived run, by its name or task; else the log. */
+                /** @description An archived run, by its name or task, or `demo`; else the log. */
                 run?: string;
                 subject?: string;
                 task?: string;
@@ -4500,7 +4500,7 @@ export interface operations {
                 format?: "perfetto" | "jsonl" | "parquet";
                 /** @description Unix milliseconds. */
                 from_ms?: number | null;
-                /** @description An archived run, by its name or task; else the log. */
+                /** @description An archived run, by its name or task, or `demo`; else the log. */
                 run?: string;
                 /** @description Unix milliseconds. */
                 to_ms?: number | null;
@@ -4583,7 +4583,7 @@ export interface operations {
                 kinds?: string;
                 /** @description How many at most. */
                 limit?: number;
-                /** @description An archived run, by its name or task; else the log. */
+                /** @description An archived run, by its name or task, or `demo`; else the log. */
                 run?: string;
                 /** @description Unix milliseconds; the end if there is none. */
                 time_ms?: number | null;
@@ -4658,7 +4658,7 @@ export interface operations {
                 from_ms?: number | null;
                 /** @description How many lanes at most. */
                 limit?: number;
-                /** @description An archived run, by its name or task; else the log. */
+                /** @description An archived run, by its name or task, or `demo`; else the log. */
                 run?: string;
                 task?: string;
                 /** @description Unix milliseconds. */
@@ -4729,7 +4729,7 @@ export interface operations {
     ApiTimelineMetricsGetHistoryThen: {
         parameters: {
             query?: {
-                /** @description An archived run, by its name or task; else the log. */
+                /** @description An archived run, by its name or task, or `demo`; else the log. */
                 run?: string;
                 /** @description Unix milliseconds; the end if there is none. */
                 time_ms?: number | null;
@@ -4860,7 +4860,7 @@ export interface operations {
                 /** @description Unix milliseconds. */
                 from_ms?: number | null;
                 predicate?: string;
-                /** @description An archived run, by its name or task; else the log. */
+                /** @description An archived run, by its name or task, or `demo`; else the log. */
                 run?: string;
             };
             header?: never;
@@ -4933,7 +4933,7 @@ export interface operations {
                 dataset_id: string;
                 /** @description How many at most. */
                 limit?: number;
-                /** @description An archived run, by its name or task; else the log. */
+                /** @description An archived run, by its name or task, or `demo`; else the log. */
                 run?: string;
                 /** @description Unix milliseconds; the end if there is none. */
                 time_ms?: number | null;
@@ -5007,7 +5007,7 @@ export interface operations {
     ApiTimelineSpanGetSpan: {
         parameters: {
             query?: {
-                /** @description An archived run, by its name or task; else the log. */
+                /** @description An archived run, by its name or task, or `demo`; else the log. */
                 run?: string;
             };
             header?: never;
@@ -5079,7 +5079,7 @@ export interface operations {
                 cursor?: string;
                 /** @description How many at most. */
                 limit?: number;
-                /** @description An archived run, by its name or task; else the log. */
+                /** @description An archived run, by its name or task, or `demo`; else the log. */
                 run?: string;
                 subject: string;
             };
@@ -5149,7 +5149,7 @@ export interface operations {
         parameters: {
             query: {
                 node: string;
-                /** @description An archived run, by its name or task; else the log. */
+                /** @description An archived run, by its name or task, or `demo`; else the log. */
                 run?: string;
                 /** @description Unix milliseconds; the end if there is none. */
                 time_ms?: number | null;
@@ -5221,7 +5221,7 @@ export interface operations {
             query?: {
                 question?: string;
                 ref?: string;
-                /** @description An archived run, by its name or task; else the log. */
+                /** @description An archived run, by its name or task, or `demo`; else the log. */
                 run?: string;
             };
             header?: never;

@@ -1,6 +1,7 @@
 /** The timeline's door: the past of the cluster, as it was and why. */
-import { address, get, list, type Query } from "./client";
+import { address, get as ask, list as page, type Query } from "./client";
 import type { components } from "./schema";
+import type { Fact, History, Shard } from "./types";
 
 type Schemas = components["schemas"];
 
@@ -21,10 +22,27 @@ export type Question = Schemas["QuestionAnswer"];
 export type Diff = Schemas["DiffAnswer"];
 export type Found = Schemas["SeekAnswer"];
 export type PastDashboard = Schemas["AtResponse"];
+export type Run = Schemas["RunRow"];
+export type UsageThen = Schemas["UsageAnswer"];
 type Signal = AbortSignal | undefined;
 type Range = { from_ms: number; to_ms: number };
 
 const door = "/timeline";
+
+/** The recorded run that the demo plays. */
+export const DEMO = "demo";
+
+let run = "";
+
+/** From here on the past is that of an archived run; of the coordinator's own log without a name. */
+export function readRun(name: string): void {
+  run = name;
+}
+
+const get = <Answer>(path: string, query: Query, signal: Signal) => ask<Answer>(path, { ...query, run }, signal);
+const list = <Item>(path: string, query: Query, signal: Signal) => page<Item>(path, { ...query, run }, signal);
+
+export const runs = (signal?: Signal) => page<Run>("/runs", { limit: 200 }, signal);
 
 export const span = (signal?: Signal) => get<TimelineSpan>(`${door}/span`, {}, signal);
 
@@ -55,10 +73,22 @@ export const questions = (signal?: Signal) => get<Question[]>(`${door}/questions
 export const diff = (a: number, b: number, signal?: Signal) =>
   get<Diff>(`${door}/diff`, { a, b }, signal);
 
+export const facts = (query: { time_ms: number; kinds: string; limit: number }, signal?: Signal) =>
+  get<Fact[]>(`${door}/facts`, query, signal);
+
+export const shards = (query: { dataset_id: string; time_ms: number; limit: number; cursor: string }, signal?: Signal) =>
+  list<Shard>(`${door}/shards`, query, signal);
+
+export const metrics = (time_ms: number, signal?: Signal) => get<History>(`${door}/metrics`, { time_ms }, signal);
+
+/** What a worker used before a moment; before now when there is none. */
+export const usage = (node: string, time_ms: number | null, signal?: Signal) =>
+  get<UsageThen>(`${door}/usage`, { node, time_ms }, signal);
+
 export const seek = (
   query: { predicate: string; from_ms: number; direction: "next" | "previous" },
   signal?: Signal,
 ) => get<Found>(`${door}/seek`, query, signal);
 
 export const exportAddress = (format: "perfetto" | "jsonl" | "parquet", range: Range) =>
-  address(`${door}/export`, { format, ...range });
+  address(`${door}/export`, { format, ...range, run });

@@ -1,8 +1,9 @@
 /** Everything that the palette and the keys can do. */
 import { live } from "../api/live";
-import { moveCursor } from "../state/cluster";
+import { goLive } from "../state/cluster";
 import { setTheme, THEMES } from "../state/theme";
 import { go } from "../state/url";
+import { openDemo } from "./demo";
 import type { Command } from "./matching";
 import { VIEWS } from "./views";
 
@@ -30,7 +31,8 @@ export function commands(): Command[] {
       keys: String(index + 1),
       run: () => go([name]),
     })),
-    { title: "Live", group: "Time", keys: "L", run: () => moveCursor(null, "push") },
+    { title: "Live", group: "Time", keys: "L", run: goLive },
+    { title: "Demo", group: "Action", run: openDemo },
     { title: "Submit a task", group: "Action", run: () => go(["tasks", "new"]) },
     { title: "Copy a link to this view", group: "Action", run: () => void navigator.clipboard?.writeText(location.href) },
     ...THEMES.map((theme) => ({ title: `Theme: ${theme}`, group: "Look", run: () => setTheme(theme) })),

@@ -1,6 +1,6 @@
 /** The palette and the help, and the keys of the whole page. */
 import { useEffect, useMemo, useRef, useState, type KeyboardEvent, type ReactNode } from "react";
-import { moveCursor } from "../state/cluster";
+import { goLive } from "../state/cluster";
 import { useKeys } from "../state/keys";
 import { go } from "../state/url";
 import { commands, KEYS } from "./commands";
@@ -16,7 +16,7 @@ export function Dialogs() {
     "mod+k": () => setOpen("palette"),
     "?": () => setOpen("help"),
     "/": () => document.querySelector<HTMLElement>("[data-search]")?.focus(),
-    l: () => moveCursor(null, "push"),
+    l: goLive,
     ...toView,
   });
   const close = () => setOpen(null);

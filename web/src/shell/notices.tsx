@@ -1,6 +1,6 @@
 /** What everyone should know before reading on: one line each, above the view. */
 import { duration, moment } from "../lib/format";
-import { useCluster, useLive } from "../state/cluster";
+import { goLive, useCluster, useDemo, useLive } from "../state/cluster";
 import { Button } from "../ui/controls";
 import { Command } from "../ui/copy";
 
@@ -9,6 +9,7 @@ const SKEW_MS = 5000;
 export function Notices() {
   const { connection, cluster, skewMs, outdated } = useLive();
   const { cursor, fault } = useCluster();
+  const demo = useDemo();
   const gone = connection.state === "gone" ? connection : null;
   return (
     <div>
@@ -38,7 +39,12 @@ export function Notices() {
           <span className="text-dim">Ages are by the coordinator's clock.</span>
         </Notice>
       )}
-      {cluster?.coordinator?.mode === "demo" && (
+      {demo === "recorded" && (
+        <Notice sign="◆" tone="text-saving" text="Demo: a recorded run of a simulated cluster, nothing here is real">
+          <Button onClick={goLive}>Leave the demo</Button>
+        </Notice>
+      )}
+      {demo === "served" && (
         <Notice sign="◆" tone="text-saving" text="Demo: a simulated cluster, nothing here is real">
           <Command text="strata up" />
         </Notice>

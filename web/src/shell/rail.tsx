@@ -1,11 +1,11 @@
 /** The way from view to view: a rail at the left, a bar at the bottom of a phone. */
-import { useLive } from "../state/cluster";
+import { useCluster } from "../state/cluster";
 import { hrefTo, usePlace } from "../state/url";
 import { Sign, VIEWS } from "./views";
 
 export function Rail() {
   const current = usePlace().path[0] ?? "overview";
-  const { cluster } = useLive();
+  const { cluster } = useCluster();
   const troubles = cluster?.attention.length ?? 0;
   return (
     <nav

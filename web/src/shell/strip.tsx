@@ -7,9 +7,10 @@ import { drawDensity } from "../draw/density";
 import { colours, fit, useSize } from "../lib/canvas";
 import { age, clock, moment } from "../lib/format";
 import { toMoment, toPixel, type Span } from "../lib/scale";
-import { moveCursor, useCursor, useLive, useNow } from "../state/cluster";
+import { goLive, moveCursor, useCursor, useDemo, useLive, useNow, useRun } from "../state/cluster";
 import { useScheme } from "../state/theme";
 import { Button } from "../ui/controls";
+import { DemoPlayer } from "./demo";
 
 const REFRESH_MS = 30_000;
 const GROW_MS = 15_000;
@@ -34,7 +35,14 @@ export function useSpan(): Span | null {
 
 export function Strip() {
   const cursor = useCursor();
+  const run = useRun();
+  const demo = useDemo() === "recorded";
   const remembered = useSpan();
+  const end = remembered?.to;
+  useEffect(() => {
+    // An archived run has no present: without a moment its last one is meant.
+    if (run && cursor === null && end !== undefined) moveCursor(end);
+  }, [run, cursor, end]);
   return (
     <header
       aria-label="Time"
@@ -44,10 +52,14 @@ export function Strip() {
       <div className="h-7 min-w-0 flex-1">{remembered && <Scrubber bounds={remembered} />}</div>
       {cursor !== null && (
         <>
+          {demo && remembered && <DemoPlayer bounds={remembered} />}
+          {run && !demo && <span className="max-w-60 truncate text-dim max-md:hidden" title={`archived run ${run}`}>{run}</span>}
           <time className="text-accent max-sm:hidden">{moment(cursor, true)}</time>
-          <Button tone="main" onClick={() => moveCursor(null, "push")} title="L">
-            Live
-          </Button>
+          {!demo && (
+            <Button tone="main" onClick={goLive} title="L">
+              Live
+            </Button>
+          )}
         </>
       )}
     </header>
@@ -65,12 +77,13 @@ const WORDS: Record<Connection["state"], string> = {
 function State() {
   const cursor = useCursor();
   const now = useNow();
-  const { connection, cluster, skewMs } = useLive();
-  const demo = cluster?.coordinator?.mode === "demo";
+  const { connection, skewMs } = useLive();
+  const demo = useDemo();
   const live = connection.state === "live";
   const past = live && cursor !== null;
   const ink = past ? "text-accent" : live ? "text-active" : "text-recovering";
-  const word = past ? "past" : demo && live ? "demo" : WORDS[connection.state];
+  const played = demo === "recorded" && live;
+  const word = played ? "demo" : past ? "past" : demo && live ? "demo" : WORDS[connection.state];
   const since = "since" in connection ? age(connection.since, now - skewMs) : "";
   return (
     <span role="status" className="flex w-30 shrink-0 items-center gap-2 whitespace-nowrap">
@@ -87,6 +100,7 @@ function State() {
 
 function Scrubber({ bounds }: { bounds: Span }) {
   const cursor = useCursor();
+  const end = useRun() ? bounds.to : null;
   const scheme = useScheme();
   const { ref, size } = useSize<HTMLDivElement>();
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -117,11 +131,11 @@ function Scrubber({ bounds }: { bounds: Span }) {
       ArrowRight: shown + length * STEP,
       Home: bounds.from,
     };
-    const target = event.key === "End" ? null : moves[event.key];
+    const target = event.key === "End" ? bounds.to : moves[event.key];
     if (target === undefined) return;
     event.preventDefault();
     event.stopPropagation();
-    moveCursor(target === null || target >= bounds.to ? null : Math.max(target, bounds.from));
+    moveCursor(target >= bounds.to ? end : Math.max(target, bounds.from));
   };
   return (
     <div

@@ -4,7 +4,7 @@ import { useEffect, useState, useSyncExternalStore } from "react";
 import { ApiError } from "../api/client";
 import { live, type Live } from "../api/live";
 import { fromDashboard, type Cluster } from "../api/patches";
-import { at } from "../api/timeline";
+import { at, DEMO } from "../api/timeline";
 import { change, usePlace } from "./url";
 
 export function useLive(): Live {
@@ -16,6 +16,28 @@ export function useCursor(): number | null {
   const text = usePlace().params.t;
   const moment = Number(text);
   return text && Number.isFinite(moment) ? moment : null;
+}
+
+/** The archived run that is looked at; empty for the coordinator's own log. */
+export function useRun(): string {
+  return usePlace().params.run ?? "";
+}
+
+/** Whether what is shown is made up: a demo that the coordinator serves, or the recorded one. */
+export function useDemo(): "" | "served" | "recorded" {
+  const { cluster } = useLive();
+  const recorded = useRun() === DEMO;
+  return recorded ? "recorded" : cluster?.coordinator?.mode === "demo" ? "served" : "";
+}
+
+/** Leaves the past, also that of an archived run. */
+export function goLive(): void {
+  change({ t: "", run: "" }, "push");
+}
+
+/** Opens an archived run at a moment. */
+export function openRun(name: string, atMs: number): void {
+  change({ run: name, t: String(Math.round(atMs)), from: "", to: "", event: "" }, "push");
 }
 
 /** Shows a moment of the past, or what is live. */

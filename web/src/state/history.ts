@@ -1,10 +1,11 @@
-/** The figures of the last minutes: loaded once, then grown by the live stream. */
-import { useQuery } from "@tanstack/react-query";
+/** The figures of the last minutes: loaded once and grown by the live stream, or as they were. */
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useEffect, useReducer } from "react";
 import { get } from "../api/client";
 import { live } from "../api/live";
+import { metrics as metricsThen } from "../api/timeline";
 import type { History, Metrics } from "../api/types";
-import { useLive } from "./cluster";
+import { useCursor, useLive } from "./cluster";
 
 export const KEPT = 900;
 
@@ -40,7 +41,22 @@ function next(before: History, step: Step): History {
   return step.at - newest < 500 ? before : grown(before, step.at, step.metrics);
 }
 
+/** Up to now, or up to the moment that is shown. */
 export function useHistory(): History {
+  const cursor = useCursor();
+  const present = usePresent();
+  const past = useQuery({
+    queryKey: ["figures before", cursor],
+    queryFn: ({ signal }) => metricsThen(cursor ?? 0, signal),
+    enabled: cursor !== null,
+    placeholderData: keepPreviousData,
+    staleTime: Infinity,
+    retry: false,
+  });
+  return cursor === null ? present : (past.data ?? NONE);
+}
+
+function usePresent(): History {
   const [history, advance] = useReducer(next, NONE);
   const incarnation = useLive().cluster?.coordinator?.incarnation ?? 0;
   const { data } = useQuery({

@@ -9,8 +9,8 @@ export interface Place {
   params: Readonly<Record<string, string>>;
 }
 
-/** Kept when one goes from view to view: the moment that everything is shown at. */
-const EVERYWHERE = ["t"];
+/** Kept when one goes from view to view: the moment that everything is shown at, and of which run. */
+const EVERYWHERE = ["t", "run"];
 
 export function parse(hash: string): Place {
   const [path = "", query = ""] = hash.replace(/^#/, "").split("?", 2);

@@ -16,6 +16,8 @@ interface Props {
   at: readonly number[];
   lines: readonly Line[];
   height?: number;
+  /** What is said where there is no value at all. */
+  nothing?: string;
   /** The least that the axis reaches to. */
   least?: number;
   /** Hears which sample is under the crosshair; null when none is. */
@@ -69,7 +71,7 @@ function options(props: Props, width: number, inks: Record<string, string>): uPl
 }
 
 export function Chart(props: Props) {
-  const { at, lines, label, height = 112 } = props;
+  const { at, lines, label, height = 112, nothing = "nothing measured yet" } = props;
   const { ref, size } = useSize<HTMLDivElement>();
   const plot = useRef<uPlot | null>(null);
   const latest = useRef(props);
@@ -96,7 +98,7 @@ export function Chart(props: Props) {
   const empty = lines.every((line) => line.values.every((value) => value === null));
   return (
     <div ref={ref} role="img" aria-label={label} className="relative" style={{ height }}>
-      {empty && <p className="absolute top-8 left-12 z-10 bg-page pr-2 text-s text-faint">nothing measured yet</p>}
+      {empty && <p className="absolute top-8 left-12 z-10 bg-page pr-2 text-s text-faint">{nothing}</p>}
     </div>
   );
 }

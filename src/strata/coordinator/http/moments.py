@@ -34,13 +34,15 @@ async def list_shards_then(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = "",
 ) -> Response[list[ShardResponse]]:
-    """Which shard was whose at a moment."""
+    """Which shard was whose at a moment; none of a dataset that was not known then."""
     first = shards.first_shard(cursor)
 
     def look(desk: Desk) -> Response[list[ShardResponse]]:
         position = desk.timeline.position_at(moment_of(desk, time_ms))
         state = require_state(desk.timeline, position)
-        dataset = state.dataset(dataset_id)
+        dataset = state.datasets.get(dataset_id)
+        if dataset is None:
+            return paged([], 0, "")
         task = shards.feeding_task(state, dataset, "")
         total = shards.shard_total(dataset, task)
         following = str(first + limit) if first + limit < total else ""

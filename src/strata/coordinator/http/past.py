@@ -31,7 +31,7 @@ from strata.store.sqlite import SqliteReader
 from strata.timeline.activity import Recent
 from strata.timeline.answers import AsOf, MomentAnswer, NodeAnswer, RunRow
 from strata.timeline.desk import Desk
-from strata.timeline.opening import kept_at
+from strata.timeline.opening import RECORDED, kept_at, open_recorded
 from strata.timeline.records import MS_NS, Record
 from strata.timeline.states import Past
 from strata.timeline.timeline import Timeline
@@ -106,13 +106,16 @@ class PastReader:
         """An archived run; those asked for last stay open, the others are let go."""
         desk = self._kept.pop(run, None)
         if desk is None:
-            from strata.timeline.archiving import open_anywhere  # as above
-
-            desk = Desk(open_anywhere(kept_at(self._settings), run, self._settings))
+            desk = Desk(open_recorded() if run == RECORDED else self._found(run))
             for oldest in list(self._kept)[: len(self._kept) + 1 - KEPT_OPEN]:
                 del self._kept[oldest]
         self._kept[run] = desk
         return desk
+
+    def _found(self, run: str) -> Timeline:
+        from strata.timeline.archiving import open_anywhere  # as above
+
+        return open_anywhere(kept_at(self._settings), run, self._settings)
 
     def close(self) -> None:
         """Lets go of the log."""
@@ -137,7 +140,8 @@ class PastOf:
 Run = Annotated[
     str,
     QueryParameter(
-        max_length=400, description="An archived run, by its name or task; else the log."
+        max_length=400,
+        description="An archived run, by its name or task, or `demo`; else the log.",
     ),
 ]
 ThePast = NamedDependency[SkipValidation[PastOf]]

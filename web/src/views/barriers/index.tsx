@@ -1,10 +1,10 @@
 /** Barriers: who waits for whom and how long, the latest rounds, and who is always late. */
-import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
-import { curl, list } from "../../api/client";
-import type { Barrier, Fact } from "../../api/types";
+import { curl } from "../../api/client";
+import type { Barrier } from "../../api/types";
 import { age, clock, count, duration } from "../../lib/format";
 import { useCluster, useNow } from "../../state/cluster";
+import { useFacts } from "../../state/facts";
 import { useHistory } from "../../state/history";
 import { hrefTo } from "../../state/url";
 import { Chart } from "../../ui/chart";
@@ -112,12 +112,8 @@ const LATE: Column<Straggler>[] = [
 ];
 
 function Late() {
-  const { data } = useQuery({
-    queryKey: ["barrier arrivals"],
-    queryFn: ({ signal }) => list<Fact>("/events", { newest: true, kinds: "BarrierArrived", limit: 1000 }, signal),
-    refetchInterval: REFRESH_MS,
-  });
-  const rows = useMemo(() => stragglers(data?.items ?? []).slice(0, 20), [data]);
+  const facts = useFacts("BarrierArrived", 1000, REFRESH_MS);
+  const rows = useMemo(() => stragglers(facts).slice(0, 20), [facts]);
   if (rows.length === 0) return null;
   return (
     <Section title="Who comes late" aside="behind the first, in the latest rounds">

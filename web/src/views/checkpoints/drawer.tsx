@@ -1,10 +1,11 @@
 /** One checkpoint: what each rank wrote, and which generations went on from it. */
 import { useMutation, useQuery } from "@tanstack/react-query";
-import { curl, get, list, post } from "../../api/client";
-import type { Checkpoint, CheckpointDetail, Fact as Event, Verified } from "../../api/types";
+import { curl, get, post } from "../../api/client";
+import type { Checkpoint, CheckpointDetail, Verified } from "../../api/types";
 import { bytes, count, moment } from "../../lib/format";
 import { hrefTo } from "../../state/url";
 import { useCursor } from "../../state/cluster";
+import { useFacts } from "../../state/facts";
 import { Button, Fact } from "../../ui/controls";
 import { CopyButton } from "../../ui/copy";
 import { Drawer } from "../../ui/drawer";
@@ -21,13 +22,15 @@ export function CheckpointDrawer({ chosen, listed, close }: {
   const [task = "", ...rest] = chosen.split("/");
   const id = rest.join("/");
   const path = `/checkpoints/${encodeURIComponent(id)}`;
+  const live = useCursor() === null;
   const { data } = useQuery({
     queryKey: ["checkpoint", chosen],
+    enabled: live,
     queryFn: ({ signal }) => get<CheckpointDetail>(path, { task_id: task }, signal),
     refetchInterval: (query) => (query.state.data?.status === "in_progress" ? REFRESH_MS : false),
     retry: false,
   });
-  const saved = listed ?? data;
+  const saved = listed ?? (live ? data : undefined);
   return (
     <Drawer title={id} close={close}>
       {saved && (
@@ -47,7 +50,8 @@ export function CheckpointDrawer({ chosen, listed, close }: {
         {saved?.path && <CopyButton label="Copy path" text={() => saved.path} />}
         <CopyButton label="Copy as curl" text={() => curl(path, { task_id: task })} />
       </div>
-      {data && <Parts saved={data} />}
+      {!saved && !live && <p className="text-dim">There was no such checkpoint at this moment.</p>}
+      {live ? data && <Parts saved={data} /> : <p className="text-dim">Who wrote which part is shown live only; here the timeline tells it.</p>}
       <Restored task={task} checkpoint={id} />
     </Drawer>
   );
@@ -86,11 +90,7 @@ function Parts({ saved }: { saved: CheckpointDetail }) {
 }
 
 function Restored({ task, checkpoint }: { task: string; checkpoint: string }) {
-  const { data } = useQuery({
-    queryKey: ["recoveries"],
-    queryFn: ({ signal }) => list<Event>("/events", { newest: true, kinds: "RecoveryChosen", limit: 200 }, signal),
-  });
-  const from = (data?.items ?? []).filter(
+  const from = useFacts("RecoveryChosen", 200, REFRESH_MS).filter(
     ({ fields }) => fields.task === task && fields.checkpoint === checkpoint,
   );
   return (

@@ -1,9 +1,9 @@
 /** What the latest rebalances moved, and why. */
-import { useQuery } from "@tanstack/react-query";
-import { list } from "../../api/client";
-import type { Fact } from "../../api/types";
 import { clock, count } from "../../lib/format";
+import { useFacts } from "../../state/facts";
 import { Section } from "../../ui/page";
+
+const REFRESH_MS = 5000;
 
 type Move = [first: number, last: number, source: string, target: string];
 
@@ -19,12 +19,8 @@ export function worded(moves: readonly Move[]): string {
 }
 
 export function Moves({ dataset, unit }: { dataset: string; unit: string }) {
-  const { data } = useQuery({
-    queryKey: ["moves", dataset],
-    queryFn: ({ signal }) => list<Fact>("/events", { newest: true, kinds: "AssignmentChanged", limit: 100 }, signal),
-    refetchInterval: 5000,
-  });
-  const moved = (data?.items ?? []).filter(({ fields }) => fields.dataset === dataset).slice(0, 8);
+  const facts = useFacts("AssignmentChanged", 100, REFRESH_MS);
+  const moved = facts.filter(({ fields }) => fields.dataset === dataset).slice(0, 8);
   return (
     <Section title="What moved last">
       {moved.length === 0 && <p className="text-faint">Nothing has moved, as far as the latest facts tell.</p>}

@@ -1,7 +1,8 @@
 /** One dataset: the map of its shards, who is how far, what moved last, what is trained now. */
-import { useQuery } from "@tanstack/react-query";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
 import { curl, list } from "../../api/client";
+import { shards as shardsThen } from "../../api/timeline";
 import type { Dataset, Shard } from "../../api/types";
 import { count, moment } from "../../lib/format";
 import { useCluster } from "../../state/cluster";
@@ -19,12 +20,15 @@ const REFRESH_MS = 3000;
 const PAGE = 1000;
 const PAGES = 4;
 
-/** The first shards, a few pages of them: a map of more would not be seen. */
-async function shardsOf(id: string, signal: AbortSignal) {
+/** The first shards of now or of a moment, a few pages of them: a map of more would not be seen. */
+async function shardsOf(id: string, then: number | null, signal: AbortSignal) {
   const items: Shard[] = [];
   let [cursor, total] = ["", 0];
   for (let page = 0; page < PAGES; page += 1) {
-    const found = await list<Shard>(`/datasets/${encodeURIComponent(id)}/shards`, { limit: PAGE, cursor }, signal);
+    const found =
+      then === null
+        ? await list<Shard>(`/datasets/${encodeURIComponent(id)}/shards`, { limit: PAGE, cursor }, signal)
+        : await shardsThen({ dataset_id: id, time_ms: then, limit: PAGE, cursor }, signal);
     items.push(...found.items);
     [cursor, total] = [found.next, found.total];
     if (!cursor) break;
@@ -33,13 +37,16 @@ async function shardsOf(id: string, signal: AbortSignal) {
 }
 
 export function DatasetPage({ id }: { id: string }) {
-  const { cluster } = useCluster();
+  const { cluster, cursor } = useCluster();
   const data = cluster?.datasets.get(id);
   const shards = useQuery({
-    queryKey: ["shards", id],
-    queryFn: ({ signal }) => shardsOf(id, signal),
-    refetchInterval: REFRESH_MS,
+    queryKey: ["shards", id, cursor],
+    queryFn: ({ signal }) => shardsOf(id, cursor, signal),
+    refetchInterval: cursor === null ? REFRESH_MS : false,
+    placeholderData: keepPreviousData,
+    retry: false,
   });
+  const unknown = cursor !== null && cluster !== null && data === undefined;
   const title = (
     <>
       <a href={hrefTo(["data"])} className="font-normal text-dim hover:underline">Data</a>
@@ -51,7 +58,7 @@ export function DatasetPage({ id }: { id: string }) {
     <Page title={title} aside={<CopyButton label="Copy as curl" text={() => curl(`/datasets/${encodeURIComponent(id)}/shards`)} />}>
       <Scroll label={`Dataset ${id}`}>
         {data && <About data={data} shards={shards.data?.items ?? []} />}
-        {shards.error ? <Fault error={shards.error} /> : shards.data ? <Shards id={id} items={shards.data.items} total={shards.data.total} /> : <Loading />}
+        {unknown ? <Empty title={`There was no dataset ${id} at this moment`} command="strata datasets" /> : shards.error ? <Fault error={shards.error} /> : shards.data ? <Shards id={id} items={shards.data.items} total={shards.data.total} /> : <Loading />}
       </Scroll>
     </Page>
   );

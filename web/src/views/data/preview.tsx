@@ -4,17 +4,27 @@ import { get } from "../../api/client";
 import type { Sample } from "../../api/types";
 import { figure } from "../../lib/format";
 import { visible } from "../../lib/text";
+import { useCursor } from "../../state/cluster";
 import { hrefTo } from "../../state/url";
 import { Section } from "../../ui/page";
 
 const SHOWN = 24;
 
 export function Preview({ id }: { id: string }) {
+  const live = useCursor() === null;
   const { data } = useQuery({
     queryKey: ["preview", id],
+    enabled: live,
     queryFn: ({ signal }) => get<Sample[]>(`/datasets/${encodeURIComponent(id)}/preview`, { limit: SHOWN }, signal),
     refetchInterval: 4000,
   });
+  if (!live) {
+    return (
+      <Section title="Before the workers" className="mt-8">
+        <p className="text-faint">What workers had before them is shown live and not recorded: of this moment it is not known.</p>
+      </Section>
+    );
+  }
   return (
     <Section title="Before the workers now" className="mt-8">
       {!data?.length && <p className="text-faint">No worker shows its samples now. Those that read with run.batches do.</p>}

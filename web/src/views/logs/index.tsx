@@ -4,7 +4,7 @@ import { curl } from "../../api/client";
 import type { LogEntry } from "../../api/types";
 import { count, moment } from "../../lib/format";
 import { Sieve } from "../../lib/sieve";
-import { useCluster, useCursor } from "../../state/cluster";
+import { useCluster, useCursor, useDemo } from "../../state/cluster";
 import { LogFeed } from "../../state/logs";
 import { useParam } from "../../state/url";
 import { Button, Choice, Field } from "../../ui/controls";
@@ -63,12 +63,19 @@ export default function Logs() {
       ) : (
         <div className="px-6">
           {lines.fault ? <Fault error={lines.fault} retry={() => void feed.open()} /> : lines.loading ? <Loading /> : (
-            <Empty title="No line matches" text="Other levels, sources or words may." command="strata logs -f" />
+            <Nothing />
           )}
         </div>
       )}
     </Page>
   );
+}
+
+function Nothing() {
+  if (useDemo() === "recorded") {
+    return <Empty title="The recorded demo has no log lines" text="A demo that goes on has some:" command="strata demo" />;
+  }
+  return <Empty title="No line matches" text="Other levels, sources or words may." command="strata logs -f" />;
 }
 
 function Title({ shown, known, cursor }: { shown: number; known: number; cursor: number | null }) {

@@ -22,6 +22,9 @@ const SHOWN: readonly Shown[] = [
   { name: "shard_assignment_time", title: "Shard assignment", unit: "ms", colour: "dim", least: 1 },
 ];
 
+/** Counted by the coordinator as it works, and not recorded: nobody knows what they were. */
+const MEASURED: ReadonlySet<string> = new Set(["coordinator_rps", "shard_assignment_time"]);
+
 export function Figures({ metrics }: { metrics: Metrics | null }) {
   const history = useHistory();
   const [point, setPoint] = useState<number | null>(null);
@@ -48,8 +51,7 @@ function Figure({ shown, metrics, history, point, onPoint }: {
   const values = history[name];
   const at = point === null ? undefined : history.at[point];
   const past = useCursor() !== null;
-  // Requests are counted and not recorded: nobody knows how many there were.
-  const known = past && name === "coordinator_rps" ? null : metrics?.[name];
+  const known = past && MEASURED.has(name) ? null : metrics?.[name];
   const value = point === null ? known : values[point];
   const text = name === "active_workers" ? count(value) : figure(value);
   return (
@@ -69,6 +71,7 @@ function Figure({ shown, metrics, history, point, onPoint }: {
         at={history.at}
         lines={[{ values, colour }]}
         least={least}
+        {...(past && { nothing: MEASURED.has(name) ? "not recorded" : "nothing to measure" })}
         onPoint={onPoint}
       />
     </div>

@@ -1,5 +1,7 @@
 /** Overview: what needs attention, the figures of the last minutes, what runs. */
+import { openDemo } from "../../shell/demo";
 import { useCluster } from "../../state/cluster";
+import { Button } from "../../ui/controls";
 import { Empty, Fault, Loading } from "../../ui/empty";
 import { Page, Scroll, Section } from "../../ui/page";
 import { Happened } from "./happened";
@@ -10,7 +12,7 @@ import { Said } from "./said";
 import { TaskList } from "./tasks";
 
 export default function Overview() {
-  const { cluster, fault, loading } = useCluster();
+  const { cluster, cursor, fault, loading } = useCluster();
   if (loading || !cluster) {
     return (
       <Page title="Overview">
@@ -27,11 +29,14 @@ export default function Overview() {
         <div className="mt-8 grid grid-cols-[minmax(0,1fr)_20rem] gap-x-10 gap-y-8 max-xl:grid-cols-1">
           <Section title="Tasks" aside={cluster.totals && `${cluster.totals.tasks} in all`}>
             {fresh ? (
-              <Empty
-                title="Nothing has run here yet"
-                text="Start a training script on a few workers; it appears here at once."
-                command="strata run examples/counter.py --workers 3"
-              />
+              <>
+                <Empty
+                  title="Nothing has run here yet"
+                  text="Start a training script on a few workers; it appears here at once."
+                  command="strata run examples/counter.py --workers 3"
+                />
+                {cursor === null && <Button onClick={openDemo}>Play the demo</Button>}
+              </>
             ) : (
               <TaskList tasks={cluster.tasks} />
             )}

@@ -4,7 +4,8 @@ import { BASE, curl, get } from "../../api/client";
 import { live, type Connection } from "../../api/live";
 import type { Agent, SettingsAnswer } from "../../api/types";
 import { age, count, duration, moment } from "../../lib/format";
-import { useCluster, useLive, useNow } from "../../state/cluster";
+import { openDemo } from "../../shell/demo";
+import { goLive, useCluster, useDemo, useLive, useNow } from "../../state/cluster";
 import { setTheme, THEMES, useTheme, type Theme } from "../../state/theme";
 import { Button, Fact, Segments } from "../../ui/controls";
 import { Command, CopyButton } from "../../ui/copy";
@@ -109,11 +110,21 @@ function Values() {
 }
 
 function Demo() {
-  const demo = useLive().cluster?.coordinator?.mode === "demo";
+  const demo = useDemo();
+  const toggle = () => (demo === "recorded" ? goLive() : openDemo());
   return (
     <Section title="Demo">
-      <p className="mb-2 text-dim">{demo ? "This is a demo: a simulated cluster behind the same API. For a real one:" : "A simulated cluster with faults behind the same page, without any worker:"}</p>
-      <Command text={demo ? "strata up" : "strata demo"} />
+      {demo === "served" ? (
+        <p className="mb-2 text-dim">This is a demo: a simulated cluster behind the same API. For a real one:</p>
+      ) : (
+        <>
+          <Button role="switch" aria-checked={demo === "recorded"} onClick={toggle}>
+            {demo === "recorded" ? "Leave the demo" : "Play the demo"}
+          </Button>
+          <p className="my-2 text-dim">A recorded run of a simulated cluster with faults, in this page. One that goes on, behind the same API:</p>
+        </>
+      )}
+      <Command text={demo === "served" ? "strata up" : "strata demo"} />
     </Section>
   );
 }

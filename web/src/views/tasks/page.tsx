@@ -1,13 +1,13 @@
 /** One task: how far it is, what was asked for, what may be done about it, what it said. */
-import { useQuery } from "@tanstack/react-query";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { curl, get, list } from "../../api/client";
 import type { LogEntry, Task, TaskDetail } from "../../api/types";
 import { count, moment } from "../../lib/format";
-import { useCluster, useNow } from "../../state/cluster";
+import { useCluster, useCursor, useNow } from "../../state/cluster";
 import { hrefTo } from "../../state/url";
 import { Fact } from "../../ui/controls";
 import { CopyButton } from "../../ui/copy";
-import { Fault, Loading } from "../../ui/empty";
+import { Empty, Fault, Loading } from "../../ui/empty";
 import { Mark } from "../../ui/marks";
 import { Page, Scroll, Section } from "../../ui/page";
 import { LogLines } from "../logs/lines";
@@ -24,9 +24,11 @@ export function TaskPage({ id }: { id: string }) {
   const asked = useQuery({
     queryKey: ["task", id],
     queryFn: ({ signal }) => get<TaskDetail>(path, {}, signal),
+    enabled: cursor === null,
     refetchInterval: REFRESH_MS,
   });
-  const task: Task | undefined = cluster?.tasks.get(id) ?? asked.data;
+  const detail = cursor === null ? asked.data : undefined;
+  const task: Task | undefined = cluster?.tasks.get(id) ?? detail;
   const title = (
     <>
       <a href={hrefTo(["tasks"])} className="font-normal text-dim hover:underline">Tasks</a>
@@ -43,10 +45,16 @@ export function TaskPage({ id }: { id: string }) {
   return (
     <Page title={title} aside={aside}>
       <Scroll label={`Task ${id}`}>
-        {task ? <Body task={task} detail={asked.data} /> : asked.error ? <Fault error={asked.error} /> : <Loading />}
+        {task ? <Body task={task} detail={detail} /> : <Missing id={id} fault={asked.error} loading={asked.isPending && cursor === null} />}
       </Scroll>
     </Page>
   );
+}
+
+function Missing({ id, fault, loading }: { id: string; fault: Error | null; loading: boolean }) {
+  if (fault) return <Fault error={fault} />;
+  if (loading) return <Loading />;
+  return <Empty title={`There is no task ${id} at this moment`} text="It had not been submitted, or is forgotten." command="strata tasks" />;
 }
 
 function Body({ task, detail }: { task: Task; detail: TaskDetail | undefined }) {
@@ -120,10 +128,12 @@ function Story({ id }: { id: string }) {
 }
 
 function Lines({ id }: { id: string }) {
+  const cursor = useCursor();
   const { data, error } = useQuery({
-    queryKey: ["lines of task", id],
-    queryFn: ({ signal }) => list<LogEntry>(`/tasks/${encodeURIComponent(id)}/logs`, { limit: LINES }, signal),
-    refetchInterval: REFRESH_MS,
+    queryKey: ["lines of task", id, cursor],
+    queryFn: ({ signal }) => list<LogEntry>("/logs", { task_id: id, limit: LINES, until_ms: cursor }, signal),
+    refetchInterval: cursor === null ? REFRESH_MS : false,
+    placeholderData: keepPreviousData,
   });
   return (
     <Section title="Log" aside={<a className="hover:underline" href={hrefTo(["logs"], { task: id })}>all its lines</a>}>

@@ -17,6 +17,7 @@ import { EventDrawer } from "./drawer";
 import { Events } from "./events";
 import { LaneChart, LaneLegend } from "./lanes";
 import { Player } from "./player";
+import { RunChoice } from "./runs";
 import { askedFor, chosen, usual } from "./window";
 
 const REFRESH_MS = 3000;
@@ -82,6 +83,7 @@ function Opened({ bounds: known }: { bounds: Span }) {
   const aside = (
     <>
       <Player bounds={bounds} />
+      <RunChoice />
       <Choice label="Task" value={task} onChange={setTask} options={[["", "any task"], ...tasks.map((each) => [each, each] as const)]} />
       <Button onClick={() => look(zoom(span, 1 / ZOOM, middle, bounds))} aria-label="Zoom in" title="W">+</Button>
       <Button onClick={() => look(zoom(span, ZOOM, middle, bounds))} aria-label="Zoom out" title="S">−</Button>

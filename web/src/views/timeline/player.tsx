@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "react";
 import { seek } from "../../api/timeline";
 import type { Span } from "../../lib/scale";
-import { moveCursor, useCursor } from "../../state/cluster";
+import { moveCursor, useCursor, useRun } from "../../state/cluster";
 import { useKeys } from "../../state/keys";
 import { change, useParam } from "../../state/url";
 import { Button, Choice, Field } from "../../ui/controls";
@@ -12,6 +12,7 @@ const SPEEDS = [["1", "1×"], ["5", "5×"], ["20", "20×"], ["100", "100×"]] as
 
 export function Player({ bounds }: { bounds: Span }) {
   const cursor = useCursor();
+  const archived = useRun() !== "";
   const [playing, setPlaying] = useState(false);
   const [speed, setSpeed] = useState("5");
   const [predicate, setPredicate] = useParam("find");
@@ -26,10 +27,10 @@ export function Player({ bounds }: { bounds: Span }) {
       const { cursor: at, bounds: within } = latest.current;
       const next = (at ?? within.from) + TICK_MS * Number(speed);
       if (next >= within.to) setPlaying(false);
-      moveCursor(next >= within.to ? null : next);
+      moveCursor(next < within.to ? next : archived ? within.to : null);
     }, TICK_MS);
     return () => clearInterval(timer);
-  }, [playing, speed]);
+  }, [playing, speed, archived]);
   const step = (direction: "next" | "previous") => {
     const from = cursor ?? bounds.to;
     void seek({ predicate, from_ms: from, direction }).then(

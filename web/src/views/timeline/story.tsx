@@ -1,9 +1,10 @@
 /** A story: what happened to one thing, in order, across nodes. */
-import { useQuery } from "@tanstack/react-query";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { ApiError } from "../../api/client";
 import { events } from "../../api/timeline";
 import { clock } from "../../lib/format";
 import { visible } from "../../lib/text";
+import { useCursor } from "../../state/cluster";
 import { hrefTo } from "../../state/url";
 import { Fault, Loading, NoTimeline } from "../../ui/empty";
 
@@ -19,10 +20,13 @@ const KINDS = [
 
 /** What the coordinator recorded of a worker or a task, newest first. */
 export function StoryList(query: { task: string } | { subject: string }) {
+  const cursor = useCursor();
+  const until = cursor === null ? {} : { to_ms: cursor + 1 };
   const { data, error, isPending } = useQuery({
-    queryKey: ["story", query],
-    queryFn: ({ signal }) => events({ ...query, kind: KINDS, node: "coordinator", limit: LIMIT }, signal),
-    refetchInterval: ({ state }) => (state.error ? false : REFRESH_MS),
+    queryKey: ["story", query, cursor],
+    queryFn: ({ signal }) => events({ ...query, ...until, kind: KINDS, node: "coordinator", limit: LIMIT }, signal),
+    refetchInterval: ({ state }) => (state.error || cursor !== null ? false : REFRESH_MS),
+    placeholderData: keepPreviousData,
     retry: false,
   });
   if (error instanceof ApiError && error.status === 404) return <NoTimeline />;

@@ -1,9 +1,9 @@
 /** One worker: what it is, what it uses, what it said, and its story. */
-import { useQuery } from "@tanstack/react-query";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { ApiError, curl, get, list } from "../../api/client";
 import type { LogEntry, Worker } from "../../api/types";
 import { age, bytes, count, moment, percent } from "../../lib/format";
-import { useCluster, useNow } from "../../state/cluster";
+import { useCluster, useCursor, useNow } from "../../state/cluster";
 import { hrefTo } from "../../state/url";
 import { Fact } from "../../ui/controls";
 import { CopyButton } from "../../ui/copy";
@@ -27,7 +27,7 @@ export function WorkerPage({ id }: { id: string }) {
     queryFn: ({ signal }) => get<Worker>(`/workers/${encodeURIComponent(id)}`, {}, signal),
     enabled: cluster !== null && !listed && cursor === null,
   });
-  const worker = listed ?? asked.data;
+  const worker = listed ?? (cursor === null ? asked.data : undefined);
   const path = `/workers/${encodeURIComponent(id)}`;
   return (
     <Page
@@ -95,10 +95,12 @@ function Story({ id }: { id: string }) {
 }
 
 function Lines({ id }: { id: string }) {
+  const cursor = useCursor();
   const { data, error } = useQuery({
-    queryKey: ["lines of", id],
-    queryFn: ({ signal }) => list<LogEntry>("/logs", { worker_id: id, limit: LINES }, signal),
-    refetchInterval: REFRESH_MS,
+    queryKey: ["lines of", id, cursor],
+    queryFn: ({ signal }) => list<LogEntry>("/logs", { worker_id: id, limit: LINES, until_ms: cursor }, signal),
+    refetchInterval: cursor === null ? REFRESH_MS : false,
+    placeholderData: keepPreviousData,
   });
   return (
     <Section title="Log" aside={<a className="hover:underline" href={hrefTo(["logs"], { worker: id })}>all its lines</a>}>

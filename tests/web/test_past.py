@@ -1,0 +1,103 @@
+"""Guards the past on the page: every view shows the moment or says that it cannot, an archived run
+is read like the log, and the demo needs no cluster and says what it is."""
+
+import re
+
+import pytest
+
+from tests.cli.conftest import until
+from tests.web.test_views import expect, row
+
+
+@pytest.fixture(scope="module")
+def finished(cluster):
+    """The archived run of a task that was stopped."""
+    task = cluster.submit("short", workers=1)
+    until(lambda: cluster.get(f"tasks/{task}")["committed_steps"] > 3, 120)
+    cluster.http.post(f"/api/tasks/{task}/stop").raise_for_status()
+    until(lambda: cluster.get(f"tasks/{task}")["status"] == "stopped", 60)
+    until(lambda: archived(cluster, task), 60)
+    (run,) = archived(cluster, task)
+    return run
+
+
+def archived(cluster, task):
+    return [run for run in cluster.get("runs") if run["tasks"] == [task]]
+
+
+def before_everything(page):
+    """Goes to the first moment that is remembered."""
+    page.get_by_role("slider", name="Moment shown").press("Home")
+    expect(page.get_by_role("status").filter(has_text="past")).to_be_visible()
+
+
+def test_the_map_of_shards_is_of_the_moment(visit, cluster):
+    page = visit("data/noise")
+    expect(page.get_by_role("heading", name="Before the workers now")).to_be_visible()
+    expect(page.get_by_text(re.compile(r"^sample \d+")).first).to_be_visible()
+    assigned = cluster.get("timeline/events", kind="AssignmentChanged")[0]["at_ms"]
+    page = visit(f"data/noise?t={assigned:.0f}")
+    expect(page.get_by_text("of this moment it is not known")).to_be_visible()
+    expect(page.get_by_text(re.compile(r"^sample \d+"))).to_have_count(0)
+    expect(page.get_by_role("img", name=re.compile("shards;"))).to_be_visible()
+    before_everything(page)
+    expect(page.get_by_text("There was no dataset noise at this moment")).to_be_visible()
+
+
+def test_barriers_restores_and_figures_are_of_the_moment(visit):
+    page = visit("barriers")
+    expect(page.get_by_role("heading", name="Who comes late")).to_be_visible()
+    before_everything(page)
+    expect(page.get_by_role("heading", name="Who comes late")).to_have_count(0)
+    page = visit("overview?t=1")
+    expect(page.get_by_text("not recorded").first).to_be_visible()
+
+
+def test_a_workers_charts_begin_with_what_it_recorded(visit, cluster):
+    name = f"{cluster.task}-w0"
+    until(lambda: len(cluster.get("timeline/usage", node=name)["at"]) > 5, 60)
+    with visit("overview").expect_response(re.compile("timeline/usage")) as told:
+        visit(f"workers/{name}")
+    assert len(told.value.json()["at"]) > 5
+    chart = visit(f"workers/{name}").get_by_role("img", name=re.compile("^Step, now"))
+    expect(chart).to_be_visible()
+
+
+def test_an_archived_run_is_chosen_and_left(visit, finished):
+    page = visit("timeline")
+    (task,) = finished["tasks"]
+    page.get_by_label("Run").select_option(task)
+    expect(page).to_have_url(re.compile(f"run={finished['name']}"))
+    expect(page.get_by_text(finished["name"])).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("workers did"))).to_be_visible()
+    page.get_by_role("link", name="Tasks").click()
+    expect(row(page, task)).to_contain_text("stopped")
+    page.get_by_role("link", name="Workers").click()
+    expect(page).to_have_url(re.compile("run="))
+    page.get_by_role("button", name="Live").click()
+    expect(page).not_to_have_url(re.compile("run="))
+    expect(page.get_by_role("status").filter(has_text="live")).to_be_visible()
+
+
+@pytest.mark.parametrize("view", ["overview", "workers", "tasks", "checkpoints"])
+def test_the_demo_plays_a_recorded_run_and_says_so(visit, view):
+    page = visit("settings")
+    page.get_by_role("switch", name="Play the demo").click()
+    expect(page.get_by_text("nothing here is real")).to_be_visible()
+    page.get_by_role("link", name=view.capitalize(), exact=True).click()
+    expect(page.get_by_text("nothing here is real")).to_be_visible()
+    expect(row(page, "train-1").first).to_be_visible()
+    moment = page.get_by_role("banner").locator("time")
+    shown = moment.inner_text()
+    expect(moment).not_to_have_text(shown)
+    page.get_by_role("button", name="Leave the demo").click()
+    expect(page).not_to_have_url(re.compile("run="))
+    expect(page.get_by_text("nothing here is real")).to_have_count(0)
+
+
+def test_the_table_of_workers_fits_a_laptop(visit, cluster):
+    page = visit("workers")
+    page.set_viewport_size({"width": 1400, "height": 900})
+    expect(row(page, f"{cluster.task}-w0")).to_be_visible()
+    table = page.get_by_role("table", name="Workers")
+    assert table.evaluate("e => e.scrollWidth <= e.clientWidth")

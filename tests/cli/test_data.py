@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from strata.core.catalogue import CODEC
+from strata.data.dataset import open_dataset
 from strata.store.sqlite import SqliteStore
 from tests.cli.conftest import serving, strata
 from tests.timeline.fleet import Fleet
@@ -48,10 +49,11 @@ def test_what_is_wrong_is_said(cluster, arguments, words):
     assert words in " ".join(refused.stderr.split())
 
 
-def recorded(folder, **how):
+def recorded(folder, data=None, **how):
     """The log of a small training, as a coordinator would have left it."""
+    folder.mkdir(exist_ok=True)
     store = SqliteStore(folder / "log.db", CODEC)
-    fleet = Fleet(3, samples=60, batch=12, store=store)
+    fleet = Fleet(3, samples=60, batch=12, store=store, data=data)
     fleet.train(3)
     fleet.train(2, **how)
     store.close()
@@ -91,3 +93,20 @@ def test_the_story_of_a_sample_and_of_a_step(tmp_path):
     assert sum(len(share["samples"]) for share in shares) == 12
     refused = strata("audit", task, "--data", str(tmp_path), "--step", "99", cwd=tmp_path)
     assert (refused.returncode, "does not count" in refused.stderr) == (2, True)
+
+
+def test_a_coordinator_answers_about_samples_as_its_log_does(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(60))
+    data = open_dataset(str(tmp_path / "x.npy"), name="d")
+    task = recorded(tmp_path / "data", data, garbled=["w1"])
+    asked = {"--sample": ["7"], "--step": ["3"], "--content": [], "--json": ["--sample", "7"]}
+    with serving(tmp_path) as cluster:
+        told = {what: cluster.run("audit", task, what, *rest) for what, rest in asked.items()}
+        lost = cluster.run("audit", task, "--step", "99")
+    for what, rest in asked.items():
+        read = strata("audit", task, "--data", str(tmp_path / "data"), what, *rest, cwd=tmp_path)
+        assert (told[what].returncode, told[what].stdout) == (read.returncode, read.stdout)
+    assert told["--content"].returncode == 1
+    assert "d: 15 batches compared, 2 differ" in told["--content"].stdout
+    assert "w1: other bytes in step 4" in told["--content"].stdout
+    assert (lost.returncode, "does not count" in lost.stderr) == (2, True)

@@ -46,7 +46,8 @@ class Fleet:
         self.models: dict[str, tuple[int, int]] = {}
         self.seqs: dict[tuple[str, int], int] = {}
         self.do(StartCoordinator(cluster="test", release="0"))
-        spec = DatasetSpec(total_samples=samples, shard_size=min(samples, 10), fingerprint="f")
+        sizes = DatasetSpec(total_samples=samples, shard_size=min(samples, 10), fingerprint="f")
+        spec = data.spec() if data is not None else sizes
         self.do(RegisterDataset(dataset="d", spec=spec))
         asked = TaskSpec(name="t", worker_count=workers, external=True, policy="continue")
         self.task = self.do(SubmitTask(spec=asked)).id

@@ -6,7 +6,7 @@ import pytest
 from strata.data.contents import content_of
 from strata.data.dataset import open_arrays
 from strata.errors import NotFound
-from strata.timeline.contents import compare_contents
+from strata.timeline.contents import compare, recorded_contents
 from strata.timeline.samples import step_story, trainings_of
 from tests.timeline.fleet import Fleet
 
@@ -67,9 +67,15 @@ def test_a_worker_that_read_wrong_bytes_is_found_out(values):
     fleet.train(2)
     fleet.train(1, garbled=["w1"])
     fleet.train(1)
-    (found,) = compare_contents(fleet.store, fleet.task, lambda name, spec: data)
-    assert found.compared == 12
-    assert [(each.worker, each.step) for each in found.wrong] == [("w1", 2)]
+    compared, wrong, step = 0, [], 0
+    while step is not None:
+        page = recorded_contents(fleet.store, fleet.task, step, samples=24)
+        found = compare(page.feeds[0], lambda name, spec: data)
+        compared += found.compared
+        wrong += [(each.worker, each.step) for each in found.wrong]
+        step = page.next_step
+    assert compared == 12
+    assert wrong == [("w1", 2)]
 
 
 def test_the_digest_of_a_content_sees_order_type_and_every_byte():

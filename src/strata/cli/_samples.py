@@ -1,38 +1,80 @@
-"""The story of a sample, of a step, and of what was read, in words."""
+"""The story of a sample, of a step, and of what was read, in words.
+
+Asked is a log that is opened here, or a coordinator; both give the same answers. Data is opened
+here in either case.
+"""
+
+from collections.abc import Iterator
+from typing import Protocol
 
 import msgspec
 from rich.text import Text
 
+from strata.cli._api import Api
 from strata.cli._look import console, count, plain, print_json
 from strata.data.dataset import open_spec
 from strata.store.base import EventReader
-from strata.timeline.contents import compare_contents
-from strata.timeline.samples import step_story, trainings_of
+from strata.timeline.contents import ContentAudit, ContentPage, compare, recorded_contents
+from strata.timeline.samples import StepStory, Trained, step_story, trainings_of
 
 FEW = 16
 
 
-def tell(
-    reader: EventReader,
-    task: str,
-    sample: int | None,
-    step: int | None,
-    dataset: str,
-    *,
-    as_json: bool,
-) -> int:
-    """Answers what was asked about a log; the exit code."""
+class Asked(Protocol):
+    """Who answers about the samples of a task."""
+
+    def trainings(self, sample: int, dataset: str) -> list[Trained]: ...
+
+    def story(self, step: int, dataset: str) -> StepStory: ...
+
+    def contents(self, first: int) -> ContentPage: ...
+
+
+class Log:
+    """A log that is opened here."""
+
+    def __init__(self, reader: EventReader, task: str) -> None:
+        self._reader, self._task = reader, task
+
+    def trainings(self, sample: int, dataset: str) -> list[Trained]:
+        return trainings_of(self._reader, self._task, sample, dataset)
+
+    def story(self, step: int, dataset: str) -> StepStory:
+        return step_story(self._reader, self._task, step, dataset)
+
+    def contents(self, first: int) -> ContentPage:
+        return recorded_contents(self._reader, self._task, first)
+
+
+class Coordinator:
+    """A coordinator that runs."""
+
+    def __init__(self, api: Api, task: str) -> None:
+        self._api, self._audit = api, f"/api/tasks/{task}/audit"
+
+    def trainings(self, sample: int, dataset: str) -> list[Trained]:
+        answer = self._api.get(f"{self._audit}/sample", sample=sample, dataset=dataset)
+        return self._api.decode(answer.body, list[Trained])
+
+    def story(self, step: int, dataset: str) -> StepStory:
+        answer = self._api.get(f"{self._audit}/step", step=step, dataset=dataset)
+        return self._api.decode(answer.body, StepStory)
+
+    def contents(self, first: int) -> ContentPage:
+        answer = self._api.get(f"{self._audit}/contents", first_step=first)
+        return self._api.decode(answer.body, ContentPage)
+
+
+def tell(asked: Asked, sample: int | None, step: int | None, dataset: str, *, as_json: bool) -> int:
+    """Answers what was asked; the exit code."""
     if sample is not None:
-        return _tell_sample(reader, task, sample, dataset, as_json=as_json)
+        return _tell_sample(asked.trainings(sample, dataset), sample, as_json=as_json)
     if step is not None:
-        return _tell_step(reader, task, step, dataset, as_json=as_json)
-    return _tell_content(reader, task, as_json=as_json)
+        return _tell_step(asked.story(step, dataset), as_json=as_json)
+    return _tell_content(_compared(asked), as_json=as_json)
 
 
-def _tell_sample(
-    reader: EventReader, task: str, sample: int, dataset: str, *, as_json: bool
-) -> int:
-    found = trainings_of(reader, task, sample, dataset)
+def _tell_sample(found: list[Trained], sample: int, *, as_json: bool) -> int:
     if as_json:
         print_json([msgspec.json.encode(found)])
         return 0
@@ -46,13 +88,12 @@ def _tell_sample(
     return 0
 
 
-def _tell_step(reader: EventReader, task: str, step: int, dataset: str, *, as_json: bool) -> int:
-    story = step_story(reader, task, step, dataset)
+def _tell_step(story: StepStory, *, as_json: bool) -> int:
     if as_json:
         print_json([msgspec.json.encode(story)])
         return 0
     out = console()
-    out.print(Text(f"step {count(step)}: epoch {story.epoch}, generation {story.generation}"))
+    out.print(Text(f"step {count(story.step)}: epoch {story.epoch}, generation {story.generation}"))
     for share in story.shares:
         shown = ", ".join(map(str, share.samples[:FEW]))
         more = f" and {count(len(share.samples) - FEW)} more" if len(share.samples) > FEW else ""
@@ -60,8 +101,27 @@ def _tell_step(reader: EventReader, task: str, step: int, dataset: str, *, as_js
     return 0
 
 
-def _tell_content(reader: EventReader, task: str, *, as_json: bool) -> int:
-    found = compare_contents(reader, task, lambda name, spec: open_spec(name, spec))
+def _compared(asked: Asked) -> list[ContentAudit]:
+    """Every page compared with the data, added up for each dataset."""
+    found: dict[str, ContentAudit] = {}
+    for page in _pages(asked):
+        for feed in page.feeds:
+            new = compare(feed, lambda name, spec: open_spec(name, spec))
+            whole = found.setdefault(feed.dataset, ContentAudit(feed.dataset))
+            whole.compared += new.compared
+            whole.wrong += new.wrong
+    return list(found.values())
+
+
+def _pages(asked: Asked) -> Iterator[ContentPage]:
+    step: int | None = 0
+    while step is not None:
+        page = asked.contents(step)
+        yield page
+        step = page.next_step
+
+
+def _tell_content(found: list[ContentAudit], *, as_json: bool) -> int:
     wrong = any(each.wrong for each in found)
     if as_json:
         print_json([msgspec.json.encode(found)])

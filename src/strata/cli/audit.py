@@ -1,6 +1,8 @@
 """Prove from the record that each sample was applied exactly once per epoch."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import msgspec
@@ -12,14 +14,13 @@ from strata.cli._audit import Audit, show, show_tables
 from strata.cli._look import console, print_json
 from strata.cli._options import AsJson, Url
 from strata.cli._past import Data, RunName, opened
-from strata.errors import InvalidArgument
 
 TaskId = Annotated[
     str, typer.Argument(metavar="TASK", help="The task, as `strata tasks` lists it.")
 ]
 Sample = Annotated[int | None, typer.Option(min=0, help="Which steps trained this sample?")]
 Step = Annotated[int | None, typer.Option(min=0, help="Who trained which samples in this step?")]
-Content = Annotated[bool, typer.Option("--content", help="Read the data again, and compare.")]
+Content = Annotated[bool, typer.Option("--content", help="Read the data again, here, and compare.")]
 Of = Annotated[str, typer.Option("--dataset", help="Which dataset, if there are several.")]
 
 
@@ -39,15 +40,9 @@ def audit(
     0: kept, or not contradicted where records are missing. 1: a sample is missing or was twice, or
     with --content: other bytes were read than there are.
     """
-    asked = sample is not None or step is not None or content
-    if asked and not data:
-        raise InvalidArgument(
-            "--sample, --step and --content read the log itself",
-            hint="name the coordinator's data folder with --data",
-        )
-    if asked:
-        with opened(data, run) as timeline:
-            code = _samples.tell(timeline.reader, task, sample, step, dataset, as_json=as_json)
+    if sample is not None or step is not None or content:
+        with _asked(data, run, url, task) as asked:
+            code = _samples.tell(asked, sample, step, dataset, as_json=as_json)
         sys.exit(code)
     encoded = read(data, run, task) if data else _fetched(url, task)
     found = msgspec.json.decode(encoded, type=Audit)
@@ -58,6 +53,16 @@ def audit(
         show(out, found)
         show_tables(out, found)
     sys.exit(1 if found.verdict == "broken" else 0)
+
+
+@contextmanager
+def _asked(data: str, run: str, url: str | None, task: str) -> Iterator[_samples.Asked]:
+    """Who answers: a log in a folder, an archived run, or the coordinator."""
+    if not data:
+        yield _samples.Coordinator(reach(url), task)
+        return
+    with opened(data, run) as timeline:
+        yield _samples.Log(timeline.reader, task)
 
 
 def _fetched(url: str | None, task: str) -> bytes:

@@ -12,6 +12,7 @@ from strata.store.base import EventReader
 from strata.timeline.lineage import Lineage, Span, read_lineage
 from strata.timeline.orders import order_for
 
+MAX_TRAININGS = 1_000
 _AT_ONCE_SAMPLES = 1 << 18
 
 
@@ -44,7 +45,7 @@ class StepStory(Struct, frozen=True):
 
 
 def trainings_of(reader: EventReader, task: str, sample: int, dataset: str = "") -> list[Trained]:
-    """Every step that counts and applied a sample."""
+    """The steps that count and applied a sample, the newest `MAX_TRAININGS` of them."""
     lineage, name = _asked(reader, task, dataset)
     spec, feed = lineage.specs[name], lineage.feeds[name]
     if not 0 <= sample < spec.total_samples:
@@ -63,7 +64,7 @@ def trainings_of(reader: EventReader, task: str, sample: int, dataset: str = "")
                 void = [v.attempt for v in lineage.voided if v.first <= step < v.stop]
                 epoch = order.epoch_of(step)
                 found.append(Trained(step, epoch, lane, owner, span.generation, void))
-    return found
+    return found[-MAX_TRAININGS:]
 
 
 def step_story(reader: EventReader, task: str, step: int, dataset: str = "") -> StepStory:

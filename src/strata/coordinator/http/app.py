@@ -93,7 +93,7 @@ ENDPOINTS = [
     stream.stream_logs,
     *timeline.ENDPOINTS,
     *moments.ENDPOINTS,
-    audit.audit_task,
+    *audit.ENDPOINTS,
 ]
 
 

@@ -1,14 +1,54 @@
-"""The audit of a task: whether each sample was applied exactly once per epoch."""
+"""The audit of a task: whether each sample was applied exactly once per epoch, and by whom.
+
+Nothing here opens a dataset: contents are compared by whoever asks, where the data is.
+"""
+
+from typing import Annotated
 
 from litestar import get
-from litestar.params import FromPath
+from litestar.params import FromPath, QueryParameter
 
 from strata.coordinator.http.faults import READS_ONE
 from strata.coordinator.http.past import ThePast
 from strata.timeline.audit import Audit, audit
+from strata.timeline.contents import ContentPage, recorded_contents
+from strata.timeline.samples import StepStory, Trained, step_story, trainings_of
+
+LAST = 2**53 - 1
+Of = Annotated[str, QueryParameter(max_length=400, description="A dataset, if there are several.")]
+Sample = Annotated[int, QueryParameter(ge=0, le=LAST, description="Its number in the dataset.")]
+Step = Annotated[int, QueryParameter(ge=0, le=LAST)]
+First = Annotated[int, QueryParameter(ge=0, le=LAST, description="The first step of the page.")]
 
 
 @get("/tasks/{task_id:str}/audit", responses=READS_ONE)
 async def audit_task(past: ThePast, task_id: FromPath[str]) -> Audit:
     """Proves from facts and workers' records how often each sample was applied."""
     return await past.ask(lambda desk: audit(desk.timeline.reader, task_id))
+
+
+@get("/tasks/{task_id:str}/audit/sample", responses=READS_ONE)
+async def audit_sample(
+    past: ThePast, task_id: FromPath[str], sample: Sample, dataset: Of = ""
+) -> list[Trained]:
+    """Which steps trained a sample, and who; the newest if there are too many."""
+    return await past.ask(lambda desk: trainings_of(desk.timeline.reader, task_id, sample, dataset))
+
+
+@get("/tasks/{task_id:str}/audit/step", responses=READS_ONE)
+async def audit_step(
+    past: ThePast, task_id: FromPath[str], step: Step, dataset: Of = ""
+) -> StepStory:
+    """Who trained which samples in a step that counts."""
+    return await past.ask(lambda desk: step_story(desk.timeline.reader, task_id, step, dataset))
+
+
+@get("/tasks/{task_id:str}/audit/contents", responses=READS_ONE)
+async def audit_contents(
+    past: ThePast, task_id: FromPath[str], first_step: First = 0
+) -> ContentPage:
+    """Eight bytes that workers recorded for what they read, a page of steps at a time."""
+    return await past.ask(lambda desk: recorded_contents(desk.timeline.reader, task_id, first_step))
+
+
+ENDPOINTS = [audit_task, audit_sample, audit_step, audit_contents]

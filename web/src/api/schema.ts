@@ -509,6 +509,66 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/tasks/{task_id}/audit/contents": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * AuditContents
+         * @description Eight bytes that workers recorded for what they read, a page of steps at a time.
+         */
+        get: operations["ApiTasksTaskIdAuditContentsAuditContents"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/tasks/{task_id}/audit/sample": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * AuditSample
+         * @description Which steps trained a sample, and who; the newest if there are too many.
+         */
+        get: operations["ApiTasksTaskIdAuditSampleAuditSample"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/tasks/{task_id}/audit/step": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * AuditStep
+         * @description Who trained which samples in a step that counts.
+         */
+        get: operations["ApiTasksTaskIdAuditStepAuditStep"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/tasks/{task_id}/checkpoint": {
         parameters: {
             query?: never;
@@ -1088,6 +1148,11 @@ export interface components {
             tiers: string[];
             worker_id: string;
         };
+        /** ContentPage */
+        ContentPage: {
+            feeds: components["schemas"]["FeedContents"][];
+            next_step: number | null;
+        };
         /** CostAnswer */
         CostAnswer: {
             seconds: number;
@@ -1160,6 +1225,26 @@ export interface components {
             seed: number;
             shard_count: number;
             shard_size: number;
+            shuffle: boolean;
+            total_samples: number;
+        };
+        /** DatasetSpec */
+        DatasetSpec: {
+            /** @default  */
+            fingerprint: string;
+            /** @default  */
+            format: string;
+            metadata?: {
+                [key: string]: string;
+            };
+            /** @default  */
+            name: string;
+            /** @default  */
+            path: string;
+            /** @default 42 */
+            seed: number;
+            shard_size: number;
+            /** @default true */
             shuffle: boolean;
             total_samples: number;
         };
@@ -1269,6 +1354,14 @@ export interface components {
             /** @default 0 */
             unproven: number;
             workers?: components["schemas"]["WorkerAudit"][];
+        };
+        /** FeedContents */
+        FeedContents: {
+            batches: components["schemas"]["RecordedBatch"][];
+            dataset: string;
+            parts: {
+                [key: string]: components["schemas"]["DatasetSpec"];
+            };
         };
         /** Finding */
         Finding: {
@@ -1451,6 +1544,15 @@ export interface components {
             params?: components["schemas"]["ParamAnswer"][];
             text: string;
         };
+        /** RecordedBatch */
+        RecordedBatch: {
+            columns: string[];
+            content: string;
+            generation: number;
+            samples: number[];
+            step: number;
+            worker: string;
+        };
         /** RegisterDatasetRequest */
         RegisterDatasetRequest: {
             dataset_id: string;
@@ -1539,6 +1641,12 @@ export interface components {
             unit: "lane" | "shard" | "lease";
             worker_id: string | null;
         };
+        /** Share */
+        Share: {
+            lanes: number[];
+            samples: number[];
+            worker: string;
+        };
         /** SpanAnswer */
         SpanAnswer: {
             facts: number;
@@ -1572,6 +1680,13 @@ export interface components {
             started_at: number;
             uptime: number;
             version: string;
+        };
+        /** StepStory */
+        StepStory: {
+            epoch: number;
+            generation: number;
+            shares: components["schemas"]["Share"][];
+            step: number;
         };
         /** StopTaskResponse */
         StopTaskResponse: {
@@ -1669,6 +1784,15 @@ export interface components {
             workers_by_status: {
                 [key: string]: number;
             };
+        };
+        /** Trained */
+        Trained: {
+            epoch: number;
+            generation: number;
+            lane: number;
+            step: number;
+            void?: number[];
+            worker: string;
         };
         /** TrustAnswer */
         TrustAnswer: {
@@ -3766,6 +3890,225 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Audit"];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    ApiTasksTaskIdAuditContentsAuditContents: {
+        parameters: {
+            query?: {
+                /** @description The first step of the page. */
+                first_step?: number;
+                /** @description An archived run, by its name or task; else the log. */
+                run?: string;
+            };
+            header?: never;
+            path: {
+                task_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ContentPage"];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    ApiTasksTaskIdAuditSampleAuditSample: {
+        parameters: {
+            query: {
+                /** @description A dataset, if there are several. */
+                dataset?: string;
+                /** @description An archived run, by its name or task; else the log. */
+                run?: string;
+                /** @description Its number in the dataset. */
+                sample: number;
+            };
+            header?: never;
+            path: {
+                task_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Trained"][];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    ApiTasksTaskIdAuditStepAuditStep: {
+        parameters: {
+            query: {
+                /** @description A dataset, if there are several. */
+                dataset?: string;
+                /** @description An archived run, by its name or task; else the log. */
+                run?: string;
+                step: number;
+            };
+            header?: never;
+            path: {
+                task_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StepStory"];
                 };
             };
             /** @description The request makes no sense, whatever the state. */

@@ -22,7 +22,9 @@ WORKERS = 4
 KILLS = 5
 VICTIM = 2
 WAIT_S = 120
-SETTLE_STEPS = 10
+SETTLE_STEPS = 300
+"""At full strength between two kills, so that whatever is started anew is there again."""
+
 GOAL = 5.0
 SCRIPT = Path(__file__).parent / "recovery_script.py"
 STRATA = [sys.executable, "-c", "from strata.cli import main; main()"]
@@ -39,22 +41,20 @@ LAUNCHERS = {
 
 
 def steps(folder):
-    """The last step: its generation, number and time."""
+    """Of each step the generation, how many workers it had, and when it was done."""
     try:
-        *_, last = (folder / "steps").read_text().splitlines()
-    except (FileNotFoundError, ValueError):
-        return 0, 0, 0.0
-    generation, step, moment_s = last.split()
-    return int(generation), int(step), float(moment_s)
+        lines = (folder / "steps").read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    return [
+        (int(generation), int(workers), float(moment_s))
+        for generation, workers, moment_s in map(str.split, lines)
+    ]
 
 
 def first_of(folder, after):
-    """When the first step of a later generation was done."""
-    for line in (folder / "steps").read_text().splitlines():
-        generation, _, moment_s = line.split()
-        if int(generation) > after:
-            return float(moment_s)
-    return 0.0
+    """When the first step of a later generation was done; 0 while there is none."""
+    return next((moment_s for generation, _, moment_s in steps(folder) if generation > after), 0.0)
 
 
 def until(condition, what):
@@ -66,21 +66,20 @@ def until(condition, what):
     return found
 
 
-def settled(folder, generation):
-    """The generation that trains steadily, with the victim in it; 0 while none does."""
-    newest, _, _ = steps(folder)
-    lines = (folder / "steps").read_text().splitlines() if newest else []
-    count = sum(line.startswith(f"{newest} ") for line in lines)
-    return newest if newest > generation and count >= SETTLE_STEPS else 0
+def settled(folder):
+    """The generation that trains steadily and in full; 0 while none does."""
+    newest = [step[:2] for step in steps(folder)[-SETTLE_STEPS:]]
+    alike = len(newest) == SETTLE_STEPS and len(set(newest)) == 1
+    return newest[0][0] if alike and newest[0][1] == WORKERS else 0
 
 
-def recover(folder, generation):
-    """Kills a worker; seconds until the next generation's first step, and that generation."""
-    generation = until(lambda: settled(folder, generation), "steady training")
+def recover(folder):
+    """Kills a worker; seconds until the next generation's first step."""
+    generation = until(lambda: settled(folder), "steady training")
     pid = int((folder / f"pid-{VICTIM}").read_text().split()[1])
     killed_s = time.monotonic()
     os.kill(pid, signal.SIGKILL)
-    return until(lambda: first_of(folder, generation), "recovery") - killed_s, generation
+    return until(lambda: first_of(folder, generation), "recovery") - killed_s
 
 
 def measure(command):
@@ -96,11 +95,7 @@ def measure(command):
         stderr=subprocess.DEVNULL,
     )
     try:
-        taken_s, generation = [], 0
-        for _ in range(KILLS):
-            seconds, generation = recover(folder, generation)
-            taken_s.append(seconds)
-        return taken_s
+        return [recover(folder) for _ in range(KILLS)]
     finally:
         (folder / "finish").touch()
         process.terminate()

@@ -2,7 +2,8 @@
 
 Under torchrun the gradients are averaged by gloo, and everyone goes on from a checkpoint after a
 restart; under Strata by `run.average`, and the state is brought along. Each step that everyone has
-applied is written down with the time, as rank 0 sees it; each process writes its pid.
+applied is written down with the time, as rank 0 sees it, and with how many workers there were; each
+process writes its pid.
 """
 
 import os
@@ -16,11 +17,11 @@ STEP_S = 0.02
 SIZE = 4_096
 
 
-def noted(folder, generation, rank, step):
+def noted(folder, generation, rank, world):
     """A step is done."""
     if rank == 0:
         with (folder / "steps").open("a") as file:
-            file.write(f"{generation} {step} {time.monotonic()}\n")
+            file.write(f"{generation} {world} {time.monotonic()}\n")
 
 
 def begun(folder, generation, rank):
@@ -51,7 +52,7 @@ def by_torchrun(folder):
         dist.all_reduce(slope)
         weights -= slope / world
         step += 1
-        noted(folder, generation, rank, step)
+        noted(folder, generation, rank, world)
         if rank == 0 and step % 50 == 0:
             torch.save((weights, step), f"{saved}.new")
             os.replace(f"{saved}.new", saved)
@@ -67,7 +68,7 @@ def by_strata(folder):
             try:
                 slope = gradient(torch.from_numpy(state["weights"]))
                 state["weights"] -= run.average(slope.numpy())
-                noted(folder, run.generation, run.rank, run.steps)
+                noted(folder, run.generation, run.rank, run.world_size)
                 if not run.step():
                     break
             except strata.GenerationChanged:

@@ -15,15 +15,19 @@ import strata
 
 
 @scene
-def learn(total, epochs=1, step_s=0.0, sample_s=0.0, crowd=0, save_at=0, how=None, **given):
+def learn(
+    total, epochs=1, step_s=0.0, sample_s=0.0, crowd=0, save_at=0, how=None, after="", **given
+):
     """Trains on the dataset `numbers`, and says which samples each step gave it.
 
     Steps take `step_s` and `sample_s` for each sample, or until there are `crowd` workers, long
-    enough for another one to come.
+    enough for another one to come. It begins when there is a file `after`.
     """
     with strata.join(**given) as run:
         model = run.restore({"applied": np.zeros(total)})
         say("joined", **place(run))
+        while after and not os.path.exists(after):
+            time.sleep(0.01)
         for batch in run.batches("numbers", global_batch=8, epochs=epochs, **(how or {})):
             counted = np.bincount(batch["index"], minlength=total).astype(float)
             time.sleep(sample_s * len(batch["index"]))

@@ -97,6 +97,23 @@ def test_a_worker_killed_in_mid_epoch_costs_no_sample(hub, learners):
     assert {each["worker"] for each in found["feeds"][0]["workers"]} == {"a", "b", "c"}
 
 
+def test_a_worker_killed_before_the_others_open_their_batches_delays_nobody(
+    hub, learners, tmp_path
+):
+    asked = {"name": "t", "worker_count": 2}
+    task = httpx.post(f"{hub.running.http_url}/api/tasks", json=asked).json()["task_id"]
+    given = {"task": task, "total": SAMPLES, "after": str(tmp_path / "begin")}
+    first, second = learners("a", "b", **given)
+    second.says("joined")
+    second.signal(signal.SIGKILL)
+    until(lambda: hub.state.tasks[task].generation == 2, what="the loss")
+    (tmp_path / "begin").touch()
+    (third,) = learners("c", **given)
+    done = [first.says("done"), third.says("done")]
+    assert done[0]["applied"] == done[1]["applied"]
+    assert_once_per_epoch(hub, done[0], epochs=1, task=task)
+
+
 def test_a_newcomer_takes_lanes_in_mid_epoch(hub, learners):
     (first,) = learners("first", total=SAMPLES, epochs=2, crowd=2)
     first.says("step", count=3)

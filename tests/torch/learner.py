@@ -1,6 +1,7 @@
 """A small regression by `strata.torch`, run by `strata run` in tests: says its final weights.
 
-Config: `how` is parallel or group, `signal` what rank 1 sends itself at step 12 of generation 1.
+Config: `how` is parallel, group or mesh, `signal` what rank 1 sends itself at step 12 of generation
+1, `form` what it sends itself while the first group is formed.
 """
 
 import json
@@ -8,58 +9,101 @@ import os
 
 import numpy as np
 import torch
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 import strata
 import strata.torch
 
-STEPS = 40
+
+def new_state(spread=lambda model: model):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    model = spread(model)
+    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)}
+
+
+class Parallel:
+    def __init__(self, run) -> None:
+        run.restore(new_state())
+        self.parallel = strata.torch.DataParallel(run, run.state["model"])
+
+    def step(self, model, x, y) -> float:
+        with self.parallel.averaging(len(x)):
+            loss = loss_of(model, x, y)
+            loss.backward()
+        return loss.item()
+
+
+class Group:
+    def __init__(self, run) -> None:
+        run.restore(new_state())
+        self.group = strata.torch.Group(run)
+
+    def step(self, model, x, y) -> float:
+        loss = loss_of(model, x, y)
+        loss.backward()
+        self.group.average_gradients(model, len(x))
+        return loss.item()
+
+
+class Mesh:
+    """FSDP2: each worker holds a shard of every layer."""
+
+    def __init__(self, run) -> None:
+        self.run, self.mesh = run, strata.torch.Mesh(run)
+        run.rebuild(lambda: new_state(self.spread))
+
+    def spread(self, model):
+        if self.run.config.get("form") and (self.run.rank, self.run.generation) == (1, 1):
+            os.kill(os.getpid(), int(self.run.config["form"]))
+        mesh = self.mesh.formed()
+        for layer in model:
+            if isinstance(layer, torch.nn.Linear):
+                fully_shard(layer, mesh=mesh)
+        return fully_shard(model, mesh=mesh)
+
+    def step(self, model, x, y) -> float:
+        with self.mesh.step(len(x)) as share:
+            loss = loss_of(model, x, y)
+            (loss * share).backward()
+        return loss.item()
+
+
+def loss_of(model, x, y):
+    return ((model(x) - y) ** 2).mean()
 
 
 def main() -> None:
-    torch.manual_seed(0)
     torch.set_num_threads(1)
     random = np.random.default_rng(0)
     inputs = random.normal(size=(960, 8)).astype(np.float32)
     targets = inputs @ random.normal(size=(8, 1)).astype(np.float32)
     data = strata.open_arrays({"x": inputs, "y": targets}, name="line")
-    with strata.join() as run:
-        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-        train = parallel_step if run.config["how"] == "parallel" else group_step
-        ours = (
-            strata.torch.DataParallel(run, model)
-            if train is parallel_step
-            else strata.torch.Group(run)
-        )
-        run.restore({"model": model, "optimizer": optimizer})
+    with strata.join(checkpoint_every=10) as run:
+        ways = {"parallel": Parallel, "group": Group, "mesh": Mesh}
+        way = ways[run.config["how"]](run)
         for batch in run.batches(data, global_batch=48, epochs=2):
-            x, y = torch.from_numpy(batch["x"]), torch.from_numpy(batch["y"])
+            model, optimizer = run.state["model"], run.state["optimizer"]
             optimizer.zero_grad()
             if run.rank == 1 and run.steps == 12 and run.generation == 1:
                 os.kill(os.getpid(), int(run.config["signal"]))
             try:
-                loss = train(ours, model, x, y)
+                loss = way.step(model, torch.from_numpy(batch["x"]), torch.from_numpy(batch["y"]))
             except strata.GenerationChanged:
                 continue
             optimizer.step()
             run.step(loss=loss)
+            if run.checkpoint_due:
+                run.save()
+        weights = torch.cat([whole(each).reshape(-1) for each in run.state["model"].parameters()])
         if run.rank == 0:
-            weights = torch.cat([each.detach().reshape(-1) for each in model.parameters()])
             print("weights " + json.dumps([round(w, 7) for w in weights.tolist()]))
 
 
-def parallel_step(parallel, model, x, y) -> float:
-    with parallel.averaging(len(x)):
-        loss = ((model(x) - y) ** 2).mean()
-        loss.backward()
-    return loss.item()
-
-
-def group_step(group, model, x, y) -> float:
-    loss = ((model(x) - y) ** 2).mean()
-    loss.backward()
-    group.average_gradients(model, len(x))
-    return loss.item()
+def whole(parameter) -> torch.Tensor:
+    value = parameter.detach()
+    return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""Guards data-parallel training with PyTorch: what it learns does not depend on how many workers
-there are, nor on one of them being killed, or standing still, in the middle of a step."""
+"""Guards training with PyTorch, data-parallel and sharded: what it learns does not depend on how
+many workers there are, nor on one of them being killed, or standing still, in the middle of a step.
+"""
 
 import json
 import signal
@@ -18,12 +19,12 @@ MAIN = [sys.executable, "-c", "from strata.cli import main; main()"]
 LEARNER = Path(__file__).with_name("learner.py")
 
 
-def learned(folder, workers, how="parallel", sent=0):
+def learned(folder, workers, how="parallel", sent=0, form=0):
     """The weights after a run, and what the terminal showed."""
     done = subprocess.run(
         [
             *MAIN, "run", str(LEARNER), "--workers", str(workers),
-            "--config", f"how={how}", "--config", f"signal={sent}",
+            "--config", f"how={how}", "--config", f"signal={sent}", "--config", f"form={form}",
         ],
         cwd=folder,
         capture_output=True,
@@ -42,7 +43,7 @@ def alone(tmp_path_factory):
     return learned(tmp_path_factory.mktemp("alone"), 1)[0]
 
 
-@pytest.mark.parametrize("how", ["parallel", "group"])
+@pytest.mark.parametrize("how", ["parallel", "group", "mesh"])
 @pytest.mark.parametrize("sent", [0, signal.SIGKILL, signal.SIGSTOP])
 def test_the_same_is_learned_whatever_happens(tmp_path, alone, how, sent):
     weights, shown = learned(tmp_path, 3, how, int(sent))
@@ -50,3 +51,9 @@ def test_the_same_is_learned_whatever_happens(tmp_path, alone, how, sent):
     np.testing.assert_allclose(weights, alone, rtol=2e-4, atol=2e-5)
     assert ("1 loss" in shown) == bool(sent), shown
     assert "each sample was applied exactly once per epoch" in shown
+
+
+def test_a_worker_lost_while_the_shards_are_dealt_out_delays_nobody(tmp_path, alone):
+    weights, shown = learned(tmp_path, 3, "mesh", form=int(signal.SIGKILL))
+    np.testing.assert_allclose(weights, alone, rtol=2e-4, atol=2e-5)
+    assert "1 loss" in shown

@@ -10,6 +10,8 @@ whoever holds it sees the restored state.
 
 from typing import Any, Protocol, runtime_checkable
 
+from strata.checkpoint.sharded import is_dtensor
+
 
 @runtime_checkable
 class Stateful(Protocol):
@@ -31,6 +33,36 @@ def plain(state: Any) -> Any:
     if type(state) is tuple:
         return tuple(plain(each) for each in state)
     return state
+
+
+def vessel(state: Any) -> Any:
+    """`plain` for what is to be filled: an optimizer of sharded parameters has its moments by then.
+
+    It makes them at its first step. Without them they would be read whole on every rank, and as
+    tensors that it cannot use.
+    """
+    if isinstance(state, dict):
+        return {key: vessel(each) for key, each in state.items()}
+    if hasattr(state, "param_groups") and not state.state_dict()["state"]:
+        _make_moments(state)
+    return plain(state)
+
+
+def _make_moments(optimizer: Any) -> None:
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    if not any(is_dtensor(each) for each in parameters):
+        return
+    rates = [group["lr"] for group in optimizer.param_groups]
+    gradients = [each.grad for each in parameters]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    for each in parameters:
+        each.grad = each.detach() * 0 if each.requires_grad else None
+    optimizer.step()
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    for each, gradient in zip(parameters, gradients, strict=True):
+        each.grad = gradient
 
 
 def put_back(state: Any, loaded: Any) -> Any:

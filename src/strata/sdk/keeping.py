@@ -1,7 +1,7 @@
 """The state of a run: where its checkpoints lie; saving it, bringing it back, giving it away."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from strata.checkpoint.catalog import Catalog, is_id
@@ -43,6 +43,7 @@ class Keeping:
         policy: Policy,
     ) -> None:
         self.state: Any = NOTHING
+        self._build: Callable[[], Any] | None = None
         self._feeds: dict[str, Positioned] = {}
         self._positions: dict[str, dict[str, Any]] = {}
         self.due = worker.due
@@ -71,6 +72,11 @@ class Keeping:
             raise NotAllowedNow("the run knows no state", hint="call run.restore(state) first")
         return self.state
 
+    def rebuild(self, build: Callable[[], Any]) -> None:
+        """The state is made anew in each generation."""
+        self._build = build
+        self._membership.rebuilds = True
+
     def storage(self) -> StorageBackend:
         """Where the task's checkpoints lie, seen from here; opened when first needed."""
         if self._open is None:
@@ -93,7 +99,9 @@ class Keeping:
         """Brings the state to where the entered generation goes on, and gives it to others."""
         place, standing = self._membership.place, self._membership.entered
         self.blobs.token = standing.peer_token
-        if recovery.source == "fresh" and (self._membership.applied or self._replaced):
+        if self._build is not None:
+            self.state = self._build()
+        elif recovery.source == "fresh" and (self._membership.applied or self._replaced):
             raise NotAllowedNow(
                 "the task begins anew, and the state of this process is no longer its first one",
                 hint="start the process again; checkpoints would have kept the task's progress",

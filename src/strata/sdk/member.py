@@ -9,7 +9,7 @@ state in `run.state` instead of a variable:
     run.state, loss = train_step(run.state, batch)
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -158,6 +158,16 @@ class Member:
         restored: State = self._keeping.state
         return restored
 
+    def rebuild(self, build: Callable[[], Any]) -> None:
+        """In place of `restore`, for a state that has to be made anew in each generation.
+
+        A model whose shards lie on the members (FSDP2) is gone when one of them is. Then `build`
+        makes it again, among the members of now, and what was saved last is put into it: find it in
+        `run.state`.
+        """
+        self._keeping.rebuild(build)
+        self._carry_out()
+
     def recover(self) -> None:
         """Enters the newest generation and brings `run.state` to where it goes on."""
         self.sync()
@@ -170,6 +180,8 @@ class Member:
             try:
                 self._keeping.carry_out(self.recovery)
                 return self.restored()
+            except GenerationChanged:
+                self.sync()
             except (Corrupt, NotFound, Unavailable) as error:
                 if not self._membership.changed:
                     self._keeping.refuse(error)

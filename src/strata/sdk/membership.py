@@ -63,7 +63,8 @@ class Membership:
     to enter other than the one that was. At `leader` the entered generation's rank 0 is met, with
     its `token`; `meeting` is where this worker would be, and `address` tells where it gives its
     model to others. `entered` is the standing of the generation that was entered, `applied` how
-    many steps this process has applied, whatever became of them.
+    many steps this process has applied, whatever became of them. A worker that `rebuilds` makes its
+    model anew in each generation, so it brings none.
     """
 
     def __init__(self, meeting: str = "") -> None:
@@ -78,6 +79,7 @@ class Membership:
         self.token = ""
         self.entered = pb.Standing()
         self.applied = 0
+        self.rebuilds = False
         self.address: Callable[[], str] = str
         self._lanes: dict[str, list[int]] = {}
 
@@ -185,7 +187,7 @@ class Membership:
         deadline_s: float | None,
     ) -> None:
         """Says what the model is; returns when the generation trains or has ended."""
-        model = self.model
+        model = Model() if self.rebuilds else self.model
         request = session.ask(
             "enter",
             pb.Enter(

@@ -12,7 +12,7 @@ from typing import Any
 from strata.checkpoint.format import MANIFEST_SUFFIX, Manifest, decode_manifest
 from strata.checkpoint.randomness import set_random_state
 from strata.checkpoint.reader import CheckpointReader, Parts
-from strata.checkpoint.stateful import plain, put_back
+from strata.checkpoint.stateful import put_back, vessel
 from strata.core.worker_facts import ParametersRequested
 from strata.core.worker_operations import (
     CheckpointDownloadCompleted,
@@ -137,7 +137,7 @@ class Restorer:
 
     def _read(self, source: Parts, manifest: Manifest, state: Any, rank: int) -> tuple[Any, Any]:
         with CheckpointReader(source, manifest) as reader:
-            return reader.load(plain(state)), reader.load_local(rank)
+            return reader.load(vessel(state)), reader.load_local(rank)
 
     def _put(self, state: Any, loaded: Any, checkpoint: str, step: int) -> Any:
         load = Operation(

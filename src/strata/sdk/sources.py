@@ -129,7 +129,10 @@ def _register(worker: Worker, name: str, spec: DatasetSpec) -> None:
 
 
 def _attach(worker: Worker, name: str, spec: DatasetSpec, wanted: Wanted) -> Feed:
-    """The task trains on the dataset from now on, all workers alike."""
+    """The task trains on the dataset from now on, all workers alike.
+
+    Which lanes are this worker's is told at once, or with the next generation if this one is over.
+    """
     remote = "://" in spec.path
     request = build(
         pb.AttachDataset,
@@ -143,9 +146,12 @@ def _attach(worker: Worker, name: str, spec: DatasetSpec, wanted: Wanted) -> Fee
         window=wanted.window,
         rebalance=wanted.rebalance,
     )
-    session = worker.session
+    session, membership = worker.session, worker.membership
     feed = session.answer(session.ask("attach", request), ATTACH_TIMEOUT_S).feed
-    if not session.wait_for(lambda: name in worker.membership.attached, ATTACH_TIMEOUT_S):
+    told = session.wait_for(
+        lambda: name in membership.attached or membership.changed, ATTACH_TIMEOUT_S
+    )
+    if not told:
         raise Conflict(f"the coordinator does not say which lanes of {name!r} are this worker's")
     return Feed(
         name,

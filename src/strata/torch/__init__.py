@@ -10,6 +10,7 @@ __all__ = [
     "LightningCallback",
     "Loading",
     "LocalSteps",
+    "Mesh",
     "StepDataset",
     "StepSampler",
     "loader",
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from strata.torch.huggingface import HuggingFaceCallback
     from strata.torch.lightning import LightningCallback
     from strata.torch.local_steps import LocalSteps
+    from strata.torch.mesh import Mesh
     from strata.torch.parallel import DataParallel
 
 _HOMES = {
@@ -30,6 +32,7 @@ _HOMES = {
     "LightningCallback": "strata.torch.lightning",
     "Loading": "strata.data.torch_adapter",
     "LocalSteps": "strata.torch.local_steps",
+    "Mesh": "strata.torch.mesh",
     "StepDataset": "strata.data.torch_adapter",
     "StepSampler": "strata.data.torch_adapter",
     "loader": "strata.data.torch_adapter",

@@ -6,13 +6,18 @@ nothing has to be configured. Collectives are gloo's on the CPU and nccl's on GP
 A collective in which a member is lost either fails, since its connection breaks, or never ends,
 since the member only stands still; gloo cannot be interrupted then. So nobody waits inside a
 collective: each is asked whether it is done, and let go of when the generation is over. nccl's
-kernels are aborted as well, since they would occupy the device.
+kernels are aborted as well, since they would occupy the device. Forming a group waits for everyone,
+too, inside PyTorch; so it is done by a thread that can be left alone.
 """
 
 import logging
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,6 +29,9 @@ log = logging.getLogger(__name__)
 
 TIMEOUT = timedelta(hours=1)
 FIRST_WAIT_S, LONGEST_WAIT_S = 20e-6, 2e-3
+LOOK_S = 0.02
+
+Formed = TypeVar("Formed")
 
 
 class Group:
@@ -99,34 +107,50 @@ class Group:
         run = self.run
         if self._members is None or self._generation != exchange.generation:
             self.leave()
-            try:
-                self._store = self._meet(exchange)
-                store = dist.PrefixStore(str(exchange.generation), self._store)
-                self._members = self._new_group(store, exchange.host)
-            except RuntimeError as error:
-                raise LinkBroken(str(error).splitlines()[0]) from error
+            self._store, self._members = formed(exchange, partial(self._form, exchange))
             self._generation = exchange.generation
             log.info("%s group of %d formed, rank %d", self.backend, run.world_size, run.rank)
         return self._members
 
-    def _meet(self, exchange: Exchange) -> dist.Store:
-        """Rank 0 opens a store and tells the others where it is."""
-        if self.run.rank == 0:
-            store = dist.TCPStore(
-                exchange.host, 0, is_master=True, timeout=TIMEOUT, wait_for_workers=False
-            )
-            exchange.share(f"{exchange.host} {store.port}")
-            return store
-        host, port = exchange.share().split()
-        return dist.TCPStore(
-            host, int(port), is_master=False, timeout=TIMEOUT, wait_for_workers=False
-        )
-
-    def _new_group(self, store: dist.Store, host: str) -> Any:
-        run = self.run
+    def _form(self, exchange: Exchange) -> tuple[dist.Store, Any]:
+        run, store = self.run, meet(self.run, exchange)
+        own = dist.PrefixStore(str(exchange.generation), store)
         if self.backend == "nccl":
-            return dist.ProcessGroupNCCL(store, run.rank, run.world_size)
-        return gloo(store, run.rank, run.world_size, host)
+            return store, dist.ProcessGroupNCCL(own, run.rank, run.world_size)
+        return store, gloo(own, run.rank, run.world_size, exchange.host)
+
+
+def formed(exchange: Exchange, form: Callable[[], Formed]) -> Formed:
+    """What all members form together; `LinkBroken` when the generation ends meanwhile."""
+    result: Future[Formed] = Future()
+
+    def work() -> None:
+        try:
+            result.set_result(form())
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=work, name="strata-forming", daemon=True).start()
+    while not exchange.over:
+        try:
+            return result.result(LOOK_S)
+        except TimeoutError:
+            continue
+        except RuntimeError as error:
+            raise LinkBroken(str(error).splitlines()[0]) from error
+    raise LinkBroken("the generation is over")
+
+
+def meet(run: Run, exchange: Exchange) -> dist.Store:
+    """The store of a generation: rank 0 opens it and tells the others where it is."""
+    if run.rank == 0:
+        store = dist.TCPStore(
+            exchange.host, 0, is_master=True, timeout=TIMEOUT, wait_for_workers=False
+        )
+        exchange.share(f"{exchange.host} {store.port}")
+        return store
+    host, port = exchange.share().split()
+    return dist.TCPStore(host, int(port), is_master=False, timeout=TIMEOUT, wait_for_workers=False)
 
 
 def gloo(store: dist.Store, rank: int, world_size: int, host: str) -> Any:

@@ -1,0 +1,62 @@
+"""Reads digits with PyTorch's FSDP2: each worker holds a shard of the model and of its optimizer.
+
+    strata run examples/fsdp_digits.py --workers 4 --kill 1
+
+Needs torch. With a worker its shard is lost: all go on from the newest checkpoint, whose tensors
+are cut anew for as many workers as there are then.
+"""
+
+import numpy as np
+import torch
+from digits import draw_digits
+from torch.distributed.fsdp import fully_shard
+from torch_digits import new_model, pixels
+
+import strata
+import strata.torch
+
+
+def sharded_model(mesh):
+    """The model of the other example, each layer of it spread over the mesh."""
+    model = new_model()
+    for layer in model:
+        if isinstance(layer, torch.nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def main():
+    torch.set_num_threads(1)
+    images, labels = draw_digits(10_000, np.random.default_rng(1))
+    digits = strata.open_arrays({"image": images, "label": labels}, name="digits")
+    with strata.join(checkpoint_every=50) as run:
+        mesh = strata.torch.Mesh(run)
+
+        def build():
+            model = sharded_model(mesh.formed())
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+            return {"model": model, "optimizer": optimizer}
+
+        run.rebuild(build)
+        for batch in run.batches(digits, global_batch=256, epochs=int(run.config.get("epochs", 8))):
+            model, optimizer = run.state["model"], run.state["optimizer"]
+            optimizer.zero_grad()
+            try:
+                with mesh.step(len(batch["label"])) as share:
+                    guesses = model(pixels(batch["image"]))
+                    loss = torch.nn.functional.cross_entropy(
+                        guesses, torch.from_numpy(batch["label"])
+                    )
+                    (loss * share).backward()
+            except strata.GenerationChanged:
+                continue  # somebody was lost in this step, and a shard with it
+            optimizer.step()
+            run.step(loss=loss.item())
+            if run.checkpoint_due:
+                run.save()
+        if run.rank == 0:
+            print(f"the last loss was {loss.item():.4f}")
+
+
+if __name__ == "__main__":
+    main()

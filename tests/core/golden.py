@@ -14,14 +14,16 @@ import msgspec
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo
 
+from strata.core import catalogue, worker_facts
 from strata.core.cluster import CODEC
 from strata.core.docs import structs_in, type_name
-from strata.core.events import Envelope
+from strata.core.events import Envelope, Fact
 from tests.core.scenario import every_kind
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SCHEMA = GOLDEN / "facts-v1.json"
 LOG = GOLDEN / "log-v1.bin"
+WORKER_LOG = GOLDEN / "worker-log-v1.bin"
 
 ADVICE = (
     "a log on somebody's disk has it as it was. Leave the old class as it is, make a new version "
@@ -32,12 +34,14 @@ Schema = dict[str, dict[str, str]]
 
 
 def schema_now() -> Schema:
-    """Each kind by its tag, and each structure in the fields, with fields, types and defaults.
+    """Each kind of coordinator and workers by its tag, and each structure in the fields, with
+    fields, types and defaults.
 
     A structure that is encoded as an array has `[]` after its name: its order counts too.
     """
     found: Schema = {}
-    waiting: list[tuple[str, type[Struct]]] = [*CODEC.kinds.items(), ("Envelope", Envelope)]
+    waiting: list[tuple[str, type[Struct]]] = [("Envelope", Envelope)]
+    waiting += catalogue.CODEC.kinds.items()
     while waiting:
         name, struct = waiting.pop(0)
         name += "[]" if struct.__struct_config__.array_like else ""
@@ -92,7 +96,50 @@ def frozen_schema() -> Schema:
 
 def frozen_runs() -> list[bytes]:
     """The logs of whole runs, each one batch that is folded from nothing."""
-    return msgspec.msgpack.decode(LOG.read_bytes(), type=list[bytes]) if LOG.exists() else []
+    return _batches(LOG)
+
+
+def frozen_events() -> list[bytes]:
+    """What workers recorded: batches that together hold every kind of theirs."""
+    return _batches(WORKER_LOG)
+
+
+def _batches(path: Path) -> list[bytes]:
+    return msgspec.msgpack.decode(path.read_bytes(), type=list[bytes]) if path.exists() else []
+
+
+def every_worker_kind() -> list[Envelope[Fact]]:
+    """An event of each kind that workers record, with every field set to something."""
+    return [
+        Envelope(seq, seq * 1_000, seq * 1_000, filled(kind), ("@1",), f"op-{seq}")
+        for seq, kind in enumerate(worker_facts.KINDS)
+    ]
+
+
+def filled(struct: type[Struct]) -> Struct:
+    """A structure with a value in each of its fields that is not the default."""
+    known = {field.name: msgspec.inspect.type_info(field.type) for field in _fields(struct)}
+    return struct(**{name: _value(kind) for name, kind in known.items()})
+
+
+def _fields(struct: type[Struct]) -> tuple[FieldInfo, ...]:
+    return msgspec.structs.fields(struct)
+
+
+def _value(kind: msgspec.inspect.Type) -> object:
+    match kind:
+        case msgspec.inspect.StructType(cls=struct):
+            return filled(struct)
+        case msgspec.inspect.ListType(item_type=item):
+            return [_value(item)]
+        case msgspec.inspect.DictType(key_type=key, value_type=value):
+            return {_value(key): _value(value)}
+        case msgspec.inspect.UnionType(types=types):
+            return _value(next(each for each in types if each != msgspec.inspect.NoneType()))
+        case msgspec.inspect.LiteralType(values=values):
+            return values[0]
+    plain = {"IntType": 7, "FloatType": 0.5, "BoolType": True, "StrType": "seven"}
+    return plain[type(kind).__name__]
 
 
 def kinds_in(runs: list[bytes]) -> set[str]:
@@ -114,6 +161,10 @@ def main() -> None:
     if set(CODEC.kinds) - kinds_in(runs):
         runs.append(CODEC.encode(every_kind().log))
         LOG.write_bytes(msgspec.msgpack.encode(runs))
+    batches = frozen_events()
+    if set(worker_facts.CODEC.kinds) - kinds_in(batches):
+        batches.append(worker_facts.CODEC.encode(every_worker_kind()))
+        WORKER_LOG.write_bytes(msgspec.msgpack.encode(batches))
 
 
 if __name__ == "__main__":

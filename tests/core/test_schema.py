@@ -1,25 +1,36 @@
 """Guards what is on users' disks: a log that an earlier release wrote is read and folded forever.
 
 `tests/golden/facts-v1.json` lists every kind with its fields and types, `tests/golden/log-v1.bin`
-holds whole runs with every kind in them. After adding a kind, or a field with a default, run
+holds whole runs with every kind of the coordinator's in them, `worker-log-v1.bin` an event of every
+kind of the workers'. After adding a kind, or a field with a default, run
 
     python -m tests.core.golden
 
 and commit what it adds. It refuses to change what is there. Until the first release, a change
-to a kind may instead be made by deleting both files and running it.
+to a kind may instead be made by deleting the files and running it.
 """
 
 import copy
 
+import msgspec
 import pytest
 
+from strata.core import worker_facts
 from strata.core.cluster import CODEC, fold
 from strata.core.datasets import DatasetRegistered
 from strata.core.events import UnknownFact
 from strata.core.state import Cluster
 from strata.core.tasks import TaskSubmitted
 from strata.core.workers import WorkerRegistered
-from tests.core.golden import ADVICE, breaks, frozen_runs, frozen_schema, kinds_in, schema_now
+from tests.core.golden import (
+    ADVICE,
+    breaks,
+    frozen_events,
+    frozen_runs,
+    frozen_schema,
+    kinds_in,
+    schema_now,
+)
 from tests.core.scenario import every_kind
 
 ADD = "it is new: run `python -m tests.core.golden` and commit what it adds"
@@ -40,6 +51,19 @@ def test_everything_there_is_is_frozen():
 
 def test_the_frozen_logs_hold_every_kind():
     assert set(CODEC.kinds) - kinds_in(frozen_runs()) == set(), ADD
+    assert set(worker_facts.CODEC.kinds) - kinds_in(frozen_events()) == set(), ADD
+
+
+@pytest.mark.parametrize("batch", frozen_events())
+def test_what_workers_recorded_comes_back_as_it_was(batch):
+    for event, written in zip(
+        worker_facts.CODEC.decode(batch), msgspec.msgpack.decode(batch), strict=True
+    ):
+        assert not isinstance(event.body, UnknownFact)
+        assert written[:3] == [event.seq, event.wall_ns, event.mono_ns]
+        assert written[4:] == [list(event.cause), event.op]
+        told = msgspec.to_builtins(event.body)
+        assert written[3].items() <= told.items()
 
 
 @pytest.mark.parametrize("run", frozen_runs())

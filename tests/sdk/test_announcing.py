@@ -5,6 +5,7 @@ import contextlib
 
 import pytest
 
+from strata.core.events import event_id
 from strata.core.worker_facts import CODEC
 from strata.sdk import collecting
 from strata.sdk.announcing import MAX_REFUSALS_RECORDED, Announcer
@@ -96,6 +97,27 @@ def test_every_result_reaches_everyone_once(nodes):
         assert sorted(heard) == sorted(
             message_id(1, STEP, name) for name in addresses if name != node.name
         )
+
+
+def test_what_is_heard_names_the_event_that_told_it(nodes):
+    first, second = nodes("ab")
+    addresses = {"a": first.address, "b": second.address}
+    for node in (first, second):
+        node.open(addresses)
+    first.finish_part(b"x")
+    until(lambda: second.facts("MessageReceived"), what="the news")
+    first.facts()
+    sent = [event for event in first._events if event.kind == "MessageSent"]
+    (heard,) = [event for event in second._events if event.kind == "MessageReceived"]
+    assert heard.cause == (event_id("a", 1, sent[-1].seq),)
+
+
+def test_nobody_names_an_event_of_somebody_else(nodes):
+    (node,) = nodes("a")
+    assert node.announcer.take(b"{}", "b", True, "c.1.5").startswith("it is malformed")
+    node.facts()
+    (refused,) = [event for event in node._events if event.kind == "MessageRejected"]
+    assert refused.cause == ()
 
 
 def test_whoever_cannot_be_reached_is_told_again_when_it_is_back(nodes):

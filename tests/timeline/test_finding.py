@@ -38,6 +38,16 @@ class TestStories:
         assert [entry.kind for entry in told] == ["MessageSent", "MessageReceived"]
         assert told[0].node != told[1].node
 
+    def test_an_arrival_names_the_event_that_sent_it(self, crashed):
+        sent = {record.ref: record for record in crashed.kinds("MessageSent")}
+        arrived = crashed.kinds("MessageReceived", "MessageRejected")
+        assert arrived
+        for record in arrived:
+            (cause,) = record.causes
+            assert sent[cause].text("message") == record.text("message")
+        detail = crashed.desk.event(arrived[0].ref)
+        assert [link.ref for link in detail.causes] == arrived[0].causes
+
     def test_pages_make_the_whole(self, crashed):
         whole = crashed.desk.story("task:train-1", limit=1000).entries
         pages, cursor = [], ""

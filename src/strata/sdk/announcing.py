@@ -80,34 +80,40 @@ class Announcer:
         with self._changed:
             self._hush()
 
-    def take(self, message: bytes, sender: str, proven: bool) -> str:
-        """Hears what a peer says; why it is not taken, or nothing."""
+    def take(self, message: bytes, sender: str, proven: bool, cause: str = "") -> str:
+        """Hears what a peer says; why it is not taken, or nothing.
+
+        `cause` is the event that sent it, as the sender says; only its own events can be that.
+        """
+        causes = (cause,) if cause.startswith(f"{sender}.") else ()
         try:
             said = msgspec.json.decode(message, type=Announcement)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            return self._refuse("", sender, f"it is malformed: {error}")
+            return self._refuse("", sender, f"it is malformed: {error}", causes)
         with self._changed:
             gossip = self._gossip
             if gossip is None:
-                return self._refuse(said.message, sender, "this worker is in no generation yet")
+                reason = "this worker is in no generation yet"
+                return self._refuse(said.message, sender, reason, causes)
             objection = gossip.objection(said)
             if not proven and said.generation == gossip.generation:
                 objection = f"it does not prove that it belongs to generation {gossip.generation}"
             if objection:
-                return self._refuse(said.message, sender, objection)
+                return self._refuse(said.message, sender, objection, causes)
             if not gossip.heard(said, sender, time.monotonic()):
                 return ""
             self._recorder.emit(
-                MessageReceived(said.message, TYPE, len(message), sender, said.blob, said.batch)
+                MessageReceived(said.message, TYPE, len(message), sender, said.blob, said.batch),
+                causes,
             )
             self._tell_soon(gossip)
         self._on_news(said, sender)
         return ""
 
-    def _refuse(self, message: str, sender: str, reason: str) -> str:
+    def _refuse(self, message: str, sender: str, reason: str, causes: tuple[str, ...]) -> str:
         self._refusals += 1
         if self._refusals <= MAX_REFUSALS_RECORDED:
-            self._recorder.emit(MessageRejected(message[:200], reason, TYPE, sender))
+            self._recorder.emit(MessageRejected(message[:200], reason, TYPE, sender), causes)
         return reason
 
     def _hush(self) -> None:
@@ -146,12 +152,12 @@ class Announcer:
     def _tell(self, gossip: Gossip, circle: Circle, neighbor: str, telling: Telling) -> None:
         said, tries = telling.announcement, telling.tries
         message = msgspec.json.encode(said)
-        self._recorder.emit(
+        sent = self._recorder.record(
             MessageSent(said.message, TYPE, len(message), [neighbor], tries, said.blob, said.batch)
         )
         began_s = time.monotonic()
         try:
-            circle.peer(neighbor, tries + 1, self._recorder).tell(message)
+            circle.peer(neighbor, tries + 1, self._recorder).tell(message, sent)
         except Unavailable as error:
             self._reached(neighbor, "disconnected", error.message)
             with self._changed:

@@ -9,7 +9,8 @@ only those who prove that they belong to the generation.
 The name is free; what is offered may be a model, as it is for a worker that joins, or an update.
 
 Workers also tell each other small things here. Who listens (see `announcing`) hears them with the
-name of the sender and whether it belongs to the generation, and answers why it does not take one.
+name of the sender, whether it belongs to the generation and the event that sent it, and answers why
+it does not take one.
 """
 
 import hmac
@@ -45,6 +46,7 @@ MAX_MESSAGE_BYTES = 16_384
 
 PEER_HEADER = "X-Strata-Worker"
 ATTEMPT_HEADER = "X-Strata-Attempt"
+CAUSE_HEADER = "X-Strata-Cause"
 
 
 class Blob(Struct, eq=False):
@@ -75,7 +77,7 @@ class Blobs:
 
     def __init__(self, recorder: Recorder) -> None:
         self.token = ""
-        self.on_message: Callable[[bytes, str, bool], str] = lambda *_: "nobody listens here"
+        self.on_message: Callable[[bytes, str, bool, str], str] = lambda *_: "nobody listens here"
         self._recorder = recorder
         self._news = threading.Condition()
         self._blobs: dict[str, Blob] = {}
@@ -228,7 +230,8 @@ class Handler(BaseHTTPRequestHandler):
             return self._answer(413)
         sender, _ = self._peer()
         message = self.rfile.read(length)
-        objection = self.server.blobs.on_message(message, sender, self._proven())
+        cause = unquote(self.headers.get(CAUSE_HEADER, ""))[:300]
+        objection = self.server.blobs.on_message(message, sender, self._proven(), cause)
         self._answer(409 if objection else 204, objection)
 
     def _is_member(self) -> bool:

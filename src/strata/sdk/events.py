@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from strata.core.events import Envelope, Event, Fact
+from strata.core.events import Envelope, Event, Fact, event_id
 from strata.core.worker_facts import CODEC, EventsDropped
 from strata.errors import LimitExceeded
 from strata.sdk import blackbox
@@ -55,6 +55,8 @@ class Recorder:
         self._incarnation = 0
         self._next_seq = 0
         self._sealed = False
+        self._sought: Fact | None = None
+        self._sought_seq = -1
 
     def emit(self, fact: Fact, cause: tuple[str, ...] = (), op: str = "") -> None:
         """Records a fact."""
@@ -69,6 +71,21 @@ class Recorder:
                     self.on_crowded()
         else:
             self._drop(1, "the buffer was full")
+
+    def record(self, fact: Fact) -> str:
+        """Records a fact that another node's event will name as its cause; how that is called.
+
+        Events get their numbers when they are written, so what has gathered is written now: it is
+        for what happens now and then. Empty when it could not be recorded.
+        """
+        with self._collecting:
+            self._sought, self._sought_seq = fact, -1
+            self.emit(fact)
+            self.collect()
+            self._sought = None
+            if self._sought_seq < 0:
+                return ""
+            return event_id(self._worker, self._incarnation, self._sought_seq)
 
     def begin(
         self, folder: Path, worker: str, incarnation: int, max_bytes: int = DEFAULT_MAX_BYTES
@@ -220,6 +237,9 @@ class Recorder:
             return
         spool.add(batch)
         self._next_seq = batch.stop_seq
+        if self._sought is not None:
+            found = (event.seq for event in events if event.body is self._sought)
+            self._sought_seq = next(found, self._sought_seq)
 
     def _spool_parts(self, spool: Spool, events: Sequence[Event], error: Exception) -> None:
         if len(events) == 1:

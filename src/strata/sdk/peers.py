@@ -22,7 +22,7 @@ from strata.errors import (
     StrataError,
     Unavailable,
 )
-from strata.sdk.blobs import ATTEMPT_HEADER, PEER_HEADER
+from strata.sdk.blobs import ATTEMPT_HEADER, CAUSE_HEADER, PEER_HEADER
 from strata.sdk.events import Recorder
 from strata.sdk.operations import Operation
 
@@ -104,8 +104,10 @@ class Peer:
         except (OSError, http.client.HTTPException, StrataError):
             return  # it is gone, so it need not know
 
-    def tell(self, message: bytes) -> None:
+    def tell(self, message: bytes, cause: str) -> None:
         """Tells the peer something, on a connection of its own; returns when it has taken it.
+
+        `cause` is the event that records it, for the peer's own to name.
 
         Raises `NotAllowedNow` with its reason when it does not take it, and `Unavailable` when it
         does not answer: whoever tells decides when to tell it again.
@@ -113,7 +115,7 @@ class Peer:
         host, port = self._target.hostname or "", self._target.port
         connection = Connection(host, port, timeout=MESSAGE_TIMEOUT_S)
         try:
-            connection.request("PUT", "/", message, self._headers)
+            connection.request("PUT", "/", message, {**self._headers, CAUSE_HEADER: quote(cause)})
             response = connection.getresponse()
             words = response.read().decode("utf-8", "replace")
         except (OSError, http.client.HTTPException) as error:

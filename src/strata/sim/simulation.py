@@ -69,7 +69,7 @@ class Simulation:
         self.workers: dict[str, SimWorker] = {}
         self.impostors: list[str] = []
         self.wrong_clocks: dict[str, int] = {}
-        self.cut_peers: dict[tuple[str, str], list[tuple[SimWorker, str, str, int]]] = {}
+        self.cut_peers: dict[tuple[str, str], list[tuple[SimWorker, str, str, int, str]]] = {}
         self.story: list[tuple[int, str, str]] = []
         self.kinds: dict[str, int] = {}
         self.struck: dict[str, int] = {}
@@ -180,18 +180,20 @@ class Simulation:
         }
         return ranks.get(wanted)
 
-    def carry(self, sender: SimWorker, peer: SimWorker, message: str, generation: int) -> None:
+    def carry(
+        self, sender: SimWorker, peer: SimWorker, message: str, generation: int, sent: str
+    ) -> None:
         """Takes a word from one worker to another; a cut between them holds it back."""
         held = self.cut_peers.get((sender.name, peer.name))
         if held is not None:
-            held.append((peer, message, sender.name, generation))
+            held.append((peer, message, sender.name, generation, sent))
         else:
-            peer.later(PEER_S, peer.witness.deliver, message, sender.name, generation)
+            peer.later(PEER_S, peer.witness.deliver, message, sender.name, generation, sent)
 
     def heal_peers(self, sender: str, peer: str) -> None:
         """A cut between two workers ends, and what it held back arrives."""
-        for target, message, name, generation in self.cut_peers.pop((sender, peer), []):
-            target.later(PEER_S, target.witness.deliver, message, name, generation)
+        for target, *word in self.cut_peers.pop((sender, peer), []):
+            target.later(PEER_S, target.witness.deliver, *word)
 
     def _follow(self, state: Cluster, events: list[Event]) -> None:
         for event in events:

@@ -9,7 +9,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from strata.core.catalogue import CODEC
-from strata.core.events import Envelope, Event, Fact
+from strata.core.events import Envelope, Event, Fact, event_id
 from strata.core.standing import Standing
 from strata.core.worker_facts import (
     ClockSampled,
@@ -51,15 +51,16 @@ class Witness:
         if lost:
             self.record(EventsDropped(lost, f"incarnation {before} was fenced before it sent"))
 
-    def record(self, fact: Fact, op: str = "") -> None:
-        """Adds an event."""
+    def record(self, fact: Fact, op: str = "", cause: tuple[str, ...] = ()) -> str:
+        """Adds an event; how it is called."""
         if not self.sim.scenario.events or not self._incarnation:
-            return
+            return ""
         now_ns = self.sim.world.now_ns
         wall_ns = EPOCH_NS + now_ns + self.sim.wrong_clocks.get(self.worker.host, 0)
-        event = Envelope(self._next_seq, wall_ns, now_ns + self._boot_ns, fact, (), op)
+        event = Envelope(self._next_seq, wall_ns, now_ns + self._boot_ns, fact, cause, op)
         self._waiting.append(event)
         self._next_seq += 1
+        return event_id(self.worker.name, self._incarnation, event.seq)
 
     def told(self, standing: Standing) -> None:
         """The worker learned its place."""
@@ -127,13 +128,14 @@ class Witness:
         if peer is None:
             return
         message = f"{self.worker.name}:{generation}:{step}"
-        self.record(MessageSent(message, "result", RESULT_BYTES, [peer.name]))
-        self.sim.carry(self.worker, peer, message, generation)
+        sent = self.record(MessageSent(message, "result", RESULT_BYTES, [peer.name]))
+        self.sim.carry(self.worker, peer, message, generation, sent)
 
-    def deliver(self, message: str, sender: str, generation: int) -> None:
+    def deliver(self, message: str, sender: str, generation: int, sent: str) -> None:
         """A peer's word arrives; one of another generation is not taken."""
         if generation != self.worker.generation:
             reason = f"it is of generation {generation}, this is {self.worker.generation}"
-            self.record(MessageRejected(message, reason, "result", sender))
+            self.record(MessageRejected(message, reason, "result", sender), cause=(sent,))
         else:
-            self.record(MessageReceived(message, "result", RESULT_BYTES, sender))
+            received = MessageReceived(message, "result", RESULT_BYTES, sender)
+            self.record(received, cause=(sent,))

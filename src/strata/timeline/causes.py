@@ -1,6 +1,7 @@
 """What led to an event, and what came of it.
 
-Causes are named in the log. Messages link themselves: what was received, or refused, was sent.
+Causes are named in the log. Where an arrival names none (its sender's events had no numbers then),
+messages link themselves: what was received, or refused, was sent.
 Effects of a fact are looked for among the facts that follow it, since a decision names its causes.
 """
 
@@ -27,7 +28,7 @@ def causes_of(timeline: Timeline, record: Record) -> list[Record]:
             found.append(timeline.record(ref))
         except NotFound:
             continue
-    if record.kind in ARRIVALS:
+    if record.kind in ARRIVALS and not found:
         found += _sendings(timeline, record)
     return found
 

@@ -117,7 +117,7 @@ class _Flow:
         self._timeline = timeline
         self._pids = pids
         self._pairing = Pairing()
-        self._sent: dict[tuple[str, str, str], Record] = {}
+        self._sent: dict[str, Record] = {}
         self._number = 0
 
     def events(self, records: Iterable[Record], to_ns: int) -> Iterator[Object]:
@@ -172,8 +172,9 @@ class _Flow:
     def _message(self, record: Record, pid: int) -> Iterator[Object]:
         name = record.text("message")
         if record.kind == "MessageSent":
+            self._sent[record.ref] = record
             for receiver in receivers(record):
-                self._sent[name, record.node, receiver] = record
+                self._sent[f"{name} {record.node} {receiver}"] = record
             end_ns = record.at_ns + SHOWN_NS
             args = {"ref": record.ref}
             yield _slice(pid, WORK, f"send {name}", "message", record.at_ns, end_ns, args)
@@ -182,7 +183,8 @@ class _Flow:
             verb = "receive" if record.kind == "MessageReceived" else "reject"
             args = {"ref": record.ref}
             yield _slice(pid, WORK, f"{verb} {name}", "message", record.at_ns, end_ns, args)
-            sent = self._sent.get((name, record.text("sender"), record.node))
+            named = [*record.causes, f"{name} {record.text('sender')} {record.node}"]
+            sent = next((self._sent[each] for each in named if each in self._sent), None)
             if sent is not None:
                 yield from self._arrow("message", sent, record)
 

@@ -25,6 +25,8 @@ class Mishaps:
 
     def consider(self, task: Task, watcher: Watcher) -> None:
         """Kills somebody if it is time, and if the last one has been recovered from."""
+        if not task.committed_steps:
+            self._since_s = time.monotonic()
         recovered = task.status == "running" and task.generation != self._generation
         if not self._left or not recovered or not self._due(task):
             return
@@ -36,6 +38,7 @@ class Mishaps:
         self._generation, self._since_s = task.generation, time.monotonic()
 
     def _due(self, task: Task) -> bool:
+        """By its progress; where nobody knows how much there is, by the time it has trained."""
         if task.progress is None:
             return time.monotonic() - self._since_s > EVERY_S
         share = (self._kills - self._left + 1) / (self._kills + 1)

@@ -1,10 +1,12 @@
-"""Servers as processes of their own, so that what they cost can be told from what clients cost."""
+"""Servers as processes of their own, so that what they cost can be told from what clients cost; and
+peers in environments of their own."""
 
+import json
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,3 +81,25 @@ def _running(command: list[str], ready: str, output: Path) -> Iterator[Server]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+@contextmanager
+def answering(command: Sequence[object]) -> Iterator[Callable[[str], dict[str, float]]]:
+    """Runs a program that does what each line on its stdin says, and answers each in JSON."""
+    process = subprocess.Popen(
+        [str(each) for each in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+    def ask(line: str) -> dict[str, float]:
+        process.stdin.write(f"{line}\n")
+        process.stdin.flush()
+        answer = process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"{command} ended with exit code {process.wait()}")
+        return json.loads(answer)
+
+    try:
+        yield ask
+    finally:
+        process.stdin.close()
+        process.wait(60)

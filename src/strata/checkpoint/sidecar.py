@@ -7,6 +7,7 @@ A sidecar holds all that the manifest needs of a rank, so that whoever finds eve
 finish the checkpoint, also after a crash: the same sidecars always make the same manifest.
 """
 
+import time
 from collections.abc import Mapping
 from math import prod
 from typing import Any
@@ -18,7 +19,9 @@ from strata.checkpoint.format import Manifest, Part, Tensor
 from strata.checkpoint.parts import part_file
 from strata.errors import Corrupt, NotFound
 from strata.storage.base import StorageBackend
-from strata.storage.parallel import for_each
+from strata.storage.parallel import THREADS, for_each
+
+NEAR_S = 0.002
 
 
 class Sidecar(Struct, frozen=True, kw_only=True):
@@ -48,13 +51,21 @@ def write_sidecar(storage: StorageBackend, sidecar: Sidecar) -> None:
 def read_sidecars(
     storage: StorageBackend, checkpoint_id: str, checksums: Mapping[int, str]
 ) -> list[Sidecar]:
-    """The sidecar of every rank, in order; each must describe the part that was acknowledged."""
+    """The sidecar of every rank, in order; each must describe the part that was acknowledged.
+
+    How long the first takes tells whether threads help. A thousand from a folder took one thread
+    24 ms and eight of them 110 ms, since they have to wait for each other; from S3 they do not.
+    """
     found: dict[int, Sidecar] = {}
 
     def read(rank: int) -> None:
         found[rank] = _read(storage, checkpoint_id, rank, checksums[rank])
 
-    for_each(read, sorted(checksums))
+    first, *others = sorted(checksums)
+    begun_s = time.monotonic()
+    read(first)
+    near = time.monotonic() - begun_s < NEAR_S
+    for_each(read, others, 1 if near else THREADS)
     return [found[rank] for rank in sorted(found)]
 
 

@@ -12,6 +12,7 @@ failure is one of Strata's errors, and its hint names the variable or the permis
 Users may write their own: any class with these methods will do.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Protocol, Self, TypeAlias, runtime_checkable
@@ -20,6 +21,7 @@ from msgspec import Struct
 
 from strata.errors import InvalidArgument
 
+UNUSABLE = re.compile(r"[\x00-\x1f\x7f\\]")
 MAX_NAME_BYTES = 900  # S3 allows 1,024 including the prefix
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -145,7 +147,7 @@ def checked_name(name: str) -> str:
         fault = "is absolute"
     elif any(part in ("", ".", "..") for part in parts):
         fault = "has an empty, '.' or '..' part"
-    elif "\\" in name or any(ord(character) < 32 or ord(character) == 127 for character in name):
+    elif UNUSABLE.search(name):
         fault = "has a backslash or a control character"
     elif len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
         fault = f"is longer than {MAX_NAME_BYTES} bytes"

@@ -105,3 +105,33 @@ def test_arrays_that_do_not_lie_in_order_are_there_with_the_ends_of_the_others(t
             manager.save(state, step=step)
             manager.wait_pending()
             assert (manager.load()["turned"] == state["turned"]).all()
+
+
+class Elsewhere:
+    """A snapshot of tensors that lie on a device, which here is the host."""
+
+    def __init__(self, sources) -> None:
+        self.copies = [source.value.clone() for source in sources]
+
+    def copy_to(self, slots, image):
+        for copy, slot in zip(self.copies, slots, strict=True):
+            slot[:] = copy.numpy().view(np.uint8)
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_what_lies_on_devices_is_saved_as_it_was_with_what_does_not(tmp_path, monkeypatch, room):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(filling, "on_device", lambda source: source.value.dtype == torch.float64)
+    monkeypatch.setattr(filling, "take_snapshot", Elsewhere if room else lambda sources: None)
+    state = {"here": torch.ones(2**20), "there": torch.zeros(2**20, dtype=torch.float64)}
+    with CheckpointManager(tmp_path) as manager:
+        for step in range(1, 4):
+            for tensor in state.values():
+                tensor += 1
+            manager.save(state, step=step)
+            for tensor in state.values():
+                tensor += 100
+            manager.wait_pending()
+            found = manager.load()
+            assert (found["here"] == 1 + step + 100 * (step - 1)).all()
+            assert (found["there"] == step + 100 * (step - 1)).all()

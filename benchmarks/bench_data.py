@@ -1,15 +1,21 @@
 """How fast shuffled batches come, against a NumPy memory-map gather and against peers.
 
 One worker, warm cache, a shuffled epoch, samples of 1 KiB and 100 KiB; rounds of everything in
-turn, so that a slow moment of the machine meets all; medians. `strata_*` are through `Batches`:
-arrays, MDS shards and WebDataset tars as matrices (`decode`) and as plain bytes, one object each.
-Also: resume to the first batch at any position, evaluating the order of 10^10 samples, and a change
-from 4 to 3 workers in the middle of an epoch.
+turn, so that a slow moment of the machine meets all; medians. `gather` indexes a memory-mapped
+array, and its loop holds a batch until the next is there, as any loop does. `strata_*` are through
+`Batches` without read-ahead, which the others do not have either: arrays, MDS shards and WebDataset
+tars as matrices (`decode`) and as plain bytes, one object each; `strata_npy_ahead` is with the
+default read-ahead.
+
+Also: resume to the first batch in the middle of an epoch of 10^6 samples (files with holes; HF
+datasets has 20,000 of them), evaluating the order of 10^10 samples, and a change from 4 to 3
+workers in the middle of an epoch, ours and the peers'.
 
     python bench_data.py [--peers FOLDER] [--install] [--rounds N] [--scale X]
 
-Peers are measured where FOLDER has an environment for them (FOLDER/mds, /wds and /torch), which
---install makes. Prints JSON; exits with 1 if a target that could be measured is missed.
+Peers are measured where FOLDER has an environment for them (FOLDER/mds, /wds, /torch, /grain, /hf
+and /litdata), which --install makes. Prints JSON; exits with 1 if a target that could be measured
+is missed.
 """
 
 import argparse
@@ -23,7 +29,9 @@ import tarfile
 import tempfile
 import time
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from common import median, show
@@ -33,11 +41,19 @@ from strata.data.batches import Batches
 from strata.data.dataset import Dataset, open_dataset
 
 SIZES = {"1KiB": (1 << 10, 200_000, 512), "100KiB": (100 << 10, 4_000, 64)}
-NEEDS = {"mds": "mosaicml-streaming", "wds": "webdataset", "torch": "torchdata"}
-TARGETS = {
-    "1KiB": {"gather": 0.6, "mosaicml": 100, "webdataset": 50, "dataloader": 5},
-    "100KiB": {"gather": 0.9, "mosaicml": 15, "webdataset": 8},
+NEEDS = {
+    "mds": ["torch==2.13.0", "mosaicml-streaming"],
+    "wds": ["torch==2.13.0", "webdataset"],
+    "torch": ["torch==2.13.0", "torchdata"],
+    "grain": ["grain"],
+    "hf": ["datasets"],
+    "litdata": ["torch==2.13.0", "litdata"],
 }
+TARGETS = {
+    "1KiB": {"gather": 0.6, "mosaicml": 100, "webdataset": 50, "dataloader": 5, "resume": 20},
+    "100KiB": {"gather": 0.9, "mosaicml": 15, "webdataset": 8, "resume": 20},
+}
+DEEP_SAMPLES = 1_000_000
 
 
 def write_npy(path: Path, size: int, count: int) -> None:
@@ -56,15 +72,20 @@ def write_mds(folder: Path, rows: np.ndarray, per_file: int) -> None:
         heads = np.full((count, 1), size, "<u4").view(np.uint8)
         body = np.concatenate([heads, block], axis=1).tobytes()
         raw = struct.pack("<I", count) + offsets.astype("<u4").tobytes() + body
-        name = f"shard.{part:05}.mds"
-        (folder / name).write_bytes(raw)
-        shards.append(
-            {"column_names": ["x"], "column_encodings": ["bytes"], "column_sizes": [None]}
-            | {"compression": None, "format": "mds", "hashes": [], "samples": count}
-            | {"raw_data": {"basename": name, "bytes": len(raw), "hashes": {}}}
-            | {"size_limit": 1 << 26, "version": 2, "zip_data": None}
-        )
+        (folder / f"shard.{part:05}.mds").write_bytes(raw)
+        shards.append(mds_entry(part, "bytes", None, count, len(raw)))
     (folder / "index.json").write_text(json.dumps({"version": 2, "shards": shards}))
+
+
+def mds_entry(part: int, encoding: str, size: int | None, count: int, file_bytes: int) -> dict:
+    """A shard as index.json lists it."""
+    name = f"shard.{part:05}.mds"
+    return (
+        {"column_names": ["x"], "column_encodings": [encoding], "column_sizes": [size]}
+        | {"compression": None, "format": "mds", "hashes": [], "samples": count}
+        | {"raw_data": {"basename": name, "bytes": file_bytes, "hashes": {}}}
+        | {"size_limit": 1 << 26, "version": 2, "zip_data": None}
+    )
 
 
 def write_tars(folder: Path, rows: np.ndarray, per_file: int) -> None:
@@ -77,28 +98,49 @@ def write_tars(folder: Path, rows: np.ndarray, per_file: int) -> None:
                 tar.addfile(info, io.BytesIO(row.tobytes()))
 
 
-def gather_rate(rows: np.ndarray, batch: int, seed: int) -> tuple[float, float]:
+def write_holes(path: Path, size: int) -> None:
+    """An array of many rows that takes no room: its file is all header and hole."""
+    with path.open("wb") as file:
+        header = {"descr": "|u1", "fortran_order": False, "shape": (DEEP_SAMPLES, size)}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.truncate(file.tell() + DEEP_SAMPLES * size)
+
+
+def write_mds_holes(folder: Path, size: int, per_file: int) -> None:
+    """As many samples in MDS shards that are all head and hole."""
+    folder.mkdir()
+    shards = []
+    for part, first in enumerate(range(0, DEEP_SAMPLES, per_file)):
+        count = min(per_file, DEEP_SAMPLES - first)
+        offsets = 4 + 4 * (count + 1) + size * np.arange(count + 1, dtype=np.int64)
+        with (folder / f"shard.{part:05}.mds").open("wb") as file:
+            file.write(struct.pack("<I", count) + offsets.astype("<u4").tobytes())
+            file.truncate(int(offsets[-1]))
+        shards.append(mds_entry(part, f"ndarray:uint8:{size}", size, count, int(offsets[-1])))
+    (folder / "index.json").write_text(json.dumps({"version": 2, "shards": shards}))
+
+
+def gathered(rows: np.ndarray, batch: int, seed: int) -> Iterator[dict[str, np.ndarray]]:
     order = np.random.default_rng(seed).permutation(len(rows))
-    began = time.perf_counter(), time.process_time()
     for first in range(0, len(rows) - batch + 1, batch):
-        rows[order[first : first + batch]]
-    return per_second(len(rows) // batch * batch, began)
+        yield {"data": rows[order[first : first + batch]]}
 
 
-def per_second(count: int, began: tuple[float, float]) -> tuple[float, float]:
-    """Samples a second, and a second of this process's CPU: steadier on a busy machine."""
-    wall_s, cpu_s = time.perf_counter() - began[0], time.process_time() - began[1]
-    return count / wall_s, count / cpu_s
-
-
-def strata_rate(dataset: Dataset, batch: int, seed: int) -> tuple[float, float]:
+def through_strata(
+    dataset: Dataset, batch: int, seed: int, **how: int
+) -> Iterator[dict[str, np.ndarray]]:
     order = dataset.order(batch, seed=seed)
-    steps = order.steps_for(1, drop_tail=True)
+    with Batches(dataset, order, stop_step=order.steps_for(1, drop_tail=True), **how) as batches:
+        yield from batches
+
+
+def rate(batches: Iterator[dict[str, np.ndarray]]) -> tuple[float, float]:
+    """Samples a second, and a second of this process's CPU: steadier on a busy machine."""
     began = time.perf_counter(), time.process_time()
-    with Batches(dataset, order, stop_step=steps) as batches:
-        count = sum(len(each) for columns in batches for each in columns.values())
-    assert count == steps * batch
-    return per_second(count, began)
+    count = 0
+    for columns in batches:
+        count += len(next(iter(columns.values())))
+    return count / (time.perf_counter() - began[0]), count / (time.process_time() - began[1])
 
 
 def resume_s(dataset: Dataset, batch: int, step: int) -> float:
@@ -126,56 +168,101 @@ def rates(folder: Path, name: str, rounds: int, scale: float) -> dict[str, objec
         "strata_tar": open_dataset(paths["tar"], decode={"x": "uint8"}),
         "strata_tar_bytes": open_dataset(paths["tar"]),
     }
-    found: dict[str, list[tuple[float, float]]] = {key: [] for key in ["gather", *datasets]}
+    found: dict[str, list[tuple[float, float]]] = {}
     for turn in range(rounds + 1):  # the first warms the cache
-        measured = {"gather": gather_rate(rows, batch, turn)}
-        measured |= {key: strata_rate(each, batch, turn) for key, each in datasets.items()}
-        for key, rate in measured.items() if turn else ():
-            found[key].append(rate)
-    resumes = [resume_s(datasets["strata_npy"], batch, 10**at) for at in range(8)]
+        measured = {"gather": rate(gathered(rows, batch, turn))}
+        for key, each in datasets.items():
+            measured[key] = rate(through_strata(each, batch, turn, prefetch_bytes=0))
+        ahead = through_strata(datasets["strata_npy"], batch, turn)
+        measured["strata_npy_ahead"] = rate(ahead)
+        for key, pair in measured.items() if turn else ():
+            found.setdefault(key, []).append(pair)
+    write_holes(folder / f"{name}-deep.npy", size)
+    write_mds_holes(folder / f"{name}-deep-mds", size, max(1, (64 << 20) // size))
+    deep = open_dataset(str(folder / f"{name}-deep.npy"))
+    middle = DEEP_SAMPLES // batch // 2
+    resumes = [resume_s(deep, batch, middle) for _ in range(rounds + 1)][1:]
     return {
         "samples_per_s": {key: int(median(r[0] for r in each)) for key, each in found.items()},
         "samples_per_cpu_s": {key: int(median(r[1] for r in each)) for key, each in found.items()},
         "resume_ms": median(resumes, 1e3),
-        "paths": paths,
+        "paths": paths | {end: str(folder / f"{name}-{end}") for end in ("deep.npy", "deep-mds")},
         "samples": count,
         "batch": batch,
+        "middle": middle,
     }
 
 
 ENDS = {"npy": ".npy", "mds": "-mds", "tar": "-tar"}
-PEERS = {
-    "mosaicml": ("mds", "mds"),
-    "webdataset": ("wds", "tar"),
-    "dataloader": ("torch", "npy"),
-    "stateful": ("torch", "npy"),
+HOMES = {
+    "mosaicml": "mds",
+    "webdataset": "wds",
+    "dataloader": "torch",
+    "stateful": "torch",
+    "grain": "grain",
+    "huggingface": "hf",
+    "litdata": "litdata",
 }
+OWN_FILES = {"mosaicml": "mds", "webdataset": "tar"}
+RESUMED = {
+    "mosaicml": "deep-mds",
+    "huggingface": "npy",
+    "stateful": "deep.npy",
+    "grain": "deep.npy",
+}
+RESIZED = ("stateful", "grain", "huggingface")
+PEER_TIMEOUT_S = 120
 
 
-def peer(name: str, peers: Path, measured: dict, rounds: int) -> dict | None:
-    home, kind = PEERS[name]
-    python = peers / home / "bin" / "python"
+def ask(peers: Path, what: str, name: str, *arguments: object) -> Any:
+    """What peer_data.py finds in a peer's environment; nothing where there is none."""
+    python = peers / HOMES[name] / "bin" / "python"
     if not python.exists():
         return None
-    samples = min(measured["samples"], 20_000) // measured["batch"] * measured["batch"]
     script = str(Path(__file__).with_name("peer_data.py"))
-    arguments = [measured["paths"][kind], str(rounds), str(samples), str(measured["batch"])]
-    done = subprocess.run(
-        [python, script, name, *arguments], capture_output=True, text=True, check=False
-    )
+    command = [python, script, what, name, *map(str, arguments)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=PEER_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        print(f"{name} took more than {PEER_TIMEOUT_S} s to {what}", file=sys.stderr)
+        return None
     if done.returncode:
-        print(f"{name} failed: {done.stderr[-500:]}", file=sys.stderr)
+        print(f"{name} failed to {what}: {done.stderr[-500:]}", file=sys.stderr)
         return None
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def peer_rates(peers: Path, measured: dict, rounds: int) -> dict[str, float]:
+    """Samples a second of each peer on the same data; a part of it, since they take their time."""
+    batch = measured["batch"]
+    samples = min(measured["samples"], 20 * batch) // batch * batch
+    found = {}
+    for name in HOMES:
+        path = measured["paths"][OWN_FILES.get(name, "npy")]
+        rates = ask(peers, "rate", name, path, rounds, samples, batch)
+        if rates:
+            found[name] = median(rates)
+    return found
+
+
+def peer_resumes_ms(peers: Path, measured: dict, rounds: int) -> dict[str, float]:
+    found = {}
+    for name, kind in RESUMED.items():
+        where = (measured["paths"][kind], rounds, measured["middle"], measured["batch"])
+        times = ask(peers, "resume", name, *where)
+        if times:
+            found[name] = median(times, 1e3)
+    return found
+
+
 def install(peers: Path) -> None:
-    for home, package in NEEDS.items():
+    for home, packages in NEEDS.items():
         if not (peers / home).exists():
             subprocess.run([sys.executable, "-m", "venv", peers / home], check=True)
             pip = [peers / home / "bin" / "pip", "install", "--quiet"]
-            subprocess.run([*pip, "torch==2.13.0", "numpy"], check=True)
-            subprocess.run([*pip, package], check=True)
+            subprocess.run([*pip, "numpy", *packages], check=True)
 
 
 def huge_order() -> dict[str, object]:
@@ -216,20 +303,21 @@ def resize() -> dict[str, int]:
     return {"lost": int((seen == 0).sum()), "twice": int((seen > 1).sum())}
 
 
-def compared(measured: dict, others: dict[str, dict | None]) -> dict[str, float]:
-    """How many times as fast we are; peers that give bytes are compared on their own files."""
-    ours = measured["samples_per_s"]
-    by_cpu = measured["samples_per_cpu_s"]
+def compared(measured: dict, others: dict[str, float], resumes: dict[str, float]) -> dict:
+    """How many times as fast we are; peers with files of their own are compared on those."""
+    ours, by_cpu = measured["samples_per_s"], measured["samples_per_cpu_s"]
     times = {
         "gather": round(ours["strata_npy"] / ours["gather"], 2),
         "gather_by_cpu": round(by_cpu["strata_npy"] / by_cpu["gather"], 2),
+        "gather_ahead": round(ours["strata_npy_ahead"] / ours["gather"], 2),
     }
-    for name, mine in (("mosaicml", "mds"), ("webdataset", "tar"), ("dataloader", "npy")):
-        if others.get(name):
-            rate = median(others[name]["rates"])
-            times[name] = round(ours[f"strata_{mine}"] / rate, 1)
-            if mine != "npy":
-                times[f"{name}_bytes"] = round(ours[f"strata_{mine}_bytes"] / rate, 1)
+    for name, theirs in others.items():
+        kind = OWN_FILES.get(name, "npy")
+        times[name] = round(ours[f"strata_{kind}"] / theirs, 1)
+        if kind != "npy":
+            times[f"{name}_bytes"] = round(ours[f"strata_{kind}_bytes"] / theirs, 1)
+    if resumes:
+        times["resume"] = round(min(resumes.values()) / measured["resume_ms"], 1)
     return times
 
 
@@ -248,25 +336,23 @@ def main() -> int:
     try:
         for name in SIZES:
             measured = rates(folder, name, chosen.rounds, chosen.scale)
-            others = {each: peer(each, chosen.peers, measured, chosen.rounds) for each in PEERS}
-            times = compared(measured, others)
+            others = peer_rates(chosen.peers, measured, chosen.rounds)
+            resumes = peer_resumes_ms(chosen.peers, measured, chosen.rounds)
+            times = compared(measured, others, resumes)
             for each, wanted in TARGETS[name].items():
                 if each in times and times[each] < wanted:
                     missed.append(f"{name}: {times[each]}× {each}, wanted {wanted}×")
             del measured["paths"]
-            measured["peers_per_s"] = {
-                each: int(median(found["rates"])) for each, found in others.items() if found
+            result[name] = measured | {
+                "peers_per_s": {each: int(found) for each, found in others.items()},
+                "peers_resume_ms": resumes,
+                "times": times,
             }
-            measured["peers_resume_ms"] = {
-                each: median(found["resumes_s"], 1e3)
-                for each, found in others.items()
-                if found and found["resumes_s"]
-            }
-            result[name] = measured | {"times": times}
     finally:
         shutil.rmtree(folder)
-    result |= {"ten_billion": huge_order(), "resize_4_to_3": resize(), "missed": missed}
-    show("data", result)
+    theirs = {each: ask(chosen.peers, "resize", each) for each in RESIZED}
+    result |= {"ten_billion": huge_order(), "resize_4_to_3": {"strata": resize(), **theirs}}
+    show("data", result | {"missed": missed})
     return int(bool(missed))
 
 

@@ -1,33 +1,64 @@
-"""Run by bench_data.py in a peer's own environment: reads the same files through the peer.
+"""Run by bench_data.py in a peer's own environment: the same data through the peer.
 
-    python peer_data.py PEER PATH ROUNDS SAMPLES BATCH
+    python peer_data.py rate PEER PATH ROUNDS SAMPLES BATCH
+    python peer_data.py resume PEER PATH ROUNDS STEP BATCH
+    python peer_data.py resize PEER
 
-Prints JSON: samples a second for each round, warm, shuffled, one process, and (where the peer can
-resume) seconds from a loaded state to the first batch. Imports nothing of Strata.
+`rate`: samples a second for each round, warm, shuffled, one process. `resume`: seconds from a state
+that was taken at a step to its next batch, in a new iterator. `resize`: four workers train 200
+steps of an epoch of 10,240 samples, then three load the states of the first three and train to the
+end; how many samples were lost, and how many came twice. Prints JSON; imports nothing of Strata.
+Peers that need a format of their own get the first `CONVERTED` rows in it.
 """
 
 import glob
 import itertools
 import json
+import shutil
 import sys
+import tempfile
 import time
 
+SAMPLES, STEPS, OWN = 10_240, 200, 8
+CONVERTED = 20_000
 
-def mosaicml(path, samples, batch):
+
+class Rows:
+    """A memory-mapped array, a row at a time; `dry` while only positions count."""
+
+    def __init__(self, path, dry=False):
+        import numpy
+
+        self.rows, self.dry = numpy.load(path, mmap_mode="r"), dry
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, row):
+        return 0 if self.dry else self.rows[row].copy()
+
+
+def mosaicml_rate(path, samples, batch):
     from streaming import StreamingDataset
 
     dataset = StreamingDataset(local=path, shuffle=True, batch_size=batch, num_canonical_nodes=1)
-    for _ in itertools.islice(dataset, samples):
-        pass
+    return lambda: consume(itertools.islice(iter(dataset), samples))
+
+
+def mosaicml_resume(path, step, batch):
+    from streaming import StreamingDataset
+
+    dataset = StreamingDataset(local=path, shuffle=True, batch_size=batch, num_canonical_nodes=1)
+    next(iter(dataset))
 
     def resume():
-        dataset.load_state_dict(dataset.state_dict(samples, True))
-        next(iter(dataset))
+        dataset.load_state_dict(dataset.state_dict(step * batch, True))
+        return lambda: consume(itertools.islice(iter(dataset), batch))
 
-    return lambda: consume(itertools.islice(iter(dataset), samples)), resume
+    return resume
 
 
-def webdataset(path, samples, batch):
+def webdataset_rate(path, samples, batch):
     import webdataset as wds
 
     urls = sorted(glob.glob(f"{path}/*.tar"))
@@ -36,75 +67,231 @@ def webdataset(path, samples, batch):
         dataset = wds.WebDataset(urls, shardshuffle=len(urls), empty_check=False).shuffle(1000)
         return consume(itertools.islice(iter(dataset), samples))
 
-    return run, None
+    return run
 
 
-class Rows:
-    def __init__(self, path):
-        import numpy
-
-        self.rows = numpy.load(path, mmap_mode="r")
-
-    def __len__(self):
-        return len(self.rows)
-
-    def __getitem__(self, row):
-        return self.rows[row].copy()
-
-
-def dataloader(path, samples, batch):
+def dataloader_rate(path, samples, batch):
     from torch.utils.data import DataLoader
 
     loader = DataLoader(Rows(path), batch_size=batch, shuffle=True)
-    return lambda: consume(itertools.islice(loader, samples // batch)) * batch, None
+    return lambda: consume(itertools.islice(loader, samples // batch)) * batch
 
 
-def stateful(path, samples, batch):
+def stateful_rate(path, samples, batch):
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    def make():
-        return StatefulDataLoader(Rows(path), batch_size=batch, shuffle=True)
+    loader = StatefulDataLoader(Rows(path), batch_size=batch, shuffle=True)
+    return lambda: consume(itertools.islice(loader, samples // batch)) * batch
 
-    loader = make()
-    steps = iter(loader)
-    for _ in range(samples // batch // 2):
-        next(steps)
+
+def stateful_resume(path, step, batch):
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    loader = StatefulDataLoader(Rows(path, dry=True), batch_size=batch, shuffle=True)
+    for _ in itertools.islice(loader, step):
+        pass
     state = loader.state_dict()
+
+    def resume():
+        again = StatefulDataLoader(Rows(path), batch_size=batch, shuffle=True)
+        again.load_state_dict(state)
+        return lambda: next(iter(again))
+
+    return resume
+
+
+def stateful_share(rank, world):
+    from torch.utils.data import DistributedSampler
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    sampler = DistributedSampler(range(SAMPLES), world, rank, shuffle=True, seed=7)
+    loader = StatefulDataLoader(range(SAMPLES), batch_size=OWN, sampler=sampler)
+    return loader, lambda: (sample for batch in loader for sample in batch.tolist())
+
+
+def grain_dataset(source, batch):
+    import grain
+
+    return grain.MapDataset.source(source).shuffle(seed=7).batch(batch_size=batch)
+
+
+def grain_rate(path, samples, batch):
+    dataset = grain_dataset(Rows(path), batch).to_iter_dataset()
+    return lambda: consume(itertools.islice(dataset, samples // batch)) * batch
+
+
+def grain_resume(path, step, batch):
+    dataset = grain_dataset(Rows(path), batch).to_iter_dataset()
+    state = {**iter(dataset).get_state(), "next_index": step}
+
+    def resume():
+        again = iter(grain_dataset(Rows(path), batch).to_iter_dataset())
+        again.set_state(state)
+        return lambda: next(again)
+
+    return resume
+
+
+class GrainShare:
+    """An iterator of one worker's part, with the verbs of the others."""
+
+    def __init__(self, rank, world):
+        import grain
+
+        dataset = grain.MapDataset.range(SAMPLES).shuffle(seed=7)[rank::world]
+        self.iterator = iter(dataset.to_iter_dataset())
+        self.state_dict, self.load_state_dict = self.iterator.get_state, self.iterator.set_state
+
+
+def grain_share(rank, world):
+    share = GrainShare(rank, world)
+    return share, lambda: (int(sample) for sample in share.iterator)
+
+
+def huggingface_dataset(path):
+    import datasets
+    import pyarrow
+
+    rows = Rows(path).rows[:CONVERTED]
+    cells = pyarrow.array([row.tobytes() for row in rows], pyarrow.binary())
+    return datasets.Dataset(pyarrow.table({"x": cells}))
+
+
+def huggingface_rate(path, samples, batch):
+    dataset = huggingface_dataset(path).shuffle(seed=7)
+    steps = samples // batch
+    return lambda: consume(itertools.islice(dataset.iter(batch_size=batch), steps)) * batch
+
+
+def huggingface_resume(path, step, batch):
+    dataset = huggingface_dataset(path)
+
+    def make():
+        streamed = dataset.to_iterable_dataset(num_shards=64).shuffle(seed=7, buffer_size=1000)
+        return streamed.batch(batch)
+
+    first = make()
+    for _ in itertools.islice(first, min(step, len(dataset) // batch // 2)):
+        pass
+    state = first.state_dict()
 
     def resume():
         again = make()
         again.load_state_dict(state)
-        next(iter(again))
+        return lambda: next(iter(again))
 
-    return lambda: consume(itertools.islice(make(), samples // batch)) * batch, resume
+    return resume
 
 
-PEERS = {
-    "mosaicml": mosaicml,
-    "webdataset": webdataset,
-    "dataloader": dataloader,
-    "stateful": stateful,
+def huggingface_share(rank, world):
+    import datasets
+    from datasets.distributed import split_dataset_by_node
+
+    whole = datasets.Dataset.from_dict({"x": list(range(SAMPLES))})
+    streamed = whole.to_iterable_dataset().shuffle(seed=7, buffer_size=1000)
+    share = split_dataset_by_node(streamed, rank, world)
+    return share, lambda: (row["x"] for row in share)
+
+
+def litdata_folder(path):
+    import litdata
+
+    folder = tempfile.mkdtemp(prefix="litdata-")
+    rows = Rows(path).rows[:CONVERTED]
+    litdata.optimize(
+        rows.__getitem__,
+        list(range(len(rows))),
+        folder,
+        chunk_bytes="64MB",
+        num_workers=1,
+        verbose=False,
+    )
+    return folder
+
+
+def litdata_rate(path, samples, batch):
+    import litdata
+
+    folder = litdata_folder(path)
+    loader = litdata.StreamingDataLoader(
+        litdata.StreamingDataset(folder, shuffle=True), batch_size=batch
+    )
+
+    def run():
+        return consume(itertools.islice(loader, samples // batch)) * batch
+
+    run.folder = folder
+    return run
+
+
+RATES = {
+    "mosaicml": mosaicml_rate,
+    "webdataset": webdataset_rate,
+    "dataloader": dataloader_rate,
+    "stateful": stateful_rate,
+    "grain": grain_rate,
+    "huggingface": huggingface_rate,
+    "litdata": litdata_rate,
 }
+RESUMES = {
+    "mosaicml": mosaicml_resume,
+    "stateful": stateful_resume,
+    "grain": grain_resume,
+    "huggingface": huggingface_resume,
+}
+SHARES = {"stateful": stateful_share, "grain": grain_share, "huggingface": huggingface_share}
 
 
 def consume(items):
     return sum(1 for _ in items)
 
 
-def main():
-    peer, path, rounds, samples, batch = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6])
-    run, resume = PEERS[peer](path, samples, batch)
+def rate(peer, path, rounds, samples, batch):
+    run = RATES[peer](path, samples, batch)
     run()
-    rates, resumes_s = [], []
+    found = []
     for _ in range(rounds):
         began = time.perf_counter()
         count = run()
-        rates.append(count / (time.perf_counter() - began))
-        if resume is not None:
-            began = time.perf_counter()
-            resume()
-            resumes_s.append(time.perf_counter() - began)
-    print(json.dumps({"rates": rates, "resumes_s": resumes_s}))
+        found.append(count / (time.perf_counter() - began))
+    if hasattr(run, "folder"):
+        shutil.rmtree(run.folder)
+    return found
+
+
+def resume(peer, path, rounds, step, batch):
+    begin = RESUMES[peer](path, step, batch)
+    found = []
+    for _ in range(rounds + 1):  # the first brings what it reads into memory
+        began = time.perf_counter()
+        begin()()
+        found.append(time.perf_counter() - began)
+    return found[1:]
+
+
+def resize(peer):
+    seen = [0] * SAMPLES
+    states = []
+    for rank in range(4):
+        share, samples = SHARES[peer](rank, 4)
+        for sample in itertools.islice(samples(), STEPS * OWN):
+            seen[sample] += 1
+        states.append(share.state_dict())
+    for rank in range(3):
+        share, samples = SHARES[peer](rank, 3)
+        share.load_state_dict(states[rank])
+        for sample in samples():
+            seen[sample] += 1
+    return {"lost": seen.count(0), "twice": sum(count > 1 for count in seen)}
+
+
+def main():
+    what, peer, *rest = sys.argv[1:]
+    if what == "resize":
+        print(json.dumps(resize(peer)))
+        return
+    path, numbers = rest[0], map(int, rest[1:])
+    print(json.dumps({"rate": rate, "resume": resume}[what](peer, path, *numbers)))
 
 
 if __name__ == "__main__":

@@ -245,3 +245,26 @@ def test_a_scheme_of_ones_own(tmp_path):
     corpora.write_npy(tmp_path / "set", 10)
     register_scheme("mine", lambda path: Files(str(tmp_path / "set")))
     assert len(open_dataset("mine://anything", "npy")) == 10
+
+
+def test_a_saved_hugging_face_dataset_is_read_from_storage(bucket, tmp_path, environment):
+    library = pytest.importorskip("datasets")
+    rows = {"n": list(range(50)), "text": corpora.texts(50), "v": corpora.vectors(50).tolist()}
+    library.Dataset.from_dict(rows).save_to_disk(tmp_path / "saved", num_shards=3)
+    for file in (tmp_path / "saved").iterdir():
+        bucket.put(file.name, file.read_bytes())
+    here = open_dataset(str(tmp_path / "saved"), "huggingface")
+    there = open_dataset(bucket.url, "huggingface")
+    assert (there.fingerprint, len(there)) == (here.fingerprint, 50)
+    asked = np.array([49, 0, 17, 30])
+    found = there.read(asked)
+    assert found["n"].tolist() == asked.tolist()
+    assert found["text"].tolist() == [corpora.texts(50)[row] for row in asked]
+    assert np.array_equal(found["v"], corpora.vectors(50)[asked])
+    assert len(cached(tmp_path)) == 3
+
+
+def test_a_folder_that_is_no_saved_dataset_is_refused(tmp_path):
+    pytest.importorskip("datasets")
+    with pytest.raises(InvalidArgument, match=r"file state.json: .*not there"):
+        open_dataset(str(tmp_path), "huggingface")

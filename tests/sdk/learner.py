@@ -101,6 +101,33 @@ def read(path, on_error="raise", **given):
 
 
 @scene
+def load(path, processes, **given):
+    """Trains an epoch of files as tensors by a `DataLoader`, pinned where there is a GPU."""
+    import torch
+
+    from strata.torch import Loading
+
+    pinned = torch.cuda.is_available()
+    engine = Loading(num_workers=processes, pin_memory=pinned, persistent_workers=processes > 0)
+    with strata.join(**given) as run:
+        say("joined", **place(run))
+        for batch in run.batches(
+            strata.open_dataset(path, name="files"), global_batch=8, epochs=1, engine=engine
+        ):
+            assert isinstance(batch["data"], torch.Tensor)
+            assert batch["data"].is_pinned() == pinned
+            own = batch["data"].tolist()
+            try:
+                run.average(np.zeros(1))
+            except strata.GenerationChanged:
+                continue
+            time.sleep(0.02 if run.world_size > 1 else 0.5)  # until somebody else comes
+            run.step()
+            say("step", own=own, **place(run))
+        say("done", **place(run))
+
+
+@scene
 def crack(path, options, victim, on_error, **given):
     """Trains an epoch of files, one of which is cut in half after the first step."""
     with strata.join(**given) as run:

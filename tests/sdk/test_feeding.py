@@ -228,6 +228,21 @@ def test_damage_that_is_skipped_is_recorded_and_audited(hub, learners, damaged):
     assert sorted(line.partition("row ")[2][:3] for line in told) == ["117", "153"]
 
 
+@pytest.mark.parametrize("processes", [0, 2])
+def test_a_data_loader_follows_the_membership_in_mid_epoch(hub, learners, tmp_path, processes):
+    pytest.importorskip("torch")
+    np.save(tmp_path / "x.npy", np.arange(SAMPLES))
+    how = {"scene": "load", "path": str(tmp_path / "x.npy"), "processes": processes}
+    (first,) = learners("a", **how)
+    first.says("step")
+    (second,) = learners("b", task="default-1", **how)
+    until(lambda: second.says("done") and first.says("done"), what="both")
+    assert [first.ends(), second.ends()] == [0, 0]
+    assert len({said["generation"] for said in first.said if said["say"] == "step"}) > 1
+    assert (own_samples([first, second]) >= 1).all()
+    audited(hub)
+
+
 def write_bins(folder, count):
     folder.mkdir()
     for part in range(4):

@@ -31,6 +31,7 @@ SETTINGS = {
     "STRATA_CHECKPOINT_INTERVAL_S": "5",
 }
 PATIENCE_S = 900.0
+PERCENT_HARMED = 90.0
 
 
 class Cluster:
@@ -116,7 +117,8 @@ def trained(folder: Path, epochs: int, step_s: float, mishaps: int, seed: int) -
     """One training to its end, with so many mishaps on the way."""
     cluster = Cluster(folder)
     chance = random.Random(seed)
-    done: list[str] = []
+    kinds = [chance.choice(KINDS) for _ in range(mishaps)]
+    done = 0
     begun_s = time.monotonic()
     try:
         task = cluster.submit(epochs, step_s)
@@ -127,8 +129,8 @@ def trained(folder: Path, epochs: int, step_s: float, mishaps: int, seed: int) -
             time.sleep(0.1)
             known = cluster.get(f"tasks/{task}") or known
             progress = known.get("progress") or 0.0
-            if len(done) < mishaps and progress >= 100 * (len(done) + 1) / (mishaps + 2):
-                done += harm(cluster, chance, known)
+            if done < mishaps and progress >= PERCENT_HARMED * (done + 1) / mishaps:
+                done += harm(cluster, kinds[done], chance, known)
         audit = cluster.get(f"tasks/{task}/audit")
         lines = cluster.get(f"tasks/{task}/logs?limit=1000") or []
         (weights,) = [line["message"] for line in lines if line["message"].startswith("weights ")]
@@ -137,7 +139,7 @@ def trained(folder: Path, epochs: int, step_s: float, mishaps: int, seed: int) -
             "steps": known["committed_steps"],
             "generations": known["generation"],
             "took_s": round(time.monotonic() - begun_s, 1),
-            "mishaps": {kind: done.count(kind) for kind in sorted(set(done))},
+            "mishaps": {kind: kinds[:done].count(kind) for kind in sorted(set(kinds))},
             "audit": audit["verdict"],
             "rollbacks": len(audit["voided"]),
             "samples_missing": sum(e["missing"] for e in audit["feeds"][0]["epochs"]),
@@ -151,21 +153,20 @@ def trained(folder: Path, epochs: int, step_s: float, mishaps: int, seed: int) -
         cluster.close()
 
 
-def harm(cluster: Cluster, chance: random.Random, known: dict[str, object]) -> list[str]:
+def harm(cluster: Cluster, kind: str, chance: random.Random, known: dict[str, object]) -> bool:
     """One mishap, if there is somebody to harm."""
-    kind = chance.choice(KINDS)
     if kind == "coordinator":
         cluster.restart_coordinator()
-        return [kind]
+        return True
     workers = cluster.workers()
     if known["status"] != "running" or len(workers) < 4:
-        return []
+        return False
     victim = chance.choice(sorted(workers))
     try:
         os.kill(victim, signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
     except ProcessLookupError:
-        return []
-    return [kind]
+        return False
+    return True
 
 
 def main() -> None:

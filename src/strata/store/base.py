@@ -19,7 +19,6 @@ highest wall clock seen so far: it never runs backwards, so every moment is one 
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, Self, TypeAlias
 
 from msgspec import Struct
@@ -85,6 +84,19 @@ class Archived(Struct, frozen=True):
     stop: int
     batches: int
     path: str
+
+
+class Closing:
+    """Closed at the end of a `with` block."""
+
+    def close(self) -> None:
+        """Releases what is held; closing twice is harmless."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class EventReader(Protocol):
@@ -170,12 +182,7 @@ class EventReader(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
 
 class EventStore(EventReader, Protocol):

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import msgspec
 from msgspec import Struct
@@ -24,6 +22,7 @@ from strata.store.base import (
     QUERY_LIMIT,
     Archived,
     Batch,
+    Closing,
     Found,
     OnDamage,
     Range,
@@ -52,7 +51,7 @@ class _Row(Struct, frozen=True):
         return self.first + len(self.events)
 
 
-class MemoryStore:
+class MemoryStore(Closing):
     """A log in memory."""
 
     def __init__(self, codec: Codec) -> None:
@@ -68,17 +67,6 @@ class MemoryStore:
 
     def close(self) -> None:
         pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def position(self) -> int:

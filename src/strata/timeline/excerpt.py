@@ -8,8 +8,6 @@ snapshot, so every later one can be folded.
 
 from collections.abc import Iterator
 from itertools import islice
-from types import TracebackType
-from typing import Self
 
 from msgspec import Struct
 
@@ -24,6 +22,7 @@ from strata.store.base import (
     NEVER_NS,
     QUERY_LIMIT,
     Batch,
+    Closing,
     EventReader,
     Found,
     OnDamage,
@@ -87,7 +86,7 @@ def _part(timeline: Timeline, task: str, first: int, stop: int) -> Part:
     )
 
 
-class Excerpt:
+class Excerpt(Closing):
     """A part of a log; it keeps what every event reader promises."""
 
     def __init__(self, reader: EventReader, part: Part, base: Snapshot) -> None:
@@ -104,17 +103,6 @@ class Excerpt:
 
     def close(self) -> None:
         """The log is closed by whoever opened it."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[Event]:
         if start < self._part.first:

@@ -11,8 +11,6 @@ from heapq import merge
 from itertools import groupby, islice
 from operator import and_
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -29,6 +27,7 @@ from strata.store.base import (
     NEVER_NS,
     QUERY_LIMIT,
     Batch,
+    Closing,
     Found,
     OnDamage,
     Range,
@@ -85,7 +84,7 @@ def read_run(folder: Path) -> RunFile:
         ) from error
 
 
-class ParquetLog:
+class ParquetLog(Closing):
     """An exported run open for reading; it keeps what every event reader promises."""
 
     def __init__(self, folder: Path) -> None:
@@ -101,17 +100,6 @@ class ParquetLog:
 
     def close(self) -> None:
         """Nothing is held open."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[Event]:
         if start < self.run.first_position:

@@ -13,8 +13,6 @@ from contextlib import closing, contextmanager
 from functools import partial
 from heapq import merge
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from strata.core.events import COORDINATOR, Codec, Event
 from strata.errors import Corrupt, InvalidArgument, NotFound, Unavailable
@@ -24,6 +22,7 @@ from strata.store.base import (
     NEVER_NS,
     QUERY_LIMIT,
     Batch,
+    Closing,
     Found,
     OnDamage,
     Range,
@@ -40,7 +39,7 @@ TURN_ROWS = 512
 TURN_BYTES = 4 * 2**20
 
 
-class SqliteReader:
+class SqliteReader(Closing):
     """An SQLite store open for reading."""
 
     def __init__(self, path: str | Path, codec: Codec) -> None:
@@ -58,17 +57,6 @@ class SqliteReader:
         self._closed = True
         while self._idle:
             self._idle.pop().close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def position(self) -> int:

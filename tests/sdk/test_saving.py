@@ -104,6 +104,31 @@ def test_a_rank_killed_while_it_writes_fails_that_checkpoint_alone(hub, trainees
     assert all(worker.says("ended")["exact"] for worker in (first, third))
 
 
+def test_a_save_that_is_due_while_one_is_under_way_is_skipped_by_policy(hub, trainees, tmp_path):
+    gate = tmp_path / "gate"
+    given = {"gate": str(gate), "when_busy": "skip", "checkpoint_every": 10, "steps": 10**6}
+    trainees(hub.address, "keep_on_a_slow_disk", worker_id="a", **given)
+    skipped = until(lambda: [c for c in listed(hub) if c["status"] == "failed"])
+    assert "the save before it is under way" in skipped[0]["reason"]
+    until(lambda: any("the save before it is under way" in line for _, line in hub.lines("a")))
+    assert states(hub)["step-00000010-1"] == "in_progress"
+    gate.touch()
+    until(lambda: states(hub)["step-00000010-1"] == "committed")
+
+
+def test_a_save_that_is_due_while_one_is_under_way_waits_by_default(hub, trainees, tmp_path):
+    gate = tmp_path / "gate"
+    given = {"gate": str(gate), "checkpoint_every": 10, "steps": 30}
+    worker = trainees(hub.address, "keep_on_a_slow_disk", worker_id="a", **given)
+    worker.says("restored")
+    until(lambda: hub.state.tasks[TASK].committed >= 19, what="training up to the next save")
+    assert list(states(hub).values()) == ["in_progress"]
+    gate.touch()
+    assert worker.ends() == 0
+    assert list(states(hub).values()) == ["committed"] * 3
+    until(lambda: any("waited" in line for _, line in hub.lines("a")))
+
+
 def test_a_hundred_saves_take_no_more_memory_than_a_few(hub, trainees):
     size = 1_000_000
     worker = trainees(

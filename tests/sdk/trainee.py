@@ -237,8 +237,9 @@ def keep_adaptively(**given):
 
 
 @scene
-def keep_on_a_slow_disk(gate, **given):
+def keep_on_a_slow_disk(gate, when_busy="wait", **given):
     """As `keep`, with a disk that stops in the middle of a part until a file is there."""
+    os.environ["STRATA_CHECKPOINT_WHEN_BUSY"] = when_busy
     put_stream = LocalStorage.put_stream
 
     def slowly(storage, name, chunks, **more):

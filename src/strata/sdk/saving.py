@@ -101,7 +101,7 @@ class Saver:
             return 0.0
         if self.wait(None):
             waited_s = time.monotonic() - begun_s
-            log.info("step %d waited %.1f s for the save before it", moment.step, waited_s)
+            log.warning("step %d waited %.1f s for the save before it", moment.step, waited_s)
         self._capture(state, moment)
         return time.monotonic() - begun_s
 

@@ -40,8 +40,8 @@ class Placed(Struct):
 
 
 class Filling:
-    """Copies a state into an image. `run` is for the thread that trains, the rest for the one that
-    writes."""
+    """Copies a state into an image. `run` and `abandon` are for the thread that trains, `wait` and
+    `complete` for the one that writes."""
 
     def __init__(self, placed: list[Placed], image: Bytes) -> None:
         self._image = image
@@ -56,17 +56,8 @@ class Filling:
 
     def run(self) -> None:
         """Copies everything; when this returns, the state may change."""
-        try:
-            if self._devices:
-                self._arriving = copy_devices(self._devices, self._image)
-            self._copy_hosts()
-        except BaseException as error:
-            with self._moved:
-                self._failure = error
-                self._moved.notify_all()
-            raise
-
-    def _copy_hosts(self) -> None:
+        if self._devices:
+            self._arriving = copy_devices(self._devices, self._image)
         total = sum(each.source.size_bytes for each in self._hosts)
         threads = COPY_THREADS if total >= PARALLEL_BYTES else 1  # one does not fill the memory bus
         jobs = [job for each in self._hosts for job in copy_jobs(each, self._image)]
@@ -77,6 +68,12 @@ class Filling:
         self._waiting.extend(job.offset for job in in_order)
         self._advance()
         for_each(self._copy, in_order, threads)
+
+    def abandon(self, error: BaseException) -> None:
+        """Tells whoever waits that the rest will not come."""
+        with self._moved:
+            self._failure = error
+            self._moved.notify_all()
 
     def _copy(self, job: "CopyJob") -> None:
         job.run()

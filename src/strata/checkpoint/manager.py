@@ -116,19 +116,19 @@ class CheckpointManager:
                 capture,
                 self._last,
             )
-            # Not a daemon: a script that ends right after saving still gets its checkpoint.
-            self._thread = threading.Thread(
-                target=self._run, args=(self._save,), name="strata-save"
-            )
-            self._thread.start()
-            self._fill(capture)
+            self._begin(self._save, capture)
             return checkpoint_id
 
-    def _fill(self, capture: Capture) -> None:
-        """Copies the state, which is written meanwhile; what cannot be copied is not saved."""
+    def _begin(self, save: Save, capture: Capture) -> None:
+        """Copies the state, while a thread writes it; what cannot be copied is not saved."""
+        # Not a daemon: a script that ends right after saving still gets its checkpoint.
+        thread = threading.Thread(target=self._run, args=(save,), name="strata-save")
         try:
+            thread.start()
+            self._thread = thread
             capture.fill()
-        except BaseException:
+        except BaseException as error:
+            capture.abandon(error)
             self._finish()
             self._save = None
             raise

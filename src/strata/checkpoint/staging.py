@@ -42,6 +42,11 @@ class Capture(Struct):
         if self.filling is not None:
             self.filling.run()
 
+    def abandon(self, error: BaseException) -> None:
+        """Tells the thread that writes that the rest will not come."""
+        if self.filling is not None:
+            self.filling.abandon(error)
+
     def complete(self) -> None:
         """Waits for what is still on its way from devices; for the thread that writes."""
         if self.filling is not None:

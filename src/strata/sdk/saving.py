@@ -121,7 +121,6 @@ class Saver:
         return thread
 
     def _capture(self, state: object, moment: Moment) -> None:
-        """Copies the state, while a thread of its own begins to write it."""
         op = f"save-{moment.place.generation}-{moment.step}"
         serialization = Operation(
             self._worker.recorder,
@@ -131,13 +130,20 @@ class Saver:
             ModelSerializationCompleted,
         )
         try:
-            save = self._laid_out(op, state, moment)
-            self._thread = self._start(partial(self._run, save), own=True)
-            save.capture.fill()
+            self._copy(self._laid_out(op, state, moment))
         except BaseException as error:
             serialization.end(error)
             raise
         serialization.end()
+
+    def _copy(self, save: "Save") -> None:
+        """Copies the state, while a thread of its own begins to write it."""
+        try:
+            self._thread = self._start(partial(self._run, save), own=True)
+            save.capture.fill()
+        except BaseException as error:
+            save.capture.abandon(error)
+            raise
 
     def _laid_out(self, op: str, state: object, moment: Moment) -> "Save":
         """This rank's share of a state, to be copied."""

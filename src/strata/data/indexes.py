@@ -24,7 +24,7 @@ import numpy as np
 from strata.data.base import FileEntry, Index
 from strata.data.files import Files
 
-_LAYOUT = 2
+_LAYOUT = 3
 
 
 class _Kept(msgspec.Struct):

@@ -44,9 +44,9 @@ class TarSource:
             raise Mismatch("", "no sample in any .tar file here")
         tables = {}
         for column, found in places.items():
-            table = np.full((rows, 3), -1, np.int64)
-            listed = np.array(found, np.int64)
-            table[listed[:, 0]] = listed[:, 1:]
+            table = np.full((3, rows), -1, np.int64)
+            listed = np.array(found, np.int64).T
+            table[:, listed[0]] = listed[1:]
             tables[column] = table
         shard = max(entry.rows for entry in entries) if len(entries) > 1 else 0
         return Index(rows, shard, entries, tables=tables)
@@ -80,14 +80,14 @@ class TarSource:
 
     def _column(self, index: Index, rows: Rows, column: str) -> Array:
         table = index.tables[column]
-        found = table[rows]
-        missing = np.flatnonzero(found[:, 0] < 0)
+        files, begins, sizes = (of_all.take(rows) for of_all in table)
+        missing = np.flatnonzero(files < 0)
         if missing.size:
             raise Damaged(rows[missing], "", f"the sample has no .{column} file")
         codec = self._codec(column)
-        width = int(table[0, 2]) if is_matrix(codec) else 0
-        parts = Parts(self._maps, index.files, found[:, 0].astype(np.intp), rows)
-        return read_values(parts, codec, width, found[:, 1], found[:, 2])
+        width = int(table[2, 0]) if is_matrix(codec) else 0
+        parts = Parts(self._maps, index.files, files, rows)
+        return read_values(parts, codec, width, begins, sizes)
 
     def describe(self, index: Index) -> Mapping[str, str]:
         return {column: self._codec(column) for column in index.tables}

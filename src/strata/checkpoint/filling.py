@@ -88,7 +88,12 @@ class Filling:
             self._reached = self._waiting[0] if self._waiting else self._image.nbytes
             self._moved.notify_all()
 
-    def wait(self, stop: int = 0) -> None:
+    @property
+    def ended(self) -> bool:
+        """Whether everything is there, but for what is still to come from devices."""
+        return self._reached == self._image.nbytes
+
+    def wait(self, stop: int) -> None:
         """Waits until the image is there up to that byte; the ends of tensors are there at 0."""
         with self._moved:
             self._moved.wait_for(lambda: self._reached >= stop or self._failure is not None)

@@ -1,9 +1,10 @@
 """Writing one rank's part and committing a checkpoint.
 
-The part's checksums are taken while its blocks go out: a piece is hashed just before the block
-that it begins in is handed to the storage, which works on earlier blocks meanwhile. xxh3 and the
-writes let go of the GIL; what disturbs the training thread is how often they ask for it again, so
-blocks and pieces are large and there is no thread between this one and the storage's.
+The part's checksums are taken while its blocks go out, whenever the storage is busy with some. As
+long as the state is still being copied none are: training waits for that, and the processors are
+needed for it. Afterwards two blocks are hashed for each that goes out, so as to catch up. xxh3 and
+the writes let go of the GIL; what disturbs the training thread is how often they ask for it again,
+so blocks and pieces are large and there is no thread between this one and the storage's.
 """
 
 from collections.abc import Callable, Iterator
@@ -44,6 +45,11 @@ class Hashing:
             for at in range(0, each.source.size_bytes, PIECE_BYTES)
         )
         self._next = next(self._starts, None)
+
+    @property
+    def reached(self) -> int:
+        """Where the first piece begins that is not hashed."""
+        return self._next[0] if self._next is not None else self._capture.size_bytes
 
     def up_to(self, offset: int) -> None:
         """Hashes every piece that begins before `offset`."""
@@ -91,9 +97,13 @@ def write_part(
         for start, segment in capture.segments:
             for at in range(0, segment.nbytes, BLOCK_BYTES):
                 block = segment[at : at + BLOCK_BYTES]
-                hashing.up_to(start + at + block.nbytes)
+                stop = start + at + block.nbytes
+                capture.wait(stop)
                 yield block
-                progress(start + at + block.nbytes)
+                progress(stop)
+                if capture.filled:
+                    hashing.up_to(min(stop, hashing.reached + 2 * BLOCK_BYTES))
+        hashing.up_to(capture.size_bytes)
 
     storage.put_stream(
         f"{checkpoint_id}/{file}", blocks(), size_bytes=capture.size_bytes, recycle=recycle

@@ -52,17 +52,25 @@ class Capture(Struct):
         if self.filling is not None:
             self.filling.complete()
 
+    def wait(self, stop: int) -> None:
+        """Waits until the image is there up to that byte; for the thread that writes."""
+        if self.filling is not None:
+            self.filling.wait(stop)
+
+    @property
+    def filled(self) -> bool:
+        """Whether all of it is there, and training goes on."""
+        return self.filling is None or self.filling.ended
+
     def view(self, offset: int, size_bytes: int) -> memoryview:
         """Bytes of the image that lie within one segment, as those of a tensor do; waits until they
         are there."""
-        if self.filling is not None:
-            self.filling.wait(offset + size_bytes)
+        self.wait(offset + size_bytes)
         return self._view(offset, size_bytes)
 
     def ends(self, each: Placed) -> bytes:
         """The first and the last bytes of a large tensor, which are there before the rest."""
-        if self.filling is not None:
-            self.filling.wait()
+        self.wait(0)
         last = each.offset + each.source.size_bytes - ALIGNMENT
         return bytes(self._view(each.offset, ALIGNMENT)) + bytes(self._view(last, ALIGNMENT))
 

@@ -6,6 +6,7 @@ the coordinator's are its CPU time, beside a run without readers.
 
 import asyncio
 import gzip
+import random
 import re
 import statistics
 import subprocess
@@ -16,10 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+from bench_timeline import PER_SECOND, write_run
+from bench_timeline import WORKERS as RUN_WORKERS
 from common import show, spread
 from fleet import Fleet
 from playwright.sync_api import sync_playwright
-from processes import coordinator
+from processes import Server, coordinator
 
 from strata.coordinator.http import page as files
 
@@ -27,11 +30,13 @@ WEB = Path(__file__).parents[1] / "web"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 WORKERS, TABS, WATCHED_S = 1_000, 20, 15.0
 TASKS = 20
+SCRUBBED_EVENTS, SCRUBS = 1_000_000, 40
 POLLS = (
     ("/api/logs?limit=14", 3.0),
     ("/api/events?newest=true&limit=12&kinds=WorkerLost,GenerationChanged", 4.0),
     ("/api/timeline/span", 30.0),
     ("/api/timeline/density?buckets=300", 15.0),
+    ("/api/metrics/history", 3600.0),
 )
 """What an open overview asks for besides the stream, and how often."""
 
@@ -45,6 +50,29 @@ NOTED = """(name) => new Promise((found) => {
   const all = {subtree: true, childList: true, characterData: true};
   if (!look()) observer.observe(document.body, all);
 })"""
+
+COUNTING = """
+window.asking = 0;
+const ask = window.fetch;
+window.fetch = (url, options) => {
+  if (!/timeline\\/(at|lanes)/.test(url)) return ask(url, options);
+  window.asking += 1;
+  return ask(url, options).finally(() => { window.asking -= 1; });
+};
+"""
+"""Counts the requests under way for a moment: its state, and the lanes around it."""
+
+SCRUBBED = """(moment) => new Promise((found) => {
+  const began = performance.now();
+  const look = (asked) => {
+    if (window.asking > 0) requestAnimationFrame(() => look(true));
+    else if (!asked) requestAnimationFrame(() => look(false));
+    else requestAnimationFrame(() => requestAnimationFrame(() => found(performance.now() - began)));
+  };
+  location.hash = location.hash.replace(/t=\\d+/, `t=${moment}`);
+  look(false);
+})"""
+"""Moves the cursor, and waits until what was asked for is there and drawn."""
 
 
 def sizes() -> dict[str, int]:
@@ -83,6 +111,13 @@ def browsing():
         launched.close()
 
 
+def until(page, expression: str) -> object:
+    """Waits for something in the page to hold; asked from outside, since the page forbids eval."""
+    while not (found := page.evaluate(expression)):
+        page.wait_for_timeout(10)
+    return found
+
+
 def first_paint(context, url: str) -> list[float]:
     """Milliseconds from the request to the first paint with content."""
     painted = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
@@ -90,8 +125,7 @@ def first_paint(context, url: str) -> list[float]:
     for _ in range(5):
         page = context.new_page()
         page.goto(url)
-        page.wait_for_function(painted)
-        found.append(page.evaluate(painted))
+        found.append(until(page, painted))
         page.close()
     return found
 
@@ -141,35 +175,66 @@ async def tabs(url: str, count: int, seconds: float) -> int:
 
 
 def tab_cost(folder: Path) -> dict[str, float]:
-    """CPU of the coordinator with 1,000 workers that beat, with tabs and without."""
+    """CPU of the coordinator with 1,000 workers that beat: without tabs, while they open, open."""
     script = "import asyncio, bench_web as b; print(asyncio.run(b.tabs({!r}, {}, {})))"
     with coordinator(folder) as server:
-        url = re.search(r"http://\S+", (folder / "stderr.txt").read_text("utf-8"))[0]
+        url = address(folder)
         fleet = Fleet(server.port, WORKERS)
-        cost, taken = {}, 0
-        for count in (0, TABS):
-            used_s, began = server.cpu_s(), time.perf_counter()
-            command = [sys.executable, "-c", script.format(url, count, WATCHED_S)]
-            readers = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parent)
-            while readers.poll() is None:
-                fleet.beat_evenly(1.0)
-            wall_s = time.perf_counter() - began
-            cost[count] = (server.cpu_s() - used_s) / wall_s
-            taken = int(readers.stdout.read())
+        without = watched(server, fleet)
+        command = [sys.executable, "-c", script.format(url, TABS, 2 * WATCHED_S + 5)]
+        readers = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parent)
+        opening, opened = watched(server, fleet), watched(server, fleet)
+        while readers.poll() is None:
+            fleet.beat_evenly(1.0)
+        taken = int(readers.stdout.read())
         fleet.swarm.close()
     return {
         "workers": WORKERS,
         "tabs": TABS,
-        "core_without_tabs": round(cost[0], 4),
-        "core_with_tabs": round(cost[TABS], 4),
-        "core_of_tabs": round(cost[TABS] - cost[0], 4),
-        "kilobytes_per_s_and_tab": round(taken / TABS / WATCHED_S / 1e3, 1),
+        "core_without_tabs": round(without, 4),
+        "core_of_tabs_that_open": round(opening - without, 4),
+        "core_of_open_tabs": round(opened - without, 4),
+        "kilobytes_per_s_and_tab": round(taken / TABS / (2 * WATCHED_S + 5) / 1e3, 1),
     }
+
+
+def watched(server: Server, fleet: Fleet) -> float:
+    """How much of a core the coordinator uses for a while, in which all workers beat."""
+    used_s, began = server.cpu_s(), time.perf_counter()
+    while time.perf_counter() - began < WATCHED_S:
+        fleet.beat_evenly(1.0)
+    return (server.cpu_s() - used_s) / (time.perf_counter() - began)
+
+
+def address(folder: Path) -> str:
+    """Where the coordinator over a folder serves its page."""
+    return re.search(r"http://\S+", (folder / "stderr.txt").read_text("utf-8"))[0]
+
+
+def scrub(folder: Path) -> dict[str, object]:
+    """Milliseconds from a move of the cursor, anywhere in 1 M events, to the pixels of it."""
+    folder.mkdir()
+    written = write_run(folder, SCRUBBED_EVENTS // (RUN_WORKERS * PER_SECOND))
+    found: dict[str, object] = {"events": written["events"]}
+    with coordinator(folder) as _, browsing() as context:
+        context.add_init_script(COUNTING)
+        url = address(folder)
+        span = httpx.get(f"{url}/api/timeline/span", trust_env=False, timeout=60).json()
+        dice = random.Random(7)
+        for view in ("overview", "timeline"):
+            page = context.new_page()
+            page.goto(f"{url}/#/{view}?t={span['from_ms']:.0f}")
+            page.get_by_role("slider", name="Moment shown").wait_for()
+            until(page, "window.asking === 0")
+            moments = [round(dice.uniform(span["from_ms"], span["to_ms"])) for _ in range(SCRUBS)]
+            found[view] = spread([page.evaluate(SCRUBBED, moment) for moment in moments])
+            page.close()
+    return found
 
 
 def in_browser(folder: Path) -> dict[str, object]:
     with coordinator(folder) as _, browsing() as context:
-        url = re.search(r"http://\S+", (folder / "stderr.txt").read_text("utf-8"))[0]
+        url = address(folder)
         paint = first_paint(context, url)
         pixel = event_to_pixel(context, url)
         page = context.new_page()
@@ -188,7 +253,9 @@ def in_browser(folder: Path) -> dict[str, object]:
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        result = sizes() | in_browser(folder / "browser") | {"tabs": tab_cost(folder / "tabs")}
+        result = sizes() | in_browser(folder / "browser")
+        result["scrub_ms"] = scrub(folder / "scrub")
+        result["tabs"] = tab_cost(folder / "tabs")
     show("web", result)
 
 

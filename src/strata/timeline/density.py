@@ -4,6 +4,8 @@ Events are counted from the headers of their batches, spread evenly over a batch
 run of any length is counted without decoding it. Turning points are counted one by one.
 """
 
+from collections.abc import Iterator
+
 from msgspec import Struct
 
 from strata.core.barriers import BarrierFailed
@@ -12,6 +14,7 @@ from strata.core.events import COORDINATOR
 from strata.core.recovery import RecoveryChosen, RolledBack
 from strata.core.workers import WorkerLost
 from strata.store.base import Batch
+from strata.timeline.merging import NEARLY_NS
 from strata.timeline.timeline import Timeline
 
 MAX_BUCKETS = 1_000
@@ -49,12 +52,10 @@ def density(timeline: Timeline, from_ns: int, to_ns: int, buckets: int, task: st
     buckets = min(max(buckets, 1), MAX_BUCKETS)
     width_ns = max(-(-(to_ns - from_ns) // buckets), 1)
     found = Density(from_ns, to_ns, [Bucket() for _ in range(buckets)])
-    for node, low, high in _clocks(timeline):
-        for header in timeline.reader.headers(
-            node=node, since_ns=from_ns + low - EDGE_NS, until_ns=to_ns + high + EDGE_NS
-        ):
-            skew_ns = timeline.clocks.alignment(node, header.incarnation).skew_ns[0]
-            _spread(found, header, low if node == COORDINATOR else skew_ns, width_ns)
+    own_low, _ = timeline.coordinator_skew()
+    for header in _headers(timeline, from_ns, to_ns):
+        skew_ns = timeline.clocks.alignment(header.node, header.incarnation).skew_ns[0]
+        _spread(found, header, own_low if header.node == COORDINATOR else skew_ns, width_ns)
     for record in timeline.records(from_ns, to_ns, node=COORDINATOR, kinds=MARKS):
         if not task or record.text("task") == task:
             bucket = found.buckets[min((record.at_ns - from_ns) // width_ns, buckets - 1)]
@@ -63,14 +64,21 @@ def density(timeline: Timeline, from_ns: int, to_ns: int, buckets: int, task: st
     return found
 
 
-def _clocks(timeline: Timeline) -> list[tuple[str, int, int]]:
-    """Each node, and between how much its wall clock is ahead."""
-    spans: dict[str, tuple[int, int]] = {COORDINATOR: timeline.coordinator_skew()}
-    for tally in timeline.tallies():
-        low, high = timeline.clocks.alignment(tally.node, tally.incarnation).skew_ns
-        known = spans.get(tally.node, (low, high))
-        spans[tally.node] = (min(low, known[0]), max(high, known[1]))
-    return [(node, low, high) for node, (low, high) in spans.items()]
+def _headers(timeline: Timeline, from_ns: int, to_ns: int) -> Iterator[Batch]:
+    """The headers in a window: of all whose clocks are nearly right at once, else one by one."""
+    skews = timeline.skews()
+    far = {node for node, skew in skews.items() if max(map(abs, skew)) > NEARLY_NS}
+    near = [skew for node, skew in skews.items() if node not in far]
+    low, high = min((a for a, _ in near), default=0), max((b for _, b in near), default=0)
+    together = timeline.reader.headers(
+        since_ns=from_ns + low - EDGE_NS, until_ns=to_ns + high + EDGE_NS
+    )
+    yield from (header for header in together if header.node not in far)
+    for node in far:
+        low, high = skews[node]
+        yield from timeline.reader.headers(
+            node=node, since_ns=from_ns + low - EDGE_NS, until_ns=to_ns + high + EDGE_NS
+        )
 
 
 def _spread(found: Density, header: Batch, skew_ns: int, width_ns: int) -> None:

@@ -29,7 +29,8 @@ from strata.timeline.answers import (
     WhyAnswer,
 )
 from strata.timeline.comparing import changes
-from strata.timeline.records import Record
+from strata.timeline.pacing import Paced
+from strata.timeline.records import SECOND_NS, Record
 from strata.timeline.seeking import parse_predicate, seek
 from strata.timeline.shaping import (
     SHORT_FINDINGS,
@@ -59,8 +60,7 @@ NODES = 200
 LOOKED_AT = 200_000
 TRUST_FRESH_S = 10.0
 DIFF_CHANGES = 500
-SPAN_PACE = 50
-SPAN_FRESH_S = 30.0
+NEWEST_NS = 60 * SECOND_NS
 
 
 class Desk:
@@ -69,11 +69,10 @@ class Desk:
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
         self._lock = threading.Lock()
-        self._spanning = threading.Lock()
         self._trust: Trust | None = None
         self._examined_s = 0.0
-        self._span: SpanAnswer | None = None
-        self._span_due_s = 0.0
+        self._spans = Paced[SpanAnswer]()
+        self._densities = Paced[DensityAnswer]()
 
     def trust(self) -> Trust:
         """Whether the log can be trusted; of a live log as it was moments ago."""
@@ -85,17 +84,8 @@ class Desk:
             return self._trust
 
     def span(self) -> SpanAnswer:
-        """The whole timeline; of a live one as it was moments ago, the longer the more it costs.
-
-        Every page that is open asks for it, and counting a large cluster's events takes long.
-        """
-        with self._spanning:
-            began_s = time.monotonic()
-            if self._span is None or (self.timeline.live and began_s >= self._span_due_s):
-                self._span = self._counted()
-                ended_s = time.monotonic()
-                self._span_due_s = ended_s + min(SPAN_PACE * (ended_s - began_s), SPAN_FRESH_S)
-            return self._span
+        """The whole timeline; of a live one as it was moments ago."""
+        return self._spans.get("", self._counted, self.timeline.live)
 
     def _counted(self) -> SpanAnswer:
         timeline, extent = self.timeline, self.timeline.extent()
@@ -133,10 +123,17 @@ class Desk:
     def density(
         self, from_ms: float | None, to_ms: float | None, buckets: int = 200, task: str = ""
     ) -> DensityAnswer:
-        """How much happened when."""
-        found = density.density(self.timeline, *self.window(from_ms, to_ms), buckets, task)
-        shown = [BucketAnswer(**msgspec.structs.asdict(bucket)) for bucket in found.buckets]
-        return DensityAnswer(ms(found.from_ns), ms(found.to_ns), shown)
+        """How much happened when; of a window up to the present as it was moments ago."""
+        window = self.window(from_ms, to_ms)
+        grows = self.timeline.live and window[1] > self.timeline.extent().to_ns - NEWEST_NS
+        asked = (window[0], None if grows else window[1], buckets, task)
+
+        def count() -> DensityAnswer:
+            found = density.density(self.timeline, *window, buckets, task)
+            shown = [BucketAnswer(**msgspec.structs.asdict(bucket)) for bucket in found.buckets]
+            return DensityAnswer(ms(found.from_ns), ms(found.to_ns), shown)
+
+        return self._densities.get(asked, count, grows)
 
     def lanes(
         self,

@@ -110,7 +110,7 @@ class Timeline:
         kinds: Iterable[str] = (),
     ) -> Iterator[Record]:
         """Everything recorded in [since, until), in order; read only as far as the caller goes."""
-        return self._merged.read(Window(since_ns, until_ns, node, kinds), self._skews())
+        return self._merged.read(Window(since_ns, until_ns, node, kinds), self.skews())
 
     def backwards(
         self,
@@ -185,7 +185,7 @@ class Timeline:
         """The workers that recorded a kind."""
         return sorted({tally.node for tally in self.tallies() if kind in tally.kinds})
 
-    def _skews(self) -> dict[str, tuple[int, int]]:
+    def skews(self) -> dict[str, tuple[int, int]]:
         """How far each node's wall clock is off, at least and at most."""
         found = {COORDINATOR: self.coordinator_skew()}
         for tally in self.tallies():

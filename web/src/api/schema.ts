@@ -3944,7 +3944,7 @@ export interface operations {
             query?: {
                 /** @description The first step of the page. */
                 first_step?: number;
-                /** @description An archived run, by its name or task; else the log. */
+                /** @description An archived run, by its name or task, or `demo`; else the log. */
                 run?: string;
             };
             header?: never;
@@ -4016,7 +4016,7 @@ export interface operations {
             query: {
                 /** @description A dataset, if there are several. */
                 dataset?: string;
-                /** @description An archived run, by its name or task; else the log. */
+                /** @description An archived run, by its name or task, or `demo`; else the log. */
                 run?: string;
                 /** @description Its number in the dataset. */
                 sample: number;
@@ -4090,7 +4090,7 @@ export interface operations {
             query: {
                 /** @description A dataset, if there are several. */
                 dataset?: string;
-                /** @description An archived run, by its name or task; else the log. */
+                /** @description An archived run, by its name or task, or `demo`; else the log. */
                 run?: string;
                 step: number;
             };

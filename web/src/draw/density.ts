@@ -17,25 +17,27 @@ export interface DensityInks {
 
 const SIGN = 3;
 
+/** Draws the slices between two places; beyond them nothing was counted yet. */
 export function drawDensity(
   context: CanvasRenderingContext2D,
   size: Size,
+  [left, right]: readonly [number, number],
   buckets: readonly Bucket[],
   inks: DensityInks,
 ): void {
   context.clearRect(0, 0, size.width, size.height);
-  const width = size.width / Math.max(buckets.length, 1);
+  const width = (right - left) / Math.max(buckets.length, 1);
   const room = size.height - SIGN - 1;
   context.fillStyle = inks.edge;
   heights(buckets).forEach((share, index) => {
     const high = share === 0 ? 0 : Math.max(1, share * room);
-    context.fillRect(index * width, size.height - high, Math.max(width - 0.5, 0.5), high);
+    context.fillRect(left + index * width, size.height - high, Math.max(width - 0.5, 0.5), high);
   });
   buckets.forEach((bucket, index) => {
     const ink = signOf(bucket, inks);
     if (!ink) return;
     context.fillStyle = ink;
-    context.fillRect(index * width, 0, Math.max(width, 2), SIGN);
+    context.fillRect(left + index * width, 0, Math.max(width, 2), SIGN);
   });
 }
 

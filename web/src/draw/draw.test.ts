@@ -66,7 +66,7 @@ describe("density", () => {
   });
   it("marks losses above the bars", () => {
     const { context, filled } = canvas();
-    drawDensity(context, { width: 30, height: 20 }, [bucket(1), bucket(4, 1), bucket(0)], {
+    drawDensity(context, { width: 30, height: 20 }, [0, 30], [bucket(1), bucket(4, 1), bucket(0)], {
       edge: "grey", failed: "red", recovering: "amber", saving: "violet",
     });
     expect(filled.filter(({ ink }) => ink === "red")).toMatchObject([{ x: 10, y: 0 }]);

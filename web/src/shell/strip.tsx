@@ -105,9 +105,10 @@ function Scrubber({ bounds }: { bounds: Span }) {
   const { ref, size } = useSize<HTMLDivElement>();
   const canvas = useRef<HTMLCanvasElement>(null);
   const buckets = Math.max(1, Math.min(1000, Math.floor(size.width / 3)));
+  const { from, to } = bounds;
   const { data } = useQuery({
-    queryKey: ["density", bounds.from, bounds.to, buckets],
-    queryFn: ({ signal }) => density({ from_ms: bounds.from, to_ms: bounds.to, buckets }, signal),
+    queryKey: ["density", from, to, buckets],
+    queryFn: ({ signal }) => density({ from_ms: from, to_ms: to, buckets }, signal),
     enabled: size.width > 0,
     placeholderData: (before) => before,
     retry: false,
@@ -115,8 +116,10 @@ function Scrubber({ bounds }: { bounds: Span }) {
   useEffect(() => {
     const context = canvas.current && fit(canvas.current, size);
     const inks = colours(["edge", "failed", "recovering", "saving"]);
-    if (context && data) drawDensity(context, size, data.buckets, inks);
-  }, [data, size, scheme]);
+    if (!context || !data) return;
+    const place = (at: number) => toPixel({ from, to }, size.width, at);
+    drawDensity(context, size, [place(data.from_ms), place(data.to_ms)], data.buckets, inks);
+  }, [data, from, to, size, scheme]);
 
   const shown = cursor ?? bounds.to;
   const seek = (event: PointerEvent<HTMLDivElement>) => {

@@ -5,7 +5,7 @@ import { get } from "../api/client";
 import { live } from "../api/live";
 import { metrics as metricsThen } from "../api/timeline";
 import type { History, Metrics } from "../api/types";
-import { useCursor, useLive } from "./cluster";
+import { useCluster, useLive } from "./cluster";
 
 export const KEPT = 900;
 
@@ -43,12 +43,13 @@ function next(before: History, step: Step): History {
 
 /** Up to now, or up to the moment that is shown. */
 export function useHistory(): History {
-  const cursor = useCursor();
+  const { cluster, cursor } = useCluster();
   const present = usePresent();
   const past = useQuery({
     queryKey: ["figures before", cursor],
     queryFn: ({ signal }) => metricsThen(cursor ?? 0, signal),
-    enabled: cursor !== null,
+    // After the state of the moment, which people look at first.
+    enabled: cursor !== null && cluster?.at === cursor,
     placeholderData: keepPreviousData,
     staleTime: Infinity,
     retry: false,

@@ -107,6 +107,7 @@ class Live:
         self._changed = asyncio.Event()
         self._readers = 0
         self._task: asyncio.Task[None] | None = None
+        self._whole = (-1, b"")
         self._single: Rows = {}
         self._rows: Collections = {}
         self._signatures: dict[str, Signature] = {}
@@ -122,12 +123,12 @@ class Live:
                 changed = self._changed
                 if told is None:
                     told = self._number
-                    yield self._event(self._everything())
+                    yield self._everything()
                 elif told < self._number:
                     first = told - self._number + len(self._patches)
                     following = [encoded for _, encoded in self._patches][first:]
                     lost, told = first < 0, self._number
-                    yield self._event(self._everything()) if lost else b"".join(following)
+                    yield self._everything() if lost else b"".join(following)
                 else:
                     await changed.wait()
         finally:
@@ -226,9 +227,14 @@ class Live:
         at_ms = time.time_ns() // 1_000_000
         return LivePatch(mark=f"{self._name}-{self._number}", at=at_ms, **fields)
 
-    def _everything(self) -> LivePatch:
-        rows = {name: list(known.values()) for name, known in self._rows.items()}
-        return self._patch(reset=True, **self._single, **rows)
+    def _everything(self) -> bytes:
+        """All that was told, as one event; made once for all who come before the next patch."""
+        number, encoded = self._whole
+        if number != self._number:
+            rows = {name: list(known.values()) for name, known in self._rows.items()}
+            encoded = self._event(self._patch(reset=True, **self._single, **rows))
+            self._whole = self._number, encoded
+        return encoded
 
     @staticmethod
     def _event(patch: LivePatch) -> bytes:

@@ -1,0 +1,62 @@
+"""Guards the pace of what every page asks for: made once for all, again when due, bounded."""
+
+import pytest
+
+from strata.timeline import pacing
+from strata.timeline.pacing import KEPT, MOST_S, SHARE, Paced
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    class Clock:
+        now_s = 100.0
+
+        def monotonic(self):
+            return self.now_s
+
+    found = Clock()
+    monkeypatch.setattr(pacing, "time", found)
+    return found
+
+
+def counting(clock, cost_s):
+    """Something that costs time, and tells the how-manieth time it was made."""
+    made = []
+
+    def make():
+        clock.now_s += cost_s
+        made.append(clock.now_s)
+        return len(made)
+
+    return make
+
+
+def test_one_answer_serves_all_until_it_is_due(clock):
+    paced, make = Paced(), counting(clock, 0.1)
+    assert [paced.get("a", make, changes=True) for _ in range(20)] == [1] * 20
+    clock.now_s += SHARE * 0.1 - 0.01
+    assert paced.get("a", make, changes=True) == 1
+    clock.now_s += 0.02
+    assert paced.get("a", make, changes=True) == 2
+
+
+def test_it_is_never_older_than_a_bound_however_long_it_takes(clock):
+    paced, make = Paced(), counting(clock, 600.0)
+    assert paced.get("a", make, changes=True) == 1
+    clock.now_s += MOST_S + 0.1
+    assert paced.get("a", make, changes=True) == 2
+
+
+def test_what_does_not_change_is_made_once(clock):
+    paced, make = Paced(), counting(clock, 0.1)
+    for _ in range(3):
+        clock.now_s += 1_000
+        assert paced.get("a", make, changes=False) == 1
+
+
+def test_only_so_many_answers_are_kept(clock):
+    paced, make = Paced(), counting(clock, 0.0)
+    for number in range(KEPT + 1):
+        paced.get(number, make, changes=False)
+    assert paced.get(KEPT, make, changes=False) == KEPT + 1
+    assert paced.get(0, make, changes=False) == KEPT + 2

@@ -26,8 +26,7 @@ from strata.timeline.timeline import Timeline
 
 CACHE = "timeline-v1.duckdb"
 MEMORY_ONLY = ":memory:"
-MEMORY = "512MB"
-THREADS = 2
+BOUNDS: dict[str, str | bool | int | float | list[str]] = {"memory_limit": "512MB", "threads": 2}
 
 VIEWS = {
     "operations": """
@@ -116,7 +115,6 @@ def connected(timeline: Timeline) -> Iterator[duckdb.DuckDBPyConnection]:
     if db is None:
         db = _over_cache(timeline)
     try:
-        db.execute(f"SET memory_limit = '{MEMORY}'; SET threads = {THREADS}")
         db.execute("SET enable_external_access = false; SET lock_configuration = true")
         yield db
     finally:
@@ -124,7 +122,7 @@ def connected(timeline: Timeline) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def _over_parquet(log: ParquetLog) -> duckdb.DuckDBPyConnection:
-    db = duckdb.connect()
+    db = duckdb.connect(config=BOUNDS)
     names = ", ".join(name for name in SCHEMA.names if name != "at_ns")
     for table, file in (("facts", FACTS), ("others", EVENTS)):
         db.from_parquet(str(log.folder / file)).create_view(table)
@@ -141,10 +139,10 @@ def _over_cache(timeline: Timeline) -> duckdb.DuckDBPyConnection:
     """The rows that were decoded before, with what is new; a copy in memory where nothing fits."""
     path = _cache_path(timeline)
     try:
-        db = duckdb.connect(path)
+        db = duckdb.connect(path, config=BOUNDS)
     except duckdb.IOException:  # another process asks just now
         path = MEMORY_ONLY
-        db = duckdb.connect(path)
+        db = duckdb.connect(path, config=BOUNDS)
     if not _fits(db, timeline):
         db.execute("DROP TABLE events CASCADE")
     db.execute(
@@ -159,7 +157,7 @@ def _over_cache(timeline: Timeline) -> duckdb.DuckDBPyConnection:
     if path == MEMORY_ONLY:
         return db
     db.close()
-    return duckdb.connect(path, read_only=True)
+    return duckdb.connect(path, read_only=True, config=BOUNDS)
 
 
 def _cache_path(timeline: Timeline) -> str:

@@ -13,7 +13,7 @@ const KINDS = [
   "CoordinatorStarted", "AgentLost",
 ].join(",");
 const SHOWN = 12;
-const REFRESH_MS = 4000;
+const REFRESH_MS = 5000;
 const LOOKED_BACK_MS = 600_000;
 
 /** "WorkerLost" as "worker lost". */
@@ -44,7 +44,7 @@ async function newest(signal: AbortSignal): Promise<Told[]> {
 
 /** The last that had happened by a moment of the past. */
 async function before(cursor: number, signal: AbortSignal): Promise<Told[]> {
-  const range = { from_ms: cursor - LOOKED_BACK_MS, to_ms: cursor };
+  const range = { from_ms: Math.max(cursor - LOOKED_BACK_MS, 0), to_ms: cursor };
   const { items } = await events({ ...range, kind: KINDS, node: "coordinator", limit: 1000 }, signal);
   return items
     .slice(-SHOWN)

@@ -8,7 +8,7 @@ import { Section } from "../../ui/page";
 import { LogLines } from "../logs/lines";
 
 const SHOWN = 14;
-const REFRESH_MS = 3000;
+const REFRESH_MS = 5000;
 
 export function Said() {
   const cursor = useCursor();

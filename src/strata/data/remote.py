@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from hashlib import blake2b
 from itertools import count
 from pathlib import Path
 from threading import Lock
@@ -71,7 +72,8 @@ class RemoteFiles(Files):
 
     def stamp(self, name: str) -> tuple[int, int]:
         known = self._known(name)
-        return known.size_bytes, int(known.modified_s * 1e6)
+        written = blake2b(f"{known.modified_s}/{known.tag}".encode(), digest_size=7)
+        return known.size_bytes, int.from_bytes(written.digest(), "little")
 
     def open(self, name: str) -> BinaryIO:
         """The file for a look at parts of it: by ranges, unless it is here."""
@@ -101,7 +103,8 @@ class RemoteFiles(Files):
         return self._objects[name]
 
     def _key(self, known: ObjectInfo) -> str:
-        return f"{self._storage.url}/{known.name}/{known.size_bytes}/{known.modified_s}"
+        version = f"{known.size_bytes}/{known.modified_s}/{known.tag}"
+        return f"{self._storage.url}/{known.name}/{version}"
 
     def _let(self, name: str) -> None:
         for each in self.on_release:
@@ -121,8 +124,7 @@ class RemoteFiles(Files):
         told.ended("")
 
     def _download(self, known: ObjectInfo, descriptor: int, told: "_Told") -> None:
-        now = self._storage.head(known.name)
-        if (now.size_bytes, now.modified_s) != (known.size_bytes, known.modified_s):
+        if not _is_same(known, self._storage.head(known.name)):
             raise Mismatch(known.name, "changed since the dataset was opened")
         with self._storage.open(known.name) as reader:
 
@@ -190,6 +192,13 @@ class _Ranges(io.RawIOBase):
             self._reader.read_into(self._at, [view[:wanted]])
             self._at += wanted
         return wanted
+
+
+def _is_same(known: ObjectInfo, now: ObjectInfo) -> bool:
+    """Whether an object is as it was listed; a list need not say its tag."""
+    if known.tag and now.tag and known.tag != now.tag:
+        return False
+    return (known.size_bytes, known.modified_s) == (now.size_bytes, now.modified_s)
 
 
 def shared_cache(settings: Settings) -> Cache:

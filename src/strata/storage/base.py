@@ -28,11 +28,16 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class ObjectInfo(Struct, frozen=True):
-    """What is known of an object without reading it. Seconds are the storage's clock."""
+    """What is known of an object without reading it. Seconds are the storage's clock.
+
+    `tag` changes with the content, where the storage has such a thing; clocks of storages may count
+    in whole seconds.
+    """
 
     name: str
     size_bytes: int
     modified_s: float
+    tag: str = ""
 
 
 class Listing(Struct, frozen=True):

@@ -10,7 +10,6 @@ Credentials come from the settings or, where those are empty, from where the AWS
 remaining AWS_ variables, a web identity, the machine's role.
 """
 
-import os
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -128,7 +127,7 @@ class S3Storage:
     def head(self, name: str) -> ObjectInfo:
         with self._doing("read", name, "s3:GetObject"):
             meta = self._store.head(checked_name(name))
-        return ObjectInfo(name, meta["size"], meta["last_modified"].timestamp())
+        return info(name, meta)
 
     def exists(self, name: str) -> bool:
         try:
@@ -255,4 +254,5 @@ def asked_again(ask: Callable[[], Answer]) -> Answer:
 
 
 def info(path: str, meta: "obstore.ObjectMeta") -> ObjectInfo:
-    return ObjectInfo(os.fspath(path), meta["size"], meta["last_modified"].timestamp())
+    modified_s = meta["last_modified"].timestamp()
+    return ObjectInfo(path, meta["size"], modified_s, meta["e_tag"] or "")

@@ -24,6 +24,14 @@ LESSONS = {
         seed=1094, policy="continue", fault_every_s=120
     ),
     "the disk is full when the coordinator starts": Scenario(seed=2003, fault_every_s=120),
+    "a peer is the process that joined, not one started in its place that was refused": Scenario(
+        seed=640321875937,
+        workers=12,
+        hours=1.6225591859799677,
+        fault_every_s=60,
+        min_workers=5,
+        spares=1,
+    ),
     "a barrier outlives a rollback": Scenario(seed=1049, policy="continue", fault_every_s=120),
 }
 

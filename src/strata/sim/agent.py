@@ -73,7 +73,9 @@ class SimAgent(Process):
             return
         worker = SimWorker(self.sim, self.host, duty.worker, duty.task, duty.start)
         self.running[duty.worker] = worker
-        self.sim.workers[duty.worker] = worker
+        before = self.sim.workers.get(duty.worker)
+        if before is None or not before.alive:
+            self.sim.workers[duty.worker] = worker
         worker.later(self.sim.world.about(self.sim.scenario.start_s), worker.connect)
 
     def ended(self, worker: SimWorker, code: int, signal: int) -> None:

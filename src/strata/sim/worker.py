@@ -107,6 +107,7 @@ class SimWorker(Process):
         else:
             assert isinstance(outcome.answer, Worker)
             first = not self.incarnation
+            self.sim.workers[self.name] = self  # of two processes, the one that is known
             self.attached(outcome.answer.incarnation)
             if first:
                 self.witness.begin()

@@ -38,7 +38,8 @@ def main():
             return {"model": model, "optimizer": optimizer}
 
         run.rebuild(build)
-        for batch in run.batches(digits, global_batch=256, epochs=int(run.config.get("epochs", 12))):
+        epochs = int(run.config.get("epochs", 12))
+        for batch in run.batches(digits, global_batch=256, epochs=epochs):
             model, optimizer = run.state["model"], run.state["optimizer"]
             optimizer.zero_grad()
             try:

@@ -36,7 +36,8 @@ def main():
         optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
         parallel = strata.torch.DataParallel(run, model)
         run.restore({"model": model, "optimizer": optimizer})
-        for batch in run.batches(digits, global_batch=256, epochs=int(run.config.get("epochs", 12))):
+        epochs = int(run.config.get("epochs", 12))
+        for batch in run.batches(digits, global_batch=256, epochs=epochs):
             optimizer.zero_grad()
             try:
                 with parallel.averaging(len(batch["label"])):

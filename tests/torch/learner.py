@@ -15,11 +15,13 @@ from torch.distributed.tensor import DTensor
 import strata
 import strata.torch
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
 
 def new_state(spread=lambda model: model):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
-    model = spread(model)
+    model = spread(model.to(DEVICE))
     return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)}
 
 
@@ -89,7 +91,8 @@ def main() -> None:
             if run.rank == 1 and run.steps == 12 and run.generation == 1:
                 os.kill(os.getpid(), int(run.config["signal"]))
             try:
-                loss = way.step(model, torch.from_numpy(batch["x"]), torch.from_numpy(batch["y"]))
+                x, y = (torch.from_numpy(batch[name]).to(DEVICE) for name in ("x", "y"))
+                loss = way.step(model, x, y)
             except strata.GenerationChanged:
                 continue
             optimizer.step()

@@ -2,6 +2,7 @@
 is read like the log, and the demo needs no cluster and says what it is."""
 
 import re
+from datetime import datetime
 
 import pytest
 
@@ -42,6 +43,17 @@ def test_the_map_of_shards_is_of_the_moment(visit, cluster):
     expect(page.get_by_role("img", name=re.compile("shards;"))).to_be_visible()
     before_everything(page)
     expect(page.get_by_text("There was no dataset noise at this moment")).to_be_visible()
+
+
+def test_the_log_jumps_to_the_moment(visit, cluster):
+    until(lambda: len(cluster.get("logs", task_id=cluster.task)) > 20, 60)
+    moment = cluster.get("logs", task_id=cluster.task)[10]["timestamp"]
+    page = visit(f"logs?task={cluster.task}&t={moment}")
+    expect(page.get_by_role("heading", name=re.compile("Logs .* until "))).to_be_visible()
+    times = page.get_by_role("log").locator("time")
+    expect(times.first).to_be_visible()
+    latest = datetime.fromtimestamp(moment / 1000).strftime("%H:%M:%S.%f")[:-3]
+    assert max(times.all_inner_texts()) <= latest
 
 
 def test_barriers_restores_and_figures_are_of_the_moment(visit):

@@ -50,11 +50,12 @@ def test_every_step_is_a_fact_with_its_loss(tmp_path, framework):
     assert steps[-1].epoch >= 4
 
 
+@pytest.mark.parametrize("stop_at", [12, STEPS - 1])
 @pytest.mark.parametrize("framework", ["lightning", "huggingface"])
-def test_a_preempted_training_saves_before_it_ends(tmp_path, framework):
-    done, log = fit(tmp_path, framework, STOP_AT="12")
+def test_a_preempted_training_saves_before_it_ends(tmp_path, framework, stop_at):
+    done, log = fit(tmp_path, framework, STOP_AT=str(stop_at))
     with log:
         saved = [e.body for e in log.read() if isinstance(e.body, CheckpointCommitted)]
     assert saved, done.stdout + done.stderr
-    assert saved[0].step >= 12
+    assert saved[0].step >= stop_at
     assert os.listdir(tmp_path / "data" / "checkpoints")

@@ -41,6 +41,10 @@ class HuggingFaceCallback(TrainerCallback):
         if not self._loop.stepped(self._loss, int(state.epoch or 0)):
             control.should_training_stop = True
 
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """It may have come to its end before it could save because of a stop."""
+        self._loop.ended()
+
 
 def _inner(wrapped: Any) -> Any:
     """What Accelerate wraps, since only that has the same state in every process."""

@@ -43,6 +43,10 @@ class LightningCallback(Callback):
         if not self._loop.stepped(told, trainer.current_epoch):
             trainer.should_stop = True
 
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """It may have come to its end before it could save because of a stop."""
+        self._loop.ended()
+
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Lightning hears SIGTERM itself, and tells by an exception of its own."""
         if isinstance(exception, SIGTERMException):

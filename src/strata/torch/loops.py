@@ -34,6 +34,11 @@ class Loop:
             run.save(self._state)
         return goes_on
 
+    def ended(self) -> None:
+        """The loop is through: a last save that was still to come is made now."""
+        if self.run.stop_requested and not self.run.ending:
+            self.run.save(self._state)
+
     def preempted(self) -> None:
         """The framework took a SIGTERM for itself: saves at once."""
         self.run.save(self._state)

@@ -7,7 +7,7 @@ import pytest
 
 from strata.sim.checkers import Broken
 from strata.sim.faults import FAULTS
-from strata.sim.report import command_of, report
+from strata.sim.report import report
 from strata.sim.simulation import Scenario, Simulation
 
 # Seeds that once broke a promise; each is named after what it taught.
@@ -40,7 +40,7 @@ def run(scenario: Scenario) -> Simulation:
     try:
         return Simulation(scenario).run()
     except Broken as broken:
-        pytest.fail(f"{broken}\nreproduce with: {command_of(scenario)}")
+        pytest.fail(f"{broken}\nadd this to the lessons: {scenario}")
 
 
 @pytest.mark.parametrize("lesson", LESSONS)

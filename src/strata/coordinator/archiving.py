@@ -9,13 +9,13 @@ import asyncio
 import logging
 import shutil
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import msgspec
 
 from strata.config import Settings
+from strata.coordinator.background import background
 from strata.coordinator.clock import read_clock
 from strata.coordinator.engine import Engine
 from strata.core.tasks import Task
@@ -43,16 +43,9 @@ class Archiver:
         self._scratch = Path(settings.data_dir) / SCRATCH
         self._kept: set[str] = set()
 
-    @asynccontextmanager
-    async def working(self) -> AsyncIterator[None]:
+    def working(self) -> AbstractAsyncContextManager[None]:
         """Archives for as long as the context is open; what is under way then is begun again."""
-        task = asyncio.create_task(self._run(), name="strata-archiver")
-        try:
-            yield
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        return background(self._run(), "strata-archiver")
 
     async def _run(self) -> None:
         await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)

@@ -7,14 +7,14 @@ and begins with the process; further back, the facts tell.
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager
 
 from litestar import get
 from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 from msgspec import Struct
 
+from strata.coordinator.background import background
 from strata.coordinator.http.faults import READS
 from strata.coordinator.http.ports import Metrics
 from strata.coordinator.metrics import MetricsSnapshot
@@ -42,16 +42,9 @@ class History:
         self._metrics = metrics
         self._samples: deque[tuple[int, MetricsSnapshot]] = deque(maxlen=SAMPLES)
 
-    @asynccontextmanager
-    async def sampling(self, *_: object) -> AsyncIterator[None]:
+    def sampling(self, *_: object) -> AbstractAsyncContextManager[None]:
         """Samples for as long as the context is open."""
-        task = asyncio.create_task(self._run(), name="strata-history")
-        try:
-            yield
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        return background(self._run(), "strata-history")
 
     async def _run(self) -> None:
         while True:

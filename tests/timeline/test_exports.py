@@ -1,23 +1,20 @@
-"""Guards what leaves: a trace by the format's rules, Parquet that is the run itself, JSON lines,
-OpenTelemetry to a real receiver, and SQL over all of it."""
+"""Guards what leaves: a trace by the format's rules, Parquet that is the run itself, JSON lines
+and SQL over all of it."""
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 
 import duckdb
 import pyarrow.parquet as pq
 import pytest
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from strata.errors import AlreadyExists, InvalidArgument, Unavailable
-from strata.timeline import otlp, sql
+from strata.errors import AlreadyExists, InvalidArgument
+from strata.timeline import sql
 from strata.timeline.archiving import archive, open_anywhere, runs_at
 from strata.timeline.desk import Desk
 from strata.timeline.exporting import write_parquet
 from strata.timeline.opening import open_timeline
+from strata.timeline.operations import operations
 from strata.timeline.states import state_at
 from tests.storage.server import BUCKET, running
 
@@ -71,6 +68,13 @@ class TestPerfetto:
             assert begun.keys() == ended.keys()
             assert begun
             assert all(begun[i]["ts"] <= ended[i]["ts"] for i in begun)
+
+    def test_every_operation_is_there_also_what_a_crash_cut_off(self, crashed, trace):
+        begun = [op for op in operations(crashed.timeline.records()) if op.start is not None]
+        given_up = [op for op in begun if op.end is None]
+        shown = [event["args"] for event in trace if event["ph"] == "b"]
+        assert sorted(args["ref"] for args in shown) == sorted(op.start.ref for op in begun)
+        assert [args["ok"] for args in shown].count(None) == len(given_up) > 0
 
     def test_arrows_start_and_end_inside_a_slice(self, trace):
         slices = {}
@@ -193,58 +197,3 @@ class TestSql:
         write_parquet(timeline, tmp_path / "run")
         with open_timeline(tmp_path / "run") as kept:
             assert sql.query(kept, text) == sql.query(timeline, text)
-
-
-class Receiver(ThreadingHTTPServer):
-    """Takes OTLP over HTTP and decodes it with the protocol's own messages."""
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.spans, self.logs = [], []
-
-
-class Handler(BaseHTTPRequestHandler):
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        assert self.headers["Content-Type"] == "application/x-protobuf"
-        if self.path == "/v1/traces":
-            request = ExportTraceServiceRequest.FromString(body)
-            for group in request.resource_spans:
-                self.server.spans += [s for scope in group.scope_spans for s in scope.spans]
-        else:
-            request = ExportLogsServiceRequest.FromString(body)
-            for group in request.resource_logs:
-                self.server.logs += [r for scope in group.scope_logs for r in scope.log_records]
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *_):
-        pass
-
-
-class TestOtlp:
-    def test_a_receiver_gets_every_operation_step_and_fact(self, crashed):
-        with Receiver() as receiver:
-            thread = threading.Thread(target=receiver.serve_forever)
-            thread.start()
-            try:
-                extent = crashed.timeline.extent()
-                address = f"http://127.0.0.1:{receiver.server_address[1]}"
-                sent = otlp.send(crashed.timeline, address, extent.from_ns, extent.to_ns + 1)
-            finally:
-                receiver.shutdown()
-                thread.join()
-        assert sent.logs == len(receiver.logs) == crashed.timeline.position
-        assert sent.spans == len(receiver.spans)
-        steps = [span for span in receiver.spans if span.name.startswith("step ")]
-        assert len(steps) == len(crashed.kinds("StepFinished"))
-        for span in receiver.spans:
-            assert len(span.trace_id) == 16
-            assert len(span.span_id) == 8
-            assert span.end_time_unix_nano >= span.start_time_unix_nano
-
-    def test_nobody_there_is_told(self, crashed):
-        with pytest.raises(Unavailable):
-            otlp.send(crashed.timeline, "http://127.0.0.1:1", 0, 2**62)
-        with pytest.raises(InvalidArgument):
-            otlp.send(crashed.timeline, "collector:4318", 0, 2**62)

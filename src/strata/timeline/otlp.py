@@ -1,8 +1,9 @@
 """A run as OpenTelemetry: operations as spans, facts as log records, sent by OTLP over HTTP.
 
-Each task is one trace. Workers' operations and steps are spans of it, children of a span for the
-worker's incarnation; the coordinator's facts are log records. The messages are those of the
-OpenTelemetry protocol, encoded as protobuf, in requests of bounded size.
+Each task is one trace. What a worker did (operations, steps, messages sent and received) are spans
+of it, children of a span for the worker's incarnation; where a message arrived is linked with where
+it was sent. The coordinator's facts are log records. All of it is sent as the OpenTelemetry
+protocol's own messages, encoded as protobuf, in requests of bounded size.
 """
 
 import urllib.error
@@ -10,6 +11,7 @@ import urllib.request
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from itertools import islice
+from typing import TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -21,15 +23,25 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from strata.core.events import COORDINATOR
-from strata.core.worker_facts import StepFinished
+from strata.core.worker_facts import (
+    MessageReceived,
+    MessageRejected,
+    MessageSent,
+    StepFinished,
+)
+from strata.core.workers import WorkerRegistered
 from strata.errors import InvalidArgument, Unavailable
 from strata.timeline.operations import Operation, Pairing
-from strata.timeline.records import SECOND_NS, Record
+from strata.timeline.records import SECOND_NS, Record, parse_ref
 from strata.timeline.timeline import Timeline
 from strata.timeline.words import sentence
 
 ITEMS = 512
 TIMEOUT_S = 10.0
+MESSAGES = (MessageSent, MessageReceived, MessageRejected)
+
+Item: TypeAlias = tuple[str, Span | LogRecord]
+"""A span or a log record, with its node."""
 
 
 class Sent(Struct, frozen=True):
@@ -44,7 +56,7 @@ def send(timeline: Timeline, endpoint: str, from_ns: int, to_ns: int) -> Sent:
     if not endpoint.startswith(("http://", "https://")):
         raise InvalidArgument(f"{endpoint!r} is not an address", hint="as in http://127.0.0.1:4318")
     spans = logs = 0
-    found = _walk(timeline, timeline.records(from_ns, to_ns))
+    found = _Walk(timeline).items(timeline.records(from_ns, to_ns))
     while items := list(islice(found, ITEMS)):
         traced = [item for item in items if isinstance(item[1], Span)]
         logged = [item for item in items if isinstance(item[1], LogRecord)]
@@ -56,28 +68,75 @@ def send(timeline: Timeline, endpoint: str, from_ns: int, to_ns: int) -> Sent:
     return Sent(spans, logs)
 
 
-def _walk(timeline: Timeline, records: Iterable[Record]) -> Iterator[tuple[str, Span | LogRecord]]:
-    """Each record that is a fact, ends an operation, or is a step, with its node."""
-    pairing = Pairing()
-    tasks: dict[str, str] = {}
-    for record in records:
-        if record.kind == "RunStarted":
-            tasks[record.node] = record.text("task")
-        task = record.text("task") or tasks.get(record.node, timeline.name)
-        if record.node == COORDINATOR:
-            yield record.node, _log(record, task)
-            continue
-        ended = pairing.feed(record)
+class _Life(Struct):
+    """A worker's incarnation: its trace, and what was seen of it."""
+
+    node: str
+    incarnation: int
+    trace: bytes
+    from_ns: int
+    to_ns: int
+
+    @property
+    def span(self) -> bytes:
+        """The id of its span, which is the parent of what it did."""
+        return _id(f"{self.node}/{self.incarnation}", 8)
+
+
+class _Walk:
+    """Makes spans and log records of a run, each with its node, reading it once."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._name = timeline.name
+        self._pairing = Pairing()
+        self._lives: dict[tuple[str, int], _Life] = {}
+        registered = timeline.records(node=COORDINATOR, kinds={WorkerRegistered.__name__})
+        self._tasks = {
+            (body.worker, body.incarnation): body.task
+            for record in registered
+            if isinstance(body := record.event.body, WorkerRegistered)
+        }
+
+    def items(self, records: Iterable[Record]) -> Iterator[Item]:
+        """Facts, what workers did as it ends, then what stayed open and the lives around it."""
+        for record in records:
+            if record.node == COORDINATOR:
+                yield record.node, _log(record, _id(record.text("task") or self._name, 16))
+            else:
+                life = self._life(record)
+                yield from ((life.node, span) for span in self._spans(record, life))
+                yield from self._unfinished(self._pairing.given_up())
+        yield from self._unfinished(self._pairing.open.values())
+        for life in self._lives.values():
+            yield life.node, _whole(life)
+
+    def _life(self, record: Record) -> _Life:
+        stream = (record.node, record.incarnation)
+        life = self._lives.get(stream)
+        if life is None:
+            trace = _id(self._tasks.get(stream) or self._name, 16)
+            life = self._lives[stream] = _Life(*stream, trace, record.at_ns, record.at_ns)
+        life.to_ns = max(life.to_ns, record.at_ns)
+        return life
+
+    def _spans(self, record: Record, life: _Life) -> Iterator[Span]:
+        body = record.event.body
+        ended = self._pairing.feed(record)
         if ended is not None and ended.start is not None:
-            yield record.node, _operation(ended, task)
-        elif isinstance(record.event.body, StepFinished):
-            yield record.node, _step(record, record.event.body, task)
-    for operation in pairing.open.values():
-        if operation.start is not None:
-            yield operation.node, _operation(operation, tasks.get(operation.node, timeline.name))
+            yield _operation(ended, ended.start, life)
+        elif isinstance(body, StepFinished):
+            yield _step(record, body, life)
+        elif isinstance(body, MESSAGES):
+            yield _message(record, life)
+
+    def _unfinished(self, operations: Iterable[Operation]) -> Iterator[Item]:
+        for operation in operations:
+            if operation.start is not None:
+                life = self._life(operation.start)
+                yield life.node, _operation(operation, operation.start, life)
 
 
-def _log(record: Record, task: str) -> LogRecord:
+def _log(record: Record, trace: bytes) -> LogRecord:
     return LogRecord(
         time_unix_nano=record.at_ns,
         observed_time_unix_nano=record.at_ns,
@@ -88,46 +147,74 @@ def _log(record: Record, task: str) -> LogRecord:
             *_attributes({"event.name": record.kind, "strata.ref": record.ref}),
             *_attributes({f"strata.{tag}": value for tag, value in record.tags().items()}),
         ],
-        trace_id=_id(task, 16),
+        trace_id=trace,
     )
 
 
-def _operation(operation: Operation, task: str) -> Span:
-    start, end = operation.start, operation.end
-    assert start is not None
-    failed = operation.ok is False
+def _whole(life: _Life) -> Span:
+    """What one process of a worker lived through, around everything that it did."""
     return Span(
-        trace_id=_id(task, 16),
-        span_id=_id(start.ref, 8),
-        name=operation.text,
+        trace_id=life.trace,
+        span_id=life.span,
+        name=f"{life.node}, incarnation {life.incarnation}",
         kind=Span.SPAN_KIND_INTERNAL,
-        start_time_unix_nano=start.at_ns,
-        end_time_unix_nano=max(end.at_ns, start.at_ns) if end is not None else start.at_ns,
-        attributes=_attributes({"strata.ref": start.ref, "strata.open": end is None}),
-        status=Status(
-            code=Status.STATUS_CODE_ERROR if failed else Status.STATUS_CODE_UNSET,
-            message=end.text("error") if failed and end is not None else "",
-        ),
+        start_time_unix_nano=life.from_ns,
+        end_time_unix_nano=life.to_ns,
     )
 
 
-def _step(record: Record, body: StepFinished, task: str) -> Span:
+def _operation(operation: Operation, start: Record, life: _Life) -> Span:
+    end = operation.end
+    span = _within(life, start, operation.text, start.at_ns, end.at_ns if end else start.at_ns)
+    span.attributes.extend(_attributes({"strata.open": end is None}))
+    if end is not None and operation.ok is False:
+        span.status.CopyFrom(Status(code=Status.STATUS_CODE_ERROR, message=end.text("error")))
+    return span
+
+
+def _step(record: Record, body: StepFinished, life: _Life) -> Span:
     took_s = body.data_s + body.compute_s + body.communication_s + body.wait_s
+    start_ns = record.at_ns - int(took_s * SECOND_NS)
+    life.from_ns = min(life.from_ns, start_ns)
+    span = _within(life, record, f"step {body.step}", start_ns, record.at_ns)
     told = msgspec.structs.asdict(body)
+    span.attributes.extend(
+        _attributes({f"strata.{name}": value for name, value in told.items() if value is not None})
+    )
+    return span
+
+
+def _message(record: Record, life: _Life) -> Span:
+    """A message at one of its ends; that where it arrived is linked with that where it was sent."""
+    sent = isinstance(record.event.body, MessageSent)
+    span = _within(life, record, record.kind, record.at_ns, record.at_ns)
+    span.kind = Span.SPAN_KIND_PRODUCER if sent else Span.SPAN_KIND_CONSUMER
+    span.attributes.extend(
+        _attributes({f"strata.{tag}": value for tag, value in record.tags().items()})
+    )
+    return span
+
+
+def _within(life: _Life, record: Record, name: str, start_ns: int, end_ns: int) -> Span:
+    """A span of something a worker did, linked with what other workers did to cause it."""
     return Span(
-        trace_id=_id(task, 16),
+        trace_id=life.trace,
         span_id=_id(record.ref, 8),
-        name=f"step {body.step}",
+        parent_span_id=life.span,
+        name=name,
         kind=Span.SPAN_KIND_INTERNAL,
-        start_time_unix_nano=record.at_ns - int(took_s * SECOND_NS),
-        end_time_unix_nano=record.at_ns,
-        attributes=_attributes(
-            {f"strata.{name}": value for name, value in told.items() if value is not None}
-        ),
+        start_time_unix_nano=start_ns,
+        end_time_unix_nano=max(end_ns, start_ns),
+        attributes=_attributes({"strata.ref": record.ref}),
+        links=[
+            Span.Link(trace_id=life.trace, span_id=_id(cause, 8))
+            for cause in record.causes
+            if parse_ref(cause)[0] != COORDINATOR
+        ],
     )
 
 
-def _traces(items: list[tuple[str, Span | LogRecord]]) -> bytes:
+def _traces(items: list[Item]) -> bytes:
     request = ExportTraceServiceRequest()
     for node in dict.fromkeys(node for node, _ in items):
         group = request.resource_spans.add(resource=_resource(node))
@@ -136,7 +223,7 @@ def _traces(items: list[tuple[str, Span | LogRecord]]) -> bytes:
     return request.SerializeToString()
 
 
-def _logs(items: list[tuple[str, Span | LogRecord]]) -> bytes:
+def _logs(items: list[Item]) -> bytes:
     request = ExportLogsServiceRequest()
     for node in dict.fromkeys(node for node, _ in items):
         group = request.resource_logs.add(resource=_resource(node))

@@ -131,6 +131,8 @@ class _Flow:
                 yield from _step(record, body, pid)
                 continue
             ended = self._pairing.feed(record)
+            for operation in self._pairing.given_up():
+                yield from self._operation(operation, pid, record.at_ns)
             if ended is not None:
                 yield from self._operation(ended, pid, to_ns)
             elif record.node == COORDINATOR or record.kind in MARKS or record.event.cause:

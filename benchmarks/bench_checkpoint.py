@@ -15,7 +15,6 @@ python; `pip install orbax-checkpoint`); what is not there is left out.
 
 import argparse
 import json
-import mmap
 import os
 import resource
 import tempfile
@@ -32,6 +31,7 @@ from processes import answering
 
 from strata.checkpoint.manager import CheckpointManager
 from strata.checkpoint.reshard import even_cuts, plan_cuts
+from strata.storage.memory import huge_memory, populate
 from strata.storage.parallel import for_each
 
 TENSORS = 200
@@ -59,10 +59,8 @@ def make_state(mib: int) -> dict[str, np.ndarray]:
 
 
 def prepared(size: int) -> memoryview:
-    memory = mmap.mmap(-1, -(-size // BLOCK) * BLOCK)
-    with suppress(OSError):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    np.frombuffer(memory, np.uint8)[::4096] = 1
+    memory = huge_memory(-(-size // BLOCK) * BLOCK)
+    populate(memory)
     return memoryview(memory)
 
 

@@ -9,7 +9,6 @@ the state does. It holds the image of the file: header, padding, tensors.
 """
 
 import mmap
-from contextlib import suppress
 
 import numpy as np
 from msgspec import Struct
@@ -19,9 +18,7 @@ from strata.checkpoint.cuda import release
 from strata.checkpoint.filling import Filling, Placed
 from strata.checkpoint.format import ALIGNMENT, header_image
 from strata.checkpoint.tree import Flat
-
-HUGE_PAGE_BYTES = 2 * 1024 * 1024
-POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14
+from strata.storage.memory import huge_memory, populate
 
 
 class Capture(Struct):
@@ -96,13 +93,8 @@ class Staging:
         if size_bytes <= self.size_bytes:
             return
         self.close()  # first, so that the old buffer is gone before the new one comes
-        memory = mmap.mmap(-1, -(-size_bytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES)
-        with suppress(OSError, AttributeError):
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        try:
-            memory.madvise(POPULATE_WRITE)
-        except (OSError, ValueError, AttributeError):
-            np.frombuffer(memory, np.uint8)[:: mmap.PAGESIZE] = 0
+        memory = huge_memory(size_bytes)
+        populate(memory)
         self._memory = memory
 
     def capture(self, flat: Flat, metadata: dict[str, str]) -> Capture:

@@ -13,7 +13,6 @@ filesystem refuses O_DIRECT (EINVAL), everything is written the ordinary way.
 
 import errno
 import fcntl
-import mmap
 import os
 import threading
 from collections.abc import Iterable, Iterator
@@ -22,6 +21,7 @@ from functools import partial
 import numpy as np
 
 from strata.storage.base import Buffer
+from strata.storage.memory import huge_memory
 from strata.storage.parallel import Lanes
 
 ALIGNMENT = 4096
@@ -83,7 +83,7 @@ class BlockWriter:
         if block.nbytes % ALIGNMENT == 0 and address(block) % ALIGNMENT == 0:
             return block
         if not hasattr(self._bounce, "view"):
-            self._bounce.view = memoryview(mmap.mmap(-1, BLOCK_BYTES))
+            self._bounce.view = memoryview(huge_memory(BLOCK_BYTES))
         padded: memoryview = self._bounce.view[: aligned_up(block.nbytes)]
         # NumPy copies without holding the GIL; slicing a memoryview does not.
         np.copyto(np.frombuffer(padded, np.uint8)[: block.nbytes], np.frombuffer(block, np.uint8))

@@ -9,7 +9,6 @@ see it, and a truncated file would be a signal instead of an error.
 
 import errno
 import fcntl
-import mmap
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -21,12 +20,14 @@ from typing import Self
 import numpy as np
 
 from strata.errors import Corrupt
-from strata.storage.blocks import ALIGNMENT, BLOCK_BYTES, O_DIRECT, aligned_up
+from strata.storage.blocks import ALIGNMENT, O_DIRECT, aligned_up
 from strata.storage.faults import disk_fault
+from strata.storage.memory import huge_memory
 from strata.storage.parallel import scatter
 
 MAX_BUFFERS = 1024  # of one preadv (IOV_MAX)
 DIRECT_BYTES = 256 * 1024
+BOUNCE_BYTES = 4 * 1024 * 1024  # those of all threads fit into a processor's cache
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 CACHED_ONLY = getattr(os, "RWF_NOWAIT", 0)
 
@@ -76,20 +77,27 @@ class LocalReader:
             waiting = after(waiting, count)
 
     def _read(self, buffers: list[memoryview], offset: int) -> int:
-        if self._direct < 0 or sum(buffer.nbytes for buffer in buffers) < DIRECT_BYTES:
-            return os.preadv(self._fd, buffers, offset)
+        large = sum(buffer.nbytes for buffer in buffers) >= DIRECT_BYTES
+        if self._direct >= 0 and large and not self._cached(offset):
+            return self._read_direct(buffers, offset)
+        return os.preadv(self._fd, buffers, offset)
+
+    def _cached(self, offset: int) -> bool:
+        """Whether the page there lies in the cache. One byte tells: asking for all that is wanted
+        would make the kernel read 8 MiB ahead, for nothing."""
         try:
-            return os.preadv(self._fd, buffers, offset, CACHED_ONLY)
+            os.preadv(self._fd, [bytearray(1)], offset, CACHED_ONLY)
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
                 raise
-        return self._read_direct(buffers, offset)
+            return False
+        return True
 
     def _read_direct(self, buffers: list[memoryview], offset: int) -> int:
         start = offset % ALIGNMENT
-        wanted = min(start + sum(buffer.nbytes for buffer in buffers), BLOCK_BYTES)
+        wanted = min(start + sum(buffer.nbytes for buffer in buffers), BOUNCE_BYTES)
         if not hasattr(self._bounce, "view"):
-            self._bounce.view = memoryview(mmap.mmap(-1, BLOCK_BYTES))
+            self._bounce.view = memoryview(huge_memory(BOUNCE_BYTES))
         block: memoryview = self._bounce.view[: aligned_up(wanted)]
         try:
             count = min(os.preadv(self._direct, [block], offset - start), wanted) - start

@@ -3,7 +3,9 @@
 Beside it, in the same rounds: one copy into pinned memory (the limit where the device has no room
 for a snapshot), a snapshot on the device (the limit where it has), `.cpu()`, and the modes of
 torch.distributed.checkpoint: as documented, with its stager (pinned memory, staged in the
-background), and in a process. Needs a CUDA device and PyTorch.
+background), and in a process. A stall ends when the state may change. PyTorch 2.11 fails with a
+KeyError when a stager with pinned memory is used a second time, so each save gets a new one, and
+pays for its memory. Needs a CUDA device and PyTorch.
 
     python benchmarks/bench_checkpoint_gpu.py [--gib 8] [--rounds 5]
 
@@ -26,7 +28,7 @@ from pathlib import Path
 import torch
 import torch.distributed.checkpoint as dcp
 
-from strata.checkpoint import cuda, filling
+from strata.checkpoint import filling
 from strata.checkpoint.manager import CheckpointManager
 
 TENSORS = 64
@@ -70,8 +72,8 @@ class Training:
         self.right = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
 
     def steps(self, count: int) -> float:
-        """Seconds for so many steps. It waits as a training does that looks at its loss: for its own
-        stream, not for whatever else the device does."""
+        """Seconds for so many steps. It waits as a training does that looks at its loss: for its
+        own stream, not for whatever else the device does."""
         begun = time.perf_counter()
         for _ in range(count):
             torch.matmul(self.left, self.right)
@@ -170,7 +172,7 @@ def measure_dcp(figures, folder: Path, state, rounds: int) -> None:
     }
     for name, options in modes.items():
         try:
-            measure_mode(figures, name, folder, state, rounds, options())
+            measure_mode(figures, name, folder, state, rounds, options)
         except Exception:
             figures.failures[name] = traceback.format_exc().splitlines()[-9:]
     torch.distributed.destroy_process_group()
@@ -181,10 +183,11 @@ def measure_mode(figures, name, folder, state, rounds, options) -> None:
         where = folder / f"{name}-{turn}"
         torch.cuda.synchronize()
         begun = time.perf_counter()
-        future = dcp.async_save(state, checkpoint_id=str(where), **options)
+        answer = dcp.async_save(state, checkpoint_id=str(where), **options())
+        if hasattr(answer, "staging_completion"):
+            answer.staging_completion.result()
         stall = time.perf_counter() - begun
-        upload = getattr(future, "upload_completion", future)
-        upload.result()
+        getattr(answer, "upload_completion", answer).result()
         if turn:  # the first one sets its memory up
             figures[f"{name}_stall_s"].append(stall)
             figures[f"{name}_total_s"].append(time.perf_counter() - begun)
@@ -228,7 +231,6 @@ def main() -> None:
                 "torch": torch.__version__,
                 "machine": platform.platform(),
                 "gib": options.gib,
-                "registered_buffers": len(cuda._registered),
                 "medians": medians,
                 "not_measured": figures.failures,
                 "targets": {

@@ -22,8 +22,8 @@ def saved(manager, *numbers):
         manager.wait_pending()
 
 
-def test_what_is_frozen_is_written_once_and_survives_retention(tmp_path):
-    with CheckpointManager(tmp_path, keep_count=1) as manager:
+def test_what_is_frozen_is_written_once_and_survives_retention(storage):
+    with CheckpointManager(storage, keep_count=1) as manager:
         saved(manager, 1, 2, 3, 4, 5)
         (info,) = manager.all_checkpoints()
         assert info.size_bytes < FROZEN.nbytes / 4
@@ -32,8 +32,7 @@ def test_what_is_frozen_is_written_once_and_survives_retention(tmp_path):
         assert (loaded["adapter"] == 5).all()
         with manager.open() as reader:
             reader.verify()
-        folder = tmp_path / info.checkpoint_id
-        assert sorted(file.name for file in folder.iterdir()) == [
+        assert [each.name.partition("/")[2] for each in storage.walk(info.checkpoint_id)] == [
             "kept-00000-0.safetensors",
             "part-00000.safetensors",
         ]
@@ -79,3 +78,24 @@ def test_a_copy_takes_along_what_is_kept(tmp_path):
             copy_checkpoint(manager.storage, LocalStorage(tmp_path / "far"), reader.manifest)
     with CheckpointManager(tmp_path / "far") as manager:
         assert (manager.load()["base"] == FROZEN).all()
+
+
+def test_what_the_other_storage_has_is_not_sent_again(tmp_path, storage):
+    sent = []
+    put_stream, storage.put_stream = (
+        storage.put_stream,
+        lambda name, *rest, **options: (
+            sent.append(name.partition("/")[2]),
+            put_stream(name, *rest, **options),
+        ),
+    )
+    with CheckpointManager(tmp_path / "near", keep_count=1) as manager:
+        for number in (1, 2, 3):
+            saved(manager, number)
+            with manager.open() as reader:
+                copy_checkpoint(manager.storage, storage, reader.manifest)
+    assert sent == ["part-00000.safetensors"] * 3
+    with CheckpointManager(storage, keep_count=1) as manager:
+        assert (manager.load()["base"] == FROZEN).all()
+        with manager.open() as reader:
+            reader.verify()

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from strata.errors import AlreadyExists, Corrupt, InvalidArgument, NotFound
-from strata.storage.base import StorageBackend
+from strata.storage.base import Linking, StorageBackend
 
 MIB = 1024 * 1024
 
@@ -49,6 +49,16 @@ def test_a_stream_is_stored_whole(storage, sizes):
     chunks = [pattern(size) for size in sizes]
     assert storage.put_stream("big", iter(chunks)) == sum(sizes)
     assert storage.get("big") == b"".join(chunks)
+
+
+def test_an_object_stays_under_its_second_name(storage):
+    assert isinstance(storage, Linking)
+    storage.put("a/b", b"some bytes")
+    assert storage.link("a/b", "c/d")
+    storage.delete("a/b")
+    assert storage.get("c/d") == b"some bytes"
+    assert not storage.link("a/b", "e"), "it is gone"
+    assert not storage.exists("e")
 
 
 def test_a_stream_that_fails_leaves_nothing(storage):

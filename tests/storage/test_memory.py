@@ -1,4 +1,4 @@
-"""Memory for large copies: large enough, a process's own, and in huge pages where there are some."""
+"""Guards memory for large copies: large enough, a process's own, in huge pages where it can."""
 
 import os
 from pathlib import Path

@@ -15,9 +15,10 @@ from strata.errors import (
     Unauthenticated,
     Unavailable,
 )
-from strata.storage import s3_uploads
+from strata.storage import s3, s3_copying, s3_uploads
 from strata.storage.opening import open_storage
 from strata.storage.s3 import PART_BYTES, S3Storage
+from strata.storage.s3_calls import S3Calls
 from tests.storage.faulty import faulty_proxy
 from tests.storage.server import BUCKET
 
@@ -160,7 +161,7 @@ def test_what_is_replaced_while_being_read_is_not_mixed(s3_storage):
 def test_left_over_uploads_below_the_prefix_are_ended_by_age(s3_settings):
     storage = S3Storage(BUCKET, "left-over", s3_settings)
     for key in ("left-over/x/part", "elsewhere/part"):
-        s3_uploads._call("POST", BUCKET, key, {"uploads": ""}, s3_settings)
+        S3Calls(BUCKET, s3_settings, "begin", "").call("POST", key, {"uploads": ""})
     assert storage.abort_uploads(older_than_s=3600.0) == 0
     assert storage.abort_uploads(older_than_s=0.0) == 1
     assert storage.abort_uploads(older_than_s=0.0) == 0
@@ -170,6 +171,29 @@ def test_left_over_uploads_below_the_prefix_are_ended_by_age(s3_settings):
 def test_uploads_cannot_be_ended_without_keys_and_that_is_no_error(s3_settings):
     nobody = changed(s3_settings, aws_access_key_id="", aws_secret_access_key="")
     assert S3Storage(BUCKET, "x", nobody).abort_uploads(0.0) == 0
+
+
+def test_what_is_too_large_for_one_call_is_copied_by_parts(s3_storage, s3_settings, monkeypatch):
+    monkeypatch.setattr(s3, "WHOLE_BYTES", 5 * MIB)
+    monkeypatch.setattr(s3_copying, "PART_BYTES", 5 * MIB)
+    data = bytes(range(256)) * (11 * MIB // 256)
+    s3_storage.put("folder/a b+ü", data)
+    assert s3_storage.link("folder/a b+ü", "other/a")
+    assert s3_storage.get("other/a") == data
+    nobody = changed(s3_settings, aws_access_key_id="", aws_secret_access_key="")
+    assert not s3_copying.copy_by_parts(BUCKET, "a", "b", 11 * MIB, nobody)
+
+
+def test_a_copy_that_breaks_off_leaves_nothing(faulty, monkeypatch):
+    storage, faults = faulty
+    monkeypatch.setattr(s3, "WHOLE_BYTES", 5 * MIB)
+    monkeypatch.setattr(s3_copying, "PART_BYTES", 5 * MIB)
+    storage.put("a", bytes(11 * MIB))
+    faults.always("internal", "PUT", "partNumber=2")
+    assert not storage.link("a", "b")
+    faults.always("")
+    assert not storage.exists("b")
+    assert storage.abort_uploads(0.0) == 0
 
 
 def test_a_listing_goes_over_pages(s3_storage):

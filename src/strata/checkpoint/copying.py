@@ -1,17 +1,21 @@
 """Copying a committed checkpoint from one storage to another: parts first, the manifest last.
 
 Until the manifest is there the copy does not exist, so a copy that broke off is simply made again;
-parts that arrived whole are not sent a second time.
+parts that arrived whole are not sent a second time, nor are files with unchanged tensors that the
+target has in another checkpoint.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
+from strata.checkpoint.catalog import Catalog
 from strata.checkpoint.format import MANIFEST_SUFFIX, Manifest
 from strata.checkpoint.parts import commit
-from strata.errors import NotFound
-from strata.storage.base import StorageBackend
+from strata.errors import Corrupt, NotFound, UnknownKind
+from strata.storage.base import Linking, StorageBackend
 
 COPY_BYTES = 16 * 1024 * 1024
+LOOK_BACK = 3
 
 
 def copy_checkpoint(
@@ -27,7 +31,7 @@ def copy_checkpoint(
     for file in files_of(manifest):
         name = f"{manifest.checkpoint_id}/{file}"
         size_bytes = source.head(name).size_bytes
-        if not _is_there(target, name, size_bytes):
+        if not (_is_there(target, name, size_bytes) or _linked(target, manifest, file)):
             blocks = _blocks(source, name, copied_bytes, progress)
             target.put_stream(name, blocks, size_bytes=size_bytes)
         copied_bytes += size_bytes
@@ -39,6 +43,29 @@ def files_of(manifest: Manifest) -> list[str]:
     """Every file that holds some of a checkpoint: its parts, and what it keeps of earlier ones."""
     kept = {tensor.file for part in manifest.parts for tensor in part.tensors if tensor.file}
     return [part.file for part in manifest.parts] + sorted(kept)
+
+
+def _linked(target: StorageBackend, manifest: Manifest, file: str) -> bool:
+    """Takes a file with unchanged tensors from a checkpoint that lies in the target already."""
+    if not isinstance(target, Linking) or any(part.file == file for part in manifest.parts):
+        return False
+    wanted, catalog = tensors_in(manifest, file), Catalog(target)
+    for other in catalog.newest_ids()[:LOOK_BACK]:
+        with suppress(NotFound, Corrupt, UnknownKind):
+            for each in files_of(earlier := catalog.manifest(other)):
+                if wanted <= tensors_in(earlier, each):
+                    return target.link(f"{other}/{each}", f"{manifest.checkpoint_id}/{file}")
+    return False
+
+
+def tensors_in(manifest: Manifest, file: str) -> set[tuple[str, int, tuple[str, ...]]]:
+    """What a file holds: each tensor's name, place and checksums."""
+    return {
+        (tensor.name, tensor.offset, tuple(tensor.xxh3))
+        for part in manifest.parts
+        for tensor in part.tensors
+        if (tensor.file or part.file) == file
+    }
 
 
 def _is_there(storage: StorageBackend, name: str, size_bytes: int) -> bool:

@@ -5,8 +5,9 @@ checkpoint. Each tensor that looks unchanged (its first and last bytes are) is h
 checksum is that of the last committed checkpoint, the new one refers to where it lies already.
 
 Safely with retention: the file that holds it becomes a file of the new checkpoint, too, by a hard
-link. Deleting the old checkpoint takes its name away, not the bytes; a file with two names is never
-recycled. A storage without links writes everything.
+link or, in a bucket, by a copy that the server makes. Deleting the old checkpoint takes its name
+away, not the bytes; a file with two names is never recycled. A storage without links writes
+everything.
 """
 
 from msgspec import Struct, field, structs

@@ -135,7 +135,7 @@ class StorageBackend(Protocol):
 
 @runtime_checkable
 class Linking(Protocol):
-    """A storage in which one object can have two names."""
+    """A storage in which an object can be had under a second name without sending it again."""
 
     def link(self, name: str, other: str) -> bool:
         """Gives an object another name, under which it stays when the first is deleted; False where

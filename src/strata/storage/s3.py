@@ -23,16 +23,17 @@ import obstore
 from obstore.store import S3Store
 
 from strata.config import Settings
-from strata.errors import Corrupt, NotFound
+from strata.errors import Corrupt, NotFound, StrataError
 from strata.storage.base import Buffer, Listing, ObjectInfo, checked_name
 from strata.storage.parallel import download, scatter
+from strata.storage.s3_calls import DEFAULT_REGION
+from strata.storage.s3_copying import WHOLE_BYTES, copy_by_parts
 from strata.storage.s3_faults import s3_fault
 from strata.storage.s3_uploads import abort_leftover_uploads
 
 PART_BYTES = 16 * 1024 * 1024
 MAX_PARTS = 9_000  # S3 takes 10,000
 CONCURRENCY = 16
-DEFAULT_REGION = "us-east-1"
 LISTING_RETRIES = 4
 
 Answer = TypeVar("Answer")
@@ -110,6 +111,22 @@ class S3Storage:
         if recycle is not None:
             self.delete(recycle)
         return sent
+
+    def link(self, name: str, other: str) -> bool:
+        """Copies an object within the bucket, so that none of its bytes travel."""
+        try:
+            size_bytes = self.head(name).size_bytes
+            if size_bytes > WHOLE_BYTES:
+                keys = (self._key(name), self._key(other))
+                return copy_by_parts(self.bucket, *keys, size_bytes, self._settings)
+            with self._doing("copy", name, "s3:GetObject and s3:PutObject"):
+                self._store.copy(checked_name(name), checked_name(other))
+        except StrataError:
+            return False
+        return True
+
+    def _key(self, name: str) -> str:
+        return f"{self.prefix}/{checked_name(name)}" if self.prefix else checked_name(name)
 
     def get(self, name: str) -> bytes:
         with self._doing("read", name, "s3:GetObject"):

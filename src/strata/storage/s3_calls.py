@@ -1,0 +1,119 @@
+"""The few S3 calls that the library does not have, signed here (AWS Signature Version 4).
+
+Credentials that are not in the settings (a role, temporary ones) cannot sign here; `can_sign` tells
+beforehand.
+"""
+
+import hashlib
+import hmac
+import http.client
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from urllib.parse import quote, urlsplit
+
+from msgspec import Struct
+
+from strata.config import Settings
+from strata.errors import Unavailable
+from strata.storage.s3_faults import s3_fault
+
+DEFAULT_REGION = "us-east-1"
+TIMEOUT_S = 30
+
+
+class Answer(Struct, frozen=True):
+    """What came back, and the server's clock."""
+
+    body: bytes
+    now_s: float
+
+
+class S3Calls:
+    """Calls on one bucket. `doing` and `permission` are for the error when one is refused."""
+
+    def __init__(self, bucket: str, settings: Settings, doing: str, permission: str) -> None:
+        self._bucket, self._settings = bucket, settings
+        self._doing, self._permission = f"cannot {doing} in s3://{bucket}", permission
+
+    @property
+    def can_sign(self) -> bool:
+        return bool(self._settings.aws_access_key_id and self._settings.aws_secret_access_key)
+
+    def call(
+        self,
+        verb: str,
+        key: str,
+        query: Mapping[str, str],
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        timeout_s: float = TIMEOUT_S,
+    ) -> Answer:
+        """One request; what is not there is an empty answer."""
+        region = self._settings.aws_region or DEFAULT_REGION
+        url = self._settings.aws_endpoint_url or f"https://s3.{region}.amazonaws.com"
+        endpoint = urlsplit(url)
+        secure = endpoint.scheme == "https"
+        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+        path = "/" + quoted_path(f"{endpoint.path.strip('/')}/{self._bucket}/{key}".strip("/"))
+        line = "&".join(f"{quoted(k)}={quoted(v)}" for k, v in sorted(query.items()))
+        content = {"host": endpoint.netloc, **(headers or {})}
+        now = datetime.now(UTC)
+        signed_headers = signed(verb, path, line, content, body, region, self._settings, now)
+        connection = kind(endpoint.netloc, timeout=timeout_s)
+        try:
+            connection.request(verb, f"{path}?{line}", body=body or None, headers=signed_headers)
+            answer = connection.getresponse()
+            told = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise Unavailable(
+                f"{self._doing}: {error}", hint="check AWS_ENDPOINT_URL, AWS_REGION and network"
+            ) from error
+        finally:
+            connection.close()
+        if answer.status >= 300 and answer.status != 404:
+            refusal = Exception(f"status code: {answer.status} {told.decode('utf-8', 'replace')}")
+            raise s3_fault(refusal, self._doing, self._bucket, self._permission)
+        date = answer.headers.get("Date")
+        if date:
+            now = datetime.strptime(date, "%a, %d %b %Y %H:%M:%S GMT").replace(tzinfo=UTC)
+        return Answer(told, now.timestamp())
+
+
+def quoted(text: str) -> str:
+    return quote(text, safe="-_.~")
+
+
+def quoted_path(text: str) -> str:
+    return quote(text, safe="/-_.~")
+
+
+def signed(
+    verb: str,
+    path: str,
+    query: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    region: str,
+    settings: Settings,
+    now: datetime,
+) -> dict[str, str]:
+    """The headers of a request, with those that sign it."""
+    moment = now.strftime("%Y%m%dT%H%M%SZ")
+    scope = f"{moment[:8]}/{region}/s3/aws4_request"
+    content = hashlib.sha256(body).hexdigest()
+    every = dict(sorted({**headers, "x-amz-content-sha256": content, "x-amz-date": moment}.items()))
+    names = ";".join(every)
+    lines = "".join(f"{name}:{value}\n" for name, value in every.items())
+    request = "\n".join([verb, path, query, lines, names, content])
+    digest = hashlib.sha256(request.encode()).hexdigest()
+    key = f"AWS4{settings.aws_secret_access_key}".encode()
+    for step in (moment[:8], region, "s3", "aws4_request"):
+        key = hmac.digest(key, step.encode(), "sha256")
+    to_sign = "\n".join(["AWS4-HMAC-SHA256", moment, scope, digest])
+    signature = hmac.digest(key, to_sign.encode(), "sha256").hex()
+    every["authorization"] = (
+        f"AWS4-HMAC-SHA256 Credential={settings.aws_access_key_id}/{scope}, "
+        f"SignedHeaders={names}, Signature={signature}"
+    )
+    return every

@@ -17,6 +17,7 @@ SLOW_FILES = {
         "flood",
         "fuzz",
         "hostile",
+        "keeping",
         "liveness",
         "metrics",
         "proof",

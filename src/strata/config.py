@@ -26,6 +26,7 @@ SECRETS = frozenset({"aws_secret_access_key", "token"})
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=365 * 86400)]
+Days = Annotated[float, Meta(ge=0, le=36_500)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Index = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 
@@ -51,6 +52,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     archive_runs: bool = True
     archive_to: str = ""
     archive_after_s: Seconds = 60.0
+
+    """How many days after a run's end what its workers recorded stays in the log, too, once it is
+    archived; and for how many days, and how much of them, archived runs are kept (nothing: all, for
+    ever). Facts stay in the log for ever."""
+    keep_events_days: Days = 7.0
+    keep_runs_days: Days | None = None
+    keep_runs_bytes: Annotated[int, Meta(ge=1, le=2**60)] | None = None
 
     """How much the coordinator takes on before it says "try again"."""
     max_workers: Count = 10_000

@@ -13,6 +13,7 @@ from strata.agent.leftovers import FOLDER, Leftovers
 from strata.core.events import Envelope
 from strata.core.worker_facts import CODEC, StepFinished
 from strata.sdk.spool import Spool, read_spool
+from strata.store.base import Window
 from strata.store.batches import pack, unpack
 from strata.store.sqlite import SqliteStore
 from strata.wire.v1 import coordinator_pb2 as pb
@@ -40,7 +41,7 @@ with strata.join() as run:
 
 def steps_of(store, worker, incarnation):
     """The steps in a worker's stored events; there is no gap and nothing twice."""
-    batches = [b for b in store.batches(node=worker) if b.incarnation == incarnation]
+    batches = [b for b in store.batches(Window(node=worker)) if b.incarnation == incarnation]
     events = [event for batch in batches for event in unpack(CODEC, batch)]
     assert sorted(event.seq for event in events) == list(range(len(events)))
     assert store.gaps(worker, incarnation) == []

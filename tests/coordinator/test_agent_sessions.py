@@ -9,6 +9,7 @@ from strata.coordinator.rpc import SERVICE
 from strata.core.events import Envelope
 from strata.core.worker_facts import CODEC, ConnectionChanged
 from strata.sdk.spool import batch_message
+from strata.store.base import Window
 from strata.store.batches import pack
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.coordinator.conftest import Client, coordinator
@@ -192,7 +193,7 @@ def test_events_that_a_dead_worker_left_are_stored_once(cluster):
         assert settled.first_seq == first
         assert not settled.HasField("refused")
     store = cluster.coordinator.engine.kernel.store
-    assert [batch.first_seq for batch in store.batches(node="w")] == [0, 2, 4]
+    assert [batch.first_seq for batch in store.batches(Window(node="w"))] == [0, 2, 4]
     assert store.gaps("w", incarnation) == []
 
 

@@ -16,7 +16,7 @@ from strata.core.tasks import TaskSpec
 from strata.core.workers import RegisterWorker, ReportState, Worker, WorkerLost
 from strata.errors import NotFound, Overloaded, Unavailable
 from strata.sim.disk import SimDisk
-from strata.store.base import Batch
+from strata.store.base import Batch, Window
 
 pytestmark = pytest.mark.anyio
 
@@ -260,7 +260,7 @@ async def test_worker_batches_are_stored_and_resends_recognised(disk):
         stored = asyncio.get_running_loop().create_future()
         engine.ingest(batch, lambda answer, refusal, stored=stored: stored.set_result(refusal))
         assert await stored is None
-    assert [found.payload for found in disk.batches(node="w")] == [payload]
+    assert [found.payload for found in disk.batches(Window(node="w"))] == [payload]
     assert disk.last_seq("w", 1) == 2
     await engine.stop()
 

@@ -18,6 +18,7 @@ from strata.core.barriers import BarrierArrived, BarrierFailed, BarrierReleased
 from strata.core.cluster import CODEC, CoordinatorStarted
 from strata.core.generations import GenerationChanged
 from strata.core.workers import WorkerLost, WorkerRegistered
+from strata.store.base import Window
 from strata.store.batches import unpack
 from strata.store.sqlite import SqliteStore
 from strata.wire.v1 import coordinator_pb2 as pb
@@ -271,7 +272,7 @@ def check_barriers(bodies: list, last_round: int) -> None:
 
 def check_events(store: SqliteStore, workers: list[Worker]) -> None:
     for worker in workers:
-        batches = list(store.batches(node=worker.name))
+        batches = list(store.batches(Window(node=worker.name)))
         events = [event for batch in batches for event in unpack(kinds.CODEC, batch)]
         assert events == kinds.events(0, worker.sent_events)
         assert store.gaps(worker.name, worker.incarnation) == []

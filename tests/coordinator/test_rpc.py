@@ -8,6 +8,7 @@ from queue import SimpleQueue
 import grpc
 import pytest
 
+from strata.store.base import Window
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.coordinator.conftest import Client, coordinator
 
@@ -226,7 +227,7 @@ def test_beats_are_answered_and_events_are_stored_once(client):
         stream.send(events=batch)
         assert stream.next("stored").stored.seq == 2
     store = client.coordinator.engine.kernel.store
-    assert [found.payload for found in store.batches(node="a")] == [b"opaque"]
+    assert [found.payload for found in store.batches(Window(node="a"))] == [b"opaque"]
     stream.close()
 
 

@@ -3,6 +3,7 @@
 from contextlib import suppress
 
 from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
+from strata.core.keeping import DeleteRun, ReleaseEvents
 from strata.core.leases import AcquireLease, ReturnLease
 from strata.core.pace import BalanceLanes
 from strata.core.retention import PinCheckpoint, ReleaseCheckpoint
@@ -30,6 +31,7 @@ def every_kind() -> World:
     _lose_a_worker(world, task)
     _lose_the_host(world, task)
     _work_elsewhere(world)
+    _let_the_run_go(world, task)
     return world
 
 
@@ -101,3 +103,9 @@ def _work_elsewhere(world):
     for peer in (c, d, e):
         peer.leave("stopped")
     b.lost()
+
+
+def _let_the_run_go(world, task):
+    kept = {"task": task.id, "run": f"{task.id}-c", "place": "s3://bucket/runs"}
+    world.do(ReleaseEvents(**kept, events=1_000))
+    world.do(DeleteRun(**kept, reason="it ended more than 30 days ago"))

@@ -9,16 +9,14 @@ from strata.errors import (
     Corrupt,
     InvalidArgument,
     LimitExceeded,
-    NotAllowedNow,
-    NotFound,
 )
 from strata.store import batches as packing
-from strata.store.base import Batch, Snapshot, Tally
+from strata.store.base import FOREVER_NS, NEVER_NS, Batch, Snapshot, Tally, Window
 from strata.store.batches import pack, unpack
-from strata.store.memory import MemoryStore
 from strata.store.snapshots import KEPT
-from strata.store.sqlite import SqliteReader
 from tests.store.kinds import CODEC, Started, batch, contents, event, events, fill
+
+SPANS = [(NEVER_NS, FOREVER_NS), (5_000, 22_000), (21_000, FOREVER_NS)]
 
 
 def seqs(found):
@@ -137,7 +135,7 @@ class TestWorkerBatches:
         made = [msgspec.structs.replace(event(seq), body=Newer("a", "b", 6)) for seq in range(4)]
         store.append([], incarnation=1, expected=0, batches=[batch(0, 2)])
         store.append([], incarnation=1, expected=0, batches=[pack(newer, "w0", 1, made)])
-        kept = list(store.batches(kind="Newer"))
+        kept = list(store.batches(Window(kinds=frozenset({"Newer"}))))
         assert [unpack(newer, each) for each in kept] == [made[2:]]
 
     def test_a_partly_known_batch_that_cannot_be_cut_is_refused_whole(self, store):
@@ -196,9 +194,11 @@ class TestQuery:
         assert [node for node, _, each in found if each.seq == 12] == [COORDINATOR, "w0", "w1"]
 
     @pytest.mark.parametrize("node", [None, COORDINATOR, "w0", "w1", "nobody"])
-    @pytest.mark.parametrize("kind", [None, "Started", "Finished", "Nothing", "Start"])
-    @pytest.mark.parametrize(("since", "until"), [(None, None), (5_000, 22_000), (21_000, None)])
-    def test_filters_agree_with_filtering_everything(self, store, node, kind, since, until):
+    @pytest.mark.parametrize(
+        "kinds", [(), ("Started",), ("Finished", "Started"), ("Nothing",), ("Start", "Stepped")]
+    )
+    @pytest.mark.parametrize(("since", "until"), SPANS)
+    def test_filters_agree_with_filtering_everything(self, store, node, kinds, since, until):
         sent = [batch(0, 25, offset_ns=1), batch(10, 20, node="w1"), batch(25, 40)]
         store.append(events(0, 20), incarnation=1, expected=0, batches=sent)
         store.append(events(20, 30), incarnation=1, expected=20)
@@ -206,11 +206,10 @@ class TestQuery:
             (each, incarnation, event)
             for each, incarnation, event in store.query()
             if (node is None or each == node)
-            and (kind is None or event.kind == kind)
-            and (since is None or event.wall_ns >= since)
-            and (until is None or event.wall_ns < until)
+            and (not kinds or event.kind in kinds)
+            and since <= event.wall_ns < until
         ]
-        found = store.query(node=node, kind=kind, since_ns=since, until_ns=until)
+        found = store.query(Window(since, until, node, frozenset(kinds)))
         assert list(found) == expected
 
     def test_a_limit_gives_the_first(self, store):
@@ -222,7 +221,7 @@ class TestQuery:
         jumping = [event(0, 500), event(1, 100), event(2, 900), event(3, 50)]
         store.append(jumping, incarnation=1, expected=0)
         assert [each.wall_ns for _, _, each in store.query()] == [50, 100, 500, 900]
-        assert [each.wall_ns for _, _, each in store.query(since_ns=100, until_ns=600)] == [
+        assert [each.wall_ns for _, _, each in store.query(Window(100, 600))] == [
             100,
             500,
         ]
@@ -231,12 +230,12 @@ class TestQuery:
         started = pack(CODEC, "w0", 1, [event(0)])
         other = msgspec.structs.replace(batch(1, 9), kinds=("Stepped",), payload=b"undecodable")
         store.append([], incarnation=1, expected=0, batches=[started, other])
-        assert seqs(store.query(kind="Started")) == [("w0", 0)]
-        assert list(store.batches(kind="Started")) == [started]
+        assert seqs(store.query(Window(kinds=frozenset({"Started"})))) == [("w0", 0)]
+        assert list(store.batches(Window(kinds=frozenset({"Started"})))) == [started]
 
     def test_batches_are_those_that_touch_the_window(self, store):
         fill(store, rows=5)
-        found = list(store.batches(node=COORDINATOR, since_ns=15_000, until_ns=30_000))
+        found = list(store.batches(Window(15_000, 30_000, COORDINATOR)))
         assert [each.first_seq for each in found] == [10, 20]
         assert [unpack(CODEC, each) for each in found] == [events(10, 20), events(20, 30)]
 
@@ -244,10 +243,10 @@ class TestQuery:
 class TestStreams:
     def test_headers_are_batches_without_their_payload(self, store):
         fill(store, 4)
-        for wanted in ({}, {"node": "w0"}, {"node": COORDINATOR}, {"since_ns": 12_000}):
-            headers = list(store.headers(**wanted))
+        for wanted in (Window(), Window(node="w0"), Window(node=COORDINATOR), Window(12_000)):
+            headers = list(store.headers(wanted))
             assert headers == [
-                msgspec.structs.replace(batch, payload=b"") for batch in store.batches(**wanted)
+                msgspec.structs.replace(batch, payload=b"") for batch in store.batches(wanted)
             ]
             assert headers
 
@@ -340,106 +339,45 @@ class TestSnapshots:
         assert len({store.load_snapshot(at, "s1").position for at in range(3_001)}) <= KEPT
 
 
-class TestArchive:
-    @pytest.fixture
-    def old(self, tmp_path):
-        return tmp_path / "old.db"
+class TestRelease:
+    def test_events_that_are_kept_elsewhere_are_let_go(self, store):
+        sent = [batch(0, 10), batch(10, 20), batch(25, 30), batch(0, 5, node="w1")]
+        store.append(events(0, 4), incarnation=1, expected=0, batches=sent)
+        assert store.release("w0", 1, 22) == 20
+        assert [each.seq for each in store.stream("w0", 1)] == [*range(25, 30)]
+        assert seqs(store.query(Window(node="w1"))) == [("w1", seq) for seq in range(5)]
+        assert list(store.read()) == events(0, 4)
+        assert [(tally.node, tally.events) for tally in store.tallies()] == [("w0", 5), ("w1", 5)]
 
-    def test_refuses_without_a_snapshot(self, store, old):
-        fill(store, rows=3)
-        store.save_snapshot(snapshot(15))
-        with pytest.raises(NotAllowedNow, match="snapshot"):
-            store.archive(20, old)
-        with pytest.raises(InvalidArgument):
-            store.archive(31, old)
-        assert not old.exists()
+    def test_a_batch_that_reaches_further_stays(self, store):
+        store.append([], incarnation=1, expected=0, batches=[batch(0, 10)])
+        assert store.release("w0", 1, 9) == 0
+        assert len(list(store.stream("w0", 1))) == 10
 
-    def test_moves_facts_batches_and_snapshots(self, store, old):
-        fill(store, rows=5)
-        for position in (10, 20, 40):
-            store.save_snapshot(snapshot(position))
-        facts, found = contents(store)
-        moved = store.archive(30, old)
-        assert (moved.first, moved.stop, moved.batches) == (0, 30, 2)
-        assert store.position == 50
-        assert list(store.read(30)) == facts[30:]
-        with SqliteReader(old, CODEC) as archive:
-            assert list(archive.read()) == facts[:30]
-            assert archive.load_snapshot(None, "s1") == snapshot(20)
-            both = [*archive.query(), *store.query()]
-            assert sorted(both, key=repr) == sorted(found, key=repr)
-        assert store.load_snapshot(None, "s1") == snapshot(40)
-        assert store.load_snapshot(39, "s1") is None
-
-    def test_reading_below_names_the_archive(self, store, old):
-        fill(store, rows=3)
-        store.save_snapshot(snapshot(30))
-        store.archive(20, old)
-        for read in (lambda: store.read(19), lambda: store.position_at(18_999)):
-            with pytest.raises(NotFound, match=r"old\.db"):
-                read()
-        assert store.position_at(19_000) == 20
-        assert list(store.read(20)) == events(20, 30)
-
-    def test_the_row_that_holds_the_position_stays(self, store, old):
-        fill(store, rows=3)
-        store.save_snapshot(snapshot(30))
-        assert store.archive(9, old).stop == 0
-        assert store.archive(25, old).stop == 20
-
-    def test_all_of_it(self, store, old):
-        fill(store, rows=3)
-        store.save_snapshot(snapshot(30))
-        store.archive(30, old)
-        assert store.position == 30
-        assert list(store.read(30)) == []
-        assert store.position_at(10**9) == 30
-        fill(store, rows=1)
-        assert list(store.read(30)) == events(30, 40)
-
-    def test_again_into_the_same_file_and_into_a_new_one(self, store, old, tmp_path):
-        fill(store, rows=5)
-        store.save_snapshot(snapshot(50))
-        store.archive(20, old)
-        store.archive(30, old)
-        store.archive(40, tmp_path / "newer.db")
-        with SqliteReader(old, CODEC) as first:
-            assert list(first.read()) == events(0, 30)
-        with SqliteReader(tmp_path / "newer.db", CODEC) as second:
-            assert list(second.read(30)) == events(30, 40)
-            with pytest.raises(NotFound):
-                second.read(29)
-        with pytest.raises(NotFound, match=r"old\.db"):
-            store.read(29)
-        with pytest.raises(NotFound, match=r"newer\.db"):
-            store.read(30)
-
-    def test_archived_events_are_still_known(self, store, old):
-        fill(store, rows=3)
-        store.save_snapshot(snapshot(30))
-        store.append([], incarnation=1, expected=30, batches=[batch(40, 45)])
-        store.archive(20, old)
-        resent = [batch(0, 10), batch(5, 15), batch(0, 30)]
-        kept = list(store.batches())
-        store.append([], incarnation=1, expected=30, batches=resent)
-        assert list(store.batches()) == kept
-        assert store.gaps("w0", 1) == [(30, 40)]
+    def test_their_numbers_stay_known(self, store):
+        sent = [batch(0, 10), batch(20, 30), batch(40, 45)]
+        store.append([], incarnation=1, expected=0, batches=sent)
+        assert store.release("w0", 1, 30) == 20
+        assert store.gaps("w0", 1) == [(10, 20), (30, 40)]
         assert store.last_seq("w0", 1) == 44
-        store.save_snapshot(snapshot(30))
-        store.archive(30, old)
-        assert store.gaps("w0", 1) == [(30, 40)]
+        assert store.release("w0", 1, 45) == 5
+        assert store.last_seq("w0", 1) == 44
         assert store.streams() == [("w0", 1)]
+        assert store.tallies() == []
 
-    def test_the_archive_of_another_log_is_refused(self, store, old):
-        with MemoryStore(CODEC) as other:
-            fill(other, rows=1)
-            other.save_snapshot(snapshot(10))
-            other.archive(10, old)
-        fill(store, rows=1)
-        store.save_snapshot(snapshot(10))
-        with pytest.raises(Conflict, match="another log"):
-            store.archive(10, old)
-        assert list(store.read()) == events(0, 10)
+    def test_a_resend_is_recognised_and_what_is_new_in_it_is_kept(self, store):
+        store.append([], incarnation=1, expected=0, batches=[batch(0, 10), batch(20, 30)])
+        store.release("w0", 1, 30)
+        resent = [batch(0, 10), batch(5, 15), batch(0, 30)]
+        store.append([], incarnation=1, expected=0, batches=resent)
+        assert [each.seq for each in store.stream("w0", 1)] == [*range(10, 20)]
+        assert store.gaps("w0", 1) == []
+
+    def test_again_and_of_nobody_lets_nothing_go(self, store):
+        store.append([], incarnation=1, expected=0, batches=[batch(0, 10)])
+        assert [store.release("w0", 1, 10) for _ in range(2)] == [10, 0]
+        assert store.release("nobody", 1, 10) == 0
+        assert store.release("w0", 2, 10) == 0
 
 
 class TestBatches:

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from strata.errors import AlreadyExists, Corrupt, NotFound, UnknownKind
-from strata.store.base import Snapshot
+from strata.store.base import Snapshot, Window
 from strata.store.ranges import missing
 from strata.store.sqlite import SqliteReader, SqliteStore, salvage
 from tests.store import images
@@ -29,7 +29,8 @@ def build(folder, ending):
         store.append(events(80, 400), incarnation=1, expected=80, batches=sent)
         for snapshot in SNAPSHOTS:
             store.save_snapshot(snapshot)
-        store.archive(50, folder / "old.db")
+        store.release("w0", 1, 50)
+        store.release("w1", 1, 20)
         store._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
         fill(store, rows=8)
         if ending == "checkpointed":
@@ -41,11 +42,11 @@ def build(folder, ending):
 def answers(store):
     """What all the ways of asking give."""
     return {
-        "facts": list(store.read(50)),
+        "facts": list(store.read()),
         "all": list(store.query()),
-        "node": list(store.query(node="w0")),
-        "kind": list(store.query(kind="Finished", since_ns=60_000)),
-        "window": list(store.query(since_ns=90_000, until_ns=200_000)),
+        "node": list(store.query(Window(node="w0"))),
+        "kind": list(store.query(Window(60_000, kinds=frozenset({"Finished"})))),
+        "window": list(store.query(Window(90_000, 200_000))),
         "streams": [(each, store.last_seq(*each), store.gaps(*each)) for each in store.streams()],
         "moments": [store.position_at(1_000 * at) for at in range(49, 480, 13)],
         "tail": list(store.read(store.position - 3)),
@@ -53,7 +54,7 @@ def answers(store):
 
 
 def genuine(truth):
-    """What salvage may find: also what had been archived, if the note of that is lost."""
+    """What salvage may find: also what had been released, if the note of that is lost."""
     old = [("w0", 1, event(seq, 1_000 * seq + 500)) for seq in range(80)]
     return truth["all"] + old + [("w1", 1, event(seq, 1_000 * seq + 7)) for seq in range(20)]
 
@@ -87,9 +88,7 @@ def require_salvaged(path, to, truth):
     report = salvage(path, to)
     assert images.take(path.parent) == before
     with SqliteStore(to, CODEC) as store:
-        kept = [
-            range(*each) for each in missing(report.missing_facts, 50, len(truth["facts"]) + 50)
-        ]
+        kept = [range(*each) for each in missing(report.missing_facts, 0, len(truth["facts"]))]
         facts = [fact for part in kept for fact in store.read(part.start, part.stop)]
         assert facts == [fact for fact in truth["facts"] if any(fact.seq in part for part in kept)]
         assert len(facts) == report.facts
@@ -233,9 +232,8 @@ class TestSalvage:
         assert report.missing_seqs == {("w0", 1): [(100, 400)]}, "these never arrived"
         assert report.snapshots == 3
         with SqliteReader(ram / "new.db", CODEC) as store:
-            assert list(store.query(node="w0")) == truth["node"]
-            with pytest.raises(NotFound, match=r"old\.db"):
-                store.read(0)
+            assert list(store.query(Window(node="w0"))) == truth["node"]
+            assert not list(store.stream("w0", 1, 0, 50)), "what was released did not come back"
 
     def test_frames_behind_a_damaged_one_are_found(self, ram):
         image, truth = build(ram / "origin", "open")

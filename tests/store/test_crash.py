@@ -12,10 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from strata.errors import Unavailable
-from strata.store.base import Snapshot
 from strata.store.sqlite import SqliteReader, SqliteStore
-from strata.store.sqlite import store as store_module
 from tests.store import images
 from tests.store.kinds import CODEC, batch, contents, events, fill
 
@@ -164,70 +161,41 @@ def test_a_killed_process_loses_nothing_acknowledged(tmp_path, rounds):
         fill(store, rows=1)
 
 
-class TestArchiving:
-    """Interrupted at any of its steps, nothing is lost; repeated, nothing is there twice."""
+RELEASING = """
+import sys
+from strata.store.sqlite import SqliteStore, store
+from tests.store.kinds import CODEC
+store.RELEASED_ROWS = 2
+released = store.SqliteStore._remember
+def told(self, node, incarnation, gone):
+    released(self, node, incarnation, gone)
+    print(gone[-1][1], flush=True)
+store.SqliteStore._remember = told
+with SqliteStore(sys.argv[1], CODEC) as log:
+    log.release("w0", 1, 10**9)
+    print("done", flush=True)
+"""
 
-    @pytest.fixture
-    def store(self, tmp_path):
-        with SqliteStore(tmp_path / "log.db", CODEC) as opened:
-            fill(opened, rows=30)
-            opened.append([], incarnation=1, expected=300, batches=[batch(0, 50, node="w1")])
-            opened.save_snapshot(Snapshot(300, 1, "s", b""))
-            yield opened
 
-    def require_whole(self, store, path, everything):
-        moved = store.archive(200, path)
-        assert (moved.first, moved.stop) == (0, 200)
-        with SqliteReader(path, CODEC) as archive:
-            both = ([*archive.read(), *store.read(200)], [*archive.query(), *store.query()])
-            assert both[0] == everything[0]
-            assert sorted(both[1], key=repr) == sorted(everything[1], key=repr)
-            assert archive.verify() == []
-
-    @pytest.mark.parametrize("step", range(8))
-    def test_interrupted_while_copying(self, store, tmp_path, monkeypatch, step):
-        everything = contents(store)
-        load, left = SqliteStore.load, [step]
-
-        def failing(self, *rows):
-            left[0] -= 1
-            if left[0] < 0:
-                raise Unavailable("interrupted")
-            load(self, *rows)
-
-        with monkeypatch.context() as patch:
-            patch.setattr("strata.store.sqlite.archive.COPY_ROWS", 7)
-            patch.setattr(SqliteStore, "load", failing)
-            if step < 6:
-                with pytest.raises(Unavailable):
-                    store.archive(200, tmp_path / "old.db")
-                assert contents(store) == everything
-        self.require_whole(store, tmp_path / "old.db", everything)
-
-    @pytest.mark.parametrize("name", ["seal", "_forget", "_remember"])
-    def test_interrupted_before_the_end(self, store, tmp_path, monkeypatch, name):
-        everything = contents(store)
-
-        def failing(self, *_):
-            raise Unavailable("interrupted")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(store_module.SqliteStore, name, failing)
-            with pytest.raises(Unavailable):
-                store.archive(200, tmp_path / "old.db")
-        assert contents(store) == everything
-        self.require_whole(store, tmp_path / "old.db", everything)
-
-    def test_a_damaged_copy_is_noticed_before_anything_is_removed(
-        self, store, tmp_path, monkeypatch
-    ):
-        everything = contents(store)
-        load = SqliteStore.load
-
-        def forgetful(self, facts, batches):
-            load(self, facts, [each for each in batches if each.node != "w1"])
-
-        monkeypatch.setattr(SqliteStore, "load", forgetful)
-        with pytest.raises(Exception, match="nothing was removed"):
-            store.archive(200, tmp_path / "old.db")
-        assert contents(store) == everything
+@pytest.mark.parametrize("lines", [1, 2, 3, 7, 15])
+def test_a_process_killed_while_it_releases_leaves_every_event_stored_or_noted(tmp_path, lines):
+    path = tmp_path / "log.db"
+    with SqliteStore(path, CODEC) as store:
+        fill(store, rows=30)
+        facts = list(store.read())
+    command = [sys.executable, "-c", RELEASING, str(path)]
+    child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    with child:
+        for _ in range(lines):
+            child.stdout.readline()
+        child.send_signal(signal.SIGKILL)
+    with SqliteStore(path, CODEC) as store:
+        assert store.verify() == []
+        kept = [event.seq for event in store.stream("w0", 1)]
+        assert kept == [*range(300 - len(kept), 300)]
+        assert store.gaps("w0", 1) == []
+        assert store.last_seq("w0", 1) == 299
+        assert list(store.read()) == facts
+        store.append([], incarnation=1, expected=300, batches=[batch(0, 300, offset_ns=500)])
+        assert [event.seq for event in store.stream("w0", 1)] == kept, "a resend is recognised"
+        assert store.release("w0", 1, 300) == len(kept)

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from strata.core.events import COORDINATOR
 from strata.errors import StrataError
-from strata.store.base import Snapshot
+from strata.store.base import FOREVER_NS, NEVER_NS, Snapshot, Window
 from strata.store.batches import pack
 from strata.store.memory import MemoryStore
-from strata.store.sqlite import SqliteReader, SqliteStore
+from strata.store.sqlite import SqliteStore
 from tests.store.kinds import CODEC, contents, event
 
 WALLS = st.integers(0, 60)
@@ -36,7 +36,6 @@ class Stores(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.model = MemoryStore(CODEC)
         self.real = SqliteStore(self.folder / "log.db", CODEC)
-        self.archives = 0
 
     def teardown(self):
         self.real.close()
@@ -73,26 +72,9 @@ class Stores(RuleBasedStateMachine):
         snapshot = Snapshot(position, 7, schema, bytes(position))
         self.both(lambda store: store.save_snapshot(snapshot))
 
-    @precondition(lambda self: self.archives < 3)
-    @rule(back=st.integers(0, 10))
-    def archive(self, back):
-        self.archives += 1
-        before = self.model.position - back
-        paths = {
-            id(store): self.folder / f"{type(store).__name__}-{self.archives}.db"
-            for store in (self.model, self.real)
-        }
-
-        def moved(store):
-            made = store.archive(before, paths[id(store)])
-            return made.first, made.stop, made.batches
-
-        result = self.both(moved)
-        if isinstance(result, tuple) and result[0] < result[1]:
-            first, second = (SqliteReader(path, CODEC) for path in paths.values())
-            with first, second:
-                assert list(first.read(result[0])) == list(second.read(result[0]))
-                assert list(first.query()) == list(second.query())
+    @rule(node=st.sampled_from(["w0", "w1"]), number=st.integers(1, 2), stop=st.integers(0, 20))
+    def release(self, node, number, stop):
+        self.both(lambda store: store.release(node, number, stop))
 
     @rule()
     def reopen(self):
@@ -106,15 +88,16 @@ class Stores(RuleBasedStateMachine):
 
     @rule(
         node=st.sampled_from([None, COORDINATOR, "w0", "w1"]),
-        kind=st.sampled_from([None, "Started", "Stepped"]),
+        kinds=st.frozensets(st.sampled_from(["Started", "Stepped"])),
         since=MOMENTS,
         until=MOMENTS,
         limit=st.sampled_from([1, 5, 1_000]),
     )
-    def query(self, node, kind, since, until, limit):
-        filters = {"node": node, "kind": kind, "since_ns": since, "until_ns": until}
-        self.both(lambda store: store.query(**filters, limit=limit))
-        self.both(lambda store: sorted(store.batches(**filters), key=repr))
+    def query(self, node, kinds, since, until, limit):
+        since, until = NEVER_NS if since is None else since, FOREVER_NS if until is None else until
+        wanted = Window(since, until, node, kinds)
+        self.both(lambda store: store.query(wanted, limit))
+        self.both(lambda store: sorted(store.batches(wanted), key=repr))
 
     @rule(moment=st.integers(-5, 70))
     def position_at(self, moment):

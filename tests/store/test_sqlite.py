@@ -10,11 +10,12 @@ import tempfile
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from strata.errors import Conflict, Corrupt, NotFound, Unavailable, UnknownKind
-from strata.store.base import Snapshot
-from strata.store.sqlite import SqliteReader, SqliteStore
+from strata.store.base import NEVER_NS, Window
+from strata.store.sqlite import SqliteReader, SqliteStore, rows
 from tests.store.kinds import CODEC, batch, contents, event, events, fill
 
 ROOT = Path(__file__).parents[2]
@@ -140,15 +141,17 @@ class TestReaders:
         fill(store, rows=300, facts=1, batches=False)
         assert wal.stat().st_size < 6 * 2**20
 
-    def test_an_archive_during_a_read_is_told(self, store, tmp_path, monkeypatch):
+    def test_events_released_during_a_read_are_told(self, store, path, monkeypatch):
         monkeypatch.setattr("strata.store.sqlite.reader.TURN_ROWS", 2)
         fill(store, rows=10)
-        store.save_snapshot(Snapshot(100, 0, "s", b""))
-        reading = store.read()
-        next(reading)
-        store.archive(90, tmp_path / "old.db")
-        with pytest.raises(NotFound, match=r"old\.db"):
-            list(reading)
+        with SqliteReader(path, CODEC) as beside:
+            readings = [store.query(), beside.query(), beside.stream("w0", 1), beside.headers()]
+            for reading in readings:
+                next(reading)
+            store.release("w0", 1, 90)
+            for reading in readings:
+                with pytest.raises(Unavailable, match="moved"):
+                    list(reading)
 
     def test_queries_use_the_indexes(self, store):
         fill(store, rows=1)
@@ -156,8 +159,8 @@ class TestReaders:
         plans = []
         for db in store._idle:
             db.set_trace_callback(plans.append)
-        list(store.query(node="w0", since_ns=5))
-        list(store.query(since_ns=5, kind="Started"))
+        list(store.query(Window(5, node="w0")))
+        list(store.query(Window(5, kinds=frozenset({"Started"}))))
         store.last_seq("w0", 1)
         wanted = [sql for sql in plans if "wall_from_ns <" in sql or "max(first_seq" in sql]
         details = {
@@ -168,6 +171,23 @@ class TestReaders:
             assert any(f"INDEX {index}" in detail for detail in details), (index, details)
         assert not [detail for detail in details if "TEMP B-TREE" in detail]
         assert not [each for each in details if each in ("SCAN facts", "SCAN batches")]
+
+
+def test_a_store_of_the_first_release_is_opened(store, path):
+    fill(store, rows=3)
+    store._db.execute("CREATE TABLE archives (stop INTEGER PRIMARY KEY, path TEXT NOT NULL)")
+    head = msgspec.to_builtins(store._current)
+    older = msgspec.msgpack.encode([*head[:-1], 0, NEVER_NS, head[-1]])
+    row = (1, rows._checksum("head", (1,), older), older)
+    store._db.execute("UPDATE head SET id = ?, checksum = ?, fields = ?", row)
+    store.close()
+    with SqliteStore(path, CODEC) as opened:
+        assert list(opened.read()) == events(0, 30)
+        assert opened.release("w0", 1, 10) == 10
+        fill(opened, rows=1)
+    with SqliteReader(path, CODEC) as reader:
+        assert reader.verify() == []
+        assert reader.position == 40
 
 
 class TestForeignFiles:

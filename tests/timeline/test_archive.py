@@ -14,7 +14,7 @@ from strata.core.events import COORDINATOR
 from strata.errors import NotFound
 from strata.store.base import FOREVER_NS
 from strata.timeline import sql
-from strata.timeline.archiver import Job, carry_out
+from strata.timeline.archiver import Archive, Held, carry_out
 from strata.timeline.archiving import archive, open_anywhere, runs_at
 from strata.timeline.audit import audit
 from strata.timeline.desk import Desk
@@ -23,6 +23,7 @@ from strata.timeline.opening import open_recorded, open_timeline
 from strata.timeline.parquet import SNAPSHOTS
 from strata.timeline.records import SECOND_NS
 from strata.timeline.states import state_at
+from strata.timeline.verifying import held
 from tests.sdk.harness import until
 from tests.storage.server import BUCKET, running
 from tests.timeline.planted import Planted, worker
@@ -144,15 +145,15 @@ def test_what_it_began_from_is_read_by_a_later_release_while_its_fields_fit(kept
         state_at(kept, position)
 
 
-def job(data, where, ended, settings=None) -> Job:
+def job(data, where, ended, settings=None) -> Archive:
     scratch = data / "archiving"
     scratch.mkdir(exist_ok=True)
     until_ns = min(ended + 60 * SECOND_NS, FOREVER_NS)
     given = settings or Settings()
-    return Job(str(data), "train-2", until_ns, str(where), NAME, str(scratch), given)
+    return Archive(str(data), "train-2", until_ns, str(where), NAME, str(scratch), given)
 
 
-def killed_in_the_middle(work: Job, begun) -> None:
+def killed_in_the_middle(work: Archive, begun) -> None:
     """An archiver that is killed as soon as something has `begun`."""
     process = subprocess.Popen(
         [sys.executable, "-m", "strata.timeline.archiver"], stdin=subprocess.PIPE
@@ -189,6 +190,30 @@ def test_a_killed_archiver_leaves_no_run_in_object_storage_either(several, ended
         with open_anywhere(where, "train-2", settings) as kept:
             assert kept.task == "train-2"
             assert next(iter(kept.records())).kind == "TaskSubmitted"
+
+
+class Changed:
+    """A log of which one event of every worker is otherwise."""
+
+    def __init__(self, reader, seq):
+        self.last_seq = reader.last_seq
+        self._reader, self._seq = reader, seq
+
+    def stream(self, node, incarnation, start, stop):
+        for event in self._reader.stream(node, incarnation, start, stop):
+            other = {"wall_ns": event.wall_ns + 1} if event.seq == self._seq else {}
+            yield msgspec.structs.replace(event, **other)
+
+
+def test_a_run_holds_of_the_log_what_is_the_same_event_for_event(timeline, kept, monkeypatch):
+    monkeypatch.setattr("strata.timeline.verifying.PIECE", 100)
+    whole = {(each.node, each.incarnation): each.events for each in kept.tallies()}
+    assert {
+        (each.node, each.incarnation): each.events for each in held(timeline.reader, kept.reader)
+    } == whole
+    found = list(held(Changed(timeline.reader, 150), kept.reader))
+    assert found == [Held(*stream, 150, 150) for stream in sorted(whole) if whole[stream] > 150]
+    assert list(held(Changed(timeline.reader, 0), kept.reader)) == []
 
 
 def test_the_recorded_demo_can_be_read_and_has_something_to_see():

@@ -15,6 +15,7 @@ from strata.core import (  # noqa: F401 - importing fills the tables of rules
     datasets,
     fencing,
     generations,
+    keeping,
     leases,
     limits,
     pace,

@@ -12,7 +12,7 @@ from msgspec import Struct
 from strata.core.events import COORDINATOR, Event
 from strata.core.state import schema
 from strata.errors import Unavailable
-from strata.store.base import Batch
+from strata.store.base import Batch, Window
 from strata.store.memory import MemoryStore
 from strata.store.sqlite import SqliteStore
 
@@ -44,7 +44,7 @@ class SimDisk(MemoryStore):
 
     def copy_to(self, target: SqliteStore) -> None:
         """Writes the whole log into a file, as a coordinator would have left it."""
-        facts = sorted(self.batches(node=COORDINATOR), key=lambda batch: batch.first_seq)
+        facts = sorted(self.batches(Window(node=COORDINATOR)), key=lambda batch: batch.first_seq)
         workers = (batch for batch in self.batches() if batch.node != COORDINATOR)
         target.load(facts, workers)
         at: int | None = None

@@ -9,6 +9,7 @@ from strata.core import state as cluster_state
 from strata.core.events import COORDINATOR
 from strata.sim.simulation import Scenario, Simulation
 from strata.sim.world import SECOND_NS
+from strata.store.base import Window
 
 
 class Load(Struct, frozen=True):
@@ -61,14 +62,15 @@ def report(sim: Simulation) -> Report:
 
 
 def _losses(sim: Simulation) -> dict[str, int]:
-    lost = sim.coordinator.disk.query(kind="WorkerLost", limit=1_000_000)
+    lost = sim.coordinator.disk.query(Window(kinds=frozenset({"WorkerLost"})), limit=1_000_000)
     return dict(Counter(str(getattr(event.body, "signal", "")) for _, _, event in lost))
 
 
 def _load(sim: Simulation) -> Load:
     assert sim.coordinator.kernel is not None
     seconds = max(sim.world.now_ns / SECOND_NS, 1.0)
-    stored = sum(len(batch.payload) for batch in sim.coordinator.disk.batches(node=COORDINATOR))
+    facts = sim.coordinator.disk.batches(Window(node=COORDINATOR))
+    stored = sum(len(batch.payload) for batch in facts)
     snapshot = cluster_state.encode(sim.coordinator.kernel.state)
     tracemalloc.start()
     copy = cluster_state.decode(snapshot)

@@ -5,7 +5,8 @@ A store holds one log and what belongs to it:
 - *Facts* of the coordinator, numbered by their position, dense from 0 across restarts. One call of
   `append` is one row: the facts of a call are compressed together and become durable together.
 - *Batches* of worker events, kept as the bytes the worker sent. They are known by their header
-  (node, incarnation, range of seq, span of time, kinds) and decoded only when somebody asks.
+  (node, incarnation, range of seq, span of time, kinds) and decoded only when somebody asks. Once
+  they are kept elsewhere they may be released; their numbers stay known.
 - *Snapshots* of the state at a position, so that reading the past need not start at 0. They are
   derived: a lost snapshot costs time, never truth.
 
@@ -18,7 +19,6 @@ highest wall clock seen so far: it never runs backwards, so every moment is one 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Protocol, Self, TypeAlias
 
 from msgspec import Struct
@@ -77,13 +77,31 @@ class Tally(Struct, frozen=True):
     kinds: frozenset[str]
 
 
-class Archived(Struct, frozen=True):
-    """What one call of `archive` moved: facts [first, stop) and some worker batches."""
+class Window(Struct, frozen=True):
+    """Which events are wanted: `since_ns <= wall < until_ns`, of one node or all, of some kinds or
+    all."""
 
-    first: int
-    stop: int
-    batches: int
-    path: str
+    since_ns: int = NEVER_NS
+    until_ns: int = FOREVER_NS
+    node: str | None = None
+    kinds: frozenset[str] = frozenset()
+
+    def holds(self, event: Event) -> bool:
+        """Whether an event of the node is wanted."""
+        within = self.since_ns <= event.wall_ns < self.until_ns
+        return within and (not self.kinds or event.kind in self.kinds)
+
+    def touches(self, batch: Batch) -> bool:
+        """Whether a batch may hold an event that is wanted."""
+        return (
+            self.node in (None, batch.node)
+            and batch.wall_from_ns < self.until_ns
+            and batch.wall_to_ns >= self.since_ns
+            and (not self.kinds or not self.kinds.isdisjoint(batch.kinds))
+        )
+
+
+EVERYTHING = Window()
 
 
 class Closing:
@@ -104,6 +122,10 @@ class EventReader(Protocol):
     may be left unfinished."""
 
     @property
+    def first(self) -> int:
+        """The position of the first fact that is here: 0, or more where it is a part of a log."""
+
+    @property
     def position(self) -> int:
         """How many facts were ever stored: the position of the next one."""
 
@@ -112,37 +134,21 @@ class EventReader(Protocol):
 
     def query(
         self,
-        *,
-        node: str | None = None,
-        kind: str | None = None,
-        since_ns: int | None = None,
-        until_ns: int | None = None,
+        wanted: Window = EVERYTHING,
         limit: int = QUERY_LIMIT,
         on_damage: OnDamage | None = None,
     ) -> Iterator[Found]:
-        """Facts and worker events in the order of their wall clocks, `since_ns <= wall < until_ns`.
+        """Facts and worker events in the order of their wall clocks.
 
         A damaged batch raises `Corrupt`; with `on_damage` it is told about and passed over.
         """
 
     def batches(
-        self,
-        *,
-        node: str | None = None,
-        kind: str | None = None,
-        since_ns: int | None = None,
-        until_ns: int | None = None,
-        on_damage: OnDamage | None = None,
+        self, wanted: Window = EVERYTHING, on_damage: OnDamage | None = None
     ) -> Iterator[Batch]:
         """The undecoded batches that a `query` looks into, by the start of their span of time."""
 
-    def headers(
-        self,
-        *,
-        node: str | None = None,
-        since_ns: int | None = None,
-        until_ns: int | None = None,
-    ) -> Iterator[Batch]:
+    def headers(self, wanted: Window = EVERYTHING) -> Iterator[Batch]:
         """What `batches` yields with empty payloads, which makes it much quicker; unchecked."""
 
     def stream(
@@ -159,10 +165,10 @@ class EventReader(Protocol):
         """What is kept of each worker's incarnation, sorted by node and incarnation."""
 
     def streams(self) -> list[tuple[str, int]]:
-        """The workers' nodes and incarnations that events are kept of, sorted."""
+        """The workers' nodes and incarnations that sent events, also released since; sorted."""
 
     def last_seq(self, node: str, incarnation: int) -> int | None:
-        """The highest seq known of a worker's incarnation, also when archived since."""
+        """The highest seq known of a worker's incarnation, also when released since."""
 
     def gaps(self, node: str, incarnation: int) -> list[Range]:
         """The ranges of seq below `last_seq` that never arrived."""
@@ -208,10 +214,9 @@ class EventStore(EventReader, Protocol):
     def save_snapshot(self, snapshot: Snapshot) -> None:
         """Keeps a snapshot, in place of one at the same position; thins out when there are many."""
 
-    def archive(self, before: int, path: str | Path) -> Archived:
-        """Moves facts before a position, and worker batches no younger than them, to a file.
+    def release(self, node: str, incarnation: int, stop: int) -> int:
+        """Lets go of a worker's batches that end before seq `stop`; returns how many events.
 
-        The cut is at a row: facts of the row that holds `before` stay. Refuses with
-        `NotAllowedNow` unless a snapshot at or after `before` exists. The file is an SQLite store.
-        Interrupted and repeated, it loses nothing and duplicates nothing.
+        Whoever calls it has them elsewhere. Their numbers stay known: a resend is recognised, and
+        `gaps` and `last_seq` answer as before. Interrupted it has let go of some, repeated of all.
         """

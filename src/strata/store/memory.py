@@ -3,24 +3,22 @@
 Facts stay as they were given, never encoded. Nothing here is durable, and one thread uses it.
 """
 
-import uuid
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import attrgetter
-from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from strata.core.events import COORDINATOR, Codec, Event
-from strata.errors import Conflict, InvalidArgument, NotFound
+from strata.errors import Conflict, InvalidArgument
 from strata.store import ranges, snapshots
 from strata.store.base import (
+    EVERYTHING,
     FOREVER_NS,
     NEVER_NS,
     QUERY_LIMIT,
-    Archived,
     Batch,
     Closing,
     Found,
@@ -28,12 +26,10 @@ from strata.store.base import (
     Range,
     Snapshot,
     Tally,
+    Window,
 )
 from strata.store.batches import pack, parts, unpack, validate
 from strata.store.order import Source, in_time_order
-from strata.store.sqlite import SqliteStore
-from strata.store.sqlite.archive import Move, fill
-from strata.store.sqlite.rows import Head
 
 
 class _Row(Struct, frozen=True):
@@ -54,27 +50,25 @@ class _Row(Struct, frozen=True):
 class MemoryStore(Closing):
     """A log in memory."""
 
+    first = 0
+
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
-        self._log = uuid.uuid4().hex
         self._rows: list[_Row] = []
         self._batches: list[Batch] = []
         self._known: dict[tuple[str, int], list[Range]] = {}
         self._snapshots: dict[int, Snapshot] = {}
-        self._archives: list[Archived] = []
-        self._floor = 0
-        self._floor_ns = NEVER_NS
 
     def close(self) -> None:
         pass
 
     @property
     def position(self) -> int:
-        return self._rows[-1].stop if self._rows else self._floor
+        return self._rows[-1].stop if self._rows else 0
 
     @property
     def _clock_ns(self) -> int:
-        return self._rows[-1].high_ns if self._rows else self._floor_ns
+        return self._rows[-1].high_ns if self._rows else NEVER_NS
 
     def append(
         self,
@@ -122,11 +116,9 @@ class MemoryStore(Closing):
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[Event]:
         if start < 0:
             raise InvalidArgument(f"a position is 0 or more, not {start}")
-        self._require_kept(start)
         return self._events(start, self.position if stop is None else min(stop, self.position))
 
     def _events(self, start: int, stop: int) -> Iterator[Event]:
-        # A copy of the list: an archive in between moves rows, it does not change them.
         for row in self._rows[self._index(start) :] if start < stop else ():
             if row.first >= stop:
                 return
@@ -138,61 +130,33 @@ class MemoryStore(Closing):
 
     def query(
         self,
-        *,
-        node: str | None = None,
-        kind: str | None = None,
-        since_ns: int | None = None,
-        until_ns: int | None = None,
+        wanted: Window = EVERYTHING,
         limit: int = QUERY_LIMIT,
         on_damage: OnDamage | None = None,
     ) -> Iterator[Found]:
         sources: list[Source] = [
             (row.wall_from_ns, COORDINATOR, row.incarnation, partial(tuple, row.events))
             for row in self._rows
-            if node in (None, COORDINATOR)
+            if wanted.node in (None, COORDINATOR)
         ]
         sources += [
             (batch.wall_from_ns, batch.node, batch.incarnation, partial(unpack, self._codec, batch))
-            for batch in self._batches
-            if node in (None, batch.node) and (kind is None or kind in batch.kinds)
+            for batch in filter(wanted.touches, self._batches)
         ]
         sources.sort(key=lambda source: source[0])
-        return in_time_order(sources, kind, since_ns, until_ns, limit, on_damage)
+        return in_time_order(sources, wanted, limit, on_damage)
 
     def batches(
-        self,
-        *,
-        node: str | None = None,
-        kind: str | None = None,
-        since_ns: int | None = None,
-        until_ns: int | None = None,
-        on_damage: OnDamage | None = None,
+        self, wanted: Window = EVERYTHING, on_damage: OnDamage | None = None
     ) -> Iterator[Batch]:
-        since = NEVER_NS if since_ns is None else since_ns
-        until = FOREVER_NS if until_ns is None else until_ns
         every = [*map(self._packed, self._rows), *self._batches]
-        found = [
-            batch
-            for batch in every
-            if node in (None, batch.node)
-            and (kind is None or kind in batch.kinds)
-            and batch.wall_from_ns < until
-            and batch.wall_to_ns >= since
-        ]
-        return iter(sorted(found, key=attrgetter("wall_from_ns")))
+        return iter(sorted(filter(wanted.touches, every), key=attrgetter("wall_from_ns")))
 
     def _packed(self, row: _Row) -> Batch:
         return pack(self._codec, COORDINATOR, row.incarnation, row.events)
 
-    def headers(
-        self,
-        *,
-        node: str | None = None,
-        since_ns: int | None = None,
-        until_ns: int | None = None,
-    ) -> Iterator[Batch]:
-        found = self.batches(node=node, since_ns=since_ns, until_ns=until_ns)
-        return (msgspec.structs.replace(batch, payload=b"") for batch in found)
+    def headers(self, wanted: Window = EVERYTHING) -> Iterator[Batch]:
+        return (msgspec.structs.replace(batch, payload=b"") for batch in self.batches(wanted))
 
     def stream(
         self,
@@ -234,15 +198,13 @@ class MemoryStore(Closing):
         return ranges.missing(known, 0, known[-1][1]) if known else []
 
     def position_at(self, wall_ns: int) -> int:
-        if wall_ns < self._floor_ns:
-            self._require_kept(self._floor - 1)
         index = bisect_right(self._rows, wall_ns, key=attrgetter("high_ns"))
         if index == len(self._rows):
             return self.position
         return next(event.seq for event in self._rows[index].events if event.wall_ns > wall_ns)
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
-        snapshots.validate(snapshot, self._floor, self.position)
+        snapshots.validate(snapshot, self.position)
         self._snapshots[snapshot.position] = snapshot
         kept = [(position, each.schema) for position, each in sorted(self._snapshots.items())]
         for position in snapshots.surplus(kept):
@@ -256,47 +218,7 @@ class MemoryStore(Closing):
         )
         return max(fitting, key=attrgetter("position"), default=None)
 
-    def archive(self, before: int, path: str | Path) -> Archived:
-        newest = max(self._snapshots, default=None)
-        snapshots.require_archivable(before, self.position, newest)
-        cut = len(self._rows) if before == self.position else self._index(before)
-        target = str(Path(path).absolute())
-        if before <= self._floor or cut <= 0:
-            return Archived(self._floor, self._floor, 0, target)
-        gone, clock_ns = self._rows[:cut], self._rows[cut - 1].high_ns
-        old = [batch for batch in self._batches if batch.wall_to_ns <= clock_ns]
-        moved = Archived(self._floor, gone[-1].stop, len(old), target)
-        move = Move(
-            self._log,
-            moved.first,
-            moved.stop,
-            facts=lambda start: [self._packed(row) for row in gone if row.first >= start],
-            batches=lambda: old,
-            snapshots=lambda: [
-                snapshot
-                for position, snapshot in sorted(self._snapshots.items())
-                if position <= moved.stop
-            ],
-        )
-        new = Head(self._log, position=self._floor, floor=self._floor, floor_ns=self._floor_ns)
-        with SqliteStore(target, self._codec, new=new) as store:
-            fill(store, move)
-            store.seal()
-        self._forget(cut, moved, clock_ns)
-        return moved
-
-    def _forget(self, cut: int, moved: Archived, clock_ns: int) -> None:
-        self._rows = self._rows[cut:]
-        self._batches = [batch for batch in self._batches if batch.wall_to_ns > clock_ns]
-        self._snapshots = {p: s for p, s in self._snapshots.items() if p >= moved.stop}
-        self._archives.append(moved)
-        self._floor, self._floor_ns = moved.stop, clock_ns
-
-    def _require_kept(self, position: int) -> None:
-        if position >= self._floor:
-            return
-        path = next(each.path for each in self._archives if each.stop > position)
-        raise NotFound(
-            f"facts before position {self._floor} were moved to the archive {path}",
-            hint="read them there: it is a store of its own",
-        )
+    def release(self, node: str, incarnation: int, stop: int) -> int:
+        gone = [batch for batch in self._of(node, incarnation) if batch.stop_seq <= stop]
+        self._batches = [batch for batch in self._batches if batch not in gone]
+        return sum(batch.count for batch in gone)

@@ -12,23 +12,16 @@ from typing import TypeAlias
 
 from strata.core.events import Event
 from strata.errors import Corrupt
-from strata.store.base import FOREVER_NS, NEVER_NS, Found, OnDamage
+from strata.store.base import Found, OnDamage, Window
 
 Source: TypeAlias = tuple[int, str, int, Callable[[], Iterable[Event]]]
 """Start of its span, node, incarnation, and how to load the events of one batch."""
 
 
 def in_time_order(
-    sources: Iterable[Source],
-    kind: str | None,
-    since_ns: int | None,
-    until_ns: int | None,
-    limit: int,
-    on_damage: OnDamage | None,
+    sources: Iterable[Source], wanted: Window, limit: int, on_damage: OnDamage | None
 ) -> Iterator[Found]:
-    """At most `limit` events of the sources that are of that kind and within [since, until)."""
-    lowest = NEVER_NS if since_ns is None else since_ns
-    highest = FOREVER_NS if until_ns is None else until_ns
+    """At most `limit` events of the sources that are wanted."""
 
     def matching() -> Iterator[Found]:
         heap: list[tuple[int, str, int, int, Event]] = []
@@ -36,7 +29,7 @@ def in_time_order(
             while heap and heap[0][0] < start_ns:
                 yield _found(heappop(heap))
             for event in _loaded(load, on_damage):
-                if lowest <= event.wall_ns < highest and (kind is None or event.kind == kind):
+                if wanted.holds(event):
                     heappush(heap, (event.wall_ns, node, incarnation, event.seq, event))
         while heap:
             yield _found(heappop(heap))

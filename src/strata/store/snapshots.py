@@ -8,7 +8,7 @@ the snapshot before it. The oldest and the newest of the current schema always s
 
 from collections.abc import Sequence
 
-from strata.errors import InvalidArgument, LimitExceeded, NotAllowedNow
+from strata.errors import InvalidArgument, LimitExceeded
 from strata.store.base import Snapshot
 
 KEPT = 256
@@ -29,25 +29,12 @@ def surplus(snapshots: Sequence[tuple[int, str]], kept: int = KEPT) -> list[int]
     return dropped
 
 
-def validate(snapshot: Snapshot, floor: int, position: int) -> None:
+def validate(snapshot: Snapshot, position: int) -> None:
     """Refuses a snapshot of a position that the log does not have, or one too large to keep."""
-    if not floor <= snapshot.position <= position:
-        raise InvalidArgument(
-            f"a snapshot at {snapshot.position} does not fit a log from {floor} to {position}"
-        )
+    if not 0 <= snapshot.position <= position:
+        raise InvalidArgument(f"a snapshot at {snapshot.position} does not fit {position} facts")
     if len(snapshot.state) > MAX_STATE_BYTES:
         raise LimitExceeded(
             f"a snapshot of {len(snapshot.state)} bytes is too large to keep",
             hint=f"at most {MAX_STATE_BYTES} bytes",
-        )
-
-
-def require_archivable(before: int, position: int, newest: int | None) -> None:
-    """Refuses to archive what is not written yet, or what a restart could still need."""
-    if not 0 <= before <= position:
-        raise InvalidArgument(f"position {before} is not in a log of {position} facts")
-    if newest is None or newest < before:
-        raise NotAllowedNow(
-            f"facts before {before} cannot be archived: no snapshot is at or after them",
-            hint="save a snapshot first; without one a restart would need the archive",
         )

@@ -13,6 +13,7 @@ from strata.core.events import COORDINATOR
 from strata.core.state import Cluster
 from strata.core.worker_facts import ResourceSnapshot
 from strata.core.workers import Worker
+from strata.store.base import Window
 from strata.timeline.operations import LONG_KINDS, Operation, Pairing
 from strata.timeline.records import SECOND_NS, Record
 from strata.timeline.timeline import Timeline
@@ -83,7 +84,7 @@ def _window_ns(timeline: Timeline, at_ns: int) -> int:
     """The longest of some windows that holds few enough events; headers tell, without decoding."""
     for width_ns in WINDOWS_NS:
         count = 0
-        for header in timeline.reader.headers(since_ns=at_ns - width_ns, until_ns=at_ns):
+        for header in timeline.reader.headers(Window(at_ns - width_ns, at_ns)):
             count += header.count
             if count > ENOUGH_EVENTS:
                 break

@@ -1,13 +1,14 @@
-"""A process that archives one run: the coordinator starts it, so that it can go on meanwhile.
+"""A process that archives a run, or compares one with the log, while the coordinator goes on.
 
 Decoding a long run takes minutes of a core and may die for want of memory or disk; neither is to
-happen to the coordinator. The job comes as JSON on stdin, since it holds the storage's keys. What
-goes wrong is one line on stderr and exit code 1.
+happen to the coordinator. The job comes as JSON on stdin, since it holds the storage's keys; what
+was found goes as JSON to stdout. What goes wrong is one line on stderr and exit code 1.
 """
 
 import os
 import sys
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -20,7 +21,7 @@ from strata.timeline.opening import LOG, open_timeline
 NICENESS = 10
 
 
-class Job(Struct, frozen=True):
+class Archive(Struct, frozen=True, tag=True):
     """Keep the run of a task, up to a moment, from a coordinator's folder at a place."""
 
     data: str
@@ -32,23 +33,50 @@ class Job(Struct, frozen=True):
     settings: Settings
 
 
-def carry_out(job: Job) -> None:
-    """Archives the run."""
+class Verify(Struct, frozen=True, tag=True):
+    """Find out which events of a coordinator's log an archived run holds as well."""
+
+    data: str
+    where: str
+    name: str
+    settings: Settings
+
+
+Job: TypeAlias = Archive | Verify
+
+
+class Held(Struct, frozen=True):
+    """What the log has of a worker's incarnation before seq `stop` is all in an archived run."""
+
+    node: str
+    incarnation: int
+    stop: int
+    events: int
+
+
+def carry_out(job: Job) -> list[Held]:
+    """Does a job; what it found."""
     # Imported here: the coordinator knows what a job is without Arrow.
-    from strata.timeline.archiving import archive
+    from strata.timeline.archiving import archive, open_anywhere
+    from strata.timeline.verifying import held
 
     with open_timeline(Path(job.data) / LOG) as timeline:
-        run = run_of(timeline, job.task, job.until_ns)
-        archive(run, job.where, job.name, job.settings, job.scratch)
+        if isinstance(job, Archive):
+            run = run_of(timeline, job.task, job.until_ns)
+            archive(run, job.where, job.name, job.settings, job.scratch)
+            return []
+        with open_anywhere(job.where, job.name, job.settings) as kept:
+            return list(held(timeline.reader, kept.reader))
 
 
 def main() -> None:
     """Does the job on stdin."""
     os.nice(NICENESS)
     try:
-        carry_out(msgspec.json.decode(sys.stdin.buffer.read(), type=Job))
+        found = carry_out(msgspec.json.decode(sys.stdin.buffer.read(), type=Job))
     except (StrataError, OSError) as error:
         sys.exit(str(error))
+    sys.stdout.buffer.write(msgspec.json.encode(found))
 
 
 if __name__ == "__main__":

@@ -24,8 +24,7 @@ from msgspec import Struct
 from strata.core.cluster import CoordinatorStarted
 from strata.core.events import COORDINATOR, Event
 from strata.core.worker_facts import ClockSampled
-from strata.errors import NotFound
-from strata.store.base import EventReader, Tally
+from strata.store.base import EventReader, Tally, Window
 from strata.timeline.records import SECOND_NS
 
 SAMPLES = 16
@@ -122,11 +121,10 @@ class Clocks:
         return Alignment(tuple(anchors), (min(skews), max(skews)))
 
     def _samples(self, tally: Tally, since_ns: int, limit: int) -> list[Event]:
+        kinds = frozenset({ClockSampled.__name__})
         found = self._reader.query(
-            node=tally.node,
-            kind=ClockSampled.__name__,
-            since_ns=since_ns,
-            limit=limit,
+            Window(since_ns, node=tally.node, kinds=kinds),
+            limit,
             on_damage=lambda error: None,  # told about when the events themselves are read
         )
         return [event for _, number, event in found if number == tally.incarnation]
@@ -173,14 +171,12 @@ def _is_start(event: Event) -> bool:
 
 def _starts(reader: EventReader) -> Iterator[Event]:
     """The facts that begin an era: each start, and the first fact of a log cut off before one."""
+    kinds = frozenset({CoordinatorStarted.__name__})
     found = reader.query(
-        node=COORDINATOR,
-        kind=CoordinatorStarted.__name__,
-        limit=10**6,
-        on_damage=lambda error: None,
+        Window(node=COORDINATOR, kinds=kinds), limit=10**6, on_damage=lambda error: None
     )
     starts = [event for _, _, event in found]
-    first = first_position(reader)
+    first = reader.first
     if first < reader.position and first not in {event.seq for event in starts}:
         yield next(iter(reader.read(first, first + 1)))
     yield from starts
@@ -188,12 +184,3 @@ def _starts(reader: EventReader) -> Iterator[Event]:
 
 def _fact_before(reader: EventReader, position: int) -> Event | None:
     return next(iter(reader.read(position - 1, position)), None)
-
-
-def first_position(reader: EventReader) -> int:
-    """The position of the first fact that the log still holds."""
-    try:
-        reader.read(0, 0)
-    except NotFound:
-        return min(header.first_seq for header in reader.headers(node=COORDINATOR))
-    return 0

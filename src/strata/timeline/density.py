@@ -13,7 +13,7 @@ from strata.core.checkpoints import CheckpointCommitted
 from strata.core.events import COORDINATOR
 from strata.core.recovery import RecoveryChosen, RolledBack
 from strata.core.workers import WorkerLost
-from strata.store.base import Batch
+from strata.store.base import Batch, Window
 from strata.timeline.merging import NEARLY_NS
 from strata.timeline.timeline import Timeline
 
@@ -70,15 +70,12 @@ def _headers(timeline: Timeline, from_ns: int, to_ns: int) -> Iterator[Batch]:
     far = {node for node, skew in skews.items() if max(map(abs, skew)) > NEARLY_NS}
     near = [skew for node, skew in skews.items() if node not in far]
     low, high = min((a for a, _ in near), default=0), max((b for _, b in near), default=0)
-    together = timeline.reader.headers(
-        since_ns=from_ns + low - EDGE_NS, until_ns=to_ns + high + EDGE_NS
-    )
+    together = timeline.reader.headers(Window(from_ns + low - EDGE_NS, to_ns + high + EDGE_NS))
     yield from (header for header in together if header.node not in far)
     for node in far:
         low, high = skews[node]
-        yield from timeline.reader.headers(
-            node=node, since_ns=from_ns + low - EDGE_NS, until_ns=to_ns + high + EDGE_NS
-        )
+        own = Window(from_ns + low - EDGE_NS, to_ns + high + EDGE_NS, node)
+        yield from timeline.reader.headers(own)
 
 
 def _spread(found: Density, header: Batch, skew_ns: int, width_ns: int) -> None:

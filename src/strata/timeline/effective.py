@@ -8,9 +8,10 @@ steps that were redone or rolled back.
 import numpy as np
 from msgspec import Struct
 
+from strata.core.events import COORDINATOR
 from strata.core.tasks import TaskStateChanged
 from strata.core.worker_facts import BatchesAssigned, StepFinished
-from strata.store.base import EventReader
+from strata.store.base import EventReader, Window
 from strata.timeline.evidence import ALL
 from strata.timeline.lineage import Lineage
 
@@ -70,7 +71,8 @@ def _note_steps(
 
 def _duration_s(reader: EventReader, task: str) -> float:
     started_ns = last_ns = None
-    for _, _, event in reader.query(node="coordinator", kind="TaskStateChanged", limit=ALL):
+    changes = Window(node=COORDINATOR, kinds=frozenset({TaskStateChanged.__name__}))
+    for _, _, event in reader.query(changes, limit=ALL):
         body = event.body
         if isinstance(body, TaskStateChanged) and body.task == task:
             if body.after == "starting" and started_ns is None:

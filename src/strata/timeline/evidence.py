@@ -6,13 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.core.worker_facts import SampleSkipped, TrainingStarted
-from strata.store.base import EventReader
+from strata.store.base import EventReader, Window
 from strata.timeline.lineage import Lineage, Span
 
 Flags: TypeAlias = NDArray[np.uint8]
 Digests: TypeAlias = NDArray[np.uint64]
 
 ALL = 1 << 62
+TELLING = frozenset({TrainingStarted.__name__, SampleSkipped.__name__})
 
 
 class Evidence:
@@ -24,9 +25,8 @@ class Evidence:
         self._spans = {span.generation: span for span in lineage.spans}
         self._found: dict[tuple[str, int, str], tuple[Flags, Digests]] = {}
         for worker in sorted(lineage.workers):
-            for kind in ("TrainingStarted", "SampleSkipped"):
-                for _, _, event in reader.query(node=worker, kind=kind, limit=ALL):
-                    self._note(worker, event.body)
+            for _, _, event in reader.query(Window(node=worker, kinds=TELLING), limit=ALL):
+                self._note(worker, event.body)
 
     def of(self, dataset: str, span: Span, worker: str) -> tuple[Flags, Digests]:
         """For each step of a span: whether there is a record (2: two that differ), and what it

@@ -9,7 +9,7 @@ snapshot, so every later one can be folded.
 from collections.abc import Iterator
 from itertools import islice
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from strata.core import state as cluster_state
 from strata.core.catalogue import CODEC
@@ -18,8 +18,8 @@ from strata.core.tasks import TaskSubmitted
 from strata.core.workers import WorkerRegistered
 from strata.errors import NotFound
 from strata.store.base import (
+    EVERYTHING,
     FOREVER_NS,
-    NEVER_NS,
     QUERY_LIMIT,
     Batch,
     Closing,
@@ -29,6 +29,7 @@ from strata.store.base import (
     Range,
     Snapshot,
     Tally,
+    Window,
 )
 from strata.store.batches import pack, unpack
 from strata.timeline.records import SECOND_NS
@@ -98,6 +99,10 @@ class Excerpt(Closing):
         ]
 
     @property
+    def first(self) -> int:
+        return self._part.first
+
+    @property
     def position(self) -> int:
         return self._part.stop
 
@@ -116,30 +121,20 @@ class Excerpt(Closing):
 
     def query(
         self,
-        *,
-        node: str | None = None,
-        kind: str | None = None,
-        since_ns: int | None = None,
-        until_ns: int | None = None,
+        wanted: Window = EVERYTHING,
         limit: int = QUERY_LIMIT,
         on_damage: OnDamage | None = None,
     ) -> Iterator[Found]:
-        since_ns, until_ns = self._within(since_ns, until_ns)
-        found = self._reader.query(
-            node=node,
-            kind=kind,
-            since_ns=since_ns,
-            until_ns=until_ns,
-            limit=FOREVER_NS,
-            on_damage=on_damage,
-        )
+        found = self._reader.query(self._within(wanted), FOREVER_NS, on_damage)
         return islice((each for each in found if self._holds(*each)), limit)
 
-    def _within(self, since_ns: int | None, until_ns: int | None) -> tuple[int, int]:
+    def _within(self, wanted: Window) -> Window:
         """The span of time, no wider than the run's own, which would read the rest of the log."""
-        since = NEVER_NS if since_ns is None else since_ns
-        until = FOREVER_NS if until_ns is None else until_ns
-        return max(since, self._part.wall_from_ns), min(until, self._part.wall_to_ns + 1)
+        return structs.replace(
+            wanted,
+            since_ns=max(wanted.since_ns, self._part.wall_from_ns),
+            until_ns=min(wanted.until_ns, self._part.wall_to_ns + 1),
+        )
 
     def _holds(self, node: str, incarnation: int, event: Event) -> bool:
         if node == COORDINATOR:
@@ -147,19 +142,9 @@ class Excerpt(Closing):
         return (node, incarnation) in self._part.streams
 
     def batches(
-        self,
-        *,
-        node: str | None = None,
-        kind: str | None = None,
-        since_ns: int | None = None,
-        until_ns: int | None = None,
-        on_damage: OnDamage | None = None,
+        self, wanted: Window = EVERYTHING, on_damage: OnDamage | None = None
     ) -> Iterator[Batch]:
-        since_ns, until_ns = self._within(since_ns, until_ns)
-        found = self._reader.batches(
-            node=node, kind=kind, since_ns=since_ns, until_ns=until_ns, on_damage=on_damage
-        )
-        for batch in found:
+        for batch in self._reader.batches(self._within(wanted), on_damage):
             held = [
                 event
                 for event in unpack(CODEC, batch)
@@ -168,15 +153,8 @@ class Excerpt(Closing):
             if held:
                 yield pack(CODEC, batch.node, batch.incarnation, held)
 
-    def headers(
-        self,
-        *,
-        node: str | None = None,
-        since_ns: int | None = None,
-        until_ns: int | None = None,
-    ) -> Iterator[Batch]:
-        since_ns, until_ns = self._within(since_ns, until_ns)
-        for header in self._reader.headers(node=node, since_ns=since_ns, until_ns=until_ns):
+    def headers(self, wanted: Window = EVERYTHING) -> Iterator[Batch]:
+        for header in self._reader.headers(self._within(wanted)):
             if header.node != COORDINATOR:
                 if (header.node, header.incarnation) in self._part.streams:
                     yield header
@@ -186,16 +164,7 @@ class Excerpt(Closing):
     def _trimmed(self, header: Batch) -> Batch:
         """The header of a row of facts, of which only some may be part of the run."""
         first, stop = self._cut(header.first_seq), self._cut(header.stop_seq)
-        return Batch(
-            header.node,
-            header.incarnation,
-            first,
-            stop - first,
-            header.wall_from_ns,
-            header.wall_to_ns,
-            header.kinds,
-            b"",
-        )
+        return structs.replace(header, first_seq=first, count=stop - first)
 
     def stream(
         self,

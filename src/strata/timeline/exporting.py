@@ -13,7 +13,6 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from strata.core.events import COORDINATOR
 from strata.core.state import schema
 from strata.errors import AlreadyExists
-from strata.store.base import NEVER_NS
 from strata.timeline.columns import EXACT, tables
 from strata.timeline.opening import RUN
 from strata.timeline.parquet import EVENTS, FACTS, SNAPSHOTS, RunFile, Stream
@@ -93,7 +92,7 @@ def _write(path: Path, pieces: Iterable[pa.Table]) -> None:
 def _by_wall_clock(timeline: Timeline) -> Iterator[Record]:
     """Workers' events in the order that a reader of the export relies on."""
     timeline.tallies()
-    found = timeline.reader.query(since_ns=NEVER_NS + 1, limit=2**62, on_damage=lambda error: None)
+    found = timeline.reader.query(limit=2**62, on_damage=lambda error: None)
     for node, incarnation, event in found:
         if node != COORDINATOR:
             at_ns = timeline.clocks.at_ns(node, incarnation, event)

@@ -18,6 +18,7 @@ from strata.core.generations import GenerationChanged
 from strata.core.state import Cluster
 from strata.core.worker_facts import StepFinished
 from strata.core.workers import WorkerLost, WorkerRegistered, WorkerState, WorkerStateChanged
+from strata.store.base import Window
 from strata.timeline.operations import PHASES, Operation, Pairing
 from strata.timeline.records import SECOND_NS, Record
 from strata.timeline.states import state_at
@@ -149,7 +150,7 @@ def _names(kinds: Iterable[type]) -> set[str]:
 def _events_within(timeline: Timeline, from_ns: int, to_ns: int) -> int:
     """About how many events a window holds, by headers; stops counting when it is enough."""
     found = 0
-    for header in timeline.reader.headers(since_ns=from_ns, until_ns=to_ns):
+    for header in timeline.reader.headers(Window(from_ns, to_ns)):
         found += header.count
         if found > FINE_EVENTS:
             break

@@ -25,7 +25,6 @@ from strata.core.leases import LeaseGranted, LeaseReturned
 from strata.core.recovery import RecoveryChosen, RolledBack, StepsCommitted
 from strata.core.sharding import Holdings, apply_moves
 from strata.store.base import EventReader
-from strata.timeline.clocks import first_position
 from strata.timeline.states import fold
 
 
@@ -79,7 +78,7 @@ class Lineage(Struct):
 
 def read_lineage(reader: EventReader, task: str) -> Lineage:
     """The lineage of a task; a log that begins later knows the datasets of before by its state."""
-    first = first_position(reader)
+    first = reader.first
     before = fold(reader, first).state.datasets if first else {}
     specs = {name: dataset.spec for name, dataset in before.items()}
     return _folded(task, reader.read(first), Lineage(specs=specs))

@@ -23,6 +23,7 @@ from strata.core.catalogue import CODEC
 from strata.core.events import COORDINATOR, Event
 from strata.errors import Corrupt, NotFound
 from strata.store.base import (
+    EVERYTHING,
     FOREVER_NS,
     NEVER_NS,
     QUERY_LIMIT,
@@ -33,6 +34,7 @@ from strata.store.base import (
     Range,
     Snapshot,
     Tally,
+    Window,
 )
 from strata.store.batches import pack
 from strata.timeline.columns import EXACT, events_of
@@ -95,6 +97,10 @@ class ParquetLog(Closing):
         self._streams = {(each.node, each.incarnation): each for each in self.run.streams}
 
     @property
+    def first(self) -> int:
+        return self.run.first_position
+
+    @property
     def position(self) -> int:
         return self.run.position
 
@@ -102,9 +108,9 @@ class ParquetLog(Closing):
         """Nothing is held open."""
 
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[Event]:
-        if start < self.run.first_position:
+        if start < self.first:
             raise NotFound(
-                f"this export begins at position {self.run.first_position}",
+                f"this export begins at position {self.first}",
                 hint="look into an earlier one",
             )
         wanted = pc.field("position") >= start
@@ -122,50 +128,31 @@ class ParquetLog(Closing):
 
     def query(
         self,
-        *,
-        node: str | None = None,
-        kind: str | None = None,
-        since_ns: int | None = None,
-        until_ns: int | None = None,
+        wanted: Window = EVERYTHING,
         limit: int = QUERY_LIMIT,
         on_damage: OnDamage | None = None,
     ) -> Iterator[Found]:
-        wanted = _wanted(node, kind, since_ns, until_ns)
         sources: list[Iterable[Found]] = []
-        if node in (None, COORDINATOR):
+        if wanted.node in (None, COORDINATOR):
             # By position, which a jump of the clock puts out of the order of time.
-            sources.append(sorted(self._rows(self._facts, wanted), key=_wall_ns))
-        if node != COORDINATOR:
-            sources.append(self._rows(self._events, wanted))
+            sources.append(sorted(self._rows(self._facts, _filter(wanted)), key=_wall_ns))
+        if wanted.node != COORDINATOR:
+            sources.append(self._rows(self._events, _filter(wanted)))
         return islice(merge(*sources, key=_wall_ns), limit)
 
     def batches(
-        self,
-        *,
-        node: str | None = None,
-        kind: str | None = None,
-        since_ns: int | None = None,
-        until_ns: int | None = None,
-        on_damage: OnDamage | None = None,
+        self, wanted: Window = EVERYTHING, on_damage: OnDamage | None = None
     ) -> Iterator[Batch]:
-        found = self.query(
-            node=node, kind=kind, since_ns=since_ns, until_ns=until_ns, limit=FOREVER_NS
-        )
+        found = self.query(wanted, limit=FOREVER_NS)
         for (name, incarnation), group in groupby(found, key=lambda each: each[:2]):
             for events in _dense(event for _, _, event in group):
                 yield pack(CODEC, name, incarnation, events)
 
-    def headers(
-        self,
-        *,
-        node: str | None = None,
-        since_ns: int | None = None,
-        until_ns: int | None = None,
-    ) -> Iterator[Batch]:
-        wanted = _wanted(node, None, since_ns, until_ns)
+    def headers(self, wanted: Window = EVERYTHING) -> Iterator[Batch]:
         columns = ["node", "incarnation", "seq", "wall_ns", "kind"]
+        chosen = _filter(wanted)
         for source in (self._facts, self._events):
-            for rows in source.to_batches(columns, filter=wanted, batch_size=ROWS_AT_ONCE):
+            for rows in source.to_batches(columns, filter=chosen, batch_size=ROWS_AT_ONCE):
                 yield from _headers(rows)
 
     def stream(
@@ -214,7 +201,7 @@ class ParquetLog(Closing):
         if not path.is_file():
             return None
         # Before its beginning there is nothing to fold, so what it began from counts in any shape.
-        base = (pc.field("position") == self.run.first_position) & (self.run.first_position > 0)
+        base = (pc.field("position") == self.first) & (self.first > 0)
         wanted = (pc.field("schema") == schema) | base
         wanted &= pc.field("position") <= (LAST if at is None else at)
         found = pq.read_table(path, columns=["position"], filters=wanted)["position"].to_pylist()
@@ -224,18 +211,16 @@ class ParquetLog(Closing):
         return Snapshot(**rows[0])
 
 
-def _wanted(
-    node: str | None, kind: str | None, since_ns: int | None, until_ns: int | None
-) -> pc.Expression | None:
+def _filter(wanted: Window) -> pc.Expression | None:
     parts = []
-    if node is not None:
-        parts.append(pc.field("node") == node)
-    if kind is not None:
-        parts.append(pc.field("kind") == kind)
-    if since_ns is not None and since_ns > NEVER_NS:
-        parts.append(pc.field("wall_ns") >= since_ns)
-    if until_ns is not None and until_ns < FOREVER_NS:
-        parts.append(pc.field("wall_ns") < until_ns)
+    if wanted.node is not None:
+        parts.append(pc.field("node") == wanted.node)
+    if wanted.kinds:
+        parts.append(pc.field("kind").isin(sorted(wanted.kinds)))
+    if wanted.since_ns > NEVER_NS:
+        parts.append(pc.field("wall_ns") >= wanted.since_ns)
+    if wanted.until_ns < FOREVER_NS:
+        parts.append(pc.field("wall_ns") < wanted.until_ns)
     return reduce(and_, parts) if parts else None
 
 

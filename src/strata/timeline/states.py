@@ -13,7 +13,6 @@ from strata.core.recovery import StepsCommitted
 from strata.core.state import Cluster
 from strata.errors import Corrupt, InvalidArgument, NotFound, StrataError, UnknownKind
 from strata.store.base import EventReader, Snapshot
-from strata.timeline.clocks import first_position
 from strata.timeline.timeline import Timeline
 
 _SCHEMA = cluster_state.schema()
@@ -36,9 +35,9 @@ def fold(reader: EventReader, position: int) -> Past:
     """The same, of a log that is not looked at as a timeline."""
     snapshot = reader.load_snapshot(position, _SCHEMA)
     state = _decoded(snapshot) if snapshot else Cluster()
-    if state.position < first_position(reader):
+    if state.position < reader.first:
         raise NotFound(
-            f"the facts before position {first_position(reader)} are not in this log",
+            f"the facts before position {reader.first} are not in this log",
             hint="open the archive that holds them",
         )
     try:

@@ -15,9 +15,9 @@ from msgspec import Struct
 
 from strata.core.events import COORDINATOR, Event
 from strata.errors import Corrupt, InvalidArgument, NotFound
-from strata.store.base import EventReader, Tally
-from strata.timeline.clocks import Clocks, first_position
-from strata.timeline.merging import Merged, Window
+from strata.store.base import FOREVER_NS, NEVER_NS, EventReader, Tally, Window
+from strata.timeline.clocks import Clocks
+from strata.timeline.merging import Merged
 from strata.timeline.records import SECOND_NS, Record, parse_ref
 
 FRESH_S = 2.0
@@ -92,7 +92,7 @@ class Timeline:
 
     def extent(self) -> Extent:
         """From the first to the last thing recorded."""
-        first, last = first_position(self.reader), self.position
+        first, last = self.reader.first, self.position
         moments = [self.time_of(place) for place in (first, last - 1) if first < last]
         for tally in self.tallies():
             low, high = self.clocks.alignment(tally.node, tally.incarnation).skew_ns
@@ -110,7 +110,10 @@ class Timeline:
         kinds: Iterable[str] = (),
     ) -> Iterator[Record]:
         """Everything recorded in [since, until), in order; read only as far as the caller goes."""
-        return self._merged.read(Window(since_ns, until_ns, node, kinds), self.skews())
+        since_ns = NEVER_NS if since_ns is None else since_ns
+        until_ns = FOREVER_NS if until_ns is None else until_ns
+        window = Window(since_ns, until_ns, node, frozenset(kinds))
+        return self._merged.read(window, self.skews())
 
     def backwards(
         self,
@@ -172,7 +175,7 @@ class Timeline:
 
     def position_at(self, at_ns: int) -> int:
         """How many facts had been recorded at a moment, itself included."""
-        low, high = first_position(self.reader), self.position
+        low, high = self.reader.first, self.position
         while low < high:  # facts never run backwards on the timeline's clock
             middle = (low + high) // 2
             if self.time_of(middle) > at_ns:
@@ -202,7 +205,7 @@ class Timeline:
     def probed(self) -> list[tuple[int, int]]:
         """Positions spread over the log, with how far the wall clock was off there."""
         with self._lock:
-            first, last = first_position(self.reader), self.position
+            first, last = self.reader.first, self.position
             step = max((last - first) // PROBES, 1)
             step = 1 << (step - 1).bit_length()  # a power of two, so that probes can be reused
             wanted = [first, *range(first - first % step + step, last, step), last - 1]

@@ -1,8 +1,9 @@
 """Can this log be trusted? Asked before anything else is, and shown with every answer.
 
 Looked for: gaps in a worker's numbers, events dropped before they had one, workers that recorded
-nothing, an end that never arrived, damage, kinds of a newer release, clocks that jumped or were
-never compared, and more than one coordinator's run in one log.
+nothing, or whose events are in an archived run, an end that never arrived, damage, kinds of a
+newer release, clocks that jumped or were never compared, and more than one coordinator's run in one
+log.
 
 A *hole* is a span of time in which a node may have done something that is not recorded. Absence of
 a record inside a hole proves nothing; whoever reasons from absence asks `holes` first.
@@ -16,6 +17,7 @@ from msgspec import Struct, field
 from strata.core.catalogue import CODEC
 from strata.core.cluster import CoordinatorStarted
 from strata.core.events import COORDINATOR
+from strata.core.keeping import EventsReleased
 from strata.core.worker_facts import USER_PREFIX, EventsDropped, RunEnded
 from strata.core.workers import WorkerRegistered
 from strata.store.base import Tally
@@ -88,13 +90,19 @@ def examine(timeline: Timeline) -> Trust:
 
 def _gaps(timeline: Timeline, tally: Tally) -> Iterator[tuple[Hole, Finding]]:
     node, incarnation = tally.node, tally.incarnation
-    for first, stop in timeline.reader.gaps(node, incarnation):
+    gaps = timeline.reader.gaps(node, incarnation)
+    for first, stop in gaps:
         before = next(timeline.events_of(node, incarnation, first - 1, first), None)
         after = next(timeline.events_of(node, incarnation, stop, stop + 1), None)
         end_ns = after.at_ns if after is not None else timeline.extent().to_ns
         start_ns = before.at_ns if before is not None else end_ns
         text = f"events {first} to {stop - 1} of {node}, incarnation {incarnation}, never arrived"
         yield Hole(node, start_ns, end_ns, text), Finding("gap", text, node)
+    sent = (timeline.reader.last_seq(node, incarnation) or 0) + 1
+    if tally.events < sent - sum(stop - first for first, stop in gaps):
+        kept = next(timeline.events_of(node, incarnation)).at_ns
+        text = f"the first events of {node}, incarnation {incarnation}, are in an archived run"
+        yield Hole(node, 0, kept, text), Finding("archived", text, node, grave=False)
 
 
 def _ended(timeline: Timeline) -> set[tuple[str, int]]:
@@ -141,8 +149,10 @@ def _dropped(timeline: Timeline) -> Iterator[tuple[Hole, Finding]]:
 
 
 def _silent(timeline: Timeline) -> Iterator[tuple[Hole, Finding]]:
-    """Workers that joined and recorded nothing of their own."""
+    """Workers that joined and have nothing of their own in this log."""
     heard = {(tally.node, tally.incarnation) for tally in timeline.tallies()}
+    released = set(timeline.reader.streams()) - heard
+    runs = _released_to(timeline) if released else {}
     named: set[str] = set()
     joins = timeline.records(node=COORDINATOR, kinds={WorkerRegistered.__name__})
     for record in joins:
@@ -151,10 +161,24 @@ def _silent(timeline: Timeline) -> Iterator[tuple[Hole, Finding]]:
             continue
         if timeline.task not in ("", body.task):
             continue
-        text = f"{body.worker}, incarnation {body.incarnation}, sent no events of its own"
-        hole = Hole(body.worker, record.at_ns, timeline.extent().to_ns, text)
-        yield hole, Finding("silent node", text, body.worker, grave=body.worker not in named)
+        process = f"{body.worker}, incarnation {body.incarnation},"
+        if (body.worker, body.incarnation) in released:
+            run = runs.get(body.task, "an archived run")
+            finding = Finding("archived", f"what {process} recorded is in {run}", grave=False)
+        else:
+            text = f"{process} sent no events of its own"
+            finding = Finding("silent node", text, body.worker, grave=body.worker not in named)
+        yield Hole(body.worker, record.at_ns, timeline.extent().to_ns, finding.text), finding
         named.add(body.worker)
+
+
+def _released_to(timeline: Timeline) -> dict[str, str]:
+    """Which archived run holds what the workers of a task recorded, and how to ask for it."""
+    facts = timeline.records(node=COORDINATOR, kinds={EventsReleased.__name__})
+    return {
+        each.text("task"): f"the archived run {each.text('run')} (--run {each.text('task')})"
+        for each in facts
+    }
 
 
 def _coordinator_clock(timeline: Timeline) -> Iterator[Finding]:

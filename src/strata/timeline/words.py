@@ -58,6 +58,8 @@ TEMPLATES: dict[str, str] = {
     "TaskSubmitted": "{task} was submitted",
     "TaskPlaced": "workers of {task} are to be started: {reason}",
     "TaskStateChanged": "{task} went from {before} to {after}: {reason}",
+    "EventsReleased": "what workers of {task} recorded, {events} events, is in {run} only",
+    "RunDeleted": "the archived run {run} was deleted: {reason}",
     "LimitHit": "the limit {limit} of {value} was hit: {reason}",
     "RunStarted": "the process of {worker} began on {hostname}",
     "RunEnded": "the process ended, {outcome}, after {steps} steps {reason}",

@@ -10,6 +10,7 @@ from strata.coordinator.metrics import MetricsSnapshot
 from strata.core.derive import Figures, Reading
 from strata.core.resources import GpuMetrics
 from strata.core.worker_facts import ResourceSnapshot, StepFinished
+from strata.store.base import Window
 from strata.timeline.answers import UsageAnswer
 from strata.timeline.records import MS_NS, SECOND_NS
 from strata.timeline.states import state_at
@@ -106,7 +107,7 @@ def _by_column(rows: Sequence[Row]) -> UsageAnswer:
 def _usage_window_ns(timeline: Timeline, node: str, at_ns: int) -> int:
     """The longest window that holds few enough events of a worker to be decoded at once."""
     for window_ns in USAGE_WINDOWS_NS:
-        headers = timeline.reader.headers(node=node, since_ns=at_ns - window_ns, until_ns=at_ns)
+        headers = timeline.reader.headers(Window(at_ns - window_ns, at_ns, node))
         if sum(header.count for header in headers) <= USAGE_EVENTS:
             return window_ns
     return USAGE_WINDOWS_NS[-1]

@@ -18,6 +18,7 @@ from strata.core.events import COORDINATOR, Codec, Event
 from strata.errors import Corrupt, InvalidArgument, NotFound, Unavailable
 from strata.store import ranges
 from strata.store.base import (
+    EVERYTHING,
     FOREVER_NS,
     NEVER_NS,
     QUERY_LIMIT,
@@ -28,6 +29,7 @@ from strata.store.base import (
     Range,
     Snapshot,
     Tally,
+    Window,
 )
 from strata.store.batches import unpack
 from strata.store.order import in_time_order
@@ -41,6 +43,8 @@ TURN_BYTES = 4 * 2**20
 
 class SqliteReader(Closing):
     """An SQLite store open for reading."""
+
+    first = 0
 
     def __init__(self, path: str | Path, codec: Codec) -> None:
         self._begin(Path(path), codec)
@@ -66,7 +70,6 @@ class SqliteReader(Closing):
         head = self._head()
         if start < 0:
             raise InvalidArgument(f"a position is 0 or more, not {start}")
-        self._require_kept(start, head)
         stop = head.position if stop is None else min(stop, head.position)
         return self._events(start, stop)
 
@@ -97,88 +100,65 @@ class SqliteReader(Closing):
 
     def query(
         self,
-        *,
-        node: str | None = None,
-        kind: str | None = None,
-        since_ns: int | None = None,
-        until_ns: int | None = None,
+        wanted: Window = EVERYTHING,
         limit: int = QUERY_LIMIT,
         on_damage: OnDamage | None = None,
     ) -> Iterator[Found]:
-        found = self.batches(
-            node=node, kind=kind, since_ns=since_ns, until_ns=until_ns, on_damage=on_damage
-        )
         sources = (
             (batch.wall_from_ns, batch.node, batch.incarnation, partial(self._unpack, batch))
-            for batch in found
+            for batch in self.batches(wanted, on_damage)
         )
-        return in_time_order(sources, kind, since_ns, until_ns, limit, on_damage)
+        return in_time_order(sources, wanted, limit, on_damage)
 
     def batches(
-        self,
-        *,
-        node: str | None = None,
-        kind: str | None = None,
-        since_ns: int | None = None,
-        until_ns: int | None = None,
-        on_damage: OnDamage | None = None,
+        self, wanted: Window = EVERYTHING, on_damage: OnDamage | None = None
     ) -> Iterator[Batch]:
-        return self._spans(node, kind, since_ns, until_ns, rows.CHECKED, on_damage)
+        return self._spans(wanted, rows.CHECKED, on_damage)
 
-    def headers(
-        self,
-        *,
-        node: str | None = None,
-        since_ns: int | None = None,
-        until_ns: int | None = None,
-    ) -> Iterator[Batch]:
-        return self._spans(node, None, since_ns, until_ns, rows.HEADERS, None)
+    def headers(self, wanted: Window = EVERYTHING) -> Iterator[Batch]:
+        return self._spans(wanted, rows.HEADERS, None)
 
     def _spans(
-        self,
-        node: str | None,
-        kind: str | None,
-        since_ns: int | None,
-        until_ns: int | None,
-        tables: Mapping[str, rows.Reading],
-        on_damage: OnDamage | None,
+        self, wanted: Window, tables: Mapping[str, rows.Reading], on_damage: OnDamage | None
     ) -> Iterator[Batch]:
         head = self._head()
-        since = NEVER_NS if since_ns is None else max(since_ns, NEVER_NS)
-        until = FOREVER_NS if until_ns is None else min(until_ns, FOREVER_NS)
-        wanted: dict[str, object] = {
-            "node": node,
-            "kind": kind and f" {kind} ",
-            "since": since,
-            "until": until,
-        }
-        wanted["from_ns"] = max(since - head.longest_ns, NEVER_NS)
-        facts = self._by_time("facts", tables, wanted | {"stop": head.position}, on_damage)
-        others = self._by_time("batches", tables, wanted | {"stop": head.batches}, on_damage)
-        if node is not None:
-            return facts if node == COORDINATOR else others
+        facts = self._by_time("facts", head.position, wanted, tables, on_damage, head)
+        others = self._by_time("batches", head.batches, wanted, tables, on_damage, head)
+        if wanted.node is not None:
+            return facts if wanted.node == COORDINATOR else others
         return merge(facts, others, key=lambda batch: batch.wall_from_ns)
 
     def _by_time(
         self,
         table: str,
+        stop: int,
+        wanted: Window,
         tables: Mapping[str, rows.Reading],
-        wanted: dict[str, object],
         on_damage: OnDamage | None,
+        head: Head,
     ) -> Iterator[Batch]:
         """Rows of a table by the start of their span; a page ends where the next begins."""
         columns, read = tables[table]
         number = columns.partition(",")[0]
-        node = " AND node = :node" if table == "batches" and wanted["node"] is not None else ""
-        kind = " AND instr(kinds, :kind)" if wanted["kind"] else ""
+        node = " AND node = :node" if table == "batches" and wanted.node is not None else ""
+        kinds = {f"kind{index}": f" {kind} " for index, kind in enumerate(sorted(wanted.kinds))}
+        named = " OR ".join(f"instr(kinds, :{name})" for name in kinds) or "TRUE"
         sql = (
             f"SELECT {columns} FROM {table} WHERE (wall_from_ns, {number}) > (:from_ns, :after) "
             f"AND wall_from_ns < :until AND wall_to_ns >= :since AND {number} < :stop"
-            f"{node}{kind} ORDER BY wall_from_ns, {number}"
+            f"{node} AND ({named}) ORDER BY wall_from_ns, {number}"
         )
+        since_ns = max(wanted.since_ns, NEVER_NS)
+        values: dict[str, object] = {
+            "node": wanted.node,
+            "since": since_ns,
+            "until": min(wanted.until_ns, FOREVER_NS),
+            "stop": stop,
+            "from_ns": max(since_ns - head.longest_ns, NEVER_NS),
+            "after": -1,
+        }
         span = columns.split(", ").index("wall_from_ns")
-        wanted["after"] = -1
-        while turn := self._turn(sql, wanted):
+        while turn := self._turn(sql, values | kinds):
             for row in turn:
                 try:
                     with database.naming(self.path):
@@ -189,7 +169,15 @@ class SqliteReader(Closing):
                     on_damage(error)
                 else:
                     yield batch
-            wanted |= {"from_ns": turn[-1][span], "after": turn[-1][0]}
+            values |= {"from_ns": turn[-1][span], "after": turn[-1][0]}
+        self._require_unreleased(head)
+
+    def _require_unreleased(self, then: Head) -> None:
+        """Refuses to end a read as if it were whole when events were released meanwhile."""
+        if self._head().archived != then.archived:
+            raise Unavailable(
+                "events were moved to an archive while they were read", hint="ask again"
+            )
 
     def stream(
         self,
@@ -203,6 +191,7 @@ class SqliteReader(Closing):
         holding = f"SELECT coalesce(max(first_seq), :start) {which} <= :start"
         sql = f"SELECT {rows.BATCHES} {which} >= :start AND first_seq < :stop ORDER BY first_seq"
         stop = FOREVER_NS if stop is None else stop
+        head = self._head()
         wanted: dict[str, object] = {"node": node, "incarnation": incarnation, "start": start}
         wanted |= {"start": self._turn(holding, wanted)[0][0], "stop": stop}
         while turn := self._turn(sql, wanted):
@@ -216,6 +205,7 @@ class SqliteReader(Closing):
                 else:
                     yield from (event for event in events if start <= event.seq < stop)
             wanted["start"] = turn[-1][3] + turn[-1][4]
+        self._require_unreleased(head)
 
     def tallies(self) -> list[Tally]:
         return [
@@ -246,9 +236,7 @@ class SqliteReader(Closing):
 
     def position_at(self, wall_ns: int) -> int:
         head = self._head()
-        if wall_ns < head.floor_ns:
-            self._require_kept(head.floor - 1, head)
-        low, high = head.floor, head.position
+        low, high = 0, head.position
         while low < high:  # the log clock only grows, so it can be searched like a sorted list
             first, count, clock_ns = self._row_holding(
                 "position, count, high_ns", (low + high) // 2
@@ -258,7 +246,7 @@ class SqliteReader(Closing):
             else:
                 low = first + count
         # Damage may have led the search astray; the rows on both sides of the cut tell.
-        if low > head.floor:
+        if low > 0:
             self._fact_row_holding(low - 1)
         if low == head.position:
             return low
@@ -298,7 +286,7 @@ class SqliteReader(Closing):
             except Corrupt as error:
                 found.append(error)
         try:
-            for facts in self.fact_rows(self._head().floor, self._head().position):
+            for facts in self.fact_rows(0, self._head().position):
                 self._unpack(facts)
         except Corrupt as error:
             found.append(error)
@@ -355,28 +343,8 @@ class SqliteReader(Closing):
         with database.naming(self.path):
             return rows.read_batch(row)
 
-    def _require_kept(self, position: int, head: Head) -> None:
-        if position >= head.floor:
-            return
-        sql = f"SELECT {rows.ARCHIVES} FROM archives WHERE stop > ? ORDER BY stop LIMIT 1"
-        found = self._all(sql, (position,))
-        if not found:
-            raise NotFound(
-                f"this store begins at position {head.floor}", hint="look into an earlier archive"
-            )
-        with database.naming(self.path):
-            _, _, path = rows.read_plain("archives", found[0])
-        raise NotFound(
-            f"facts before position {head.floor} were moved to the archive {path}",
-            hint="read them there: it is a store of its own",
-        )
-
-    def _hole(self, first: int) -> Exception:
-        """Why a fact is not where it should be: archived meanwhile, or lost."""
-        try:
-            self._require_kept(first, self._head())
-        except NotFound as error:
-            return error
+    def _hole(self, first: int) -> Corrupt:
+        """Why a fact is not where it should be."""
         following = self._all("SELECT min(position) FROM facts WHERE position > ?", (first,))
         stop = following[0][0] or self.position
         return Corrupt(

@@ -29,7 +29,6 @@ BATCHES = (
 )
 SNAPSHOTS = "position, wall_ns, schema, checksum, state"
 ARCHIVED = "id, node, incarnation, first_seq, count, checksum"
-ARCHIVES = "stop, first, path, checksum"
 HEAD = "id, checksum, fields"
 
 TALLIES = (
@@ -41,9 +40,8 @@ TALLIES = (
 class Head(Struct, array_like=True):
     """What is true of the store as a whole; written by every commit.
 
-    `high_ns` is the log clock, `longest_ns` the longest span of time of any batch. Facts before
-    `floor` are archived, the log clock was `floor_ns` there. `batches` counts worker batches ever
-    stored, `archived` those of them that were moved away.
+    `high_ns` is the log clock, `longest_ns` the longest span of time of any batch. `batches` counts
+    worker batches ever stored, `archived` those of them that were released since.
     """
 
     log: str
@@ -52,8 +50,6 @@ class Head(Struct, array_like=True):
     batches: int = 0
     high_ns: int = NEVER_NS
     longest_ns: int = 0
-    floor: int = 0
-    floor_ns: int = NEVER_NS
     archived: int = 0
 
 

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from strata.errors import AlreadyExists, Corrupt, NotFound
 from strata.store import ranges
-from strata.store.base import Range
+from strata.store.base import NEVER_NS, Range
 from strata.store.sqlite import database, pages, rows
 from strata.store.sqlite.rows import Head, Row
 from strata.store.sqlite.sidecar import Lock, Mark, read_mark
@@ -33,7 +33,6 @@ _TABLES: dict[int, tuple[str, Callable[[Row], object]]] = {
     len(columns.split(", ")): (table, read)
     for table, columns, read in (
         ("archived", rows.ARCHIVED, partial(rows.read_plain, "archived")),
-        ("archives", rows.ARCHIVES, partial(rows.read_plain, "archives")),
         ("batches", rows.BATCHES, rows.read_batch),
         ("facts", rows.FACTS, rows.read_fact),
         ("head", rows.HEAD, rows.read_head),
@@ -71,7 +70,7 @@ def salvage(path: str | Path, to: str | Path, *, stop: int | None = None) -> Sal
             database.create(db, Head(log=uuid.uuid4().hex))
             head, mark = _copy(path, db), read_mark(path)
             db.execute("BEGIN IMMEDIATE")
-            _tidy(db, head, stop)
+            _tidy(db, stop)
             report = _report(db, head, mark)
             db.execute("UPDATE head SET id = ?, checksum = ?, fields = ?", rows.head_row(head))
             db.execute("COMMIT")
@@ -108,13 +107,12 @@ def _intact(path: Path) -> Iterator[tuple[str, Row, object]]:
             continue
 
 
-def _tidy(db: sqlite3.Connection, head: Head, stop: int | None) -> None:
-    """Takes out what had been archived or is not wanted, and makes the head true again.
+def _tidy(db: sqlite3.Connection, stop: int | None) -> None:
+    """Takes out what had been released or is not wanted.
 
-    Pages that were set free still hold rows that had been moved away; they came along.
+    Pages that were set free still hold rows that had been released; they came along.
     """
     _merge_archived(db)
-    db.execute("DELETE FROM facts WHERE position < ?", (head.floor,))
     db.execute(
         "DELETE FROM batches WHERE EXISTS (SELECT 1 FROM archived AS gone WHERE "
         "gone.node = batches.node AND gone.incarnation = batches.incarnation AND "
@@ -142,7 +140,7 @@ def _report(db: sqlite3.Connection, head: Head, mark: Mark | None) -> Salvaged:
     known: list[Range] = []
     for first, count in db.execute("SELECT position, count FROM facts ORDER BY position"):
         ranges.add(known, first, first + count)
-    position = known[-1][1] if known else head.floor
+    position = known[-1][1] if known else 0
     acknowledged = max(position, head.position, mark.position if mark else 0)
     batches, last = db.execute("SELECT count(*), coalesce(max(id) + 1, 0) FROM batches").fetchone()
     told = head.commits > 0 or mark is not None
@@ -153,10 +151,10 @@ def _report(db: sqlite3.Connection, head: Head, mark: Mark | None) -> Salvaged:
     spans = [db.execute(longest + table).fetchone()[0] for table in ("facts", "batches")]
     clock = db.execute("SELECT max(high_ns) FROM facts").fetchone()[0]
     head.position, head.batches, head.longest_ns = position, total, max(spans)
-    head.high_ns = head.floor_ns if clock is None else clock
+    head.high_ns = NEVER_NS if clock is None else clock
     return Salvaged(
         facts=sum(stop - first for first, stop in known),
-        missing_facts=ranges.missing(known, head.floor, acknowledged),
+        missing_facts=ranges.missing(known, 0, acknowledged),
         batches=batches,
         missing_batches=total - head.archived - batches if told else None,
         missing_seqs={stream: found for stream, found in holes.items() if found},

@@ -93,6 +93,22 @@ class TestReaders:
                 assert reader.position == store.position
                 fill(store, rows=1)
 
+    @pytest.mark.parametrize(("remembered", "decoded_again"), [(10**6, 0), (15, 3), (0, 3)])
+    def test_a_reader_remembers_no_more_events_than_it_may(
+        self, store, path, monkeypatch, remembered, decoded_again
+    ):
+        fill(store, rows=3)
+        decoded = []
+        decode = SqliteReader._decode
+        monkeypatch.setattr(
+            SqliteReader, "_decode", lambda *given: decoded.append(given) or decode(*given)
+        )
+        with SqliteReader(path, CODEC, remembered) as reader:
+            first = list(reader.read())
+            decoded.clear()
+            assert list(reader.read()) == first == list(store.read())
+        assert len([given for given in decoded if given[0] is reader]) == decoded_again
+
     def test_there_must_be_a_store(self, path):
         with pytest.raises(NotFound):
             SqliteReader(path, CODEC)

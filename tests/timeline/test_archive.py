@@ -15,13 +15,14 @@ from strata.errors import NotFound
 from strata.store.base import FOREVER_NS
 from strata.timeline import sql
 from strata.timeline.archiver import Archive, Held, carry_out
-from strata.timeline.archiving import archive, open_anywhere, runs_at
+from strata.timeline.archiving import archive, open_anywhere
 from strata.timeline.audit import audit
 from strata.timeline.desk import Desk
 from strata.timeline.excerpt import run_of
 from strata.timeline.opening import open_recorded, open_timeline
 from strata.timeline.parquet import SNAPSHOTS
 from strata.timeline.records import SECOND_NS
+from strata.timeline.runs import runs_at
 from strata.timeline.states import state_at
 from strata.timeline.verifying import held
 from tests.sdk.harness import until

@@ -10,11 +10,12 @@ import pytest
 
 from strata.errors import AlreadyExists, InvalidArgument
 from strata.timeline import sql
-from strata.timeline.archiving import archive, open_anywhere, runs_at
+from strata.timeline.archiving import archive, open_anywhere
 from strata.timeline.desk import Desk
 from strata.timeline.exporting import write_parquet
 from strata.timeline.opening import open_timeline
 from strata.timeline.operations import operations
+from strata.timeline.runs import runs_at
 from strata.timeline.states import state_at
 from tests.storage.server import BUCKET, running
 

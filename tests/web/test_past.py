@@ -65,6 +65,38 @@ def test_barriers_restores_and_figures_are_of_the_moment(visit):
     expect(page.get_by_text("not recorded").first).to_be_visible()
 
 
+def test_the_figures_before_a_moment_are_charted(visit, cluster):
+    registered = cluster.get("timeline/events", kind="WorkerRegistered")
+    with visit("overview").expect_response(re.compile("timeline/metrics")) as told:
+        visit(f"overview?t={registered[-1]['at_ms'] + 1:.0f}")
+    assert told.value.json()["total_workers"][-1] > 0
+
+
+def test_a_drag_asks_for_one_moment_at_a_time_and_ends_at_the_last(visit):
+    page = visit("overview")
+    strip = page.get_by_role("slider", name="Moment shown")
+    box = strip.bounding_box()
+    middle = box["y"] + box["height"] / 2
+    under_way, most = set(), []
+
+    def begun(request):
+        if "/timeline/at" in request.url:
+            under_way.add(request.url)
+            most.append(len(under_way))
+
+    page.on("request", begun)
+    page.on("requestfinished", lambda request: under_way.discard(request.url))
+    page.on("requestfailed", lambda request: under_way.discard(request.url))
+    page.mouse.move(box["x"] + 2, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, middle, steps=40)
+    page.mouse.up()
+    held = int(strip.get_attribute("aria-valuenow"))
+    expect(page).to_have_url(re.compile(f"t={held}"))
+    expect(page.get_by_role("status").filter(has_text="past")).to_be_visible()
+    assert max(most) == 1
+
+
 def test_a_workers_charts_begin_with_what_it_recorded(visit, cluster):
     name = f"{cluster.task}-w0"
     until(lambda: len(cluster.get("timeline/usage", node=name)["at"]) > 5, 60)

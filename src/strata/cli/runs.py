@@ -22,7 +22,7 @@ def runs(where: Where = "", as_json: AsJson = False) -> None:
 
     Without one: the log of the data folder, and the finished runs that were archived from it.
     """
-    from strata.timeline.archiving import runs_at
+    from strata.timeline.runs import runs_at
 
     settings = load_process({})
     place = where or settings.data_dir

@@ -25,7 +25,8 @@ from strata.core.tasks import Task
 from strata.storage.opening import open_storage
 from strata.store.base import FOREVER_NS, Window
 from strata.timeline.archiver import Archive
-from strata.timeline.opening import RUN, kept_at
+from strata.timeline.opening import kept_at
+from strata.timeline.runfile import RUN
 
 log = logging.getLogger(__name__)
 

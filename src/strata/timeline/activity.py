@@ -19,7 +19,7 @@ from strata.timeline.records import SECOND_NS, Record
 from strata.timeline.timeline import Timeline
 from strata.timeline.words import seconds
 
-WINDOWS_NS = (60 * SECOND_NS, 20 * SECOND_NS, 5 * SECOND_NS, SECOND_NS, SECOND_NS // 4)
+WINDOWS_NS = (SECOND_NS // 4, SECOND_NS, 5 * SECOND_NS, 20 * SECOND_NS, 60 * SECOND_NS)
 ENOUGH_EVENTS = 4_000
 SILENT_NODES = 32
 SILENCE_NS = 120 * SECOND_NS
@@ -82,15 +82,13 @@ def recent_before(timeline: Timeline, at_ns: int, state: Cluster) -> Recent:
 
 def _window_ns(timeline: Timeline, at_ns: int) -> int:
     """The longest of some windows that holds few enough events; headers tell, without decoding."""
+    longest_ns = WINDOWS_NS[0]
     for width_ns in WINDOWS_NS:
-        count = 0
-        for header in timeline.reader.headers(Window(at_ns - width_ns, at_ns)):
-            count += header.count
-            if count > ENOUGH_EVENTS:
-                break
-        else:
-            return width_ns
-    return WINDOWS_NS[-1]
+        headers = timeline.reader.headers(Window(at_ns - width_ns, at_ns))
+        if sum(header.count for header in headers) > ENOUGH_EVENTS:
+            break
+        longest_ns = width_ns
+    return longest_ns
 
 
 def nodes_at(timeline: Timeline, state: Cluster, at_ns: int, recent: Recent) -> list[Node]:

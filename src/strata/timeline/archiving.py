@@ -10,7 +10,6 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
-from itertools import chain, islice
 from pathlib import Path
 
 import msgspec
@@ -18,15 +17,14 @@ import msgspec
 from strata.config import Settings
 from strata.storage.base import StorageBackend
 from strata.storage.opening import open_storage
-from strata.timeline.answers import RunRow
 from strata.timeline.exporting import write_parquet
-from strata.timeline.opening import KEPT, RUN, chosen, logs_in, open_timeline
-from strata.timeline.parquet import EVENTS, FACTS, SNAPSHOTS, ParquetLog, RunFile, read_run
-from strata.timeline.records import MS_NS
+from strata.timeline.opening import chosen, open_timeline
+from strata.timeline.parquet import EVENTS, FACTS, SNAPSHOTS, ParquetLog
+from strata.timeline.runfile import RUN, RunFile
+from strata.timeline.runs import runs_at
 from strata.timeline.timeline import Timeline
 
 CHUNK_BYTES = 8 * 2**20
-MAX_RUNS = 1_000
 
 
 def archive(
@@ -53,60 +51,6 @@ def _chunks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):
             yield chunk
-
-
-def runs_at(where: str, settings: Settings | None = None) -> list[RunRow]:
-    """The runs at a place: a coordinator's data folder, a folder of runs, or an object storage."""
-    if "://" not in where:
-        found = chain(logs_in(Path(where)), logs_in(Path(where) / KEPT))
-        return [_local(name, path) for name, path in islice(found, MAX_RUNS)]
-    storage = open_storage(where, settings)
-    described = [
-        _archived(_described(storage, prefix.strip("/")), where)
-        for prefix in storage.list("").folders[-MAX_RUNS:]
-        if storage.exists(f"{prefix.strip('/')}/{RUN}")
-    ]
-    storage.close()
-    return described
-
-
-def _local(name: str, path: Path) -> RunRow:
-    if path.is_dir():
-        return _archived(read_run(path), str(path))
-    with open_timeline(path) as timeline:
-        extent = timeline.extent()
-        submitted = timeline.records(node="coordinator", kinds={"TaskSubmitted"})
-        return RunRow(
-            name,
-            str(path),
-            False,
-            extent.from_ns / MS_NS,
-            extent.to_ns / MS_NS,
-            extent.last - extent.first,
-            sum(tally.events for tally in timeline.tallies()),
-            [record.text("task") for record in submitted],
-            len(timeline.notes),
-        )
-
-
-def _described(storage: StorageBackend, name: str) -> RunFile:
-    return msgspec.json.decode(storage.get(f"{name}/{RUN}"), type=RunFile)
-
-
-def _archived(run: RunFile, where: str) -> RunRow:
-    events = sum(stream.events for stream in run.streams)
-    facts = run.position - run.first_position
-    return RunRow(
-        run.name,
-        where,
-        True,
-        run.from_ms,
-        run.to_ms,
-        facts,
-        events,
-        run.tasks,
-        len(run.findings),
-    )
 
 
 def open_anywhere(where: str, run: str = "", settings: Settings | None = None) -> Timeline:

@@ -14,9 +14,9 @@ from strata.core.events import COORDINATOR
 from strata.core.state import schema
 from strata.errors import AlreadyExists
 from strata.timeline.columns import EXACT, tables
-from strata.timeline.opening import RUN
-from strata.timeline.parquet import EVENTS, FACTS, SNAPSHOTS, RunFile, Stream
+from strata.timeline.parquet import EVENTS, FACTS, SNAPSHOTS
 from strata.timeline.records import MS_NS, Record
+from strata.timeline.runfile import RUN, RunFile, Stream
 from strata.timeline.shaping import event_answer
 from strata.timeline.timeline import Timeline
 from strata.timeline.trust import examine

@@ -13,10 +13,10 @@ from strata.core.catalogue import CODEC
 from strata.errors import Corrupt, InvalidArgument, NotFound
 from strata.store.base import EventReader
 from strata.store.sqlite import SqliteReader, salvage
+from strata.timeline.runfile import RUN, read_run
 from strata.timeline.timeline import Timeline
 
 LOG = "log.db"
-RUN = "run.json"
 KEPT = "runs"
 """The folder beneath a coordinator's where its finished runs go, unless the settings say where."""
 
@@ -65,11 +65,7 @@ def chosen(run: str, there: Mapping[str, list[str]], where: str) -> str:
 
 def tasks_of(log: Path) -> list[str]:
     """The tasks that an archived run is called by; a log that may grow has a name only."""
-    if not log.is_dir():
-        return []
-    from strata.timeline.parquet import read_run  # as below
-
-    return read_run(log).tasks
+    return read_run(log).tasks if log.is_dir() else []
 
 
 def kept_at(settings: Settings) -> str:

@@ -12,12 +12,10 @@ from itertools import groupby, islice
 from operator import and_
 from pathlib import Path
 
-import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.dataset as ds  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
-from msgspec import Struct
 
 from strata.core.catalogue import CODEC
 from strata.core.events import COORDINATOR, Event
@@ -38,52 +36,11 @@ from strata.store.base import (
 )
 from strata.store.batches import pack
 from strata.timeline.columns import EXACT, events_of
-from strata.timeline.opening import RUN
+from strata.timeline.runfile import read_run
 
 FACTS, EVENTS, SNAPSHOTS = "facts.parquet", "events.parquet", "snapshots.parquet"
 ROWS_AT_ONCE = 16_384
 LAST = 2**62
-
-
-class Stream(Struct, frozen=True):
-    """What is known of one worker's incarnation beyond its rows."""
-
-    node: str
-    incarnation: int
-    events: int
-    wall_from_ns: int
-    wall_to_ns: int
-    kinds: list[str]
-    last_seq: int
-    gaps: list[Range]
-
-
-class RunFile(Struct, frozen=True):
-    """`run.json`: what the rows cannot tell; times are Unix milliseconds.
-
-    `task` is the one whose run this is; empty when it is a whole log.
-    """
-
-    format: int
-    name: str
-    position: int
-    first_position: int
-    from_ms: float
-    to_ms: float
-    tasks: list[str]
-    streams: list[Stream]
-    findings: list[str]
-    task: str = ""
-
-
-def read_run(folder: Path) -> RunFile:
-    """What is known of an exported run without reading its rows."""
-    try:
-        return msgspec.json.decode((folder / RUN).read_bytes(), type=RunFile)
-    except msgspec.DecodeError as error:
-        raise Corrupt(
-            f"{folder / RUN} is not the description of a run: {error}", hint="export it again"
-        ) from error
 
 
 class ParquetLog(Closing):

@@ -23,6 +23,7 @@ from strata.timeline.records import SECOND_NS, Record, parse_ref
 FRESH_S = 2.0
 PROBES = 256
 MAX_DAMAGE = 100
+MAX_MOMENTS = 65_536
 FIRST_LOOK_NS = 10 * SECOND_NS
 
 
@@ -57,6 +58,7 @@ class Timeline:
         self._looked_s = -FRESH_S
         self._fresh_s = FRESH_S
         self._probes: dict[int, int] = {}
+        self._moments: dict[int, int] = {}
 
     def close(self) -> None:
         """Releases the log's files."""
@@ -138,8 +140,10 @@ class Timeline:
             yield self._fact(event)
 
     def _fact(self, event: Event) -> Record:
-        incarnation = self.clocks.era(event.seq).incarnation if self.clocks.eras else 0
-        return Record(self.clocks.fact_ns(event), COORDINATOR, incarnation, event)
+        if not self.clocks.eras:
+            return Record(event.wall_ns, COORDINATOR, 0, event)
+        era = self.clocks.era(event.seq)
+        return Record(event.mono_ns + era.base_ns, COORDINATOR, era.incarnation, event)
 
     def events_of(
         self, node: str, incarnation: int, start: int = 0, stop: int | None = None
@@ -167,8 +171,13 @@ class Timeline:
 
     def time_of(self, position: int) -> int:
         """When the fact at a position was recorded."""
+        if (known := self._moments.get(position)) is not None:
+            return known
         for event in islice(self.reader.read(position, position + 1), 1):
-            return self.clocks.fact_ns(event)
+            if len(self._moments) >= MAX_MOMENTS:
+                self._moments.clear()
+            self._moments[position] = self.clocks.fact_ns(event)
+            return self._moments[position]
         raise InvalidArgument(
             f"there is no fact at position {position}", hint=f"the last is at {self.position - 1}"
         )
@@ -177,7 +186,7 @@ class Timeline:
         """How many facts had been recorded at a moment, itself included."""
         low, high = self.reader.first, self.position
         while low < high:  # facts never run backwards on the timeline's clock
-            middle = (low + high) // 2
+            middle = roundest(low, high)
             if self.time_of(middle) > at_ns:
                 high = middle
             else:
@@ -214,3 +223,14 @@ class Timeline:
                     event = next(iter(self.reader.read(position, position + 1)))
                     self._probes[position] = event.wall_ns - self.clocks.fact_ns(event)
             return sorted(self._probes.items())
+
+
+def roundest(low: int, high: int) -> int:
+    """The multiple of the largest power of two in [low, high).
+
+    Searches that go by it look at the same few places again and again, also while a log grows.
+    """
+    step = 1 << (high - 1).bit_length() if high > 1 else 1
+    while step > 1 and -(-low // step) * step >= high:
+        step >>= 1
+    return -(-low // step) * step

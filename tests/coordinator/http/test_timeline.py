@@ -3,12 +3,15 @@ the engine."""
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
 
 from strata.config import Settings
 from strata.coordinator.http import past
 from strata.errors import Overloaded
+from strata.timeline.desk import Desk
 from tests.coordinator.http.served import Coordinator
 
 
@@ -142,3 +145,34 @@ def test_too_long_a_line_is_refused(coordinator, monkeypatch):
     with pytest.raises(Overloaded):
         coordinator.run(reader.ask(lambda desk: None))
     reader.close()
+
+
+def test_what_nobody_waits_for_is_not_begun(coordinator, monkeypatch):
+    """A page that moves its cursor on leaves its requests: those in the line are dropped."""
+    taken, freed, begun = threading.Semaphore(0), threading.Event(), []
+    span, facts = Desk.span, Desk.facts_before
+
+    def slow(desk):
+        taken.release()
+        assert freed.wait(30)
+        return span(desk)
+
+    def noted(desk, at_ns, *rest):
+        begun.append(at_ns)
+        return facts(desk, at_ns, *rest)
+
+    monkeypatch.setattr(Desk, "span", slow)
+    monkeypatch.setattr(Desk, "facts_before", noted)
+    with ThreadPoolExecutor() as threads, coordinator.client() as client:
+        holding = [threads.submit(client.get, "/api/timeline/span") for _ in range(past.THREADS)]
+        for _ in holding:
+            assert taken.acquire(timeout=30)
+        with pytest.raises(httpx.ReadTimeout):
+            client.get("/api/timeline/facts", params={"time_ms": 1000}, timeout=0.2)
+        waiting = threads.submit(client.get, "/api/timeline/facts", params={"time_ms": 2000})
+        with pytest.raises(TimeoutError):
+            waiting.result(0.2)
+        freed.set()
+        assert waiting.result(30).status_code == 200
+        assert [held.result(30).status_code for held in holding] == [200] * past.THREADS
+    assert [at_ns // 10**9 for at_ns in begun] == [2]

@@ -45,10 +45,15 @@ export function moveCursor(atMs: number | null, how: "push" | "replace" = "repla
   change({ t: atMs === null ? "" : String(Math.round(atMs)) }, how);
 }
 
+/** Begins the keys of what is asked for to show a moment: its state, and the lanes around it. */
+export const STATE = "at";
+
 export interface Seen {
   cluster: Cluster | null;
   /** Null when live. */
   cursor: number | null;
+  /** Whether it is of that moment already, and no longer of the one before. */
+  fresh: boolean;
   fault: ApiError | null;
   loading: boolean;
 }
@@ -58,7 +63,7 @@ export function useCluster(): Seen {
   const cursor = useCursor();
   const { cluster } = useLive();
   const past = useQuery({
-    queryKey: ["at", cursor],
+    queryKey: [STATE, cursor],
     queryFn: ({ signal }) => at({ time_ms: cursor ?? 0 }, signal),
     enabled: cursor !== null,
     placeholderData: keepPreviousData,
@@ -66,20 +71,27 @@ export function useCluster(): Seen {
     retry: false,
     select: (told) => fromDashboard(told, told.as_of.time_ms),
   });
-  if (cursor === null) return { cluster, cursor, fault: null, loading: cluster === null };
+  if (cursor === null) {
+    return { cluster, cursor, fresh: true, fault: null, loading: cluster === null };
+  }
   const fault = past.error instanceof ApiError ? past.error : null;
-  return { cluster: past.data ?? null, cursor, fault, loading: past.isPending };
+  const fresh = past.isSuccess && !past.isPlaceholderData;
+  return { cluster: past.data ?? null, cursor, fresh, fault, loading: past.isPending };
 }
 
-/** The coordinator's clock, ticking; at a past moment it stands still. */
-export function useNow(everyMs = 1000): number {
-  const cursor = useCursor();
+/** The coordinator's clock, ticking. */
+export function useClock(everyMs = 1000): number {
   const { skewMs } = useLive();
   const [now, setNow] = useState(() => Date.now());
   useEffect(() => {
-    if (cursor !== null) return;
     const timer = setInterval(() => setNow(Date.now()), everyMs);
     return () => clearInterval(timer);
-  }, [cursor, everyMs]);
-  return cursor ?? now + (Math.abs(skewMs) > 1000 ? skewMs : 0);
+  }, [everyMs]);
+  return now + (Math.abs(skewMs) > 1000 ? skewMs : 0);
+}
+
+/** The moment that is shown: what the clock says, or that of the past. */
+export function useNow(everyMs = 1000): number {
+  const now = useClock(everyMs);
+  return useCursor() ?? now;
 }

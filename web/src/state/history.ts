@@ -43,13 +43,13 @@ function next(before: History, step: Step): History {
 
 /** Up to now, or up to the moment that is shown. */
 export function useHistory(): History {
-  const { cluster, cursor } = useCluster();
+  const { fresh, cursor } = useCluster();
   const present = usePresent();
   const past = useQuery({
     queryKey: ["figures before", cursor],
     queryFn: ({ signal }) => metricsThen(cursor ?? 0, signal),
     // After the state of the moment, which people look at first.
-    enabled: cursor !== null && cluster?.at === cursor,
+    enabled: cursor !== null && fresh,
     placeholderData: keepPreviousData,
     staleTime: Infinity,
     retry: false,

@@ -1,5 +1,5 @@
 /** A line over time. Charts of one page share a crosshair. */
-import { useEffect, useMemo, useRef } from "react";
+import { useEffect, useRef } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { colours, faded, useSize } from "../lib/canvas";
@@ -70,6 +70,14 @@ function options(props: Props, width: number, inks: Record<string, string>): uPl
   };
 }
 
+/** What is drawn, by column: the same object while no column is another, so that nothing is drawn anew. */
+function useColumns(at: Props["at"], lines: Props["lines"]): uPlot.AlignedData {
+  const columns = [at, ...lines.map((line) => line.values)];
+  const known = useRef(columns);
+  if (columns.some((column, index) => column !== known.current[index])) known.current = columns;
+  return known.current as unknown as uPlot.AlignedData;
+}
+
 export function Chart(props: Props) {
   const { at, lines, label, height = 112, nothing = "nothing measured yet" } = props;
   const { ref, size } = useSize<HTMLDivElement>();
@@ -77,10 +85,7 @@ export function Chart(props: Props) {
   const latest = useRef(props);
   latest.current = props;
   const scheme = useScheme();
-  const data = useMemo(
-    () => [at, ...lines.map((line) => line.values)] as unknown as uPlot.AlignedData,
-    [at, lines],
-  );
+  const data = useColumns(at, lines);
   const newest = useRef(data);
   newest.current = data;
   useEffect(() => {

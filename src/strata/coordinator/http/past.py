@@ -1,7 +1,8 @@
 """The past, for the API: the log read beside the engine, never in its way.
 
 Reading happens in threads of its own, few at a time; whoever comes when all are taken and the line
-is long is told to try again. The log is opened when somebody first asks, through connections of
+is long is told to try again; what nobody waits for any more, because the page has moved on, is not
+begun. The log is opened when somebody first asks, through connections of
 its own, so the writer is never waited for.
 """
 
@@ -9,9 +10,10 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
+from litestar import Request
 from litestar.di import NamedDependency
 from litestar.params import QueryParameter, SkipValidation
 
@@ -25,7 +27,7 @@ from strata.core.catalogue import CODEC
 from strata.core.resources import ResourceMetrics
 from strata.core.state import Cluster
 from strata.core.worker_facts import ResourceSnapshot
-from strata.errors import Overloaded
+from strata.errors import Overloaded, Unavailable
 from strata.store.base import EventReader
 from strata.store.sqlite import SqliteReader
 from strata.timeline.activity import Recent
@@ -33,14 +35,17 @@ from strata.timeline.answers import AsOf, MomentAnswer, NodeAnswer, RunRow
 from strata.timeline.desk import Desk
 from strata.timeline.opening import RECORDED, kept_at, open_recorded
 from strata.timeline.records import MS_NS, Record
+from strata.timeline.runs import runs_at
 from strata.timeline.states import Past
 from strata.timeline.timeline import Timeline
 
 THREADS = 2
 LINE = 32
 KEPT_OPEN = 4
+REMEMBERED_EVENTS = 50_000
 
 Answer = TypeVar("Answer")
+AnyRequest: TypeAlias = Request[Any, Any, Any]
 
 
 class AtResponse(DashboardResponse, frozen=True, kw_only=True):
@@ -81,14 +86,7 @@ class PastReader:
 
     async def runs(self) -> list[RunRow]:
         """The runs that are archived."""
-
-        def look() -> list[RunRow]:
-            # Imported here: a coordinator that archives nothing needs no Arrow.
-            from strata.timeline.archiving import runs_at
-
-            return runs_at(kept_at(self._settings), self._settings)
-
-        return await self.work(look)
+        return await self.work(lambda: runs_at(kept_at(self._settings), self._settings))
 
     def _opened(self, run: str) -> Desk:
         with self._opening:
@@ -98,7 +96,9 @@ class PastReader:
         if self._desk is None:
             store = self._engine.kernel.store
             path = getattr(store, "path", None)
-            reader: EventReader = store if path is None else SqliteReader(path, CODEC)
+            reader: EventReader = (
+                store if path is None else SqliteReader(path, CODEC, REMEMBERED_EVENTS)
+            )
             self._desk = Desk(Timeline(reader, live=True))
         return self._desk
 
@@ -113,7 +113,8 @@ class PastReader:
         return desk
 
     def _found(self, run: str) -> Timeline:
-        from strata.timeline.archiving import open_anywhere  # as above
+        # Imported here: a coordinator that archives nothing needs no Arrow.
+        from strata.timeline.archiving import open_anywhere
 
         return open_anywhere(kept_at(self._settings), run, self._settings)
 
@@ -128,13 +129,29 @@ class PastReader:
 class PastOf:
     """The past that a request is about: the coordinator's own log, or an archived run."""
 
-    def __init__(self, reader: PastReader, run: str) -> None:
+    def __init__(self, reader: PastReader, run: str, request: AnyRequest) -> None:
         self._reader = reader
         self._run = run
+        self._request = request
 
     async def ask(self, question: Callable[[Desk], Answer]) -> Answer:
-        """What a function makes of it; it runs in a thread."""
-        return await self._reader.ask(question, self._run)
+        """What a function makes of it, in a thread; given up when whoever asked has gone."""
+        asking = asyncio.ensure_future(self._reader.ask(question, self._run))
+        leaving = asyncio.ensure_future(gone(self._request))
+        try:
+            await asyncio.wait((asking, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return asking.result()
+            raise Unavailable("whoever asked has gone", hint="ask again")
+        finally:
+            asking.cancel()
+            leaving.cancel()
+
+
+async def gone(request: AnyRequest) -> None:
+    """Returns once the client has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 Run = Annotated[
@@ -148,9 +165,9 @@ ThePast = NamedDependency[SkipValidation[PastOf]]
 TheArchive = NamedDependency[SkipValidation[PastReader]]
 
 
-def past_for(archive: TheArchive, run: Run = "") -> PastOf:
+def past_for(archive: TheArchive, request: AnyRequest, run: Run = "") -> PastOf:
     """The past that a request names."""
-    return PastOf(archive, run)
+    return PastOf(archive, run, request)
 
 
 def dashboard_at(

@@ -32,6 +32,7 @@ from strata.store.base import (
     Window,
 )
 from strata.store.batches import unpack
+from strata.store.decoded import Decoded
 from strata.store.order import in_time_order
 from strata.store.sqlite import database, rows
 from strata.store.sqlite.rows import Head, Row
@@ -42,12 +43,13 @@ TURN_BYTES = 4 * 2**20
 
 
 class SqliteReader(Closing):
-    """An SQLite store open for reading."""
+    """An SQLite store open for reading; it may remember the events that it decoded last."""
 
     first = 0
 
-    def __init__(self, path: str | Path, codec: Codec) -> None:
+    def __init__(self, path: str | Path, codec: Codec, remembered_events: int = 0) -> None:
         self._begin(Path(path), codec)
+        self._decoded = Decoded(remembered_events)
         if database.inspect(self.path, read_mark(self.path)) is None:
             raise NotFound(f"there is no event store at {self.path}", hint="check the path")
 
@@ -56,6 +58,7 @@ class SqliteReader(Closing):
         self._codec = codec
         self._idle: deque[sqlite3.Connection] = deque()
         self._closed = False
+        self._decoded = Decoded()
 
     def close(self) -> None:
         self._closed = True
@@ -287,12 +290,12 @@ class SqliteReader(Closing):
                 found.append(error)
         try:
             for facts in self.fact_rows(0, self._head().position):
-                self._unpack(facts)
+                self._decode(facts)
         except Corrupt as error:
             found.append(error)
         for batch in self.batches(on_damage=found.append):
             try:
-                self._unpack(batch)
+                self._decode(batch)
             except Corrupt as error:
                 found.append(error)
         return [error.message for error in found]
@@ -332,6 +335,9 @@ class SqliteReader(Closing):
             return database.load_head(db)
 
     def _unpack(self, batch: Batch) -> list[Event]:
+        return self._decoded.get(batch, partial(self._decode, batch))
+
+    def _decode(self, batch: Batch) -> list[Event]:
         with database.naming(self.path):
             return unpack(self._codec, batch)
 

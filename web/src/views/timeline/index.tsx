@@ -4,7 +4,7 @@ import { useMemo } from "react";
 import { ApiError } from "../../api/client";
 import { exportAddress, lanes } from "../../api/timeline";
 import { pan, zoom, type Span } from "../../lib/scale";
-import { moveCursor, useCluster, useCursor, useNow } from "../../state/cluster";
+import { moveCursor, STATE, useCluster, useCursor, useNow } from "../../state/cluster";
 import { useKeys } from "../../state/keys";
 import { change, useParam, usePlace } from "../../state/url";
 import { useSpan } from "../../shell/strip";
@@ -56,7 +56,7 @@ function Opened({ bounds: known }: { bounds: Span }) {
   const asked = askedFor(span);
   const live = asked.to >= known.to - REFRESH_MS;
   const found = useQuery({
-    queryKey: ["lanes", asked.from, asked.to, task],
+    queryKey: [STATE, "lanes", asked.from, asked.to, task],
     queryFn: ({ signal }) => lanes({ from_ms: asked.from, to_ms: asked.to, task, limit: 200 }, signal),
     placeholderData: keepPreviousData,
     refetchInterval: live && cursor === null ? REFRESH_MS : false,

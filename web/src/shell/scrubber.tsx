@@ -44,8 +44,8 @@ export function Scrubber({ bounds }: { bounds: Span }) {
       tabIndex={0}
       aria-label="Moment shown"
       aria-valuemin={Math.round(bounds.from)}
-      aria-valuemax={Math.round(bounds.to)}
-      aria-valuenow={Math.round(shown)}
+      aria-valuemax={Math.ceil(bounds.to)}
+      aria-valuenow={Math.ceil(shown)}
       aria-valuetext={held === null ? "live" : moment(held)}
       className="relative h-full cursor-crosshair touch-none"
       onPointerDown={(event) => {
@@ -80,7 +80,7 @@ function useHeld(bounds: Span) {
   }, [wanted, busy]);
   const hold = (at: number | null) => {
     const target = at ?? (archived ? bounds.to : null);
-    setWanted({ at: target && Math.round(target) });
+    setWanted({ at: target && Math.ceil(target) });
   };
   return { held: wanted ? wanted.at : cursor, hold };
 }

@@ -30,6 +30,11 @@ export function useDemo(): "" | "served" | "recorded" {
   return recorded ? "recorded" : cluster?.coordinator?.mode === "demo" ? "served" : "";
 }
 
+/** A moment as the address holds it: the first whole millisecond in which what happened then has. */
+export function momentText(atMs: number): string {
+  return String(Math.ceil(atMs));
+}
+
 /** Leaves the past, also that of an archived run. */
 export function goLive(): void {
   change({ t: "", run: "" }, "push");
@@ -37,12 +42,12 @@ export function goLive(): void {
 
 /** Opens an archived run at a moment. */
 export function openRun(name: string, atMs: number): void {
-  change({ run: name, t: String(Math.round(atMs)), from: "", to: "", event: "" }, "push");
+  change({ run: name, t: momentText(atMs), from: "", to: "", event: "" }, "push");
 }
 
 /** Shows a moment of the past, or what is live. */
 export function moveCursor(atMs: number | null, how: "push" | "replace" = "replace"): void {
-  change({ t: atMs === null ? "" : String(Math.round(atMs)) }, how);
+  change({ t: atMs === null ? "" : momentText(atMs) }, how);
 }
 
 /** Begins the keys of what is asked for to show a moment: its state, and the lanes around it. */

@@ -2,7 +2,7 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { lanes } from "../../api/timeline";
-import { useNow } from "../../state/cluster";
+import { momentText, useNow } from "../../state/cluster";
 import { go } from "../../state/url";
 import { Section } from "../../ui/page";
 import { LaneChart } from "./lanes";
@@ -35,7 +35,7 @@ export function OwnLane({ node }: { node: string }) {
           chosen=""
           onSpan={({ from, to }) => open({ from: String(Math.round(from)), to: String(Math.round(to)) })}
           onEvent={(event) => open({ event })}
-          onMoment={(at) => open({ t: String(Math.round(at)) })}
+          onMoment={(at) => open({ t: momentText(at) })}
         />
       </div>
     </Section>

@@ -4,7 +4,7 @@ import { ApiError } from "../../api/client";
 import { events } from "../../api/timeline";
 import { clock } from "../../lib/format";
 import { visible } from "../../lib/text";
-import { useCursor } from "../../state/cluster";
+import { momentText, useCursor } from "../../state/cluster";
 import { hrefTo } from "../../state/url";
 import { Fault, Loading, NoTimeline } from "../../ui/empty";
 
@@ -38,7 +38,7 @@ export function StoryList(query: { task: string } | { subject: string }) {
       {data.items.toReversed().map(({ ref, at_ms, kind: what, summary }) => (
         <li key={ref} className="flex gap-3 py-0.5">
           <a
-            href={hrefTo(["timeline"], { event: ref, t: String(Math.round(at_ms)) })}
+            href={hrefTo(["timeline"], { event: ref, t: momentText(at_ms) })}
             className="text-faint hover:underline"
           >
             <time>{clock(at_ms, true)}</time>

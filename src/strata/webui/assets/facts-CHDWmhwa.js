@@ -1,1 +1,0 @@
-import{Dt as e,St as t,V as n,rt as r,yt as i}from"./index-DC0IbXC0.js";function a(a,s,c){let l=n(),{data:u}=t({queryKey:[`facts`,a,s,l],queryFn:async({signal:e})=>l===null?(await i(`/events`,{newest:!0,kinds:a,limit:s},e)).items:r({time_ms:l,kinds:a,limit:s},e),refetchInterval:l===null&&c,placeholderData:e,retry:!1});return u??o}var o=[];export{a as t};

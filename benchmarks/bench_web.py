@@ -32,8 +32,6 @@ WORKERS, TABS, WATCHED_S = 1_000, 20, 15.0
 TASKS = 20
 SCRUBBED_EVENTS, SCRUBS = 1_000_000, 40
 POLLS = (
-    ("/api/logs?limit=14", 5.0),
-    ("/api/events?newest=true&limit=12&kinds=WorkerLost,GenerationChanged", 5.0),
     ("/api/timeline/span", 30.0),
     ("/api/timeline/density?buckets=300", 15.0),
     ("/api/metrics/history", 3600.0),

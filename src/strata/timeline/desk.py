@@ -183,9 +183,11 @@ class Desk:
             return [event_answer(each) for each in found], encode_cursor(last) if more else ""
         return [event_answer(each) for each in found], encode_cursor(last)
 
-    def facts_before(self, at_ns: int, kinds: frozenset[str], limit: int) -> list[Record]:
+    def facts_before(
+        self, at_ns: int, kinds: frozenset[str], limit: int, since_ns: int | None = None
+    ) -> list[Record]:
         """The coordinator's newest facts of some kinds, as of a moment, newest first."""
-        found = self.timeline.backwards(at_ns + 1, node=COORDINATOR, kinds=kinds)
+        found = self.timeline.backwards(at_ns + 1, since_ns, node=COORDINATOR, kinds=kinds)
         return list(islice(found, limit))
 
     def event(self, ref: str) -> EventDetail:

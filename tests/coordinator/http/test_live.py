@@ -4,8 +4,10 @@ resumable, one look for all readers, and none while nobody reads."""
 import json
 import time
 
+from strata.coordinator.logs import Line
 from strata.coordinator.observed import Seen
 from strata.core.scheduling import StopTask
+from strata.core.workers import RegisterWorker
 from tests.coordinator.http.served import wait_for
 from tests.coordinator.http.test_stream import Reader, stream
 
@@ -34,6 +36,23 @@ def test_the_first_patch_holds_everything(coordinator, client):
     assert first["totals"]["workers"] == 3
     assert first["coordinator"]["version"] == "1.2.3"
     assert first["metrics"]["total_workers"] == 3
+
+
+def test_what_happens_and_what_is_said_is_told_to_all(coordinator, client):
+    coordinator.train(1)
+    with stream(client, "/api/live") as answer:
+        found = patches(answer)
+        first = next(found)
+        assert first["happened"][-1]["kind"] == "CoordinatorStarted"
+        coordinator.submit(RegisterWorker(worker="late"))
+        patch = until(found, lambda patch: patch.get("happened"))
+        fresh = patch["happened"][: -len(first["happened"])]
+        assert any("late" in each["summary"] for each in fresh)
+        assert patch["happened"] == fresh + first["happened"]
+        coordinator.logs.append(Line("info", "x" * 1000))
+        (line,) = until(found, lambda patch: patch.get("logs"))["logs"]
+        assert len(line["message"]) == 400
+    assert client.get("/api/dashboard").json()["happened"] == patch["happened"]
 
 
 def test_a_beat_becomes_a_patch_of_one_row(coordinator, client):

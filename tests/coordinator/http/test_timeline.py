@@ -10,6 +10,7 @@ import pytest
 
 from strata.config import Settings
 from strata.coordinator.http import past
+from strata.coordinator.logs import Line
 from strata.errors import Overloaded
 from strata.timeline.desk import Desk
 from tests.coordinator.http.served import Coordinator
@@ -18,6 +19,7 @@ from tests.coordinator.http.served import Coordinator
 @pytest.fixture(scope="module")
 def coordinator(tmp_path_factory):
     with Coordinator(tmp_path_factory.mktemp("coordinator")) as running:
+        running.logs.append(Line("info", "something was said"))
         running.train(2)
         yield running
 
@@ -48,6 +50,8 @@ def test_a_past_moment_has_the_shape_of_the_dashboard(get, coordinator):
     }
     assert {worker["id"] for worker in then["workers"]} == {w["id"] for w in now["workers"]}
     assert {node["id"] for node in then["nodes"]} == {w["id"] for w in now["workers"]}
+    assert then["happened"] == now["happened"] != []
+    assert then["logs"] == now["logs"] != []
     assert get("at", position=1).json()["workers"] == []
 
 

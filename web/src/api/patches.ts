@@ -1,7 +1,7 @@
 /** What the page knows of the cluster, and how a patch changes it. No rules, only rows. */
 import type {
-  Agent, Attention, Barrier, Checkpoint, Dashboard, Dataset, Metrics, Patch, Status, Task, Totals,
-  Worker,
+  Agent, Attention, Barrier, Checkpoint, Dashboard, Dataset, Happening, LogEntry, Metrics, Patch,
+  Status, Task, Totals, Worker,
 } from "./types";
 
 export interface Rows {
@@ -20,6 +20,9 @@ export type Cluster = {
   metrics: Metrics | null;
   totals: Totals | null;
   attention: Attention[];
+  /** The newest first, as of the log lines. */
+  happened: Happening[];
+  logs: LogEntry[];
 } & { [Name in Collection]: ReadonlyMap<string, Rows[Name]> };
 
 const COLLECTIONS: Collection[] = [
@@ -37,6 +40,8 @@ const EMPTY: Cluster = {
   metrics: null,
   totals: null,
   attention: [],
+  happened: [],
+  logs: [],
   workers: new Map(),
   tasks: new Map(),
   checkpoints: new Map(),
@@ -55,6 +60,8 @@ export function patched(before: Cluster | null, patch: Patch): Cluster {
     metrics: patch.metrics ?? base.metrics,
     totals: patch.totals ?? base.totals,
     attention: patch.attention ?? base.attention,
+    happened: patch.happened ?? base.happened,
+    logs: patch.logs ?? base.logs,
   };
   for (const name of COLLECTIONS) {
     const rows = patch[name];
@@ -70,8 +77,8 @@ export function patched(before: Cluster | null, patch: Patch): Cluster {
 
 /** The cluster as `/api/dashboard`, or the timeline for a moment of the past, tells it. */
 export function fromDashboard(told: Dashboard, at: number): Cluster {
-  const { coordinator, metrics, totals, attention } = told;
+  const { coordinator, metrics, totals, attention, happened, logs } = told;
   const { workers, tasks, checkpoints, barriers, datasets } = told;
   const rows = { workers, tasks, checkpoints, barriers, datasets };
-  return patched(null, { mark: "", at, coordinator, metrics, totals, attention, ...rows });
+  return patched(null, { mark: "", at, coordinator, metrics, totals, attention, happened, logs, ...rows });
 }

@@ -1039,6 +1039,7 @@ export interface components {
             checkpoints: components["schemas"]["CheckpointResponse"][];
             coordinator: components["schemas"]["StatusResponse"];
             datasets: components["schemas"]["DatasetResponse"][];
+            happened?: components["schemas"]["EventAnswer"][];
             logs: components["schemas"]["LogEntry"][];
             metrics: components["schemas"]["MetricsSnapshot"];
             nodes: components["schemas"]["NodeAnswer"][];
@@ -1209,6 +1210,7 @@ export interface components {
             checkpoints: components["schemas"]["CheckpointResponse"][];
             coordinator: components["schemas"]["StatusResponse"];
             datasets: components["schemas"]["DatasetResponse"][];
+            happened?: components["schemas"]["EventAnswer"][];
             logs: components["schemas"]["LogEntry"][];
             metrics: components["schemas"]["MetricsSnapshot"];
             tasks: components["schemas"]["TaskResponse"][];
@@ -1457,6 +1459,8 @@ export interface components {
             gone?: {
                 [key: string]: string[];
             };
+            happened?: components["schemas"]["EventAnswer"][] | null;
+            logs?: components["schemas"]["LogEntry"][] | null;
             mark: string;
             metrics?: components["schemas"]["MetricsSnapshot"] | null;
             /** @default false */

@@ -13,6 +13,7 @@ export type Dashboard = Schemas["DashboardResponse"];
 export type Dataset = Schemas["DatasetResponse"];
 export type Fact = Schemas["FactResponse"];
 export type Gpu = Schemas["GpuResponse"];
+export type Happening = Schemas["EventAnswer"];
 export type History = Schemas["MetricsHistory"];
 export type LogEntry = Schemas["LogEntry"];
 export type Metrics = Schemas["MetricsSnapshot"];

@@ -11,29 +11,28 @@ from litestar import get
 
 from strata.coordinator.http import views
 from strata.coordinator.http.attention import attention
+from strata.coordinator.http.events import look_back
 from strata.coordinator.http.faults import READS
-from strata.coordinator.http.logs import recent
+from strata.coordinator.http.logs import recent, shortened
 from strata.coordinator.http.models import (
     DashboardResponse,
     Health,
     StatusResponse,
     Totals,
 )
-from strata.coordinator.http.paging import (
-    by_id,
-    page,
-)
+from strata.coordinator.http.newest import HAPPENED, NOTABLE, happening
+from strata.coordinator.http.paging import by_id, page
 from strata.coordinator.http.ports import Api, TheApi
 from strata.coordinator.http.tasks import tails
 from strata.coordinator.logs import LogEntry, Query
 from strata.coordinator.metrics import MetricsSnapshot
 from strata.coordinator.observed import Observed
 from strata.core.state import Cluster
+from strata.timeline.answers import EventAnswer
 
 DASHBOARD_BYTES = 256 * 1024
 DASHBOARD_ITEMS = 96
 DASHBOARD_NAMES = 8
-MESSAGE_CHARS = 400
 PROMETHEUS = "text/plain; version=0.0.4"
 
 
@@ -70,22 +69,23 @@ async def get_dashboard(api: TheApi) -> DashboardResponse:
     """Everything at once, in one answer of bounded size."""
     newest = await recent(api, Query(), DASHBOARD_ITEMS)
     logs = [shortened(entry) for entry in newest.entries]
+    notable = await look_back(api.engine, NOTABLE, HAPPENED)
+    happened = [happening(event) for event in notable]
     async with api.engine.settled() as state:
         items = DASHBOARD_ITEMS
         while True:
             shown = dashboard(
-                status(api, state), state, api.observed, api.metrics.snapshot(), logs, items
+                status(api, state),
+                state,
+                api.observed,
+                api.metrics.snapshot(),
+                logs,
+                happened,
+                items,
             )
             if items == 0 or len(msgspec.json.encode(shown)) <= DASHBOARD_BYTES:
                 return shown
             items //= 2
-
-
-def shortened(entry: LogEntry) -> LogEntry:
-    """A line with no more of its message than a list shows."""
-    if len(entry.message) <= MESSAGE_CHARS:
-        return entry
-    return msgspec.structs.replace(entry, message=entry.message[: MESSAGE_CHARS - 1] + "…")
 
 
 def status(api: Api, state: Cluster) -> StatusResponse:
@@ -109,6 +109,7 @@ def dashboard(
     observed: Observed,
     metrics: MetricsSnapshot,
     logs: list[LogEntry],
+    happened: list[EventAnswer],
     items: int,
     now_ns: int | None = None,
 ) -> DashboardResponse:
@@ -130,6 +131,7 @@ def dashboard(
             views.task(state, task, tail.get(task.id, []), DASHBOARD_NAMES) for task in tasks.items
         ],
         logs=logs[:items],
+        happened=happened,
         totals=totals(state),
         attention=attention(state, time.time_ns() if now_ns is None else now_ns),
     )

@@ -40,6 +40,7 @@ from strata.coordinator.http.models import (
     Totals,
     WorkerResponse,
 )
+from strata.coordinator.http.newest import Newest
 from strata.coordinator.http.paging import by_id, page
 from strata.coordinator.http.ports import Api, Closing, HeartbeatSeconds
 from strata.coordinator.http.stream import (
@@ -48,10 +49,12 @@ from strata.coordinator.http.stream import (
     OPENING,
     with_heartbeat,
 )
+from strata.coordinator.logs import LogEntry
 from strata.coordinator.metrics import MetricsSnapshot
 from strata.coordinator.observed import Observed, Seen
 from strata.core.state import Cluster
 from strata.core.workers import Worker
+from strata.timeline.answers import EventAnswer
 
 ITEMS = 100
 LOOK_S = 0.25
@@ -81,6 +84,8 @@ class LivePatch(Struct, frozen=True, omit_defaults=True):
     metrics: MetricsSnapshot | None = None
     totals: Totals | None = None
     attention: list[Attention] | None = None
+    happened: list[EventAnswer] | None = None
+    logs: list[LogEntry] | None = None
     workers: list[WorkerResponse] = field(default_factory=list)
     tasks: list[TaskResponse] = field(default_factory=list)
     checkpoints: list[CheckpointResponse] = field(default_factory=list)
@@ -100,6 +105,7 @@ class Live:
 
     def __init__(self, api: Api) -> None:
         self._api = api
+        self._newest = Newest(api)
         self._name = secrets.token_hex(4)
         self._number = 0
         self._patches: deque[tuple[int, bytes]] = deque()
@@ -167,14 +173,18 @@ class Live:
         """Compares the state with what was told; tells what differs."""
         now_s = time.monotonic()
         single: Rows = {}
+        figures = now_s - self._figures_at_s >= FIGURES_S
+        if figures:
+            self._figures_at_s = now_s
+            single["happened"] = await self._newest.happened()
+            single["logs"] = await self._newest.lines()
         async with self._api.engine.settled() as state:
             rows: Collections = {"workers": self._workers(state, now_s)}
             if state.position != self._position:
                 self._position = state.position
                 rows |= collections(state, self._api.observed)
-                single = {"coordinator": status(self._api, state), "totals": totals(state)}
-            if now_s - self._figures_at_s >= FIGURES_S:
-                self._figures_at_s = now_s
+                single |= {"coordinator": status(self._api, state), "totals": totals(state)}
+            if figures:
                 single["attention"] = attention(state, time.time_ns())
                 single["metrics"] = self._api.metrics.snapshot()
         self._tell(single, rows, now_s)

@@ -15,6 +15,7 @@ from strata.coordinator.logs import LogEntry, Page, Query
 from strata.coordinator.logs.entries import Level as LevelName
 
 ANSWER_BYTES = 4 * 1024 * 1024
+MESSAGE_CHARS = 400
 EXACT = "X-Total-Exact"
 LOG_HEADERS = [
     *HEADERS,
@@ -102,6 +103,13 @@ async def answer(api: Api, query: Query, limit: int, cursor: str) -> Response[li
 async def recent(api: Api, query: Query, limit: int, cursor: str = "") -> Page:
     """The newest matching lines; looked for in a thread, since that may read files."""
     return await asyncio.to_thread(api.logs.recent, query, limit, cursor)
+
+
+def shortened(entry: LogEntry) -> LogEntry:
+    """A line with no more of its message than a list shows."""
+    if len(entry.message) <= MESSAGE_CHARS:
+        return entry
+    return msgspec.structs.replace(entry, message=entry.message[: MESSAGE_CHARS - 1] + "…")
 
 
 def within(entries: list[LogEntry], size_bytes: int) -> list[LogEntry]:

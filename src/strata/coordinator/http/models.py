@@ -17,6 +17,7 @@ from strata.core.barriers import BarrierState
 from strata.core.datasets import Unit
 from strata.core.tasks import Phase, Policy, TaskState
 from strata.core.workers import WorkerState
+from strata.timeline.answers import EventAnswer
 
 WorkerStatus: TypeAlias = Literal["active", "idle", "checkpointing", "recovering", "failed"]
 CheckpointStatus: TypeAlias = Literal["in_progress", "completed", "failed"]
@@ -277,6 +278,7 @@ class DashboardResponse(Struct, frozen=True):
     logs: list[LogEntry]
     totals: Totals
     attention: list[Attention] = field(default_factory=list)
+    happened: list[EventAnswer] = field(default_factory=list)
 
 
 class RegisterDatasetRequest(Struct, frozen=True, forbid_unknown_fields=True):

@@ -20,8 +20,12 @@ from litestar.params import QueryParameter, SkipValidation
 from strata.config import Settings
 from strata.coordinator.engine import Engine
 from strata.coordinator.http.cluster import DASHBOARD_BYTES, DASHBOARD_ITEMS, dashboard
+from strata.coordinator.http.logs import shortened
 from strata.coordinator.http.models import DashboardResponse, StatusResponse
+from strata.coordinator.http.newest import HAPPENED, LINES, NOTABLE
+from strata.coordinator.http.ports import Api
 from strata.coordinator.http.replayed import metrics_at
+from strata.coordinator.logs import Query
 from strata.coordinator.observed import Observed, Seen
 from strata.core.catalogue import CODEC
 from strata.core.resources import ResourceMetrics
@@ -34,8 +38,9 @@ from strata.timeline.activity import Recent
 from strata.timeline.answers import AsOf, MomentAnswer, NodeAnswer, RunRow
 from strata.timeline.desk import Desk
 from strata.timeline.opening import RECORDED, kept_at, open_recorded
-from strata.timeline.records import MS_NS, Record
+from strata.timeline.records import MS_NS, SECOND_NS, Record
 from strata.timeline.runs import runs_at
+from strata.timeline.shaping import event_answer
 from strata.timeline.states import Past
 from strata.timeline.timeline import Timeline
 
@@ -43,6 +48,7 @@ THREADS = 2
 LINE = 32
 KEPT_OPEN = 4
 REMEMBERED_EVENTS = 50_000
+LOOKED_BACK_NS = 600 * SECOND_NS
 
 Answer = TypeVar("Answer")
 AnyRequest: TypeAlias = Request[Any, Any, Any]
@@ -171,17 +177,20 @@ def past_for(archive: TheArchive, request: AnyRequest, run: Run = "") -> PastOf:
 
 
 def dashboard_at(
-    desk: Desk, answer: MomentAnswer, past: Past, recent: Recent, version: str
+    desk: Desk, answer: MomentAnswer, past: Past, recent: Recent, api: Api
 ) -> AtResponse:
     """The dashboard of a past moment, within the same bound as that of now."""
     state, at_ns = past.state, int(answer.as_of.time_ms * MS_NS)
+    status = status_then(state, api.version, at_ns)
     observed = observed_then(state, recent)
     metrics = metrics_at(desk.timeline, at_ns)
+    said = api.logs.recent(Query(until_ms=at_ns // MS_NS), LINES)
+    logs = [shortened(entry) for entry in said.entries]
+    notable = desk.facts_before(at_ns, NOTABLE, HAPPENED, at_ns - LOOKED_BACK_NS)
+    happened = [event_answer(record) for record in notable]
     items = DASHBOARD_ITEMS
     while True:
-        shown = dashboard(
-            status_then(state, version, at_ns), state, observed, metrics, [], items, at_ns
-        )
+        shown = dashboard(status, state, observed, metrics, logs, happened, items, at_ns)
         whole = AtResponse(
             **{name: getattr(shown, name) for name in shown.__struct_fields__},
             as_of=answer.as_of,

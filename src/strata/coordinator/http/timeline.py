@@ -114,7 +114,7 @@ async def get_at(
 
     def look(desk: Desk) -> AtResponse:
         found = desk.moment(time_ms, position, step, task)
-        return dashboard_at(desk, *found, api.version)
+        return dashboard_at(desk, *found, api)
 
     return await past.ask(look)
 

@@ -40,11 +40,11 @@ export default function Overview() {
             ) : (
               <TaskList tasks={cluster.tasks} />
             )}
-            {!fresh && <Said />}
+            {!fresh && <Said lines={cluster.logs} />}
           </Section>
           <div className="flex flex-col gap-8">
             <Fleet totals={cluster.totals} />
-            <Happened />
+            <Happened items={cluster.happened} />
           </div>
         </div>
       </Scroll>

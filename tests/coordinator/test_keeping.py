@@ -19,10 +19,11 @@ from strata.store.base import Window
 from strata.store.batches import pack
 from strata.store.sqlite import SqliteReader, SqliteStore
 from strata.timeline.archiver import Archive, carry_out
-from strata.timeline.archiving import open_anywhere, runs_at
+from strata.timeline.archiving import open_anywhere
 from strata.timeline.audit import audit
 from strata.timeline.desk import Desk
 from strata.timeline.opening import open_timeline
+from strata.timeline.runs import runs_at
 from tests.coordinator.conftest import coordinator
 from tests.sdk.harness import until
 from tests.timeline.planted import Planted, worker

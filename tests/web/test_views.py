@@ -21,8 +21,9 @@ def test_overview_shows_figures_tasks_and_what_happened(visit, cluster):
     expect(page.get_by_role("heading", name="Active workers")).to_be_visible()
     expect(page.locator(".text-xl").first).to_contain_text(f"of {WORKERS}")
     expect(row(page, cluster.task)).to_contain_text("running")
-    expect(page.get_by_text("generation changed").first).to_be_visible()
     assert page.locator("canvas").count() >= 5
+    page.get_by_title("GenerationChanged").first.get_by_role("link").click()
+    expect(page.get_by_role("heading", name="GenerationChanged")).to_be_visible()
 
 
 def test_steps_arrive_without_a_reload(visit, cluster):

@@ -22,7 +22,8 @@ from strata.core.keeping import DeleteRun, ReleaseEvents
 from strata.storage.base import StorageBackend
 from strata.storage.opening import open_storage
 from strata.timeline.archiver import Verify
-from strata.timeline.opening import RUN, kept_at
+from strata.timeline.opening import kept_at
+from strata.timeline.runfile import RUN
 
 log = logging.getLogger(__name__)
 

@@ -75,7 +75,7 @@ async def busy(engine: Engine) -> dict[str, object]:
     workers = await register(engine, CALLERS)
     latencies: list[float] = []
     turns: list[int] = []
-    engine.on_facts.append(lambda events: turns.append(len(events)))
+    engine.follow(lambda events: turns.append(len(events)))
 
     async def call(worker: Worker) -> None:
         for turn in range(COMMANDS_EACH):

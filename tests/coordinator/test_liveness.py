@@ -35,7 +35,7 @@ class Cluster:
         self.engine = started.engine
         self._facts: SimpleQueue = SimpleQueue()
         self._children: list[Child] = []
-        self.engine.on_facts.append(lambda events: [self._facts.put(event) for event in events])
+        self.engine.follow(lambda events: [self._facts.put(event) for event in events])
 
     def fact(self, kind, timeout_s: float = PATIENCE_S):
         """The next fact of a kind, in its envelope; those before it are passed over."""

@@ -295,7 +295,7 @@ def test_a_killed_connection_is_noticed_well_under_a_second(client):
     stream.next("standing")
     lost = threading.Event()
     engine = client.coordinator.engine
-    engine.on_facts.append(
+    engine.follow(
         lambda events: lost.set() if any(e.kind == "WorkerLost" for e in events) else None
     )
     stream.call.cancel()

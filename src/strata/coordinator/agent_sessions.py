@@ -23,7 +23,7 @@ from strata.coordinator.metrics import Metrics
 from strata.coordinator.vault import Vault
 from strata.core.agents import Agent, RegisterAgent
 from strata.core.events import Event
-from strata.core.standing import duties, told
+from strata.core.standing import TELLING, duties, told
 from strata.errors import (
     Fenced,
     InvalidArgument,
@@ -66,7 +66,7 @@ class AgentSessions:
         self.metrics = metrics
         self.settings = settings
         self.open: dict[str, AgentSession] = {}
-        engine.on_facts.append(self._follow)
+        engine.follow(self._follow, *TELLING)
 
     def listen(self, stream: AgentStream) -> "AgentSession":
         """An agent opens a stream."""

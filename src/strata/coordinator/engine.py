@@ -30,7 +30,7 @@ from typing import TypeAlias
 
 from strata.coordinator.kernel import Kernel, Turn
 from strata.core.barriers import BarrierArrived, BarrierOpened
-from strata.core.events import Command, Event
+from strata.core.events import Command, Event, Fact
 from strata.core.state import Cluster
 from strata.errors import Conflict, Overloaded, StrataError, Unavailable
 from strata.store.base import Batch
@@ -48,6 +48,7 @@ Answer = asyncio.Future[object]
 Reply: TypeAlias = Callable[[object, StrataError | None], None]
 """Called with the answer to a request, or with its refusal."""
 
+Observer: TypeAlias = Callable[[Sequence[Event]], None]
 Request: TypeAlias = tuple[Command | None, Batch | None, Reply | None]
 
 
@@ -58,7 +59,7 @@ class Engine:
         self.kernel = kernel
         self.inbox_limit = inbox_limit
         self.recent: deque[Event] = deque(maxlen=RECENT_FACTS)
-        self.on_facts: list[Callable[[Sequence[Event]], None]] = []
+        self._observers: list[tuple[Observer, frozenset[type[Fact]]]] = []
         self._inbox: deque[Request] = deque()
         self._wake = asyncio.Event()
         self._published = asyncio.Event()
@@ -66,6 +67,11 @@ class Engine:
         self._turn = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
+
+    def follow(self, observer: Observer, *kinds: type[Fact], first: bool = False) -> None:
+        """Shows the observer the facts of those kinds, or all, turn by turn, when they are durable;
+        `first` before anyone who follows already."""
+        self._observers.insert(0 if first else len(self._observers), (observer, frozenset(kinds)))
 
     @property
     def position(self) -> int:
@@ -259,8 +265,10 @@ class Engine:
             return
         self.recent.extend(turn.events)
         self._position = turn.events[-1].seq + 1
-        for observer in self.on_facts:
-            observer(turn.events)
+        for observer, kinds in self._observers:
+            wanted = [e for e in turn.events if type(e.body) in kinds] if kinds else turn.events
+            if wanted:
+                observer(wanted)
         published, self._published = self._published, asyncio.Event()
         published.set()
 

@@ -73,7 +73,7 @@ class Metrics:
         self._rate = Tally(RATE_WINDOW_S)
         self._began_ns = self._clock().mono_ns
         self.figures.adopt(engine.kernel.state, self._began_ns)
-        engine.on_facts.append(self.observe)
+        engine.follow(self.observe)
 
     def observe(self, events: Sequence[Event]) -> None:
         """Takes in facts that were just stored."""

@@ -26,7 +26,7 @@ class SaveRoom:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._waiters: dict[tuple[str, str], tuple[Checkpoint, dict[str, Told]]] = {}
-        engine.on_facts.append(self._follow)
+        engine.follow(self._follow, CheckpointCommitted, CheckpointFailed, CheckpointDeleted)
 
     def wait(self, task: str, checkpoint: Checkpoint, worker: str, told: Told) -> None:
         """Calls back when the checkpoint has ended; at once if it has."""
@@ -38,10 +38,10 @@ class SaveRoom:
     def _follow(self, events: Sequence[Event]) -> None:
         for event in events:
             body = event.body
-            if isinstance(body, CheckpointCommitted | CheckpointFailed | CheckpointDeleted):
-                held, waiters = self._waiters.pop((body.task, body.checkpoint), (None, {}))
-                for told in waiters.values():
-                    told(self._ended(body.task, body.checkpoint, held))
+            assert isinstance(body, CheckpointCommitted | CheckpointFailed | CheckpointDeleted)
+            held, waiters = self._waiters.pop((body.task, body.checkpoint), (None, {}))
+            for told in waiters.values():
+                told(self._ended(body.task, body.checkpoint, held))
 
     def _ended(self, task: str, checkpoint: str, held: Checkpoint | None) -> Checkpoint:
         """The checkpoint as it is now; one that is forgotten already, as it was waited for."""

@@ -70,7 +70,14 @@ class Sealing:
                     self._begin(self._seal(task.id, checkpoint.id))
                 elif checkpoint.state == "committed" and not checkpoint.copies:
                     self._copy_later(task.id, checkpoint.id)
-        self._engine.on_facts.append(self._follow)
+        self._engine.follow(
+            self._follow,
+            CheckpointSealed,
+            CheckpointCommitted,
+            CheckpointDeleted,
+            CheckpointFailed,
+            TaskStateChanged,
+        )
         self._begin(self._watch())
 
     async def stop(self) -> None:

@@ -92,7 +92,7 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
         rules = Rules(max_workers=settings.max_workers)
         started = kernel.start(secrets.token_hex(4), release, rules)
         engine = Engine(kernel, settings.inbox_limit)
-        engine.on_facts.append(narrate)
+        engine.follow(narrate)
         vault = Vault(folder / "vault")
         vault.sweep(kernel.state)
         observed = Observed()

@@ -27,13 +27,14 @@ from strata.core.checkpoints import Checkpoint
 from strata.core.events import Command, Event
 from strata.core.saving import AckPart, BeginCheckpoint
 from strata.core.setbacks import ReportBrokenExchange
-from strata.core.standing import standing, told
+from strata.core.standing import TELLING, standing, told
 from strata.core.workers import (
     DeregisterWorker,
     Outcome,
     ReattachWorker,
     ReportState,
     WorkerRegistered,
+    WorkerStateChanged,
 )
 from strata.errors import Fenced, InvalidArgument, Overloaded, StrataError
 from strata.store.base import Batch
@@ -81,7 +82,7 @@ class Sessions:
         self.open: dict[str, Session] = {}
         self._new: set[int] = set()
         # First of all, so that a worker knows its generation before it hears what followed from it.
-        engine.on_facts.insert(0, self._follow)
+        engine.follow(self._follow, *TELLING, WorkerStateChanged, first=True)
 
     def listen(self, stream: WorkerStream) -> "Session":
         """A worker opens a stream."""

@@ -54,7 +54,7 @@ class BarrierRoom:
         self._engine = engine
         self._waiters: dict[tuple[str, str, int], tuple[Barrier, dict[str, Told]]] = {}
         self._newest: Ended | None = None
-        engine.on_facts.append(self._follow)
+        engine.follow(self._follow, BarrierReleased, BarrierFailed)
 
     def wait(self, task: Task, barrier: Barrier, worker: str, told: Told) -> None:
         """Calls back when the round has ended; at once if it has."""
@@ -69,11 +69,11 @@ class BarrierRoom:
     def _follow(self, events: Sequence[Event]) -> None:
         for event in events:
             body = event.body
-            if isinstance(body, BarrierReleased | BarrierFailed):
-                found = self._waiters.pop((body.task, body.barrier, body.round), None)
-                if found is not None:
-                    barrier, waiters = found
-                    self._tell(self._ended(body, barrier), waiters)
+            assert isinstance(body, BarrierReleased | BarrierFailed)
+            found = self._waiters.pop((body.task, body.barrier, body.round), None)
+            if found is not None:
+                barrier, waiters = found
+                self._tell(self._ended(body, barrier), waiters)
 
     def _ended(self, body: BarrierReleased | BarrierFailed, held: Barrier) -> Barrier:
         """The round that ended: the one that was waited for, unless the state was folded anew.

@@ -37,6 +37,20 @@ if TYPE_CHECKING:
     from strata.core.state import Cluster
 
 SECOND_NS = 1_000_000_000
+FOLLOWED = frozenset(
+    {
+        WorkerRegistered,
+        WorkerReturned,
+        WorkerLost,
+        WorkerStateChanged,
+        AgentRegistered,
+        AgentLost,
+        BarrierOpened,
+        BarrierReleased,
+        BarrierFailed,
+    }
+)
+"""The facts that a watch keeps up with; most facts are arrivals, which change nothing there."""
 
 
 class Patience(Struct, frozen=True):
@@ -116,6 +130,8 @@ class Watch:
     def follow(self, event: Event) -> None:
         """Keeps up with a fact that was just recorded."""
         body, now_ns = event.body, event.mono_ns
+        if type(body) not in FOLLOWED:
+            return
         timeout = _ns(self.patience.heartbeat_timeout_s)
         if isinstance(body, WorkerRegistered):
             self._expect(self._workers, "worker", body.worker, body.incarnation, now_ns, timeout)

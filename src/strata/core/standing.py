@@ -22,6 +22,17 @@ if TYPE_CHECKING:
     from strata.core.state import Cluster
 
 MAX_GIVERS = 2
+TELLING_MEMBERS = (
+    GenerationChanged,
+    RecoveryChosen,
+    RolledBack,
+    CheckpointRequested,
+    CheckpointScheduled,
+    DatasetAttached,
+    AssignmentChanged,
+)
+TELLING = (*TELLING_MEMBERS, WorkerRegistered, WorkerLost, TaskPlaced, TaskStateChanged)
+"""The facts that change somebody's standing; most, arrivals above all, do not."""
 
 
 class Standing(Struct, frozen=True):
@@ -144,6 +155,8 @@ def duties(state: "Cluster", agent: str) -> list[Duty]:
 def told(state: "Cluster", event: Event) -> Told:
     """Whose standing a fact changes."""
     body = event.body
+    if isinstance(body, TELLING_MEMBERS):
+        return Told(list(state.tasks[body.task].members))
     if isinstance(body, WorkerRegistered):
         return Told([body.worker])
     if isinstance(body, TaskPlaced):
@@ -157,15 +170,4 @@ def told(state: "Cluster", event: Event) -> Told:
             {p.agent for p in task.placements.values()} if not task.ended else set(state.agents)
         )
         return Told([*task.members, *task.waiting], sorted(agents))
-    if isinstance(
-        body,
-        GenerationChanged
-        | RecoveryChosen
-        | RolledBack
-        | CheckpointRequested
-        | CheckpointScheduled
-        | DatasetAttached
-        | AssignmentChanged,
-    ):
-        return Told(list(state.tasks[body.task].members))
     return Told()

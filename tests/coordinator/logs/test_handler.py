@@ -54,8 +54,8 @@ def test_a_record_whose_arguments_do_not_fit_harms_nobody(store, capsys):
 
 
 def test_emitting_does_not_wait_for_the_disk(store, logger):
-    began_s = time.process_time()
+    began_s = time.thread_time()
     for i in range(10_000):
         logger.info("message %d", i)
-    assert (time.process_time() - began_s) / 10_000 < 50e-6
+    assert (time.thread_time() - began_s) / 10_000 < 50e-6
     assert store.recent().total == 10_000

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from strata.core.order import digest
+from strata.data.ahead import Pace
 from strata.data.batches import Batches
 from strata.data.dataset import open_arrays, open_dataset, open_source
 from strata.data.memory import ArraySource
@@ -133,7 +134,7 @@ def test_rows_of_lanes_that_stay_are_not_read_again():
     order = dataset.order(12, lanes=6)
     with Batches(dataset, order, [0, 1, 2], stop_step=50) as batches:
         next(batches)
-        wait_until(lambda: len(batches._queue._ready) == 49)
+        wait_until(lambda: len(batches._ahead._ready) == 49)
         batches.set_lanes([0, 1, 2, 3], 1)
         got = [next(batches)["n"].tolist() for _ in range(49)]
     assert got == [order.step_samples(step, range(4)).tolist() for step in range(1, 50)]
@@ -225,6 +226,45 @@ def test_without_reading_ahead_no_thread_reads_and_the_batches_are_the_same(data
             assert threads() == []
             asked.append(batch["n"].tolist())
     assert asked == ahead
+
+
+def paced(away_s, read_s=1.0):
+    """The pace of a loop that is away so long after each batch."""
+    pace, now_s = Pace(), 0.0
+    for each_s in away_s:
+        pace.read(read_s)
+        pace.went_away(now_s)
+        now_s += each_s
+        pace.came_back(now_s)
+    return pace
+
+
+def test_reading_ahead_pays_while_the_loop_computes():
+    assert Pace().pays
+    assert not paced([0.01]).pays
+    assert paced([0.5]).pays
+    assert not paced([0.5, *[0.01] * 8]).pays
+    assert paced([*[0.01] * 8, 5.0, 5.0]).pays
+    assert not paced([*[0.01] * 8, 500.0]).pays
+
+
+def test_a_loop_that_only_reads_does_so_in_its_own_thread():
+    readers = []
+
+    class Deep(ArraySource):
+        """Takes its time, as a disk does."""
+
+        def read(self, index, rows, columns):
+            readers.append(threading.current_thread())
+            time.sleep(0.005)
+            return super().read(index, rows, columns)
+
+    dataset = open_source(Deep({"x": np.zeros((640, 1 << 16), np.uint8)}))
+    with Batches(dataset, dataset.order(64), stop_step=40) as batches:
+        for _ in batches:
+            pass
+    assert len(readers) == 40
+    assert readers.count(threading.current_thread()) >= 32
 
 
 @pytest.mark.parametrize("steps", [(-1, 2), (3, 2)])

@@ -34,8 +34,8 @@ def learners(hub, trainees):
     return start
 
 
-def audited(hub, killed=(), task="default-1"):
-    """What the record proves once everything in it has been stored.
+def audited(hub, killed=(), task="default-1", steps=0):
+    """What the record proves once everything in it has been stored, and so many steps have counted.
 
     A worker that was killed takes along what it had not packed yet: that leaves its last steps
     unproven, and nothing else.
@@ -46,7 +46,7 @@ def audited(hub, killed=(), task="default-1"):
         found = httpx.get(url, timeout=20).raise_for_status().json()
         findings = [finding for feed in found["feeds"] for finding in feed["findings"]]
         silent = {each["worker"] for each in findings if each["what"] == "no record"}
-        return found if silent <= set(killed) else None
+        return found if silent <= set(killed) and found["committed"] >= steps else None
 
     found = until(settled, what="the audit")
     assert found["verdict"] == "kept" or (killed and found["verdict"] == "unproven")
@@ -65,7 +65,7 @@ def assert_once_per_epoch(hub, done, epochs, **told):
     tail = -epochs * SAMPLES % 8
     assert sorted(set(applied)) == ([epochs, epochs + 1] if tail else [epochs])
     assert int(applied.sum()) == epochs * SAMPLES + tail
-    found = audited(hub, **told)
+    found = audited(hub, steps=(epochs * SAMPLES + tail) // 8, **told)
     counted = found["feeds"][0]["epochs"]
     assert [each["once"] for each in counted[:epochs]] == [SAMPLES] * epochs
     assert sum(each["missing"] + each["twice"] for each in counted) == 0

@@ -87,6 +87,8 @@ class Layout:
         return int(self.starts[-1])
 
     def locate(self, rows: Rows) -> NDArray[np.intp]:
+        if len(self.starts) == 2:
+            return np.zeros(len(rows), np.intp)
         return np.searchsorted(self.starts, rows, side="right") - 1
 
     def split(self, rows: Rows) -> Iterator[tuple[int, NDArray[np.intp] | slice, Rows]]:

@@ -169,7 +169,7 @@ class Dataset:
         Without `on_skip` a row that cannot be read is an error.
         """
         # A negative number is a very large one without its sign.
-        if rows.size and int(rows.view(np.uint64).max()) >= self.total_samples:
+        if rows.size and np.maximum.reduce(rows.view(np.uint64)) >= self.total_samples:
             outside = rows[(rows < 0) | (rows >= self.total_samples)]
             raise InvalidArgument(
                 f"dataset {self.name!r} has no row {int(outside[0])}",

@@ -11,6 +11,7 @@ Rows of many sizes come as `bytes`, one by one.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -30,7 +31,7 @@ class Parts:
     ) -> None:
         present, self._which = _numbered(files, len(entries))
         self._rows = rows
-        self.entries = [entries[file] for file in present.tolist()]
+        self.entries = [entries[file] for file in present]
         self.maps = [self._open(map_file, at) for at in range(len(present))]
         self.size_bytes = np.array([entry.size_bytes for entry in self.entries], np.int64)
 
@@ -42,17 +43,24 @@ class Parts:
         """As many bytes of each row, from a byte of its file on."""
         if not len(begins) or not row_bytes:
             return np.empty((len(begins), row_bytes), np.uint8)
-        addresses = np.array([part.__array_interface__["data"][0] for part in self.maps], np.int64)
-        lowest = int(addresses.argmin())
-        offsets = (addresses - addresses[lowest])[self._which] + begins
+        lowest, distances = self._apart
+        offsets = distances[self._which] + begins
         reach = np.lib.stride_tricks.as_strided(
-            self.maps[lowest][:row_bytes].view(f"V{row_bytes}"),
+            lowest[:row_bytes].view(f"V{row_bytes}"),
             shape=(int(offsets.max()) + 1,),
             strides=(1,),
             writeable=False,
         )
         taken: Bytes = reach[offsets].view(np.uint8).reshape(len(begins), row_bytes)
         return taken
+
+    @cached_property
+    def _apart(self) -> tuple[Bytes, Rows]:
+        """The file that lies lowest in memory, and how far from it each one begins."""
+        addresses = [part.__array_interface__["data"][0] for part in self.maps]
+        lowest = min(addresses)
+        distances = np.array([address - lowest for address in addresses], np.int64)
+        return self.maps[addresses.index(lowest)], distances
 
     def slices(self, begins: Rows, sizes: Rows) -> list[bytes]:
         """Each row's bytes from one place of its file to another, copied out."""
@@ -77,11 +85,12 @@ class Parts:
             raise Damaged(damaged, self.entries[part].name, reason) from error
 
 
-def _numbered(files: NDArray[np.intp], count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _numbered(files: NDArray[np.intp], count: int) -> tuple[list[int], NDArray[np.intp]]:
     """The files (of `count`) that occur, and for each entry which of those it is."""
     if count == 1 and len(files):
-        return np.zeros(1, np.intp), files
+        return [0], files
     if count > 16 * len(files):
-        return np.unique(files, return_inverse=True)
+        present, which = np.unique(files, return_inverse=True)
+        return present.tolist(), which
     occurs = np.bincount(files, minlength=count) > 0
-    return np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[files]
+    return np.flatnonzero(occurs).tolist(), (np.cumsum(occurs) - 1)[files]

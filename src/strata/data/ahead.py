@@ -1,0 +1,189 @@
+"""Steps read ahead: a queue that is bounded in bytes, and a thread that fills it when that pays.
+
+Whoever asks for a batch that is not there reads it at once, in its own thread, unless it is being
+read already. The other thread goes on while the one who asks is away, computing. In a loop that
+only reads, that would be no gain and some loss (two threads hand batches over, wait for the
+interpreter, and have a third batch between them in the processor's cache), so it stands aside as
+long as the loop is away for less than a quarter of the time that a step takes to read.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Condition, Thread, current_thread
+from time import perf_counter
+from typing import Any
+
+from strata.data.base import Columns
+from strata.data.steps import Read, Reader
+from strata.data.streams import Taken
+
+PAYS_FROM = 0.25
+SMOOTHED = 0.8
+
+
+class ReadAhead:
+    """The steps read ahead, and the thread that reads them.
+
+    `turn` grows whenever what was read or is being read may be the wrong thing: a block that was
+    begun in an earlier turn is dropped. `busy` while somebody reads: a reader serves one at a time.
+    """
+
+    def __init__(self, reader: Reader, step: int, stop: int | None, limit_bytes: int) -> None:
+        self.step = step
+        self.taken: Taken | None = None
+        self._reader, self._limit_bytes = reader, limit_bytes
+        self._stop = stop if stop is not None else 1 << 62
+        self._schedule: list[tuple[int, Sequence[int] | None]] = []
+        self._ready: deque[Read] = deque()
+        self._held_bytes = 0
+        self.reading = step
+        self._turn = 0
+        self._old: dict[int, tuple[Columns, Sequence[int] | None]] = {}
+        self._changed = Condition()
+        self._pace = Pace()
+        self._busy = False
+        self._thread: Thread | None = None
+        self._closed = False
+
+    def lanes_at(self, step: int) -> Sequence[int] | None:
+        return next((lanes for first, lanes in reversed(self._schedule) if first <= step), None)
+
+    def set_lanes(self, lanes: Sequence[int] | None, from_step: int) -> None:
+        chosen = None if lanes is None else tuple(lanes)
+        self._reader.order.positions(0, 0, chosen)  # refuses lanes that do not exist
+        with self._changed:
+            while self._ready and self._ready[-1].step >= from_step:
+                read = self._ready.pop()
+                self._held_bytes -= read.size_bytes
+                if read.reusable:
+                    self._old[read.step] = (read.batch, self.lanes_at(read.step))
+            self._schedule = [each for each in self._schedule if each[0] < from_step]
+            self._schedule.append((from_step, chosen))
+            self.reading = min(self.reading, from_step)
+            self._turn += 1
+            self._changed.notify_all()
+
+    def seek(self, step: int) -> None:
+        with self._changed:
+            if self._schedule and step < self._schedule[0][0]:
+                self._schedule[0] = (step, self._schedule[0][1])
+            self._ready.clear()
+            self._old.clear()
+            self._held_bytes = 0
+            self.step = self.reading = step
+            self._turn += 1
+            self._changed.notify_all()
+
+    def take(self) -> Any:
+        with self._changed:
+            self._pace.came_back(perf_counter())
+            while not self._ready or self._closed:
+                if self._closed or self.step >= self._stop:
+                    raise StopIteration
+                if self._busy:
+                    self._changed.wait()
+                else:
+                    self._read_on()
+            read = self._ready.popleft()
+            self._held_bytes -= read.size_bytes
+            self._let_thread_read()
+            self._pace.went_away(perf_counter())
+            if read.error is not None:
+                raise read.error
+            self.step = read.step + 1
+            self.taken = Taken(read.step, read.samples, read.digest, read.content)
+            return read.batch
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._ready.clear()
+            self._old.clear()
+            self._changed.notify_all()
+        # The garbage collector may close this from the reading thread, which then ends by itself.
+        if self._thread is not None and self._thread is not current_thread():
+            self._thread.join()
+
+    def _let_thread_read(self) -> None:
+        if not self._limit_bytes or not self._pace.pays:
+            return
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = Thread(target=self._run, name="strata-batches", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _run(self) -> None:
+        with self._changed:
+            while not self._closed:
+                if self._busy or self._full() or not self._pace.pays:
+                    self._changed.wait()
+                else:
+                    self._read_on()
+
+    def _full(self) -> bool:
+        ended = self.reading >= self._stop
+        failed = bool(self._ready) and self._ready[-1].error is not None
+        return ended or failed or (bool(self._ready) and self._held_bytes >= self._limit_bytes)
+
+    def _read_on(self) -> None:
+        """Reads the next few steps; what was changed meanwhile is let go again."""
+        turn, step = self._turn, self.reading
+        lanes = self.lanes_at(step)
+        later = [first for first, _ in self._schedule if first > step]
+        stop = min([self._stop, *later, *(old for old in self._old if old > step)])
+        old = self._old.pop(step, None)
+        with self._while_reading():
+            began_s = perf_counter()
+            if old is not None:
+                done = self._reader.patch(step, lanes, *old)
+            else:
+                done = self._reader.read(step, stop, lanes)
+            self._pace.read((perf_counter() - began_s) / len(done))
+        if turn != self._turn or self._closed:
+            return
+        self._ready.extend(done)
+        self.reading = step + sum(read.error is None for read in done)
+        self._held_bytes += sum(read.size_bytes for read in done)
+
+    @contextmanager
+    def _while_reading(self) -> Iterator[None]:
+        """Lets go of the lock; nobody else reads meanwhile."""
+        self._busy = True
+        self._changed.release()
+        try:
+            yield
+        finally:
+            self._changed.acquire()
+            self._busy = False
+            self._changed.notify_all()
+
+
+class Pace:
+    """Whether reading ahead pays: how much of a step's reading the loop's own work would hide."""
+
+    def __init__(self) -> None:
+        self._read_s = 0.0
+        self._away_since_s = 0.0
+        self._hidden: float | None = None
+
+    @property
+    def pays(self) -> bool:
+        """Until it is known, it does."""
+        return self._hidden is None or self._hidden >= PAYS_FROM
+
+    def read(self, took_s: float) -> None:
+        """So long did it take to read a step."""
+        self._read_s = took_s
+
+    def went_away(self, now_s: float) -> None:
+        """A batch was handed out."""
+        self._away_since_s = now_s
+
+    def came_back(self, now_s: float) -> None:
+        """The next one is asked for."""
+        if not self._read_s:
+            return
+        hidden = min(1.0, (now_s - self._away_since_s) / self._read_s)
+        before = hidden if self._hidden is None else self._hidden
+        self._hidden = SMOOTHED * before + (1 - SMOOTHED) * hidden

@@ -33,6 +33,7 @@ class Asked(Struct, frozen=True):
     policy: str
     min_workers: int
     spares: int
+    model_state: str
     keep_count: int
     max_restarts: int
     external: bool

@@ -27,6 +27,7 @@ TaskState: TypeAlias = Literal[
 ]
 Policy: TypeAlias = Literal["continue", "replace", "stop"]
 RecoverySource: TypeAlias = Literal["peer", "checkpoint", "fresh"]
+ModelState: TypeAlias = Literal["replicated", "sharded"]
 Phase: TypeAlias = Literal["forming", "syncing", "running"]
 
 LIFECYCLE = Lifecycle(
@@ -77,7 +78,7 @@ class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     worker_count: int = 1
     min_workers: int = 0
     policy: Policy = "replace"
-    model_state: Literal["replicated", "sharded"] = "replicated"
+    model_state: ModelState = "replicated"
     keep_count: int = 5
     max_restarts: int = 3
     entry: str = ""

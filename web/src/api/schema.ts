@@ -1734,6 +1734,8 @@ export interface components {
             loss: number | null;
             max_restarts: number;
             min_workers: number;
+            /** @enum {string} */
+            model_state: "replicated" | "sharded";
             name: string;
             /** @enum {string} */
             phase: "forming" | "syncing" | "running";

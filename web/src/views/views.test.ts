@@ -41,8 +41,8 @@ describe("a task's form", () => {
     expect(requestOf({ ...BLANK, name: "a", config: '{"a":' })).toHaveProperty("faults.config");
   });
   it("is filled in as an earlier task was asked for", () => {
-    const task = { name: "n", type: "training", entry: "t.py", args: ["a"], dataset_id: "", worker_count: 3, min_workers: 2, policy: "stop", max_restarts: 0, keep_count: 1, config: { a: 1 }, env_names: ["KEY"] };
-    expect(formOf(task as unknown as TaskDetail)).toMatchObject({ worker_count: "3", env: "KEY=", config: '{\n  "a": 1\n}' });
+    const task = { name: "n", type: "training", entry: "t.py", args: ["a"], dataset_id: "", worker_count: 3, min_workers: 2, policy: "stop", spares: 1, model_state: "sharded", max_restarts: 0, keep_count: 1, config: { a: 1 }, env_names: ["KEY"] };
+    expect(formOf(task as unknown as TaskDetail)).toMatchObject({ worker_count: "3", spares: "1", model_state: "sharded", env: "KEY=", config: '{\n  "a": 1\n}' });
   });
 });
 

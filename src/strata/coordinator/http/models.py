@@ -15,7 +15,7 @@ from strata.coordinator.logs import LogEntry
 from strata.coordinator.metrics import MetricsSnapshot
 from strata.core.barriers import BarrierState
 from strata.core.datasets import Unit
-from strata.core.tasks import Phase, Policy, TaskState
+from strata.core.tasks import ModelState, Phase, Policy, TaskState
 from strata.core.workers import WorkerState
 from strata.timeline.answers import EventAnswer
 
@@ -221,6 +221,7 @@ class TaskDetail(TaskResponse, frozen=True):
     policy: Policy
     min_workers: int
     spares: int
+    model_state: ModelState
     keep_count: int
     max_restarts: int
     external: bool
@@ -316,7 +317,7 @@ class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     policy: Policy = "replace"
     min_workers: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     spares: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
-    model_state: Literal["replicated", "sharded"] = "replicated"
+    model_state: ModelState = "replicated"
     keep_count: Annotated[int, Meta(ge=1, le=1_000_000)] = 5
     max_restarts: Annotated[int, Meta(ge=0, le=1_000_000)] = 3
 

@@ -268,6 +268,7 @@ def task_detail(state: Cluster, observed: Observed, known: Task, logs: list[str]
         policy=spec.policy,
         min_workers=spec.min_workers,
         spares=spec.spares,
+        model_state=spec.model_state,
         keep_count=spec.keep_count,
         max_restarts=spec.max_restarts,
         external=spec.external,

@@ -72,6 +72,7 @@ function Body({ task, detail }: { task: Task; detail: TaskDetail | undefined }) 
         <Fact name="Type">{task.type}</Fact>
         <Fact name="Dataset">{task.dataset_id ? <a className="hover:underline" href={hrefTo(["data", task.dataset_id])}>{task.dataset_id}</a> : "–"}</Fact>
         {detail && <Fact name="When a worker is lost">{detail.policy}</Fact>}
+        {detail && <Fact name="The model is">{detail.model_state}</Fact>}
         {detail && <Fact name="Checkpoints kept">{detail.keep_count}</Fact>}
         {task.completed_at !== null && <Fact name="Exit code">{task.exit_code}</Fact>}
       </dl>

@@ -1,20 +1,7 @@
 /** The form of a task as text, and the request it makes. */
 import type { CreateTask, TaskDetail } from "../../api/types";
 
-export interface Form {
-  name: string;
-  type: string;
-  entry: string;
-  args: string;
-  dataset_id: string;
-  worker_count: string;
-  min_workers: string;
-  policy: string;
-  max_restarts: string;
-  keep_count: string;
-  config: string;
-  env: string;
-}
+export type Form = Record<keyof CreateTask, string>;
 
 export const BLANK: Form = {
   name: "",
@@ -24,6 +11,8 @@ export const BLANK: Form = {
   dataset_id: "",
   worker_count: "1",
   min_workers: "0",
+  spares: "0",
+  model_state: "replicated",
   policy: "replace",
   max_restarts: "3",
   keep_count: "5",
@@ -41,6 +30,8 @@ export function formOf(task: TaskDetail): Form {
     dataset_id: task.dataset_id,
     worker_count: String(task.worker_count),
     min_workers: String(task.min_workers),
+    spares: String(task.spares),
+    model_state: task.model_state,
     policy: task.policy,
     max_restarts: String(task.max_restarts),
     keep_count: String(task.keep_count),
@@ -71,7 +62,7 @@ export function requestOf(form: Form): { request: CreateTask } | { faults: Fault
   const config = parsedConfig(form.config);
   if ("fault" in config) faults.config = config.fault;
   if (form.name.trim() === "") faults.name = "a name is needed";
-  const number = (field: "worker_count" | "min_workers" | "max_restarts" | "keep_count") => {
+  const number = (field: "worker_count" | "min_workers" | "spares" | "max_restarts" | "keep_count") => {
     const value = Number(form[field]);
     if (form[field].trim() === "" || !Number.isInteger(value)) faults[field] = "a whole number";
     return value;
@@ -90,6 +81,8 @@ export function requestOf(form: Form): { request: CreateTask } | { faults: Fault
     dataset_id: form.dataset_id,
     worker_count: number("worker_count"),
     min_workers: number("min_workers"),
+    spares: number("spares"),
+    model_state: form.model_state,
     policy: form.policy,
     max_restarts: number("max_restarts"),
     keep_count: number("keep_count"),

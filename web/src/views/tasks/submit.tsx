@@ -11,6 +11,9 @@ import { Fault, Loading } from "../../ui/empty";
 import { Page, Scroll } from "../../ui/page";
 import { BLANK, formOf, parsedConfig, requestOf, type Faults, type Form } from "./request";
 
+const POLICIES = [["replace", "replace it"], ["continue", "go on with fewer"], ["stop", "stop"]] as const;
+const MODEL_STATES = [["replicated", "whole on every worker"], ["sharded", "in parts, one on each"]] as const;
+
 export function SubmitPage() {
   const from = usePlace().params.from ?? "";
   const { data, error, isPending } = useQuery({
@@ -54,48 +57,45 @@ function TaskForm({ initial }: { initial: Form }) {
       {(id) => <input id={id} className="control w-full" autoComplete="off" value={form[field]} onChange={(event) => set(field)(event.target.value)} {...props} />}
     </Labelled>
   );
+  const choice = (field: keyof Form, label: string, options: readonly (readonly [value: string, text: string])[]) => (
+    <Labelled label={label} hint="">
+      {(id) => (
+        <select id={id} className="control w-full" value={form[field]} onChange={(event) => set(field)(event.target.value)}>
+          {options.map(([value, shown]) => <option key={value} value={value}>{shown}</option>)}
+        </select>
+      )}
+    </Labelled>
+  );
+  const area = (field: keyof Form, label: string, hint: string, rows: number, fault = faults[field]) => (
+    <Labelled label={label} hint={hint} fault={fault}>
+      {(id) => <textarea id={id} spellCheck={false} rows={rows} className="control h-auto! w-full py-1.5 font-mono text-s!" value={form[field]} onChange={(event) => set(field)(event.target.value)} />}
+    </Labelled>
+  );
   const config = parsedConfig(form.config);
-  const datasets = [...(cluster?.datasets.keys() ?? [])];
+  const datasets = [...new Set([...(cluster?.datasets.keys() ?? []), form.dataset_id])].filter(Boolean);
   return (
     <form onSubmit={onSubmit} className="grid max-w-4xl grid-cols-2 gap-x-10 gap-y-4 max-md:grid-cols-1">
       {text("name", "Name", "", { placeholder: "imagenet-resnet50" })}
       {text("entry", "Script or module", "at the same place on every host; empty: workers are started elsewhere", { placeholder: "train.py" })}
-      <div className="grid grid-cols-2 gap-4">
+      <div className="grid grid-cols-3 gap-4">
         {text("worker_count", "Workers", "", { type: "number" })}
         {text("min_workers", "At least", "0: as the policy says", { type: "number" })}
+        {text("spares", "Spares", "", { type: "number" })}
       </div>
-      <Labelled label="Dataset" hint="">
-        {(id) => (
-          <select id={id} className="control w-full" value={form.dataset_id} onChange={(event) => set("dataset_id")(event.target.value)}>
-            <option value="">none</option>
-            {[...new Set([...datasets, ...(form.dataset_id ? [form.dataset_id] : [])])].map((each) => <option key={each}>{each}</option>)}
-          </select>
-        )}
-      </Labelled>
-      <Labelled label="When a worker is lost" hint="">
-        {(id) => (
-          <select id={id} className="control w-full" value={form.policy} onChange={(event) => set("policy")(event.target.value)}>
-            <option value="replace">replace it</option>
-            <option value="continue">go on with fewer</option>
-            <option value="stop">stop</option>
-          </select>
-        )}
-      </Labelled>
+      {choice("dataset_id", "Dataset", [["", "none"], ...datasets.map((each) => [each, each] as const)])}
+      <div className="grid grid-cols-2 gap-4">
+        {choice("policy", "When a worker is lost", POLICIES)}
+        {choice("model_state", "The model is", MODEL_STATES)}
+      </div>
       <div className="grid grid-cols-3 gap-4">
         {text("type", "Type")}
         {text("max_restarts", "Restarts", "", { type: "number" })}
         {text("keep_count", "Checkpoints kept", "", { type: "number" })}
       </div>
-      <Labelled label="Config" hint="one JSON object; the script reads it as run.config" fault={"fault" in config ? config.fault : undefined}>
-        {(id) => <textarea id={id} spellCheck={false} rows={8} className="control h-auto! w-full py-1.5 font-mono text-s!" value={form.config} onChange={(event) => set("config")(event.target.value)} />}
-      </Labelled>
+      {area("config", "Config", "one JSON object; the script reads it as run.config", 8, "fault" in config ? config.fault : undefined)}
       <div className="flex flex-col gap-4">
-        <Labelled label="Arguments" hint="one a line">
-          {(id) => <textarea id={id} spellCheck={false} rows={3} className="control h-auto! w-full py-1.5 font-mono text-s!" value={form.args} onChange={(event) => set("args")(event.target.value)} />}
-        </Labelled>
-        <Labelled label="Environment" hint="NAME=VALUE, one a line; values are told to the workers alone" fault={faults.env}>
-          {(id) => <textarea id={id} spellCheck={false} rows={3} className="control h-auto! w-full py-1.5 font-mono text-s!" value={form.env} onChange={(event) => set("env")(event.target.value)} />}
-        </Labelled>
+        {area("args", "Arguments", "one a line", 3)}
+        {area("env", "Environment", "NAME=VALUE, one a line; values are told to the workers alone", 3)}
       </div>
       <div className="col-span-full flex items-center gap-2">
         <Button type="submit" tone="main" disabled={submit.isPending}>Submit</Button>

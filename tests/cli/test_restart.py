@@ -1,0 +1,47 @@
+"""Guards `strata restart`: the task runs again with everything that was asked for."""
+
+import msgspec
+
+from strata.coordinator.http.models import CreateTaskRequest
+from strata.core.tasks import TaskSpec
+from tests.cli.conftest import strata
+from tests.coordinator.http.served import Coordinator
+
+ASKED = {
+    "name": "odd",
+    "type": "tuning",
+    "dataset_id": "digits",
+    "worker_count": 4,
+    "config": {"steps": 3},
+    "entry": "train.py",
+    "args": ["--fast"],
+    "env": {"KEY": "secret", "PWD": "/somewhere"},
+    "policy": "continue",
+    "min_workers": 2,
+    "spares": 1,
+    "model_state": "sharded",
+    "keep_count": 7,
+    "max_restarts": 1,
+}
+
+
+def test_a_task_runs_again_with_all_that_was_asked_for(tmp_path):
+    usual = msgspec.structs.asdict(CreateTaskRequest(name=""))
+    assert all(ASKED[name] != value for name, value in usual.items())
+    with Coordinator(tmp_path) as coordinator, coordinator.client() as client:
+        coordinator.train(1)
+        first = client.post("/api/tasks", json=ASKED).raise_for_status().json()["task_id"]
+        given = ("--env", "KEY=secret", "--url", coordinator.url)
+        ended = strata("restart", first, *given, cwd=tmp_path)
+        assert ended.returncode == 0, ended.stderr
+        again = ended.stdout.strip()
+        assert again != first
+        assert spec_of(coordinator, again) == spec_of(coordinator, first)
+
+
+def spec_of(coordinator: Coordinator, task: str) -> TaskSpec:
+    async def look() -> TaskSpec:
+        async with coordinator.engine.settled() as state:
+            return msgspec.structs.replace(state.task(task).spec, env_key="")
+
+    return coordinator.run(look())

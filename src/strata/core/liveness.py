@@ -38,17 +38,8 @@ if TYPE_CHECKING:
 
 SECOND_NS = 1_000_000_000
 FOLLOWED = frozenset(
-    {
-        WorkerRegistered,
-        WorkerReturned,
-        WorkerLost,
-        WorkerStateChanged,
-        AgentRegistered,
-        AgentLost,
-        BarrierOpened,
-        BarrierReleased,
-        BarrierFailed,
-    }
+    {WorkerRegistered, WorkerReturned, WorkerLost, WorkerStateChanged, AgentRegistered, AgentLost}
+    | {BarrierOpened, BarrierReleased, BarrierFailed}
 )
 """The facts that a watch keeps up with; most facts are arrivals, which change nothing there."""
 

@@ -102,7 +102,7 @@ class CheckpointManager:
                     return None
                 begun = time.monotonic()
                 self._finish()
-                log.warning("step %d waited %.1f s for a save", step, time.monotonic() - begun)
+                log.warning("step %d waited %.2f s for a save", step, time.monotonic() - begun)
             self._raise_failure()
             labels = {"checkpoint": checkpoint_id, "step": str(step), "epoch": str(epoch)}
             capture = self._staging.begin(flatten(state), labels)

@@ -5,9 +5,12 @@ import pytest
 
 from strata.data import torch_adapter
 from strata.data.batches import Batches
-from strata.data.dataset import open_arrays
-from strata.data.torch_adapter import Loading, StepDataset, StepLoader, StepSampler
-from strata.errors import InvalidArgument, Unavailable
+from strata.data.dataset import open_arrays, open_dataset
+from strata.data.gather import objects
+from strata.data.per_lane import Packing, PerLane
+from strata.data.torch_adapter import StepDataset, StepLoader, StepSampler
+from strata.data.torch_engine import Loading
+from strata.errors import Corrupt, InvalidArgument, Unavailable
 
 
 @pytest.fixture
@@ -99,10 +102,89 @@ def doubled(batch):
     return {"n": batch["n"] * 2}
 
 
-def test_what_a_data_loader_cannot_do_is_refused(dataset):
-    for asked in ({"on_error": "skip"}, {"contents": True}):
-        with pytest.raises(InvalidArgument, match="DataLoader"):
-            Loading()(dataset, dataset.order(8), **asked)
+@pytest.fixture
+def damaged(tmp_path):
+    """Lines, two of which cannot be read; the first hundred would be looked at when opened."""
+    lines = [f'{{"n": {number}}}' for number in range(160)]
+    lines[120] = lines[150] = '{"n": "?"}'
+    (tmp_path / "x.jsonl").write_text("\n".join(lines))
+    return open_dataset(str(tmp_path), name="lines")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rows_left_out_are_told_of_when_their_step_is_handed_out(damaged, workers):
+    pytest.importorskip("torch")
+    order, told = damaged.order(8), []
+    how = {"on_error": "skip", "on_skip": told.append, "contents": True}
+    stream = Loading(num_workers=workers)(damaged, order, None, 0, 20, **how)
+    plain = Batches(damaged, order, None, 0, 20, **how | {"on_skip": lambda row: None})
+    for step in range(20):
+        batch = next(stream)
+        assert batch["n"].tolist() == next(plain)["n"].tolist()
+        assert stream.taken.content == plain.taken.content != 0
+        seen = set(order.samples(order.positions(0, step + 1).ravel()).tolist())
+        assert sorted(row.row for row in told) == sorted({120, 150} & seen)
+    stream.close()
+    plain.close()
+    assert {(row.dataset, row.file) for row in told} == {("lines", "x.jsonl")}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_step_that_cannot_be_read_is_an_error_and_is_tried_again(damaged, workers):
+    pytest.importorskip("torch")
+    order = damaged.order(8, shuffle=False)
+    stream = Loading(num_workers=workers)(damaged, order, None, 14, 20)
+    next(stream)
+    for _ in range(2):
+        with pytest.raises(Corrupt, match=r"'lines', file x\.jsonl, row 120"):
+            next(stream)
+        assert stream.step == 15
+    stream.seek(16)
+    assert next(stream)["n"].tolist() == list(range(128, 136))
+    stream.close()
+
+
+def refuse(batch):
+    if batch["n"][0] == 16:
+        raise ZeroDivisionError("no good")
+    return batch
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_transform_that_fails_does_so_at_its_step(dataset, workers):
+    pytest.importorskip("torch")
+    order = dataset.order(8, shuffle=False)
+    stream = Loading(num_workers=workers)(dataset, order, transform=refuse)
+    for _ in range(2):
+        next(stream)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError, match="no good"):
+            next(stream)
+        assert stream.step == 2
+    stream.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_transform_with_a_memory_gives_the_same_rows_as_without_an_engine(workers):
+    torch = pytest.importorskip("torch")
+    sizes = np.random.default_rng(3).integers(1, 18, 240)
+    documents = objects(np.split(1 + np.arange(sizes.sum()), np.cumsum(sizes)[:-1]), 240)
+    dataset = open_arrays({"tokens": documents})
+    order = dataset.order(12, lanes=6)
+    packing = PerLane(lambda: Packing("tokens", 10), span=7)
+    stream = Loading(num_workers=workers)(dataset, order, [0, 1], 3, 20, transform=packing)
+    plain = Batches(dataset, order, [0, 1], 3, 20, transform=packing)
+    for step in range(3, 20):
+        if step == 9:
+            stream.set_lanes([1, 4, 5], step)
+            plain.set_lanes([1, 4, 5], step)
+        batch = next(stream)
+        assert isinstance(batch["segments"], torch.Tensor)
+        assert batch["tokens"].tolist() == next(plain)["tokens"].tolist()
+    with pytest.raises(StopIteration):
+        next(stream)
+    stream.close()
+    plain.close()
 
 
 def test_the_public_names_are_the_adapters():

@@ -46,9 +46,15 @@ def stateless(transform: Transform | None) -> Callable[[Columns], Any] | None:
     if isinstance(transform, PerLane):
         raise InvalidArgument(
             "a transform per lane needs batches that are read step by step",
-            hint="use run.batches without an engine",
+            hint="use run.batches",
         )
     return transform
+
+
+class Memories(Protocol):
+    """What makes the rows to train of those that were read for a step."""
+
+    def apply(self, step: int, lanes: Sequence[int], rows: Columns, owners: Integers) -> Any: ...
 
 
 class LaneMemories:

@@ -15,7 +15,7 @@ from strata.data.base import Array, Columns
 from strata.data.contents import content_of
 from strata.data.dataset import Skipped, batches_of
 from strata.data.files import Watch
-from strata.data.per_lane import LaneMemories, PerLane, Transform, stateless
+from strata.data.per_lane import LaneMemories, Memories, PerLane, Transform, stateless
 from strata.errors import InvalidArgument
 
 _BLOCK_BYTES = 4 << 20
@@ -81,9 +81,9 @@ class Reader:
         self.on_skip: OnSkip | None = None
         self.contents = False
         self._dataset, self._columns = dataset, columns
-        self._memories: LaneMemories | None = None
+        self.memories: Memories | None = None
         if isinstance(transform, PerLane):
-            self._memories = LaneMemories(transform, stop_step, self._again)
+            self.memories = LaneMemories(transform, stop_step, self._again)
             transform = None
         self._transform = stateless(transform)
         self._step_bytes = 0
@@ -162,7 +162,7 @@ class Reader:
         size_bytes = _size_bytes(columns) // steps
         self._step_bytes = max(1, size_bytes)
         done = []
-        reusable = kept is None and self._transform is None and self._memories is None
+        reusable = kept is None and self._transform is None and self.memories is None
         for at, batch in enumerate(batches_of(columns, sizes)):
             content = content_of(batch) if self.contents else 0
             there = None if kept is None else kept.reshape(steps, width)[at]
@@ -174,10 +174,10 @@ class Reader:
     def _transformed(
         self, step: int, lanes: Sequence[int] | None, batch: Columns, kept: Array | None
     ) -> Any:
-        if self._memories is not None:
+        if self.memories is not None:
             chosen = range(self.order.lanes) if lanes is None else sorted(lanes)
             owners = self._owners(step, chosen, kept)
-            return self._memories.apply(step, chosen, batch, owners)
+            return self.memories.apply(step, chosen, batch, owners)
         return batch if self._transform is None else self._transform(batch)
 
     def _owners(self, step: int, lanes: Sequence[int], kept: Array | None) -> Integers:

@@ -17,7 +17,8 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from strata.data.torch_adapter import Loading, StepDataset, StepSampler, loader
+    from strata.data.torch_adapter import StepDataset, StepSampler, loader
+    from strata.data.torch_engine import Loading
     from strata.torch.group import Group
     from strata.torch.huggingface import HuggingFaceCallback
     from strata.torch.lightning import LightningCallback
@@ -30,7 +31,7 @@ _HOMES = {
     "Group": "strata.torch.group",
     "HuggingFaceCallback": "strata.torch.huggingface",
     "LightningCallback": "strata.torch.lightning",
-    "Loading": "strata.data.torch_adapter",
+    "Loading": "strata.data.torch_engine",
     "LocalSteps": "strata.torch.local_steps",
     "Mesh": "strata.torch.mesh",
     "StepDataset": "strata.data.torch_adapter",

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from strata.data import huggingface
 from strata.data.dataset import open_dataset
 from strata.data.files import Fetch, Files, register_scheme
 from strata.errors import Corrupt, InvalidArgument, NotFound
@@ -256,12 +257,31 @@ def test_a_saved_hugging_face_dataset_is_read_from_storage(bucket, tmp_path, env
     here = open_dataset(str(tmp_path / "saved"), "huggingface")
     there = open_dataset(bucket.url, "huggingface")
     assert (there.fingerprint, len(there)) == (here.fingerprint, 50)
+    assert here.read([])["n"].tolist() == []
     asked = np.array([49, 0, 17, 30])
     found = there.read(asked)
     assert found["n"].tolist() == asked.tolist()
     assert found["text"].tolist() == [corpora.texts(50)[row] for row in asked]
     assert np.array_equal(found["v"], corpora.vectors(50)[asked])
     assert len(cached(tmp_path)) == 3
+
+
+def test_files_of_a_saved_hugging_face_dataset_are_open_within_a_bound(tmp_path, monkeypatch):
+    library = pytest.importorskip("datasets")
+    monkeypatch.setattr(huggingface, "MAX_OPEN", 4)
+    ragged = [list(range(row % 7)) for row in range(60)]
+    saved = library.Dataset.from_dict({"n": list(range(60)), "ragged": ragged})
+    saved.save_to_disk(tmp_path / "saved", num_shards=20)
+    dataset = open_dataset(str(tmp_path / "saved"), "huggingface", name="hf")
+    asked = np.random.default_rng(1).permutation(60)
+    found = dataset.read(asked)
+    assert found["n"].tolist() == asked.tolist()
+    assert [row.tolist() for row in found["ragged"]] == [ragged[row] for row in asked]
+    mapped = Path("/proc/self/maps").read_text().count(str(tmp_path / "saved"))
+    assert 0 < mapped <= 4
+    os.truncate(tmp_path / "saved" / "data-00007-of-00020.arrow", 100)
+    with pytest.raises(Corrupt, match=r"'hf', file data-00007-of-00020.arrow, row 21.*changed"):
+        dataset.read([21])
 
 
 def test_a_folder_that_is_no_saved_dataset_is_refused(tmp_path):

@@ -18,7 +18,7 @@ import numpy as np
 
 from strata.data.base import Array, Columns, Damaged, FileEntry, Index, Layout, Mismatch, Rows
 from strata.data.files import Files
-from strata.data.gather import objects
+from strata.data.gather import joined, objects
 
 _PARQUET = (".parquet", ".pq")
 _ARROW = (".arrow", ".feather", ".ipc")
@@ -78,7 +78,7 @@ class ArrowSource:
             for column in columns:
                 values = self._group(number, groups, entry, column, rows[places])
                 found[column].append(self._taken(values, local, column, entry, rows[places]))
-        return {column: _joined(parts, chosen, len(rows)) for column, parts in found.items()}
+        return {column: joined(parts, chosen, len(rows)) for column, parts in found.items()}
 
     def _nothing(self, index: Index, column: str) -> Array:
         import pyarrow as pa  # type: ignore[import-untyped]
@@ -203,12 +203,3 @@ def _numbers(values: Any) -> Any:
         if not inner.null_count:
             return inner.to_numpy(zero_copy_only=False).reshape(len(values), kind.list_size)
     return values
-
-
-def _joined(parts: list[Array], places: list[Array], count: int) -> Array:
-    if len(parts) == 1:
-        return parts[0]
-    out = np.empty((count, *parts[0].shape[1:]), parts[0].dtype)
-    for part, chosen in zip(parts, places, strict=True):
-        out[chosen] = part
-    return out

@@ -21,7 +21,7 @@ from strata.core.order import Mode, Order, OrderSpec
 from strata.data.arrow import ArrowSource
 from strata.data.base import Array, Columns, Damaged, Index, Mismatch, Rows, Source
 from strata.data.files import Files, Watch, open_files
-from strata.data.huggingface import open_folder
+from strata.data.huggingface import HuggingFaceFolder
 from strata.data.images import ImageFolderSource
 from strata.data.indexes import IndexStore, fingerprint_of
 from strata.data.jsonl import JsonLinesSource
@@ -39,7 +39,7 @@ _DEFAULT_SHARDS = 1_024
 
 FORMATS: dict[str, Callable[..., Source]] = {
     "arrow": ArrowSource,
-    "huggingface": open_folder,
+    "huggingface": HuggingFaceFolder,
     "imagefolder": ImageFolderSource,
     "jsonl": JsonLinesSource,
     "mds": MdsSource,

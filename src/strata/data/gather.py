@@ -1,6 +1,6 @@
 """Rows of an array, and arrays of objects."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -22,4 +22,16 @@ def objects(values: Iterable[object], count: int) -> Array:
     out = np.empty(count, object)
     for place, value in enumerate(values):
         out[place] = value
+    return out
+
+
+def joined(parts: Sequence[Array], places: Sequence[Array], count: int) -> Array:
+    """Rows of several arrays, each at its places; as objects if the arrays are not alike."""
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    alike = all((p.dtype, p.shape[1:]) == (first.dtype, first.shape[1:]) for p in parts)
+    out = np.empty((count, *first.shape[1:]), first.dtype) if alike else np.empty(count, object)
+    for part, chosen in zip(parts, places, strict=True):
+        out[chosen] = part if alike else objects(part, len(part))
     return out

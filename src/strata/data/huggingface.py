@@ -1,66 +1,136 @@
 """Hugging Face datasets, through the same three methods as any format.
 
-Takes a folder that `Dataset.save_to_disk` wrote, here or in object storage, or a loaded
-`datasets.Dataset`. The library is imported when a folder is opened; Strata does not depend on it.
-Rows are asked for by the batch, which the library answers from its Arrow files. It keeps all of
-them open, so those of object storage are brought to this host at once.
+A loaded `datasets.Dataset`, or a folder that `Dataset.save_to_disk` wrote, here or in object
+storage. The library is imported when a folder is opened; Strata does not depend on it. Rows are
+asked for by the batch, which the library answers from its Arrow files. Of a folder's files at most
+`MAX_OPEN` are open at a time, the least recently used let go; those of object storage come to this
+host when rows of them are read.
 """
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from importlib import import_module
+from threading import Lock
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from strata.data.base import Array, Columns, Index, Mismatch, Rows
+from strata.data.base import Array, Columns, Damaged, FileEntry, Index, Layout, Mismatch, Rows
 from strata.data.files import Files
-from strata.data.gather import objects
+from strata.data.gather import joined, objects
 
 STATE = "state.json"
+MAX_OPEN = 128
 
 
 class HuggingFaceSource:
-    def __init__(self, dataset: Any, identity: str = "") -> None:
+    """A dataset that the library has loaded."""
+
+    def __init__(self, dataset: Any) -> None:
         self._dataset = dataset.with_format("numpy")
-        self._identity = identity or str(dataset._fingerprint)
+        self._identity = str(dataset._fingerprint)
 
     def scan(self) -> Index:
         return Index(len(self._dataset), identity=self._identity)
 
     def read(self, index: Index, rows: Rows, columns: Sequence[str]) -> Columns:
-        batch = self._dataset.select_columns(list(columns))[rows.tolist()]
-        return {name: _settled(value, len(rows)) for name, value in batch.items()}
+        return _read(self._dataset.select_columns(list(columns)), rows)
 
     def describe(self, index: Index) -> Mapping[str, str]:
-        return {name: str(feature) for name, feature in self._dataset.features.items()}
+        return _described(self._dataset)
+
+
+class HuggingFaceFolder:
+    """The files that `save_to_disk` wrote for one split."""
+
+    def __init__(self, files: Files) -> None:
+        try:
+            self._library = import_module("datasets")
+        except ImportError as error:
+            raise Mismatch(
+                "", "the library `datasets` is not installed", "pip install datasets"
+            ) from error
+        self._files = files
+        self._open: OrderedDict[str, Any] = OrderedDict()
+        self._lock = Lock()
+        self._layout: Layout | None = None
+        files.on_release.append(self._drop)
+
+    def scan(self) -> Index:
+        try:
+            with self._files.open(STATE) as file:
+                saved = msgspec.json.decode(file.read(), type=_Saved)
+        except (OSError, msgspec.MsgspecError) as error:
+            hint = "give the folder of one split, which Dataset.save_to_disk wrote"
+            raise Mismatch(
+                STATE, f"is not there, or says nothing of data files: {error}", hint
+            ) from error
+        entries, notes = list[FileEntry](), dict[str, str]()
+        for name in (each.filename for each in saved.files):
+            part = self._part(name)
+            entries.append(self._files.entry(name, len(part)))
+            notes = _described(part)
+        largest = max((entry.rows for entry in entries), default=0)
+        rows = sum(entry.rows for entry in entries)
+        return Index(rows, largest, entries, notes, identity=saved.fingerprint)
+
+    def read(self, index: Index, rows: Rows, columns: Sequence[str]) -> Columns:
+        layout = self._layout = self._layout or Layout([entry.rows for entry in index.files])
+        chosen: list[Array] = []
+        found: list[Columns] = []
+        for number, places, local in layout.split(rows):
+            chosen.append(np.arange(len(rows))[places])
+            found.append(self._rows(index.files[number], local, rows[places], columns))
+        if not found:
+            found.append(self._rows(index.files[0], rows, rows, columns))
+            chosen.append(np.arange(0))
+        return {name: joined([part[name] for part in found], chosen, len(rows)) for name in columns}
+
+    def describe(self, index: Index) -> Mapping[str, str]:
+        return index.notes
+
+    def _rows(self, entry: FileEntry, local: Rows, rows: Rows, columns: Sequence[str]) -> Columns:
+        try:
+            if self._files.stamp(entry.name)[0] != entry.size_bytes:
+                raise Damaged(rows, entry.name, "the file changed since it was scanned")
+            return _read(self._part(entry.name).select_columns(list(columns)), local)
+        except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
+            raise Damaged(rows, entry.name, f"cannot be read: {error}") from error
+
+    def _part(self, name: str) -> Any:
+        """One file as a dataset, opened if it is not."""
+        path = str(self._files.path(name))
+        with self._lock:
+            if name not in self._open:
+                self._open[name] = self._library.Dataset.from_file(path).with_format("numpy")
+            self._open.move_to_end(name)
+            if len(self._open) > MAX_OPEN:
+                self._open.popitem(last=False)
+            return self._open[name]
+
+    def _drop(self, name: str) -> None:
+        with self._lock:
+            self._open.pop(name, None)
+
+
+def _read(dataset: Any, rows: Rows) -> Columns:
+    return {name: _settled(value, len(rows)) for name, value in dataset[rows.tolist()].items()}
+
+
+def _described(dataset: Any) -> dict[str, str]:
+    return {name: str(feature) for name, feature in dataset.features.items()}
 
 
 def _settled(values: Any, count: int) -> Array:
-    """Texts as objects: their width as arrays would differ from batch to batch."""
-    if isinstance(values, np.ndarray) and values.dtype.kind not in "SU":
-        return values
-    return objects(values.tolist() if isinstance(values, np.ndarray) else values, count)
-
-
-def open_folder(files: Files) -> HuggingFaceSource:
-    """A folder that `save_to_disk` wrote; its files come to this host when it is opened."""
-    try:
-        library = import_module("datasets")
-    except ImportError as error:
-        raise Mismatch(
-            "", "the library `datasets` is not installed", "pip install datasets"
-        ) from error
-    try:
-        with files.open(STATE) as file:
-            saved = msgspec.json.decode(file.read(), type=_Saved)
-    except (OSError, msgspec.MsgspecError) as error:
-        hint = "give the folder of one split, which Dataset.save_to_disk wrote"
-        raise Mismatch(
-            STATE, f"is not there, or says nothing of data files: {error}", hint
-        ) from error
-    parts = [library.Dataset.from_file(str(files.path(each.filename))) for each in saved.files]
-    return HuggingFaceSource(library.concatenate_datasets(parts), saved.fingerprint)
+    """Values of their own: what the library gives may be a look into a mapped file. Texts come as
+    objects, since their width as arrays would differ from batch to batch."""
+    if isinstance(values, np.ndarray):
+        if values.dtype.kind not in "SUO":
+            return values.copy()
+        values = values.tolist()
+    return objects((deepcopy(v) if isinstance(v, np.ndarray) else v for v in values), count)
 
 
 class _File(msgspec.Struct):

@@ -293,6 +293,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="strata-bench-") as name:
         folder = Path(name)
+        began = time.perf_counter()
         seconds = given.events // (WORKERS * PER_SECOND) // 2 * 2
         result: dict[str, object] = {
             "emit_us": emit_us(),
@@ -302,6 +303,7 @@ def main() -> None:
             "goals": GOALS,
         }
         result["missed"] = missed(result)
+        result["took_s"] = round(time.perf_counter() - began)
         show("timeline", result, folder)
         sys.exit(1 if result["missed"] else 0)
 

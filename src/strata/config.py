@@ -45,7 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     """Where facts are kept, and how often the state is saved so that restarts stay short."""
     data_dir: str = "./strata-data"
-    snapshot_every_facts: Count = 10_000
+    snapshot_every_facts: Count = 4_000
 
     """Whether finished runs are kept as Parquet, where (a folder or s3://bucket/prefix; nothing:
     `runs` under `data_dir`), and how long after their end, when late events have arrived."""

@@ -46,7 +46,7 @@ class MeasuredKernel(Kernel):
         store: EventStore,
         clock: Callable[[], Now],
         patience: Patience | None = None,
-        snapshot_every: int = 10_000,
+        snapshot_every: int = 4_000,
     ) -> None:
         self.timings = Timings()
         super().__init__(store, clock, patience, snapshot_every)

@@ -42,7 +42,7 @@ MAX_BARRIERS = 256
 """Barriers a task remembers; the oldest that has ended makes room."""
 
 
-class Barrier(Struct):
+class Barrier(Struct, gc=False):
     """The newest round of a barrier, and the `last` one, for those whose answer was lost.
 
     `arrived` maps each worker, in order of arrival, to its incarnation and request.

@@ -45,7 +45,7 @@ MAX_ENDED = 64
 """Failed and deleted checkpoints that a task remembers; the log keeps them all."""
 
 
-class Part(Struct):
+class Part(Struct, gc=False):
     """What one rank wrote."""
 
     worker: str
@@ -54,7 +54,7 @@ class Part(Struct):
     checksum: str
 
 
-class Checkpoint(Struct):
+class Checkpoint(Struct, gc=False):
     """A checkpoint of a task; `parts` by rank. `copies` is where else it lies."""
 
     id: str
@@ -224,7 +224,10 @@ def _failed(state: "Cluster", fact: CheckpointFailed, event: Event) -> None:
 
 @applies(CheckpointDeleted)
 def _deleted(state: "Cluster", fact: CheckpointDeleted, event: Event) -> None:
-    _end(state.tasks[fact.task], fact.checkpoint, "deleted", fact.reason)
+    task = state.tasks[fact.task]
+    # Nobody asks for them any more, and of all deleted ones they would be most of the state.
+    task.checkpoints[fact.checkpoint].parts = {}
+    _end(task, fact.checkpoint, "deleted", fact.reason)
 
 
 def _end(task: "Task", checkpoint_id: str, state: CheckpointState, reason: str) -> None:

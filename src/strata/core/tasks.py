@@ -110,7 +110,7 @@ class Placement(Struct, frozen=True):
     incarnation: int = 0
 
 
-class Entry(Struct, frozen=True):
+class Entry(Struct, frozen=True, gc=False):
     """What a worker brought into a generation: the lineage and step of its model, -1 for none.
 
     At `address` it gives its model to others; empty where it does not. At `meeting` it is met by

@@ -67,7 +67,7 @@ MAX_DEAD = 10_000
 FORGOTTEN_AT_ONCE = 1_000
 
 
-class Worker(Struct):
+class Worker(Struct, gc=False):
     """A worker as the coordinator knows it. `rank` is -1 outside a generation."""
 
     id: str

@@ -3,7 +3,7 @@
 import asyncio
 from functools import cache
 
-from litestar import HttpMethod, Litestar, Response, Router, route
+from litestar import HttpMethod, Litestar, Response, Router, get, route
 from litestar.di import Provide
 from litestar.params import FromPath
 
@@ -32,7 +32,7 @@ from strata.coordinator.http.faults import HANDLERS
 from strata.coordinator.http.limits import Limits
 from strata.coordinator.http.openapi import describe
 from strata.coordinator.http.past import PastReader, past_for
-from strata.coordinator.http.ports import Api
+from strata.coordinator.http.ports import Api, TheApi
 from strata.coordinator.http.security import Access, Guard
 
 
@@ -104,10 +104,8 @@ def create_app(api: Api, settings: Settings, limits: Limits | None = None) -> Gu
     closing = asyncio.Event()
     recent = history.History(api.metrics)
     past = PastReader(api.engine, settings)
-    description = page.File(document(api.version), "application/json")
-    static = {"/api/openapi.json": description, **files}
     app = Litestar(
-        [*routes(), *(page.serving(path, file) for path, file in static.items())],
+        [*routes(), get_description, *(page.serving(path, file) for path, file in files.items())],
         dependencies=provided(api, closing, limits, recent, live.Live(api), past, settings),
         lifespan=[recent.sampling],
         on_shutdown=[past.close],
@@ -155,6 +153,12 @@ def provided(
         "live": Provide(lambda: patches, sync_to_thread=False),
         "settings": Provide(lambda: settings, sync_to_thread=False),
     }
+
+
+@get("/api/openapi.json", include_in_schema=False, sync_to_thread=True)
+def get_description(api: TheApi) -> Response[bytes]:
+    """Made when it is first asked for: it takes as long as a third of the coordinator's start."""
+    return Response(document(api.version), media_type="application/json")
 
 
 @cache

@@ -1723,6 +1723,7 @@ export interface components {
                 [key: string]: unknown;
             };
             dataset_id: string;
+            datasets: string[];
             entry: string;
             env_names: string[];
             exit_code: number;
@@ -1760,6 +1761,7 @@ export interface components {
             committed_steps: number;
             completed_at: number | null;
             dataset_id: string;
+            datasets: string[];
             exit_code: number;
             generation: number;
             id: string;
@@ -1770,6 +1772,7 @@ export interface components {
             progress: number | null;
             reason: string;
             saved_step: number | null;
+            spares: number;
             started_at: number | null;
             /** @enum {string} */
             status: "queued" | "starting" | "running" | "recovering" | "stopping" | "completed" | "failed" | "stopped";

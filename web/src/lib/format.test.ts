@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { age, bytes, clock, count, duration, figure, moment, percent, plural } from "./format";
+import { age, bytes, clock, compact, count, duration, figure, moment, percent, plural } from "./format";
 
 describe("numbers", () => {
   it("keeps thousands apart and shortens millions", () => {
@@ -12,6 +12,9 @@ describe("numbers", () => {
       "0.00", "0.004", "0.20", "5.77", "31.6", "1,693", "2.5M",
     ]);
     expect(figure(Number.NaN)).toBe("–");
+  });
+  it("fits a number onto an axis", () => {
+    expect([0, 0.25, 1234.5, 20_000, 2_500_000].map(compact)).toEqual(["0", "0.25", "1230", "20K", "2.5M"]);
   });
   it("shows sizes in powers of a thousand", () => {
     expect([0, 999, 12_288, 181_000_000, 1.9e12].map(bytes)).toEqual([

@@ -22,6 +22,11 @@ export function figure(value: number | null | undefined): string {
   return size >= 0.01 || size === 0 ? value.toFixed(2) : value.toPrecision(1);
 }
 
+/** A number in as few characters as an axis has room for. */
+export function compact(value: number): string {
+  return Math.abs(value) >= 10_000 ? short.format(value) : String(Number(value.toPrecision(3)));
+}
+
 const SIZES = ["B", "KB", "MB", "GB", "TB", "PB"];
 
 /** A size in bytes, in powers of a thousand. */

@@ -3,7 +3,7 @@ import { useEffect, useRef } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { colours, faded, useSize } from "../lib/canvas";
-import { clock, figure } from "../lib/format";
+import { clock, compact } from "../lib/format";
 import { useScheme } from "../state/theme";
 
 export interface Line {
@@ -26,11 +26,6 @@ interface Props {
 
 const FONT = '11px "Inter", system-ui, sans-serif';
 const SHARED = uPlot.sync("time");
-
-/** A figure of an axis: no longer than it has to be. */
-function short(value: number): string {
-  return Math.abs(value) >= 10_000 ? figure(value) : String(Number(value.toPrecision(3)));
-}
 
 /** Times of day; with seconds where minutes would all read the same. */
 function moments(at: readonly number[]): string[] {
@@ -55,7 +50,7 @@ function options(props: Props, width: number, inks: Record<string, string>): uPl
     scales: { y: { range: (_, __, max) => [0, Math.max((max ?? 0) * 1.15, props.least ?? 1)] } },
     axes: [
       { ...axis, size: 24, space: 80, grid: { show: false }, values: (_, at) => moments(at) },
-      { ...axis, size: 40, space: 32, values: (_, at) => at.map(short) },
+      { ...axis, size: 40, space: 32, values: (_, at) => at.map(compact) },
     ],
     series: [
       {},

@@ -20,7 +20,7 @@ export function Empty({ title, text, command }: {
 export function Fault({ error, retry }: { error: unknown; retry?: () => void }) {
   const told = error instanceof ApiError ? error : null;
   const hint = told?.hint ?? "";
-  const command = /^(start it with: )?(strata .*)$/.exec(hint)?.[2];
+  const command = /^start it with: (strata .*)$/.exec(hint)?.[1];
   return (
     <div role="alert" className="flex max-w-xl flex-col items-start gap-2 py-8">
       <p className="font-medium">

@@ -48,6 +48,12 @@ export function sorted<Row>(
   });
 }
 
+/** How a column stands: text after numbers keeps its distance, since the two would touch. */
+function stance<Row>(columns: readonly Column<Row>[], index: number): string {
+  if (columns[index]?.right) return "text-right";
+  return columns[index - 1]?.right ? "pl-3" : "";
+}
+
 export function Table<Row>(props: Props<Row>) {
   const { rows, columns, keyOf, href, label, fill } = props;
   const [sort, setSort] = useState(props.sort);
@@ -108,11 +114,11 @@ function Head<Row>({ columns, template, sort, onSort }: {
         className="grid h-8 items-center gap-x-3 border-b border-line text-s text-faint"
         style={{ gridTemplateColumns: template }}
       >
-        {columns.map(({ name, by, right }) => {
+        {columns.map(({ name, by }, index) => {
           const down = sort?.column === name ? sort.down : undefined;
           const order = down === undefined ? "none" : down ? "descending" : "ascending";
           return (
-            <div key={name} role="columnheader" aria-sort={order} className={right ? "text-right" : ""}>
+            <div key={name} role="columnheader" aria-sort={order} className={stance(columns, index)}>
               {by ? (
                 <button
                   type="button"
@@ -148,8 +154,8 @@ function Line<Row>({ row, columns, template, start, index, href }: {
       className="absolute inset-x-0 grid items-center gap-x-3 border-b border-line/60 hover:bg-hover"
       style={{ gridTemplateColumns: template, height: ROW_PX, top: start }}
     >
-      {columns.map(({ name, cell, right }, number) => (
-        <div key={name} role="cell" className={`min-w-0 truncate ${right ? "text-right" : ""}`}>
+      {columns.map(({ name, cell }, number) => (
+        <div key={name} role="cell" className={`min-w-0 truncate ${stance(columns, number)}`}>
           {href && number === 0 ? (
             <a href={href} className="font-medium after:absolute after:inset-0 hover:underline">
               {cell(row)}

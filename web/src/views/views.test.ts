@@ -5,7 +5,7 @@ import { distanceOf, matching } from "../shell/matching";
 import { median, stageOf, stragglers } from "./barriers/stragglers";
 import { worded } from "./data/moves";
 import { BLANK, formOf, requestOf } from "./tasks/request";
-import { askedFor, chosen, rounded, usual } from "./timeline/window";
+import { askedFor, chosen, following, rounded, usual } from "./timeline/window";
 import { cellsOf, gpuUse } from "./workers/cells";
 
 describe("stragglers", () => {
@@ -55,6 +55,11 @@ describe("the timeline's window", () => {
   it("takes a span from the address only if it is one", () => {
     expect(chosen("1", "5")).toEqual({ from: 1, to: 5 });
     expect([chosen("5", "1"), chosen("", ""), chosen("x", "2")]).toEqual([null, null, null]);
+  });
+  it("lists what follows the cursor, and what happened at it", () => {
+    const seen = { from: 0, to: 100 };
+    expect(following(seen, 40)).toEqual({ from: 39, to: 100 });
+    expect([following(seen, null), following(seen, 200)]).toEqual([seen, seen]);
   });
   it("asks for no less than is seen, and for the same after a small move", () => {
     const asked = askedFor({ from: 1000, to: 1900 });

@@ -184,7 +184,10 @@ class BarrierResponse(Struct, frozen=True):
 
 
 class TaskResponse(Struct, frozen=True):
-    """A task; `progress` is null when nobody said how much there is to do."""
+    """A task; `progress` is null when nobody said how much there is to do.
+
+    `datasets` are those that it trains on, also where its script chose them.
+    """
 
     id: str
     name: str
@@ -198,6 +201,8 @@ class TaskResponse(Struct, frozen=True):
     logs: list[str]
     worker_ids_total: int
     worker_count: int
+    spares: int
+    datasets: list[str]
     submitted_at: int
     reason: str
     exit_code: int
@@ -220,7 +225,6 @@ class TaskDetail(TaskResponse, frozen=True):
     config: dict[str, Any]
     policy: Policy
     min_workers: int
-    spares: int
     model_state: ModelState
     keep_count: int
     max_restarts: int

@@ -2,7 +2,7 @@
 import { useMemo } from "react";
 import { curl } from "../../api/client";
 import type { Barrier } from "../../api/types";
-import { age, clock, count, duration } from "../../lib/format";
+import { age, clock, count, duration, plural } from "../../lib/format";
 import { useCluster, useNow } from "../../state/cluster";
 import { useFacts } from "../../state/facts";
 import { useHistory } from "../../state/history";
@@ -36,7 +36,7 @@ export default function Barriers() {
           <>
             <Waiting barriers={waiting} />
             <div className="mt-8 grid grid-cols-[minmax(0,3fr)_minmax(0,2fr)] gap-x-10 gap-y-8 max-xl:grid-cols-1">
-              <Section title="Latest rounds" aside={`${count(all.length)} barriers`}>
+              <Section title="Latest rounds" aside={plural(all.length, "barrier")}>
                 <Rounds barriers={all.slice(0, SHOWN)} />
               </Section>
               <div className="flex min-w-0 flex-col gap-8">

@@ -41,11 +41,11 @@ export function Holders({ shards, task, holder, onHolder }: {
           <li
             key={name}
             onPointerEnter={() => onHolder(name)}
-            className={`grid grid-cols-[minmax(0,1fr)_9rem_5rem_6rem] items-center gap-4 border-b border-line/60 py-1 ${name === holder ? "bg-hover" : ""}`}
+            className={`grid grid-cols-[minmax(0,1fr)_9rem_5rem_6rem] items-center max-sm:grid-cols-[minmax(0,1fr)_6rem_6rem] gap-4 border-b border-line/60 py-1 ${name === holder ? "bg-hover" : ""}`}
           >
             <a href={hrefTo(["workers", name])} className="truncate hover:underline">{name}</a>
             <Meter share={held / most} label={count(held)} />
-            <span className="text-right text-dim">epoch {count(worker?.current_epoch)}</span>
+            <span className="text-right text-dim max-sm:hidden">epoch {count(worker?.current_epoch)}</span>
             <span className="text-right text-dim">step {count(worker?.current_step)}</span>
           </li>
         ))}

@@ -31,14 +31,12 @@ export function Preview({ id }: { id: string }) {
       <ul className="grid grid-cols-[repeat(auto-fill,minmax(13rem,1fr))] gap-x-8 gap-y-4">
         {data?.map((sample) => (
           <li key={`${sample.worker_id} ${sample.id}`} className="min-w-0">
-            <p className="flex justify-between text-s text-faint">
-              <span>sample {sample.id} · shard {sample.shard_id}</span>
-              <a href={hrefTo(["workers", sample.worker_id])} className="truncate hover:underline">{sample.worker_id}</a>
-            </p>
+            <p className="truncate text-s text-faint">sample {sample.id} · shard {sample.shard_id}</p>
             {Object.entries(sample.features).map(([name, value]) => (
               <Feature key={name} name={name} value={value} />
             ))}
             {sample.label !== null && sample.label !== undefined && <p className="truncate">label <span className="font-medium">{inWords(sample.label)}</span></p>}
+            <a href={hrefTo(["workers", sample.worker_id])} className="block truncate text-s text-faint hover:underline">{sample.worker_id}</a>
           </li>
         ))}
       </ul>

@@ -16,12 +16,15 @@ export function LogLine({ entry, limit = 500 }: { entry: LogEntry; limit?: numbe
   const { head, hidden } = cut(entry.message, limit);
   return (
     <span className="flex gap-3 font-mono text-s leading-5 whitespace-pre">
-      <time className="text-faint">{clock(entry.timestamp, true)}</time>
-      <span className={`${look.text} w-14 shrink-0`}>
+      <time className="text-faint">
+        {clock(entry.timestamp)}
+        <span className="max-sm:hidden">{clock(entry.timestamp, true).slice(-4)}</span>
+      </time>
+      <span className={`${look.text} w-14 shrink-0 max-sm:w-auto`}>
         <span aria-hidden>{SIGNS[entry.level]} </span>
-        {entry.level}
+        <span className="max-sm:sr-only">{entry.level}</span>
       </span>
-      <span className="w-24 shrink-0 truncate text-dim" title={writerOf(entry)}>
+      <span className="w-24 shrink-0 truncate text-dim max-sm:w-18" title={writerOf(entry)}>
         {writerOf(entry)}
       </span>
       <span className={entry.level === "debug" ? "text-faint" : entry.level === "info" ? "" : look.text}>

@@ -31,7 +31,7 @@ export function Figures({ metrics }: { metrics: Metrics | null }) {
   return (
     <section
       aria-label="Figures"
-      className="grid grid-cols-5 gap-x-8 gap-y-6 max-xl:grid-cols-3 max-md:grid-cols-2 max-sm:grid-cols-1"
+      className="grid grid-cols-5 gap-x-8 gap-y-6 max-xl:grid-cols-3 max-md:grid-cols-2 max-sm:gap-x-4"
     >
       {SHOWN.map((shown) => (
         <Figure key={shown.name} {...{ shown, metrics, history, point }} onPoint={setPoint} />

@@ -18,7 +18,7 @@ export function Happened({ items }: { items: readonly Happening[] }) {
               className="flex gap-3 py-0.5 hover:underline"
             >
               <time className="text-faint">{clock(at_ms)}</time>
-              <span className="truncate">{visible(summary)}</span>
+              <span className="line-clamp-2 min-w-0">{visible(summary)}</span>
             </a>
           </li>
         ))}

@@ -26,7 +26,7 @@ export default function Overview() {
       <Scroll label="Overview">
         <AttentionList items={cluster.attention} />
         <Figures metrics={cluster.metrics} />
-        <div className="mt-8 grid grid-cols-[minmax(0,1fr)_20rem] gap-x-10 gap-y-8 max-xl:grid-cols-1">
+        <div className="mt-8 grid grid-cols-[minmax(0,1fr)_21rem] gap-x-10 gap-y-8 max-xl:grid-cols-1">
           <Section title="Tasks" aside={cluster.totals && `${cluster.totals.tasks} in all`}>
             {fresh ? (
               <>

@@ -16,6 +16,11 @@ export function progressOf(task: Task) {
   return <Meter share={progress === null ? null : progress / 100} label={label} state={status} />;
 }
 
+/** How many processes it has, of those it asked for. */
+export function workersOf(task: Task): string {
+  return `${count(task.worker_ids_total)} / ${count(task.worker_count + task.spares)}`;
+}
+
 export function elapsed(task: Task, now: number): string {
   if (task.started_at === null) return "–";
   return duration((task.completed_at ?? Math.max(now, task.started_at)) - task.started_at);
@@ -37,13 +42,13 @@ export function TaskList({ tasks }: { tasks: ReadonlyMap<string, Task> }) {
   const columns: Column<Task>[] = [
     { name: "Task", width: "minmax(8rem, 1.4fr)", cell: (task) => task.id },
     { name: "Status", width: "6.5rem", cell: (task) => <Mark state={task.status} /> },
-    { name: "Progress", width: "minmax(8rem, 1fr)", cell: progressOf },
+    { name: "Progress", width: "minmax(7rem, 1fr)", cell: progressOf },
     { name: "Steps", width: "5rem", right: true, cell: (task) => count(task.committed_steps) },
     {
       name: "Workers",
       width: "5rem",
       right: true,
-      cell: (task) => `${count(task.worker_ids_total)} / ${count(task.worker_count)}`,
+      cell: workersOf,
     },
     { name: "Generation", width: "5.5rem", right: true, cell: (task) => count(task.generation) },
     { name: "Time", width: "6rem", right: true, cell: (task) => elapsed(task, now) },

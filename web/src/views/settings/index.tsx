@@ -57,7 +57,7 @@ function ConnectionFacts() {
         <Fact name="Cluster">{told?.cluster ?? "–"}</Fact>
         <Fact name="Incarnation">{count(told?.incarnation)}</Fact>
         <Fact name="Facts recorded">{count(told?.position)}</Fact>
-        <Fact name="Its clock">{Math.abs(skewMs) < 1000 ? "agrees with this computer's" : `${duration(Math.abs(skewMs))} ${skewMs > 0 ? "ahead" : "behind"}`}</Fact>
+        <Fact name="Its clock">{Math.abs(skewMs) < 1000 ? "agrees" : `${duration(Math.abs(skewMs))} ${skewMs > 0 ? "ahead" : "behind"}`}</Fact>
       </dl>
     </Section>
   );
@@ -94,7 +94,7 @@ function Values() {
     <Section title="Settings of the coordinator" aside={<CopyButton label="Copy as curl" text={() => curl("/settings")} />}>
       <dl className="mb-4 grid grid-cols-[repeat(auto-fill,minmax(10rem,1fr))] gap-x-6 gap-y-4">
         <Fact name="Storage">{data.storage}</Fact>
-        <Fact name="Token">{data.token_needed ? "needed" : "not needed: it listens on this machine only"}</Fact>
+        <Fact name="Token">{data.token_needed ? "needed" : "none: this machine only"}</Fact>
         <Fact name="Encryption">{data.encrypted ? "TLS" : "none"}</Fact>
       </dl>
       <dl className="columns-3 gap-10 text-s max-lg:columns-2 max-sm:columns-1">

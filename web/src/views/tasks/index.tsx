@@ -9,7 +9,7 @@ import { Empty, Fault, Loading } from "../../ui/empty";
 import { Mark } from "../../ui/marks";
 import { Page } from "../../ui/page";
 import { Table, type Column } from "../../ui/table";
-import { elapsed, progressOf } from "../overview/tasks";
+import { elapsed, progressOf, workersOf } from "../overview/tasks";
 import { SubmitPage } from "./submit";
 import { TaskPage } from "./page";
 
@@ -29,12 +29,12 @@ function columns(now: number): Column<Task>[] {
     { name: "Status", width: "7rem", cell: (task) => <Mark state={task.status} />, by: (task) => task.status },
     { name: "Progress", width: "minmax(8rem, 1fr)", cell: progressOf, by: (task) => task.progress ?? -1 },
     { name: "Steps", width: "5rem", right: true, cell: (task) => count(task.committed_steps), by: (task) => task.committed_steps },
-    { name: "Workers", width: "5rem", right: true, cell: (task) => `${count(task.worker_ids_total)} / ${count(task.worker_count)}`, by: (task) => task.worker_count },
+    { name: "Workers", width: "5rem", right: true, cell: workersOf, by: (task) => task.worker_count },
     { name: "Generation", width: "5.5rem", right: true, cell: (task) => count(task.generation), by: (task) => task.generation },
-    { name: "Dataset", width: "minmax(5rem, 0.8fr)", cell: (task) => task.dataset_id || <span className="text-faint">–</span>, by: (task) => task.dataset_id },
-    { name: "Submitted", width: "10rem", cell: (task) => <time>{moment(task.submitted_at)}</time>, by: (task) => task.submitted_at },
+    { name: "Dataset", width: "minmax(5rem, 0.8fr)", cell: (task) => task.datasets.join(", ") || <span className="text-faint">–</span>, by: (task) => task.datasets.join() },
+    { name: "Submitted", width: "8.5rem", cell: (task) => <time>{moment(task.submitted_at)}</time>, by: (task) => task.submitted_at },
     { name: "Time", width: "6rem", right: true, cell: (task) => elapsed(task, now) },
-    { name: "Why", width: "minmax(8rem, 1.5fr)", cell: (task) => <span className="text-dim" title={task.reason}>{task.reason}</span> },
+    { name: "Why", width: "minmax(8rem, 2fr)", cell: (task) => <span className="text-dim" title={task.reason}>{task.reason}</span> },
   ];
 }
 

@@ -11,7 +11,7 @@ import { Empty, Fault, Loading } from "../../ui/empty";
 import { Mark } from "../../ui/marks";
 import { Page, Scroll, Section } from "../../ui/page";
 import { LogLines } from "../logs/lines";
-import { elapsed, progressOf } from "../overview/tasks";
+import { elapsed, progressOf, workersOf } from "../overview/tasks";
 import { StoryList } from "../timeline/story";
 import { Actions } from "./actions";
 
@@ -70,7 +70,10 @@ function Body({ task, detail }: { task: Task; detail: TaskDetail | undefined }) 
         <Fact name="Submitted">{moment(task.submitted_at)}</Fact>
         <Fact name="Time">{elapsed(task, now)}</Fact>
         <Fact name="Type">{task.type}</Fact>
-        <Fact name="Dataset">{task.dataset_id ? <a className="hover:underline" href={hrefTo(["data", task.dataset_id])}>{task.dataset_id}</a> : "–"}</Fact>
+        <Fact name={task.datasets.length > 1 ? "Datasets" : "Dataset"}>
+          {task.datasets.length === 0 && "–"}
+          {task.datasets.map((each) => <a key={each} className="mr-2 hover:underline" href={hrefTo(["data", each])}>{each}</a>)}
+        </Fact>
         {detail && <Fact name="When a worker is lost">{detail.policy}</Fact>}
         {detail && <Fact name="The model is">{detail.model_state}</Fact>}
         {detail && <Fact name="Checkpoints kept">{detail.keep_count}</Fact>}
@@ -92,7 +95,7 @@ function Body({ task, detail }: { task: Task; detail: TaskDetail | undefined }) 
 function Workers({ task }: { task: Task }) {
   const { cluster } = useCluster();
   return (
-    <Section title="Workers" aside={<a className="hover:underline" href={hrefTo(["workers"], { task: task.id })}>{count(task.worker_ids_total)} of {count(task.worker_count)}</a>}>
+    <Section title="Workers" aside={<a className="hover:underline" href={hrefTo(["workers"], { task: task.id })}>{workersOf(task)}</a>}>
       {task.worker_ids.length === 0 && <p className="text-faint">None yet.</p>}
       <ul className="flex flex-wrap gap-x-6 gap-y-1">
         {task.worker_ids.map((worker) => (

@@ -42,7 +42,7 @@ function Changes({ a, b }: { a: number; b: number }) {
     <ul className="mt-4">
       {data.changes.map((change) => (
         <li key={change.path} className="border-b border-line/60 py-1.5" title={change.path}>
-          <span className="text-faint">{change.subject}</span> {visible(change.text)}
+          {visible(change.text)}
         </li>
       ))}
     </ul>

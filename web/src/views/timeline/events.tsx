@@ -1,4 +1,7 @@
-/** The events of the span that is seen, as a list: the lanes' twin for keyboards and readers. */
+/**
+ * The events of the span that is seen, from the cursor on, as a list: the lanes' twin for keyboards
+ * and readers.
+ */
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useRef } from "react";
@@ -9,13 +12,14 @@ import { visible } from "../../lib/text";
 import { useParam } from "../../state/url";
 import { Field } from "../../ui/controls";
 import { Fault } from "../../ui/empty";
-import { rounded } from "./window";
+import { following, rounded } from "./window";
 
 const LIMIT = 500;
 const LINE_PX = 24;
 
-export function Events({ span, task, node, chosen, onEvent }: {
+export function Events({ span, cursor, task, node, chosen, onEvent }: {
   span: Span;
+  cursor: number | null;
   task: string;
   node: string;
   chosen: string;
@@ -23,14 +27,14 @@ export function Events({ span, task, node, chosen, onEvent }: {
 }) {
   const [kind, setKind] = useParam("kind");
   const scroller = useRef<HTMLDivElement>(null);
-  const asked = rounded(span);
+  const asked = rounded(following(span, cursor));
   const { data, error } = useQuery({
     queryKey: ["timeline events", asked.from, asked.to, task, node, kind],
     queryFn: ({ signal }) => events({ from_ms: asked.from, to_ms: asked.to, task, node, kind, limit: LIMIT }, signal),
     placeholderData: keepPreviousData,
     retry: false,
   });
-  const shown = (data?.items ?? []).filter(({ at_ms }) => at_ms >= span.from && at_ms <= span.to);
+  const shown = data?.items ?? [];
   const virtual = useVirtualizer({
     count: shown.length,
     getScrollElement: () => scroller.current,
@@ -41,7 +45,7 @@ export function Events({ span, task, node, chosen, onEvent }: {
     <section aria-label="Events" className="flex min-h-0 flex-1 flex-col border-t border-line">
       <header className="flex items-center gap-3 px-6 py-2 max-sm:px-4">
         <h2 className="font-semibold">Events</h2>
-        <span className="text-s text-faint">{count(shown.length)}{data?.next && " or more; zoom in to see all"}</span>
+        <span className="text-s text-faint">{cursor !== null && "from the cursor on, "}{count(shown.length)}{data?.next && " or more; zoom in to see all"}</span>
         <Field label="Kinds, such as WorkerLost" value={kind} onChange={(event) => setKind(event.target.value)} className="ml-auto w-56" />
       </header>
       {error && <div className="px-6"><Fault error={error} /></div>}

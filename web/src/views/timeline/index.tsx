@@ -103,7 +103,7 @@ function Opened({ bounds: known }: { bounds: Span }) {
             <LaneChart loading={found.isPending} lanes={shown} span={span} bounds={bounds} now={bounds.to} cursor={cursor} chosen={event} onSpan={look} onEvent={setEvent} onMoment={(at) => moveCursor(at)} />
           )}
           <LaneLegend truncated={found.data?.truncated ?? false} />
-          <Events span={span} task={task} node={node} chosen={event} onEvent={setEvent} />
+          <Events span={span} cursor={cursor} task={task} node={node} chosen={event} onEvent={setEvent} />
         </div>
         {event && <EventDrawer eventRef={event} key={event} close={() => setEvent("")} onEvent={setEvent} />}
         {!event && panel === "ask" && <Ask close={() => setPanel("")} onEvent={setEvent} />}

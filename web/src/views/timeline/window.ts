@@ -16,6 +16,11 @@ export function chosen(from: string | undefined, to: string | undefined): Span |
   return from && to && span.to > span.from ? span : null;
 }
 
+/** What of a span follows the cursor, and what happened at it; all of it where the cursor is not in it. */
+export function following(span: Span, cursor: number | null): Span {
+  return cursor !== null && cursor > span.from && cursor < span.to ? { from: cursor - 1, to: span.to } : span;
+}
+
 /** The span with its ends rounded a little, so that a small move asks for nothing new. */
 export function rounded(span: Span): Span {
   const grid = Math.max((span.to - span.from) / 32, 1);

@@ -44,7 +44,7 @@ export function Heatmap({ workers, by }: { workers: readonly Worker[]; by: By })
           onClick={() => worker && go(["workers", worker.id])}
         />
       </div>
-      <div className="mt-2 flex h-5 items-center gap-4 text-s text-dim">
+      <div className="mt-2 flex min-h-5 flex-wrap items-center gap-x-4 text-s text-dim">
         {worker ? <Told worker={worker} now={now} /> : <Legend by={by} />}
       </div>
     </div>

@@ -1,1 +1,0 @@
-import{Ct as e,H as t,Ot as n,bt as r,it as i}from"./index-DqM_6kme.js";function a(a,s,c){let l=t(),{data:u}=e({queryKey:[`facts`,a,s,l],queryFn:async({signal:e})=>l===null?(await r(`/events`,{newest:!0,kinds:a,limit:s},e)).items:i({time_ms:l,kinds:a,limit:s},e),refetchInterval:l===null&&c,placeholderData:n,retry:!1});return u??o}var o=[];export{a as t};

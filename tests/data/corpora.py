@@ -1,11 +1,16 @@
 """The same samples in every format: row i has number i, a vector that begins with i, and a text."""
 
+import bz2
 import io
 import json
 import struct
 import tarfile
+from functools import partial
 
 import numpy as np
+import pyarrow
+
+from strata.data.unpacking import CODECS
 
 WIDTH = 16
 
@@ -115,6 +120,22 @@ def write_mds(folder, count, per_file=29):
             }
         )
     (folder / "index.json").write_text(json.dumps({"version": 2, "shards": shards}))
+
+
+def write_packed_mds(folder, count, suffix):
+    """The same as MDSWriter leaves it with `compression`."""
+    write_mds(folder, count)
+    listing = json.loads((folder / "index.json").read_text())
+    for shard in listing["shards"]:
+        raw = folder / shard["raw_data"]["basename"]
+        codec = CODECS.get(suffix, "gzip")
+        pack = bz2.compress if codec == "bz2" else partial(pyarrow.compress, codec=codec)
+        data = bytes(pack(raw.read_bytes()))
+        raw.unlink()
+        raw.with_name(f"{raw.name}.{suffix}").write_bytes(data)
+        shard["compression"] = suffix
+        shard["zip_data"] = {"basename": f"{raw.name}.{suffix}", "bytes": len(data), "hashes": {}}
+    (folder / "index.json").write_text(json.dumps(listing))
 
 
 def write_images(folder, count):

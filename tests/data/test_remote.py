@@ -94,6 +94,14 @@ def test_every_format_reads_from_a_bucket_what_it_reads_from_a_folder(
     checked(there.read(ASKED), ASKED)
 
 
+def test_compressed_shards_are_fetched_and_unpacked(bucket, tmp_path, environment):
+    corpora.write_packed_mds(tmp_path / "set", COUNT, "zstd")
+    for file in (tmp_path / "set").iterdir():
+        bucket.put(file.name, file.read_bytes())
+    dataset = open_dataset(bucket.url, "mds", decode={"raw": "float32"})
+    checked(dataset.read(ASKED), ASKED)
+
+
 def test_headers_alone_are_read_to_register_arrays(arrays, tmp_path):
     dataset = open_dataset(arrays.url)
     assert (len(dataset), dataset.shard_size) == (SHARDS * ROWS, ROWS)

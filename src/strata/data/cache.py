@@ -19,6 +19,7 @@ time, or one file.
 import contextlib
 import fcntl
 import os
+import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from pathlib import Path
 from threading import RLock
 from typing import TypeAlias
 
+from strata.config import Settings
 from strata.errors import InvalidArgument, Unavailable
 
 Bring: TypeAlias = Callable[[int], None]
@@ -35,6 +37,7 @@ Bring: TypeAlias = Callable[[int], None]
 WHOLE, DRAFT = ".file", ".draft"
 SHARE = 8
 TOUCH_S = 1.0
+_caches: dict[tuple[str, int], "Cache"] = {}
 
 
 class Cache:
@@ -190,3 +193,12 @@ def _locked(path: Path, flags: int, operation: int) -> int | None:
         raise
     os.close(descriptor)
     return None
+
+
+def shared_cache(settings: Settings) -> Cache:
+    """The cache of this host, one object a process."""
+    folder = settings.data_cache_dir or f"{tempfile.gettempdir()}/strata-cache-{os.getuid()}"
+    key = (os.path.abspath(folder), settings.data_cache_bytes)
+    if key not in _caches:
+        _caches[key] = Cache(Path(key[0]), key[1])
+    return _caches[key]

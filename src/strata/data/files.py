@@ -120,7 +120,7 @@ class Maps:
 
     def __call__(self, entry: FileEntry) -> NDArray[np.uint8]:
         """The bytes of a file; OSError or Mismatch if it is not as it was."""
-        path = self._files.path(entry.name)
+        path = self._path(entry)
         size = os.stat(path).st_size
         if size != entry.size_bytes:
             raise Mismatch(entry.name, f"has {size} bytes, and had {entry.size_bytes}")
@@ -134,6 +134,9 @@ class Maps:
             if len(self._open) > MAX_MAPS:
                 self._open.popitem(last=False)
             return mapped
+
+    def _path(self, entry: FileEntry) -> Path:
+        return self._files.path(entry.name)
 
     def _drop(self, name: str) -> None:
         with self._lock:

@@ -6,10 +6,11 @@ samples. A sample is the sizes (uint32) of its columns of varying size, then the
 however many shards it comes from: the offsets, the sizes at the head of each sample, and the bytes.
 
 `decode` gives a column another codec, such as `{"x": "uint8"}` for `bytes` that are arrays of one
-size (that of the first sample). Compressed shards and pickled columns are refused.
+size (that of the first sample). Compressed shards are unpacked into the host's cache (`unpacking`);
+pickled columns are refused.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -17,8 +18,9 @@ from numpy.typing import NDArray
 
 from strata.data.base import Array, Columns, FileEntry, Index, Layout, Mismatch, Rows
 from strata.data.codecs import check_codec, is_matrix, read_values
-from strata.data.files import Files, Maps
+from strata.data.files import Files
 from strata.data.parts import Bytes, Parts
+from strata.data.unpacking import CODECS, Unpacked
 
 _CODECS = {"bytes": "bytes", "str": "str", "str_int": "int", "json": "json"} | {
     "jpeg": "image",
@@ -32,7 +34,7 @@ _SCALARS = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 
 }
 
 
-class _Raw(msgspec.Struct):
+class _Stored(msgspec.Struct):
     basename: str
     bytes: int
 
@@ -41,10 +43,10 @@ class _Shard(msgspec.Struct):
     column_names: list[str]
     column_encodings: list[str]
     column_sizes: list[int | None]
-    raw_data: _Raw
+    raw_data: _Stored
     samples: int
     format: str = "mds"
-    compression: str | None = None
+    zip_data: _Stored | None = None
 
 
 class _Listing(msgspec.Struct):
@@ -53,7 +55,7 @@ class _Listing(msgspec.Struct):
 
 class MdsSource:
     def __init__(self, files: Files, *, decode: Mapping[str, str] | None = None) -> None:
-        self._files, self._maps = files, Maps(files)
+        self._files, self._maps = files, Unpacked(files)
         self._codecs = dict(decode or {})
         self._layout: Layout | None = None
         self._sound: set[str] = set()
@@ -64,7 +66,7 @@ class MdsSource:
         names = [name for name in self._files.names("index.json") if name.endswith("index.json")]
         if not names:
             raise Mismatch("", "no index.json here", "give the folder that MDSWriter wrote")
-        entries, notes = [], dict[str, str]()
+        entries, notes, there = [], dict[str, str](), set(self._files.names())
         for name in names:
             folder = name.removesuffix("index.json")
             for shard in self._listing(name).shards:
@@ -72,7 +74,7 @@ class MdsSource:
                 if notes and columns != notes:
                     raise Mismatch(name, f"has columns {columns}, and other shards have {notes}")
                 notes = columns
-                entries.append(self._entry(folder + shard.raw_data.basename, shard))
+                entries.append(self._entry(folder, shard, there))
         rows = sum(entry.rows for entry in entries)
         if not rows:
             raise Mismatch(names[0], "lists no samples")
@@ -90,12 +92,8 @@ class MdsSource:
 
     def _columns(self, name: str, shard: _Shard) -> dict[str, str]:
         """Each column's encoding and fixed size (or nothing), in stored order."""
-        if shard.compression or shard.format != "mds":
-            raise Mismatch(
-                name,
-                f"shard {shard.raw_data.basename} is {shard.compression or shard.format}",
-                "compressed shards cannot be read at random: unpack them",
-            )
+        if shard.format != "mds":
+            raise Mismatch(name, f"shard {shard.raw_data.basename} is {shard.format}, not mds")
         described = {}
         for column, encoding, size in zip(
             shard.column_names, shard.column_encodings, shard.column_sizes, strict=True
@@ -106,14 +104,22 @@ class MdsSource:
             described[column] = f"{encoding}|{'' if size is None else size}"
         return described
 
-    def _entry(self, name: str, shard: _Shard) -> FileEntry:
+    def _entry(self, folder: str, shard: _Shard, there: Container[str]) -> FileEntry:
+        """A shard as it lies there: unpacked if it is, else compressed."""
+        raw = folder + shard.raw_data.basename
+        packed = shard.zip_data is not None and raw not in there
+        stored = shard.zip_data if shard.zip_data and packed else shard.raw_data
+        name = folder + stored.basename
+        if packed and name.rpartition(".")[2] not in CODECS:
+            known = ", ".join(CODECS)
+            raise Mismatch(name, "is compressed in a way that is not known", f"known are {known}")
         try:
             size = self._files.stamp(name)[0]
         except FileNotFoundError as error:
             raise Mismatch(name, "is listed in index.json and not there") from error
-        if size != shard.raw_data.bytes:
-            raise Mismatch(name, f"has {size} bytes, and index.json says {shard.raw_data.bytes}")
-        return FileEntry(name, size, shard.samples)
+        if size != stored.bytes:
+            raise Mismatch(name, f"has {size} bytes, and index.json says {stored.bytes}")
+        return FileEntry(name, shard.raw_data.bytes, shard.samples)
 
     def read(self, index: Index, rows: Rows, columns: Sequence[str]) -> Columns:
         layout = self._layout = self._layout or Layout([entry.rows for entry in index.files])

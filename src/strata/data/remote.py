@@ -13,7 +13,6 @@ after the storage's retries.
 import errno
 import io
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -27,7 +26,7 @@ import numpy as np
 
 from strata.config import Settings, load_process
 from strata.data.base import Mismatch
-from strata.data.cache import Cache
+from strata.data.cache import shared_cache
 from strata.data.files import Fetch, Files, Watch
 from strata.errors import NotFound, StrataError
 from strata.storage.base import ObjectInfo, ObjectReader, StorageBackend
@@ -38,7 +37,6 @@ PROGRESS_S = 2.0
 READ_BYTES = 64 << 10
 EDGE_THREADS = 16
 _numbers = count(1)
-_caches: dict[tuple[str, int], Cache] = {}
 
 
 class RemoteFiles(Files):
@@ -199,15 +197,6 @@ def _is_same(known: ObjectInfo, now: ObjectInfo) -> bool:
     if known.tag and now.tag and known.tag != now.tag:
         return False
     return (known.size_bytes, known.modified_s) == (now.size_bytes, now.modified_s)
-
-
-def shared_cache(settings: Settings) -> Cache:
-    """The cache of this host, one object a process."""
-    folder = settings.data_cache_dir or f"{tempfile.gettempdir()}/strata-cache-{os.getuid()}"
-    key = (os.path.abspath(folder), settings.data_cache_bytes)
-    if key not in _caches:
-        _caches[key] = Cache(Path(key[0]), key[1])
-    return _caches[key]
 
 
 def _listed(url: str, settings: Settings) -> tuple[bool, StorageBackend, Sequence[ObjectInfo]]:

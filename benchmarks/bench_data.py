@@ -3,9 +3,9 @@
 One worker, warm cache, a shuffled epoch, samples of 1 KiB and 100 KiB; rounds of everything in
 turn, so that a slow moment of the machine meets all; medians. `gather` indexes a memory-mapped
 array, and its loop holds a batch until the next is there, as any loop does. `strata_*` are through
-`Batches` without read-ahead, which the others do not have either: arrays, MDS shards and WebDataset
-tars as matrices (`decode`) and as plain bytes, one object each; `strata_npy_ahead` is with the
-default read-ahead.
+`Batches` as it comes: arrays, MDS shards and WebDataset tars as matrices (`decode`) and as plain
+bytes, one object each. `strata_npy_asked` never reads ahead. `overlap` is how many times as fast
+reading ahead makes a loop that computes for about as long as it reads.
 
 Also: resume to the first batch in the middle of an epoch of 10^6 samples (files with holes; HF
 datasets has 20,000 of them), evaluating the order of 10^10 samples, and a change from 4 to 3
@@ -134,6 +134,18 @@ def through_strata(
         yield from batches
 
 
+def computing(
+    batches: Iterator[dict[str, np.ndarray]], for_s: float
+) -> Iterator[dict[str, np.ndarray]]:
+    """A loop that computes that long for every batch, without the interpreter, as training does."""
+    numbers = np.random.default_rng(0).random(4_096)
+    for batch in batches:
+        until_s = time.perf_counter() + for_s
+        while time.perf_counter() < until_s:
+            np.sort(numbers)
+        yield batch
+
+
 def rate(batches: Iterator[dict[str, np.ndarray]]) -> tuple[float, float]:
     """Samples a second, and a second of this process's CPU: steadier on a busy machine."""
     began = time.perf_counter(), time.process_time()
@@ -172,9 +184,12 @@ def rates(folder: Path, name: str, rounds: int, scale: float) -> dict[str, objec
     for turn in range(rounds + 1):  # the first warms the cache
         measured = {"gather": rate(gathered(rows, batch, turn))}
         for key, each in datasets.items():
-            measured[key] = rate(through_strata(each, batch, turn, prefetch_bytes=0))
-        ahead = through_strata(datasets["strata_npy"], batch, turn)
-        measured["strata_npy_ahead"] = rate(ahead)
+            measured[key] = rate(through_strata(each, batch, turn))
+        arrays = datasets["strata_npy"]
+        measured["strata_npy_asked"] = rate(through_strata(arrays, batch, turn, prefetch_bytes=0))
+        read_s = batch / measured["strata_npy_asked"][0]
+        for key, how in {"busy": {}, "busy_asked": {"prefetch_bytes": 0}}.items():
+            measured[key] = rate(computing(through_strata(arrays, batch, turn, **how), read_s))
         for key, pair in measured.items() if turn else ():
             found.setdefault(key, []).append(pair)
     write_holes(folder / f"{name}-deep.npy", size)
@@ -210,7 +225,7 @@ RESUMED = {
     "stateful": "deep.npy",
     "grain": "deep.npy",
 }
-RESIZED = ("stateful", "grain", "huggingface")
+RESIZED = ("mosaicml", "litdata", "stateful", "grain", "huggingface")
 PEER_TIMEOUT_S = 120
 
 
@@ -309,7 +324,8 @@ def compared(measured: dict, others: dict[str, float], resumes: dict[str, float]
     times = {
         "gather": round(ours["strata_npy"] / ours["gather"], 2),
         "gather_by_cpu": round(by_cpu["strata_npy"] / by_cpu["gather"], 2),
-        "gather_ahead": round(ours["strata_npy_ahead"] / ours["gather"], 2),
+        "gather_asked": round(ours["strata_npy_asked"] / ours["gather"], 2),
+        "overlap": round(ours["busy"] / ours["busy_asked"], 2),
     }
     for name, theirs in others.items():
         kind = OWN_FILES.get(name, "npy")

@@ -15,7 +15,10 @@ import atexit
 import glob
 import itertools
 import json
+import multiprocessing
+import os
 import shutil
+import socket
 import sys
 import tempfile
 import time
@@ -239,6 +242,45 @@ RESUMES = {
 SHARES = {"stateful": stateful_share, "grain": grain_share, "huggingface": huggingface_share}
 
 
+def mosaicml_files(folder):
+    from streaming import MDSWriter
+
+    with MDSWriter(out=folder, columns={"x": "int"}, size_limit=1 << 12) as writer:
+        for sample in range(SAMPLES):
+            writer.write({"x": sample})
+
+
+def mosaicml_loader(folder):
+    from streaming import StreamingDataLoader, StreamingDataset
+
+    dataset = StreamingDataset(local=folder, shuffle=True, batch_size=OWN)
+    return StreamingDataLoader(dataset, batch_size=OWN), lambda batch: batch["x"].tolist()
+
+
+def litdata_files(folder):
+    import litdata
+
+    how = {"chunk_size": 64, "num_workers": 1, "verbose": False}
+    litdata.optimize(number, list(range(SAMPLES)), folder, **how)
+
+
+def number(sample):
+    return sample
+
+
+def litdata_loader(folder):
+    import litdata
+
+    dataset = litdata.StreamingDataset(folder, shuffle=True, drop_last=False)
+    return litdata.StreamingDataLoader(dataset, batch_size=OWN), lambda batch: batch.tolist()
+
+
+GROUPS = {
+    "mosaicml": (mosaicml_files, mosaicml_loader),
+    "litdata": (litdata_files, litdata_loader),
+}
+
+
 def consume(items):
     return sum(1 for _ in items)
 
@@ -265,7 +307,61 @@ def resume(peer, path, rounds, step, batch):
     return found[1:]
 
 
+def member(peer, folder, place, state, steps, told):
+    """One process of a group: trains so many steps (None: to the end) from a state, if it has one.
+    A peer's processes wait for each other, so nobody leaves before all are through."""
+    import torch
+
+    os.environ.update(place)
+    torch.distributed.init_process_group("gloo")
+    loader, samples = GROUPS[peer][1](folder)
+    if state is not None:
+        loader.load_state_dict(state)
+    batches = itertools.islice(loader, steps)
+    taken = [sample for batch in batches for sample in samples(batch)]
+    told.send((taken, loader.state_dict()))
+    torch.distributed.barrier()
+
+
+def group(peer, folder, world, states, steps):
+    """What each process of a group takes, and its state at the end. They are forked, since each
+    import of these libraries takes many seconds."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    place |= {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "NODE_RANK": "0"}
+    forks = multiprocessing.get_context("fork")
+    heard = []
+    for rank in range(world):
+        ours, theirs = forks.Pipe()
+        own = place | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        state = states[rank] if states else None
+        given = (peer, folder, own, state, steps, theirs)
+        forks.Process(target=member, args=given, daemon=True).start()
+        heard.append(ours)
+    return [each.recv() for each in heard]
+
+
+def resize_group(peer):
+    """The same for peers whose workers only work as a group of processes."""
+    seen = [0] * SAMPLES
+    with tempfile.TemporaryDirectory(prefix=f"{peer}-") as folder:
+        GROUPS[peer][0](folder)
+        before = group(peer, folder, 4, None, STEPS)
+        after = group(peer, folder, 3, [state for _, state in before], None)
+    for taken, _ in before + after:
+        for sample in taken:
+            seen[sample] += 1
+    return wrong(seen)
+
+
+def wrong(seen):
+    return {"lost": seen.count(0), "twice": sum(count > 1 for count in seen)}
+
+
 def resize(peer):
+    if peer in GROUPS:
+        return resize_group(peer)
     seen = [0] * SAMPLES
     states = []
     for rank in range(4):
@@ -278,7 +374,7 @@ def resize(peer):
         share.load_state_dict(states[rank])
         for sample in samples():
             seen[sample] += 1
-    return {"lost": seen.count(0), "twice": sum(count > 1 for count in seen)}
+    return wrong(seen)
 
 
 def main():

@@ -244,7 +244,7 @@ def test_reading_ahead_pays_while_the_loop_computes():
     assert not paced([0.01]).pays
     assert paced([0.5]).pays
     assert not paced([0.5, *[0.01] * 8]).pays
-    assert paced([*[0.01] * 8, 5.0, 5.0]).pays
+    assert paced([*[0.01] * 8, *[5.0] * 3]).pays
     assert not paced([*[0.01] * 8, 500.0]).pays
 
 

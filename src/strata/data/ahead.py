@@ -19,7 +19,7 @@ from strata.data.steps import Read, Reader
 from strata.data.streams import Taken
 
 PAYS_FROM = 0.25
-SMOOTHED = 0.8
+SMOOTHED = 0.9
 
 
 class ReadAhead:

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pyarrow
 
-from strata.data.unpacking import CODECS
+from strata.data.unpacking import codec_of
 
 WIDTH = 16
 
@@ -128,7 +128,7 @@ def write_packed_mds(folder, count, suffix):
     listing = json.loads((folder / "index.json").read_text())
     for shard in listing["shards"]:
         raw = folder / shard["raw_data"]["basename"]
-        codec = CODECS.get(suffix, "gzip")
+        codec = codec_of(suffix) or "gzip"
         pack = bz2.compress if codec == "bz2" else partial(pyarrow.compress, codec=codec)
         data = bytes(pack(raw.read_bytes()))
         raw.unlink()

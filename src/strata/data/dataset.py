@@ -30,6 +30,7 @@ from strata.data.memory import ArraySource, NumberSource
 from strata.data.npy import NpySource
 from strata.data.tar import TarSource
 from strata.data.tokens import TokenSource
+from strata.data.unpacking import plain_name
 from strata.errors import Conflict, Corrupt, InvalidArgument, StrataError
 
 OnError: TypeAlias = Literal["raise", "skip"]
@@ -286,7 +287,7 @@ def _told(files: Files, name: str) -> str:
         return "mds"
     for each in names:
         for suffix, kind in _BY_SUFFIX.items():
-            if each.endswith(suffix):
+            if plain_name(each).endswith(suffix):
                 return kind
         if each.lower().endswith((".jpg", ".jpeg", ".png")):
             return "imagefolder"

@@ -120,7 +120,7 @@ class Maps:
 
     def __call__(self, entry: FileEntry) -> NDArray[np.uint8]:
         """The bytes of a file; OSError or Mismatch if it is not as it was."""
-        path = self._path(entry)
+        path = self.path(entry)
         size = os.stat(path).st_size
         if size != entry.size_bytes:
             raise Mismatch(entry.name, f"has {size} bytes, and had {entry.size_bytes}")
@@ -135,7 +135,8 @@ class Maps:
                 self._open.popitem(last=False)
             return mapped
 
-    def _path(self, entry: FileEntry) -> Path:
+    def path(self, entry: FileEntry) -> Path:
+        """Where those bytes lie on this host."""
         return self._files.path(entry.name)
 
     def _drop(self, name: str) -> None:

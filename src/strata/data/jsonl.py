@@ -4,7 +4,7 @@ The scan finds where lines begin; a batch's lines are joined into one JSON array
 call, into a type made from the columns. The types come from the first lines (`types` overrides:
 `{"score": "float"}`), and every row must fit them: a number that turns into text in the middle of
 a file is an error that names the row, not a batch of objects. Blank lines are no rows. Compressed
-files cannot be read at random and are refused.
+files are unpacked into the host's cache (`unpacking`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,13 @@ import msgspec
 import numpy as np
 
 from strata.data.base import Array, Columns, FileEntry, Index, Layout, Mismatch, Rows
-from strata.data.files import Files, Maps
+from strata.data.files import Files
 from strata.data.gather import objects
 from strata.data.parts import Parts
+from strata.data.unpacking import Unpacked, packed_or_not
 
-_SUFFIXES = (".jsonl", ".ndjson", ".json")
-_PACKED = (".gz", ".zst", ".bz2", ".xz")
+_SUFFIXES = packed_or_not(".jsonl", ".ndjson", ".json")
+_REFUSED = (".xz", ".lzma", ".7z", ".zip")
 _SAMPLED_LINES = 100
 _CHUNK_BYTES = 16 << 20
 _INT64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -30,7 +31,7 @@ _DTYPES = {"bool": np.bool_, "int": np.int64, "float": np.float64}
 
 class JsonLinesSource:
     def __init__(self, files: Files, *, types: Mapping[str, str] | None = None) -> None:
-        self._files, self._maps = files, Maps(files)
+        self._files, self._maps = files, Unpacked(files)
         self._types = dict(types or {})
         for column, kind in self._types.items():
             if kind not in _TYPES:
@@ -41,10 +42,10 @@ class JsonLinesSource:
     def scan(self) -> Index:
         entries, found = list[FileEntry](), list[tuple[Rows, Rows]]()
         kinds: dict[str, str] = {}
-        for name in self._files.names(*_SUFFIXES, *_PACKED):
-            if name.endswith(_PACKED):
-                raise Mismatch(name, "compressed lines cannot be read at random", "unpack it")
-            entry = self._files.entry(name)
+        for name in self._files.names(*_SUFFIXES, *_REFUSED):
+            if name.endswith(_REFUSED):
+                raise Mismatch(name, "is compressed in a way that is not known", "unpack it")
+            entry = self._maps.entry(name)
             raw = self._maps(entry)
             begins, sizes = _lines(raw)
             kinds = _merged(kinds, self._sampled(name, raw, begins, sizes))

@@ -20,7 +20,7 @@ from strata.data.base import Array, Columns, FileEntry, Index, Layout, Mismatch,
 from strata.data.codecs import check_codec, is_matrix, read_values
 from strata.data.files import Files
 from strata.data.parts import Bytes, Parts
-from strata.data.unpacking import CODECS, Unpacked
+from strata.data.unpacking import Unpacked, codec_of
 
 _CODECS = {"bytes": "bytes", "str": "str", "str_int": "int", "json": "json"} | {
     "jpeg": "image",
@@ -110,9 +110,8 @@ class MdsSource:
         packed = shard.zip_data is not None and raw not in there
         stored = shard.zip_data if shard.zip_data and packed else shard.raw_data
         name = folder + stored.basename
-        if packed and name.rpartition(".")[2] not in CODECS:
-            known = ", ".join(CODECS)
-            raise Mismatch(name, "is compressed in a way that is not known", f"known are {known}")
+        if packed and codec_of(name) is None:
+            raise Mismatch(name, "is compressed in a way that is not known", "unpack it")
         try:
             size = self._files.stamp(name)[0]
         except FileNotFoundError as error:

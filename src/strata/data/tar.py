@@ -3,7 +3,8 @@
 The scan walks the tars once and keeps where each member's bytes lie; members are then read at
 random from the mapped tar, so a global shuffle needs no buffer. Columns are the extensions, with
 codecs by extension (`cls` a number, `txt` text, `json`, `npy`, else bytes) unless `decode` names
-others, such as `{"bin": "uint8"}` for values that are arrays of one size.
+others, such as `{"bin": "uint8"}` for values that are arrays of one size. Compressed tars are
+unpacked into the host's cache (`unpacking`).
 """
 
 import tarfile
@@ -13,9 +14,11 @@ import numpy as np
 
 from strata.data.base import Array, Columns, Damaged, FileEntry, Index, Mismatch, Rows
 from strata.data.codecs import check_codec, is_matrix, read_values
-from strata.data.files import Files, Maps
+from strata.data.files import Files
 from strata.data.parts import Parts
+from strata.data.unpacking import Unpacked, packed_or_not
 
+_SUFFIXES = packed_or_not(".tar")
 _BY_EXTENSION = {"cls": "int", "index": "int", "id": "int"} | {
     "txt": "str",
     "json": "json",
@@ -25,7 +28,7 @@ _BY_EXTENSION = {"cls": "int", "index": "int", "id": "int"} | {
 
 class TarSource:
     def __init__(self, files: Files, *, decode: Mapping[str, str] | None = None) -> None:
-        self._files, self._maps = files, Maps(files)
+        self._files, self._maps = files, Unpacked(files)
         self._codecs = dict(decode or {})
         for column, codec in self._codecs.items():
             check_codec(codec, column)
@@ -33,13 +36,13 @@ class TarSource:
     def scan(self) -> Index:
         entries, places = [], dict[str, list[tuple[int, int, int, int]]]()
         rows = 0
-        for number, name in enumerate(self._files.names(".tar")):
-            first = rows
-            for members in self._samples(name):
+        for number, name in enumerate(self._files.names(*_SUFFIXES)):
+            first, entry = rows, self._maps.entry(name)
+            for members in self._samples(entry):
                 for column, (begin, size) in members.items():
                     places.setdefault(column, []).append((rows, number, begin, size))
                 rows += 1
-            entries.append(FileEntry(name, self._files.stamp(name)[0], rows - first))
+            entries.append(FileEntry(name, entry.size_bytes, rows - first))
         if not rows:
             raise Mismatch("", "no sample in any .tar file here")
         tables = {}
@@ -51,11 +54,11 @@ class TarSource:
         shard = max(entry.rows for entry in entries) if len(entries) > 1 else 0
         return Index(rows, shard, entries, tables=tables)
 
-    def _samples(self, name: str) -> Iterator[dict[str, tuple[int, int]]]:
+    def _samples(self, entry: FileEntry) -> Iterator[dict[str, tuple[int, int]]]:
         """Each sample of a tar: where the bytes of its columns begin, and their sizes."""
         key, members = "", dict[str, tuple[int, int]]()
         try:
-            with tarfile.open(self._files.path(name), "r:") as tar:
+            with tarfile.open(self._maps.path(entry), "r:") as tar:
                 for member in tar:
                     if not member.isreg():
                         continue
@@ -70,8 +73,7 @@ class TarSource:
                     key = f"{folder}/{stem}"
                     members[column] = (member.offset_data, member.size)
         except tarfile.TarError as error:
-            hint = "compressed tars cannot be read at random: unpack them"
-            raise Mismatch(name, f"not a plain tar: {error}", hint) from error
+            raise Mismatch(entry.name, f"is not a tar: {error}") from error
         if members:
             yield members
 

@@ -4,8 +4,8 @@ What is compressed cannot be read at random, and unpacking it for every batch wo
 training. All workers of a host map the same unpacked file (see `cache`).
 """
 
-import bz2
 import os
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -14,17 +14,30 @@ from strata.data.base import FileEntry, Mismatch
 from strata.data.cache import shared_cache
 from strata.data.files import Maps
 
-CODECS = {"zstd": "zstd", "gz": "gzip", "br": "brotli", "snappy": "snappy", "bz2": "bz2"}
-"""By a file's suffix, the name that Arrow has for what it is compressed with."""
+CODECS = {"zstd": "zstd", "zst": "zstd", "gz": "gzip", "br": "brotli", "bz2": "bz2"}
+WHOLE = "snappy"  # not a stream: whoever unpacks it knows the size
+BLOCK_BYTES = 16 << 20
+
+
+def packed_or_not(*suffixes: str) -> tuple[str, ...]:
+    """The suffixes, and those of such files when they are compressed."""
+    return (*suffixes, *(f"{plain}.{each}" for plain in suffixes for each in CODECS))
 
 
 class Unpacked(Maps):
     """Files mapped into memory; the entry of a compressed one has the size it is unpacked to."""
 
-    def _path(self, entry: FileEntry) -> Path:
-        codec = CODECS.get(entry.name.rpartition(".")[2])
+    def entry(self, name: str) -> FileEntry:
+        """A file as it is when it is unpacked."""
+        codec = codec_of(name)
         if codec is None:
-            return super()._path(entry)
+            return self._files.entry(name)
+        return FileEntry(name, sum(map(len, self._blocks(name, codec))))
+
+    def path(self, entry: FileEntry) -> Path:
+        codec = codec_of(entry.name)
+        if codec is None:
+            return super().path(entry)
         stamp = self._files.stamp(entry.name)
         return shared_cache(load_process({})).path(
             f"{self._files.place}/{entry.name}/{stamp}/unpacked",
@@ -34,20 +47,39 @@ class Unpacked(Maps):
         )
 
     def _unpack(self, entry: FileEntry, codec: str, descriptor: int) -> None:
-        packed = self._files.path(entry.name).read_bytes()
+        at = 0
+        for block in self._blocks(entry.name, codec, entry.size_bytes):
+            at += len(block)
+            if at <= entry.size_bytes:
+                os.pwrite(descriptor, block, at - len(block))
+        if at != entry.size_bytes:
+            found = f"has {at} bytes when it is unpacked"
+            raise Mismatch(entry.name, f"{found}, and should have {entry.size_bytes}")
+
+    def _blocks(self, name: str, codec: str, size_bytes: int = 0) -> Iterator[memoryview]:
         try:
-            whole = unpacked(packed, codec, entry.size_bytes)
-        except (OSError, EOFError, ValueError) as error:
-            raise Mismatch(entry.name, f"cannot be unpacked: {error}") from error
-        if len(whole) != entry.size_bytes:
-            found = f"has {len(whole)} bytes when it is unpacked, and should have"
-            raise Mismatch(entry.name, f"{found} {entry.size_bytes}")
-        os.pwrite(descriptor, whole, 0)
+            yield from blocks(self._files.path(name), codec, size_bytes)
+        except (OSError, ValueError) as error:
+            raise Mismatch(name, f"cannot be unpacked: {error}") from error
 
 
-def unpacked(packed: bytes, codec: str, size_bytes: int) -> memoryview:
-    if codec == "bz2":
-        return memoryview(bz2.decompress(packed))
+def codec_of(name: str) -> str | None:
+    suffix = name.rpartition(".")[2]
+    return WHOLE if suffix == WHOLE else CODECS.get(suffix)
+
+
+def plain_name(name: str) -> str:
+    """The name of a file without what tells that it is compressed."""
+    return name.rpartition(".")[0] if codec_of(name) else name
+
+
+def blocks(path: Path, codec: str, size_bytes: int) -> Iterator[memoryview]:
+    """What a compressed file holds, some megabytes at a time."""
     import pyarrow as pa  # type: ignore[import-untyped]
 
-    return memoryview(pa.decompress(packed, size_bytes, codec))
+    if codec == WHOLE:
+        yield memoryview(pa.decompress(path.read_bytes(), size_bytes, codec))
+        return
+    with pa.CompressedInputStream(pa.OSFile(str(path)), codec) as stream:
+        while block := stream.read_buffer(BLOCK_BYTES):
+            yield memoryview(block)

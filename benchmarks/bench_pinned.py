@@ -70,7 +70,8 @@ def check_packing() -> None:
     stream = engine(dataset, dataset.order(16, lanes=4), None, 0, 16, transform=packing)
     batches = [next(stream) for _ in range(16)]
     stream.close()
-    assert all(values.is_pinned() for batch in batches for values in batch.values())
+    made = [values for batch in batches for values in batch.values()]
+    assert all(values.is_pinned() for values in made if values.numel())
     tokens = sum(int((batch["segments"] > 0).sum()) for batch in batches)
     assert tokens == sum(map(len, documents))
 

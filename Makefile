@@ -26,7 +26,8 @@ docs: $(VENV)/run.stamp
 	$(BIN)/python -X utf8 -c "from strata.core import docs; print(end=docs.lifecycles())" > docs/LIFECYCLES.md
 
 bench: $(VENV)/run.stamp
-	@for script in $(sort $(wildcard benchmarks/bench_*.py)); do $(BIN)/python $$script || exit 1; done
+	@missed=0; for script in $(sort $(wildcard benchmarks/bench_*.py)); do \
+		$(BIN)/python $$script || missed=1; done; exit $$missed
 
 # A stamp is newer than what it was installed from, so a second make installs nothing.
 $(VENV)/%.stamp: requirements/%.txt pyproject.toml

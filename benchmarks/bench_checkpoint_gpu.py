@@ -18,6 +18,7 @@ import os
 import platform
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 import traceback
@@ -200,6 +201,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=None)
     options = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("there is no CUDA device", file=sys.stderr)
+        return
     state, figures = make_state(options.gib), Figures()
     training = Training()
     training.steps(50)

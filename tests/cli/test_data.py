@@ -2,6 +2,7 @@
 
 import json
 
+import httpx
 import numpy as np
 import pytest
 
@@ -29,6 +30,23 @@ def test_a_dataset_is_added_by_its_path(cluster, tmp_path):
     assert "registered with other parameters" in other.stderr
 
 
+def test_a_format_is_told_its_options(cluster, tmp_path):
+    np.arange(10_000, dtype=np.uint16).tofile(tmp_path / "x.bin")
+    path = str(tmp_path / "x.bin")
+    added = cluster.run("dataset", "add", "told", path, "--option", "length=100")
+    assert added.stdout == "✓ told: 100 samples in 100 shards of tokens\n"
+    refused = cluster.run("dataset", "add", "untold", path)
+    assert (refused.returncode, "length" in refused.stderr) == (2, True)
+    body = {"dataset_id": "rest", "path": path, "format": "tokens"}
+    told = {"metadata": {"format_options": '{"length": 50}'}}
+    answer = httpx.post(f"{cluster.url}/api/datasets", json=body | told).raise_for_status()
+    assert answer.json()["total_samples"] == 200
+    for wrong in ("[]", '{"name": "x"}', '{"lenght": 3}'):
+        metadata = {"format_options": wrong}
+        answer = httpx.post(f"{cluster.url}/api/datasets", json=body | {"metadata": metadata})
+        assert answer.status_code == 400, answer.text
+
+
 def test_a_dataset_is_added_by_its_sizes(cluster):
     added = cluster.run("dataset", "add", "sizes", "--samples", "100", "--shard-size", "7")
     assert added.stdout == "✓ sizes: 100 samples in 15 shards\n"
@@ -41,6 +59,8 @@ def test_a_dataset_is_added_by_its_sizes(cluster):
         (("none", "--samples", "0", "--shard-size", "1"), "total_samples is 0"),
         (("few", "--samples", "3", "--shard-size", "9"), "shard_size 9 is above"),
         (("odd", "/etc/hostname", "--format", "csv"), "no format 'csv'"),
+        (("told", "/etc/hostname", "--option", "length"), "'length' is not KEY=VALUE"),
+        (("told", "/etc/hostname", "--option", "name=x"), "name is no option of a format"),
     ],
 )
 def test_what_is_wrong_is_said(cluster, arguments, words):

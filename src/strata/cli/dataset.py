@@ -1,7 +1,7 @@
 """Register a dataset: `strata dataset add NAME PATH`, or by its sizes alone."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -11,6 +11,10 @@ from strata.cli._api import reach
 from strata.cli._look import console, count, plain, print_json
 from strata.cli._options import AsJson, Url
 from strata.cli.datasets import Dataset
+from strata.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from strata.data import dataset as data
 
 Action = Annotated[Literal["add"], typer.Argument(help="What to do.")]
 Name = Annotated[str, typer.Argument(help="The id that runs will use.")]
@@ -18,6 +22,10 @@ DataPath = Annotated[
     str, typer.Argument(metavar="PATH", help="A file, a folder or s3://…", show_default=False)
 ]
 Format = Annotated[str, typer.Option(help="How the data is stored; else told from the files.")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="KEY=VALUE", help="Told to the format, as length=1025."),
+]
 Samples = Annotated[int, typer.Option(min=0, help="Without a path: how many samples.")]
 ShardSize = Annotated[int, typer.Option(min=0, help="Samples in a shard; 0 takes what suits.")]
 Shuffle = Annotated[bool, typer.Option(help="Whether each epoch has its own order.")]
@@ -29,6 +37,7 @@ def dataset(
     name: Name,
     path: DataPath = "",
     format: Format = "",
+    option: Options = None,
     samples: Samples = 0,
     shard_size: ShardSize = 0,
     shuffle: Shuffle = True,
@@ -47,7 +56,8 @@ def dataset(
         "seed": seed,
     }
     if path:
-        body = scanned(name, path, format, shard_size, shuffle=shuffle, seed=seed)
+        found = opened(name, path, format, shard_size, option or [])
+        body = msgspec.structs.asdict(found.spec(shuffle=shuffle, seed=seed))
     answer = reach(url).post("/api/datasets", {"dataset_id": name, **body})
     if as_json:
         return print_json([answer])
@@ -57,13 +67,23 @@ def dataset(
     console().print(Text.assemble(("✓ ", "green"), f"{plain(known.id)}: {what}{kind}"))
 
 
-def scanned(
-    name: str, path: str, format: str, shard_size: int, *, shuffle: bool, seed: int
-) -> dict[str, object]:
-    """What the data at a path is."""
-    from strata.data.dataset import open_dataset
+def opened(
+    name: str, path: str, format: str, shard_size: int, options: list[str]
+) -> "data.Dataset":
+    """The data at a path, which is scanned here."""
+    from strata.data.dataset import checked_options, open_dataset
 
     place = path if "://" in path else str(Path(path).resolve())
-    found = open_dataset(place, format, name=name, shard_size=shard_size)
-    spec: dict[str, object] = msgspec.structs.asdict(found.spec(shuffle=shuffle, seed=seed))
-    return spec
+    told = checked_options(name, dict(_option(each) for each in options))
+    return open_dataset(place, format, name=name, shard_size=shard_size, **told)
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """KEY=VALUE; the value is JSON where it can be, else text."""
+    key, separator, value = text.partition("=")
+    if not key.isidentifier() or not separator:
+        raise InvalidArgument(f"--option {text!r} is not KEY=VALUE", hint="as --option length=1025")
+    try:
+        return key, msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return key, value

@@ -11,8 +11,8 @@ objects. A null in a column of numbers has no value and makes its row a damaged 
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from threading import Lock
-from typing import Any, BinaryIO
+from threading import Lock, RLock
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -22,19 +22,20 @@ from strata.data.gather import joined, objects
 
 _PARQUET = (".parquet", ".pq")
 _ARROW = (".arrow", ".feather", ".ipc")
+MAX_OPEN = 256
 
 
 class ArrowSource:
     def __init__(self, files: Files, *, cache_bytes: int = 512 << 20) -> None:
         self._files = files
         self._cache_bytes = cache_bytes
-        self._held: OrderedDict[tuple[int, str], tuple[Any, int]] = OrderedDict()
+        self._held: OrderedDict[tuple[int, str], _Held] = OrderedDict()
         self._held_bytes = 0
         self._layout: Layout | None = None
-        self._readers: dict[str, Any] = {}
-        self._lock = Lock()
+        self._open: OrderedDict[str, _Opened] = OrderedDict()
+        self._lock = RLock()
         self._decoding = Lock()
-        files.on_release.append(lambda name: self._readers.pop(name, None))
+        files.on_release.append(self._drop)
 
     def scan(self) -> Index:
         entries = list[FileEntry]()
@@ -55,10 +56,10 @@ class ArrowSource:
 
     def _peeked(self, name: str) -> tuple[list[int], Any]:
         """The rows of each group and the fields; of Parquet only the footer is read."""
-        if not name.endswith(_PARQUET):
-            reader = self._reader(name)
-            return reader.counts(), reader.schema
         try:
+            if not name.endswith(_PARQUET):
+                reader = self._opened(name).reader
+                return reader.counts(), reader.schema
             with self._files.open(name) as file:
                 footer = _Parquet(file)
                 return footer.counts(), footer.schema
@@ -81,11 +82,17 @@ class ArrowSource:
         return {column: joined(parts, chosen, len(rows)) for column, parts in found.items()}
 
     def _nothing(self, index: Index, column: str) -> Array:
+        """No rows, of the column's type if a file can still say it."""
         import pyarrow as pa  # type: ignore[import-untyped]
 
-        kind = self._reader(index.files[0].name).schema.field(column).type
-        empty = _numbers(pa.array([], kind))
-        return empty if isinstance(empty, np.ndarray) else np.empty(0, object)
+        for entry in index.files:
+            try:
+                kind = self._opened(entry.name).reader.schema.field(column).type
+            except (OSError, ValueError):  # pyarrow's errors are ValueErrors
+                continue
+            empty = _numbers(pa.array([], kind))
+            return empty if isinstance(empty, np.ndarray) else np.empty(0, object)
+        return np.empty(0, object)
 
     def describe(self, index: Index) -> Mapping[str, str]:
         return index.notes
@@ -93,38 +100,50 @@ class ArrowSource:
     def _group(self, number: int, groups: Rows, entry: FileEntry, column: str, rows: Rows) -> Any:
         """One column of a decoded group, from what is held or from the file."""
         with self._lock:
-            held, _ = self._held.get((number, column), (None, 0))
+            held = self._held.get((number, column))
             # What is held of an Arrow file may be the mapped file itself, so that is looked at.
             if held is not None and entry.name.endswith(_PARQUET):
                 self._held.move_to_end((number, column))
-                return held
+                return held.values
         try:
-            if self._files.stamp(entry.name)[0] != entry.size_bytes:
-                raise Damaged(rows, entry.name, "the file changed since it was scanned")
+            self._require_unchanged(entry)
             if held is not None:
-                return held
+                return held.values
             values = self._decoded(entry.name, int(groups[number, 1]), column)
-        except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
+        except Mismatch as error:
+            raise Damaged(rows, entry.name, error.reason) from error
+        except (KeyError, OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
             raise Damaged(rows, entry.name, f"cannot be decoded: {error}") from error
         ready = _numbers(values)
-        self._hold((number, column), ready)
+        self._hold((number, column), entry.name, ready)
         return ready
 
-    def _hold(self, key: tuple[int, str], values: Any) -> None:
+    def _require_unchanged(self, entry: FileEntry) -> None:
+        """A file that was written over must not be looked at by what knew it before."""
+        stamp = self._files.stamp(entry.name)
+        with self._lock:
+            opened = self._open.get(entry.name)
+            if opened is not None and opened.stamp != stamp:
+                self._drop(entry.name)
+        if stamp[0] != entry.size_bytes:
+            raise Mismatch(entry.name, "the file changed since it was scanned")
+
+    def _hold(self, key: tuple[int, str], name: str, values: Any) -> None:
         """Keeps a decoded group, and lets others go; their sizes are known, since asking them
         would touch a mapped file that may have become shorter."""
         with self._lock:
-            size_bytes = values.nbytes
-            self._held[key] = values, size_bytes
-            self._held_bytes += size_bytes
+            self._held[key] = _Held(values, values.nbytes, name)
+            self._held_bytes += values.nbytes
             while self._held_bytes > self._cache_bytes and len(self._held) > 1:
-                self._held_bytes -= self._held.popitem(last=False)[1][1]
+                self._held_bytes -= self._held.popitem(last=False)[1].size_bytes
 
     def _decoded(self, name: str, group: int, column: str) -> Any:
         # Parquet readers must not be used by two threads at once.
-        reader = self._reader(name)
+        reader = self._opened(name).reader
         with self._decoding:
-            return reader.column(group, column)
+            values = reader.column(group, column)
+            values.validate(full=True)  # offsets that point elsewhere would end the process
+            return values
 
     def _taken(self, values: Any, local: Rows, column: str, entry: FileEntry, rows: Rows) -> Array:
         if isinstance(values, np.ndarray):
@@ -138,16 +157,42 @@ class ArrowSource:
             return made
         return objects(taken.to_pylist(), len(local))
 
-    def _reader(self, name: str) -> Any:
+    def _opened(self, name: str) -> "_Opened":
+        """A file's reader; at most `MAX_OPEN` files are open, the least recently used let go."""
+        path = self._files.path(name)
         with self._lock:
-            if name not in self._readers:
-                path = self._files.path(name)
+            if name not in self._open:
                 kind = _Parquet if name.endswith(_PARQUET) else _Ipc
-                try:
-                    self._readers[name] = kind(str(path))
-                except ValueError as error:  # pyarrow's errors are ValueErrors
-                    raise Mismatch(name, f"cannot be opened: {error}") from error
-            return self._readers[name]
+                stamp = self._files.stamp(name)
+                self._open[name] = _Opened(kind(str(path)), stamp)
+            self._open.move_to_end(name)
+            if len(self._open) > MAX_OPEN:
+                self._drop(next(iter(self._open)))
+            return self._open[name]
+
+    def _drop(self, name: str) -> None:
+        """Lets a file go, with what is held of it: that may be the file itself."""
+        with self._lock:
+            self._open.pop(name, None)
+            if name.endswith(_PARQUET):
+                return
+            for key in [key for key, held in self._held.items() if held.file == name]:
+                self._held_bytes -= self._held.pop(key).size_bytes
+
+
+class _Opened(NamedTuple):
+    """A file that is open, and its stamp when it was opened."""
+
+    reader: "_Parquet | _Ipc"
+    stamp: tuple[int, int]
+
+
+class _Held(NamedTuple):
+    """One column of a group, decoded."""
+
+    values: Any
+    size_bytes: int
+    file: str
 
 
 class _Parquet:

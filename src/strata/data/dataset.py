@@ -8,6 +8,7 @@ Damage. A row that cannot be read stops training with an error that names datase
 (`on_error="skip"`) is left out of its batch and told to `on_skip`, each time. It is never silent.
 """
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -259,14 +260,13 @@ def open_spec(name: str, spec: DatasetSpec, *, cache_dir: str | None = None) -> 
     if not spec.path:
         source = NumberSource(spec.total_samples)
         return Dataset(name, source, source.scan(), spec.fingerprint, shard_size=spec.shard_size)
-    options = msgspec.json.decode(spec.metadata.get(OPTIONS, "{}"), type=dict[str, object])
     dataset = open_dataset(
         spec.path,
         spec.format,
         name=name,
         shard_size=spec.shard_size,
         cache_dir=cache_dir,
-        **options,
+        **options_of(name, spec),
     )
     for what, now, then in (
         ("total_samples", dataset.total_samples, spec.total_samples),
@@ -278,6 +278,29 @@ def open_spec(name: str, spec: DatasetSpec, *, cache_dir: str | None = None) -> 
                 hint="register changed data under a new id; runs rely on the old one",
             )
     return dataset
+
+
+def options_of(name: str, spec: DatasetSpec) -> dict[str, Any]:
+    """What the format was told, as the spec keeps it."""
+    try:
+        told = msgspec.json.decode(spec.metadata.get(OPTIONS, "{}"), type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise InvalidArgument(
+            f"dataset {name!r}: {OPTIONS} in its metadata is not a JSON object: {error}",
+            hint='write it like {"length": 1025}',
+        ) from error
+    return checked_options(name, told)
+
+
+def checked_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Options for a format; what every dataset has is none."""
+    taken = inspect.signature(open_dataset).parameters.keys() & options.keys()
+    if taken:
+        raise InvalidArgument(
+            f"dataset {name!r}: {min(taken)} is no option of a format",
+            hint="give it where the dataset is opened or registered",
+        )
+    return options
 
 
 def _told(files: Files, name: str) -> str:
@@ -312,7 +335,7 @@ class _Naming:
             file = f", file {error.file}" if error.file else ""
             hint = error.hint if isinstance(error, Mismatch) else "mend the file, or leave it out"
             raise InvalidArgument(f"{where}{file}: {error.reason}", hint=hint) from error
-        if isinstance(error, TypeError | OSError):
+        if isinstance(error, TypeError | ValueError | OSError):
             raise InvalidArgument(
                 f"{where}: {error}", hint="check the path and its format"
             ) from error

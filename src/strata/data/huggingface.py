@@ -62,7 +62,7 @@ class HuggingFaceFolder:
         try:
             with self._files.open(STATE) as file:
                 saved = msgspec.json.decode(file.read(), type=_Saved)
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, UnicodeDecodeError, msgspec.MsgspecError) as error:
             hint = "give the folder of one split, which Dataset.save_to_disk wrote"
             raise Mismatch(
                 STATE, f"is not there, or says nothing of data files: {error}", hint

@@ -87,7 +87,7 @@ class MdsSource:
     def _listing(self, name: str) -> _Listing:
         try:
             return msgspec.json.decode(self._files.path(name).read_bytes(), type=_Listing)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Mismatch(name, f"not an index of MDS shards: {error}") from error
 
     def _columns(self, name: str, shard: _Shard) -> dict[str, str]:

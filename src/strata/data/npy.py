@@ -8,6 +8,7 @@ are mapped, never loaded. Arrays of objects would have to be unpickled and are r
 
 import re
 from collections.abc import Mapping, Sequence
+from tokenize import TokenError
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,6 +54,8 @@ class NpySource:
         return {column: self._column(index, rows, column) for column in columns}
 
     def _column(self, index: Index, rows: Rows, column: str) -> Array:
+        if not rows.size:
+            return _nothing(index.notes[column])
         if column not in self._parts:
             entries = [e for e in index.files if self._files.single or _column(e.name) == column]
             self._parts[column] = entries, Layout([entry.rows for entry in entries])
@@ -60,8 +63,8 @@ class NpySource:
         files = layout.locate(rows)
         parts = Parts(self._mapped, entries, files, rows)
         headers = [self._headers[entry.name] for entry in parts.entries]
-        header = headers[0] if headers else self._header(entries[0].name)
-        if len(entries) == 1 and headers:
+        header = headers[0]
+        if len(entries) == 1:
             return take(
                 parts.maps[0][header.begin :].view(header.dtype).reshape(header.shape), rows
             )
@@ -89,7 +92,7 @@ class NpySource:
                 read = read or np.lib.format.read_array_header_2_0
                 shape, by_columns, dtype = read(file)
                 begin = file.tell()
-        except (ValueError, EOFError) as error:
+        except (ValueError, EOFError, SyntaxError, TokenError) as error:  # what NumPy's parser says
             raise Mismatch(name, f"not a plain .npy file: {error}") from error
         if dtype.hasobject:
             raise Mismatch(name, "not a plain .npy file: its values are pickled objects")
@@ -119,6 +122,14 @@ class _Header(NamedTuple):
     def row(self) -> str:
         """A row's type in words."""
         return f"{self.dtype}{list(self.shape[1:])}" if len(self.shape) > 1 else self.dtype.str
+
+
+def _nothing(row: str) -> Array:
+    """No rows of a type that was put into words, whatever became of the files."""
+    if not row.endswith("]"):
+        return np.empty(0, row)
+    dtype, _, shape = row.rpartition("[")
+    return np.empty((0, *(int(size) for size in shape[:-1].split(","))), dtype)
 
 
 def _column(name: str) -> str:

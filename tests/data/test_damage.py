@@ -1,0 +1,121 @@
+"""Guards what becomes of damaged files, whatever the damage: an error of ours that names dataset
+and file, or rows that are left out and told of; never another error, and never a crash."""
+
+import contextlib
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from strata.data import arrow
+from strata.data.batches import Batches
+from strata.data.dataset import open_dataset
+from strata.errors import Corrupt, StrataError
+from tests.data import corpora
+
+COUNT, STEP = 60, 10
+
+
+def write_arrow(folder, count):
+    corpora.write_parquet(folder, count, ".arrow")
+
+
+WRITERS = {
+    "arrow": write_arrow,
+    "imagefolder": corpora.write_images,
+    "jsonl": corpora.write_jsonl,
+    "mds": corpora.write_mds,
+    "npy": corpora.write_npy,
+    "parquet": corpora.write_parquet,
+    "webdataset": corpora.write_tar,
+}
+
+
+def cut(rng, path, raw):
+    os.truncate(path, rng.randrange(len(raw)))
+
+
+def delete(rng, path, raw):
+    path.unlink()
+
+
+def scribble(rng, path, raw):
+    for _ in range(20):
+        raw[rng.randrange(len(raw))] = rng.randrange(256)
+    written(path, raw)
+
+
+def replace(rng, path, raw):
+    written(path, rng.randbytes(len(raw)))
+
+
+def grow(rng, path, raw):
+    written(path, raw + b"more")
+
+
+def written(path, raw):
+    """In place, as a careless copy does: whoever has the file mapped sees it."""
+    with path.open("r+b") as file:
+        file.write(raw)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "set"
+
+
+def hurt(rng, folder, how):
+    """Damages one of the files."""
+    files = [each for each in folder.rglob("*") if each.is_file() and ".strata" not in str(each)]
+    path = rng.choice(sorted(files))
+    how(rng, path, bytearray(path.read_bytes()))
+
+
+def trained(dataset, **how):
+    """How many rows an epoch has, and which were left out of it."""
+    skipped = []
+    order = dataset.order(STEP)
+    with Batches(dataset, order, stop_step=COUNT // STEP, on_skip=skipped.append, **how) as batches:
+        rows = sum(len(next(iter(batch.values()))) for batch in batches)
+    assert {each.dataset for each in skipped} <= {"set"}
+    return rows, {each.row for each in skipped}
+
+
+@pytest.mark.parametrize("how", [cut, delete, scribble, replace, grow])
+@pytest.mark.parametrize("kind", WRITERS)
+def test_files_damaged_while_they_are_read_cost_their_rows(folder, kind, how):
+    for seed in range(4):
+        WRITERS[kind](folder, COUNT)
+        dataset = open_dataset(str(folder), kind, name="set")
+        hurt(random.Random(seed), folder, how)
+        rows, left_out = trained(dataset, on_error="skip")
+        assert rows + len(left_out) == COUNT
+        if left_out:
+            with pytest.raises(Corrupt, match=r"dataset 'set', file .*row"):
+                trained(dataset)
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("how", [cut, delete, scribble, replace, grow])
+@pytest.mark.parametrize("kind", WRITERS)
+def test_files_damaged_before_they_are_opened_are_refused_or_cost_their_rows(folder, kind, how):
+    for seed in range(4):
+        WRITERS[kind](folder, COUNT)
+        hurt(random.Random(seed), folder, how)
+        with contextlib.suppress(StrataError):
+            trained(open_dataset(str(folder), kind, name="set"), on_error="skip")
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("suffix", [".arrow", ".parquet"])
+def test_files_of_groups_are_open_within_a_bound(folder, suffix, monkeypatch):
+    monkeypatch.setattr(arrow, "MAX_OPEN", 3)
+    folder.mkdir()
+    for part in range(6):
+        corpora.write_parquet(folder / f"{part}", 10, suffix)
+    dataset = open_dataset(str(folder))
+    found = dataset.read(range(59, -1, -1))
+    assert found["number"].tolist() == [row % 10 for row in range(59, -1, -1)]
+    assert 0 < Path("/proc/self/maps").read_text().count(str(folder)) <= 3

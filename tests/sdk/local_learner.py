@@ -6,7 +6,9 @@ import numpy as np
 from trainee import main, place, say, scene
 
 import strata
+from strata.sdk import operations
 
+operations.PROGRESS_INTERVAL_S = 0.0
 SAMPLES = 600
 INPUTS = 8
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from strata.storage.s3 import S3Storage
+from strata.store.base import Window
 from tests.data import corpora
 from tests.sdk.harness import until
 from tests.storage.server import BUCKET, running
@@ -308,4 +309,5 @@ def test_downloads_are_recorded_for_the_batch_they_are_for(hub, learners, tmp_pa
 
 
 def told(hub, kind):
-    return [event.body.fields for _, _, event in hub.store.query(node="a", kind=kind, limit=100)]
+    wanted = Window(node="a", kinds=frozenset({kind}))
+    return [event.body.fields for _, _, event in hub.store.query(wanted, limit=100)]

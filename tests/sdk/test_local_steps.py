@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from strata.core.worker_facts import CODEC
+from strata.store.base import Window
 from strata.store.batches import unpack
 from strata.timeline.causes import causes_of
 from strata.timeline.opening import open_timeline
@@ -41,7 +42,8 @@ def learners(hub, trainees):
 
 def recorded(hub, worker, *kinds):
     """What a worker has recorded of some kinds, in order."""
-    events = (event for batch in hub.store.batches(node=worker) for event in unpack(CODEC, batch))
+    batches = hub.store.batches(Window(node=worker))
+    events = (event for batch in batches for event in unpack(CODEC, batch))
     return [event.body for event in events if event.kind in kinds]
 
 
@@ -115,6 +117,10 @@ def assert_recorded(hub, worker, others):
     assert len(recorded(hub, worker, "BlobAdded")) == 3 * ROUNDS
     decoded = recorded(hub, worker, "ResultDeserializeCompleted")
     assert len(decoded) == 3 * ROUNDS
+    begun = recorded(hub, worker, "ResultDeserializeStarted")
+    assert [each.batch for each in begun] == [each.batch for each in decoded]
+    assert len(recorded(hub, worker, "ResultDeserializeProgress")) == len(decoded)
+    assert len(recorded(hub, worker, "BlobDownloadProgress")) >= 2 * ROUNDS
     assert all(each.ok for each in decoded)
     applied = recorded(hub, worker, "ResultsApplied")
     assert [(each.batches, each.step) for each in applied] == [

@@ -12,11 +12,12 @@ from strata.storage.s3 import S3Storage
 from tests.coordinator.conftest import coordinator
 from tests.sdk.conftest import Hub
 from tests.sdk.harness import until
-from tests.sdk.test_saving import TASK, listed, states
+from tests.sdk.test_saving import TASK, listed, states, worker_facts
 from tests.storage.server import BUCKET
 
 RETRIES = {"max_retries": 3, "retry_timeout_s": 10.0, "request_timeout_s": 5.0}
 PASSING = ["internal", "slow_down", "throttled", "reset", "truncate"]
+UPLOADING = {f"CheckpointUpload{phase}" for phase in ("Started", "Progress", "Completed")}
 LASTING = {
     "internal": "500 InternalError",
     "slow_down": "503 SlowDown",
@@ -54,6 +55,7 @@ def training(tmp_path, trainees, s3, monkeypatch):
             assert (newest["status"], newest["step"]) == ("completed", last_saved(workers))
             url = f"{hub.running.http_url}/api/checkpoints/{newest['id']}/verify"
             assert httpx.post(url, timeout=60).json()["ok"]
+            assert {type(fact).__name__ for fact in worker_facts(hub, "a")} >= UPLOADING
 
     return train
 

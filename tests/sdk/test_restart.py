@@ -11,6 +11,7 @@ from strata.core.cluster import CODEC
 from strata.core.worker_facts import CODEC as WORKER_CODEC
 from strata.core.worker_facts import ConnectionChanged, StepFinished
 from strata.sdk.spool import read_spool
+from strata.store.base import Window
 from strata.store.batches import unpack
 from strata.store.sqlite import SqliteStore
 from tests.sdk.harness import CoordinatorProcess, until
@@ -32,7 +33,7 @@ def events_by_stream(store):
     """Every stored event of every worker's incarnation, in the order of seq."""
     found = {}
     for node, _ in store.streams():
-        for batch in store.batches(node=node):
+        for batch in store.batches(Window(node=node)):
             events = unpack(WORKER_CODEC, batch)
             found.setdefault((batch.node, batch.incarnation), []).extend(events)
     return {stream: sorted(events, key=lambda e: e.seq) for stream, events in found.items()}

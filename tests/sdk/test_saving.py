@@ -9,6 +9,7 @@ import pytest
 
 from strata.checkpoint.manager import CheckpointManager
 from strata.core.worker_facts import CODEC
+from strata.store.base import Window
 from strata.store.batches import unpack
 from tests.coordinator.conftest import coordinator
 from tests.sdk.conftest import Hub
@@ -28,9 +29,8 @@ def states(hub):
 
 
 def worker_facts(hub, worker):
-    return [
-        event.body for batch in hub.store.batches(node=worker) for event in unpack(CODEC, batch)
-    ]
+    batches = hub.store.batches(Window(node=worker))
+    return [event.body for batch in batches for event in unpack(CODEC, batch)]
 
 
 def listed(hub):

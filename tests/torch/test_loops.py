@@ -11,6 +11,7 @@ import pytest
 from strata.core.catalogue import CODEC
 from strata.core.checkpoints import CheckpointCommitted
 from strata.core.worker_facts import StepFinished
+from strata.store.base import Window
 from strata.store.sqlite import SqliteReader
 from tests.sdk.harness import clean_environment
 
@@ -41,7 +42,9 @@ def test_every_step_is_a_fact_with_its_loss(tmp_path, framework):
     assert done.returncode == 0, done.stdout + done.stderr
     with log:
         (worker,) = {node for node, _ in log.streams()}
-        steps = [e.body for _, _, e in log.query(node=worker, kind="StepFinished")]
+        steps = [
+            e.body for _, _, e in log.query(Window(node=worker, kinds=frozenset({"StepFinished"})))
+        ]
     assert [step.step for step in steps] == list(range(STEPS))
     losses = [step.loss for step in steps if step.loss is not None]
     assert len(losses) >= STEPS - 1

@@ -54,7 +54,7 @@ class Filling:
         self._failure: BaseException | None = None
         self._moved = threading.Condition()
 
-    def run(self) -> None:
+    def run(self, progress: Callable[[int], None]) -> None:
         """Copies everything; when this returns, the state may change."""
         if self._devices:
             self._arriving = copy_devices(self._devices, self._image)
@@ -67,7 +67,7 @@ class Filling:
         in_order = [job for job in jobs if job.flat is not None]
         self._waiting.extend(job.offset for job in in_order)
         self._advance()
-        for_each(self._copy, in_order, threads)
+        for_each(partial(self._copy, progress), in_order, threads)
 
     def abandon(self, error: BaseException) -> None:
         """Tells whoever waits that the rest will not come."""
@@ -75,10 +75,11 @@ class Filling:
             self._failure = error
             self._moved.notify_all()
 
-    def _copy(self, job: "CopyJob") -> None:
+    def _copy(self, progress: Callable[[int], None], job: "CopyJob") -> None:
         job.run()
         self._done.add(job.offset)
         self._advance()
+        progress(self._reached)
 
     def _advance(self) -> None:
         """Tells that everything before the first byte that is waited for is there."""

@@ -79,8 +79,11 @@ class CheckpointReader:
         storage: Parts,
         manifest: Manifest,
         on_close: Callable[[], None] = lambda: None,
+        progress: Callable[[int], None] = lambda read_bytes: None,
     ) -> None:
         self.manifest = manifest
+        self._progress = progress
+        self._read_bytes = 0
         self._storage = storage
         self._on_close = on_close
         self._open: dict[str, ObjectReader] = {}
@@ -249,6 +252,9 @@ class CheckpointReader:
                     f"bytes {unit.offset} to {stop}, in tensor {unit.tensor.name!r}, do not match "
                     f"their checksum",
                 )
+        with self._opening:
+            self._read_bytes += sum(unit.target.nbytes for unit in run)
+        self._progress(self._read_bytes)
 
     def _reader(self, part: Part, file: str) -> ObjectReader:
         with self._opening:

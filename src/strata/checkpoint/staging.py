@@ -9,6 +9,7 @@ the state does. It holds the image of the file: header, padding, tensors.
 """
 
 import mmap
+from collections.abc import Callable
 
 import numpy as np
 from msgspec import Struct
@@ -34,10 +35,10 @@ class Capture(Struct):
     size_bytes: int
     filling: Filling | None = None
 
-    def fill(self) -> None:
+    def fill(self, progress: Callable[[int], None] = lambda filled_bytes: None) -> None:
         """Copies the state; when this returns, it may change. For the thread that trains."""
         if self.filling is not None:
-            self.filling.run()
+            self.filling.run(progress)
 
     def abandon(self, error: BaseException) -> None:
         """Tells the thread that writes that the rest will not come."""

@@ -8,6 +8,7 @@ Containers stay the same objects: a dict or list that was handed over is the one
 whoever holds it sees the restored state.
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 from strata.checkpoint.sharded import is_dtensor
@@ -65,19 +66,24 @@ def _make_moments(optimizer: Any) -> None:
         each.grad = gradient
 
 
-def put_back(state: Any, loaded: Any) -> Any:
-    """Brings what was loaded into an existing state; what it is now, the same object if it can."""
+def put_back(state: Any, loaded: Any, placed: Callable[[Any], None] = lambda value: None) -> Any:
+    """Brings what was loaded into an existing state; what it is now, the same object if it can.
+
+    `placed` is told of each value that is in its place.
+    """
     if isinstance(state, Stateful):
         state.load_state_dict(loaded)
+        placed(loaded)
         return state
     if isinstance(state, dict) and isinstance(loaded, dict):
         for key in [key for key in state if key not in loaded]:
             del state[key]
         for key, each in loaded.items():
-            state[key] = put_back(state.get(key), each)
+            state[key] = put_back(state.get(key), each, placed)
         return state
     if isinstance(state, list) and isinstance(loaded, list):
         known = [*state, *[None] * (len(loaded) - len(state))]
-        state[:] = [put_back(was, each) for was, each in zip(known, loaded, strict=False)]
+        state[:] = [put_back(was, each, placed) for was, each in zip(known, loaded, strict=False)]
         return state
+    placed(loaded)
     return loaded

@@ -239,11 +239,12 @@ class EventsDropped(Fact, frozen=True):
 
 
 class LogLine(Fact, frozen=True):
-    """A line that the script or a library wrote."""
+    """A warning or error that the script or a library wrote; so many before it were left out."""
 
     level: str
     message: str
     source: str = ""
+    skipped: int = 0
 
 
 KINDS: tuple[type[Fact], ...] = (

@@ -51,9 +51,12 @@ LEVELS = {
 }
 
 
-def capture_output(sink: Sink) -> "Capture":
-    """Begins to capture; end it with `restore`, or use it as a context manager."""
-    return Capture(sink)
+def capture_output(sink: Sink, streams: bool = True) -> "Capture":
+    """Begins to capture; end it with `restore`, or use it as a context manager.
+
+    Without `streams` only what is logged is captured: whoever reads the pipes has the rest.
+    """
+    return Capture(sink, streams)
 
 
 def level_of(line: str, stream: str) -> str:
@@ -81,7 +84,7 @@ class _Local(threading.local):
 class Capture:
     """A capture in force; `failures` counts lines that the sink refused."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, streams: bool = True) -> None:
         self.failures = 0
         self._sink = sink
         self._local = _Local()
@@ -89,7 +92,7 @@ class Capture:
         self._tees = {
             name: Tee(original, name, self)
             for name in ("stdout", "stderr")
-            if (original := getattr(sys, name)) is not None
+            if streams and (original := getattr(sys, name)) is not None
         }
         for name, tee in self._tees.items():
             setattr(sys, name, tee)

@@ -188,6 +188,7 @@ class LocalSteps:
         )
         try:
             update = read_update(data)
+            decoding.progress(len(data))
             vector = unpacked(update)
         except BaseException as error:
             decoding.end(error)

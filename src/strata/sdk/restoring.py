@@ -82,7 +82,7 @@ class Restorer:
             lambda ok, error: CheckpointDownloadCompleted(ok, error, checkpoint),
         )
         try:
-            loaded, local = self._read(storage, manifest, state, rank)
+            loaded, local = self._read(storage, manifest, state, rank, download)
         except BaseException as error:
             download.end(error)
             raise
@@ -126,7 +126,7 @@ class Restorer:
         manifest = decode_manifest(peer.get(name), f"{peer.url}/{name}")
         download = peer.downloading(manifest.parts[0].xxh3, manifest.size_bytes, "model")
         try:
-            loaded, _ = self._read(peer, manifest, state, -1)
+            loaded, _ = self._read(peer, manifest, state, -1, download)
         except BaseException as error:
             download.end(error)
             peer.confirm(name, str(error))
@@ -135,8 +135,10 @@ class Restorer:
         peer.confirm(name)
         return self._put(state, loaded, "", manifest.step)
 
-    def _read(self, source: Parts, manifest: Manifest, state: Any, rank: int) -> tuple[Any, Any]:
-        with CheckpointReader(source, manifest) as reader:
+    def _read(
+        self, source: Parts, manifest: Manifest, state: Any, rank: int, download: Operation
+    ) -> tuple[Any, Any]:
+        with CheckpointReader(source, manifest, progress=download.progress) as reader:
             return reader.load(vessel(state)), reader.load_local(rank)
 
     def _put(self, state: Any, loaded: Any, checkpoint: str, step: int) -> Any:
@@ -147,8 +149,12 @@ class Restorer:
             lambda done_bytes: ModelLoadProgress(done_bytes, checkpoint),
             lambda ok, error: ModelLoadCompleted(ok, error, checkpoint),
         )
+
+        def placed(value: Any) -> None:
+            load.progress(load.done_bytes + getattr(value, "nbytes", 0))
+
         try:
-            state = put_back(state, loaded)
+            state = put_back(state, loaded, placed)
         except BaseException as error:
             load.end(error)
             raise

@@ -58,6 +58,7 @@ from strata.sdk.keeping import Keeping
 from strata.sdk.leasing import RunShards, open_shards
 from strata.sdk.member import Member
 from strata.sdk.reading import Reading
+from strata.sdk.remarks import Remarks
 from strata.sdk.resources import ResourceSampler
 from strata.sdk.signals import StopRequested
 from strata.sdk.sources import One, Trained, Wanted, open_source
@@ -125,7 +126,8 @@ def join(
     policy = policy_of(settings, config, checkpoint_every, checkpoint_interval)
     keeping = Keeping(worker, settings, dict(answer.config), policy)
     run = Run(worker, keeping, answer.task_id, config)
-    return run.begun(capture and settings.capture_output, timeout)
+    lines = worker.lines if settings.capture_output else None
+    return run.begun(Remarks(worker.recorder, lines) if capture else None, timeout)
 
 
 class Run(Member):
@@ -331,12 +333,12 @@ class Run(Member):
             self._session.close()
             worker.close()
 
-    def begun(self, capture: bool, timeout_s: float | None) -> Self:
+    def begun(self, remarks: Remarks | None, timeout_s: float | None) -> Self:
         """Starts the session and enters the first generation; part of `join`."""
         _open_runs.add(self)
         try:
-            if capture:
-                self._capture = capture_output(self._worker.lines)
+            if remarks is not None:
+                self._capture = capture_output(remarks, streams=remarks.lines is not None)
             self._notice.install()
             self._session.start()
             self._worker.state = "idle"

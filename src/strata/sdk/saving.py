@@ -130,17 +130,17 @@ class Saver:
             ModelSerializationCompleted,
         )
         try:
-            self._copy(self._laid_out(op, state, moment))
+            self._copy(self._laid_out(op, state, moment), serialization.progress)
         except BaseException as error:
             serialization.end(error)
             raise
         serialization.end()
 
-    def _copy(self, save: "Save") -> None:
+    def _copy(self, save: "Save", progress: Callable[[int], None]) -> None:
         """Copies the state, while a thread of its own begins to write it."""
         try:
             self._thread = self._start(partial(self._run, save), own=True)
-            save.capture.fill()
+            save.capture.fill(progress)
         except BaseException as error:
             save.capture.abandon(error)
             raise

@@ -1,0 +1,109 @@
+"""Guards that a real run records what the catalogue promises: workers that train, save, warn, are
+lost one by one and all at once, and take their model from a peer and from a checkpoint."""
+
+import pytest
+
+from strata.timeline.desk import Desk
+from strata.timeline.opening import open_timeline
+from tests.cli.runs import run, script
+
+TRAINING = """
+import logging, os, signal, time
+from pathlib import Path
+import numpy as np
+import strata
+from strata.sdk import operations
+
+operations.PROGRESS_INTERVAL_S = 0.0
+samples = strata.open_arrays({"x": np.arange(4_000, dtype=np.int64)}, name="numbers")
+
+def kill(*names):
+    for name in names:
+        os.kill(int(Path(f"pid-{name}").read_text()), signal.SIGKILL)
+
+def once(what):
+    if Path(what).exists():
+        return False
+    Path(what).touch()
+    return True
+
+with strata.join(checkpoint_every=20, resource_interval=0.2) as run:
+    Path(f"pid-{run.worker_id}").write_text(str(os.getpid()))
+    state = run.restore({"w": np.zeros(2_000_000, np.float32)})
+    for batch in run.batches(samples, batch_size=8, epochs=1):
+        if run.steps == 30 and run.rank == 1 and once("lost-one"):
+            kill(run.worker_id)
+        if run.steps == 78 and run.rank == 0 and once("lost-all"):
+            kill(*(f"{run.task_id}-w{i}" for i in (1, 2, 0)))
+        try:
+            run.average({"g": np.ones(8, np.float32)}, len(batch["x"]))
+        except strata.GenerationChanged:
+            continue
+        state["w"] += 1
+        if 60 <= run.steps < 78:
+            time.sleep(0.15)  # beats say meanwhile that steps count, which are undone then
+        run.step(loss=1.0 / (run.steps + 1))
+        if run.checkpoint_due:
+            run.save(state)
+            logging.getLogger("script").warning("saved at step %d", run.steps)
+"""
+
+COORDINATOR = {
+    "AgentRegistered", "AssignmentChanged", "CheckpointCommitted", "CheckpointDeleted",
+    "CheckpointPartAcked", "CheckpointSealed", "CheckpointStarted", "CoordinatorStarted",
+    "DatasetAttached", "DatasetRegistered", "EpochAdvanced", "GenerationChanged",
+    "GenerationEntered", "RecoveryChosen", "RolledBack", "StepsCommitted", "TaskPlaced",
+    "TaskStateChanged", "TaskSubmitted", "WorkerExited", "WorkerLost", "WorkerRegistered",
+    "WorkerStateChanged",
+}  # fmt: skip
+
+WORKERS = {
+    "BatchesAssigned", "BlobAdded", "BlobDownloadCompleted", "BlobDownloadProgress",
+    "BlobDownloadStarted", "BlobUploadCompleted", "BlobUploadProgress", "BlobUploadStarted",
+    "CheckpointDownloadCompleted", "CheckpointDownloadProgress", "CheckpointDownloadStarted",
+    "CheckpointWriteCompleted", "CheckpointWriteProgress", "CheckpointWriteStarted",
+    "ClockSampled", "ConnectionChanged", "CoordinatorStateSeen", "LogLine", "ModelLoadCompleted",
+    "ModelLoadProgress", "ModelLoadStarted", "ModelSerializationCompleted",
+    "ModelSerializationProgress", "ModelSerializationStarted", "ParametersRequested",
+    "RequestCompleted", "RequestSubmitted", "ResourceSnapshot", "RunEnded", "RunStarted",
+    "StepFinished", "TrainingFinished", "TrainingStarted",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """The timeline of such a run."""
+    folder = tmp_path_factory.mktemp("recorded")
+    name = script(folder, TRAINING)
+    code, told = run(folder, name, "--workers", "3", "--data-dir", str(folder / "data"))
+    assert code == 0, told
+    with open_timeline(folder / "data") as timeline:
+        yield timeline
+
+
+def test_every_kind_that_such_a_run_has_is_recorded(recorded):
+    kinds = {record.kind: record.node == "coordinator" for record in recorded.records()}
+    assert COORDINATOR - {kind for kind, decided in kinds.items() if decided} == set()
+    assert WORKERS - {kind for kind, decided in kinds.items() if not decided} == set()
+
+
+def test_the_log_of_it_can_be_trusted_and_answers(recorded):
+    desk = Desk(recorded)
+    assert [finding.text for finding in desk.trust().findings if finding.grave] == []
+    sources = [each.text("source") for each in recorded.records(kinds={"RecoveryChosen"})]
+    assert {"fresh", "peer", "checkpoint"} <= set(sources)
+    lost = desk.why(
+        "lost",
+        params={
+            "worker": next(each.text("worker") for each in recorded.records(kinds={"WorkerLost"}))
+        },
+    )
+    assert lost.verdict == "yes"
+    (task,) = {each.text("task") for each in recorded.records(kinds={"TaskSubmitted"})}
+    assert desk.why("restored", params={"worker": f"{task}-w0"}).verdict == "yes"
+
+
+def test_what_a_script_warns_of_is_a_fact_also_where_an_agent_reads_its_output(recorded):
+    said = [each for each in recorded.records(kinds={"LogLine"}) if each.text("level") == "warn"]
+    assert {each.node[-2:] for each in said} == {"w0", "w1", "w2"}
+    assert said[0].text("message").startswith("saved at step")

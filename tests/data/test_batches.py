@@ -267,6 +267,24 @@ def test_a_loop_that_only_reads_does_so_in_its_own_thread():
     assert readers.count(threading.current_thread()) >= 32
 
 
+@pytest.mark.parametrize("state", [{}, {"step": 3}, {"step": "x", "order": {}}])
+def test_a_state_that_is_none_is_refused(dataset, order, state):
+    with pytest.raises(InvalidArgument, match="no state of batches"):
+        Batches(dataset, order).load_state_dict(state)
+
+
+@pytest.mark.parametrize("rows", [None, 3, [1.5], [[1, 2]], ["a"], [2**70], [-1], [N]])
+def test_rows_that_make_no_sense(dataset, rows):
+    with pytest.raises(InvalidArgument, match="dataset 'arrays' has no row"):
+        dataset.read(rows)
+
+
+@pytest.mark.parametrize("columns", ["v", []])
+def test_columns_that_are_no_list_of_some(dataset, columns):
+    with pytest.raises(InvalidArgument, match="'arrays': columns is"):
+        dataset.read([0], columns)
+
+
 @pytest.mark.parametrize("steps", [(-1, 2), (3, 2)])
 def test_steps_that_make_no_sense(dataset, order, steps):
     with pytest.raises(InvalidArgument, match="not a range of steps"):

@@ -152,6 +152,17 @@ def test_a_first_shard_that_lists_other_samples_cannot_be_opened(tmp_path):
         open_dataset(str(tmp_path / "set"), name="cracked")
 
 
+def test_a_file_that_is_no_image_is_no_folder_of_them(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    with pytest.raises(InvalidArgument, match="no image here"):
+        open_dataset(str(tmp_path / "x.npy"), "imagefolder")
+
+
+def test_a_path_must_be_given():
+    with pytest.raises(InvalidArgument, match="no path was given"):
+        open_dataset("")
+
+
 def test_a_path_that_is_not_there():
     with pytest.raises(NotFound, match=r"there is no /nowhere"):
         open_dataset("/nowhere", "npy")

@@ -150,11 +150,22 @@ class Dataset:
 
     def read(self, rows: Rows | Sequence[int], columns: Sequence[str] | None = None) -> Columns:
         """The rows in the order given; `Corrupt` names the first that cannot be read."""
-        return self.gather(np.asarray(rows, np.int64), self.checked_columns(columns), None)[0]
+        asked = np.asarray(rows)
+        if asked.ndim != 1 or (asked.size and asked.dtype.kind not in "iu"):
+            raise InvalidArgument(
+                f"dataset {self.name!r} has no rows {str(rows)[:100]}",
+                hint="give row numbers, in a list",
+            )
+        return self.gather(asked.astype(np.int64), self.checked_columns(columns), None)[0]
 
     def checked_columns(self, columns: Sequence[str] | None) -> list[str]:
         if columns is None:
             return list(self.columns)
+        if isinstance(columns, str) or not columns:
+            raise InvalidArgument(
+                f"dataset {self.name!r}: columns is {columns!r}",
+                hint=f"give a list of some of {', '.join(self.columns)}, or None for all",
+            )
         unknown = [column for column in columns if column not in self.columns]
         if unknown:
             raise InvalidArgument(
@@ -335,7 +346,9 @@ class _Naming:
             file = f", file {error.file}" if error.file else ""
             hint = error.hint if isinstance(error, Mismatch) else "mend the file, or leave it out"
             raise InvalidArgument(f"{where}{file}: {error.reason}", hint=hint) from error
-        if isinstance(error, TypeError | ValueError | OSError):
+        if isinstance(error, TypeError):
+            raise InvalidArgument(f"{where}: {error}", hint="check the format's options") from error
+        if isinstance(error, ValueError | OSError):
             raise InvalidArgument(
                 f"{where}: {error}", hint="check the path and its format"
             ) from error

@@ -54,6 +54,8 @@ class Files:
 
     def __init__(self, path: str) -> None:
         self.on_release: list[Callable[[str], None]] = []
+        if not path:
+            raise InvalidArgument("no path was given", hint="name the dataset's file or folder")
         self.root = Path(path)
         try:
             there = self.root.exists()

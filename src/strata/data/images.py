@@ -42,7 +42,7 @@ class ImageFolderSource:
         self._pool: ThreadPoolExecutor | None = None
 
     def scan(self) -> Index:
-        names = self._files.names(*_SUFFIXES)
+        names = [name for name in self._files.names(*_SUFFIXES) if name.endswith(_SUFFIXES)]
         if not names:
             raise Mismatch("", "no image here", f"known are {', '.join(_SUFFIXES[::2])}")
         classes = sorted({name.rpartition("/")[0] for name in names})

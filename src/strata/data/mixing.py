@@ -83,6 +83,8 @@ class MixedDataset:
     """Several datasets with the same columns, their rows numbered through; used like one."""
 
     def __init__(self, datasets: Sequence[Dataset]) -> None:
+        if not datasets:
+            raise InvalidArgument("no dataset to mix", hint="give at least one")
         self._datasets = list(datasets)
         self._layout = Layout([dataset.total_samples for dataset in datasets])
         self.total_samples = self._layout.rows
@@ -100,12 +102,12 @@ class MixedDataset:
     def checked_columns(self, columns: Sequence[str] | None) -> list[str]:
         """The columns asked for, or those that every dataset has."""
         wanted = list(self.columns) if columns is None else columns
-        for dataset in self._datasets:
-            dataset.checked_columns(wanted)
         if not wanted:
             raise InvalidArgument(
                 "the datasets have no column in common", hint="mix datasets that share a column"
             )
+        for dataset in self._datasets:
+            dataset.checked_columns(wanted)
         return list(wanted)
 
     def gather(

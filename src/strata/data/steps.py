@@ -209,7 +209,12 @@ class _Plan(NamedTuple):
 
 def require_same_order(order: Ordered, state: Mapping[str, Any]) -> None:
     """Refuses a state that was taken with another order, and says what differs."""
-    ours, theirs = msgspec.to_builtins(order.spec), state["order"]
+    ours, theirs = msgspec.to_builtins(order.spec), state.get("order")
+    if not isinstance(theirs, dict) or not isinstance(state.get("step"), int):
+        raise InvalidArgument(
+            "this is no state of batches",
+            hint="give what state_dict gave",
+        )
     if ours != theirs:
         named = sorted(k for k in ours.keys() | theirs if ours.get(k) != theirs.get(k))
         raise InvalidArgument(

@@ -82,20 +82,24 @@ SCRUBBED = """(moment) => new Promise((found) => {
 the last answer. What is asked for only then begins within the eight frames that are waited."""
 
 
-def sizes() -> dict[str, int]:
-    """Bytes over the wire, with gzip: of scripts what the first view needs, of styles all."""
+def first_scripts() -> set[str]:
+    """The scripts that the first view needs."""
     loaded = files.load()
-    small = {path: len(gzip.compress(file.content)) for path, file in loaded.items()}
     entry = re.search(r"/assets/index-[\w-]+\.js", loaded["/"].content.decode())[0]
     overview = next(path for path in loaded if re.match(r"/assets/overview-", path))
     scripts = {entry, overview}
     for path in (entry, overview):
         text = loaded[path].content.decode()
-        scripts |= {
-            f"/assets/{name}" for name in re.findall(r'(?:from|import)"\./([^"]+\.js)"', text)
-        }
+        named = re.findall(r'(?:from|import)"\./([^"]+\.js)"', text)
+        scripts |= {f"/assets/{name}" for name in named}
+    return scripts
+
+
+def sizes() -> dict[str, int]:
+    """Bytes over the wire, with gzip: of scripts what the first view needs, of styles all."""
+    small = {path: len(gzip.compress(file.content)) for path, file in files.load().items()}
     return {
-        "initial_js_bytes": sum(small[path] for path in scripts),
+        "initial_js_bytes": sum(small[path] for path in first_scripts()),
         "css_bytes": sum(size for path, size in small.items() if path.endswith(".css")),
     }
 
@@ -154,11 +158,16 @@ def event_to_pixel(context, url: str) -> list[float]:
 
 
 async def tabs(url: str, count: int, seconds: float) -> int:
-    """As many open overviews for a while; the bytes that their streams brought."""
+    """As many overviews, opened and open for a while; the bytes that their streams brought.
+
+    Each is of a browser of its own, which has none of the page's files yet.
+    """
     taken = 0
 
     async def stream(client):
         nonlocal taken
+        for path in ("/", *sorted(first_scripts())):
+            await client.get(path)
         async with client.stream("GET", "/api/live") as answer:
             async for chunk in answer.aiter_raw():
                 taken += len(chunk)

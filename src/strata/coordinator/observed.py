@@ -34,6 +34,7 @@ class Observed:
 
     def __init__(self) -> None:
         self.workers: dict[str, Seen] = {}
+        self._heard: set[str] = set()
         self._look_at = SPARE
 
     def note(self, worker: str, seen: Seen) -> None:
@@ -42,6 +43,12 @@ class Observed:
         if seen.resources is None and before is not None:
             seen.resources = before.resources
         self.workers[worker] = seen
+        self._heard.add(worker)
+
+    def heard(self) -> set[str]:
+        """Who beat since this was last asked."""
+        heard, self._heard = self._heard, set()
+        return heard
 
     def saving(self, task: Task, checkpoint: Checkpoint) -> list[Saving]:
         """How far members are whose part of a checkpoint is not acknowledged yet."""
@@ -68,4 +75,5 @@ class Observed:
                     seen.resources = seen.saving = seen.loss = None
         if len(self.workers) > self._look_at:
             self.workers = {name: each for name, each in self.workers.items() if name in known}
+            self._heard &= self.workers.keys()
             self._look_at = 2 * len(self.workers) + SPARE

@@ -192,7 +192,12 @@ class Live:
     def _workers(self, state: Cluster, now_s: float) -> Rows:
         """Every worker's row; made anew where something about it changed."""
         observed, before = self._api.observed.workers, self._rows.get("workers", {})
-        full = now_s - self._full_at_s >= FULL_LOOK_S and state.position != self._position
+        heard = self._api.observed.heard()
+        if state.position == self._position:  # only beats can have changed anything
+            stale = [state.workers[name] for name in heard if name in before]
+            self._signatures |= {each.id: signature(each, observed[each.id]) for each in stale}
+            return before | keyed(views.workers(state, self._api.observed, stale))
+        full = now_s - self._full_at_s >= FULL_LOOK_S
         if full:
             self._full_at_s = now_s
         signatures = {
@@ -214,7 +219,7 @@ class Live:
         gone: dict[str, list[str]] = {}
         for name, now in rows.items():
             before = self._rows.get(name, {})
-            changed[name] = [row for key, row in now.items() if before.get(key) != row]
+            changed[name] = [row for key, row in now.items() if differs(before.get(key), row)]
             if lost := [key for key in before if key not in now]:
                 gone[name] = lost
         self._single |= told
@@ -254,6 +259,11 @@ class Live:
 def signature(worker: Worker, seen: Seen | None) -> Signature:
     """Changes whenever the worker changed or beat: each beat is an object of its own."""
     return worker.changed_ns, worker.incarnation, worker.state, worker.rank, seen
+
+
+def differs(before: object, now: object) -> bool:
+    """Whether a row has to be told; most are the same object, which is told apart at once."""
+    return before is not now and before != now
 
 
 def keyed(rows: Iterable[Any]) -> Rows:

@@ -6,7 +6,6 @@ import type { Fact, History, Shard } from "./types";
 type Schemas = components["schemas"];
 
 export type TimelineSpan = Schemas["SpanAnswer"];
-export type Trust = Schemas["TrustAnswer"];
 export type Bucket = Schemas["BucketAnswer"];
 export type Density = Schemas["DensityAnswer"];
 export type LaneSpan = Schemas["LaneSpan"];

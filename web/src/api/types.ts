@@ -12,7 +12,6 @@ export type CreateTask = Schemas["CreateTaskRequest"];
 export type Dashboard = Schemas["DashboardResponse"];
 export type Dataset = Schemas["DatasetResponse"];
 export type Fact = Schemas["FactResponse"];
-export type Gpu = Schemas["GpuResponse"];
 export type Happening = Schemas["EventAnswer"];
 export type History = Schemas["MetricsHistory"];
 export type LogEntry = Schemas["LogEntry"];

@@ -1,40 +1,18 @@
 /** The strip of time: live or a moment of the past, and how much happened when. */
-import { useQuery } from "@tanstack/react-query";
 import { useEffect } from "react";
 import type { Connection } from "../api/live";
-import { span } from "../api/timeline";
 import { age, clock, moment } from "../lib/format";
-import type { Span } from "../lib/scale";
-import { goLive, moveCursor, useClock, useCursor, useDemo, useLive, useNow, useRun } from "../state/cluster";
+import { goLive, moveCursor, useCursor, useDemo, useLive, useNow, useRun } from "../state/cluster";
+import { useSpan } from "../state/span";
 import { Button } from "../ui/controls";
 import { DemoPlayer } from "./demo";
 import { Scrubber } from "./scrubber";
-
-const REFRESH_MS = 30_000;
-const GROW_MS = 15_000;
-
-/**
- * From when to when the coordinator remembers; null while it does not tell. The end is taken from the
- * clock in between: of a large cluster the span costs the coordinator something.
- */
-export function useSpan(): Span | null {
-  const now = useClock(GROW_MS);
-  const { data } = useQuery({
-    queryKey: ["timeline span"],
-    queryFn: ({ signal }) => span(signal),
-    refetchInterval: (query) => (query.state.error ? false : REFRESH_MS),
-    retry: false,
-  });
-  if (!data || data.to_ms <= data.from_ms) return null;
-  const to = Math.max(data.to_ms, Math.floor(now / GROW_MS) * GROW_MS);
-  return { from: data.from_ms, to: data.live ? to : data.to_ms };
-}
 
 export function Strip() {
   const cursor = useCursor();
   const run = useRun();
   const demo = useDemo() === "recorded";
-  const remembered = useSpan();
+  const { span: remembered } = useSpan();
   const end = remembered?.to;
   useEffect(() => {
     // An archived run has no present: without a moment its last one is meant.

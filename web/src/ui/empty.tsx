@@ -36,7 +36,7 @@ export function Fault({ error, retry }: { error: unknown; retry?: () => void }) 
 }
 
 /** The past cannot be read here: an older coordinator, or one without a timeline. */
-export function NoTimeline() {
+function NoTimeline() {
   return (
     <Empty
       title="This coordinator does not tell its past"
@@ -44,6 +44,11 @@ export function NoTimeline() {
       command="strata events --follow"
     />
   );
+}
+
+/** Why a question about the past has no answer. */
+export function PastFault({ error }: { error: unknown }) {
+  return error instanceof ApiError && error.status === 404 ? <NoTimeline /> : <Fault error={error} />;
 }
 
 export function Loading() {

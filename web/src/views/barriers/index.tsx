@@ -58,7 +58,7 @@ function Waiting({ barriers }: { barriers: readonly Barrier[] }) {
       {barriers.length === 0 && <p className="text-faint">Nobody waits.</p>}
       <ul>
         {barriers.map((barrier) => (
-          <li key={barrier.id} className="grid grid-cols-[minmax(8rem,14rem)_10rem_5rem_minmax(0,1fr)] items-baseline gap-4 border-b border-line/60 py-1.5 max-md:grid-cols-2">
+          <li key={barrier.id} className="grid grid-cols-[minmax(8rem,14rem)_10rem_5rem_minmax(0,1fr)] items-center gap-4 border-b border-line/60 py-1.5 max-md:grid-cols-2">
             <span className="truncate font-medium">{barrier.name} <span className="font-normal text-dim">{barrier.task_id}</span></span>
             <Meter share={barrier.arrived / Math.max(barrier.total, 1)} label={`${barrier.arrived}/${barrier.total}`} state="waiting" />
             <span className="text-right text-recovering">{age(barrier.created_at, now)}</span>
@@ -80,13 +80,13 @@ function Waiting({ barriers }: { barriers: readonly Barrier[] }) {
 }
 
 const ROUNDS: Column<Barrier>[] = [
-  { name: "Barrier", width: "minmax(6rem, 1fr)", cell: (barrier) => barrier.name, by: (barrier) => barrier.name },
-  { name: "Task", width: "minmax(6rem, 1fr)", cell: (barrier) => barrier.task_id, by: (barrier) => barrier.task_id },
-  { name: "Status", width: "7rem", cell: (barrier) => <Mark state={barrier.status} />, by: (barrier) => barrier.status },
+  { name: "Barrier", width: "minmax(5.5rem, 1fr)", cell: (barrier) => barrier.name, by: (barrier) => barrier.name },
+  { name: "Task", width: "minmax(5rem, 1fr)", cell: (barrier) => barrier.task_id, by: (barrier) => barrier.task_id },
+  { name: "Status", width: "6rem", cell: (barrier) => <Mark state={barrier.status} />, by: (barrier) => barrier.status },
   { name: "Step", width: "4rem", right: true, cell: (barrier) => count(barrier.step), by: (barrier) => barrier.step },
   { name: "Arrived", width: "4.5rem", right: true, cell: (barrier) => `${barrier.arrived} / ${barrier.total}` },
   { name: "Opened", width: "5rem", right: true, cell: (barrier) => clock(barrier.created_at), by: (barrier) => barrier.created_at },
-  { name: "Took", width: "5rem", right: true, cell: (barrier) => (barrier.ended_at === null ? "–" : duration(barrier.ended_at - barrier.created_at)), by: (barrier) => (barrier.ended_at ?? 0) - barrier.created_at },
+  { name: "Took", width: "4rem", right: true, cell: (barrier) => (barrier.ended_at === null ? "–" : duration(barrier.ended_at - barrier.created_at)), by: (barrier) => (barrier.ended_at ?? 0) - barrier.created_at },
 ];
 
 function Rounds({ barriers }: { barriers: readonly Barrier[] }) {

@@ -27,15 +27,17 @@ export function AttentionList({ items }: { items: readonly Attention[] }) {
         {items.map(({ severity, subject, text, hint }) => (
           <li
             key={`${subject} ${severity}`}
-            className="flex flex-wrap items-baseline gap-x-3 border-b border-line/60 py-1.5"
+            className="flex items-baseline gap-x-3 border-b border-line/60 py-1.5"
           >
             <span aria-hidden className={`${lookOf(severity).text} w-3 text-center`}>
               {severity === "error" ? "✕" : "▲"}
             </span>
-            <a href={placeOf(subject)} className="font-medium hover:underline">
-              {text}
-            </a>
-            <span className="text-dim">{hint}</span>
+            <p className="flex min-w-0 flex-wrap gap-x-3">
+              <a href={placeOf(subject)} className="font-medium hover:underline">
+                {text}
+              </a>
+              <span className="text-dim">{hint}</span>
+            </p>
           </li>
         ))}
       </ul>

@@ -1,30 +1,15 @@
 /** Tasks with their progress, the running ones first. */
 import { useMemo } from "react";
 import type { Task } from "../../api/types";
-import { count, duration } from "../../lib/format";
+import { count } from "../../lib/format";
 import { useNow } from "../../state/cluster";
 import { hrefTo } from "../../state/url";
-import { Mark, Meter } from "../../ui/marks";
+import { Mark } from "../../ui/marks";
 import { Table, type Column } from "../../ui/table";
+import { elapsed, progressOf, workersOf } from "../tasks/cells";
 
 const SHOWN = 12;
 const ENDED = new Set(["completed", "failed", "stopped"]);
-
-export function progressOf(task: Task) {
-  const { progress, status } = task;
-  const label = progress === null ? "–" : `${Math.floor(progress)} %`;
-  return <Meter share={progress === null ? null : progress / 100} label={label} state={status} />;
-}
-
-/** How many processes it has, of those it asked for. */
-export function workersOf(task: Task): string {
-  return `${count(task.worker_ids_total)} / ${count(task.worker_count + task.spares)}`;
-}
-
-export function elapsed(task: Task, now: number): string {
-  if (task.started_at === null) return "–";
-  return duration((task.completed_at ?? Math.max(now, task.started_at)) - task.started_at);
-}
 
 export function TaskList({ tasks }: { tasks: ReadonlyMap<string, Task> }) {
   const now = useNow();

@@ -9,7 +9,7 @@ import { Empty, Fault, Loading } from "../../ui/empty";
 import { Mark } from "../../ui/marks";
 import { Page } from "../../ui/page";
 import { Table, type Column } from "../../ui/table";
-import { elapsed, progressOf, workersOf } from "../overview/tasks";
+import { elapsed, progressOf, workersOf } from "./cells";
 import { SubmitPage } from "./submit";
 import { TaskPage } from "./page";
 

@@ -11,7 +11,7 @@ import { Empty, Fault, Loading } from "../../ui/empty";
 import { Mark } from "../../ui/marks";
 import { Page, Scroll, Section } from "../../ui/page";
 import { LogLines } from "../logs/lines";
-import { elapsed, progressOf, workersOf } from "../overview/tasks";
+import { elapsed, progressOf, workersOf } from "./cells";
 import { StoryList } from "../timeline/story";
 import { Actions } from "./actions";
 

@@ -1,11 +1,10 @@
 /** The questions that the timeline answers by itself. */
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
-import { ApiError } from "../../api/client";
 import { questions, type Question } from "../../api/timeline";
 import { Button, Field } from "../../ui/controls";
 import { Drawer } from "../../ui/drawer";
-import { Fault, Loading, NoTimeline } from "../../ui/empty";
+import { Loading, PastFault } from "../../ui/empty";
 import { Answered } from "./because";
 
 export function Ask({ close, onEvent }: { close: () => void; onEvent: (ref: string) => void }) {
@@ -13,7 +12,7 @@ export function Ask({ close, onEvent }: { close: () => void; onEvent: (ref: stri
   const [chosen, setChosen] = useState<Question | null>(null);
   return (
     <Drawer title={chosen ? chosen.text : "Ask the timeline"} close={close}>
-      {error && (error instanceof ApiError && error.status === 404 ? <NoTimeline /> : <Fault error={error} />)}
+      {error && <PastFault error={error} />}
       {!data && !error && <Loading />}
       {data && !chosen && (
         <ul>

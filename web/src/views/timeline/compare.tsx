@@ -1,6 +1,5 @@
 /** What is different between two moments. */
 import { useQuery } from "@tanstack/react-query";
-import { ApiError } from "../../api/client";
 import { diff } from "../../api/timeline";
 import { moment } from "../../lib/format";
 import type { Span } from "../../lib/scale";
@@ -9,7 +8,7 @@ import { useCursor } from "../../state/cluster";
 import { useParam } from "../../state/url";
 import { Button } from "../../ui/controls";
 import { Drawer } from "../../ui/drawer";
-import { Fault, Loading, NoTimeline } from "../../ui/empty";
+import { Loading, PastFault } from "../../ui/empty";
 
 export function Compare({ bounds, close }: { bounds: Span; close: () => void }) {
   const cursor = useCursor() ?? bounds.to;
@@ -34,8 +33,7 @@ export function Compare({ bounds, close }: { bounds: Span; close: () => void }) 
 
 function Changes({ a, b }: { a: number; b: number }) {
   const { data, error, isPending } = useQuery({ queryKey: ["diff", a, b], queryFn: ({ signal }) => diff(a, b, signal), retry: false });
-  if (error instanceof ApiError && error.status === 404) return <NoTimeline />;
-  if (error) return <Fault error={error} />;
+  if (error) return <PastFault error={error} />;
   if (isPending) return <Loading />;
   if (data.changes.length === 0) return <p className="mt-4 text-dim">Nothing is different.</p>;
   return (

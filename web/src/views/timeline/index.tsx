@@ -1,15 +1,14 @@
 /** Timeline: lanes of what every worker did; any event with its causes; any two moments compared. */
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
-import { ApiError } from "../../api/client";
 import { exportAddress, lanes } from "../../api/timeline";
 import { pan, zoom, type Span } from "../../lib/scale";
 import { moveCursor, STATE, useCluster, useCursor, useNow } from "../../state/cluster";
 import { useKeys } from "../../state/keys";
+import { useSpan } from "../../state/span";
 import { change, useParam, usePlace } from "../../state/url";
-import { useSpan } from "../../shell/strip";
 import { Button, Choice } from "../../ui/controls";
-import { Fault, Loading, NoTimeline } from "../../ui/empty";
+import { Fault, Loading, PastFault } from "../../ui/empty";
 import { Page } from "../../ui/page";
 import { Ask } from "./ask";
 import { Compare } from "./compare";
@@ -25,14 +24,12 @@ const PAN = 0.2;
 const ZOOM = 1.5;
 
 export default function Timeline() {
-  const bounds = useSpan();
-  const missing = useQuery({ queryKey: ["timeline span"], enabled: false });
-  if (bounds) return <Opened bounds={bounds} />;
-  const { error } = missing;
+  const { span, error } = useSpan();
+  if (span) return <Opened bounds={span} />;
   return (
     <Page title="Timeline">
       <div className="px-6">
-        {error instanceof ApiError && error.status === 404 ? <NoTimeline /> : error ? <Fault error={error} /> : <Loading />}
+        {error ? <PastFault error={error} /> : <Loading />}
       </div>
     </Page>
   );

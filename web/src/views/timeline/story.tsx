@@ -1,12 +1,11 @@
 /** A story: what happened to one thing, in order, across nodes. */
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { ApiError } from "../../api/client";
 import { events } from "../../api/timeline";
 import { clock } from "../../lib/format";
 import { visible } from "../../lib/text";
 import { momentText, useCursor } from "../../state/cluster";
 import { hrefTo } from "../../state/url";
-import { Fault, Loading, NoTimeline } from "../../ui/empty";
+import { Loading, PastFault } from "../../ui/empty";
 
 const LIMIT = 500;
 const REFRESH_MS = 4000;
@@ -29,8 +28,7 @@ export function StoryList(query: { task: string } | { subject: string }) {
     placeholderData: keepPreviousData,
     retry: false,
   });
-  if (error instanceof ApiError && error.status === 404) return <NoTimeline />;
-  if (error) return <Fault error={error} />;
+  if (error) return <PastFault error={error} />;
   if (isPending) return <Loading />;
   return (
     // oxlint-disable-next-line jsx-a11y/no-noninteractive-tabindex

@@ -1,0 +1,20 @@
+/** What lists and the page of a task say of it, in the same words. */
+import type { Task } from "../../api/types";
+import { count, duration } from "../../lib/format";
+import { Meter } from "../../ui/marks";
+
+export function progressOf(task: Task) {
+  const { progress, status } = task;
+  const label = progress === null ? "–" : `${Math.floor(progress)} %`;
+  return <Meter share={progress === null ? null : progress / 100} label={label} state={status} />;
+}
+
+/** How many processes it has, of those it asked for. */
+export function workersOf(task: Task): string {
+  return `${count(task.worker_ids_total)} / ${count(task.worker_count + task.spares)}`;
+}
+
+export function elapsed(task: Task, now: number): string {
+  if (task.started_at === null) return "–";
+  return duration((task.completed_at ?? Math.max(now, task.started_at)) - task.started_at);
+}

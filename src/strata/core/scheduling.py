@@ -162,12 +162,12 @@ def place_vacant(d: Decision, task: Task, reason: str, cause: str) -> None:
         if fruitless > task.spec.max_restarts and task.phase != "forming":
             continue
         if fruitless > task.spec.max_restarts:
+            often = "once" if fruitless == 1 else f"{fruitless} times"
             change_state(
                 d,
                 task,
                 "failed",
-                f"restart loop: worker {worker} failed {fruitless} times without progress; "
-                f"last: {reason}",
+                f"restart loop: worker {worker} failed {often} without progress; last: {reason}",
                 cause,
                 RESTART_LOOP_EXIT_CODE,
             )

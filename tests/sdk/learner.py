@@ -85,14 +85,19 @@ def mix(first, second, steps=30, **given):
 
 
 @scene
-def read(path, on_error="raise", **given):
-    """Trains an epoch of files, and says what could not be read."""
+def read(path, on_error="raise", processes=None, **given):
+    """Trains an epoch of files, and says what could not be read; by a `DataLoader` if it is to
+    have processes."""
+    how = {"on_error": on_error}
+    if processes is not None:
+        from strata.torch import Loading
+
+        how |= {"engine": Loading(num_workers=processes), "contents": True}
     with strata.join(**given) as run:
         rows = 0
         try:
-            for batch in run.batches(
-                strata.open_dataset(path, name="files"), global_batch=8, epochs=1, on_error=on_error
-            ):
+            files = strata.open_dataset(path, name="files")
+            for batch in run.batches(files, global_batch=8, epochs=1, **how):
                 rows += len(next(iter(batch.values())))
                 run.step()
         except strata.StrataError as error:

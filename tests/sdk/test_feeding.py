@@ -220,8 +220,12 @@ def test_damage_ends_training_with_file_and_row(learners, damaged):
     assert "dataset 'files', file rows.jsonl, row" in refused["message"]
 
 
-def test_damage_that_is_skipped_is_recorded_and_audited(hub, learners, damaged):
-    (worker,) = learners("a", scene="read", path=str(damaged), on_error="skip")
+@pytest.mark.parametrize("processes", [None, 2])
+def test_damage_that_is_skipped_is_recorded_and_audited(hub, learners, damaged, processes):
+    if processes is not None:
+        pytest.importorskip("torch")
+    how = {"path": str(damaged), "on_error": "skip", "processes": processes}
+    (worker,) = learners("a", scene="read", **how)
     assert worker.says("done")["rows"] == 238
     assert worker.ends() == 0
     assert audited(hub)["feeds"][0]["skipped"] == 2

@@ -5,6 +5,7 @@ import pytest
 
 from strata.timeline.desk import Desk
 from strata.timeline.opening import open_timeline
+from strata.timeline.why.questions import QUESTIONS
 from tests.cli.runs import run, script
 
 TRAINING = """
@@ -34,7 +35,8 @@ with strata.join(checkpoint_every=20, resource_interval=0.2) as run:
         if run.steps == 30 and run.rank == 1 and once("lost-one"):
             kill(run.worker_id)
         if run.steps == 78 and run.rank == 0 and once("lost-all"):
-            kill(*(f"{run.task_id}-w{i}" for i in (1, 2, 0)))
+            everyone = {f"{run.task_id}-w{number}" for number in range(3)}
+            kill(*(everyone - {run.worker_id}), run.worker_id)
         try:
             run.average({"g": np.ones(8, np.float32)}, len(batch["x"]))
         except strata.GenerationChanged:
@@ -87,20 +89,72 @@ def test_every_kind_that_such_a_run_has_is_recorded(recorded):
     assert WORKERS - {kind for kind, decided in kinds.items() if not decided} == set()
 
 
-def test_the_log_of_it_can_be_trusted_and_answers(recorded):
-    desk = Desk(recorded)
-    assert [finding.text for finding in desk.trust().findings if finding.grave] == []
+def test_the_log_of_it_can_be_trusted(recorded):
+    assert [finding.text for finding in Desk(recorded).trust().findings if finding.grave] == []
     sources = [each.text("source") for each in recorded.records(kinds={"RecoveryChosen"})]
     assert {"fresh", "peer", "checkpoint"} <= set(sources)
-    lost = desk.why(
-        "lost",
-        params={
-            "worker": next(each.text("worker") for each in recorded.records(kinds={"WorkerLost"}))
-        },
-    )
-    assert lost.verdict == "yes"
-    (task,) = {each.text("task") for each in recorded.records(kinds={"TaskSubmitted"})}
-    assert desk.why("restored", params={"worker": f"{task}-w0"}).verdict == "yes"
+
+
+def first(timeline, kind, field):
+    """The field of the first record of a kind."""
+    return next(timeline.records(kinds={kind})).text(field)
+
+
+def asked(timeline) -> dict[str, dict[str, str]]:
+    """What can be asked of such a run, of those that it names; nobody sent messages in it."""
+    task = first(timeline, "TaskSubmitted", "task")
+    lost = first(timeline, "WorkerLost", "worker")
+    moment = {"time_ms": repr(next(timeline.records(kinds={"WorkerLost"})).at_ns / 1e6)}
+    request = next(timeline.records(kinds={"RequestSubmitted"}))
+    return {
+        "barrier": {"barrier": first(timeline, "BarrierReleased", "barrier")},
+        "slow": {"worker": lost},
+        "samples": {"task": task},
+        "checkpoint": {"checkpoint": first(timeline, "CheckpointCommitted", "checkpoint")},
+        "lost": {"worker": lost},
+        "moved": {"shard": "0", "dataset": "numbers", "task": task},
+        "changed": {"task": task},
+        "restored": {"task": task},
+        "request": {"worker": request.node, "request": request.text("request")},
+        "recovery": {"task": task},
+        "throughput": {"task": task, **moment},
+        "unfinished": {"worker": lost},
+        "differs": {"other": str(timeline.reader.path)},
+        "trust": {},
+        "timeout": {"worker": lost, "timeout_s": "60"},
+    }
+
+
+SURE = {
+    "samples": "yes",
+    "checkpoint": "yes",
+    "lost": "yes",
+    "changed": "yes",
+    "restored": "yes",
+    "request": "yes",
+    "differs": "no",
+    "trust": "yes",
+    "timeout": "yes",
+}
+
+
+def test_every_question_about_it_is_answered(recorded):
+    desk, params = Desk(recorded), asked(recorded)
+    assert set(QUESTIONS) - {"delivery"} == set(params)
+    answers = {question: desk.why(question, params=given) for question, given in params.items()}
+    assert {name: answers[name].verdict for name in SURE} == SURE
+    assert all(answer.answer for answer in answers.values())
+    assert all(answers[name].chain for name in ("lost", "changed", "restored", "request"))
+
+
+def test_every_request_of_a_process_that_left_was_answered(recorded):
+    def requests(kind):
+        found = recorded.records(kinds={kind})
+        return {(each.node, each.incarnation, each.text("request")) for each in found}
+
+    left = {(each.node, each.incarnation) for each in recorded.records(kinds={"RunEnded"})}
+    asked, answered = requests("RequestSubmitted"), requests("RequestCompleted")
+    assert {each for each in asked - answered if each[:2] in left} == set()
 
 
 def test_what_a_script_warns_of_is_a_fact_also_where_an_agent_reads_its_output(recorded):

@@ -48,6 +48,7 @@ from strata.wire.v1 import coordinator_pb2 as pb
 log = logging.getLogger(__name__)
 
 WAIT_SLICE_S = 0.5
+MAX_UNHEARD = 100
 SAY_EVERY_S = 10.0
 MAX_REQUESTS = 1_024
 CLOSING_S = 2.0
@@ -107,6 +108,7 @@ class Session:
         self._owner = owner
         self._give_up_after_s = give_up_after_s
         self._requests: dict[int, Request] = {}
+        self._unheard: dict[int, Request] = {}
         self._last_request = 0
         self._outbox = Outbox()
         self._stream: Stream | None = None
@@ -155,9 +157,12 @@ class Session:
         return request.answer
 
     def forget(self, request: Request) -> None:
-        """Nobody waits for the answer any more."""
+        """Nobody waits for the answer any more; should it come, that is still recorded."""
         with self.news:
-            self._requests.pop(request.message.request, None)
+            if self._requests.pop(request.message.request, None) is not None:
+                self._unheard[request.message.request] = request
+                for oldest in list(self._unheard)[:-MAX_UNHEARD]:
+                    del self._unheard[oldest]
 
     def wait_for(
         self,
@@ -342,7 +347,8 @@ class Session:
 
     def _settle(self, message: pb.CoordinatorMessage, error: StrataError | None) -> None:
         with self.news:
-            request = self._requests.pop(message.request, None)
+            waiting = self._requests.pop(message.request, None)
+            request = waiting or self._unheard.pop(message.request, None)
             if request is None:
                 return
             if error is None:

@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
+from strata.core.agents import WorkerExited
 from strata.core.catalogue import CODEC
 from strata.core.cluster import CoordinatorStarted
 from strata.core.events import COORDINATOR
@@ -21,7 +22,7 @@ from strata.core.keeping import EventsReleased
 from strata.core.worker_facts import USER_PREFIX, EventsDropped, RunEnded
 from strata.core.workers import WorkerRegistered
 from strata.store.base import Tally
-from strata.timeline.records import SECOND_NS
+from strata.timeline.records import SECOND_NS, Record
 from strata.timeline.states import state_at
 from strata.timeline.timeline import Timeline
 from strata.timeline.words import counted, seconds
@@ -31,6 +32,7 @@ Verdict: TypeAlias = Literal["yes", "no", "open", "unknown"]
 JUMP_NS = SECOND_NS
 MAX_FINDINGS = 100
 TAIL_NS = 10 * SECOND_NS
+NEVER_SEEN_NS = 365 * 86_400 * SECOND_NS
 KNOWN_KINDS = frozenset(tag.partition("/")[0] for tag in CODEC.kinds)
 
 
@@ -73,11 +75,12 @@ def examine(timeline: Timeline) -> Trust:
     findings = [Finding("damage", text) for text in [*timeline.notes, *timeline.damage]]
     holes: list[Hole] = []
     ended = _ended(timeline)
+    exits = list(timeline.records(node=COORDINATOR, kinds={WorkerExited.__name__}))
     for tally in timeline.tallies():
         for hole, finding in _gaps(timeline, tally):
             holes.append(hole)
             findings.append(finding)
-        holes += _tail(timeline, tally, ended)
+        holes += _tail(timeline, tally, ended, exits)
         findings += _clock(timeline, tally)
     for found in (_dropped, _silent):
         for hole, finding in found(timeline):
@@ -111,15 +114,19 @@ def _ended(timeline: Timeline) -> set[tuple[str, int]]:
     return {(tally.node, tally.incarnation) for tally in timeline.tallies() if kind in tally.kinds}
 
 
-def _tail(timeline: Timeline, tally: Tally, ended: set[tuple[str, int]]) -> Iterator[Hole]:
-    """After its last event a process that never said goodbye may have done more."""
+def _tail(
+    timeline: Timeline, tally: Tally, ended: set[tuple[str, int]], exits: list[Record]
+) -> Iterator[Hole]:
+    """After its last event a process that never said goodbye may have done more, until its agent
+    saw it end."""
     if (tally.node, tally.incarnation) in ended:
         return
     last = timeline.reader.last_seq(tally.node, tally.incarnation)
     newest = timeline.events_of(tally.node, tally.incarnation, last or 0)
     for record in newest:
         text = f"{tally.node} recorded nothing after this, and did not say that it ended"
-        yield Hole(tally.node, record.at_ns, record.at_ns + 365 * 86_400 * SECOND_NS, text)
+        seen = (e.at_ns for e in exits if e.text("worker") == tally.node and e.at_ns > record.at_ns)
+        yield Hole(tally.node, record.at_ns, next(seen, record.at_ns + NEVER_SEEN_NS), text)
 
 
 def _clock(timeline: Timeline, tally: Tally) -> Iterator[Finding]:

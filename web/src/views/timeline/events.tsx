@@ -9,12 +9,13 @@ import { events } from "../../api/timeline";
 import { clock, count } from "../../lib/format";
 import type { Span } from "../../lib/scale";
 import { visible } from "../../lib/text";
+import { useCluster } from "../../state/cluster";
 import { useParam } from "../../state/url";
 import { Field } from "../../ui/controls";
 import { Fault } from "../../ui/empty";
 import { following, rounded } from "./window";
 
-const LIMIT = 500;
+const LIMIT = 200;
 const LINE_PX = 24;
 
 export function Events({ span, cursor, task, node, chosen, onEvent }: {
@@ -26,11 +27,14 @@ export function Events({ span, cursor, task, node, chosen, onEvent }: {
   onEvent: (ref: string) => void;
 }) {
   const [kind, setKind] = useParam("kind");
+  const { fresh } = useCluster();
   const scroller = useRef<HTMLDivElement>(null);
   const asked = rounded(following(span, cursor));
   const { data, error } = useQuery({
     queryKey: ["timeline events", asked.from, asked.to, task, node, kind],
     queryFn: ({ signal }) => events({ from_ms: asked.from, to_ms: asked.to, task, node, kind, limit: LIMIT }, signal),
+    // After the state of the moment, which people look at first.
+    enabled: fresh,
     placeholderData: keepPreviousData,
     retry: false,
   });

@@ -1,5 +1,7 @@
 """Guards finding one's way: stories, moments where something holds, differences, lanes, counts."""
 
+import re
+
 import pytest
 
 from strata.errors import InvalidArgument, NotFound
@@ -186,3 +188,8 @@ def test_every_record_has_a_sentence_without_holes(crashed):
         text = sentence(record)
         assert text
         assert "{" not in text
+
+
+def test_times_are_said_as_people_read_them(crashed):
+    said = {record.kind: sentence(record) for record in crashed.timeline.records()}
+    assert re.search(r"clock is -?\d+ (µs|ms) ahead$", said["ClockSampled"])

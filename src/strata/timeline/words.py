@@ -98,8 +98,8 @@ TEMPLATES: dict[str, str] = {
     "CheckpointUploadCompleted": "uploading {checkpoint} ended, ok {ok} {error}",
     "StepFinished": "finished step {step}: data {data_s}, compute {compute_s}, "
     "communication {communication_s}, wait {wait_s} s, loss {loss}",
-    "ResourceSnapshot": "uses {cpu_percent} % CPU and {memory_used_bytes} bytes of memory",
-    "ClockSampled": "the coordinator's clock is {offset_ns} ns ahead",
+    "ResourceSnapshot": "uses {cpu_percent} % CPU and {memory_used_bytes} of memory",
+    "ClockSampled": "the coordinator's clock is {offset_ns} ahead",
     "EventsDropped": "{count} events were lost before they were recorded: {reason}",
     "LogLine": "{level}: {message}",
 }
@@ -121,12 +121,21 @@ def _filled(template: str, fields: Mapping[str, object]) -> str:
     for text, name, _, _ in Formatter().parse(template):
         parts.append(text)
         if name is not None:
-            parts.append(shown(fields.get(name)))
+            parts.append(_measured(name, fields.get(name)))
     return "".join(parts)
 
 
 def _listed(fields: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {shown(value)}" for name, value in fields.items())
+
+
+def _measured(name: str, value: object) -> str:
+    """A field in the unit that its name ends with, as people read it."""
+    if isinstance(value, int) and name.endswith("_ns"):
+        return seconds(value)
+    if isinstance(value, int) and name.endswith("_bytes"):
+        return f"{value / 1e6:,.0f} MB"
+    return shown(value)
 
 
 def shown(value: object) -> str:

@@ -100,7 +100,7 @@ def test_a_corrupt_shard_in_the_middle_is_named(client, tmp_path):
             tar.addfile(member, io.BytesIO(b"hello"))
     (folder / "1.tar").write_bytes(b"\xff" * 10_240)
     refused = error(register(client, folder), 400)
-    assert "dataset 'd' (webdataset), file 1.tar: not a plain tar" in refused["message"]
+    assert "dataset 'd' (webdataset), file 1.tar: is not a tar" in refused["message"]
 
 
 def test_a_preview_of_nothing_is_empty_and_of_the_unknown_not_found(client, rows):

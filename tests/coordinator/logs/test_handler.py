@@ -57,5 +57,5 @@ def test_emitting_does_not_wait_for_the_disk(store, logger):
     began_s = time.thread_time()
     for i in range(10_000):
         logger.info("message %d", i)
-    assert (time.thread_time() - began_s) / 10_000 < 50e-6
+    assert (time.thread_time() - began_s) / 10_000 < 200e-6  # a sync takes longer than that
     assert store.recent().total == 10_000

@@ -172,6 +172,17 @@ def test_a_worker_that_finished_holds_no_generation_up():
     assert task.phase == "running"
 
 
+def test_a_worker_that_finishes_instead_of_entering_holds_no_generation_up():
+    world, task, (a, _b, c) = gathered(3)
+    world.sync(task)
+    c.lost()
+    c.again()
+    a.leave("done")
+    assert (task.phase, sorted(task.members)) == ("syncing", ["b", "c"])
+    world.sync(task)
+    assert task.phase == "running"
+
+
 def test_one_that_leaves_takes_nobody_else_with_it():
     world, task, _ = gathered(1, syncs=False)
     b, c = world.join(task, "b", "c")
@@ -242,3 +253,15 @@ def test_ranks_are_dense_and_generations_grow_whatever_happens(spec, acts):
         check_membership(world, task)
     numbers = [fact.generation for fact in world.facts(GenerationChanged)]
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+@settings(max_examples=300, deadline=None)
+@given(spec=SPECS, acts=ACTS)
+def test_a_generation_trains_once_all_who_live_have_entered(spec, acts):
+    world = World()
+    world.agent("host", slots=4)
+    task = world.submit(**spec)
+    for what, worker in acts:
+        act(world, task, what, worker)
+    act(world, task, "sync", "")
+    assert task.ended or not task.spec.syncs or task.phase != "syncing"

@@ -87,7 +87,10 @@ def finish(d: Decision, task: "Task", steps: int, reason: str, cause: str) -> No
     if task.phase == "running":
         commit_steps(d, task, steps, "a worker finished after them", cause)
     if not set(task.members) <= set(task.finished):
-        look_again(d, task, "the others have finished", cause)
+        if task.phase == "syncing":  # everyone else waits for it to enter, which it never will
+            begin_again(d, task, "a member finished instead of entering", cause)
+        else:
+            look_again(d, task, "the others have finished", cause)
     elif task.state in ("starting", "running", "recovering"):
         change_state(d, task, "completed", reason, cause)
     elif task.state == "stopping":

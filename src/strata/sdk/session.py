@@ -259,6 +259,9 @@ class Session:
                 self._hear(message)
         except grpc.RpcError as broken:
             error = self._connection.error_from(broken)
+            # It is the stream itself, and its traceback would keep it until the interpreter ends:
+            # its finalizer would then wait for a lock of gRPC's threads, which run no more.
+            broken.__traceback__ = None
         except StrataError as refusal:
             error = refusal
         finally:

@@ -117,6 +117,16 @@ def test_an_old_incarnation_is_not_counted():
     assert world.facts(BarrierArrived) == []
 
 
+def test_who_gave_up_waiting_to_enter_a_generation_has_to_arrive_again():
+    world, task, (a, b) = meeting(2, external=True)
+    a.arrive(request=1)
+    (c,) = world.join(task, "c")
+    world.sync(task)
+    b.arrive(request=1)
+    assert c.arrive(request=1).state == "waiting"
+    assert a.arrive(request=2).state == "released"
+
+
 def test_a_worker_outside_the_generation_is_refused():
     world = World()
     task = world.submit(1, external=False)

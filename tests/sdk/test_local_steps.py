@@ -180,7 +180,7 @@ def test_after_the_loss_of_everyone_rounds_go_on_from_the_checkpoint(hub, learne
     for each in crew:
         each.signal(signal.SIGKILL)
     until(lambda: not hub.state.tasks[learners.task].members, what="the loss of everyone")
-    heirs = learners("d", "e", "f")
+    heirs = learners("d", "e", "f", crowd=3)
     assert heirs[0].says("joined")["steps"] >= 10
     done = ended(heirs)
     assert len({str(each["weights"]) for each in done}) == 1

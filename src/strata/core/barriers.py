@@ -244,7 +244,7 @@ def give_up(d: Decision, task: "Task", left: list[str], reason: str, cause: str)
 
 
 def forget_arrivals(task: "Task", gone: list[str]) -> None:
-    """Part of applying a new generation: those who left are not waiting any more."""
+    """Part of applying a new generation: those who left, or gave up, are not waiting any more."""
     for barrier in task.barriers.values():
         if barrier.state == "waiting":
             for worker in gone:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import field
 
+from strata.core.barriers import forget_arrivals
 from strata.core.checkpoints import committed_newest_first
 from strata.core.decision import Decision
 from strata.core.events import Command, Event, Fact, applies, decides
@@ -118,6 +119,8 @@ def _chosen(state: "Cluster", fact: RecoveryChosen, event: Event) -> None:
     task.ran_generation = fact.generation
     task.ran_members = len(task.members)
     task.peers_refused = False
+    # Whoever entered had given up waiting: what it said before must not let others pass without it.
+    forget_arrivals(task, task.members)
 
 
 @applies(StepsCommitted)

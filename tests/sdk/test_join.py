@@ -143,6 +143,12 @@ def test_a_script_that_forgets_to_leave_is_not_taken_for_a_crash(hub, trainees):
     assert hub.facts("WorkerLost") == []
 
 
+def test_nothing_is_left_whose_end_could_wait_for_grpcs_threads(hub, trainees):
+    process = trainees(hub.address, "leave_nothing")
+    assert process.says("kept")["streams"] == 0
+    assert process.ends() == 0
+
+
 def test_join_works_in_a_thread(hub, trainees):
     worker = trainees(hub.address, "in_thread")
     worker.says("joined")

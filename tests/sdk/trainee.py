@@ -1,5 +1,6 @@
 """Scenes that worker processes play in tests: `trainee.py SCENE JSON`. Each says what it does."""
 
+import gc
 import json
 import logging
 import multiprocessing
@@ -10,6 +11,7 @@ import threading
 import time
 from functools import partialmethod
 
+import grpc
 import numpy as np
 import psutil
 
@@ -75,6 +77,16 @@ def _one_step(run, step_s, barrier_every):
         how = {"source": recovery.source, "step": recovery.step, "in_place": recovery.in_place}
         say("synced", **how, **place(run))
         return True
+
+
+@scene
+def leave_nothing(**given):
+    """Joins and leaves; says how many streams are then still to be finalized."""
+    gc.disable()
+    with strata.join(**given):
+        pass
+    kept = [each for each in gc.get_objects() if isinstance(each, grpc.RpcError)]
+    say("kept", streams=len(kept))
 
 
 @scene

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from strata.core.events import Fact
+from strata.core.worker_operations import BlobUploadCompleted
 from strata.errors import NotFound, PermissionDenied, Unavailable
 from strata.sdk import blobs as room
 from strata.sdk.blobs import Blob, Blobs
@@ -123,6 +124,15 @@ class Cutting:
 
     def close(self) -> None:
         self._listener.close()
+
+
+def test_uploads_that_nobody_confirms_do_not_pile_up(giver, monkeypatch):
+    monkeypatch.setattr(room, "MAX_UPLOADS", 1)
+    for attempt in (1, 2):
+        assert peer(address(giver), attempt=attempt).get("model") == CONTENT
+    (forgotten,) = [fact for fact in told(giver) if isinstance(fact, BlobUploadCompleted)]
+    assert not forgotten.ok
+    assert room.FORGOTTEN in forgotten.error
 
 
 def test_what_broke_is_read_on_from_where_it_broke(giver):

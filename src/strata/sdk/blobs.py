@@ -42,6 +42,7 @@ APPEARANCE_S = 60.0
 IDLE_S = 60.0
 SEND_BYTES = 4 * 1024 * 1024
 MAX_UPLOADS = 4_096
+FORGOTTEN = "nobody said how it went, and too many have begun since"
 MAX_MESSAGE_BYTES = 16_384
 
 PEER_HEADER = "X-Strata-Worker"
@@ -128,7 +129,9 @@ class Blobs:
         """The upload of a blob to a peer: one operation, however many ranges it asks for."""
         key = (peer, blob.id, attempt)
         with self._news:
-            if key not in self._uploads and len(self._uploads) < MAX_UPLOADS:
+            if key not in self._uploads:
+                if len(self._uploads) >= MAX_UPLOADS:
+                    self._uploads.pop(next(iter(self._uploads))).end(NotAllowedNow(FORGOTTEN))
                 number = int(attempt) if attempt.isdecimal() else 1
                 self._uploads[key] = Operation(
                     self._recorder,

@@ -5,7 +5,7 @@ turn, so that a slow moment of the machine meets all; medians. `gather` indexes 
 array, and its loop holds a batch until the next is there, as any loop does. `strata_*` are through
 `Batches` as it comes: arrays, MDS shards and WebDataset tars as matrices (`decode`) and as plain
 bytes, one object each. `strata_npy_asked` never reads ahead. `overlap` is how many times as fast
-reading ahead makes a loop that computes for about as long as it reads.
+reading ahead makes a loop that computes for as long as the gather takes.
 
 Also: resume to the first batch in the middle of an epoch of 10^6 samples (files with holes; HF
 datasets has 20,000 of them), evaluating the order of 10^10 samples, and a change from 4 to 3
@@ -187,9 +187,9 @@ def rates(folder: Path, name: str, rounds: int, scale: float) -> dict[str, objec
             measured[key] = rate(through_strata(each, batch, turn))
         arrays = datasets["strata_npy"]
         measured["strata_npy_asked"] = rate(through_strata(arrays, batch, turn, prefetch_bytes=0))
-        read_s = batch / measured["strata_npy_asked"][0]
+        gather_s = batch / measured["gather"][0]
         for key, how in {"busy": {}, "busy_asked": {"prefetch_bytes": 0}}.items():
-            measured[key] = rate(computing(through_strata(arrays, batch, turn, **how), read_s))
+            measured[key] = rate(computing(through_strata(arrays, batch, turn, **how), gather_s))
         for key, pair in measured.items() if turn else ():
             found.setdefault(key, []).append(pair)
     write_holes(folder / f"{name}-deep.npy", size)

@@ -8,13 +8,13 @@ long as the loop is away for less than a quarter of the time that a step takes t
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from threading import Condition, Thread, current_thread
 from time import perf_counter
 from typing import Any
 
 from strata.data.base import Columns
+from strata.data.gather import step_aside
 from strata.data.steps import Read, Reader
 from strata.data.streams import Taken
 
@@ -114,6 +114,7 @@ class ReadAhead:
         self._changed.notify_all()
 
     def _run(self) -> None:
+        step_aside()
         with self._changed:
             while not self._closed:
                 if self._busy or self._full() or not self._pace.pays:
@@ -127,36 +128,30 @@ class ReadAhead:
         return ended or failed or (bool(self._ready) and self._held_bytes >= self._limit_bytes)
 
     def _read_on(self) -> None:
-        """Reads the next few steps; what was changed meanwhile is let go again."""
+        """Reads the next few steps without the lock; what was changed meanwhile is let go again."""
         turn, step = self._turn, self.reading
         lanes = self.lanes_at(step)
         later = [first for first, _ in self._schedule if first > step]
         stop = min([self._stop, *later, *(old for old in self._old if old > step)])
         old = self._old.pop(step, None)
-        with self._while_reading():
+        self._busy = True
+        self._changed.release()
+        try:
             began_s = perf_counter()
             if old is not None:
                 done = self._reader.patch(step, lanes, *old)
             else:
                 done = self._reader.read(step, stop, lanes)
             self._pace.read((perf_counter() - began_s) / len(done))
+        finally:
+            self._changed.acquire()
+            self._busy = False
+            self._changed.notify_all()
         if turn != self._turn or self._closed:
             return
         self._ready.extend(done)
         self.reading = step + sum(read.error is None for read in done)
         self._held_bytes += sum(read.size_bytes for read in done)
-
-    @contextmanager
-    def _while_reading(self) -> Iterator[None]:
-        """Lets go of the lock; nobody else reads meanwhile."""
-        self._busy = True
-        self._changed.release()
-        try:
-            yield
-        finally:
-            self._changed.acquire()
-            self._busy = False
-            self._changed.notify_all()
 
 
 class Pace:

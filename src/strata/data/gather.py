@@ -1,20 +1,75 @@
 """Rows of an array, and arrays of objects."""
 
-from collections.abc import Iterable, Sequence
+import math
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+from multiprocessing import parent_process
+from threading import local
 
 import numpy as np
 
 from strata.data.base import Array, Rows
 
+_SPREAD_FROM_BYTES = 4 << 20  # less is copied almost before another thread has woken up
+_MOST_CORES = 4
+_this_thread = local()
+
 
 def take(array: Array, rows: Rows) -> Array:
-    """Rows of an array. Contiguous rows are moved as units, 1.6 times as fast as by element."""
-    row_bytes = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
+    """Rows of an array, all of which must exist.
+
+    Contiguous rows are moved as units, 1.6 times as fast as by element; many bytes by several
+    threads, which on two cores is 1.3 (4 MiB) to 1.7 (12 MiB) times as fast again.
+    """
+    row_bytes = array.dtype.itemsize * math.prod(array.shape[1:])
     if array.ndim == 1 or not array.flags.c_contiguous or not row_bytes or array.dtype.hasobject:
         return array[rows]
     units = array.reshape(len(array), -1).view(f"V{row_bytes}")[:, 0]
-    taken: Array = units.take(rows).view(array.dtype).reshape(len(rows), *array.shape[1:])
-    return taken
+    taken = np.empty(len(rows), units.dtype)
+
+    def copy(first: int, stop: int) -> None:
+        units.take(rows[first:stop], out=taken[first:stop], mode="clip")  # others copy twice
+
+    if taken.nbytes < _SPREAD_FROM_BYTES or _steps_aside():
+        copy(0, len(rows))
+    else:
+        _spread(copy, len(rows))
+    return taken.view(array.dtype).reshape(len(rows), *array.shape[1:])
+
+
+def step_aside() -> None:
+    """From now on this thread copies alone: nobody waits for it, and others need the cores."""
+    _this_thread.steps_aside = True
+
+
+def _steps_aside() -> bool:
+    """Processes that read for another one are told apart by having a parent."""
+    return parent_process() is not None or getattr(_this_thread, "steps_aside", False)
+
+
+def _spread(work: Callable[[int, int], None], count: int) -> None:
+    """Work on numbers up to `count` by several threads; a part none has begun is done here."""
+    cores = min(_MOST_CORES, len(os.sched_getaffinity(0)))
+    cuts = [count * part // cores for part in range(cores + 1)]
+    parts = [(_threads().submit(work, *ends), ends) for ends in pairwise(cuts[1:])]
+    work(0, cuts[1])
+    for future, ends in parts:
+        if future.cancel():
+            work(*ends)
+        else:
+            future.result()
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_MOST_CORES - 1, "strata-gather")
+
+
+# The threads stay behind with the parent.
+os.register_at_fork(after_in_child=_threads.cache_clear)
 
 
 def objects(values: Iterable[object], count: int) -> Array:

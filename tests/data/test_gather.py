@@ -1,0 +1,73 @@
+"""Guards gathering: rows are the rows asked for, by however many threads they are copied."""
+
+import os
+import threading
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+
+from strata.data.gather import step_aside, take
+
+ARRAY = np.arange(1_000 * 3_001, dtype=np.int32).reshape(1_000, 3_001)
+ROWS = np.random.default_rng(0).permutation(1_000)[:777]  # 9 MB
+
+
+def helpers() -> int:
+    return sum(each.name.startswith("strata-gather") for each in threading.enumerate())
+
+
+def test_many_bytes_are_gathered_by_several_threads():
+    assert (take(ARRAY, ROWS) == ARRAY[ROWS]).all()
+    assert helpers() or len(os.sched_getaffinity(0)) == 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_a_few_rows_of_many_bytes_are_gathered_too(count):
+    wide = np.arange(6 * (4 << 20), dtype=np.uint8).reshape(6, -1)
+    rows = np.array([5, 0, 5, 2, 4])[:count]
+    assert (take(wide, rows) == wide[rows]).all()
+
+
+def test_nothing_is_gathered_where_no_row_is_asked_for():
+    assert take(ARRAY, np.empty(0, np.int64)).shape == (0, 3_001)
+
+
+def test_a_thread_that_steps_aside_copies_alone():
+    copied_by = []
+
+    class Watched(np.ndarray):
+        def take(self, *args, **kwargs):
+            copied_by.append(threading.current_thread())
+            return super().take(*args, **kwargs)
+
+    def reads():
+        step_aside()
+        take(ARRAY.view(Watched), ROWS)
+
+    thread = threading.Thread(target=reads)
+    thread.start()
+    thread.join()
+    assert copied_by == [thread]
+
+
+def _gathered_in_child(result):
+    result.put((take(ARRAY, ROWS).sum(), helpers()))
+
+
+def test_a_child_gathers_alone_though_its_parent_had_threads():
+    take(ARRAY, ROWS)
+    context = get_context("fork")
+    result = context.Queue()
+    child = context.Process(target=_gathered_in_child, args=(result,))
+    child.start()
+    assert result.get(timeout=30) == (ARRAY[ROWS].sum(), 0)
+    child.join()
+
+
+def test_a_bare_fork_gathers_with_threads_of_its_own():
+    take(ARRAY, ROWS)
+    child = os.fork()
+    if not child:
+        os._exit(0 if (take(ARRAY, ROWS) == ARRAY[ROWS]).all() else 1)
+    assert os.waitpid(child, 0)[1] == 0

@@ -15,6 +15,21 @@ def test_the_oldest_ended_tasks_are_forgotten_and_their_workers_with_them(monkey
     assert list(world.state.workers) == ["w2", "w3", "w4", "w5"]
 
 
+def test_fewer_ended_tasks_are_remembered_where_they_had_many_workers(monkeypatch):
+    monkeypatch.setattr(tasks, "MAX_THEIR_WORKERS", 4)
+    monkeypatch.setattr(tasks, "WORKERS_AT_ONCE", 2)
+    world = World()
+    for number in range(4):
+        for worker in world.join(world.submit(2), f"a{number}", f"b{number}"):
+            worker.leave("stopped")
+    assert list(world.state.workers) == ["a2", "b2", "a3", "b3"]
+    large = world.join(world.submit(8), *(f"c{number}" for number in range(8)))
+    for worker in large:
+        worker.leave("stopped")
+    assert len(world.state.tasks) == 1, "the one that has just ended is remembered, however large"
+    assert len(world.state.workers) == 8
+
+
 def test_dead_workers_are_forgotten_and_living_ones_are_not(monkeypatch):
     monkeypatch.setattr(workers, "MAX_DEAD", 3)
     monkeypatch.setattr(workers, "FORGOTTEN_AT_ONCE", 2)

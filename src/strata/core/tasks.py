@@ -8,6 +8,7 @@ A task is either placed by Strata on agents, or *external*: its workers were sta
 else and simply register. Workers that name no task share one external task per cluster.
 """
 
+from collections import Counter
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from msgspec import Struct, field
@@ -56,6 +57,8 @@ ENDED: frozenset[TaskState] = frozenset({"completed", "failed", "stopped"})
 RESTART_LOOP_EXIT_CODE = 93
 MAX_ENDED_TASKS = 200
 FORGOTTEN_AT_ONCE = 50
+MAX_THEIR_WORKERS = 10_000
+WORKERS_AT_ONCE = 1_000
 
 
 class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -243,16 +246,29 @@ def _changed(state: "Cluster", fact: TaskStateChanged, event: Event) -> None:
         task.placements = {}
         task.vacant = []
         task.exits = {}
-        _forget_oldest_ended(state)
+        _forget_oldest_ended(state, task)
 
 
-def _forget_oldest_ended(state: "Cluster") -> None:
-    """Makes room: the log keeps every task, the state only the newest that have ended."""
+def _forget_oldest_ended(state: "Cluster", newest: Task) -> None:
+    """Makes room: the log keeps every task, the state only the newest that have ended.
+
+    They are fewer where they had many workers, which are remembered as long as their task.
+    """
     ended = [task.id for task in state.tasks.values() if task.ended]
-    if len(ended) < MAX_ENDED_TASKS + FORGOTTEN_AT_ONCE:
+    many = len(ended) >= MAX_ENDED_TASKS + FORGOTTEN_AT_ONCE
+    dead = len(state.workers) - state.living_workers
+    if not many and dead < MAX_THEIR_WORKERS + WORKERS_AT_ONCE:
         return
-    peopled = {worker.task for worker in state.workers.values() if worker.alive}
-    forgotten = {task for task in ended[:FORGOTTEN_AT_ONCE] if task not in peopled}
+    workers = Counter(worker.task for worker in state.workers.values())
+    kept = {newest.id} | {worker.task for worker in state.workers.values() if worker.alive}
+    tasks_over = FORGOTTEN_AT_ONCE if many else 0
+    workers_over = sum(workers[task] for task in ended) - MAX_THEIR_WORKERS
+    forgotten = set[str]()
+    for task_id in ended:
+        if task_id not in kept and (tasks_over > 0 or workers_over > 0):
+            forgotten.add(task_id)
+            workers_over -= workers[task_id]
+        tasks_over -= 1
     for task_id in forgotten:
         del state.tasks[task_id]
     for worker_id in [w.id for w in state.workers.values() if w.task in forgotten]:

@@ -267,6 +267,17 @@ def test_a_loop_that_only_reads_does_so_in_its_own_thread():
     assert readers.count(threading.current_thread()) >= 32
 
 
+@pytest.mark.parametrize("lanes", [["a"], "01", [1.5]])
+def test_lanes_that_are_no_numbers_are_refused(dataset, order, lanes):
+    with pytest.raises(InvalidArgument, match="lanes are numbers"):
+        Batches(dataset, order, lanes)
+
+
+def test_a_transform_that_cannot_be_called_is_refused_before_anything_is_read(dataset, order):
+    with pytest.raises(InvalidArgument, match="function of a batch, not 3"):
+        Batches(dataset, order, transform=3)
+
+
 @pytest.mark.parametrize("state", [{}, {"step": 3}, {"step": "x", "order": {}}])
 def test_a_state_that_is_none_is_refused(dataset, order, state):
     with pytest.raises(InvalidArgument, match="no state of batches"):

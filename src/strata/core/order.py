@@ -117,7 +117,10 @@ class Order:
 
     def checked_lanes(self, lanes: Sequence[int]) -> Integers:
         """The lanes in ascending order; one that does not exist or comes twice is refused."""
-        chosen = np.unique(np.asarray(lanes, np.int64))
+        given = np.asarray(lanes)
+        if given.size and given.dtype.kind not in "iu":
+            raise InvalidArgument(f"lanes are numbers, not {lanes!r}")
+        chosen: Integers = np.unique(given.astype(np.int64))
         if chosen.size != len(lanes):
             raise InvalidArgument(f"a lane is named twice in {list(lanes)}")
         if chosen.size and not 0 <= chosen[0] <= chosen[-1] < self.lanes:

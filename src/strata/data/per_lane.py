@@ -48,6 +48,11 @@ def stateless(transform: Transform | None) -> Callable[[Columns], Any] | None:
             "a transform per lane needs batches that are read step by step",
             hint="use run.batches",
         )
+    if transform is not None and not callable(transform):
+        raise InvalidArgument(
+            f"a transform is a function of a batch, not {transform!r}",
+            hint="give what makes a batch of a batch: transform=lambda batch: ...",
+        )
     return transform
 
 

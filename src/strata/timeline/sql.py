@@ -152,7 +152,8 @@ def _over_cache(timeline: Timeline) -> duckdb.DuckDBPyConnection:
         "epoch BIGINT, batch VARCHAR, shard VARCHAR, checkpoint VARCHAR, barrier VARCHAR, "
         "blob VARCHAR, message VARCHAR, request VARCHAR, body VARCHAR)"
     )
-    _add_new(db, timeline)
+    with _one_transaction(db):
+        _add_new(db, timeline)
     _create_views(db)
     if path == MEMORY_ONLY:
         return db
@@ -182,6 +183,18 @@ def _fits(db: duckdb.DuckDBPyConnection, timeline: Timeline) -> bool:
         return False
     rows = db.execute("SELECT wall_ns FROM events WHERE position = $1", [newest]).fetchall()
     return bool(rows[0][0] == next(timeline.facts(newest, newest + 1)).event.wall_ns)
+
+
+@contextmanager
+def _one_transaction(db: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """All or nothing, and without waiting for the disk after every piece."""
+    db.begin()
+    try:
+        yield
+    except BaseException:
+        db.rollback()
+        raise
+    db.commit()
 
 
 def _add_new(db: duckdb.DuckDBPyConnection, timeline: Timeline) -> None:

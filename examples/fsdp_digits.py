@@ -44,10 +44,9 @@ def main():
             optimizer.zero_grad()
             try:
                 with mesh.step(len(batch["label"])) as share:
-                    guesses = model(pixels(batch["image"]))
-                    loss = torch.nn.functional.cross_entropy(
-                        guesses, torch.from_numpy(batch["label"])
-                    )
+                    guesses = model(pixels(batch["image"]).to(mesh.device))
+                    labels = torch.from_numpy(batch["label"]).to(mesh.device)
+                    loss = torch.nn.functional.cross_entropy(guesses, labels)
                     (loss * share).backward()
             except strata.GenerationChanged:
                 continue  # somebody was lost in this step, and a shard with it

@@ -34,10 +34,10 @@ def running(pid: int) -> bool:
 class Watched:
     """A supervisor, what it is told, and what it has to say."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, cards):
         self.folder = folder
         self.folder.mkdir(exist_ok=True)
-        self.supervisor = Supervisor(folder, {"COORDINATOR_ADDR": "127.0.0.1:1"})
+        self.supervisor = Supervisor(folder, {"COORDINATOR_ADDR": "127.0.0.1:1"}, cards)
         self.supervisor.open()
         self.dropped = 0
         self.written = []
@@ -77,8 +77,8 @@ class Watched:
 @pytest.fixture
 def watching(tmp_path):
     @asynccontextmanager
-    async def watch(folder=tmp_path / "agent"):
-        watched = Watched(folder)
+    async def watch(folder=tmp_path / "agent", cards=()):
+        watched = Watched(folder, cards)
         try:
             yield watched
         finally:

@@ -49,6 +49,24 @@ async def test_a_worker_learns_who_it_is(watching, script):
     }
 
 
+async def test_each_worker_has_the_cards_of_its_slot_and_its_successor_has_them_again(
+    watching, script
+):
+    file = script("import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n" + FOREVER)
+    cards = [["0"], ["1"], ["2"]]
+    async with watching(cards=cards) as first:
+        first.want(file, ("a", 1), ("b", 1), grace_s=0.1)
+        await until(lambda: {"0", "1"} <= set(first.lines()))
+        first.supervisor.let_go()
+        first.supervisor._children.clear()
+    async with watching(cards=cards) as second:
+        second.want(file, ("a", 2), ("b", 1), ("c", 1), grace_s=0.1)
+        await second.exit("a", 1)
+        await until(lambda: {"0", "2"} <= set(second.lines()))
+        second.want(file, ("d", 1), grace_s=0.1, environment={"CUDA_VISIBLE_DEVICES": "7"})
+        await until(lambda: "7" in second.lines())
+
+
 async def test_an_exit_code_and_a_signal_are_told(watching, script):
     async with watching() as watched:
         watched.want(script("import sys\nsys.exit(7)"), ("w", 1))

@@ -115,5 +115,17 @@ def test_local_ranks_are_counted_by_host():
     assert [variables(rank, seats)["LOCAL_RANK"] for rank in range(3)] == ["0", "0", "1"]
     assert [variables(rank, seats)["LOCAL_WORLD_SIZE"] for rank in range(3)] == ["2", "1", "2"]
     assert [variables(rank, seats)["GROUP_RANK"] for rank in range(3)] == ["0", "1", "0"]
+
+
+def test_a_script_sees_the_cards_of_its_host_and_its_own_at_its_local_rank():
+    seats = [
+        Seat("10.0.0.1", "a", 5, ("4", "5")),
+        Seat("10.0.0.2", "b", 6, ("0",)),
+        Seat("10.0.0.1", "a", 7, ("2", "3")),
+    ]
+    seats = [Seat.from_words(seat.words) for seat in seats]
+    seen = [variables(rank, seats)["CUDA_VISIBLE_DEVICES"] for rank in range(3)]
+    assert seen == ["4,2,5,3", "0", "4,2,5,3"]
+    assert "CUDA_VISIBLE_DEVICES" not in variables(0, [Seat("10.0.0.1", "a", 5)])
     assert {variables(rank, seats)["MASTER_ADDR"] for rank in range(3)} == {"10.0.0.1"}
     assert {variables(rank, seats)["MASTER_PORT"] for rank in range(3)} == {"5"}

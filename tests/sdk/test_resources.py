@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from strata.core.resources import ResourceMetrics
-from strata.sdk.resources import Cards, ResourceSampler, network_bytes
+from strata.sdk.resources import ResourceSampler, network_bytes
 
 
 @pytest.fixture
@@ -101,26 +101,3 @@ def test_a_sample_never_fails(sampler):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert isinstance(sample, ResourceMetrics)
     assert sample.memory_used_bytes == 0
-
-
-def has_cards():
-    return bool(Cards().read())
-
-
-@pytest.mark.skipif(has_cards(), reason="this machine has cards")
-def test_without_a_driver_there_are_no_cards(sampler):
-    assert sampler.sample().gpu_metrics == []
-
-
-@pytest.mark.skipif(not has_cards(), reason="needs an NVIDIA card and its driver")
-def test_every_card_is_read(tmp_path):
-    sample = ResourceSampler(tmp_path).sample()
-    assert [card.index for card in sample.gpu_metrics] == list(range(len(sample.gpu_metrics)))
-    for card in sample.gpu_metrics:
-        assert card.name
-        assert 0 <= card.utilization_percent <= 100
-        assert 0 <= card.memory_used_bytes <= card.memory_total_bytes
-        assert card.memory_total_bytes > 2**30
-    assert ResourceSampler(tmp_path, gpus=[]).sample().gpu_metrics == []
-    (first,) = ResourceSampler(tmp_path, gpus=[0, 999]).sample().gpu_metrics
-    assert first.index == 0

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
+from msgspec.structs import replace
 
 from strata.agent.output import STREAMS, Pipe
 from strata.agent.plan import Start
@@ -125,7 +126,7 @@ def spawn(
 
 def kept_as(kept: Kept, pid: int) -> Kept:
     """What to remember of a process."""
-    return Kept(kept.start, kept.key, kept.grace_s, pid, psutil.Process(pid).create_time())
+    return replace(kept, pid=pid, born_s=psutil.Process(pid).create_time())
 
 
 def adopt(kept: Kept, folder: Path) -> Child | None:

@@ -13,6 +13,7 @@ from strata.agent.link import Link
 from strata.agent.records import held
 from strata.agent.supervisor import Supervisor
 from strata.config import Settings
+from strata.sdk.cards import shares, visible_cards
 from strata.wire.v1 import coordinator_pb2 as pb
 
 FLUSH_S = 5.0
@@ -34,7 +35,8 @@ class Host(Struct):
 async def hosting(settings: Settings, name: str, slots: int, folder: Path) -> AsyncIterator[Host]:
     """Offers this host's slots to the coordinator until the block ends."""
     with held(folder):
-        supervisor = Supervisor(folder, told_to_workers(settings))
+        cards = shares(visible_cards(), slots)
+        supervisor = Supervisor(folder, told_to_workers(settings), cards)
         supervisor.open()
         hello = pb.AgentHello(
             agent_id=name, hostname=socket.gethostname(), slots=slots, nonce=supervisor.nonce

@@ -23,13 +23,15 @@ FILE = "agent.json"
 
 
 class Kept(Struct, frozen=True):
-    """A process that runs; `key` names its pipes. Without a pid it was about to be started."""
+    """A process that runs, in a slot; `key` names its pipes. Without a pid it was about to be
+    started."""
 
     start: Start
     key: str
     grace_s: float
     pid: int = 0
     born_s: float = 0.0
+    slot: int = 0
 
 
 class Exit(Struct, frozen=True):

@@ -9,8 +9,9 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from strata.agent import records
@@ -20,6 +21,7 @@ from strata.agent.plan import Duty, Reason, Start, plan
 from strata.agent.records import Exit, Kept
 from strata.config import inherited
 from strata.core.agents import UNKNOWN_CODE
+from strata.sdk.cards import seen_as
 from strata.sdk.lines import LineBuffer
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -42,14 +44,20 @@ URGENCY: dict[Reason, int] = {
 
 
 class Supervisor:
-    """The processes of one host. `on_news` is called when there is something to tell."""
+    """The processes of one host. `on_news` is called when there is something to tell.
 
-    def __init__(self, folder: Path, identity: Mapping[str, str]) -> None:
+    `cards` are those of each slot, where there are any.
+    """
+
+    def __init__(
+        self, folder: Path, identity: Mapping[str, str], cards: Sequence[Sequence[str]] = ()
+    ) -> None:
         self.exits: dict[Start, Exit] = {}
         self.on_news: Callable[[], None] = lambda: None
         self.leftovers = Leftovers(folder)
         self._folder = folder
         self._identity = identity
+        self._cards = cards
         self._children: dict[Start, Child] = {}
         self._starting: Kept | None = None
         self._jobs: dict[str, pb.Job] = {}
@@ -176,7 +184,7 @@ class Supervisor:
             self._start(start, self._jobs[start.task])
 
     def _start(self, start: Start, job: pb.Job) -> None:
-        self._starting = Kept(start, new_key(), job.grace_ms / 1000)
+        self._starting = Kept(start, new_key(), job.grace_ms / 1000, slot=self._free_slot())
         self._save()
         command = command_for(job.entry, job.args)
         try:
@@ -184,7 +192,7 @@ class Supervisor:
                 self._starting,
                 self._folder,
                 command,
-                self._environment(start, self._starting.key, job),
+                self._environment(self._starting, job),
                 job.working_dir,
             )
         except OSError as error:
@@ -198,11 +206,16 @@ class Supervisor:
         self._watch(child)
         self._save()
 
-    def _environment(self, start: Start, key: str, job: pb.Job) -> dict[str, str]:
+    def _free_slot(self) -> int:
+        taken = {child.kept.slot for child in self._children.values()}
+        return next(slot for slot in count() if slot not in taken)
+
+    def _environment(self, kept: Kept, job: pb.Job) -> dict[str, str]:
+        start = kept.start
         told = {
             "PYTHONUNBUFFERED": "1",
             "STRATA_CAPTURE_OUTPUT": "false",
-            "STRATA_SPOOL_DIR": str(self.leftovers.folder_of(key).resolve()),
+            "STRATA_SPOOL_DIR": str(self.leftovers.folder_of(kept.key).resolve()),
             "STRATA_START": str(start.number),
             "STRATA_TASK": start.task,
             "TASK_CONFIG": job.config,
@@ -214,7 +227,8 @@ class Supervisor:
             told["PWD"] = job.working_dir
         # As many threads as cores in each of many processes would stand in each other's way.
         usual = {"OMP_NUM_THREADS": str(threads)}
-        return usual | inherited() | dict(job.environment) | told | dict(self._identity)
+        own = seen_as(self._cards[kept.slot % len(self._cards)]) if self._cards else {}
+        return usual | inherited() | own | dict(job.environment) | told | dict(self._identity)
 
     def _watch(self, child: Child) -> None:
         self._children[child.start] = child

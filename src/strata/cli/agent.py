@@ -15,6 +15,7 @@ from strata.config import Settings, load_process
 from strata.errors import SettingError
 from strata.launch.local import AGENTS
 from strata.logsetup import configure
+from strata.sdk.cards import visible_cards
 
 
 def agent(
@@ -22,7 +23,7 @@ def agent(
         str | None, typer.Option(help="Where it is for workers, such as HOST:50051.")
     ] = None,
     slots: Annotated[
-        int | None, typer.Option(min=1, help="How many workers fit here; else one per core.")
+        int | None, typer.Option(min=1, help="How many workers fit here; else one a GPU, or core.")
     ] = None,
     name: Annotated[str, typer.Option(help="A name of its own; else the host's.")] = "",
     token: Annotated[str | None, typer.Option(help="The coordinator's token.")] = None,
@@ -43,7 +44,8 @@ def agent(
     name = name or socket.gethostname()
     leaving: Leaving = "leave" if keep_workers else "end"
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(settings, name, slots or os.cpu_count() or 1, leaving))
+        slots = slots or len(visible_cards()) or os.cpu_count() or 1
+        runner.run(serve(settings, name, slots, leaving))
 
 
 async def serve(settings: Settings, name: str, slots: int, leaving: Leaving) -> None:

@@ -10,29 +10,25 @@ A sample never fails: what cannot be read is left at 0, or a card out. It costs 
 millisecond, and a card adds 0.03 ms (measured with an H200).
 """
 
-import logging
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
-import pynvml  # type: ignore[import-untyped]
 
-from strata.core.resources import GpuMetrics, ResourceMetrics
-
-log = logging.getLogger(__name__)
+from strata.core.resources import ResourceMetrics
+from strata.sdk.cards import Cards, visible_cards
 
 LOOPBACK = ("lo", "lo0")
 
 
 class ResourceSampler:
-    """Samples on request. `gpus` are the indices of the cards to show, all of them by default."""
+    """Samples on request; of cards those that this process may use."""
 
-    def __init__(self, path: str | Path = ".", gpus: Iterable[int] | None = None) -> None:
+    def __init__(self, path: str | Path = ".") -> None:
         self._path = path
         self._process = psutil.Process()
         self._network_at_start = network_bytes()
-        self._cards = Cards(gpus)
+        self._cards = Cards(visible_cards())
         self.sample()
 
     def follow(self, pid: int) -> None:
@@ -66,51 +62,6 @@ class ResourceSampler:
             # Not counted on macOS, and hidden in some containers.
             return cpu_percent, memory_bytes, 0, 0
         return cpu_percent, memory_bytes, counted.read_bytes, counted.write_bytes
-
-
-class Cards:
-    """The NVIDIA cards of this host; none where there is no driver."""
-
-    def __init__(self, wanted: Iterable[int] | None = None) -> None:
-        self._cards: list[tuple[int, str, object]] = []
-        try:
-            pynvml.nvmlInit()
-            present = range(pynvml.nvmlDeviceGetCount())
-        except pynvml.NVMLError as error:
-            log.debug("no cards are shown: %s", error)
-            return
-        for index in present if wanted is None else sorted(set(wanted) & set(present)):
-            try:
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                self._cards.append((index, text(pynvml.nvmlDeviceGetName(handle)), handle))
-            except pynvml.NVMLError as error:
-                log.debug("card %d is not shown: %s", index, error)
-
-    def read(self) -> list[GpuMetrics]:
-        """What each card does now; one that does not answer is left out."""
-        read = []
-        for index, name, handle in self._cards:
-            try:
-                memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-                use = utilization(handle)
-            except pynvml.NVMLError as error:
-                log.debug("card %d does not answer: %s", index, error)
-                continue
-            read.append(GpuMetrics(index, name, use, int(memory.used), int(memory.total)))
-        return read
-
-
-def utilization(handle: object) -> float:
-    """How busy a card is, in percent; a partitioned one does not tell and shows 0."""
-    try:
-        return float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-    except pynvml.NVMLError_NotSupported:
-        return 0.0
-
-
-def text(name: str | bytes) -> str:
-    """A card's name; older drivers give bytes."""
-    return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
 
 
 def network_bytes() -> tuple[int, int]:

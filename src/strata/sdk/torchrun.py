@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import numpy as np
 import psutil
@@ -23,6 +24,7 @@ from msgspec import Struct
 
 from strata.config import inherited
 from strata.errors import DeadlineExceeded
+from strata.sdk.cards import seen_as, visible_cards
 from strata.sdk.channel import parse_address
 from strata.sdk.enrolment import settings_for
 from strata.sdk.meeting import own_host
@@ -36,26 +38,28 @@ GRACE_S = 5.0
 CULPRIT_S = 1.0
 """For the news that another worker was lost, which makes scripts fail in their collectives."""
 
-WORDS_BYTES = 200
+WORDS_BYTES = 500
 STOPPED_CODE = 143
 
 
 class Seat(Struct, frozen=True):
-    """Where a member is: its host as others reach it, the host's name, and a free port there."""
+    """Where a member is: its host as others reach it, the host's name, a free port there, and the
+    cards that are its own."""
 
     host: str
     machine: str
     port: int
+    cards: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
         """As told to the others."""
-        return f"{self.host} {self.machine} {self.port}"
+        return " ".join([self.host, self.machine, str(self.port), *self.cards])
 
     @classmethod
     def from_words(cls, words: str) -> "Seat":
-        host, machine, port = words.split(" ")
-        return cls(host, machine, int(port))
+        host, machine, port, *cards = words.split(" ")
+        return cls(host, machine, int(port), tuple(cards))
 
 
 def main() -> None:
@@ -75,7 +79,8 @@ def follow(run: Run, command: Sequence[str], host: str) -> int:
     """Runs the script in one generation after the other; the code that it ended with."""
     while True:
         try:
-            script = start(run, command, gather(run, Seat(host, socket.gethostname(), 0)))
+            mine = Seat(host, socket.gethostname(), free_port(host), tuple(visible_cards()))
+            script = start(run, command, gather(run, mine))
             try:
                 code = wait(run, script)
             finally:
@@ -92,7 +97,7 @@ def follow(run: Run, command: Sequence[str], host: str) -> int:
 def gather(run: Run, mine: Seat) -> list[Seat]:
     """Where every member is, by rank; they tell each other in an exchange of the generation."""
     told = np.zeros((run.world_size, WORDS_BYTES))
-    words = Seat(mine.host, mine.machine, free_port(mine.host)).words.encode()
+    words = mine.words.encode()
     told[run.rank, : len(words)] = list(words)
     heard = np.rint(run.average(told) * run.world_size).astype(np.uint8)
     return [Seat.from_words(row.tobytes().rstrip(b"\0").decode()) for row in heard]
@@ -119,10 +124,12 @@ def start(run: Run, command: Sequence[str], seats: Sequence[Seat]) -> subprocess
 
 
 def variables(rank: int, seats: Sequence[Seat]) -> dict[str, str]:
-    """What a script expects of torchrun."""
+    """What a script expects of torchrun: of the cards on its host `LOCAL_RANK` is its own."""
     machines = [(seat.host, seat.machine) for seat in seats]
     here = machines[rank]
-    return {
+    cards = [seat.cards for seat, machine in zip(seats, machines, strict=True) if machine == here]
+    firsts, others = [each[:1] for each in cards], [each[1:] for each in cards]
+    return seen_as(list(chain(*firsts, *others))) | {
         "RANK": str(rank),
         "WORLD_SIZE": str(len(seats)),
         "LOCAL_RANK": str(machines[:rank].count(here)),

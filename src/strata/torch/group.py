@@ -10,6 +10,7 @@ kernels are aborted as well, since they would occupy the device. Forming a group
 too, inside PyTorch; so it is done by a thread that can be left alone.
 """
 
+import atexit
 import logging
 import threading
 import time
@@ -47,6 +48,7 @@ class Group:
         self._store: dist.Store | None = None
         self._members: Any = None
         self._left: list[object] = []  # what may still be stuck must not be waited for
+        atexit.register(self.leave)  # nccl complains of groups that nobody left
 
     def sum(self, tensor: torch.Tensor) -> None:
         """Adds a tensor up over all members, in place.

@@ -52,6 +52,8 @@ class Mesh:
         self.run = run
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.backend = backend or ("nccl" if self.device == "cuda" else "gloo")
+        if self.device == "cuda":
+            torch.cuda.init()  # otherwise PyTorch warns that it has to choose a card by itself
         self._generation = -1
         self._done = threading.Event()
 

@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 
+from strata.errors import InvalidArgument
 from strata.sdk.exchange import Exchange
 from strata.sdk.run import Run
 from strata.torch.group import Group
@@ -76,8 +77,11 @@ class DataParallel:
 
     def __init__(self, run: Run, module: torch.nn.Module, backend: str | None = None) -> None:
         self.run, self.module = run, module
-        self.group = Group(run, backend)
         self._buckets = [Bucket(each) for each in bucketed(module)]
+        if not self._buckets:
+            raise InvalidArgument("no parameter of the module is trained")
+        on_gpu = self._buckets[0].flat.is_cuda
+        self.group = Group(run, backend or ("nccl" if on_gpu else "gloo"))
         self._exchange: Exchange | None = None
         self._weight = 1.0
         self._next = 0

@@ -54,6 +54,24 @@ def test_a_loss_while_others_still_train_is_not_the_end():
     assert task.state == "completed"
 
 
+def test_a_newcomer_at_the_end_does_not_make_the_task_begin_again():
+    world, task, (a, b) = running(policy="continue")
+    a.leave("done", steps=12)
+    world.join(task, "late")
+    assert (task.waiting, task.phase) == (["late"], "running")
+    b.leave("done", steps=12)
+    assert (task.state, task.committed) == ("completed", 12)
+
+
+def test_a_newcomer_is_taken_in_at_the_end_where_the_others_cannot_do_without():
+    world, task, (a, b, _c) = running(3, policy="replace")
+    a.leave("done", steps=12)
+    b.lost()
+    assert task.phase == "forming"
+    world.join(task, "instead")
+    assert "instead" in task.members
+
+
 def test_who_leaves_before_the_task_began_does_not_complete_it():
     world = World()
     task = world.submit(3)

@@ -67,7 +67,7 @@ def join(d: Decision, task: "Task", reason: str, cause: str) -> None:
     """Takes waiting workers in, if there are enough to begin or there is room."""
     if task.phase == "forming" and len(task.members) + len(task.waiting) < task.required:
         return
-    if task.waiting and len(task.members) < _most(d, task):
+    if task.waiting and _room(d, task, _through(d, task)) > 0:
         _regroup(d, task, [], reason, cause)
 
 
@@ -104,11 +104,25 @@ def _most(d: Decision, task: "Task") -> int:
     return task.spec.worker_count - len(task.finished)
 
 
-def _regroup(d: Decision, task: "Task", left: list[str], reason: str, cause: str) -> None:
-    finished = [w for w in task.finished if d.state.workers[w].rank >= 0 and w not in left]
-    left = left + finished
+def _through(d: Decision, task: "Task") -> list[str]:
+    """The members that have finished."""
+    return [worker for worker in task.finished if d.state.workers[worker].rank >= 0]
+
+
+def _room(d: Decision, task: "Task", left: list[str]) -> int:
+    """How many may be taken in when these have left.
+
+    Once somebody has finished, no more than the others cannot do without: when the last of them
+    finishes as well, a newcomer would be alone, without their model, and do everything again.
+    """
     stay = len(task.members) - len(left)
-    room = _most(d, task) - stay
+    return (task.required if task.finished else _most(d, task)) - stay
+
+
+def _regroup(d: Decision, task: "Task", left: list[str], reason: str, cause: str) -> None:
+    left = left + [worker for worker in _through(d, task) if worker not in left]
+    stay = len(task.members) - len(left)
+    room = max(0, _room(d, task, left))
     enough = stay + min(len(task.waiting), room) >= task.required
     joined = task.waiting[:room] if enough else []
     seats, world_size = _seats(d, task, left, joined)

@@ -47,6 +47,12 @@ def test_shards_cover_the_samples_and_the_last_may_be_short():
     ]
 
 
+@pytest.mark.parametrize("name", ["", "a/b", ".", "..", "a\nb", "x" * 201])
+def test_ids_that_could_not_be_a_part_of_an_address_are_refused(name):
+    with pytest.raises(InvalidArgument, match=r"dataset_id .* cannot be used"):
+        World().do(RegisterDataset(dataset=name, spec=SPEC))
+
+
 def test_registering_the_same_again_changes_nothing():
     world = World()
     for _ in range(2):
@@ -59,7 +65,7 @@ def test_a_changed_dataset_needs_a_new_id(change):
     world = World()
     world.do(RegisterDataset(dataset="d", spec=SPEC))
     changed = DatasetSpec(total_samples=1_000, shard_size=100, **change)
-    with pytest.raises(AlreadyExists, match="'d'"):
+    with pytest.raises(AlreadyExists, match=f"'d' is registered.*{next(iter(change))} is .*, not"):
         world.do(RegisterDataset(dataset="d", spec=changed))
     assert world.state.datasets["d"].spec == SPEC
 
@@ -151,9 +157,14 @@ def test_lanes_that_do_not_divide_the_batch_are_refused(batch, lanes):
     task = world.submit(1)
     world.do(RegisterDataset(dataset="d", spec=SPEC))
     command = AttachDataset(task=task.id, dataset="d", unit="lane", global_batch=batch, lanes=lanes)
-    with pytest.raises(InvalidArgument, match="lanes"):
+    with pytest.raises(InvalidArgument, match="lanes" if batch > 0 else "the batch is"):
         world.do(command)
     assert task.feeds == {}
+
+
+def test_a_batch_is_for_each_worker_or_for_all_and_not_both():
+    with pytest.raises(InvalidArgument, match=r"batch_size 8 and global_batch 9.*give one"):
+        attached(1, "lane", batch_size=8, global_batch=9)
 
 
 def test_leases_are_owned_by_nobody_until_asked_for():

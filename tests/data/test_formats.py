@@ -3,12 +3,16 @@ index is scanned once; the fingerprint follows the data; damage names dataset, f
 
 import json
 import os
+import pickle
 
 import numpy as np
 import pytest
 
-from strata.data.dataset import open_arrays, open_dataset, open_source, open_spec, register_format
+from strata.data import options
+from strata.data.base import Mismatch
+from strata.data.dataset import open_arrays, open_dataset, open_source, register_format
 from strata.data.memory import ArraySource
+from strata.data.specs import open_spec
 from strata.errors import Conflict, Corrupt, InvalidArgument, NotFound
 from tests.data import corpora
 
@@ -163,8 +167,27 @@ def test_a_path_must_be_given():
         open_dataset("")
 
 
+def test_another_process_gets_the_same_dataset(dataset):
+    sent = pickle.loads(pickle.dumps(dataset))
+    assert (sent.spec(), sent.columns) == (dataset.spec(), dataset.columns)
+    checked(sent.read(ROWS), ROWS)
+
+
+def test_a_dataset_is_registered_where_it_is_wherever_one_is(tmp_path, monkeypatch):
+    corpora.write_npy(tmp_path / "set", COUNT)
+    monkeypatch.chdir(tmp_path)
+    spec = open_dataset("set").spec()
+    monkeypatch.chdir("/")
+    checked(open_spec("again", spec).read(ROWS), ROWS)
+
+
+def test_a_column_that_is_cut_into_parts_gives_the_shards(tmp_path):
+    corpora.write_npy(tmp_path / "set", 100)
+    assert open_dataset(str(tmp_path / "set")).shard_size == 50
+
+
 def test_a_path_that_is_not_there():
-    with pytest.raises(NotFound, match=r"there is no /nowhere"):
+    with pytest.raises(NotFound, match=r"dataset 'nowhere'.*there is no /nowhere"):
         open_dataset("/nowhere", "npy")
 
 
@@ -176,6 +199,58 @@ def test_a_folder_of_something_else_is_refused(kind, tmp_path):
         open_dataset(str(tmp_path), kind, **options)
     with pytest.raises(InvalidArgument, match=r"cannot tell the format"):
         open_dataset(str(tmp_path))
+    (tmp_path / "notes.md").unlink()
+    with pytest.raises(InvalidArgument, match=r"no files in .*check the path"):
+        open_dataset(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "told", "says"),
+    [
+        ("tokens", {}, "option 'length' is missing.*length, dtype, stride"),
+        ("tokens", {"length": "9"}, "'length' is '9'.*Expected `int`"),
+        ("tokens", {"length": np.int64(9)}, "'length' is"),
+        ("tokens", {"length": 9, "dtype": "nope"}, "no dtype 'nope'"),
+        ("imagefolder", {"size": [0, 8]}, "'size' is .*>= 1"),
+        ("imagefolder", {"size": [8]}, "'size' is .*length 2"),
+        ("imagefolder", {"threads": 0}, "'threads' is 0"),
+        ("parquet", {"cache_bytes": -1}, "'cache_bytes' is -1"),
+        ("jsonl", {"types": 5}, "'types' is 5"),
+        ("webdataset", {"decode": {"vector": "nope"}}, "no codec 'nope' for column 'vector'"),
+        ("webdataset", {"decode": {"nope": "uint8"}}, "no column 'nope'.*the columns are cls"),
+        ("mds", {"decode": {"nope": "uint8"}}, "no column 'nope'.*the columns are number"),
+    ],
+)
+def test_options_that_make_no_sense_are_named(kind, told, says, tmp_path):
+    write, _ = FORMATS.get(kind, (lambda folder, count: folder.mkdir(), {}))
+    write(tmp_path / "set", COUNT)
+    with pytest.raises(InvalidArgument, match=says):
+        open_dataset(str(tmp_path / "set"), kind, **told)
+
+
+def test_a_format_of_ones_own_may_take_what_it_likes():
+    class Told:
+        def __init__(self, files, shape: complex = 1j, **rest: object) -> None:
+            self.told = rest
+
+    options.check_options(Told, {"anything": 1, "shape": 2})
+    with pytest.raises(Mismatch, match="'n' is missing"):
+        options.check_options(lambda files, n: None, {})
+
+
+def test_a_folder_that_cannot_be_read_is_not_left_out(tmp_path, monkeypatch):
+    corpora.write_npy(tmp_path / "set", COUNT)
+    (tmp_path / "set" / "more").mkdir()
+    scandir = os.scandir
+
+    def closed(path):
+        if str(path).endswith("more"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    with pytest.raises(InvalidArgument, match=r"'set'.*Permission denied.*more"):
+        open_dataset(str(tmp_path / "set"))
 
 
 @pytest.mark.parametrize(
@@ -199,7 +274,7 @@ def test_unknown_formats_options_and_schemes_are_refused(tmp_path):
     with pytest.raises(InvalidArgument, match=r"no format 'lance'.*known are"):
         open_dataset(str(tmp_path), "lance")
     np.save(tmp_path / "x.npy", np.arange(3))
-    with pytest.raises(InvalidArgument, match=r"unexpected keyword argument 'colour'"):
+    with pytest.raises(InvalidArgument, match=r"no option 'colour'.*it has no options"):
         open_dataset(str(tmp_path), "npy", colour=1)
     with pytest.raises(InvalidArgument, match=r"no reader for gopher://"):
         open_dataset("gopher://x", "npy")
@@ -252,7 +327,7 @@ def test_token_bins(tmp_path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"length": 0}, "length 0"),
+        ({"length": 0}, "option .length. is 0"),
         ({"length": 99}, "fewer than 99 tokens"),
         ({"length": 4, "dtype": "float32"}, "whole numbers"),
         ({"length": 4, "dtype": "uint32"}, "has 30 bytes"),
@@ -344,7 +419,7 @@ def test_a_format_of_ones_own():
 
 
 def test_an_empty_source_is_refused():
-    with pytest.raises(InvalidArgument, match=r"has 0 rows"):
+    with pytest.raises(InvalidArgument, match=r"there are no rows"):
         open_source(ArraySource({"x": np.arange(0)}))
 
 

@@ -86,7 +86,7 @@ def test_columns_that_do_not_fit_are_refused():
     with pytest.raises(InvalidArgument, match="column 'n' is not of one type"):
         mixed.gather(np.arange(8), ["n"], None)
     with pytest.raises(InvalidArgument, match="no column in common"):
-        MixedDataset([datasets[0], open_arrays({"m": np.arange(2)})]).checked_columns(None)
+        MixedDataset([datasets[0], open_arrays({"m": np.arange(2)})])
 
 
 @pytest.mark.parametrize(
@@ -95,6 +95,8 @@ def test_columns_that_do_not_fit_are_refused():
         ({"weights": (1, 1)}, "3 datasets and 2 weights"),
         ({"weights": (1, 0, 1)}, "above 0"),
         ({"weights": (1, float("nan"), 1)}, "above 0"),
+        ({"weights": (1e308, 1e308, 1)}, "at most"),
+        ({"weights": (1, "x", 1)}, "give numbers"),
         ({"block": 2}, "block is 2"),
     ],
 )

@@ -98,6 +98,63 @@ def test_a_run_reads_through_a_data_loader_what_it_reads_without(dataset, worker
     plain.close()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["spawn", "forkserver"])
+def test_processes_that_are_not_forked_read_the_same(tmp_path, start):
+    pytest.importorskip("torch")
+    np.save(tmp_path / "n.npy", np.arange(100))
+    dataset = open_dataset(str(tmp_path))
+    order, how = dataset.order(8), {"num_workers": 1, "multiprocessing_context": start}
+    skips = {"on_error": "skip", "on_skip": lambda row: None}
+    stream = Loading(**how)(dataset, order, None, 0, 2, transform=doubled, **skips)
+    for step in range(2):
+        assert next(stream)["n"].tolist() == (2 * order.step_samples(step)).tolist()
+    stream.close()
+    refused = Loading(**how)(dataset, order, None, 0, 2, transform=lambda batch: batch)
+    with (
+        pytest.warns(UserWarning, match="pickle"),
+        pytest.raises(InvalidArgument, match="cannot be sent to another process"),
+    ):
+        next(refused)
+
+
+def test_which_samples_a_batch_has_is_not_for_the_loader_to_decide(dataset):
+    pytest.importorskip("torch")
+    with pytest.raises(InvalidArgument, match="batch_size is not for DataLoader"):
+        Loading(batch_size=8)
+    with pytest.raises(InvalidArgument, match="shuffle is not for DataLoader"):
+        torch_adapter.loader(dataset, dataset.order(8), shuffle=True)
+
+
+def test_a_data_loader_of_ones_own_may_collate_as_it_does(dataset):
+    torch = pytest.importorskip("torch")
+    order = dataset.order(8)
+    sampler = StepSampler(order, stop_step=2)
+    for step, batch in enumerate(
+        torch.utils.data.DataLoader(StepDataset(dataset, 100), batch_sampler=sampler)
+    ):
+        assert batch["n"].tolist() == order.step_samples(step).tolist()
+        assert batch["v"].shape == (8, 3)
+
+
+def test_a_loader_transforms(dataset):
+    pytest.importorskip("torch")
+    order = dataset.order(8)
+    (batch,) = torch_adapter.loader(dataset, order, stop_step=1, transform=doubled)
+    assert batch["n"].tolist() == (2 * order.step_samples(0)).tolist()
+
+
+@pytest.mark.parametrize("state", [None, {}, {"step": -1}, {"step": "1"}, {"step": 1.0}])
+def test_what_is_no_state_is_refused(dataset, state):
+    order = dataset.order(8)
+    loader = StepLoader(sampler := StepSampler(order), sampler)
+    if state:
+        state = loader.state_dict() | state
+    for each in (loader, Batches(dataset, order)):
+        with pytest.raises(InvalidArgument, match="no state of batches"):
+            each.load_state_dict(state)
+
+
 def doubled(batch):
     return {"n": batch["n"] * 2}
 

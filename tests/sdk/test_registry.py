@@ -1,6 +1,7 @@
 """Guards `DatasetRegistry` and `ShardManager`: the same answers in this process and from a
 coordinator."""
 
+import numpy as np
 import pytest
 
 import dtruntime
@@ -25,6 +26,17 @@ def shards_of(registry, workers, epoch=0, dataset="d"):
 
 def ids(shards):
     return [shard.shard_id for shard in shards]
+
+
+def test_a_path_is_enough(registry, tmp_path):
+    np.arange(100, dtype=np.uint16).tofile(tmp_path / "x.bin")
+    registry.register_worker("a")
+    registry.register_dataset("d", path=str(tmp_path), format="tokens", options={"length": 10})
+    assert sum(shard.num_samples for shard in registry.get_shards("d", "a")) == 10
+    with pytest.raises(NotFound, match=r"'gone'.*there is no /nowhere"):
+        registry.register_dataset("gone", path="/nowhere")
+    with pytest.raises(InvalidArgument, match="total_samples is 0"):
+        registry.register_dataset("nothing")
 
 
 def test_every_shard_has_one_owner_and_shares_are_fair(registry):

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from strata.cli._api import Api
 from strata.cli._look import console, count, plain, print_json
-from strata.data.dataset import open_spec
+from strata.data.specs import open_spec
 from strata.store.base import EventReader
 from strata.timeline.contents import ContentAudit, ContentPage, compare, recorded_contents
 from strata.timeline.samples import StepStory, Trained, step_story, trainings_of

@@ -1,6 +1,5 @@
 """Register a dataset: `strata dataset add NAME PATH`, or by its sizes alone."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -71,11 +70,11 @@ def opened(
     name: str, path: str, format: str, shard_size: int, options: list[str]
 ) -> "data.Dataset":
     """The data at a path, which is scanned here."""
-    from strata.data.dataset import checked_options, open_dataset
+    from strata.data.dataset import open_dataset
+    from strata.data.specs import checked_options
 
-    place = path if "://" in path else str(Path(path).resolve())
     told = checked_options(name, dict(_option(each) for each in options))
-    return open_dataset(place, format, name=name, shard_size=shard_size, **told)
+    return open_dataset(path, format, name=name, shard_size=shard_size, **told)
 
 
 def _option(text: str) -> tuple[str, Any]:

@@ -212,7 +212,8 @@ def register_dataset(d: Decision, c: RegisterDataset) -> Dataset:
     if known is not None:
         if known.spec != c.spec:
             raise AlreadyExists(
-                f"dataset {c.dataset!r} is registered with other parameters",
+                f"dataset {c.dataset!r} is registered, and not the same: "
+                f"{_differences(known.spec, c.spec)}",
                 hint="register the changed data under a new id; runs rely on the old one",
             )
         return known
@@ -223,15 +224,28 @@ def register_dataset(d: Decision, c: RegisterDataset) -> Dataset:
     return d.state.datasets[c.dataset]
 
 
+def _differences(known: DatasetSpec, asked: DatasetSpec) -> str:
+    """What is another one, as it is known and as it is asked for."""
+    pairs = ((name, getattr(known, name), getattr(asked, name)) for name in known.__struct_fields__)
+    return ", ".join(
+        f"{name} is {old!r:.80}, not {new!r:.80}" for name, old, new in pairs if old != new
+    )
+
+
 def _check_spec(dataset: str, spec: DatasetSpec) -> None:
     require_name("dataset_id", dataset)
+    if "/" in dataset or dataset in (".", ".."):
+        raise InvalidArgument(
+            f"dataset_id {dataset[:40]!r} cannot be used",
+            hint="ids are a part of addresses: write them without /, and not as . or ..",
+        )
     require_text(path=spec.path, format=spec.format, name=spec.name)
     require_entries("metadata", spec.metadata)
     for name in ("total_samples", "shard_size"):
         if getattr(spec, name) <= 0:
             raise InvalidArgument(
                 f"dataset {dataset!r}: {name} is {getattr(spec, name)}",
-                hint="it must be at least 1",
+                hint="it must be at least 1; with a path alone both are read from the data",
             )
     if spec.shard_size > spec.total_samples:
         raise InvalidArgument(
@@ -291,13 +305,22 @@ def _same(feed: Feed, c: AttachDataset) -> bool:
 
 def _lanes(c: AttachDataset, workers: int) -> tuple[int, int]:
     """The global batch, and how many lanes share it."""
+    if c.global_batch and c.batch_size:
+        raise InvalidArgument(
+            f"batch_size {c.batch_size} and global_batch {c.global_batch} were both given",
+            hint="give one: batch_size is for each worker, global_batch for all together",
+        )
     global_batch = c.global_batch or c.batch_size * workers
+    if global_batch <= 0:
+        raise InvalidArgument(
+            f"the batch is {global_batch}", hint="give a batch_size or global_batch of at least 1"
+        )
     most = min(max(USUAL_LANES, 2 * workers), MAX_PARTS)
     lanes = c.lanes or largest_divisor(global_batch, most)
-    if global_batch <= 0 or lanes <= 0 or global_batch % lanes:
+    if lanes <= 0 or global_batch % lanes:
         raise InvalidArgument(
             f"{lanes} lanes do not divide a global batch of {global_batch}",
-            hint="choose a batch of at least 1, and lanes that divide the global batch",
+            hint="choose lanes that divide the global batch",
         )
     if lanes > MAX_PARTS:
         raise InvalidArgument(f"{lanes} lanes", hint=f"{MAX_PARTS} lanes are the most")

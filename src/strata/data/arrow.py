@@ -19,6 +19,7 @@ import numpy as np
 from strata.data.base import Array, Columns, Damaged, FileEntry, Index, Layout, Mismatch, Rows
 from strata.data.files import Files
 from strata.data.gather import joined, objects
+from strata.data.options import Natural
 
 _PARQUET = (".parquet", ".pq")
 _ARROW = (".arrow", ".feather", ".ipc")
@@ -26,7 +27,7 @@ MAX_OPEN = 256
 
 
 class ArrowSource:
-    def __init__(self, files: Files, *, cache_bytes: int = 512 << 20) -> None:
+    def __init__(self, files: Files, *, cache_bytes: Natural = 512 << 20) -> None:
         self._files = files
         self._cache_bytes = cache_bytes
         self._held: OrderedDict[tuple[int, str], _Held] = OrderedDict()

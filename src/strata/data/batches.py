@@ -16,7 +16,7 @@ again tries that step again.
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import msgspec
 
@@ -54,9 +54,10 @@ class Batches(Iterator[Any]):
                 f"steps {start_step} to {stop_step} are not a range of steps",
                 hint="count from 0, upwards",
             )
-        if prefetch_bytes < 0:
+        if not isinstance(prefetch_bytes, SupportsIndex) or prefetch_bytes < 0:
             raise InvalidArgument(
-                f"prefetch_bytes is {prefetch_bytes}", hint="0 reads when a batch is asked for"
+                f"prefetch_bytes is {prefetch_bytes!r:.80}",
+                hint="give a number of bytes; 0 reads when a batch is asked for",
             )
         self.order = order
         wanted = dataset.checked_columns(columns)

@@ -6,7 +6,7 @@ as one matrix, which is many times faster than value by value. Nothing is ever u
 """
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 import numpy as np
@@ -29,7 +29,7 @@ def is_matrix(codec: str) -> bool:
     return codec not in _READ
 
 
-def check_codec(codec: str, file: str) -> None:
+def check_codec(codec: str, column: str) -> None:
     """Refuses what is neither a known name nor a dtype of numbers."""
     if codec in _READ:
         return
@@ -39,7 +39,16 @@ def check_codec(codec: str, file: str) -> None:
         dtype = np.dtype(object)
     if dtype.hasobject:
         known = ", ".join(sorted(_READ))
-        raise Mismatch(file, f"there is no codec {codec!r}", f"choose {known} or a NumPy dtype")
+        no_codec = f"there is no codec {codec!r} for column {column!r}"
+        raise Mismatch("", no_codec, f"choose {known} or a NumPy dtype")
+
+
+def check_columns(codecs: Iterable[str], columns: Collection[str]) -> None:
+    """Refuses codecs for columns that are not there: a slip would go unnoticed otherwise."""
+    for column in codecs:
+        if column not in columns:
+            reason = f"there is no column {column!r} to decode"
+            raise Mismatch("", reason, f"the columns are {', '.join(columns)}")
 
 
 def decode_image(raw: bytes, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:

@@ -1,16 +1,15 @@
 """A dataset that can be read: a source, its index, and what to do about rows that cannot be read.
 
 `open_dataset` is the door. It scans (or finds a kept index), knows the fingerprint, and gives a
-`Dataset`. `Dataset.spec` is what a coordinator registers; `open_spec` opens the same data
-elsewhere and refuses if it is not the same.
+`Dataset`. `Dataset.spec` is what a coordinator registers (see `specs`).
 
 Damage. A row that cannot be read stops training with an error that names dataset, file and row, or
 (`on_error="skip"`) is left out of its batch and told to `on_skip`, each time. It is never silent.
 """
 
-import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -29,10 +28,11 @@ from strata.data.jsonl import JsonLinesSource
 from strata.data.mds import MdsSource
 from strata.data.memory import ArraySource, NumberSource
 from strata.data.npy import NpySource
+from strata.data.options import check_options
 from strata.data.tar import TarSource
 from strata.data.tokens import TokenSource
 from strata.data.unpacking import plain_name
-from strata.errors import Conflict, Corrupt, InvalidArgument, StrataError
+from strata.errors import Corrupt, InvalidArgument, StrataError
 
 OnError: TypeAlias = Literal["raise", "skip"]
 OPTIONS = "format_options"
@@ -72,6 +72,19 @@ class Skipped(NamedTuple):
     reason: str
 
 
+class _Origin(NamedTuple):
+    """Where a dataset was opened, and by which format: enough to do it again elsewhere."""
+
+    path: str
+    format: str
+    options: dict[str, Any]
+    factory: Callable[..., Source]
+
+    def open(self) -> tuple[Files, Source]:
+        files = open_files(self.path)
+        return files, self.factory(files, **self.options)
+
+
 def register_format(name: str, factory: Callable[..., Source]) -> None:
     """Makes a format known: `factory(files, **options)` gives its source."""
     if name in FORMATS:
@@ -97,23 +110,33 @@ class Dataset:
         self.shard_size = shard_size or min(automatic, index.rows)
         self.columns: dict[str, str] = dict(source.describe(index))
         self._source, self._index = source, index
-        self._origin: dict[str, Any] = {}
+        self._origin: _Origin | None = None
         self._files: Files | None = None
 
     def __len__(self) -> int:
         return self.total_samples
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Another process opens the files itself; what was found in them goes along."""
+        left = {"_source", "_files"} if self._origin is not None else set[str]()
+        return {name: value for name, value in self.__dict__.items() if name not in left}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._origin is not None:
+            self._files, self._source = self._origin.open()
+
     def spec(self, *, shuffle: bool = True, seed: int = 42) -> DatasetSpec:
         """What a coordinator registers."""
-        options = self._origin.get("options") or {}
+        path, format, options, _ = self._origin or _Origin("", "", {}, NumberSource)
         return DatasetSpec(
             total_samples=self.total_samples,
             shard_size=self.shard_size,
             shuffle=shuffle,
             seed=seed,
             name=self.name,
-            path=self._origin.get("path", ""),
-            format=self._origin.get("format", ""),
+            path=path,
+            format=format,
             fingerprint=self.fingerprint,
             metadata={OPTIONS: msgspec.json.encode(options).decode()} if options else {},
         )
@@ -161,7 +184,7 @@ class Dataset:
     def checked_columns(self, columns: Sequence[str] | None) -> list[str]:
         if columns is None:
             return list(self.columns)
-        if isinstance(columns, str) or not columns:
+        if isinstance(columns, str) or not isinstance(columns, Iterable) or not columns:
             raise InvalidArgument(
                 f"dataset {self.name!r}: columns is {columns!r}",
                 hint=f"give a list of some of {', '.join(self.columns)}, or None for all",
@@ -227,34 +250,33 @@ def open_dataset(
     **options: object,
 ) -> Dataset:
     """Opens the data at a path; the format is told from the files if none is named."""
-    name = name or path.rstrip("/").rpartition("/")[2] or "dataset"
-    files = open_files(path)
-    kind = format or _told(files, name)
-    if kind not in FORMATS:
-        raise InvalidArgument(
-            f"dataset {name!r}: there is no format {kind!r}", hint=f"known are {', '.join(FORMATS)}"
-        )
-    store = IndexStore(files, kind, options, cache_dir)
-    with _Naming(name, kind):
-        source = FORMATS[kind](files, **options)
+    name = name or str(path).rstrip("/").rpartition("/")[2] or "dataset"
+    with _naming(name, format):
+        files = open_files(path)
+        kind = format or _told(files)
+        if kind not in FORMATS:
+            raise Mismatch("", f"there is no format {kind!r}", f"known are {', '.join(FORMATS)}")
+    factory = FORMATS[kind]
+    with _naming(name, kind):
+        check_options(factory, options)
+        source = factory(files, **options)
+        store = IndexStore(files, kind, options, cache_dir)
         known = store.load()
         if known is None:
-            index = source.scan()
+            index = _scanned(source)
             known = index, fingerprint_of(kind, options, index, files)
             if index.files:
                 store.save(*known)
     dataset = Dataset(name, source, *known, shard_size=shard_size)
-    dataset._origin = {"path": path, "format": kind, "options": options}
+    dataset._origin = _Origin(files.place, kind, dict(options), factory)
     dataset._files = files
     return dataset
 
 
 def open_source(source: Source, *, name: str = "dataset", shard_size: int = 0) -> Dataset:
     """A dataset over a source of one's own."""
-    with _Naming(name, type(source).__name__):
-        index = source.scan()
-        if index.rows <= 0:
-            raise Mismatch("", f"has {index.rows} rows")
+    with _naming(name, type(source).__name__):
+        index = _scanned(source)
     fingerprint = fingerprint_of(type(source).__name__, {}, index, None)
     return Dataset(name, source, index, fingerprint, shard_size=shard_size)
 
@@ -266,55 +288,14 @@ def open_arrays(
     return open_source(ArraySource(arrays), name=name, shard_size=shard_size)
 
 
-def open_spec(name: str, spec: DatasetSpec, *, cache_dir: str | None = None) -> Dataset:
-    """The data of a registered dataset; without a path, its sample numbers."""
-    if not spec.path:
-        source = NumberSource(spec.total_samples)
-        return Dataset(name, source, source.scan(), spec.fingerprint, shard_size=spec.shard_size)
-    dataset = open_dataset(
-        spec.path,
-        spec.format,
-        name=name,
-        shard_size=spec.shard_size,
-        cache_dir=cache_dir,
-        **options_of(name, spec),
-    )
-    for what, now, then in (
-        ("total_samples", dataset.total_samples, spec.total_samples),
-        ("fingerprint", dataset.fingerprint, spec.fingerprint or dataset.fingerprint),
-    ):
-        if now != then:
-            raise Conflict(
-                f"dataset {name!r}: {what} of {spec.path} is {now}, and {then} was registered",
-                hint="register changed data under a new id; runs rely on the old one",
-            )
-    return dataset
+def _scanned(source: Source) -> Index:
+    index = source.scan()
+    if index.rows <= 0:
+        raise Mismatch("", "there are no rows", "give data that has at least one row")
+    return index
 
 
-def options_of(name: str, spec: DatasetSpec) -> dict[str, Any]:
-    """What the format was told, as the spec keeps it."""
-    try:
-        told = msgspec.json.decode(spec.metadata.get(OPTIONS, "{}"), type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise InvalidArgument(
-            f"dataset {name!r}: {OPTIONS} in its metadata is not a JSON object: {error}",
-            hint='write it like {"length": 1025}',
-        ) from error
-    return checked_options(name, told)
-
-
-def checked_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Options for a format; what every dataset has is none."""
-    taken = inspect.signature(open_dataset).parameters.keys() & options.keys()
-    if taken:
-        raise InvalidArgument(
-            f"dataset {name!r}: {min(taken)} is no option of a format",
-            hint="give it where the dataset is opened or registered",
-        )
-    return options
-
-
-def _told(files: Files, name: str) -> str:
+def _told(files: Files) -> str:
     """The format by the files' suffixes."""
     names = files.names()
     if any(each.endswith("index.json") for each in names):
@@ -325,33 +306,29 @@ def _told(files: Files, name: str) -> str:
                 return kind
         if each.lower().endswith((".jpg", ".jpeg", ".png")):
             return "imagefolder"
-    raise InvalidArgument(
-        f"dataset {name!r}: cannot tell the format of {files.place}",
-        hint=f"name it; known are {', '.join(FORMATS)}",
-    )
+    what = "cannot tell the format of" if names else "there are no files in"
+    hint = f"name the format; known are {', '.join(FORMATS)}" if names else "check the path"
+    raise Mismatch("", f"{what} {files.place}", hint)
 
 
-class _Naming:
-    """Gives what a source says about its files the dataset's name."""
-
-    def __init__(self, name: str, kind: str) -> None:
-        self._name, self._kind = name, kind
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        where = f"dataset {self._name!r} ({self._kind})"
-        if isinstance(error, Mismatch | Damaged):
-            file = f", file {error.file}" if error.file else ""
-            hint = error.hint if isinstance(error, Mismatch) else "mend the file, or leave it out"
-            raise InvalidArgument(f"{where}{file}: {error.reason}", hint=hint) from error
-        if isinstance(error, TypeError):
-            raise InvalidArgument(f"{where}: {error}", hint="check the format's options") from error
-        if isinstance(error, ValueError | OSError):
-            raise InvalidArgument(
-                f"{where}: {error}", hint="check the path and its format"
-            ) from error
+@contextmanager
+def _naming(name: str, kind: str) -> Iterator[None]:
+    """Gives what is said about files the dataset's name, and a hint where there is none."""
+    where = f"dataset {name!r} ({kind})" if kind else f"dataset {name!r}"
+    try:
+        yield
+    except (Mismatch, Damaged) as error:
+        file = f", file {error.file}" if error.file else ""
+        hint = error.hint if isinstance(error, Mismatch) else ""
+        other = "mend the file, leave it out, or name another format"
+        hint = hint or (other if error.file else "check the path, and name the format it has")
+        raise InvalidArgument(f"{where}{file}: {error.reason}", hint=hint) from error
+    except StrataError as error:
+        raise type(error)(f"{where}: {error.message}", hint=error.hint) from error
+    except TypeError as error:
+        raise InvalidArgument(f"{where}: {error}", hint="check the format's options") from error
+    except (ValueError, OSError) as error:
+        raise InvalidArgument(f"{where}: {error}", hint="check the path and its format") from error
 
 
 def skipping(

@@ -67,7 +67,7 @@ class Files:
             raise NotFound(f"there is no {path}", hint="check the dataset's path")
         self.single = self.root.is_file()
         self._below = lru_cache(MAX_MAPS)(self.root.joinpath)  # asked for with every batch
-        self.place = str(self.root.resolve())
+        self.place = os.path.abspath(path)
         beside = self.root.resolve()
         self.index_folder = (beside.parent if self.single else beside) / INDEXES
 
@@ -78,7 +78,7 @@ class Files:
         return sorted(name for name in self._walk() if name.endswith(suffixes or ""))
 
     def _walk(self) -> Iterator[str]:
-        for folder, folders, files in os.walk(self.root, followlinks=True):
+        for folder, folders, files in os.walk(self.root, onerror=_refuse, followlinks=True):
             folders[:] = [name for name in folders if not name.startswith(".")]
             relative = Path(folder).relative_to(self.root)
             yield from ((relative / name).as_posix() for name in files if not name.startswith("."))
@@ -144,6 +144,11 @@ class Maps:
     def _drop(self, name: str) -> None:
         with self._lock:
             self._open.pop(name, None)
+
+
+def _refuse(error: OSError) -> None:
+    """A folder that cannot be read would be left out, silently."""
+    raise error
 
 
 def _remote(path: str) -> Files:

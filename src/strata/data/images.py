@@ -16,6 +16,7 @@ from strata.data.base import Array, Columns, Damaged, Index, Mismatch, Rows
 from strata.data.codecs import decode_image
 from strata.data.files import Files
 from strata.data.gather import objects
+from strata.data.options import Positive
 
 _SUFFIXES = tuple(
     suffix
@@ -29,14 +30,12 @@ class ImageFolderSource:
         self,
         files: Files,
         *,
-        size: Sequence[int] | None = None,
+        size: tuple[Positive, Positive] | None = None,
         decode: bool = True,
-        threads: int = 4,
+        threads: Positive = 4,
     ) -> None:
-        if size is not None and (len(size) != 2 or min(size) <= 0):
-            raise Mismatch("", f"size is {list(size)}", "give height and width, both at least 1")
         self._files = files
-        self._size = (int(size[0]), int(size[1])) if size is not None else None
+        self._size = None if size is None else (size[0], size[1])  # JSON gives it as a list
         self._decode = decode
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None

@@ -26,7 +26,7 @@ def global_arrays(batch: Any, sharding: Any) -> Any:
     def placed(leaf: Any) -> Any:
         if not isinstance(leaf, np.ndarray) or leaf.dtype.hasobject:
             raise InvalidArgument(
-                f"a {type(leaf).__name__} of objects cannot be put on a device",
+                f"{leaf!r:.60} is no array of numbers, and cannot be put on a device",
                 hint="name the columns of numbers, or make numbers of it in a transform",
             )
         return jax.make_array_from_process_local_data(sharding, leaf)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.data.base import Array, Columns, FileEntry, Index, Layout, Mismatch, Rows
-from strata.data.codecs import check_codec, is_matrix, read_values
+from strata.data.codecs import check_codec, check_columns, is_matrix, read_values
 from strata.data.files import Files
 from strata.data.parts import Bytes, Parts
 from strata.data.unpacking import Unpacked, codec_of
@@ -78,6 +78,7 @@ class MdsSource:
         rows = sum(entry.rows for entry in entries)
         if not rows:
             raise Mismatch(names[0], "lists no samples")
+        check_columns(self._codecs, notes)
         index = Index(rows, max(entry.rows for entry in entries), entries, notes)
         first = next(at for at, entry in enumerate(entries) if entry.rows)
         parts = Parts(self._mapped, entries, np.array([first]), np.zeros(1, np.int64))

@@ -13,6 +13,7 @@ The mixed order numbers samples through all datasets, the first dataset first.
 """
 
 from collections.abc import Callable, Sequence
+from typing import SupportsFloat
 
 import msgspec
 import numpy as np
@@ -25,6 +26,7 @@ from strata.errors import InvalidArgument
 
 _ROUNDS = 24
 DEFAULT_BLOCK = 1_000
+MAX_WEIGHT = 1e15
 
 
 class MixtureSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +95,10 @@ class MixedDataset:
             for name, kind in datasets[0].columns.items()
             if all(name in dataset.columns for dataset in datasets)
         }
+        if not self.columns:
+            raise InvalidArgument(
+                "the datasets have no column in common", hint="mix datasets that share a column"
+            )
 
     def watch(self, watch: Watch) -> None:
         """Tells of every file that is brought to this host to be read."""
@@ -102,10 +108,6 @@ class MixedDataset:
     def checked_columns(self, columns: Sequence[str] | None) -> list[str]:
         """The columns asked for, or those that every dataset has."""
         wanted = list(self.columns) if columns is None else columns
-        if not wanted:
-            raise InvalidArgument(
-                "the datasets have no column in common", hint="mix datasets that share a column"
-            )
         for dataset in self._datasets:
             dataset.checked_columns(wanted)
         return list(wanted)
@@ -145,13 +147,23 @@ class MixedDataset:
         return out
 
 
+def check_weights(weights: Sequence[float]) -> None:
+    """Refuses what is no weight."""
+    if not all(
+        isinstance(weight, SupportsFloat) and 0 < weight <= MAX_WEIGHT for weight in weights
+    ):
+        raise InvalidArgument(
+            f"the weights are {list(weights)!r:.80}",
+            hint=f"give numbers above 0, and {MAX_WEIGHT:g} at most",
+        )
+
+
 def _checked(orders: Sequence[Order], weights: Sequence[float], block: int) -> Order:
     if not orders or len(orders) != len(weights):
         raise InvalidArgument(
             f"{len(orders)} datasets and {len(weights)} weights", hint="give each dataset a weight"
         )
-    if any(not weight > 0 or weight == float("inf") for weight in weights):
-        raise InvalidArgument(f"weights are {list(weights)}", hint="they must be above 0")
+    check_weights(weights)
     if not len(orders) <= block <= 1_000_000:
         raise InvalidArgument(
             f"block is {block}", hint="choose at least one sample a dataset, at most a million"

@@ -7,6 +7,7 @@ are mapped, never loaded. Arrays of objects would have to be unpickled and are r
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from tokenize import TokenError
 from typing import Any, NamedTuple
@@ -40,15 +41,22 @@ class NpySource:
             if dtypes.setdefault(column, header.row) != header.row:
                 raise Mismatch(name, f"is {header.row}, and other parts are {dtypes[column]}")
         if not entries:
-            raise Mismatch("", "no .npy file here")
+            raise Mismatch("", "there is no .npy file here")
         rows = dict.fromkeys(dtypes, 0)
         for entry in entries:
             rows["data" if self._files.single else _column(entry.name)] += entry.rows
         if len(set(rows.values())) > 1:
             raise Mismatch("", f"the columns have different lengths: {rows}")
-        parts = [entry.rows for entry in entries if entry.rows]
-        shard = parts[0] if len(entries) > len(dtypes) else 0
-        return Index(next(iter(rows.values())), shard, entries, dict(dtypes))
+        return Index(next(iter(rows.values())), self._part_rows(entries), entries, dict(dtypes))
+
+    def _part_rows(self, entries: Sequence[FileEntry]) -> int:
+        """The rows of a part, where a column has several; of the column that is cut finest."""
+        longest, parts = dict[str, int](), Counter[str]()
+        for entry in entries if not self._files.single else ():
+            column = _column(entry.name)
+            longest[column] = max(longest.get(column, 0), entry.rows)
+            parts[column] += 1
+        return min((longest[column] for column in longest if parts[column] > 1), default=0)
 
     def read(self, index: Index, rows: Rows, columns: Sequence[str]) -> Columns:
         return {column: self._column(index, rows, column) for column in columns}

@@ -28,7 +28,7 @@ from strata.config import Settings, load_process
 from strata.data.base import Mismatch
 from strata.data.cache import shared_cache
 from strata.data.files import Fetch, Files, Watch
-from strata.errors import NotFound, StrataError
+from strata.errors import InvalidArgument, NotFound, StrataError
 from strata.storage.base import ObjectInfo, ObjectReader, StorageBackend
 from strata.storage.opening import open_storage
 from strata.storage.parallel import RANGE_BYTES, for_each
@@ -201,6 +201,8 @@ def _is_same(known: ObjectInfo, now: ObjectInfo) -> bool:
 
 def _listed(url: str, settings: Settings) -> tuple[bool, StorageBackend, Sequence[ObjectInfo]]:
     """Whether a URL names one object; the storage its names are relative to; what is there."""
+    if not url.partition("://")[2].strip("/"):
+        raise InvalidArgument("the path names no bucket", hint="write it as s3://bucket/prefix")
     storage = open_storage(url, settings)
     found = [each for each in storage.walk() if not each.name.endswith("/")]
     if found:

@@ -209,18 +209,24 @@ class _Plan(NamedTuple):
 
 def require_same_order(order: Ordered, state: Mapping[str, Any]) -> None:
     """Refuses a state that was taken with another order, and says what differs."""
-    ours, theirs = msgspec.to_builtins(order.spec), state.get("order")
-    if not isinstance(theirs, dict) or not isinstance(state.get("step"), int):
+    if not _is_state(state):
         raise InvalidArgument(
-            "this is no state of batches",
-            hint="give what state_dict gave",
+            f"this is no state of batches: {state!r:.80}", hint="give what state_dict gave"
         )
+    ours, theirs = msgspec.to_builtins(order.spec), state["order"]
     if ours != theirs:
         named = sorted(k for k in ours.keys() | theirs if ours.get(k) != theirs.get(k))
         raise InvalidArgument(
             f"the state was taken with another order: {', '.join(named)} differ",
             hint="resume with the dataset and settings that the run began with",
         )
+
+
+def _is_state(state: object) -> bool:
+    if not isinstance(state, Mapping) or not isinstance(state.get("order"), dict):
+        return False
+    step = state.get("step")
+    return isinstance(step, int) and step >= 0
 
 
 def _size_bytes(columns: Columns) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from strata.data.base import Array, Columns, Damaged, FileEntry, Index, Mismatch, Rows
-from strata.data.codecs import check_codec, is_matrix, read_values
+from strata.data.codecs import check_codec, check_columns, is_matrix, read_values
 from strata.data.files import Files
 from strata.data.parts import Parts
 from strata.data.unpacking import Unpacked, packed_or_not
@@ -45,6 +45,7 @@ class TarSource:
             entries.append(FileEntry(name, entry.size_bytes, rows - first))
         if not rows:
             raise Mismatch("", "no sample in any .tar file here")
+        check_columns(self._codecs, places)
         tables = {}
         for column, found in places.items():
             table = np.full((3, rows), -1, np.int64)

@@ -6,11 +6,13 @@ head of each file). Samples never cross files; what is left at a file's end is n
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from strata.data.base import Columns, FileEntry, Index, Layout, Mismatch, Rows
 from strata.data.files import Files, Maps
+from strata.data.options import Natural, Positive
 from strata.data.parts import Parts
 
 _SUFFIXES = (".bin", ".tok", ".u16", ".u32")
@@ -21,17 +23,13 @@ class TokenSource:
         self,
         files: Files,
         *,
-        length: int,
+        length: Positive,
         dtype: str = "uint16",
-        stride: int = 0,
-        header_bytes: int = 0,
+        stride: Natural = 0,
+        header_bytes: Natural = 0,
     ) -> None:
-        if length <= 0 or stride < 0 or header_bytes < 0:
-            raise Mismatch("", f"length {length}, stride {stride}, header_bytes {header_bytes}")
         self._files, self._maps = files, Maps(files)
-        self._dtype = np.dtype(dtype)
-        if self._dtype.kind not in "iu":
-            raise Mismatch("", f"tokens are whole numbers, not {dtype}")
+        self._dtype = _whole(dtype)
         self._layout: Layout | None = None
         self._length, self._header = length, header_bytes
         self._row_bytes = length * self._dtype.itemsize
@@ -43,7 +41,8 @@ class TokenSource:
             raise Mismatch("", f"no file ending in {', '.join(_SUFFIXES)} here")
         rows = sum(entry.rows for entry in entries)
         if not rows:
-            raise Mismatch(entries[0].name, f"holds fewer than {self._length} tokens")
+            fewer = f"holds fewer than {self._length} tokens"
+            raise Mismatch(entries[0].name, fewer, "choose a smaller length, or check dtype")
         return Index(rows, max(e.rows for e in entries) if len(entries) > 1 else 0, entries)
 
     def _entry(self, name: str) -> FileEntry:
@@ -68,3 +67,14 @@ class TokenSource:
 
     def describe(self, index: Index) -> Mapping[str, str]:
         return {"tokens": f"{self._dtype}[{self._length}]"}
+
+
+def _whole(dtype: str) -> np.dtype[np.integer[Any]]:
+    hint = "choose a type of whole numbers, such as uint16 or uint32"
+    try:
+        found = np.dtype(dtype)
+    except TypeError as error:
+        raise Mismatch("", f"there is no dtype {dtype!r}", hint) from error
+    if found.kind not in "iu":
+        raise Mismatch("", f"tokens are whole numbers, not {dtype}", hint)
+    return found

@@ -7,16 +7,37 @@ out, which is its whole state. For a run there is `torch_engine`. torch is impor
 `DataLoader` is made.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from strata.data.base import Columns
 from strata.data.per_lane import Transform, stateless
 from strata.data.steps import Ordered, Readable, require_same_order
-from strata.errors import Unavailable
+from strata.errors import InvalidArgument, Unavailable
+
+_DECIDED = {"batch_sampler", "batch_size", "drop_last", "sampler", "shuffle"}
+
+
+class Gathered:
+    """A batch by columns (`batch["x"]`), which `DataLoader`'s own collation takes row by row."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, which: str | int) -> Any:
+        if isinstance(which, str):
+            return self.columns[which]
+        return {name: values[which] for name, values in self.columns.items()}
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self[row] for row in range(len(self)))
 
 
 class StepDataset:
@@ -36,9 +57,13 @@ class StepDataset:
         return self._total
 
     def __getitem__(self, sample: int) -> dict[str, Any]:
-        return {name: values[0] for name, values in self.__getitems__([sample]).items()}
+        return {name: values[0] for name, values in self._batch([sample]).items()}
 
     def __getitems__(self, samples: Sequence[int]) -> Any:
+        batch = self._batch(samples)
+        return Gathered(batch) if isinstance(batch, dict) else batch
+
+    def _batch(self, samples: Sequence[int]) -> Any:
         rows = np.asarray(samples, np.int64)
         batch = self._dataset.gather(rows, self._columns, None)[0]
         return batch if self._transform is None else self._transform(batch)
@@ -104,18 +129,35 @@ def loader(
     stop_step: int | None = None,
     *,
     columns: Sequence[str] | None = None,
+    transform: Transform | None = None,
     **options: Any,
 ) -> StepLoader:
     """A loader of tensors; `options` go to `DataLoader` (`num_workers`, `pin_memory`, …)."""
-    samples = StepDataset(dataset, order.total_samples, columns)
+    samples = StepDataset(dataset, order.total_samples, columns, transform)
     sampler = StepSampler(order, lanes, start_step, stop_step)
-    collated = {"collate_fn": collate(), **options}
+    collated = {"collate_fn": collate(), **checked_loading(options)}
     return StepLoader(sampler, data_loader(samples, batch_sampler=sampler, **collated))
+
+
+def checked_loading(options: dict[str, Any]) -> dict[str, Any]:
+    """Options for `DataLoader`; which samples a batch has is not one of them."""
+    taken = _DECIDED & options.keys()
+    if taken:
+        raise InvalidArgument(
+            f"{min(taken)} is not for DataLoader to decide",
+            hint="the order says which samples a batch has; give num_workers, pin_memory, …",
+        )
+    return options
 
 
 def data_loader(samples: object, **options: Any) -> Any:
     """A `DataLoader`, where there is PyTorch."""
     return _torch("torch.utils.data").DataLoader(samples, **options)
+
+
+def pins(options: Mapping[str, Any]) -> bool:
+    """Whether memory is to be pinned and there is a device for it, as `DataLoader` sees it."""
+    return bool(options.get("pin_memory")) and bool(_torch("torch.accelerator").is_available())
 
 
 def collate() -> "Collate":
@@ -137,6 +179,8 @@ class Collate:
         self._to_tensor = to_tensor
 
     def __call__(self, batch: Any) -> Any:
+        if isinstance(batch, Gathered):
+            batch = batch.columns
         if not isinstance(batch, dict):
             return batch  # what a transform made of it
         return {name: self._value(values) for name, values in batch.items()}

@@ -12,6 +12,7 @@ When the lanes change, what was read ahead is let go and read anew; worker proce
 `persistent_workers` is set.
 """
 
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
@@ -23,8 +24,8 @@ from strata.data.dataset import OnError, Skipped, skipping
 from strata.data.per_lane import Memories, Transform
 from strata.data.steps import OnSkip, Ordered, Readable, Reader, require_same_order
 from strata.data.streams import Taken
-from strata.data.torch_adapter import collate, data_loader
-from strata.errors import StrataError
+from strata.data.torch_adapter import checked_loading, collate, data_loader, pins
+from strata.errors import InvalidArgument, StrataError
 
 
 class Sent(NamedTuple):
@@ -42,7 +43,7 @@ class Loading:
     """An engine for `run.batches`; the options are those of `DataLoader`."""
 
     def __init__(self, **options: Any) -> None:
-        self._options = options
+        self._options = checked_loading(options)
 
     def __call__(
         self,
@@ -59,7 +60,7 @@ class Loading:
         contents: bool = False,
         **_: object,
     ) -> "LoaderStream":
-        def make() -> Reader:
+        def make(on_skip: OnSkip | None) -> Reader:
             found = Reader(dataset, order, wanted, transform, stop_step)
             found.on_skip, found.contents = on_skip, contents
             return found
@@ -68,10 +69,10 @@ class Loading:
         on_skip = skipping(on_error, on_skip)
         options = {"collate_fn": collate(), **self._options}
         made = options.pop("collate_fn")
-        here, there = make(), make()
+        here, there = make(on_skip), make(on_skip and _told_later)
         finish = None
         if here.memories is not None:
-            finish = _Remembering(here.memories, made, pins=bool(options.get("pin_memory")))
+            finish = _Remembering(here.memories, made, pinned=pins(options))
             there.memories, made = _Postponed(), _as_it_is
         sampler = _Sampler(order, lanes, start_step, stop_step)
         steps = _Steps(there, made)
@@ -120,12 +121,22 @@ class LoaderStream:
 
     def _sent(self) -> Sent:
         if self._iterator is None:
-            self._sampler.step = self.step
-            self._iterator = iter(self._loader)
+            self._iterator = self._started()
         sent = next(self._iterator)
         if sent.error is not None:
             raise sent.error
         return sent
+
+    def _started(self) -> Iterator[Sent]:
+        self._sampler.step = self.step
+        try:
+            return iter(self._loader)
+        except (pickle.PicklingError, AttributeError) as error:
+            raise InvalidArgument(
+                f"what reads the batches cannot be sent to another process: {error}",
+                hint="define the transform at the top of a module, or choose "
+                'multiprocessing_context="fork"',
+            ) from error
 
     def set_lanes(self, lanes: Sequence[int] | None, from_step: int) -> None:
         """Other lanes from the next step on; what was read for others is let go."""
@@ -198,17 +209,21 @@ class _Postponed:
 class _Remembering:
     """Makes batches of rows that were sent, with the memories that are here."""
 
-    def __init__(self, memories: Memories, made: Callable[[Any], Any], *, pins: bool) -> None:
-        self._memories, self._made, self._pins = memories, made, pins
+    def __init__(self, memories: Memories, made: Callable[[Any], Any], *, pinned: bool) -> None:
+        self._memories, self._made, self._pinned = memories, made, pinned
 
     def __call__(self, given: Any) -> Any:
         batch = self._made(self._memories.apply(*given))
-        if not self._pins or not isinstance(batch, dict):
+        if not self._pinned or not isinstance(batch, dict):
             return batch
         return {
             name: each.pin_memory() if hasattr(each, "pin_memory") else each
             for name, each in batch.items()
         }
+
+
+def _told_later(row: Skipped) -> None:
+    """Stands for whom to tell where rows are read: what was left out is sent along."""
 
 
 def _as_it_is(batch: Any) -> Any:

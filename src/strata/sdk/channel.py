@@ -166,10 +166,23 @@ def build(kind: type[Answer], **fields: object) -> Answer:
     try:
         return kind(**fields)
     except (TypeError, ValueError, OverflowError) as error:
+        unfit = (
+            f"{name} is {value!r:.80}"
+            for name, value in fields.items()
+            if _unfit(kind, name, value)
+        )
         raise InvalidArgument(
-            f"{kind.DESCRIPTOR.name} cannot be sent: {error}",
+            next(unfit, f"{kind.DESCRIPTOR.name} cannot be sent: {error}"),
             hint="texts are Unicode, counts are whole numbers of 64 bits at most",
         ) from error
+
+
+def _unfit(kind: type[Answer], name: str, value: object) -> bool:
+    try:
+        kind(**{name: value})
+    except (TypeError, ValueError, OverflowError):
+        return True
+    return False
 
 
 def _text(value: str | bytes | None) -> str:

@@ -22,7 +22,7 @@ from strata.core.worker_facts import (
     TrainingStarted,
 )
 from strata.data.streams import Engine, Stream
-from strata.errors import DeadlineExceeded, NotAllowedNow
+from strata.errors import DeadlineExceeded, InvalidArgument, NotAllowedNow
 from strata.sdk.fetches import Fetches
 from strata.sdk.previewing import Previewing
 from strata.sdk.reading import Reading, recorded_skip
@@ -166,6 +166,10 @@ def open_batches(
     meet_at_end: Callable[[str], object],
 ) -> RunBatches:
     """The batches of a source that was attached to the task, from the present step on."""
+    if not callable(engine):
+        raise InvalidArgument(
+            f"the engine is {engine!r:.80}", hint="as engine=strata.torch.Loading(num_workers=4)"
+        )
     batches = engine(
         source.dataset,
         source.order,

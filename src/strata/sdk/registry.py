@@ -10,7 +10,10 @@ one in each epoch, the same for everyone. When workers come or go, as few shards
 
 import threading
 import time
+from collections.abc import Mapping
 from typing import Protocol
+
+import msgspec
 
 from strata.core.cluster import decide
 from strata.core.datasets import AttachDataset, DatasetSpec, Feed, RegisterDataset
@@ -20,6 +23,8 @@ from strata.core.sharding import epoch_order
 from strata.core.state import Cluster
 from strata.core.tasks import Task
 from strata.core.workers import DeregisterWorker, RegisterWorker, Worker
+from strata.data.dataset import OPTIONS
+from strata.data.specs import measured
 from strata.errors import InvalidArgument, NotFound
 from strata.sdk.orchestrator import TrainingOrchestrator
 from strata.sdk.shards import ShardInfo, shard_info
@@ -68,17 +73,22 @@ class DatasetRegistry:
     def register_dataset(
         self,
         dataset_id: str,
-        total_samples: int,
-        shard_size: int,
+        total_samples: int = 0,
+        shard_size: int = 0,
         shuffle: bool = True,
         seed: int = 42,
         *,
         path: str = "",
         format: str = "",
+        options: Mapping[str, object] | None = None,
     ) -> None:
-        """Makes a dataset known; repeating the same parameters is harmless."""
+        """Makes a dataset known; repeating the same parameters is harmless.
+
+        With a path, samples and shards are read from the data, where the registry's facts live;
+        `options` are told to the format.
+        """
         for name, value in (("total_samples", total_samples), ("shard_size", shard_size)):
-            _require_whole(name, value, 1)
+            _require_whole(name, value, 0 if path else 1)
         _require_whole("seed", seed, -(2**63))
         spec = DatasetSpec(
             total_samples=total_samples,
@@ -87,6 +97,7 @@ class DatasetRegistry:
             seed=seed,
             path=path,
             format=format,
+            metadata={OPTIONS: msgspec.json.encode(options).decode()} if options else {},
         )
         self._backend.register_dataset(dataset_id, spec)
 
@@ -174,7 +185,7 @@ class InProcess:
     def register_dataset(self, dataset_id: str, spec: DatasetSpec) -> None:
         """Registers a dataset and divides it among the workers that are there."""
         with self._lock:
-            self._do(RegisterDataset(dataset=dataset_id, spec=spec))
+            self._do(RegisterDataset(dataset=dataset_id, spec=measured(dataset_id, spec)))
             if self.active_workers():
                 self._attach(dataset_id, None)
 
@@ -284,6 +295,7 @@ class Remote:
             spec.seed,
             path=spec.path,
             format=spec.format,
+            metadata=spec.metadata,
         )
         self._datasets[dataset_id] = None
 

@@ -61,7 +61,7 @@ from strata.sdk.reading import Reading
 from strata.sdk.remarks import Remarks
 from strata.sdk.resources import ResourceSampler
 from strata.sdk.signals import StopRequested
-from strata.sdk.sources import One, Trained, Wanted, open_source
+from strata.sdk.sources import One, Trained, Wanted, checked_epochs, open_source
 from strata.sdk.steptime import PARTS, Part, Timing
 from strata.sdk.worker import Worker
 from strata.wire.v1 import coordinator_pb2 as pb
@@ -205,7 +205,7 @@ class Run(Member):
         taken up between two batches, so `run.step` does not raise `GenerationChanged` while
         batches are open.
         """
-        cut = (batch_size, global_batch, epochs or 0, lanes, mode, window, drop_tail)
+        cut = (batch_size, global_batch, checked_epochs(epochs), lanes, mode, window, drop_tail)
         wanted = Wanted(*cut, rebalance)
         feed = open_batches(
             self._worker,
@@ -238,7 +238,13 @@ class Run(Member):
         """
         reading = Reading(columns, transform, on_error)
         feed = open_shards(
-            self._worker, dataset, batch_size, epochs or 0, reading, self._take_up, seed=seed
+            self._worker,
+            dataset,
+            batch_size,
+            checked_epochs(epochs),
+            reading,
+            self._take_up,
+            seed=seed,
         )
         self._feeds.append(feed)
         return feed

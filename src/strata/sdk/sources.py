@@ -7,14 +7,15 @@ to the coordinator, named after what is mixed.
 
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, SupportsIndex, TypeAlias
 
 import msgspec
 
 from strata.core.datasets import DatasetSpec, Feed, order_of
 from strata.core.order import Mode
-from strata.data.dataset import Dataset, open_spec
-from strata.data.mixing import MixedDataset, MixedOrder
+from strata.data.dataset import Dataset
+from strata.data.mixing import MixedDataset, MixedOrder, check_weights
+from strata.data.specs import open_spec
 from strata.data.steps import Ordered, Readable
 from strata.errors import Conflict, InvalidArgument
 from strata.sdk.channel import build
@@ -78,8 +79,10 @@ def open_leased(
 def _open_mixture(
     worker: Worker, trained: Mapping[One, float], wanted: Wanted, seed: int
 ) -> Source:
-    parts = [_known(worker, each, seed) for each in trained]
+    check_weights([*trained.values()])
     weights = [float(weight) for weight in trained.values()]
+    parts = [_known(worker, each, seed) for each in trained]
+    mixed = MixedDataset([dataset for _, _, dataset in parts])
     recipe = msgspec.json.encode(
         [[name, weight] for (name, _, _), weight in zip(parts, weights, strict=True)]
     )
@@ -100,9 +103,17 @@ def _open_mixture(
     order = MixedOrder([order_of(part, feed) for _, part, _ in parts], weights, seed=seed)
     samples = feed.epochs * spec.total_samples
     steps = samples // feed.global_batch if wanted.drop_tail else -(-samples // feed.global_batch)
-    mixed = MixedDataset([dataset for _, _, dataset in parts])
     stop_step = steps if feed.epochs else None
     return Source(name, mixed, order, spec.shard_size, stop_step, wanted.rebalance)
+
+
+def checked_epochs(epochs: int | None) -> int:
+    """How many epochs, with 0 for no end."""
+    if epochs is not None and (not isinstance(epochs, SupportsIndex) or epochs < 1):
+        raise InvalidArgument(
+            f"epochs is {epochs!r:.80}", hint="give 1 or more, or leave it out to go on for ever"
+        )
+    return epochs or 0
 
 
 def _known(worker: Worker, each: One, seed: int) -> tuple[str, DatasetSpec, Dataset]:

@@ -28,7 +28,6 @@ Count = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 Seed = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 Text = Annotated[str, Meta(max_length=4096)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
-Id = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9._:@+-]+$")]
 
 
 class ErrorDetail(Struct, frozen=True):
@@ -292,7 +291,7 @@ class RegisterDatasetRequest(Struct, frozen=True, forbid_unknown_fields=True):
     With a `path` and no `total_samples` the data is looked at, where the coordinator runs.
     """
 
-    dataset_id: Id
+    dataset_id: Name
     total_samples: Count = 0
     shard_size: Count = 0
     shuffle: bool = True

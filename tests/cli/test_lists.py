@@ -105,6 +105,26 @@ def test_datasets(busy):
     assert cells[1:6] == ["1,281,167", "129", "10,000", "seed", "42"]
 
 
+def test_a_preview_says_what_workers_have_before_them(cluster):
+    named = {"dataset_id": "two words", "total_samples": 10, "shard_size": 5}
+    cluster.client.RegisterDataset(pb.RegisterDatasetRequest(**named))
+    assert "nobody processes samples of two words now" in cluster.run("preview", "two words").stdout
+    values = {"kind": "array", "dtype": "uint16", "shape": [65], "values": list(range(32))}
+    image = {"kind": "image", "width": 640, "height": 480, "png": ""}
+    features = {"text": "hello", "x": values, "image": image}
+    sample = {"id": "7", "features": features, "label": None, "shard_id": 1, "step": 1200}
+    worker = Worker(cluster.client, "w0")
+    samples = json.dumps([sample])
+    worker.send(preview=pb.Preview(dataset_id="two words", samples=samples))
+    until(lambda: cluster.get("datasets/two%20words/preview"))
+    shown = " ".join(row(cluster.run("preview", "two words"), "w0"))
+    assert shown.startswith("w0 1,200 1 7 – text: hello; x: uint16[65] 0, 1, 2")
+    assert json.loads(cluster.run("preview", "two words", "--json").stdout)["features"] == features
+    worker.break_off()
+    refused = cluster.run("preview", "nope")
+    assert (refused.returncode, "'nope' is not registered" in refused.stderr) == (2, True)
+
+
 def test_checkpoints_newest_first_with_why_one_failed(busy):
     ended = busy.run("checkpoints")
     assert [line.split()[0] for line in lines_of(ended)[:3]] == ["checkpoint", "c-2000", "c-1000"]

@@ -13,7 +13,7 @@ import ssl
 import time
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 import msgspec
 from msgspec import Raw, Struct
@@ -167,7 +167,7 @@ class Api:
         if body is not None:
             method, encoded = "POST", msgspec.json.encode(body)
             headers["Content-Type"] = "application/json"
-        target = f"{path}?{query}" if query else path
+        target = f"{quote(path)}?{query}" if query else quote(path)
         connection = self._connection(timeout_s)
         try:
             connection.request(method, target, encoded, headers)

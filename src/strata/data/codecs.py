@@ -53,9 +53,13 @@ def check_columns(codecs: Iterable[str], columns: Collection[str]) -> None:
 
 def decode_image(raw: bytes, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
     """Height × width × RGB; resized to `size` (height, width) if one is given."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
-    with Image.open(io.BytesIO(raw)) as image:
+    try:
+        image = Image.open(io.BytesIO(raw))
+    except UnidentifiedImageError as error:
+        raise ValueError("the bytes are no image") from error  # theirs tells an address in memory
+    with image:
         if size is not None:
             image.draft("RGB", (size[1], size[0]))
         shown = image.convert("RGB")

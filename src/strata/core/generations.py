@@ -1,8 +1,7 @@
 """Generations: who belongs to a task now, and with which rank.
 
 A generation is one version of a task's membership; its number only grows. Ranks are dense,
-0 … world_size-1, and as stable as that allows: a newcomer takes the seat of one who left, and
-only if there is none does the last in line move up.
+0 … world_size-1, neighbours on a host, and as stable as that allows (`core/seating`).
 
 The first generation forms when as many workers as required have registered. From then on every
 loss and every leave makes a new one at once, so that nobody waits for the dead. If fewer are left
@@ -20,6 +19,7 @@ from strata.core.datasets import reassign
 from strata.core.decision import Decision
 from strata.core.events import Event, Fact, applies
 from strata.core.recovery import commit_steps
+from strata.core.seating import seats
 from strata.core.tasks import Phase, change_state
 
 if TYPE_CHECKING:
@@ -125,30 +125,20 @@ def _regroup(d: Decision, task: "Task", left: list[str], reason: str, cause: str
     room = max(0, _room(d, task, left))
     enough = stay + min(len(task.waiting), room) >= task.required
     joined = task.waiting[:room] if enough else []
-    seats, world_size = _seats(d, task, left, joined)
+
+    def host_of(worker: str) -> str:
+        """Who only waits for others need not sit beside anybody."""
+        return d.state.workers[worker].hostname if enough else ""
+
+    changed_seats, world_size = seats(task.members, left, joined, host_of)
     phase: Phase = "syncing" if enough and world_size else "forming"
     changed = d.record(
         GenerationChanged(
-            task.id, task.generation + 1, world_size, seats, joined, left, phase, reason
+            task.id, task.generation + 1, world_size, changed_seats, joined, left, phase, reason
         ),
         cause,
     )
     _follow(d, task, left, reason, changed)
-
-
-def _seats(
-    d: Decision, task: "Task", left: list[str], joined: list[str]
-) -> tuple[list[tuple[int, str]], int]:
-    """The seats that get a new holder, and how many there are then."""
-    empty = sorted(d.state.workers[worker].rank for worker in left)
-    world_size = len(task.members) - len(left) + len(joined)
-    ranks = empty + list(range(len(task.members), len(task.members) + len(joined)))
-    seats = list(zip(ranks, joined, strict=False))
-    # Seats that stay empty are taken by those who would fall off the end.
-    holes = [rank for rank in empty[len(joined) :] if rank < world_size]
-    gone = set(left)
-    tail = [w for w in task.members[world_size:] if w not in gone] if holes else []
-    return seats + list(zip(holes, tail, strict=True)), world_size
 
 
 def _follow(d: Decision, task: "Task", left: list[str], reason: str, cause: str) -> None:

@@ -1,0 +1,65 @@
+"""Guards seats: ranks are dense, hosts stay together, and nobody moves without need."""
+
+from itertools import groupby
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.core.seating import seats
+
+
+def host_of(worker):
+    return worker[0]
+
+
+def seated(members, left=(), joined=(), host_of=host_of):
+    """Who sits where afterwards, and how many had to move."""
+    changed, world_size = seats(members, left, joined, host_of)
+    after = [*members, *[""] * world_size][:world_size]
+    for rank, worker in changed:
+        after[rank] = worker
+    moved = sum(worker in members for _, worker in changed)
+    return after, moved
+
+
+def test_the_first_to_come_sit_by_host_and_number():
+    after, _ = seated([], joined=["b1", "a10", "a9", "b0"])
+    assert after == ["a9", "a10", "b0", "b1"]
+
+
+def test_a_replacement_on_the_same_host_takes_the_seat_and_nobody_moves():
+    assert seated(["a0", "a1", "b0", "b1"], ["a1"], ["a2"]) == (["a0", "a2", "b0", "b1"], 0)
+
+
+def test_a_new_host_takes_the_seats_of_one_that_is_gone():
+    after, moved = seated(["a0", "a1", "b0", "b1", "c0", "c1"], ["b0", "b1"], ["d0", "d1"])
+    assert after == ["a0", "a1", "c0", "c1", "d0", "d1"]
+    assert moved == 2
+
+
+def test_a_loss_moves_few_and_the_replacement_brings_the_host_together_again():
+    members = [f"{host}{number}" for host in "abcd" for number in range(8)]
+    smaller, moved = seated(members, ["b3"])
+    assert moved == 3, "one of each host from the hole on"
+    smaller, moved = seated(members, ["b3"], host_of=lambda worker: "")
+    assert moved == 1, "where hosts do not matter the last takes the seat"
+    again, moved = seated(smaller, joined=["b8"])
+    assert again == [*members[:11], "b8", *members[12:]]
+    assert moved == 1
+
+
+workers = st.tuples(st.sampled_from("abcd"), st.integers(0, 99)).map("{0[0]}{0[1]}".format)
+
+
+@given(st.lists(st.tuples(st.sets(workers), st.randoms()), max_size=12))
+def test_whatever_happens_ranks_are_dense_and_hosts_together(history):
+    members = []
+    for joined, chance in history:
+        left = [worker for worker in members if chance.random() < 0.3]
+        joined = sorted(joined - set(members))
+        chance.shuffle(joined)
+        after, _ = seated(members, left, joined)
+        assert sorted(after) == sorted({*members} - {*left} | {*joined})
+        blocks = [host for host, _ in groupby(after, host_of)]
+        assert len(blocks) == len(set(blocks))
+        members = after

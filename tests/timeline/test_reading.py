@@ -3,6 +3,7 @@ and that a log that is not whole is shown for what it is."""
 
 import shutil
 
+import msgspec
 import pytest
 
 from strata.core.catalogue import CODEC
@@ -228,6 +229,28 @@ class TestBesideAWriter:
             assert timeline.position == before + 1
             assert timeline.record(f"p:{before}").event == more
 
+    def test_what_came_since_it_was_counted_is_not_taken_for_archived(self, folder, tmp_path):
+        copy = tmp_path / "live"
+        shutil.copytree(folder, copy)
+        with SqliteStore(copy / "log.db", CODEC) as store, open_timeline(copy) as timeline:
+            counted = timeline.tallies()
+            for node, incarnation in ((counted[0].node, counted[0].incarnation), ("late", 99)):
+                seq = (store.last_seq(node, incarnation) or -1) + 1
+                event = Envelope(
+                    seq, counted[0].wall_to_ns + 1, 10**15, MessageSent("m", "t", 1, [])
+                )
+                batch = pack(CODEC, node, incarnation, [event])
+                store.append([], incarnation=1, expected=store.position, batches=[batch])
+            joined = next(r.event for r in timeline.facts() if r.kind == "WorkerRegistered")
+            body = msgspec.structs.replace(joined.body, worker="late", incarnation=99)
+            at = store.position
+            last = next(iter(store.read(at - 1)))
+            fact = Envelope(at, last.wall_ns + 1, last.mono_ns + 1, body)
+            store.append([fact], incarnation=1, expected=at)
+            assert timeline.tallies() == counted
+            kinds = {finding.kind for finding in examine(timeline).findings}
+            assert not kinds & {"archived", "silent node"}
+
 
 class Newer:
     """Writes what a newer release would: kinds that this one does not know."""
@@ -237,8 +260,6 @@ class Newer:
         self.decode = CODEC.decode
 
     def encode(self, events):
-        import msgspec
-
         return msgspec.msgpack.encode(
             [
                 (e.seq, e.wall_ns, e.mono_ns, {"kind": e.body.tag, **e.body.fields}, e.cause, e.op)

@@ -18,7 +18,7 @@ from strata.core.agents import WorkerExited
 from strata.core.catalogue import CODEC
 from strata.core.cluster import CoordinatorStarted
 from strata.core.events import COORDINATOR
-from strata.core.keeping import EventsReleased
+from strata.core.keeping import EventsReleased, RunDeleted
 from strata.core.worker_facts import USER_PREFIX, EventsDropped, RunEnded
 from strata.core.workers import WorkerRegistered
 from strata.store.base import Tally
@@ -102,10 +102,12 @@ def _gaps(timeline: Timeline, tally: Tally) -> Iterator[tuple[Hole, Finding]]:
         text = f"events {first} to {stop - 1} of {node}, incarnation {incarnation}, never arrived"
         yield Hole(node, start_ns, end_ns, text), Finding("gap", text, node)
     sent = (timeline.reader.last_seq(node, incarnation) or 0) + 1
-    if tally.events < sent - sum(stop - first for first, stop in gaps):
-        kept = next(timeline.events_of(node, incarnation)).at_ns
+    if tally.events >= sent - sum(stop - first for first, stop in gaps):
+        return
+    kept = next(timeline.events_of(node, incarnation))
+    if kept.event.seq > sum(stop - first for first, stop in gaps if stop <= kept.event.seq):
         text = f"the first events of {node}, incarnation {incarnation}, are in an archived run"
-        yield Hole(node, 0, kept, text), Finding("archived", text, node, grave=False)
+        yield Hole(node, 0, kept.at_ns, text), Finding("archived", text, node, grave=False)
 
 
 def _ended(timeline: Timeline) -> set[tuple[str, int]]:
@@ -158,8 +160,8 @@ def _dropped(timeline: Timeline) -> Iterator[tuple[Hole, Finding]]:
 def _silent(timeline: Timeline) -> Iterator[tuple[Hole, Finding]]:
     """Workers that joined and have nothing of their own in this log."""
     heard = {(tally.node, tally.incarnation) for tally in timeline.tallies()}
-    released = set(timeline.reader.streams()) - heard
-    runs = _released_to(timeline) if released else {}
+    kept = set(timeline.reader.streams())
+    runs = _released_to(timeline) if kept - heard else {}
     named: set[str] = set()
     joins = timeline.records(node=COORDINATOR, kinds={WorkerRegistered.__name__})
     for record in joins:
@@ -169,23 +171,27 @@ def _silent(timeline: Timeline) -> Iterator[tuple[Hole, Finding]]:
         if timeline.task not in ("", body.task):
             continue
         process = f"{body.worker}, incarnation {body.incarnation},"
-        if (body.worker, body.incarnation) in released:
-            run = runs.get(body.task, "an archived run")
-            finding = Finding("archived", f"what {process} recorded is in {run}", grave=False)
-        else:
+        if (body.worker, body.incarnation) not in kept:
             text = f"{process} sent no events of its own"
             finding = Finding("silent node", text, body.worker, grave=body.worker not in named)
+        elif body.task in runs:
+            text = f"what {process} recorded is in {runs[body.task]}"
+            finding = Finding("archived", text, grave=False)
+        else:
+            continue  # a live log: its first events came after the tallies were taken
         yield Hole(body.worker, record.at_ns, timeline.extent().to_ns, finding.text), finding
         named.add(body.worker)
 
 
 def _released_to(timeline: Timeline) -> dict[str, str]:
     """Which archived run holds what the workers of a task recorded, and how to ask for it."""
-    facts = timeline.records(node=COORDINATOR, kinds={EventsReleased.__name__})
-    return {
-        each.text("task"): f"the archived run {each.text('run')} (--run {each.text('task')})"
-        for each in facts
-    }
+    kinds = {EventsReleased.__name__, RunDeleted.__name__}
+    found: dict[str, str] = {}
+    for fact in timeline.records(node=COORDINATOR, kinds=kinds):
+        task = fact.text("task")
+        how = "deleted since" if fact.kind == RunDeleted.__name__ else f"--run {task}"
+        found[task] = f"the archived run {fact.text('run')} ({how})"
+    return found
 
 
 def _coordinator_clock(timeline: Timeline) -> Iterator[Finding]:

@@ -13,7 +13,9 @@ try:
     from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 except ImportError as missing:
-    raise SettingError(f"Ray is missing: {missing}", hint="pip install 'strata[ray]'") from None
+    raise SettingError(
+        f"Ray is missing: {missing}", hint="pip install 'strata-runtime[ray]'"
+    ) from None
 
 __all__ = [
     "ActorUnavailableError",

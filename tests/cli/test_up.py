@@ -62,6 +62,24 @@ def test_a_bad_file_of_settings(tmp_path):
     refused(run_up(tmp_path), "there is no setting 'keep_cuont'", "keep_count")
 
 
+def test_the_defaults_of_the_contract_have_flags(up):
+    wanted = {
+        "heartbeat_interval_s": 2.0,
+        "heartbeat_timeout_s": 9.0,
+        "barrier_timeout_s": 8.0,
+        "keep_count": 7,
+        "max_workers": 6,
+    }
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in wanted.items()]
+    up.start(*flags)
+    settings = httpx.get(f"{up.url}/api/settings", trust_env=False).json()["values"]
+    assert {name: settings[name] for name in wanted} == wanted
+    body = {"name": "n", "worker_count": 1}
+    task = httpx.post(f"{up.url}/api/tasks", json=body, trust_env=False).json()["task_id"]
+    made = httpx.get(f"{up.url}/api/tasks/{task}", trust_env=False).json()
+    assert made["keep_count"] == wanted["keep_count"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence", "hint"),
     [

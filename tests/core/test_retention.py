@@ -15,6 +15,7 @@ from strata.core.retention import (
     ReleaseCheckpoint,
 )
 from strata.core.saving import FailCheckpoint
+from strata.core.state import Rules
 from strata.errors import InvalidArgument, NotAllowedNow, NotFound
 from tests.core.world import World
 
@@ -44,10 +45,16 @@ def test_the_newest_keep_count_are_kept():
     assert len(world.facts(CheckpointDeleted)) == 2
 
 
-@pytest.mark.parametrize("keep_count", [0, -3])
+@pytest.mark.parametrize("keep_count", [-1, -3])
 def test_at_least_one_must_be_kept(keep_count):
     with pytest.raises(InvalidArgument, match="keep_count"):
         saving(keep_count=keep_count)
+
+
+def test_a_task_that_does_not_say_how_many_are_kept_follows_the_rules():
+    world = World(Rules(keep_count=2))
+    assert world.submit(1, keep_count=0).spec.keep_count == 2
+    assert world.register("alone").task.spec.keep_count == 2
 
 
 def test_of_two_at_the_same_step_the_later_is_the_newest():

@@ -28,8 +28,11 @@ def up(
     token: Annotated[str | None, typer.Option(help="What callers must know.")] = None,
     tls_cert: Annotated[str | None, typer.Option(help="Certificate, PEM.")] = None,
     tls_key: Annotated[str | None, typer.Option(help="Its key, PEM.")] = None,
+    heartbeat_interval_s: Annotated[float | None, typer.Option(help="Time between beats.")] = None,
     heartbeat_timeout_s: Annotated[float | None, typer.Option(help="Silence, then loss.")] = None,
     barrier_timeout_s: Annotated[float | None, typer.Option(help="A barrier's patience.")] = None,
+    keep_count: Annotated[int | None, typer.Option(help="Checkpoints kept of a task.")] = None,
+    max_workers: Annotated[int | None, typer.Option(help="Workers at most.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
 ) -> None:
     """Start the coordinator and serve until it is told to stop."""

@@ -89,7 +89,7 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
         kernel = MeasuredKernel(
             store, read_clock, patience_of(settings), settings.snapshot_every_facts
         )
-        rules = Rules(max_workers=settings.max_workers)
+        rules = Rules(max_workers=settings.max_workers, keep_count=settings.keep_count)
         started = kernel.start(secrets.token_hex(4), release, rules)
         engine = Engine(kernel, settings.inbox_limit)
         engine.follow(narrate)

@@ -9,6 +9,8 @@ while the task gets no further is a restart loop: the task ends with exit code 9
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from strata.core.decision import Decision
 from strata.core.events import Command, decides
 from strata.core.limits import require_room
@@ -40,15 +42,16 @@ class StopTask(Command, frozen=True):
 
 @decides(SubmitTask)
 def submit(d: Decision, c: SubmitTask) -> Task:
-    """Takes a task in; it starts at once if there are slots."""
-    _check(d, c.spec)
+    """Takes a task in; it starts at once if there are slots. A `keep_count` of 0 is the rules'."""
+    rules = d.state.rules
+    spec = msgspec.structs.replace(c.spec, keep_count=c.spec.keep_count or rules.keep_count)
+    _check(d, spec)
     unended = sum(not task.ended for task in d.state.tasks.values())
-    subject = f"task {c.spec.name!r}"
-    require_room(d, "max_tasks", d.state.rules.max_tasks, unended, subject, c.cause)
-    task_id = f"{_slug(c.spec.name)}-{d.state.last_task + 1}"
-    submitted = d.record(TaskSubmitted(task_id, c.spec), c.cause)
+    require_room(d, "max_tasks", rules.max_tasks, unended, f"task {spec.name!r}", c.cause)
+    task_id = f"{_slug(spec.name)}-{d.state.last_task + 1}"
+    submitted = d.record(TaskSubmitted(task_id, spec), c.cause)
     task = d.state.tasks[task_id]
-    if c.spec.external:
+    if spec.external:
         change_state(d, task, "starting", "its workers are started elsewhere", submitted)
     else:
         place_waiting(d, submitted)
@@ -102,7 +105,13 @@ def group_for(
     for task in d.state.tasks.values():
         if task.spec.external and task.spec.name == DEFAULT_GROUP and not task.ended:
             return task
-    spec = TaskSpec(name=DEFAULT_GROUP, external=True, syncs=syncs, worker_count=max(world_size, 1))
+    spec = TaskSpec(
+        name=DEFAULT_GROUP,
+        external=True,
+        syncs=syncs,
+        worker_count=max(world_size, 1),
+        keep_count=0,
+    )
     return submit(d, SubmitTask(spec=spec, cause=cause))
 
 

@@ -23,6 +23,7 @@ class Rules(Struct, frozen=True):
     max_workers: int = 10_000
     max_tasks: int = 10_000
     max_datasets: int = 10_000
+    keep_count: int = 5
 
 
 class Cluster(Struct):

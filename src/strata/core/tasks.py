@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 TaskState: TypeAlias = Literal[
     "queued", "starting", "running", "recovering", "stopping", "completed", "failed", "stopped"
 ]
+TaskType: TypeAlias = Literal["training", "tuning", "evaluation", "data"]
 Policy: TypeAlias = Literal["continue", "replace", "stop"]
 RecoverySource: TypeAlias = Literal["peer", "checkpoint", "fresh"]
 ModelState: TypeAlias = Literal["replicated", "sharded"]

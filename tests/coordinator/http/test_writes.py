@@ -110,6 +110,8 @@ def test_a_task_that_is_not_there_is_not_found(client, action):
         ({"worker_count": 20_000}, "worker_count"),
         ({"min_workers": 3}, "min_workers"),
         ({"policy": "hope"}, "policy"),
+        ({"type": "nonsense"}, "type"),
+        ({"keep_count": -1}, "keep_count"),
         ({"name": ""}, "name"),
         ({"name": "  "}, "name"),
         ({"config": []}, "config"),

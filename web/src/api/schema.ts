@@ -1173,7 +1173,7 @@ export interface components {
             env?: {
                 [key: string]: string;
             };
-            /** @default 5 */
+            /** @default 0 */
             keep_count: number;
             /** @default 3 */
             max_restarts: number;
@@ -1192,8 +1192,11 @@ export interface components {
             policy: "continue" | "replace" | "stop";
             /** @default 0 */
             spares: number;
-            /** @default training */
-            type: string;
+            /**
+             * @default training
+             * @enum {string}
+             */
+            type: "training" | "tuning" | "evaluation" | "data";
             /** @default 1 */
             worker_count: number;
         };

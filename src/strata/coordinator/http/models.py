@@ -15,7 +15,7 @@ from strata.coordinator.logs import LogEntry
 from strata.coordinator.metrics import MetricsSnapshot
 from strata.core.barriers import BarrierState
 from strata.core.datasets import Unit
-from strata.core.tasks import ModelState, Phase, Policy, TaskState
+from strata.core.tasks import ModelState, Phase, Policy, TaskState, TaskType
 from strata.core.workers import WorkerState
 from strata.timeline.answers import EventAnswer
 
@@ -307,10 +307,11 @@ class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """A run to start. Without an `entry` it waits for workers that are started elsewhere.
 
     It trains with `min_workers` or more while lost ones are replaced; 0 leaves it to the policy.
+    Of its checkpoints `keep_count` are kept; 0 leaves that to the coordinator's setting.
     """
 
     name: Name
-    type: Annotated[str, Meta(min_length=1, max_length=200)] = "training"
+    type: TaskType = "training"
     dataset_id: Annotated[str, Meta(max_length=200)] = ""
     worker_count: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     config: dict[str, Any] = field(default_factory=dict)
@@ -321,7 +322,7 @@ class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     min_workers: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     spares: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     model_state: ModelState = "replicated"
-    keep_count: Annotated[int, Meta(ge=1, le=1_000_000)] = 5
+    keep_count: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     max_restarts: Annotated[int, Meta(ge=0, le=1_000_000)] = 3
 
 

@@ -15,7 +15,7 @@ export const BLANK: Form = {
   model_state: "replicated",
   policy: "replace",
   max_restarts: "3",
-  keep_count: "5",
+  keep_count: "0",
   config: "{}",
   env: "",
 };

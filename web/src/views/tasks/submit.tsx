@@ -11,6 +11,7 @@ import { Fault, Loading } from "../../ui/empty";
 import { Page, Scroll } from "../../ui/page";
 import { BLANK, formOf, parsedConfig, requestOf, type Faults, type Form } from "./request";
 
+const TYPES = ["training", "tuning", "evaluation", "data"] as const;
 const POLICIES = [["replace", "replace it"], ["continue", "go on with fewer"], ["stop", "stop"]] as const;
 const MODEL_STATES = [["replicated", "whole on every worker"], ["sharded", "in parts, one on each"]] as const;
 
@@ -88,9 +89,9 @@ function TaskForm({ initial }: { initial: Form }) {
         {choice("model_state", "The model is", MODEL_STATES)}
       </div>
       <div className="grid grid-cols-3 gap-4">
-        {text("type", "Type")}
+        {choice("type", "Type", TYPES.map((each) => [each, each] as const))}
         {text("max_restarts", "Restarts", "", { type: "number" })}
-        {text("keep_count", "Checkpoints kept", "", { type: "number" })}
+        {text("keep_count", "Checkpoints kept", "0: as the coordinator is set", { type: "number" })}
       </div>
       {area("config", "Config", "one JSON object; the script reads it as run.config", 8, "fault" in config ? config.fault : undefined)}
       <div className="flex flex-col gap-4">

@@ -120,10 +120,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     capture_level: Literal["debug", "info", "warn", "error"] = "debug"
 
     """Where a worker keeps events until they are stored (no folder: one of the user's among the
-    temporary files), how much of it, and how often it records what it uses."""
+    temporary files), how much of it, and how often it records what it uses, and how far a long
+    operation is."""
     spool_dir: str = ""
     spool_max_bytes: Count = 64 * 2**20
     resource_interval_s: Seconds = 30.0
+    progress_interval_s: Seconds = 5.0
 
     """What is logged: levels by room, such as `coordinator=debug,info`, and in which form."""
     log_filter: str = "info"

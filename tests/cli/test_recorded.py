@@ -13,9 +13,8 @@ import logging, os, signal, time
 from pathlib import Path
 import numpy as np
 import strata
-from strata.sdk import operations
 
-operations.PROGRESS_INTERVAL_S = 0.0
+os.environ["STRATA_PROGRESS_INTERVAL_S"] = "0.000001"
 samples = strata.open_arrays({"x": np.arange(4_000, dtype=np.int64)}, name="numbers")
 
 def kill(*names):

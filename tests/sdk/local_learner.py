@@ -1,14 +1,14 @@
 """Scenes of workers that train by local steps: `local_learner.py SCENE JSON`, like `trainee.py`."""
 
+import os
 import time
 
 import numpy as np
 from trainee import main, place, say, scene
 
 import strata
-from strata.sdk import operations
 
-operations.PROGRESS_INTERVAL_S = 0.0
+os.environ["STRATA_PROGRESS_INTERVAL_S"] = "0.000001"
 SAMPLES = 600
 INPUTS = 8
 

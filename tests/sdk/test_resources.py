@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from strata.core.resources import ResourceMetrics
-from strata.sdk.resources import ResourceSampler, network_bytes
+from strata.sdk.resources import CPU_WINDOW_S, ResourceSampler, network_bytes
 
 
 @pytest.fixture
@@ -23,17 +23,22 @@ def burn(seconds):
         pass
 
 
-def test_cpu_is_that_since_the_last_sample(sampler):
-    sampler.sample()
+def test_cpu_is_that_of_the_last_second_however_often_it_is_asked(sampler):
     began_s, used_s = time.monotonic(), time.process_time()
-    burn(0.5)
+    burn(CPU_WINDOW_S + 0.2)
     took_s, used_s = time.monotonic() - began_s, time.process_time() - used_s
     busy = sampler.sample().cpu_percent
     assert busy == pytest.approx(100 * used_s / took_s, rel=0.25)
+    assert sampler.sample().cpu_percent == busy, "a moment later it is not measured anew"
     until_s = time.monotonic() + 30
     while sampler.sample().cpu_percent > busy / 2:
         assert time.monotonic() < until_s, "it is idle and does not look it"
         time.sleep(0.1)
+
+
+def test_the_first_sample_tells_what_the_process_used_since_it_began(tmp_path):
+    burn(0.2)
+    assert ResourceSampler(tmp_path).sample().cpu_percent > 0
 
 
 def test_memory_moves_with_what_is_held(sampler):

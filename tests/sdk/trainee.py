@@ -17,7 +17,6 @@ import psutil
 
 import strata
 from strata.checkpoint.reshard import even_cuts
-from strata.sdk import operations
 from strata.storage.local import LocalStorage
 from strata.storage.s3 import S3Storage
 
@@ -273,7 +272,7 @@ def keep_on_a_slow_disk(gate, when_busy="wait", **given):
 def keep_impatiently(retries, **given):
     """As `keep`, with an S3 storage that gives up after seconds instead of minutes, and progress
     that is recorded each time it is told."""
-    operations.PROGRESS_INTERVAL_S = 0.0
+    os.environ["STRATA_PROGRESS_INTERVAL_S"] = "0.000001"
     S3Storage.__init__ = partialmethod(S3Storage.__init__, **retries)
     keep(**given)
 

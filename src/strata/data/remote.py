@@ -33,7 +33,6 @@ from strata.storage.base import ObjectInfo, ObjectReader, StorageBackend
 from strata.storage.opening import open_storage
 from strata.storage.parallel import RANGE_BYTES, for_each
 
-PROGRESS_S = 2.0
 READ_BYTES = 64 << 10
 EDGE_THREADS = 16
 _numbers = count(1)
@@ -51,6 +50,7 @@ class RemoteFiles(Files):
         self.index_folder = self._cache.folder / "indexes"
         self.on_release: list[Callable[[str], None]] = []
         self._watches: list[Watch] = []
+        self._progress_s = settings.progress_interval_s
 
     def names(self, *suffixes: str) -> list[str]:
         if self.single:
@@ -110,7 +110,7 @@ class RemoteFiles(Files):
 
     def _bring(self, known: ObjectInfo, descriptor: int) -> None:
         """Downloads an object into a descriptor, by ranges in parallel."""
-        told = _Told(self._watches, known)
+        told = _Told(self._watches, known, self._progress_s)
         try:
             self._download(known, descriptor, told)
         except NotFound as error:
@@ -138,11 +138,12 @@ class RemoteFiles(Files):
 class _Told:
     """One download, as those who watch are told of it."""
 
-    def __init__(self, watches: list[Watch], known: ObjectInfo) -> None:
+    def __init__(self, watches: list[Watch], known: ObjectInfo, progress_s: float) -> None:
         self._watches = list(watches)
         self._number = next(_numbers)
         self._name, self._size = known.name, known.size_bytes
-        self._done, self._due_s = 0, time.monotonic() + PROGRESS_S
+        self._done, self._every_s = 0, progress_s
+        self._due_s = time.monotonic() + progress_s
         self._lock = Lock()
         self._tell("started")
 
@@ -152,7 +153,7 @@ class _Told:
             self._done += size_bytes
             if time.monotonic() < self._due_s:
                 return
-            self._due_s = time.monotonic() + PROGRESS_S
+            self._due_s = time.monotonic() + self._every_s
         self._tell("progress")
 
     def ended(self, error: str) -> None:

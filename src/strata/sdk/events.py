@@ -39,10 +39,14 @@ Waiting = tuple[int, int, int, Fact, tuple[str, ...], str]
 
 
 class Recorder:
-    """The events of one worker. `emit` from any thread; the rest from the pulse thread."""
+    """The events of one worker. `emit` from any thread; the rest from the pulse thread.
 
-    def __init__(self, limit: int = BUFFER_LIMIT) -> None:
+    How far an operation is, is recorded every `progress_interval_s` at most.
+    """
+
+    def __init__(self, limit: int = BUFFER_LIMIT, progress_interval_s: float = 5.0) -> None:
         self.limit = limit
+        self.progress_interval_s = progress_interval_s
         self._waiting: deque[Waiting] = deque()
         self._numbers = itertools.count()
         self._box: BlackBox | None = None

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from strata.core.events import Fact
 from strata.sdk.events import Recorder
 
-PROGRESS_INTERVAL_S = 5.0
-
 
 class Operation:
     """Records one operation; `progress` may be called from any thread, as often as wanted."""
@@ -23,7 +21,7 @@ class Operation:
         self.done_bytes = 0
         self._recorder, self._op = recorder, op
         self._progress, self._completed = progress, completed
-        self._next_s = time.monotonic() + PROGRESS_INTERVAL_S
+        self._next_s = time.monotonic() + recorder.progress_interval_s
         recorder.emit(started, op=op)
 
     def progress(self, done_bytes: int) -> None:
@@ -31,7 +29,7 @@ class Operation:
         self.done_bytes = done_bytes
         now_s = time.monotonic()
         if now_s >= self._next_s:
-            self._next_s = now_s + PROGRESS_INTERVAL_S
+            self._next_s = now_s + self._recorder.progress_interval_s
             self._recorder.emit(self._progress(done_bytes), op=self._op)
 
     def end(self, error: BaseException | None = None) -> None:

@@ -43,7 +43,7 @@ class Worker:
         reconnect_limit_s: float | None = None,
     ) -> None:
         connection = self.connection = enrolment.connection
-        self.recorder = Recorder()
+        self.recorder = Recorder(progress_interval_s=settings.progress_interval_s)
         self.lines = LineBuffer(least_level=settings.capture_level)
         self.meeting = MeetingPlace(connection.address)
         self.membership = Membership(self.meeting.address)

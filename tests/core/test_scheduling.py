@@ -3,7 +3,7 @@ waits."""
 
 import pytest
 
-from strata.core.agents import AgentLost, AgentRegistered
+from strata.core.agents import AgentLost, AgentRegistered, AgentSlotsChanged
 from strata.core.scheduling import StopTask, SubmitTask, free_slots, why_waiting
 from strata.core.state import Rules
 from strata.core.tasks import TaskPlaced, TaskSpec
@@ -34,6 +34,15 @@ def test_a_task_that_fits_starts_at_once():
     assert len(task.placements) == 3
     assert agents_of(task) in (["a", "a", "b"], ["a", "b", "b"])
     assert all(placement.start == 1 for placement in task.placements.values())
+
+
+def test_a_host_that_comes_back_with_more_slots_takes_what_waits():
+    world = World()
+    world.agent("a", 1, nonce="same")
+    task = placed(world, 2)
+    world.agent("a", 2, nonce="same")
+    assert world.facts(AgentSlotsChanged) == [AgentSlotsChanged("a", 1, 2)]
+    assert (task.state, agents_of(task)) == ("starting", ["a", "a"])
 
 
 def test_a_task_starts_as_a_gang_or_not_at_all():

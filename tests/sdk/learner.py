@@ -87,7 +87,8 @@ def mix(first, second, steps=30, **given):
 @scene
 def read(path, on_error="raise", processes=None, **given):
     """Trains an epoch of files, and says what could not be read; by a `DataLoader` if it is to
-    have processes."""
+    have processes. Progress is recorded each time it is told."""
+    os.environ["STRATA_PROGRESS_INTERVAL_S"] = "0.000001"
     how = {"on_error": on_error}
     if processes is not None:
         from strata.torch import Loading

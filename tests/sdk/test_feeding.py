@@ -308,6 +308,8 @@ def test_downloads_are_recorded_for_the_batch_they_are_for(hub, learners, tmp_pa
     completed = told(hub, "BatchDownloadCompleted")
     assert len(started) == len(completed) == 4
     assert {fact["size_bytes"] for fact in started} == {20 * 8 * 8 + 128}
+    progress = told(hub, "BatchDownloadProgress")
+    assert {fact["done_bytes"] for fact in progress} == {20 * 8 * 8 + 128}
     assert all(fact["ok"] and fact["batch"].startswith("files/") for fact in completed)
     audited(hub)
 

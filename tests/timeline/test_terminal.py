@@ -35,6 +35,8 @@ class TestFolder:
 
     def test_at_a_moment_before_the_end(self, folder):
         assert "train-1" in strata("at", "end-5m", "--data", str(folder))
+        assert strata("at", "end", "--data", str(folder)) == strata("at", "--data", str(folder))
+        assert "train-1" not in strata("at", "start", "--data", str(folder))
         found = json.loads(strata("at", "step:20", "--data", str(folder), "--json"))
         assert found["tasks"][-1]["committed_steps"] > 20
 

@@ -43,8 +43,8 @@ RunName = Annotated[
 ]
 
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-RELATIVE = re.compile(r"^(start\+|end-)(\d+(?:\.\d+)?)(ms|s|min|m|h|d)$")
-MOMENT_HINT = "use 14:03:07, 2026-11-16T14:03:07, end-5m, start+2h, p:120, step:40 or Unix ms"
+RELATIVE = re.compile(r"^(?:start\+|end-)(\d+(?:\.\d+)?)(ms|s|min|m|h|d)$")
+MOMENT_HINT = "use 14:03:07, 2026-11-16T14:03:07, end, end-5m, start+2h, p:120, step:40 or Unix ms"
 
 Wanted = TypeVar("Wanted")
 
@@ -210,15 +210,20 @@ class Moment:
         self.time_ms: float | None = None
         self.position: int | None = None
         self.step: int | None = None
-        self._relative_ms: float | None = None
+        self._after_start_ms: float | None = None
+        self._before_end_ms: float | None = None
         self._parse(text.strip())
 
     def _parse(self, text: str) -> None:
         relative = RELATIVE.match(text)
         kind, _, number = text.partition(":")
-        if relative is not None:
-            edge, amount, unit = relative.groups()
-            self._relative_ms = float(f"{edge[-1]}{amount}") * UNITS_MS[unit]
+        if relative is not None or text in ("start", "end"):
+            amount, unit = relative.groups() if relative else ("0", "ms")
+            away_ms = float(amount) * UNITS_MS[unit]
+            if text.startswith("start"):
+                self._after_start_ms = away_ms
+            else:
+                self._before_end_ms = away_ms
         elif kind in ("p", "position") and number.isdecimal():
             self.position = int(number)
         elif kind == "step" and number.isdecimal():
@@ -230,9 +235,10 @@ class Moment:
 
     def within(self, span: SpanAnswer) -> "Moment":
         """With a relative time resolved: after the beginning, or before the end."""
-        if self._relative_ms is not None:
-            edge = span.from_ms if self._relative_ms >= 0 else span.to_ms
-            self.time_ms = edge + self._relative_ms
+        if self._after_start_ms is not None:
+            self.time_ms = span.from_ms + self._after_start_ms
+        if self._before_end_ms is not None:
+            self.time_ms = span.to_ms - self._before_end_ms
         return self
 
 

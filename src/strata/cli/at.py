@@ -9,13 +9,16 @@ from rich.table import Table
 from rich.text import Text
 
 from strata.cli._look import console, plain, print_json, state
-from strata.cli._options import AsJson, OfTask, Url
+from strata.cli._options import AsJson, Url
 from strata.cli._past import Data, Moment, Past, RunName, past_of
 from strata.cli._scene import print_trust, stamp
 from strata.timeline.answers import MomentAnswer
 
 When = Annotated[
     str, typer.Argument(metavar="[MOMENT]", help="14:03:07, end-5m, p:120, step:40 or Unix ms.")
+]
+WhoseStep = Annotated[
+    str, typer.Option("--task", help="Whose step:40 is meant.", show_default=False)
 ]
 Next = Annotated[str, typer.Option("--next", help="Go to the next moment where this holds.")]
 Previous = Annotated[str, typer.Option("--previous", help="Go to the previous such moment.")]
@@ -25,7 +28,7 @@ def at(
     moment: When = "",
     following: Next = "",
     previous: Previous = "",
-    task: OfTask = "",
+    task: WhoseStep = "",
     data: Data = "",
     run: RunName = "",
     url: Url = None,

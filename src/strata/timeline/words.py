@@ -68,7 +68,7 @@ TEMPLATES: dict[str, str] = {
     "RequestCompleted": "the coordinator answered {type} {barrier}, ok {ok} {error}",
     "ConnectionChanged": "the way to {peer} is {path} {reason}",
     "NeighborsChanged": "neighbours added {added}, removed {removed}",
-    "PeerLatencyChanged": "the way to {peer} takes {latency_s} s",
+    "PeerLatencyChanged": "the way to {peer} takes {latency_s}",
     "BlobAdded": "offers {what} as blob {blob}",
     "BlobUploadStarted": "sends blob {blob} to {to}, attempt {attempt}",
     "BlobUploadCompleted": "sending blob {blob} to {to} ended, ok {ok} {error}",
@@ -97,7 +97,7 @@ TEMPLATES: dict[str, str] = {
     "CheckpointUploadStarted": "uploads its part of {checkpoint}",
     "CheckpointUploadCompleted": "uploading {checkpoint} ended, ok {ok} {error}",
     "StepFinished": "finished step {step}: data {data_s}, compute {compute_s}, "
-    "communication {communication_s}, wait {wait_s} s, loss {loss}",
+    "communication {communication_s}, wait {wait_s}, loss {loss}",
     "ResourceSnapshot": "uses {cpu_percent} % CPU and {memory_used_bytes} of memory",
     "ClockSampled": "the coordinator's clock is {offset_ns} ahead",
     "EventsDropped": "{count} events were lost before they were recorded: {reason}",
@@ -133,8 +133,10 @@ def _measured(name: str, value: object) -> str:
     """A field in the unit that its name ends with, as people read it."""
     if isinstance(value, int) and name.endswith("_ns"):
         return seconds(value)
+    if isinstance(value, int | float) and name.endswith("_s"):
+        return lasting(value)
     if isinstance(value, int) and name.endswith("_bytes"):
-        return f"{value / 1e6:,.0f} MB"
+        return f"{value / 1e6:,.1f} MB" if value >= 100_000 else f"{value / 1e3:,.1f} kB"
     return shown(value)
 
 
@@ -169,6 +171,11 @@ def seconds(span_ns: float) -> str:
     if abs(span_s) < 7_200:
         return f"{span_s / 60:.1f} min"
     return f"{span_s / 3_600:.1f} h"
+
+
+def lasting(span_s: float) -> str:
+    """The same of a span in seconds."""
+    return seconds(span_s * SECOND_NS)
 
 
 def counted(number: int, noun: str) -> str:

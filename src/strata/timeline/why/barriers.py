@@ -5,7 +5,7 @@ from strata.timeline.activity import nodes_at, recent_before
 from strata.timeline.records import Record
 from strata.timeline.states import state_at
 from strata.timeline.why.case import Answer, Case, Cost, Link, link, lost_s
-from strata.timeline.words import counted, seconds
+from strata.timeline.words import counted, lasting, seconds
 
 STALL_S = 1.0
 ENDS = (BarrierReleased.__name__, BarrierFailed.__name__)
@@ -41,18 +41,18 @@ def barrier(case: Case, barrier: str, task: str = "", round: int | None = None) 
 def _released(case: Case, opened: Record, came: list[Record], ended: Record, cost: Cost) -> Answer:
     held_s = lost_s(opened.at_ns, ended.at_ns)
     if held_s < STALL_S or not came:
-        text = f"no: everyone was there within {held_s:.2f} s"
+        text = f"no: everyone was there within {lasting(held_s)}"
         return Answer("no", text, [link(opened), link(ended)], cost)
     last = came[-1]
     name = last.text("worker")
     lead_s = lost_s(came[-2].at_ns if len(came) > 1 else opened.at_ns, last.at_ns)
     doing = _doing(case, [name], last.at_ns - 1)
     if not ended.text("reason").startswith("everyone"):
-        text = f"yes: it was held {held_s:.1f} s and released because {ended.text('reason')}"
+        text = f"yes: it was held {lasting(held_s)} and released because {ended.text('reason')}"
         return Answer("yes", text, [*_before(case, ended), link(ended)], cost)
     text = (
-        f"yes: {name} came last, {lead_s:.1f} s after the one before and {held_s:.1f} s after "
-        f"the first{doing}"
+        f"yes: {name} came last, {lasting(lead_s)} after the one before and "
+        f"{lasting(held_s)} after the first{doing}"
     )
     chain = [link(opened), link(last), link(ended)]
     return Answer("yes", text, chain, cost)
@@ -61,7 +61,7 @@ def _released(case: Case, opened: Record, came: list[Record], ended: Record, cos
 def _cost(came: list[Record], end_ns: int) -> Cost:
     waited = [lost_s(arrival.at_ns, end_ns) for arrival in came]
     total = sum(waited)
-    text = f"{counted(len(came), 'worker')} waited {total:.1f} s in all"
+    text = f"{counted(len(came), 'worker')} waited {lasting(total)} in all"
     return Cost(total, len(came), text)
 
 

@@ -6,7 +6,7 @@ from strata.timeline.records import Record
 from strata.timeline.states import state_at
 from strata.timeline.trust import Verdict
 from strata.timeline.why.case import Answer, Case, Cost, link, lost_s
-from strata.timeline.words import counted, sentence
+from strata.timeline.words import counted, lasting, sentence
 
 KINDS = frozenset({"TaskStateChanged", "GenerationChanged"})
 
@@ -42,7 +42,7 @@ def _until_running(case: Case, record: Record) -> Cost:
     size = record.get("world_size")
     workers = size if isinstance(size, int) else 1
     idle_s = lost_s(record.at_ns, again.at_ns)
-    return Cost(idle_s * workers, workers, f"{idle_s:.1f} s until training went on")
+    return Cost(idle_s * workers, workers, f"{lasting(idle_s)} until training went on")
 
 
 def moved(

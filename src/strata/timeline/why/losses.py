@@ -9,7 +9,7 @@ from strata.core.workers import WorkerLost
 from strata.timeline.operations import Pairing
 from strata.timeline.records import SECOND_NS, Record
 from strata.timeline.why.case import Answer, Case, Cost, Link, link, lost_s
-from strata.timeline.words import counted, seconds, sentence
+from strata.timeline.words import counted, lasting, seconds, sentence
 
 AROUND_NS = 120 * SECOND_NS
 AFTER_NS = 3_600 * SECOND_NS
@@ -156,7 +156,7 @@ def _cost(case: Case, loss: Record, body: WorkerLost) -> Cost:
     stopped_s = lost_s(loss.at_ns, again.at_ns)
     size = changed.get("world_size") if changed else None
     workers = size if isinstance(size, int) and size else 1
-    text = f"{silence_s:.1f} s until it was noticed, {stopped_s:.1f} s until training went on"
+    text = f"{lasting(silence_s)} until it was noticed, {lasting(stopped_s)} until training went on"
     if rolled is not None:
         origin, to = rolled.get("origin"), rolled.get("to")
         if isinstance(origin, int) and isinstance(to, int):

@@ -5,7 +5,7 @@ from strata.core.recovery import RolledBack, StepsCommitted
 from strata.timeline.records import SECOND_NS, Record
 from strata.timeline.trust import Verdict
 from strata.timeline.why.case import Answer, Case, Cost, Link, link, lost_s
-from strata.timeline.words import counted, seconds
+from strata.timeline.words import counted, lasting, seconds
 
 SLOW_S = 60.0
 LOOP = 3
@@ -32,18 +32,18 @@ def recovery(case: Case, task: str, time_ms: float | None = None) -> Answer:
         following = case.first({kind}, before.at_ns + (kind != "GenerationChanged"), task=task)
         if following is None:
             waited_s = lost_s(before.at_ns, case.extent.to_ns)
-            text = f"open: it is {words}, for {waited_s:.1f} s so far"
+            text = f"open: it is {words}, for {lasting(waited_s)} so far"
             return Answer("open", text, chain, Cost(waited_s, 1, "and counting"))
         spent[words] = lost_s(before.at_ns, following.at_ns)
         chain.append(link(following))
         before = following
     total_s = lost_s(change.at_ns, before.at_ns)
     longest = max(spent, key=lambda words: spent[words])
-    findings = [f"{words}: {span:.1f} s" for words, span in spent.items()]
+    findings = [f"{words}: {lasting(span)}" for words, span in spent.items()]
     verdict: Verdict = "yes" if total_s > SLOW_S else "no"
-    most = f"most of it {longest} ({spent[longest]:.1f} s)"
-    text = f"{verdict}: it took {total_s:.1f} s, {most}"
-    cost = Cost(total_s, 1, f"{total_s:.1f} s without a step that counts")
+    most = f"most of it {longest} ({lasting(spent[longest])})"
+    text = f"{verdict}: it took {lasting(total_s)}, {most}"
+    cost = Cost(total_s, 1, f"{lasting(total_s)} without a step that counts")
     return Answer(verdict, text, chain, cost, findings)
 
 

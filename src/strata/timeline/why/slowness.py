@@ -12,7 +12,7 @@ from statistics import median
 from strata.core.worker_facts import StepFinished
 from strata.timeline.records import SECOND_NS, Record
 from strata.timeline.why.case import Answer, Case, Cost, Link, link
-from strata.timeline.words import seconds
+from strata.timeline.words import lasting, seconds
 
 WINDOW_NS = 300 * SECOND_NS
 STEPS = 200
@@ -99,11 +99,11 @@ def _worst_part(own: list[Record], others: list[Record]) -> tuple[str, float]:
 
 
 def _measures(busy: float, typical: float | None, before: float | None) -> str:
-    told = [f"its steps take {busy:.2f} s without waiting"]
+    told = [f"its steps take {lasting(busy)} without waiting"]
     if typical is not None:
-        told.append(f"its peers' {typical:.2f} s")
+        told.append(f"its peers' {lasting(typical)}")
     if before is not None:
-        told.append(f"its own before {before:.2f} s")
+        told.append(f"its own before {lasting(before)}")
     return ", ".join(told)
 
 

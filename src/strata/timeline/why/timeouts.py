@@ -18,7 +18,7 @@ from strata.timeline.states import state_at
 from strata.timeline.trust import Verdict
 from strata.timeline.why.case import Answer, Case, Cost, link
 from strata.timeline.why.losses import the_loss
-from strata.timeline.words import seconds
+from strata.timeline.words import lasting, seconds
 
 BEFORE_NS = 300 * SECOND_NS
 SETTINGS = {
@@ -160,4 +160,4 @@ def _saved(case: Case, loss: Record, body: WorkerLost) -> Cost:
     if again is None:
         return Cost()
     spent_s = (again.at_ns - loss.at_ns) / SECOND_NS
-    return Cost(spent_s, 1, f"the recovery of {spent_s:.1f} s would not have been needed")
+    return Cost(spent_s, 1, f"the recovery of {lasting(spent_s)} would not have been needed")

@@ -20,6 +20,14 @@ def gathered(workers=3, **spec):
     return world, task, world.join(task, *"abcdefgh"[:workers])
 
 
+def test_those_who_come_together_sit_in_the_order_of_their_names():
+    world = World()
+    names = ["rank-10", "rank-2", "rank-0", "rank-1"]
+    task = world.submit(4)
+    world.join(task, *names)
+    assert task.members == ["rank-0", "rank-1", "rank-2", "rank-10"]
+
+
 def test_the_first_generation_waits_for_everyone_asked_for():
     world = World()
     task = world.submit(3)

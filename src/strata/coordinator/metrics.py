@@ -30,7 +30,10 @@ MAX_WORKER_SERIES = 500
 
 
 class MetricsSnapshot(Struct, frozen=True):
-    """GET /api/metrics. Throughput in MB/s, times in ms; null where nothing was measured yet."""
+    """GET /api/metrics. Throughput in MB/s, times in ms; null where nothing was measured yet.
+
+    `coordinator_rps` counts gRPC requests and messages on streams, not those who look at figures.
+    """
 
     checkpoint_throughput: float | None
     coordinator_rps: float
@@ -87,11 +90,12 @@ class Metrics:
     def count_request(self, kind: str, count: int = 1) -> None:
         """Counts requests that were handled; a message on a worker's stream is one."""
         self.requests[kind] += count
-        self._rate.add(self._clock().mono_ns, count)
+        if kind == "grpc":
+            self._rate.add(self._clock().mono_ns, count)
 
     @property
     def requests_per_s(self) -> float:
-        """Requests per second over the last seconds."""
+        """gRPC requests per second over the last seconds."""
         return self._rate.rate(self._clock().mono_ns, self._began_ns)
 
     def read(self) -> Reading:

@@ -114,7 +114,7 @@ LABELLED: tuple[tuple[str, str, str, tuple[str, ...], Callable[[Counts], dict[st
 GAUGES: tuple[Gauge, ...] = (
     (
         "requests_per_second",
-        "Requests and stream messages per second, over ten seconds.",
+        "gRPC requests and stream messages per second, over ten seconds.",
         lambda m: m.requests_per_s,
     ),
     ("log_position", "Position up to which facts are durable.", lambda m: m.engine.position),

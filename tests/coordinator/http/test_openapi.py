@@ -33,6 +33,7 @@ CONTRACT = {
     ("POST", "/api/tasks"),
     ("GET", "/api/tasks/{task_id}"),
     ("POST", "/api/tasks/{task_id}/stop"),
+    ("POST", "/api/tasks/{task_id}/restart"),
     ("POST", "/api/tasks/{task_id}/checkpoint"),
     ("GET", "/api/tasks/{task_id}/audit"),
     ("GET", "/api/tasks/{task_id}/audit/contents"),

@@ -383,7 +383,7 @@ def test_figures_in_both_formats(coordinator, client):
     coordinator.train(2)
     figures = client.get("/api/metrics").json()
     assert (figures["active_workers"], figures["total_workers"]) == (2, 2)
-    assert figures["coordinator_rps"] > 0
+    assert figures["coordinator_rps"] == 0, "asking for figures is no work of the cluster"
     assert figures["barrier_latency_p99"] is None
     assert figures["shard_assignment_time"] > 0
     answer = client.get("/metrics")

@@ -82,6 +82,26 @@ def test_a_task_is_stopped_and_stopping_again_changes_nothing(coordinator, clien
     assert coordinator.position() == position
 
 
+def test_a_task_that_has_ended_is_restarted_with_its_environment_given_again(client):
+    body = {"name": "n", "entry": "train.py", "env": {"KEY": "secret"}, "keep_count": 3}
+    first = client.post("/api/tasks", json=body).json()["task_id"]
+    restart = f"/api/tasks/{first}/restart"
+    assert "KEY" in error(client.post(restart, json={}), 400)["message"]
+    assert error(client.post(restart, json={"env": body["env"]}), 409)["code"] == "not_allowed_now"
+    client.post(f"/api/tasks/{first}/stop")
+    again = client.post(restart, json={"env": body["env"]})
+    assert (again.status_code, again.json()) == (201, {"task_id": "n-2", "status": "queued"})
+    asked = [client.get(f"/api/tasks/{task}").json() for task in (first, "n-2")]
+    for field in ("name", "entry", "env_names", "keep_count"):
+        assert asked[0][field] == asked[1][field]
+
+
+def test_a_task_whose_workers_come_from_elsewhere_cannot_be_restarted(client):
+    task = client.post("/api/tasks", json={"name": "n"}).json()["task_id"]
+    client.post(f"/api/tasks/{task}/stop")
+    assert "started" in error(client.post(f"/api/tasks/{task}/restart", json={}), 400)["message"]
+
+
 def test_a_checkpoint_is_asked_for(coordinator, client):
     worker, _ = coordinator.train(2)
     answer = client.post(f"/api/tasks/{worker.task}/checkpoint")

@@ -85,6 +85,7 @@ ENDPOINTS = [
     tasks.create_task,
     tasks.get_task,
     tasks.stop_task,
+    tasks.restart_task,
     tasks.request_checkpoint,
     logs.list_logs,
     logs.list_task_logs,

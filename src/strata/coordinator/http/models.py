@@ -326,6 +326,12 @@ class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     max_restarts: Annotated[int, Meta(ge=0, le=1_000_000)] = 3
 
 
+class RestartTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """The values of the task's environment: they are not kept once it has ended."""
+
+    env: dict[str, str] = field(default_factory=dict)
+
+
 class CreateTaskResponse(Struct, frozen=True):
     """The id under which the task runs."""
 

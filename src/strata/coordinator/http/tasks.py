@@ -16,6 +16,7 @@ from strata.coordinator.http.models import (
     CheckpointRequestResponse,
     CreateTaskRequest,
     CreateTaskResponse,
+    RestartTaskRequest,
     StopTaskResponse,
     TaskDetail,
     TaskResponse,
@@ -28,12 +29,12 @@ from strata.coordinator.http.paging import (
     page,
     paged,
 )
-from strata.coordinator.http.ports import TheApi
+from strata.coordinator.http.ports import Api, TheApi
 from strata.coordinator.logs import LogEntry, Query
 from strata.core.save_points import RequestCheckpoint
 from strata.core.scheduling import StopTask, SubmitTask
 from strata.core.tasks import Task, TaskSpec, TaskState
-from strata.errors import LimitExceeded
+from strata.errors import InvalidArgument, LimitExceeded, NotAllowedNow
 
 TAIL_LINES = 5
 TAIL_CHARS = 200
@@ -80,10 +81,15 @@ async def create_task(api: TheApi, data: JSONBody[CreateTaskRequest]) -> CreateT
         entry=data.entry,
         args=data.args,
         config=config.decode(),
-        env_names=sorted(data.env),
-        env_key=await asyncio.to_thread(api.vault.keep, data.env),
         external=not data.entry,
     )
+    return await submitted(api, spec, data.env)
+
+
+async def submitted(api: Api, spec: TaskSpec, env: dict[str, str]) -> CreateTaskResponse:
+    """The answer to a submission; the values of its environment stay out of the log."""
+    key = await asyncio.to_thread(api.vault.keep, env)
+    spec = msgspec.structs.replace(spec, env_names=sorted(env), env_key=key)
     task = await api.engine.submit(SubmitTask(spec=spec))
     assert isinstance(task, Task)
     return CreateTaskResponse(task.id, task.state)
@@ -105,6 +111,29 @@ async def stop_task(api: TheApi, task_id: FromPath[str]) -> StopTaskResponse:
     task = await api.engine.submit(command)
     assert isinstance(task, Task)
     return StopTaskResponse(task.state in ("stopping", "stopped"), task.id, task.state)
+
+
+@post("/tasks/{task_id:str}/restart", responses=WRITES)
+async def restart_task(
+    api: TheApi, task_id: FromPath[str], data: JSONBody[RestartTaskRequest]
+) -> CreateTaskResponse:
+    """Submits a task that has ended once more, as it was asked for."""
+    async with api.engine.settled() as state:
+        task = state.task(task_id)
+        spec, ended, now = task.spec, task.ended, task.state
+    if spec.external:
+        raise InvalidArgument(
+            f"{task_id} was not started by strata", hint="start its workers again"
+        )
+    missing = [name for name in spec.env_names if name not in data.env]
+    if missing:
+        raise InvalidArgument(
+            f"env: {task_id} needs values for {', '.join(missing)}",
+            hint="they are told to its workers alone, so give them again: env, or --env NAME=VALUE",
+        )
+    if not ended:
+        raise NotAllowedNow(f"{task_id} is {now}", hint="stop it first, and wait for its end")
+    return await submitted(api, spec, data.env)
 
 
 @post("/tasks/{task_id:str}/checkpoint", status_code=202, responses=WRITES)

@@ -34,7 +34,8 @@ Index = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that can be set, checked. Build it with `load`."""
 
-    """Where the coordinator listens. Port 0 takes a free one. Certificate and key are PEM files."""
+    """Where the coordinator listens. Port 0 takes a free one. Certificate and key are PEM files. A
+    dashboard that is served elsewhere, such as at http://localhost:8080, is its `page_origin`."""
     grpc_host: str = "127.0.0.1"
     grpc_port: Port = 50051
     http_host: str = "127.0.0.1"
@@ -42,6 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     token: str = ""
     tls_cert: str = ""
     tls_key: str = ""
+    page_origin: str = ""
 
     """Where facts are kept, and how often the state is saved so that restarts stay short."""
     data_dir: str = "./strata-data"

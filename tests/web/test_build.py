@@ -3,6 +3,7 @@ and its size."""
 
 import gzip
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -20,11 +21,12 @@ CSS_BYTES = 20_000
 MODULE_LINES = 300
 
 
-def npm(*arguments):
+def npm(*arguments, **variables):
     """Runs a script of the page's; its output is the message when it fails."""
     assert (WEB / "node_modules").is_dir(), "install the packages: make test, or npm ci in web"
     command = [program("npm"), "run", "--silent", *arguments]
-    done = subprocess.run(command, cwd=WEB, capture_output=True, text=True, timeout=110)
+    how = {"capture_output": True, "text": True, "timeout": 110, "env": os.environ | variables}
+    done = subprocess.run(command, cwd=WEB, **how)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

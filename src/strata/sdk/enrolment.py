@@ -33,7 +33,8 @@ def settings_for(**given: object) -> Settings:
     if not settings.coordinator_addr:
         raise SettingError(
             "no coordinator is named",
-            hint="set COORDINATOR_ADDR=host:port or pass it; `strata up` starts one",
+            hint="run the script with `strata run`, or set COORDINATOR_ADDR=host:port; "
+            "`strata up` starts a coordinator",
         )
     return settings
 

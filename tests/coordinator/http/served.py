@@ -34,10 +34,10 @@ WAIT_S = 20.0
 class Coordinator:
     """Runs in a thread of its own until it is left; the test talks to it over HTTP."""
 
-    def __init__(self, folder, *, memory=False, token="", limits=None):
+    def __init__(self, folder, *, memory=False, token="", page_origin="", limits=None):
         self.folder = folder
         self.memory = memory
-        self.settings = Settings(token=token)
+        self.settings = Settings(token=token, page_origin=page_origin)
         self.limits = limits or Limits(writes_burst=100_000)
         self.url = ""
         self._ready: Future = Future()

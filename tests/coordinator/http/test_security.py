@@ -14,6 +14,7 @@ from tests.coordinator.http.served import Coordinator
 
 TOKEN = "correct-horse-battery"
 TASK = {"name": "n"}
+PAGE = "http://page.example:8080"
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +107,44 @@ def test_the_page_itself_and_programs_may_change(shared, open_client):
     own = {"Origin": shared.url, "Sec-Fetch-Site": "same-origin"}
     assert open_client.post("/api/tasks", json=TASK, headers=own).status_code == 201
     assert open_client.post("/api/tasks", json=TASK).status_code == 201
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory):
+    """A coordinator whose dashboard is served elsewhere."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    with Coordinator(folder, token=TOKEN, page_origin=PAGE) as running, running.client() as client:
+        yield client
+
+
+def test_the_page_that_is_served_elsewhere_may_ask_and_change(elsewhere):
+    asked = {
+        "Origin": PAGE,
+        "Access-Control-Request-Method": "POST",
+        "Sec-Fetch-Site": "cross-site",
+    }
+    before = elsewhere.options("/api/tasks", headers=asked)
+    assert before.status_code == 200
+    own = {"Origin": PAGE, "Sec-Fetch-Site": "same-site", "Authorization": f"Bearer {TOKEN}"}
+    for answer in (before, elsewhere.post("/api/tasks", json=TASK, headers=own)):
+        assert answer.headers["access-control-allow-origin"] == PAGE
+        assert answer.headers["access-control-allow-credentials"] == "true"
+    assert answer.status_code == 201
+    assert elsewhere.get("/api/tasks", headers={"Origin": PAGE}).status_code == 401
+
+
+@pytest.mark.parametrize("origin", ["http://page.example:81", "http://page.example", "null", ""])
+def test_the_pages_beside_it_may_not(elsewhere, origin):
+    known = {"Origin": origin, "Authorization": f"Bearer {TOKEN}"}
+    answer = elsewhere.post("/api/tasks", json=TASK, headers=known)
+    assert answer.status_code == 403
+    assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize("origin", ["page.example", "http://page.example/", "*", "http://"])
+def test_an_origin_that_no_browser_sends_is_refused(origin):
+    with pytest.raises(SettingError, match="page_origin"):
+        Access(host="127.0.0.1", page_origin=origin)
 
 
 def test_no_other_origin_is_ever_told_that_it_may_read(open_client):

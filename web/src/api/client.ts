@@ -72,7 +72,7 @@ async function ask(url: string, options: RequestInit): Promise<Response> {
   const patience = AbortSignal.timeout(PATIENCE_MS);
   const signal = options.signal ? AbortSignal.any([options.signal, patience]) : patience;
   try {
-    return await fetch(url, { ...options, signal });
+    return await fetch(url, { ...options, signal, credentials: "include" });
   } catch (error) {
     if (options.signal?.aborted) throw error;
     throw patience.aborted

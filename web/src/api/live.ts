@@ -51,7 +51,7 @@ export class LiveStore {
   open = (): void => {
     clearTimeout(this.reopening);
     this.source?.close();
-    const source = new EventSource(`${BASE}/live`);
+    const source = new EventSource(`${BASE}/live`, { withCredentials: true });
     this.source = source;
     source.onmessage = (event: MessageEvent<string>) => this.take(JSON.parse(event.data) as Patch);
     source.onerror = () => void this.failed(source);

@@ -58,7 +58,7 @@ export class LogFeed {
       if (!(await this.loadOlder())) return;
     }
     if (this.until !== null || signal.aborted) return;
-    this.source = new EventSource(address("/logs/stream", this.filters));
+    this.source = new EventSource(address("/logs/stream", this.filters), { withCredentials: true });
     this.source.onmessage = (event: MessageEvent<string>) => {
       this.waiting.push(JSON.parse(event.data) as LogEntry);
       this.frame ||= requestAnimationFrame(this.flush);

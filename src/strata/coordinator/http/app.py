@@ -119,6 +119,7 @@ def create_app(api: Api, settings: Settings, limits: Limits | None = None) -> Gu
     access = Access(
         host=settings.http_host,
         token=settings.token,
+        page_origin=settings.page_origin,
         open_paths=frozenset({"/api/health", *files}),
         streams=stream.PATHS,
     )

@@ -8,7 +8,8 @@ Submitting a task runs code, and any page in a browser can reach a port on this 
   or as a cookie. Opening the page with `?token=` sets the cookie and leads to the plain address.
   The cookie holds a value made from the token, since other ports of this host can see it.
 - A request that changes something, and a stream, must come from the page itself or from something
-  that is no browser: the Origin must be the host that is asked. No CORS header is ever sent.
+  that is no browser: the Origin must be the host that is asked, or the one that is set
+  (`elsewhere`); no other is ever sent a CORS header.
 - Requests that change something are paced per client; bodies must arrive in time.
 """
 
@@ -34,6 +35,7 @@ from litestar.types import (
 from litestar.utils.path import normalize_path
 from msgspec import Struct
 
+from strata.coordinator.http.elsewhere import Headers, check_page_origin, permission
 from strata.coordinator.http.faults import send_refusal
 from strata.coordinator.http.limits import Limits, Pace
 from strata.errors import (
@@ -112,6 +114,7 @@ class Access(Struct, frozen=True, kw_only=True):
 
     host: str
     token: str = ""
+    page_origin: str = ""
     open_paths: frozenset[str] = frozenset()
     streams: frozenset[str] = frozenset()
 
@@ -121,6 +124,8 @@ class Access(Struct, frozen=True, kw_only=True):
                 f"http_host is {self.host}, which others can reach, and there is no token",
                 hint="set a token, or listen on 127.0.0.1",
             )
+        if self.page_origin:
+            check_page_origin(self.page_origin)
 
     @property
     def session(self) -> str:
@@ -134,14 +139,18 @@ class Access(Struct, frozen=True, kw_only=True):
 
     def check(self, head: Head) -> None:
         """Refuses a request that may not be made."""
-        self._check_host(head)
-        if head.changes or head.path in self.streams:
+        self.check_host(head)
+        if (head.changes or head.path in self.streams) and not self.is_page(head):
             check_origin(head)
         if self.token and head.path not in self.open_paths and not self._knows_token(head):
             raise Unauthenticated(
                 "a valid token is needed",
                 hint="send 'Authorization: Bearer <token>', or open the page with ?token=<token>",
             )
+
+    def is_page(self, head: Head) -> bool:
+        """Whether the dashboard asks that is served elsewhere."""
+        return bool(self.page_origin) and head.headers.get("origin") == self.page_origin
 
     def check_login(self, head: Head) -> bool:
         """Whether the page was opened with the token; refuses a wrong one."""
@@ -152,7 +161,7 @@ class Access(Struct, frozen=True, kw_only=True):
             raise Unauthenticated("the token is not valid", hint="copy it from where it was made")
         return True
 
-    def _check_host(self, head: Head) -> None:
+    def check_host(self, head: Head) -> None:
         if not head.host:
             raise InvalidArgument("there is no Host header", hint="HTTP/1.1 asks for one")
         if is_loopback(self.host) and hostname(head.host) not in LOOPBACK_NAMES | {self.host}:
@@ -235,8 +244,13 @@ class Guard:
             return
         self._count_request()
         head = head_of(scope)
-        send = with_headers(send, head)
+        elsewhere = self.access.is_page(head)
+        send = with_headers(send, head, permission(self.access.page_origin) if elsewhere else [])
         try:
+            if elsewhere and head.method == "OPTIONS":
+                self.access.check_host(head)
+                await send_nothing(send, 200, [])
+                return
             self.access.check(head)
             login = self.access.check_login(head)
             self._admit(head)
@@ -272,12 +286,17 @@ class Guard:
             f"{self.access.cookie}={self.access.session}; Path=/; HttpOnly; SameSite=Lax; "
             f"Max-Age={COOKIE_AGE_S}{'; Secure' if scope['scheme'] == 'https' else ''}"
         )
-        headers = [(b"location", b"/"), (b"set-cookie", cookie.encode()), (b"content-length", b"0")]
-        await send({"type": "http.response.start", "status": 303, "headers": headers})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await send_nothing(send, 303, [(b"location", b"/"), (b"set-cookie", cookie.encode())])
 
 
-def with_headers(send: Send, head: Head) -> Send:
+async def send_nothing(send: Send, status: int, headers: Headers) -> None:
+    """An answer without a body."""
+    headers = [*headers, (b"content-length", b"0")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def with_headers(send: Send, head: Head, more: Headers) -> Send:
     """Adds the security headers; what the API says is not for a cache to keep.
 
     A file of the page that was let through says itself how long it may be kept.
@@ -288,7 +307,7 @@ def with_headers(send: Send, head: Head) -> Send:
         if message["type"] == "http.response.start":
             headers = list(message["headers"])
             told = any(name.lower() == b"cache-control" for name, _ in headers)
-            message["headers"] = [*headers, *_HEADERS, *([] if told else caching)]
+            message["headers"] = [*headers, *_HEADERS, *more, *([] if told else caching)]
         await send(message)
 
     return wrapped

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 
 import pytest
 
@@ -127,6 +128,16 @@ def test_json_is_one_object_a_line_with_the_fields_of_an_entry(setup):
 def test_a_text_that_cannot_be_encoded_can_be_logged():
     record = logging.makeLogRecord({"msg": "lone \ud800 surrogate", "levelno": 20})
     assert json.loads(JsonFormatter("agent").format(record))["message"] == "lone ? surrogate"
+
+
+def test_a_full_disk_is_said_once_and_without_a_traceback(setup, capsys):
+    with suppress(OSError), open("/dev/full", "w", buffering=1) as full:
+        setup(stream=full)
+        for number in range(3):
+            logging.getLogger("strata.store").info("line %d", number)
+        assert capsys.readouterr().err == (
+            "the log cannot be written (No space left on device): line 0\n"
+        )
 
 
 PROGRAM = """

@@ -142,11 +142,27 @@ def full_message(record: logging.LogRecord) -> str:
     return record.getMessage()
 
 
+class Handler(logging.StreamHandler[TextIO]):
+    """Writes to a stream; where it cannot, on a full disk, a line to stderr says so once."""
+
+    _told = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A full disk is no fault of the program: no traceback for each line that it misses."""
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._told and self.stream is not sys.stderr:
+            self._told = True
+            missed = printable(record.getMessage())
+            print(f"the log cannot be written ({error.strerror}): {missed}", file=sys.stderr)
+
+
 def configure(settings: Settings, source: str, stream: TextIO | None = None) -> LogFilter:
     """Sets this process's logging up; doing it again replaces what the last time set."""
     stream = stream or sys.stderr
     wanted = parse_filter(settings.log_filter)
-    handler = logging.StreamHandler(stream)
+    handler = Handler(stream)
     setattr(handler, _MARK, True)
     if settings.log_format == "json":
         handler.setFormatter(JsonFormatter(source))

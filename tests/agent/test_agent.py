@@ -175,3 +175,10 @@ def test_a_second_agent_of_the_same_folder_is_refused(api, agents):
     second = agents(1)
     assert second.process.wait(20) == 2
     assert "another agent works in" in second.said()
+
+
+def test_an_agent_says_whether_it_is_at_its_coordinator(api, agents, coordinator):
+    agent = agents(2)
+    until(lambda: f"to the coordinator at {coordinator.address}" in agent.said(), "its arrival")
+    coordinator.kill()
+    until(lambda: "not at the coordinator yet, trying on" in agent.said(), "its complaint")

@@ -56,6 +56,11 @@ class TestOneWriter:
             store.close()
         assert SqliteReader(path, CODEC).position == 30
 
+    def test_a_disk_without_room_for_the_lock_is_told(self, path):
+        path.with_name("log.db.lock").symlink_to("/dev/full")
+        with pytest.raises(Unavailable, match=r"lock .* cannot be written: No space left"):
+            SqliteStore(path, CODEC)
+
     def test_a_failed_opening_releases_the_lock(self, path):
         path.write_bytes(b"something else entirely" * 400)
         for _ in range(2):

@@ -50,6 +50,8 @@ class TestFolder:
         assert "✓ yes" in shown
         assert "crashed" in shown
         assert "cost" in shown
+        short = strata("why", "lost", lost.text("worker"), "time_ms=end", "--data", str(folder))
+        assert short == shown
         same = json.loads(strata("why", lost.ref, "--data", str(folder), "--json"))
         assert (same["question"], same["verdict"]) == ("lost", "yes")
 

@@ -68,6 +68,11 @@ class TestLosses:
         kinds = [each.record.kind for each in answer.chain]
         assert kinds.index("WorkerExited") < kinds.index("WorkerLost")
 
+    def test_who_is_not_named_was_lost_last(self, crashed):
+        worker = the_lost(crashed)
+        for question in ("lost", "unfinished"):
+            assert crashed.why(question) == crashed.why(question, worker=worker)
+
     def test_a_stopped_process_was_a_false_alarm(self, stopped):
         answer = stopped.why("lost", **first_loss(stopped))
         assert answer.verdict == "no"
@@ -78,6 +83,19 @@ class TestLosses:
         answer = parted.why("lost", **first_loss(parted))
         assert answer.verdict == "no"
         assert "partition" in answer.text
+
+    def test_a_crash_beside_it_does_not_make_a_standstill_a_partition(self):
+        def plant(sim):
+            crashed, stopped = list(sim.workers.values())[:2]
+            crashed.exit(137, 9)
+            stopped.pause()
+            sim.world.after(60, stopped.resume)
+
+        run = Planted(plant)
+        silent = next(loss for loss in run.kinds("WorkerLost") if loss.text("signal") != "exit")
+        answer = run.why("lost", worker=silent.text("worker"), time_ms=silent.at_ns / 1e6)
+        assert answer.verdict == "no"
+        assert "standstill" in answer.text
 
     def test_a_hang_is_told_from_a_death(self):
         run = Planted(hang)
@@ -344,8 +362,8 @@ class TestAsking:
             calm.why("nonsense")
         with pytest.raises(InvalidArgument):
             calm.why("lost", planet="mars")
-        with pytest.raises(InvalidArgument):
-            calm.why("lost")
+        with pytest.raises(InvalidArgument, match="needs worker"):
+            calm.why("slow")
         with pytest.raises(InvalidArgument):
             calm.why("timeout", worker="w", timeout_s="soon")
 

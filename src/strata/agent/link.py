@@ -17,7 +17,6 @@ from strata.agent.records import Exit
 from strata.agent.supervisor import Supervisor
 from strata.config import Settings
 from strata.errors import (
-    AlreadyExists,
     Fenced,
     InvalidArgument,
     PermissionDenied,
@@ -53,7 +52,7 @@ class Link:
 
     async def run(self) -> None:
         """Keeps the session open; raises only what no new attempt could mend."""
-        delays = delays_s()
+        delays, told = delays_s(), ""
         async with channel_to(self._address, self._settings) as channel:
             while True:
                 error = await self._converse(channel)
@@ -61,10 +60,11 @@ class Link:
                     raise error
                 if self.attached.is_set():
                     self.attached.clear()
-                    delays = delays_s()
+                    delays, told = delays_s(), ""
                     log.info("the session with the coordinator ended: %s", error)
-                elif isinstance(error, AlreadyExists):
-                    log.warning("%s", error)
+                elif error.code != told:
+                    told = error.code
+                    log.warning("not at the coordinator yet, trying on: %s", error)
                 await asyncio.sleep(next(delays))
 
     async def _converse(self, channel: aio.Channel) -> StrataError:
@@ -84,6 +84,8 @@ class Link:
                 self._obey(order)
                 if speaking is None:
                     self.attached.set()
+                    offered = (self._hello.slots, self._hello.agent_id, self._address.target)
+                    log.info("offers %d slots as %s to the coordinator at %s", *offered)
                     speaking = asyncio.create_task(self._speak(call))
             return Unavailable("the coordinator ended the session")
         except StrataError as refusal:

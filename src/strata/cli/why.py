@@ -10,7 +10,7 @@ from rich.text import Text
 
 from strata.cli._look import console, plain, print_json
 from strata.cli._options import AsJson, Url
-from strata.cli._past import Data, Past, RunName, past_of
+from strata.cli._past import Data, Past, RunName, past_of, time_in
 from strata.cli._scene import node_style, print_trust, stamp, verdict_text
 from strata.errors import InvalidArgument
 from strata.timeline.answers import WhyAnswer
@@ -21,7 +21,10 @@ Question = Annotated[
 ]
 Params = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME=VALUE]...", help="What the question needs, as worker=w3."),
+    typer.Argument(
+        metavar="[NAME=VALUE]...",
+        help="What the question needs, as worker=w3; without a name, the first it asks for.",
+    ),
 ]
 
 
@@ -39,7 +42,7 @@ def why(
         list_questions(past, as_json)
         return
     is_ref = question.startswith(("p:", "@")) or question.count("/") >= 2
-    given = parse(params or [])
+    given = parse(past, question, params or [])
     answer = past.why("" if is_ref else question, question if is_ref else "", given)
     if as_json:
         print_json([msgspec.json.encode(answer)])
@@ -47,15 +50,23 @@ def why(
         print_answer(console(), answer)
 
 
-def parse(params: list[str]) -> dict[str, str]:
-    """NAME=VALUE pairs."""
+def parse(past: Past, question: str, params: list[str]) -> dict[str, str]:
+    """NAME=VALUE pairs; a bare value is what the question asks for first, a time any moment."""
     given = {}
     for each in params:
         name, sign, value = each.partition("=")
-        if not sign:
-            raise InvalidArgument(f"{each!r} is not NAME=VALUE", hint="as in worker=train-1-w3")
-        given[name] = value
+        given[name if sign else first_param(past, question, each)] = value if sign else each
+    if "time_ms" in given:
+        given["time_ms"] = repr(time_in(past, given["time_ms"], given.get("task", "")))
     return given
+
+
+def first_param(past: Past, question: str, value: str) -> str:
+    """What a value without a name is for."""
+    for known in past.questions():
+        if known.name == question and known.params:
+            return known.params[0].name
+    raise InvalidArgument(f"{value!r} is not NAME=VALUE", hint="as in worker=train-1-w3")
 
 
 def list_questions(past: Past, as_json: bool) -> None:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from strata.config import Settings
 from strata.coordinator.engine import Engine
-from strata.coordinator.intake import Intake, Intakes, batch_of
+from strata.coordinator.intake import PASSING, Intake, Intakes, batch_of
 from strata.coordinator.lines import LineIntake
 from strata.coordinator.logs import Line
 from strata.coordinator.metrics import Metrics
@@ -28,9 +28,7 @@ from strata.errors import (
     Fenced,
     InvalidArgument,
     NotFound,
-    Overloaded,
     StrataError,
-    Unavailable,
 )
 from strata.store.base import Batch
 from strata.wire import convert
@@ -44,7 +42,6 @@ log = logging.getLogger(__name__)
 
 AgentStream: TypeAlias = Stream[pb.AgentMessage, pb.AgentOrder]
 MAX_COMPLETED = 100
-PASSING = (Unavailable, Overloaded)
 
 
 class AgentSessions:
@@ -238,7 +235,8 @@ class AgentSession:
             batch = batch_of(left.events, left.worker_id, left.incarnation)
             intake = self.sessions.intakes.of(left.worker_id, left.incarnation)
             if intake.take(batch):
-                self.engine.ingest(batch, partial(self._left_stored, left, intake, batch))
+                with intake.owing(batch):
+                    self.engine.ingest(batch, partial(self._left_stored, left, intake, batch))
                 return
         except StrataError as error:
             self._settle_left(left, error)
@@ -255,6 +253,8 @@ class AgentSession:
     ) -> None:
         if refusal is None:
             intake.stored(batch)
+        elif isinstance(refusal, PASSING):
+            intake.owe(batch)
         self._settle_left(left, refusal)
 
     def _settle_left(self, left: pb.LeftEvents, error: StrataError | None) -> None:

@@ -4,16 +4,25 @@ A worker numbers its events densely and sends them in batches, again after a bre
 or fills a gap, or is known; one that is known in part is refused: to keep only its new part the
 store would have to look into bytes that nobody has checked.
 
+A batch that the disk did not take is owed: it will come again, and until then nothing that came
+after it is told as stored, since a worker forgets everything before what is.
+
 A worker sends its own events, and after its death its agent may send what it left. Both ways go
-through the same intake, for as long as either is open or has a batch on its way to the disk.
+through the same intake, for as long as either is open, has a batch on its way to the disk, or owes
+one.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from weakref import WeakValueDictionary
 
-from strata.errors import InvalidArgument
+from strata.errors import InvalidArgument, Overloaded, Unavailable
 from strata.store.base import Batch, EventStore, Range
 from strata.store.batches import validate
 from strata.wire.v1 import coordinator_pb2 as pb
+
+PASSING = (Unavailable, Overloaded)
+"""Refusals after which the same is worth another attempt."""
 
 
 def batch_of(message: pb.EventBatch, worker: str, incarnation: int) -> Batch:
@@ -33,13 +42,21 @@ def batch_of(message: pb.EventBatch, worker: str, incarnation: int) -> Batch:
 
 
 class Intake:
-    """What was taken of one worker's incarnation. `stored_seq` is the highest that is on disk."""
+    """What was taken of one worker's incarnation; `owing` holds those that owe a batch."""
 
-    def __init__(self, store: EventStore, worker: str, incarnation: int) -> None:
+    def __init__(
+        self, store: EventStore, worker: str, incarnation: int, owing: set["Intake"]
+    ) -> None:
         last = store.last_seq(worker, incarnation)
-        self.stored_seq = -1 if last is None else last
-        self._taken_seq = self.stored_seq
+        self._highest_seq = self._taken_seq = -1 if last is None else last
         self._gaps: list[Range] = store.gaps(worker, incarnation)
+        self._owed: set[Range] = set()
+        self._owing = owing
+
+    @property
+    def stored_seq(self) -> int:
+        """The highest that is on disk and has nothing owed before it."""
+        return min((first - 1 for first, _ in self._owed), default=self._highest_seq)
 
     def take(self, batch: Batch) -> bool:
         """Whether a batch has to be stored; it counts as taken from now on."""
@@ -62,7 +79,26 @@ class Intake:
 
     def stored(self, batch: Batch) -> None:
         """A batch is on disk."""
-        self.stored_seq = max(self.stored_seq, batch.stop_seq - 1)
+        self._highest_seq = max(self._highest_seq, batch.stop_seq - 1)
+        self._owed.discard((batch.first_seq, batch.stop_seq))
+        if not self._owed:
+            self._owing.discard(self)
+
+    @contextmanager
+    def owing(self, batch: Batch) -> Iterator[None]:
+        """A batch that was taken is owed if nobody can take it further now."""
+        try:
+            yield
+        except PASSING:
+            self.owe(batch)
+            raise
+
+    def owe(self, batch: Batch) -> None:
+        """A batch that was taken could not be stored for now: it has to come again."""
+        span = (batch.first_seq, batch.stop_seq)
+        self._gaps.append(span)
+        self._owed.add(span)
+        self._owing.add(self)
 
     def _fill(self, gap: Range, first: int, stop: int) -> None:
         self._gaps.remove(gap)
@@ -75,11 +111,12 @@ class Intakes:
     def __init__(self, store: EventStore) -> None:
         self._store = store
         self._used: WeakValueDictionary[tuple[str, int], Intake] = WeakValueDictionary()
+        self._owing: set[Intake] = set()
 
     def of(self, worker: str, incarnation: int) -> Intake:
         """The intake of an incarnation; it is the same one until nobody holds it."""
         key = (worker, incarnation)
         found = self._used.get(key)
         if found is None:
-            found = self._used[key] = Intake(self._store, worker, incarnation)
+            found = self._used[key] = Intake(self._store, worker, incarnation, self._owing)
         return found

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeAlias
 
 from strata.coordinator.engine import Engine
-from strata.coordinator.intake import Intake, Intakes, batch_of
+from strata.coordinator.intake import PASSING, Intake, Intakes, batch_of
 from strata.coordinator.lines import LineIntake
 from strata.coordinator.metrics import Metrics
 from strata.coordinator.observed import Observed, Seen
@@ -265,11 +265,19 @@ class Session:
         batch = batch_of(message.events, self.worker, self.incarnation)
         assert self.intake is not None, "a session that was welcomed takes events in"
         if self.intake.take(batch):
-            reply = partial(self._answered, request, partial(self._stored, batch))
-            self.engine.ingest(batch, reply)
+            with self.intake.owing(batch):
+                self.engine.ingest(batch, partial(self._ingested, request, batch))
             self._unanswered += 1
         else:
             self._tell_stored()
+
+    def _ingested(
+        self, request: int, batch: Batch, answer: object, refusal: StrataError | None
+    ) -> None:
+        assert self.intake is not None
+        if isinstance(refusal, PASSING):
+            self.intake.owe(batch)
+        self._answered(request, partial(self._stored, batch), answer, refusal)
 
     def _stored(self, batch: Batch, answer: object) -> None:
         assert self.intake is not None

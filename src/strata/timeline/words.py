@@ -18,7 +18,7 @@ TEMPLATES: dict[str, str] = {
     "CoordinatorStarted": "the coordinator started, incarnation {incarnation}",
     "WorkerRegistered": "{worker} joined {task} as incarnation {incarnation} from {hostname}",
     "WorkerRejected": "{worker} was not let in: {reason}",
-    "WorkerStateChanged": "{worker} went from {before} to {after} {reason}",
+    "WorkerStateChanged": "{worker} went from {before} to {after}: {reason}",
     "WorkerReturned": "{worker} came back: {reason}",
     "WorkerLost": "{worker} was declared lost by {signal}: {reason}",
     "WorkerFenced": "incarnation {incarnation} of {worker} was refused: {reason}",
@@ -113,7 +113,8 @@ def sentence(record: Record) -> str:
         text = f"{record.kind}: {_listed(fields)}" if fields else record.kind
     else:
         text = _filled(template, fields)
-    return shortened(" ".join(text.split()).rstrip(": ").replace(", loss –", ""))
+    text = " ".join(text.split()).rstrip(": ").replace(", loss –", "")
+    return shortened(text.replace(" with a model at step -1", " without a model"))
 
 
 def _filled(template: str, fields: Mapping[str, object]) -> str:

@@ -54,8 +54,15 @@ class Lock:
                 f"the store {store} is held by another coordinator, pid {holder}",
                 hint="stop that one first, or open the store for reading only",
             ) from error
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"{os.getpid()}\n".encode("ascii"), 0)
+        try:
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, f"{os.getpid()}\n".encode("ascii"), 0)
+        except OSError as error:
+            os.close(self._file)
+            raise Unavailable(
+                f"the lock {path} cannot be written: {error.strerror}",
+                hint="free some space, or name another folder",
+            ) from error
 
     def release(self) -> None:
         os.close(self._file)

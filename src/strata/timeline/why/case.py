@@ -98,7 +98,10 @@ class Case:
     def require(self, found: Record | None, what: str) -> Record:
         """What a question is about; one about nothing is refused."""
         if found is None:
-            raise NotFound(f"the log has no {what}", hint="check the name and the time")
+            raise NotFound(
+                f"the log has no {what}",
+                hint="check the name and the time; strata timeline shows what there was",
+            )
         return found
 
     def holes(self, node: str, from_ns: int, to_ns: int) -> list[str]:

@@ -14,16 +14,18 @@ from strata.timeline.words import counted, lasting, seconds, sentence
 AROUND_NS = 120 * SECOND_NS
 AFTER_NS = 3_600 * SECOND_NS
 OPEN_NS = 900 * SECOND_NS
+SILENCES = ("connection", "heartbeat")
+"""Signals of a loss that a host out of reach gives; one whose agent saw an exit was in reach."""
 
 
 def the_loss(case: Case, worker: str, time_ms: float | None = None) -> Record:
-    """The loss that a question is about: the last one before a moment."""
+    """The loss that a question is about: the last one before a moment, of anybody if not named."""
     until_ns = case.until(time_ms)
     found = case.last({WorkerLost.__name__}, until_ns, worker=worker)
-    return case.require(found, f"loss of worker {worker}")
+    return case.require(found, f"loss of worker {worker}" if worker else "loss of a worker")
 
 
-def lost(case: Case, worker: str, time_ms: float | None = None) -> Answer:
+def lost(case: Case, worker: str = "", time_ms: float | None = None) -> Answer:
     """Was it really dead: crash or lost host; or alive: hang, partition, standstill?"""
     loss = the_loss(case, worker, time_ms)
     body = loss.event.body
@@ -118,16 +120,17 @@ def _worked_meanwhile(case: Case, loss: Record, body: WorkerLost) -> Record | No
 
 
 def _host_silent(case: Case, loss: Record, body: WorkerLost) -> Record | None:
-    """Another loss on the same host at about the same time."""
+    """Another silence on the same host at about the same time."""
     host = case.host_of(body.worker, loss.at_ns)
     near = case.all({"WorkerLost", "AgentLost"}, loss.at_ns - AROUND_NS, loss.at_ns + AROUND_NS)
     for other in near:
         if other.kind == "AgentLost":
             agent = case.last({"AgentRegistered"}, other.at_ns, agent=other.text("agent"))
             there = agent.text("hostname") if agent is not None else ""
+        elif other.text("worker") == body.worker or other.text("signal") not in SILENCES:
+            continue
         else:
-            same = (body.worker, body.signal) == (other.text("worker"), other.text("signal"))
-            there = "" if same else case.host_of(other.text("worker"), other.at_ns)
+            there = case.host_of(other.text("worker"), other.at_ns)
         if there and there == host and other.key != loss.key:
             return other
     return None
@@ -169,10 +172,10 @@ def _ordered(chain: list[Link]) -> list[Link]:
     return sorted(seen.values(), key=lambda each: each.record.key)
 
 
-def unfinished(case: Case, worker: str, time_ms: float | None = None) -> Answer:
+def unfinished(case: Case, worker: str = "", time_ms: float | None = None) -> Answer:
     """What was open on a node when it died, by its own events?"""
     loss = the_loss(case, worker, time_ms)
-    incarnation = loss.get("incarnation")
+    worker, incarnation = loss.text("worker"), loss.get("incarnation")
     pairing = Pairing()
     last: Record | None = None
     for record in case.timeline.records(loss.at_ns - OPEN_NS, loss.at_ns + 1, node=worker):

@@ -96,7 +96,8 @@ def ask(case: Case, name: str, params: dict[str, str]) -> Answer:
     for param in known.values():
         if param.required and not params.get(param.name):
             raise InvalidArgument(
-                f"the question {name} needs {param.name}", hint=f"{param.name} is {param.kind}"
+                f"the question {name} needs {param.name}",
+                hint=f"give it as {param.name}=… ({param.kind})",
             )
     given = {each: _converted(known[each], value) for each, value in params.items() if value}
     return question.ask(case, **given)

@@ -62,7 +62,8 @@ def slow(case: Case, worker: str, time_ms: float | None = None) -> Answer:
     cost_s = max(busy - min(t for t in (typical, before) if t is not None), 0) * len(own)
     lockstep = 1 + len({record.node for record in peers})
     cost = Cost(cost_s * lockstep, lockstep, f"about {cost_s:.0f} s of each of {lockstep} workers")
-    text = f"yes, in {part.removesuffix('_s')} ({excess_s:+.2f} s a step): {measures}"
+    more = f"{seconds(excess_s * SECOND_NS)} more a step"
+    text = f"yes, in {part.removesuffix('_s')} ({more}): {measures}"
     worst = max(own, key=lambda record: _seconds(record, PARTS))
     return Answer("yes", text, [link(worst)], cost, _context(case, worker, since_ns, at_ns))
 

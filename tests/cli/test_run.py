@@ -126,6 +126,26 @@ def test_what_a_killed_run_left_behind_is_ended_by_the_next(folder, started):
 
 
 @pytest.mark.slow
+def test_a_killed_run_is_taken_up_by_the_next_in_its_folder(folder, started):
+    killed = started("train.py", "--workers", "2", "--data-dir", "kept")
+    killed.wait_for(seen("generation 1 trains"), "training")
+    killed.process.kill()
+    killed.process.wait(10)
+    (folder / "finish").touch()
+    code, output = run(folder, "train.py", "--workers", "2", "--data-dir", "kept")
+    assert code == 0, output
+    assert "train-1 goes on: the run before it did not end it" in output
+    assert "completed  train-1" in output
+
+
+def test_a_run_ends_with_how_to_look_back(folder):
+    _, output = run(folder, "train.py", "--config", "steps=5")
+    (where,) = re.findall(r"look back: strata timeline --data (\S+)", output)
+    told = strata_verb("timeline", "--data", where, cwd=folder).stdout
+    assert "train-1 went from running to completed" in told
+
+
+@pytest.mark.slow
 def test_submit_stop_and_restart_speak_to_a_coordinator(folder, started):
     running = started("train.py", "--slots", "1")
     running.wait_for(seen("generation 1 trains"), "training")

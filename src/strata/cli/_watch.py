@@ -115,15 +115,16 @@ class Watcher:
         self._out.print(
             Text.assemble(state(task.status), f"  {plain(task.id)}: {plain(task.reason)}")
         )
-        rate = task.committed_steps / took_s if took_s else 0.0
-        self._out.print(
-            Text(
-                f"  {count(task.committed_steps)} steps in {took_s:.1f} s ({rate:,.1f}/s), "
-                f"{count(task.worker_count)} workers, {_times(self.losses, 'loss', 'losses')}, "
-                f"{_times(self.recoveries, 'recovery', 'recoveries')}",
-                style="dim",
-            )
-        )
+        steps = task.committed_steps
+        # A script that does not know Strata counts no steps.
+        done = f"{count(steps)} steps in {took_s:.1f} s ({steps / took_s:,.1f}/s)"
+        parts = [
+            done if steps else f"{took_s:.1f} s",
+            _times(task.worker_count, "worker", "workers"),
+            _times(self.losses, "loss", "losses"),
+            _times(self.recoveries, "recovery", "recoveries"),
+        ]
+        self._out.print(Text(f"  {', '.join(parts)}", style="dim"))
 
     def audit(self) -> None:
         """Whether every sample was applied once, for a task that trained on a dataset."""
@@ -185,34 +186,37 @@ class Watcher:
         )
 
     def _status(self, task: Task) -> Text:
+        """How it is, in the order of interest: where a terminal is narrow the end is cut."""
         now_s = time.monotonic()
-        self._progress.append((now_s, task.committed_steps))
-        while self._progress[0][0] < now_s - RATE_WINDOW_S:
-            self._progress.pop(0)
-        then_s, before = self._progress[0]
-        passed_s = now_s - then_s
-        rate = (task.committed_steps - before) / passed_s if passed_s > 0 else 0.0
+        rate = self._rate(now_s, task.committed_steps)
         done = f" ({task.progress:.0f} %)" if task.progress is not None else ""
         parts = [
-            f"step {count(task.committed_steps)}{done}",
-            f"{max(rate, 0.0):,.1f} steps/s",
-            *([f"loss {task.loss:.4g}"] if task.loss is not None else []),
+            f"step {count(task.committed_steps)}{done}" if task.committed_steps else "",
+            f"{rate:,.1f}/s" if rate is not None else "",
+            f"loss {task.loss:.4g}" if task.loss is not None else "",
             f"{min(task.worker_ids_total, task.worker_count)}/{task.worker_count} workers",
-            f"generation {task.generation}",
-            f"{_times(self.losses, 'loss', 'losses')}",
-            f"{_times(self.recoveries, 'recovery', 'recoveries')}",
-            *([f"saved at {count(task.saved_step)}"] if task.saved_step is not None else []),
+            _times(self.losses, "loss", "losses") if self.losses else "",
             duration(now_s - self._began_s),
+            f"saved at {count(task.saved_step)}" if task.saved_step is not None else "",
         ]
-        if task.status == "queued":
-            parts = [plain(task.reason)]
-        text = Text.assemble(state(task.status), "  ", (" · ".join(parts), "dim"))
+        if task.status in ("queued", "starting"):
+            parts = [plain(task.reason), duration(now_s - self._began_s)]
+        text = Text.assemble(state(task.status), "  ", (" · ".join(filter(None, parts)), "dim"))
         text.no_wrap, text.overflow = True, "ellipsis"
         return text
 
+    def _rate(self, now_s: float, steps: int) -> float | None:
+        """Steps a second of late; they come many at a time, so from one arrival to another."""
+        if not self._progress or self._progress[-1][1] != steps:
+            self._progress.append((now_s, steps))
+        while len(self._progress) > 1 and self._progress[0][0] < now_s - RATE_WINDOW_S:
+            self._progress.pop(0)
+        (then_s, before), (last_s, last) = self._progress[0], self._progress[-1]
+        return (last - before) / (last_s - then_s) if before and last > before else None
+
 
 def _times(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
+    return f"{count(number)} {one if number == 1 else many}"
 
 
 def exit_code(task: Task) -> int:

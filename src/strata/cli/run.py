@@ -47,6 +47,8 @@ IDLE_S = 0.02
 LAST_LOOKS = 3
 """After the end: a worker's last words travel a little longer than the fact that it ended."""
 
+TASKS_LOOKED_AT = 1000
+
 REPEAT_S = 0.5
 """Within this a second signal is an echo: some senders signal the process and its group."""
 
@@ -63,6 +65,14 @@ Kill = Annotated[
 Engine = Annotated[Literal["local", "ray"], typer.Option(help="Who places and starts agents.")]
 Hosts = Annotated[int, typer.Option(min=1, help="With Ray: hosts to share the workers.")]
 Grace = Annotated[float | None, typer.Option(help="Seconds from SIGTERM to SIGKILL.")]
+
+
+class Named(msgspec.Struct, frozen=True):
+    """A task that may have been left behind."""
+
+    id: str
+    name: str
+    status: str
 
 
 def run(
@@ -118,7 +128,15 @@ def run(
         mishaps = Mishaps(kill, cluster.pids)
         code = watch(api, body, console(), patient=False, consider=mishaps.consider)
         wait_idle(cluster, settings.stop_grace_s if code == 0 else MOMENT_S)
+    look_back = f"  look back: strata timeline --data {shown_path(settings.data_dir)}"
+    console().print(Text(look_back, style="dim"), soft_wrap=True)
     sys.exit(code)
+
+
+def shown_path(folder: str) -> str:
+    """A folder as one would type it from here."""
+    path = Path(folder).resolve()
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def settings_here(flags: dict[str, object], name: str) -> Settings:
@@ -129,6 +147,8 @@ def settings_here(flags: dict[str, object], name: str) -> Settings:
         settings = msgspec.structs.replace(settings, heartbeat_interval_s=BEAT_S)
     if flags["data_dir"] is None:
         settings = in_own_folder(settings, name)
+    else:
+        end_left_behind(settings)
     Path(settings.data_dir).mkdir(parents=True, exist_ok=True)
     return settings
 
@@ -149,6 +169,15 @@ def in_own_folder(settings: Settings, name: str) -> Settings:
     safe = "".join(each if each.isalnum() or each in "._-" else "-" for each in name)[:60]
     folder = run_folder(Path(settings.data_dir), safe)
     return msgspec.structs.replace(settings, data_dir=str(folder))
+
+
+def end_left_behind(settings: Settings) -> None:
+    """Ends what a run that was killed in this folder left: it would look for that run's port."""
+    from strata.agent.orphans import end_orphans
+    from strata.launch.local import AGENTS
+
+    for agent in Path(settings.data_dir).glob(f"{AGENTS}/*"):
+        end_orphans(agent)
 
 
 @contextmanager
@@ -209,14 +238,16 @@ def watch(
     consider: Callable[[Task, Watcher], None] = lambda task, watcher: None,
 ) -> int:
     """Submits a task and follows it to its end; Ctrl-C stops it gracefully, twice at once."""
-    created = api.decode(api.post("/api/tasks", body), Created)
-    out.print(Text.assemble("task       ", (plain(created.task_id), "bold")))
+    task_id = "" if patient else left_running(api, body["name"])
+    goes_on = " goes on: the run before it did not end it" if task_id else ""
+    task_id = task_id or api.decode(api.post("/api/tasks", body), Created).task_id
+    out.print(Text.assemble("task       ", (plain(task_id), "bold"), (goes_on, "yellow")))
     asked = False
-    with Interrupts() as interrupts, Watcher(api, created.task_id, out, patient) as watcher:
+    with Interrupts() as interrupts, Watcher(api, task_id, out, patient) as watcher:
         while (task := watcher.look()).status not in ENDED:
             if interrupts.came and not asked:
                 asked = True
-                api.post(f"/api/tasks/{created.task_id}/stop")
+                api.post(f"/api/tasks/{task_id}/stop")
             consider(task, watcher)
             time.sleep(LOOK_S)
         for _ in range(LAST_LOOKS):
@@ -226,6 +257,13 @@ def watch(
     if task.committed_steps:
         watcher.audit()
     return exit_code(task)
+
+
+def left_running(api: Api, name: str) -> str:
+    """The task of a name that an earlier run in the same folder was killed in; else nothing."""
+    found = api.listing("/api/tasks", TASKS_LOOKED_AT)
+    tasks = [api.decode(item, Named) for item in found.items]
+    return next((each.id for each in tasks if each.name == name and each.status not in ENDED), "")
 
 
 class Interrupts:

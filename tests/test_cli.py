@@ -8,6 +8,9 @@ import pytest
 from strata import __version__, cli
 from strata.errors import NotFound
 
+FITS = 65
+"""What the list of verbs has room for in a terminal of 80 columns."""
+
 
 def strata(*arguments):
     command = [sys.executable, "-c", "from strata.cli import main; main()", *arguments]
@@ -70,4 +73,4 @@ def test_an_error_is_one_sentence_and_a_hint(one_verb, capsys):
 def test_every_verb_can_be_loaded_and_is_described():
     for file in cli.verb_files():
         assert callable(cli.load_verb(file.stem))
-        assert cli.summary(file)
+        assert 1 < len(cli.summary(file)) <= FITS, f"the list of verbs cuts {file.stem} short"

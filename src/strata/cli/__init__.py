@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -53,8 +54,9 @@ def load_verb(name: str) -> Callable[..., None]:
 
 
 def summary(file: Path) -> str:
-    """The first line of a verb's docstring, read without importing it."""
-    return (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+    """What a verb does, from its docstring, read without importing it: up to the first detail."""
+    told = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    return f"{re.split('[.:;]', told, maxsplit=1)[0]}."
 
 
 def not_loaded() -> None:

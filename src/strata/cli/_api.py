@@ -227,7 +227,8 @@ class Api:
             return self._stranger("it does not speak its language")
         return Unavailable(
             f"no coordinator answers at {self.url}",
-            hint="start one with `strata up`, or say where it is with --url",
+            hint="start one with `strata up`, or say where it is with --url; "
+            "a run that has ended is read with --data (`strata runs` lists them)",
         )
 
     def _stranger(self, reason: str) -> StrataError:

@@ -118,6 +118,11 @@ def show_tables(out: Console, found: Audit) -> None:
         epochs = Table(box=None, header_style="dim", pad_edge=False)
         for name in ("epoch", "due", "once", "missing", "twice"):
             epochs.add_column(name, justify="right")
+        if len(feed.epochs) > FEW:
+            epochs.title, epochs.title_justify = (
+                f"the last {FEW} of {len(feed.epochs)} epochs",
+                "left",
+            )
         for epoch in feed.epochs[-FEW:]:
             which = str(epoch.epoch) if epoch.epoch >= 0 else f"part {epoch.part}"
             figures = (epoch.due, epoch.once, epoch.missing, epoch.twice)

@@ -1,4 +1,4 @@
-"""Prove from the record that each sample was applied exactly once per epoch."""
+"""Prove that each sample was applied once per epoch: from what was recorded."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Show recorded facts in their order, from a position on or the newest; -f follows them."""
+"""Show recorded facts in their order: from a position on or the newest; -f follows them."""
 
 from collections.abc import Iterator
 from contextlib import suppress

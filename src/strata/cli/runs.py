@@ -1,4 +1,4 @@
-"""List the runs at a place: a data folder, a folder of archives, or s3://bucket/prefix."""
+"""List the runs that were kept: a data folder, a folder of archives, or s3://bucket/prefix."""
 
 from typing import Annotated
 

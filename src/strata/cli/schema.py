@@ -1,4 +1,4 @@
-"""Print the JSON Schema of every kind of event that a run records."""
+"""Print the JSON Schema of every kind of event."""
 
 import msgspec
 import typer

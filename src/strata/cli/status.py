@@ -1,4 +1,4 @@
-"""Show how the cluster is: the coordinator, who trains, what was saved, the figures."""
+"""Show how the cluster is now: the coordinator, who trains, what was saved, the figures."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -56,18 +56,10 @@ def timeline(
 
 def print_head(out: Console, span: SpanAnswer, from_ms: float, to_ms: float) -> None:
     """From when to when, and how much is recorded."""
-    out.print(
-        Text.assemble(
-            (stamp(from_ms, dated=True), "bold"),
-            ("  →  ", "dim"),
-            (stamp(to_ms, dated=True), "bold"),
-            (
-                f"   {span.facts:,} facts, {span.worker_events:,} events of "
-                f"{span.nodes_total - 1:,} workers",
-                "dim",
-            ),
-        )
-    )
+    recorded = f"{span.facts:,} facts, {span.worker_events:,} events of {span.nodes_total - 1:,}"
+    first, last = stamp(from_ms, dated=True), stamp(to_ms, dated=True)
+    out.print(Text.assemble((first, "bold"), ("  →  ", "dim"), (last, "bold")))
+    out.print(Text(f"{recorded} workers", style="dim"))
     print_trust(out, span.trust)
 
 
@@ -102,7 +94,7 @@ def print_lanes(
         name = f"{shortened(lane.node, NAME_WIDTH):<{NAME_WIDTH}}  "
         out.print(Text.assemble((name, ""), lane_bar(lane, from_ms, to_ms, width)))
     if found.lanes:
-        out.print(Text.assemble((" " * (NAME_WIDTH + 2), ""), legend()))
+        out.print(legend())
     if found.truncated:
         out.print(Text("  more workers: --limit", style="dim"))
 
@@ -121,7 +113,8 @@ def print_events(
             (f"{event.ref:<10} ", "cyan"),
             plain(event.summary),
         )
-        text.truncate(out.width, overflow="ellipsis")
-        out.print(text)
+        if out.is_terminal:
+            text.truncate(out.width, overflow="ellipsis")
+        out.print(text, soft_wrap=True)
     if more:
         out.print(Text(f"there are more: --from {events[-1].at_ms:.3f}", style="dim"))

@@ -1,4 +1,4 @@
-"""Ask why: one of sixteen questions, or of any event; a verdict, the chain of causes, the cost."""
+"""Ask why something happened: a verdict, the chain of causes, the cost."""
 
 from typing import Annotated
 

@@ -100,8 +100,9 @@ def parse_subject(text: str) -> Subject:
     if kind not in RULES or not name or not numbered:
         raise InvalidArgument(
             f"{text[:80]!r} is not the subject of a story",
-            hint=f"say KIND:ID, where KIND is one of {', '.join(RULES)}; a shard or generation has "
-            "a number, perhaps after DATASET/ or TASK/",
+            hint=f"say KIND:ID, such as worker:{text[:80] or 'NAME'}, where KIND is one of "
+            f"{', '.join(RULES)}; a shard or generation has a number, perhaps after DATASET/ or "
+            "TASK/",
         )
     return Subject(kind, name)
 

@@ -15,13 +15,19 @@ from strata.errors import StrataError
 
 
 def main() -> None:
-    """Run the verb named on the command line; an error we raise on purpose is not a traceback."""
+    """Run the verb named on the command line; what is no bug is a sentence, not a traceback."""
     try:
         build_app(sys.argv[1:])()
     except StrataError as error:
         typer.echo(f"strata: {error.message}", err=True)
         if error.hint:
             typer.echo(f"hint: {error.hint}", err=True)
+        sys.exit(2)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        typer.echo(f"strata: {error.filename}: {error.strerror}", err=True)
+        typer.echo("hint: check the path, and that this user may use it", err=True)
         sys.exit(2)
 
 

@@ -36,7 +36,6 @@ from strata.cli._submission import (
 )
 from strata.cli._watch import ENDED, INTERRUPTED, LOOK_S, Task, Watcher, exit_code
 from strata.config import Settings, load_process
-from strata.errors import SettingError
 from strata.logsetup import configure
 
 if TYPE_CHECKING:
@@ -48,7 +47,6 @@ IDLE_S = 0.02
 LAST_LOOKS = 3
 """After the end: a worker's last words travel a little longer than the fact that it ended."""
 
-LOG = "run.log"
 TASKS_LOOKED_AT = 1000
 
 REPEAT_S = 0.5
@@ -147,18 +145,11 @@ def settings_here(flags: dict[str, object], name: str) -> Settings:
     if settings.heartbeat_interval_s == Settings().heartbeat_interval_s:
         # Progress rides on the beats, and here they cost nothing.
         settings = msgspec.structs.replace(settings, heartbeat_interval_s=BEAT_S)
-    try:
-        if flags["data_dir"] is None:
-            settings = in_own_folder(settings, name)
-        else:
-            end_left_behind(settings)
-        Path(settings.data_dir).mkdir(parents=True, exist_ok=True)
-        (Path(settings.data_dir) / LOG).touch()
-    except OSError as error:
-        raise SettingError(
-            f"nothing can be kept in {settings.data_dir}: {error.strerror}",
-            hint="name another folder with --data-dir, or let this user write there",
-        ) from error
+    if flags["data_dir"] is None:
+        settings = in_own_folder(settings, name)
+    else:
+        end_left_behind(settings)
+    Path(settings.data_dir).mkdir(parents=True, exist_ok=True)
     return settings
 
 
@@ -197,7 +188,7 @@ def embedded(settings: Settings, slots: int) -> Iterator[tuple[Api, "Local"]]:
 
     # The terminal is for the task; what coordinator and agent say of themselves is in a file.
     with (
-        (Path(settings.data_dir) / LOG).open("a", encoding="utf-8") as log,
+        (Path(settings.data_dir) / "run.log").open("a", encoding="utf-8") as log,
         quietly(settings, log),
         local(settings, slots, __version__) as cluster,
     ):

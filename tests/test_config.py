@@ -1,6 +1,8 @@
 """Guards the settings: which source wins, what is refused and how, and that secrets stay hidden."""
 
 import io
+import re
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -35,6 +37,21 @@ def test_defaults():
 @pytest.mark.parametrize("field", FIELDS.values(), ids=FIELDS)
 def test_every_default_passes_its_own_check(field):
     assert config.checked(field.name, field.default, "as default") == field.default
+
+
+PAGE = (Path(__file__).parents[1] / "docs" / "SETTINGS.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("field", FIELDS.values(), ids=FIELDS)
+def test_every_setting_is_on_its_page_with_its_default(field):
+    if field.name in config.IDENTITY or field.name == "gpu_count":
+        assert f"`{field.name}`" in PAGE
+        return
+    (row,) = [line for line in PAGE.splitlines() if re.match(rf"\|[^|]*`{field.name}`", line)]
+    names, defaults = (re.findall(r"`([^`]+)`", cell) for cell in row.split("|")[1:3])
+    shown = dict(zip(names, defaults, strict=True))[field.name] if defaults else ""
+    meant = msgspec.json.encode(field.default).decode().strip('"').removesuffix(".0")
+    assert shown == meant.replace("null", "")
 
 
 def test_each_source_wins_over_the_one_before(toml):

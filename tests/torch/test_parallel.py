@@ -3,6 +3,7 @@ many workers there are, nor on one of them being killed, or standing still, in t
 """
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.cli.runs import run, script
 from tests.sdk.harness import clean_environment
 
 pytest.importorskip("torch")
@@ -57,3 +59,30 @@ def test_a_worker_lost_while_the_shards_are_dealt_out_delays_nobody(tmp_path, al
     weights, shown = learned(tmp_path, 3, "mesh", form=int(signal.SIGKILL))
     np.testing.assert_allclose(weights, alone, rtol=2e-4, atol=2e-5)
     assert "1 loss" in shown
+
+
+UNSEEDED = """
+import torch, strata, strata.torch
+with strata.join() as run:
+    torch.manual_seed(run.rank)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    model[0].weight.data = model[0].weight.data.t()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    parallel = strata.torch.DataParallel(run, model)
+    run.restore({"model": model, "optimizer": optimizer})
+    dataset = strata.open_arrays({"x": torch.eye(4).repeat(8, 1)}, name="units")
+    for batch in run.batches(dataset, batch_size=4, epochs=1):
+        optimizer.zero_grad()
+        with parallel.averaging(len(batch["x"])):
+            model(torch.from_numpy(batch["x"])).square().sum().backward()
+        optimizer.step()
+        run.step()
+    print("ends with", [each.tolist() for each in model.parameters()])
+"""
+
+
+def test_everyone_begins_with_the_model_of_rank_0(tmp_path):
+    code, output = run(tmp_path, script(tmp_path, UNSEEDED), "--workers", "2")
+    assert code == 0, output
+    first, second = re.findall(r"ends with (.*)", output)
+    assert first == second

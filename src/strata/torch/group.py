@@ -85,6 +85,12 @@ class Group:
         """Begins to add a tensor up over all members; the work that does it."""
         return self._formed(exchange).allreduce([tensor])
 
+    def begin_copy(self, tensor: torch.Tensor, exchange: Exchange) -> Any:
+        """Begins to make a contiguous tensor everywhere what it is at rank 0."""
+        options = dist.BroadcastOptions()
+        options.rootRank = 0
+        return self._formed(exchange).broadcast([tensor], options)
+
     def finish(self, work: Any, exchange: Exchange) -> None:
         """Waits for work that was begun, as long as the generation lasts."""
         wait_s = FIRST_WAIT_S

@@ -18,6 +18,9 @@ goes on. The buckets follow from the module alone, and begin in the same order e
 that came later has the same ones. (DistributedDataParallel builds its buckets anew after the first
 backward pass, in the order in which gradients came; a newcomer's would not match.) The sums take
 the gradients' place at the end of the block, all of them or none.
+
+Until the first step is applied everyone takes the module over from rank 0, as with
+DistributedDataParallel: scripts need not seed it alike. Later on, that is what recovery is for.
 """
 
 from collections.abc import Iterator, Sequence
@@ -106,10 +109,20 @@ class DataParallel:
 
     def _begin(self, total: torch.Tensor, exchange: Exchange) -> None:
         """How many samples the step has, over all members."""
+        if self.run.steps == 0:
+            self._adopt(exchange)
         for bucket in self._buckets:
             bucket.reset()
         self.group.finish(self.group.begin_sum(total, exchange), exchange)
         self._exchange, self._next = exchange, 0
+
+    def _adopt(self, exchange: Exchange) -> None:
+        """The module of rank 0; who is interrupted in it has parts of both, and adopts again."""
+        for each in (*self.module.parameters(), *self.module.buffers()):
+            held = each.detach()
+            copied = held.contiguous()
+            self.group.finish(self.group.begin_copy(copied, exchange), exchange)
+            held.copy_(copied)
 
     def _came(self, bucket: Bucket, parameter: torch.Tensor) -> None:
         """The backward pass has a gradient: full buckets begin, in their order."""

@@ -14,11 +14,23 @@ from strata.errors import (
     SettingError,
     Unavailable,
 )
+from strata.sdk.enrolment import Enrolment
+from strata.wire.v1 import coordinator_pb2 as pb
 from tests.coordinator.conftest import Client
 from tests.coordinator.process import free_port
 from tests.coordinator.test_rpc import open_session
 from tests.sdk.conftest import HEARTBEAT_TIMEOUT_S
 from tests.sdk.harness import until
+
+
+def test_processes_that_were_asked_for_the_same_have_the_same_hash_of_it():
+    def joined(config="{}", start=1, weight=1):
+        request = pb.RegisterWorkerRequest(start=start, weight=weight)
+        answer = pb.RegisterWorkerResponse(config={"config": config})
+        return Enrolment(None, request).started(answer).parameters_hash
+
+    assert joined(start=2) == joined()
+    assert len({joined(), joined('{"lr": 0.1}'), joined('{"lr": 0.2}'), joined(weight=2)}) == 4
 
 
 def test_workers_get_ranks_and_meet(hub, trainees):

@@ -23,7 +23,11 @@ USER_PREFIX = "user."
 
 
 class RunStarted(Fact, frozen=True):
-    """A process joined. `parameters` are the settings it joined with, without secrets."""
+    """A process joined. `parameters` are the settings it joined with, without secrets.
+
+    `parameters_hash` is of those and of its task's config, without which start of the process it
+    is: who was asked for the same has the same.
+    """
 
     task: str
     worker: str

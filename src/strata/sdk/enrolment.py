@@ -139,7 +139,8 @@ class Enrolment:
                 *self._request.metadata.items(),
             )
         }
-        encoded = msgspec.json.encode(parameters, order="deterministic")
+        asked = parameters | {"config": answer.config.get("config", ""), "start": ""}
+        encoded = msgspec.json.encode(asked, order="deterministic")
         return RunStarted(
             answer.task_id,
             answer.assigned_id,

@@ -238,6 +238,7 @@ def test_no_coordinator_named_is_a_clear_error(monkeypatch):
         {"gpu_count": -1},
         {"weight": 2**40},
         {"weight": -1},
+        {"weight": 0},
         {"metadata": {"a": "x" * 1000}},
         {"metadata": {str(n): "" for n in range(100)}},
     ],

@@ -167,6 +167,14 @@ def test_leases_count_once_their_holder_returns_them_consumed():
         fleet.do(ReturnLease(**me, lease=lease.id, consumed=consumed))
     (feed,) = [f for f in audit(fleet.store, fleet.task).feeds if f.dataset == "l"]
     assert [(e.due, e.once, e.missing, e.twice) for e in feed.epochs] == [(25, 25, 0, 0)]
+    (worker,) = feed.workers
+    assert (feed.unit, feed.steps, worker.worker, worker.steps, worker.samples) == (
+        "shard",
+        3,
+        "w0",
+        3,
+        25,
+    )
 
 
 def test_a_task_that_never_trained_is_not_found():

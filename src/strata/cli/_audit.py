@@ -48,6 +48,7 @@ class Feed(Struct, frozen=True):
 
     dataset: str
     samples: int
+    unit: str
     steps: int
     proven: int
     skipped: int
@@ -94,6 +95,8 @@ def show(out: Console, found: Audit) -> None:
         counted = f"{count(once)} samples once, {count(missing)} missing, {count(twice)} twice"
         left_out = f", {count(feed.skipped)} left out as unreadable" if feed.skipped else ""
         proof = f"{count(feed.proven)} of {count(feed.steps)} steps proven by the workers' records"
+        if feed.unit == "shard":
+            proof = f"{count(feed.steps)} shards, each trained as its holder said"
         line = f"  {plain(feed.dataset)}: {counted}{left_out}; {proof}"
         out.print(Text(line, style="dim"), soft_wrap=True)
     spent = found.effective
@@ -129,7 +132,7 @@ def show_tables(out: Console, found: Audit) -> None:
             epochs.add_row(which, *map(count, figures))
         workers = Table(box=None, header_style="dim", pad_edge=False)
         workers.add_column("worker")
-        workers.add_column("steps", justify="right")
+        workers.add_column(f"{feed.unit}s", justify="right")
         workers.add_column("samples", justify="right")
         for worker in feed.workers[:FEW]:
             workers.add_row(plain(worker.worker), count(worker.steps), count(worker.samples))

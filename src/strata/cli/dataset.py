@@ -61,7 +61,8 @@ def dataset(
     if as_json:
         return print_json([answer])
     known = msgspec.json.decode(answer, type=Dataset)
-    what = f"{count(known.total_samples)} samples in {count(known.shard_count)} shards"
+    shards = "1 shard" if known.shard_count == 1 else f"{count(known.shard_count)} shards"
+    what = f"{count(known.total_samples)} samples in {shards}"
     kind = f" of {plain(known.format)}" if known.format else ""
     console().print(Text.assemble(("✓ ", "green"), f"{plain(known.id)}: {what}{kind}"))
 

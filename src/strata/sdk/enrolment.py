@@ -63,6 +63,8 @@ def registration(
     _check_texts(worker_id=worker_id, hostname=hostname, **(labels or {}))
     if len(labels or {}) > MAX_METADATA:
         raise InvalidArgument("there is too much metadata", hint=f"at most {MAX_METADATA} entries")
+    if weight == 0:  # on the wire it would stand for none given
+        raise InvalidArgument("weight is 0", hint="it must be at least 1")
     return build(
         pb.RegisterWorkerRequest,
         worker_id=worker_id,

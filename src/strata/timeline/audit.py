@@ -47,7 +47,7 @@ class Finding(Struct, frozen=True):
 
 
 class WorkerAudit(Struct):
-    """What one worker trained of what counts."""
+    """What one worker trained of what counts: steps, or shards where those were leased."""
 
     worker: str
     steps: int = 0
@@ -55,7 +55,7 @@ class WorkerAudit(Struct):
 
 
 class FeedAudit(Struct):
-    """The audit of one dataset."""
+    """The audit of one dataset; `steps` are shards where those were leased."""
 
     dataset: str
     samples: int
@@ -64,6 +64,7 @@ class FeedAudit(Struct):
     unproven: int = 0
     contradicted: int = 0
     skipped: int = 0
+    unit: Literal["step", "shard"] = "step"
     epochs: list[EpochAudit] = field(default_factory=list)
     workers: list[WorkerAudit] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -193,19 +194,26 @@ def _note_runs(
 def _audit_shards(lineage: Lineage, name: str) -> FeedAudit:
     """Leases: a shard counts once its holder said that it was trained."""
     spec = lineage.specs[name]
-    found = FeedAudit(name, spec.total_samples)
+    found = FeedAudit(name, spec.total_samples, unit="shard")
+    workers: dict[str, WorkerAudit] = {}
     epochs = sorted({epoch for dataset, epoch, _ in lineage.consumed if dataset == name})
     for epoch in epochs:
-        times = {
-            shard: count
-            for (dataset, in_epoch, shard), count in lineage.consumed.items()
+        trained = {
+            shard: holders
+            for (dataset, in_epoch, shard), holders in lineage.consumed.items()
             if (dataset, in_epoch) == (name, epoch)
         }
-        ended = epoch < epochs[-1] or len(times) == spec.shard_count
-        once = _samples_of(spec, (shard for shard, count in times.items() if count == 1))
-        twice = _samples_of(spec, (shard for shard, count in times.items() if count > 1))
+        ended = epoch < epochs[-1] or len(trained) == spec.shard_count
+        once = _samples_of(spec, (shard for shard, by in trained.items() if len(by) == 1))
+        twice = _samples_of(spec, (shard for shard, by in trained.items() if len(by) > 1))
         due = spec.total_samples if ended else once + twice
         found.epochs.append(EpochAudit(epoch, due, once, due - once - twice, twice))
+        found.steps += len(trained)
+        for shard, holder in ((shard, by) for shard, each in trained.items() for by in each):
+            worker = workers.setdefault(holder, WorkerAudit(holder))
+            worker.steps += 1
+            worker.samples += _samples_of(spec, [shard])
+    found.workers = [workers[name] for name in sorted(workers)]
     return found
 
 

@@ -51,7 +51,7 @@ class Lineage(Struct):
     """What the facts say about a task: its datasets, its spans, and what was undone.
 
     `begun` is how many steps had counted when a dataset was attached; `granted` maps a dataset's
-    leases to their epochs, and `consumed` counts the trainings of a dataset's shard in an epoch.
+    leases to their epochs, and `consumed` names who trained a dataset's shard in an epoch.
     """
 
     specs: dict[str, DatasetSpec] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Lineage(Struct):
     spans: list[Span] = field(default_factory=list)
     voided: list[Voided] = field(default_factory=list)
     granted: dict[tuple[str, int], int] = field(default_factory=dict)
-    consumed: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    consumed: dict[tuple[str, int, int], list[str]] = field(default_factory=dict)
     committed: int = 0
     attempt: int = 1
 
@@ -133,7 +133,7 @@ def _take_in(found: Lineage, body: object) -> None:
         epoch = found.granted.pop((body.dataset, body.lease), 0)
         if body.consumed:
             key = (body.dataset, epoch, body.shard)
-            found.consumed[key] = found.consumed.get(key, 0) + 1
+            found.consumed.setdefault(key, []).append(body.worker)
 
 
 def _freeze(found: Lineage, present: dict[str, Holdings]) -> None:

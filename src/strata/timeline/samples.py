@@ -92,8 +92,9 @@ def _asked(reader: EventReader, task: str, dataset: str) -> tuple[Lineage, str]:
     if dataset in known or (not dataset and len(known) == 1):
         return lineage, dataset or known[0]
     raise NotFound(
-        f"task {task!r} has no steps of dataset {dataset!r}" if dataset else "which dataset?",
-        hint=f"it trained {', '.join(known) or 'none in steps'}",
+        f"task {task!r} has {'steps of several datasets' if known and not dataset else 'no steps'}"
+        + (f" of dataset {dataset!r}" if dataset else ""),
+        hint=f"name one of {', '.join(known)}" if known else "it trained shards, by lease",
     )
 
 

@@ -1376,6 +1376,11 @@ export interface components {
             skipped: number;
             /** @default 0 */
             steps: number;
+            /**
+             * @default step
+             * @enum {string}
+             */
+            unit: "step" | "shard";
             /** @default 0 */
             unproven: number;
             workers?: components["schemas"]["WorkerAudit"][];

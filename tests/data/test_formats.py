@@ -233,7 +233,7 @@ def test_a_format_of_ones_own_may_take_what_it_likes():
         def __init__(self, files, shape: complex = 1j, **rest: object) -> None:
             self.told = rest
 
-    options.check_options(Told, {"anything": 1, "shape": 2})
+    options.check_options(Told, {"anything": 1, "shape": 2j})
     with pytest.raises(Mismatch, match="'n' is missing"):
         options.check_options(lambda files, n: None, {})
 

@@ -50,13 +50,13 @@ class NpySource:
         return Index(next(iter(rows.values())), self._part_rows(entries), entries, dict(dtypes))
 
     def _part_rows(self, entries: Sequence[FileEntry]) -> int:
-        """The rows of a part, where a column has several; of the column that is cut finest."""
-        longest, parts = dict[str, int](), Counter[str]()
-        for entry in entries if not self._files.single else ():
-            column = _column(entry.name)
-            longest[column] = max(longest.get(column, 0), entry.rows)
-            parts[column] += 1
-        return min((longest[column] for column in longest if parts[column] > 1), default=0)
+        """The rows of the first part, where a column has several."""
+        if self._files.single:
+            return 0
+        parts = Counter(_column(entry.name) for entry in entries if entry.rows)
+        return next(
+            (each.rows for each in entries if each.rows and parts[_column(each.name)] > 1), 0
+        )
 
     def read(self, index: Index, rows: Rows, columns: Sequence[str]) -> Columns:
         return {column: self._column(index, rows, column) for column in columns}

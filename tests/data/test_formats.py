@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from strata.data import options
-from strata.data.base import Mismatch
+from strata.data.base import Damaged, Mismatch
 from strata.data.dataset import open_arrays, open_dataset, open_source, register_format
 from strata.data.memory import ArraySource
 from strata.data.specs import open_spec
@@ -226,6 +226,38 @@ def test_options_that_make_no_sense_are_named(kind, told, says, tmp_path):
     write(tmp_path / "set", COUNT)
     with pytest.raises(InvalidArgument, match=says):
         open_dataset(str(tmp_path / "set"), kind, **told)
+
+
+class Careless(ArraySource):
+    """Reads what a test says, whatever was asked for."""
+
+    def __init__(self, given):
+        super().__init__({"n": np.arange(9)})
+        self.given = given
+
+    def read(self, index, rows, columns):
+        return self.given(rows)
+
+
+def damage_elsewhere(rows):
+    raise Damaged([rows.max() + 1], "x", "odd")
+
+
+@pytest.mark.parametrize("on_skip", [None, lambda row: None])
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (lambda rows: {"n": rows[1:]}, "asked for 3 rows of column 'n', its format gave 2 rows"),
+        (lambda rows: {"n": rows.tolist()}, "its format gave"),
+        (lambda rows: {}, "its format gave None"),
+        (lambda rows: None, "its format gave None"),
+        (damage_elsewhere, "row 3: odd"),
+    ],
+)
+def test_a_format_that_gives_less_than_it_was_asked_for_is_found_out(given, says, on_skip):
+    dataset = open_source(Careless(given))
+    with pytest.raises(Corrupt, match=says):
+        dataset.gather(np.arange(3), ["n"], on_skip)
 
 
 def test_a_format_of_ones_own_may_take_what_it_likes():

@@ -215,9 +215,11 @@ class Dataset:
         while True:
             asked = rows if kept is None else rows[kept]
             try:
-                return self._source.read(self._index, asked, columns), kept
+                found = self._source.read(self._index, asked, columns)
+                self._require_whole(found, columns, len(asked))
+                return found, kept
             except Damaged as damage:
-                if on_skip is None or not damage.rows:
+                if on_skip is None or not np.isin(asked, damage.rows).any():
                     raise self._corrupt(damage) from damage
                 for row in damage.rows:
                     on_skip(Skipped(self.name, damage.file, row, damage.reason))
@@ -229,6 +231,18 @@ class Dataset:
                 raise Corrupt(
                     f"dataset {self.name!r}: rows {asked[:3].tolist()} and others: {error!r}"
                 ) from error
+
+    def _require_whole(self, found: Columns, columns: Sequence[str], count: int) -> None:
+        """A format that gave less than it was asked for would lose samples, silently."""
+        for column in columns:
+            values = found.get(column) if isinstance(found, dict) else None
+            if not isinstance(values, np.ndarray) or len(values) != count:
+                given = f"{len(values)} rows" if isinstance(values, np.ndarray) else repr(values)
+                raise Corrupt(
+                    f"dataset {self.name!r}: asked for {count} rows of column {column!r}, its "
+                    f"format gave {given[:80]}",
+                    hint="let read give an array for each column, with an entry for each row",
+                )
 
     def _corrupt(self, damage: Damaged) -> Corrupt:
         file = f", file {damage.file}" if damage.file else ""

@@ -243,6 +243,23 @@ def damage_elsewhere(rows):
     raise Damaged([rows.max() + 1], "x", "odd")
 
 
+@pytest.mark.parametrize("path", [None, 5, b"x", ["/x"]])
+def test_what_is_no_path_is_refused(path):
+    with pytest.raises(InvalidArgument, match="the path is"):
+        open_dataset(path)
+
+
+def test_a_path_may_be_an_object(tmp_path):
+    corpora.write_npy(tmp_path / "set", COUNT)
+    assert open_dataset(tmp_path / "set").spec().path == str(tmp_path / "set")
+
+
+@pytest.mark.parametrize("source", [None, 5, "x", object()])
+def test_what_lacks_the_three_methods_is_no_source(source):
+    with pytest.raises(InvalidArgument, match="has no method scan"):
+        open_source(source)
+
+
 @pytest.mark.parametrize("on_skip", [None, lambda row: None])
 @pytest.mark.parametrize(
     ("given", "says"),

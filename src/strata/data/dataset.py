@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from os import PathLike, fspath
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -255,7 +256,7 @@ class Dataset:
 
 
 def open_dataset(
-    path: str = "",
+    path: str | PathLike[str] = "",
     format: str = "",
     *,
     name: str = "",
@@ -264,7 +265,10 @@ def open_dataset(
     **options: object,
 ) -> Dataset:
     """Opens the data at a path; the format is told from the files if none is named."""
-    name = name or str(path).rstrip("/").rpartition("/")[2] or "dataset"
+    if not isinstance(path, str | PathLike):
+        raise InvalidArgument(f"the path is {path!r:.80}", hint="give a file, a folder or s3://…")
+    path = fspath(path)
+    name = name or path.rstrip("/").rpartition("/")[2] or "dataset"
     with _naming(name, format):
         files = open_files(path)
         kind = format or _told(files)
@@ -289,6 +293,12 @@ def open_dataset(
 
 def open_source(source: Source, *, name: str = "dataset", shard_size: int = 0) -> Dataset:
     """A dataset over a source of one's own."""
+    lacking = [each for each in ("scan", "read", "describe") if not hasattr(source, each)]
+    if lacking:
+        raise InvalidArgument(
+            f"dataset {name!r}: {source!r:.80} has no method {lacking[0]}",
+            hint="give an object with the methods scan, read and describe",
+        )
     with _naming(name, type(source).__name__):
         index = _scanned(source)
     fingerprint = fingerprint_of(type(source).__name__, {}, index, None)

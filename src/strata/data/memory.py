@@ -22,7 +22,8 @@ class ArraySource:
     def scan(self) -> Index:
         lengths = {name: len(array) for name, array in self._arrays.items()}
         if not lengths or len(set(lengths.values())) > 1:
-            raise Mismatch("", f"the columns must have the same length: {lengths}")
+            reason = f"the columns must have the same length: {lengths}"
+            raise Mismatch("", reason, "give arrays by name, each with one entry for each row")
         digest = xxhash.xxh3_128()
         for name, array in sorted(self._arrays.items()):
             digest.update(f"{name}/{array.dtype}/{array.shape}/".encode())

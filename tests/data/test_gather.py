@@ -33,6 +33,12 @@ def test_nothing_is_gathered_where_no_row_is_asked_for():
     assert take(ARRAY, np.empty(0, np.int64)).shape == (0, 3_001)
 
 
+@pytest.mark.parametrize("empty", [np.empty((0, 4)), np.empty((3, 0)), np.empty((2, 2), "S0")])
+def test_arrays_without_bytes_are_gathered_too(empty):
+    rows = np.arange(len(empty))
+    assert take(empty, rows).shape == empty.shape
+
+
 def test_a_thread_that_steps_aside_copies_alone():
     copied_by = []
 

@@ -358,3 +358,17 @@ def test_four_workers_become_three_and_nothing_is_wrong(dataset):
         positions = np.arange(epoch * N, (epoch + 1) * N)
         assert sorted(order.samples(positions)) == list(range(N))
     assert sorted(trained) == sorted(order.samples(np.arange(320)).tolist())
+
+
+@pytest.mark.parametrize("wrong", [-1, "x", None, 0.5])
+def test_what_is_no_number_of_bytes_is_refused(wrong):
+    dataset = open_arrays({"n": np.arange(8)})
+    with pytest.raises(InvalidArgument, match="prefetch_bytes is"):
+        Batches(dataset, dataset.order(4), prefetch_bytes=wrong)
+
+
+@pytest.mark.parametrize("wrong", [5, "n", [], [1]])
+def test_what_names_no_columns_is_refused(wrong):
+    dataset = open_arrays({"n": np.arange(8)})
+    with pytest.raises(InvalidArgument, match="column"):
+        Batches(dataset, dataset.order(4), columns=wrong)

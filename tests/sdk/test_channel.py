@@ -15,7 +15,7 @@ from strata.errors import (
     Unauthenticated,
     Unavailable,
 )
-from strata.sdk.channel import Address, Connection, delays_s, error_of, parse_address
+from strata.sdk.channel import Address, Connection, build, delays_s, error_of, parse_address
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.coordinator.conftest import coordinator
 
@@ -95,3 +95,9 @@ def test_tls_with_a_certificate_of_ones_own(tmp_path, monkeypatch):
         address = f"https://localhost:{started.grpc_port}"
         with strata.join(address, capture=False, spool_dir=tmp_path) as run:
             assert run.barrier("b").participants == 1
+
+
+@pytest.mark.parametrize("wrong", ["8", 8.5, float("nan"), 10**20])
+def test_what_cannot_be_sent_is_named(wrong):
+    with pytest.raises(InvalidArgument, match=r"batch_size is .*whole numbers"):
+        build(pb.AttachDataset, dataset_id="d", batch_size=wrong)

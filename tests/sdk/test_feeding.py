@@ -11,6 +11,8 @@ import httpx
 import numpy as np
 import pytest
 
+from strata.errors import InvalidArgument
+from strata.sdk.sources import checked_epochs
 from strata.storage.s3 import S3Storage
 from strata.store.base import Window
 from tests.data import corpora
@@ -317,3 +319,10 @@ def test_downloads_are_recorded_for_the_batch_they_are_for(hub, learners, tmp_pa
 def told(hub, kind):
     wanted = Window(node="a", kinds=frozenset({kind}))
     return [event.body.fields for _, _, event in hub.store.query(wanted, limit=100)]
+
+
+@pytest.mark.parametrize("epochs", [0, -1, 1.5, float("nan"), "2"])
+def test_epochs_are_counted_from_one(epochs):
+    assert (checked_epochs(None), checked_epochs(3)) == (0, 3)
+    with pytest.raises(InvalidArgument, match="epochs is"):
+        checked_epochs(epochs)

@@ -48,13 +48,13 @@ class Feed(Struct, frozen=True):
 
     dataset: str
     samples: int
-    unit: str
     steps: int
     proven: int
     skipped: int
     epochs: list[Epoch]
     workers: list[Worker]
     findings: list[Finding]
+    unit: str = "step"
 
 
 class Voided(Struct, frozen=True):

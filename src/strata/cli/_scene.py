@@ -1,5 +1,6 @@
 """How the past looks in a terminal: clocks, verdicts, bars along the time."""
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -7,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from strata.cli._look import plain
-from strata.timeline.answers import LaneAnswer, TrustAnswer
+from strata.timeline.answers import LaneAnswer, TrustAnswer, WhyAnswer
 
 BARS = " ▁▂▃▄▅▆▇█"
 VERDICTS = {
@@ -41,6 +42,11 @@ def verdict_text(verdict: str) -> Text:
     """A verdict with its sign and colour."""
     words, style = VERDICTS[verdict]
     return Text(words, style=f"bold {style}")
+
+
+def told(answer: WhyAnswer) -> str:
+    """What an answer says beside its verdict, which it begins with."""
+    return re.sub(f"^{answer.verdict}[:,] ", "", plain(answer.answer))
 
 
 def node_style(node: str) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 from strata.cli._look import console, plain, print_empty, print_json
 from strata.cli._options import AsJson, Url
 from strata.cli._past import Data, RunName, past_of, time_in
-from strata.cli._scene import stamp, verdict_text
+from strata.cli._scene import stamp, told, verdict_text
 from strata.timeline.answers import DiffAnswer, WhyAnswer
 
 First = Annotated[str, typer.Argument(metavar="A", help="A moment, or a run's folder.")]
@@ -47,7 +47,7 @@ def diff(
 
 def print_parting(out: Console, answer: WhyAnswer) -> None:
     """Where two runs part."""
-    out.print(Text.assemble(verdict_text(answer.verdict), "  ", plain(answer.answer)))
+    out.print(Text.assemble(verdict_text(answer.verdict), "  ", told(answer)))
     for link in answer.chain:
         out.print(Text.assemble((f"  {stamp(link.at_ms, dated=True)}  ", "dim"), plain(link.text)))
 

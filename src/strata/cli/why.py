@@ -11,7 +11,7 @@ from rich.text import Text
 from strata.cli._look import console, plain, print_json
 from strata.cli._options import AsJson, Url
 from strata.cli._past import Data, Past, RunName, past_of, time_in
-from strata.cli._scene import node_style, print_trust, stamp, verdict_text
+from strata.cli._scene import node_style, print_trust, stamp, told, verdict_text
 from strata.errors import InvalidArgument
 from strata.timeline.answers import WhyAnswer
 
@@ -93,10 +93,7 @@ def print_answer(out: Console, answer: WhyAnswer) -> None:
     """Whether the log can be trusted, then the verdict, the chain, what it cost."""
     print_trust(out, answer.trust)
     out.print()
-    sentence = plain(answer.answer)
-    for prefix in (f"{answer.verdict}: ", f"{answer.verdict}, "):
-        sentence = sentence.removeprefix(prefix)
-    out.print(Text.assemble(verdict_text(answer.verdict), ("  ", ""), (sentence, "bold")))
+    out.print(Text.assemble(verdict_text(answer.verdict), ("  ", ""), (told(answer), "bold")))
     if answer.chain:
         out.print()
         print_chain(out, answer)

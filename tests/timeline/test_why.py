@@ -50,8 +50,8 @@ def first_loss(run):
 
 @pytest.fixture(scope="module")
 def stopped():
-    """Stopped for 30 s right after a beat: declared lost about a second before it wakes up."""
-    return Planted(stop_for(30))
+    """Stopped soon after a beat: declared lost about a second before it wakes up."""
+    return Planted(stop_for(30.6))
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +83,13 @@ class TestLosses:
         answer = parted.why("lost", **first_loss(parted))
         assert answer.verdict == "no"
         assert "partition" in answer.text
+
+    def test_one_that_is_ended_for_its_silence_had_not_crashed(self):
+        run = Planted(lambda sim: worker(sim).pause())
+        answer = run.why("lost", **first_loss(run))
+        assert answer.verdict == "no"
+        assert "standstill" in answer.text
+        assert "its process was ended" in answer.text
 
     def test_a_crash_beside_it_does_not_make_a_standstill_a_partition(self):
         def plant(sim):

@@ -37,7 +37,9 @@ def lost(case: Case, worker: str = "", time_ms: float | None = None) -> Answer:
         return Answer("no", f"no, it hung: {told}", [*_last_step(case, loss, body), *chain], cost)
     exited = _exit(case, loss, body)
     alive = _sign_of_life(case, loss, body)
-    if exited is not None and exited.at_ns <= loss.at_ns + SECOND_NS:
+    # A connection breaks as the process ends; whoever ends after a long silence was ended for it.
+    late_ns = 0 if body.signal == "heartbeat" else SECOND_NS
+    if exited is not None and exited.at_ns <= loss.at_ns + late_ns:
         text = f"yes, it crashed: {sentence(exited)}; {told}"
         return Answer("yes", text, _ordered([*chain, link(exited)]), cost)
     if alive is not None or exited is not None:

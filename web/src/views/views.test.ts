@@ -49,8 +49,11 @@ describe("a task's form", () => {
 describe("the timeline's window", () => {
   const bounds = { from: 0, to: 3_600_000 };
   it("shows the last minutes, or those around the cursor", () => {
-    expect(usual(bounds, null)).toEqual({ from: 3_300_000, to: 3_600_000 });
-    expect(usual(bounds, 1_000_000)).toEqual({ from: 850_000, to: 1_150_000 });
+    expect(usual(bounds, null, 3_590_000)).toEqual({ from: 3_300_000, to: 3_600_000 });
+    expect(usual(bounds, 1_000_000, 3_590_000)).toEqual({ from: 850_000, to: 1_150_000 });
+  });
+  it("shows the last that happened where nothing does any more", () => {
+    expect(usual(bounds, null, 2_000_000)).toEqual({ from: 1_850_000, to: 2_150_000 });
   });
   it("takes a span from the address only if it is one", () => {
     expect(chosen("1", "5")).toEqual({ from: 1, to: 5 });

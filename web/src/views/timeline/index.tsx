@@ -24,8 +24,8 @@ const PAN = 0.2;
 const ZOOM = 1.5;
 
 export default function Timeline() {
-  const { span, error } = useSpan();
-  if (span) return <Opened bounds={span} />;
+  const { span, last, error } = useSpan();
+  if (span) return <Opened bounds={span} last={last} />;
   return (
     <Page title="Timeline">
       <div className="px-6">
@@ -35,7 +35,7 @@ export default function Timeline() {
   );
 }
 
-function Opened({ bounds: known }: { bounds: Span }) {
+function Opened({ bounds: known, last }: { bounds: Span; last: number }) {
   const cursor = useCursor();
   const now = useNow();
   const { params } = usePlace();
@@ -48,7 +48,7 @@ function Opened({ bounds: known }: { bounds: Span }) {
     () => ({ from: known.from, to: cursor === null ? Math.max(known.to, now) : known.to }),
     [known.from, known.to, now, cursor],
   );
-  const span = chosen(params.from, params.to) ?? usual(bounds, cursor);
+  const span = chosen(params.from, params.to) ?? usual(bounds, cursor, last);
   const look = (next: Span) => change({ from: String(Math.round(next.from)), to: String(Math.round(next.to)) });
   const asked = askedFor(span);
   const live = asked.to >= known.to - REFRESH_MS;

@@ -3,10 +3,13 @@ import { within, type Span } from "../../lib/scale";
 
 export const USUAL_MS = 5 * 60_000;
 
-/** What is seen when nobody chose: the last minutes, or those around the cursor. */
-export function usual(bounds: Span, cursor: number | null): Span {
+/** What is seen when nobody chose: the last minutes in which there was something, or those around the cursor. */
+export function usual(bounds: Span, cursor: number | null, last: number): Span {
   const length = Math.min(USUAL_MS, Math.max(bounds.to - bounds.from, 1000));
-  if (cursor === null) return { from: bounds.to - length, to: bounds.to };
+  if (cursor === null) {
+    const to = Math.min(bounds.to, last + length / 2);
+    return within({ from: to - length, to }, bounds);
+  }
   return within({ from: cursor - length / 2, to: cursor + length / 2 }, bounds);
 }
 

@@ -24,6 +24,12 @@ def test_a_run_completes_with_a_summary_and_a_code(folder):
     assert not worker_pids(folder)
 
 
+def test_who_was_to_be_killed_and_lived_is_told(folder):
+    code, output = run(folder, "train.py", "--config", "steps=1", "--kill", "2")
+    assert code == 0, output
+    assert "2 of 2 not killed as asked: the task was over before" in output
+
+
 def test_each_line_is_delivered_once(folder):
     code, output = run(folder, "train.py", "--config", "steps=2")
     assert code == 0, output

@@ -127,6 +127,9 @@ def run(
     with stopping_hard(), on as (api, cluster):
         mishaps = Mishaps(kill, cluster.pids)
         code = watch(api, body, console(), patient=False, consider=mishaps.consider)
+        if mishaps.left:
+            spared = f"  {mishaps.left} of {kill} not killed as asked: the task was over before"
+            console().print(Text(spared, style="yellow"))
         wait_idle(cluster, settings.stop_grace_s if code == 0 else MOMENT_S)
     look_back = f"  look back: strata timeline --data {shown_path(settings.data_dir)}"
     console().print(Text(look_back, style="dim"), soft_wrap=True)

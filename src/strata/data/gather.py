@@ -14,7 +14,7 @@ import numpy as np
 from strata.data.base import Array, Rows
 
 _SPREAD_FROM_BYTES = 4 << 20  # less is copied almost before another thread has woken up
-_MOST_CORES = 4
+_CORES = min(4, os.cpu_count() or 1)
 _this_thread = local()
 
 
@@ -52,8 +52,7 @@ def _steps_aside() -> bool:
 
 def _spread(work: Callable[[int, int], None], count: int) -> None:
     """Work on numbers up to `count` by several threads; a part none has begun is done here."""
-    cores = min(_MOST_CORES, len(os.sched_getaffinity(0)))
-    cuts = [count * part // cores for part in range(cores + 1)]
+    cuts = [count * part // _CORES for part in range(_CORES + 1)]
     parts = [(_threads().submit(work, *ends), ends) for ends in pairwise(cuts[1:])]
     work(0, cuts[1])
     for future, ends in parts:
@@ -65,11 +64,11 @@ def _spread(work: Callable[[int, int], None], count: int) -> None:
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_MOST_CORES - 1, "strata-gather")
+    return ThreadPoolExecutor(_CORES - 1, "strata-gather")
 
 
-# The threads stay behind with the parent.
-os.register_at_fork(after_in_child=_threads.cache_clear)
+if hasattr(os, "register_at_fork"):  # the threads stay behind with the parent
+    os.register_at_fork(after_in_child=_threads.cache_clear)
 
 
 def objects(values: Iterable[object], count: int) -> Array:

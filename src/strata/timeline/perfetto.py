@@ -92,15 +92,15 @@ def _slice(
     }
 
 
-def _step(record: Record, body: StepFinished, pid: int) -> Iterator[Object]:
-    """A step, and inside it its parts."""
+def _step(record: Record, body: StepFinished, pid: int, since_ns: int) -> Iterator[Object]:
+    """A step, and inside it its parts; slices of one track must not cross, so none from before."""
     parts = {
         "data": body.data_s,
         "compute": body.compute_s,
         "communication": body.communication_s,
         "wait": body.wait_s,
     }
-    at_ns = record.at_ns - int(sum(parts.values()) * SECOND_NS)
+    at_ns = max(record.at_ns - int(sum(parts.values()) * SECOND_NS), since_ns)
     args = {"ref": record.ref, "loss": body.loss}
     yield _slice(pid, STEPS, f"step {body.step}", "step", at_ns, record.at_ns, args)
     for name, part_s in parts.items():
@@ -118,6 +118,7 @@ class _Flow:
         self._pids = pids
         self._pairing = Pairing()
         self._sent: dict[str, Record] = {}
+        self._stepped_ns: dict[int, int] = {}
         self._number = 0
 
     def events(self, records: Iterable[Record], to_ns: int) -> Iterator[Object]:
@@ -128,7 +129,8 @@ class _Flow:
                 continue
             body = record.event.body
             if isinstance(body, StepFinished):
-                yield from _step(record, body, pid)
+                yield from _step(record, body, pid, self._stepped_ns.get(pid, 0))
+                self._stepped_ns[pid] = record.at_ns
                 continue
             ended = self._pairing.feed(record)
             for operation in self._pairing.given_up():

@@ -54,9 +54,10 @@ class Lock:
                 f"the store {store} is held by another coordinator, pid {holder}",
                 hint="stop that one first, or open the store for reading only",
             ) from error
+        holder = f"{os.getpid()}\n"
         try:
-            os.ftruncate(self._file, 0)
-            os.pwrite(self._file, f"{os.getpid()}\n".encode("ascii"), 0)
+            os.pwrite(self._file, holder.encode("ascii"), 0)
+            os.ftruncate(self._file, len(holder))
         except OSError as error:
             os.close(self._file)
             raise Unavailable(

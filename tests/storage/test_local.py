@@ -12,7 +12,7 @@ import pytest
 from strata.config import Settings
 from strata.errors import InvalidArgument, NotFound, PermissionDenied, Unavailable
 from strata.storage import blocks
-from strata.storage.local import LocalStorage
+from strata.storage.local import HIDDEN_SUFFIX, HOST, LocalStorage
 from strata.storage.opening import configured_storage, open_storage
 
 MIB = 1024 * 1024
@@ -248,3 +248,23 @@ def test_the_settings_choose_the_storage():
         configured_storage(Settings(storage_backend="s3"))
     s3 = Settings(storage_backend="s3", checkpoint_bucket="b/p", aws_region="eu-west-1")
     assert configured_storage(s3).url == "s3://b/p"
+
+
+def test_what_a_dead_writer_left_is_removed_under_its_lock(tmp_path, monkeypatch):
+    """Else a writer that has just made its file would lock it, and lose it the moment after."""
+    left = tmp_path / f".x.{HOST}-0{HIDDEN_SUFFIX}"
+    left.touch()
+    locked = []
+
+    def unlink(path):
+        with path.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                locked.append(path)
+        os.unlink(path)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    assert LocalStorage(tmp_path).abort_uploads(older_than_s=3600.0) == 1
+    assert locked == [left]
+    assert not left.exists()

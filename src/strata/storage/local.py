@@ -160,17 +160,19 @@ class LocalStorage:
                 continue
             path = Path(entry.path)
             with suppress(FileNotFoundError):
-                old = time.time() - entry.stat().st_mtime > older_than_s
-                if old or (f".{HOST}-" in entry.name and not held(path, unknown=True)):
+                if time.time() - entry.stat().st_mtime > older_than_s:
                     path.unlink()
                     gone += 1
+                elif f".{HOST}-" in entry.name:
+                    gone += removed_unless_held(path)
         return gone
 
     def in_use(self, name: str) -> bool:
         try:
-            return held(self._path(name), unknown=False)
-        except FileNotFoundError:
-            return False
+            with locked(self._path(name), fcntl.LOCK_EX | fcntl.LOCK_NB):
+                return False
+        except OSError as error:
+            return error.errno not in (*NO_LOCKS, errno.ENOENT)
 
     def close(self) -> None:
         """Nothing is held between calls."""
@@ -273,15 +275,14 @@ def hidden_file(path: Path) -> Iterator[Path]:
                 hidden.unlink()
 
 
-def held(path: Path, *, unknown: bool) -> bool:
-    """Whether somebody has a lock on the file; `unknown` where the filesystem has no locks."""
+def removed_unless_held(path: Path) -> bool:
+    """Removes a file while its lock is had: a writer that has just made it finds it gone then."""
     try:
         with locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
-            return False
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        return unknown if error.errno in NO_LOCKS else True
+            path.unlink()
+            return True
+    except OSError:
+        return False
 
 
 def hidden_name(name: str) -> bool:

@@ -9,9 +9,9 @@ const GROW_MS = 15_000;
 
 /**
  * Null while it does not tell, with why. The end is taken from the clock in between: of a large
- * cluster the span costs the coordinator something. `last` is when something was recorded last.
+ * cluster the span costs the coordinator something.
  */
-export function useSpan(): { span: Span | null; last: number; error: Error | null } {
+export function useSpan(): { span: Span | null; error: Error | null } {
   const now = useClock(GROW_MS);
   const { data, error } = useQuery({
     queryKey: ["timeline span"],
@@ -19,7 +19,7 @@ export function useSpan(): { span: Span | null; last: number; error: Error | nul
     refetchInterval: (query) => (query.state.error ? false : REFRESH_MS),
     retry: false,
   });
-  if (!data || data.to_ms <= data.from_ms) return { span: null, last: 0, error };
+  if (!data || data.to_ms <= data.from_ms) return { span: null, error };
   const to = Math.max(data.to_ms, Math.floor(now / GROW_MS) * GROW_MS);
-  return { span: { from: data.from_ms, to: data.live ? to : data.to_ms }, last: data.to_ms, error: null };
+  return { span: { from: data.from_ms, to: data.live ? to : data.to_ms }, error: null };
 }

@@ -5,7 +5,7 @@ import { distanceOf, matching } from "../shell/matching";
 import { median, stageOf, stragglers } from "./barriers/stragglers";
 import { worded } from "./data/moves";
 import { BLANK, formOf, requestOf } from "./tasks/request";
-import { askedFor, chosen, following, rounded, usual } from "./timeline/window";
+import { askedFor, chosen, following, lastWork, rounded, usual } from "./timeline/window";
 import { cellsOf, gpuUse } from "./workers/cells";
 
 describe("stragglers", () => {
@@ -54,6 +54,7 @@ describe("the timeline's window", () => {
   });
   it("shows the last that happened where nothing does any more", () => {
     expect(usual(bounds, null, 2_000_000)).toEqual({ from: 1_850_000, to: 2_150_000 });
+    expect([lastWork([5, 7, 6], 9), lastWork([5, null], 9), lastWork([], 9)]).toEqual([7, 9, 9]);
   });
   it("takes a span from the address only if it is one", () => {
     expect(chosen("1", "5")).toEqual({ from: 1, to: 5 });

@@ -17,15 +17,15 @@ import { Events } from "./events";
 import { LaneChart, LaneLegend } from "./lanes";
 import { Player } from "./player";
 import { RunChoice } from "./runs";
-import { askedFor, chosen, usual } from "./window";
+import { askedFor, chosen, lastWork, usual } from "./window";
 
 const REFRESH_MS = 3000;
 const PAN = 0.2;
 const ZOOM = 1.5;
 
 export default function Timeline() {
-  const { span, last, error } = useSpan();
-  if (span) return <Opened bounds={span} last={last} />;
+  const { span, error } = useSpan();
+  if (span) return <Opened bounds={span} />;
   return (
     <Page title="Timeline">
       <div className="px-6">
@@ -35,7 +35,7 @@ export default function Timeline() {
   );
 }
 
-function Opened({ bounds: known, last }: { bounds: Span; last: number }) {
+function Opened({ bounds: known }: { bounds: Span }) {
   const cursor = useCursor();
   const now = useNow();
   const { params } = usePlace();
@@ -44,11 +44,12 @@ function Opened({ bounds: known, last }: { bounds: Span; last: number }) {
   const [panel, setPanel] = useParam("panel");
   const [event, setEvent] = useParam("event");
   const { cluster } = useCluster();
+  const ends = [...(cluster?.tasks.values() ?? [])].map((each) => each.completed_at);
   const bounds = useMemo(
     () => ({ from: known.from, to: cursor === null ? Math.max(known.to, now) : known.to }),
     [known.from, known.to, now, cursor],
   );
-  const span = chosen(params.from, params.to) ?? usual(bounds, cursor, last);
+  const span = chosen(params.from, params.to) ?? usual(bounds, cursor, lastWork(ends, bounds.to));
   const look = (next: Span) => change({ from: String(Math.round(next.from)), to: String(Math.round(next.to)) });
   const asked = askedFor(span);
   const live = asked.to >= known.to - REFRESH_MS;

@@ -3,7 +3,12 @@ import { within, type Span } from "../../lib/scale";
 
 export const USUAL_MS = 5 * 60_000;
 
-/** What is seen when nobody chose: the last minutes in which there was something, or those around the cursor. */
+/** When a task was at work last, by their ends: now while one is, and where there is none. */
+export function lastWork(ends: (number | null)[], now: number): number {
+  return ends.reduce<number>((last, end) => Math.max(last, end ?? now), ends.length ? 0 : now);
+}
+
+/** What is seen when nobody chose: the minutes around the last work, or around the cursor. */
 export function usual(bounds: Span, cursor: number | null, last: number): Span {
   const length = Math.min(USUAL_MS, Math.max(bounds.to - bounds.from, 1000));
   if (cursor === null) {

@@ -73,7 +73,7 @@ def average(run, state, data, rate) -> Iterator[int]:
     for batch in run.batches(data, global_batch=WORKERS * BATCH):
         gradient, loss = run.average(gradients(state["model"], batch), len(batch["label"]))
         update(state, gradient, rate)
-        run.step(loss=loss)
+        run.mark_step(loss=loss)
         if run.steps % STEPS == 0:
             yield run.steps
 
@@ -87,7 +87,7 @@ def local_steps(run, state, data, rate, keep) -> Iterator[int]:
             for part in parts:
                 gradient, loss = gradients(state["model"], part)
                 update(state, gradient, rate)
-        run.step(loss=loss)
+        run.mark_step(loss=loss)
         yield run.steps * STEPS
 
 

@@ -130,7 +130,7 @@ def block(run: strata.Run | None, matrix: np.ndarray, work: int, steps: int) -> 
         if number % PRINT_EVERY == 0:
             print("step", number, "loss", loss)
         if run is not None:
-            run.step(loss=loss)
+            run.mark_step(loss=loss)
     return time.perf_counter() - begun_s
 
 
@@ -158,7 +158,7 @@ def loop_share(address: str, capture_us: float, step_ms: int) -> dict[str, float
                 background.append((others_cpu_s() - cpu_s) / with_s * 100)
                 begun_s = time.thread_time()
                 for _ in range(1_000):
-                    run.step(loss=1.0)
+                    run.mark_step(loss=1.0)
                 step_us.append((time.thread_time() - begun_s) * 1e3)
             ratios.append((with_s / without_s[-1] - 1) * 100)
     sys.stdout = before

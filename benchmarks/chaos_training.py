@@ -39,7 +39,7 @@ def main():
                 continue
             for name, weights in model.items():
                 weights -= 0.05 * gradient[name]
-            run.step(loss=loss)
+            run.mark_step(loss=loss)
             if run.checkpoint_due:
                 run.save(model)
         if run.rank == 0:

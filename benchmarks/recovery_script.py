@@ -69,7 +69,7 @@ def by_strata(folder):
                 slope = gradient(torch.from_numpy(state["weights"]))
                 state["weights"] -= run.average(slope.numpy())
                 noted(folder, run.generation, run.rank, run.world_size)
-                if not run.step():
+                if not run.mark_step():
                     break
             except strata.GenerationChanged:
                 run.recover()

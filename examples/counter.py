@@ -47,7 +47,7 @@ def main():
             if run.rank == 0 and (step + 1) % 50 == 0:
                 print(f"step {step + 1}: loss {loss:.6f}")
             try:
-                if not run.step(loss=loss):
+                if not run.mark_step(loss=loss):
                     break
             except strata.GenerationChanged:
                 recovery = run.sync()

@@ -99,7 +99,7 @@ def main():
             except strata.GenerationChanged:
                 continue  # somebody was lost in this step: it is done again
             update(state, gradient, rate=0.05)
-            run.step(loss=loss)
+            run.mark_step(loss=loss)
             if run.checkpoint_due:
                 run.save(state)
             if run.rank == 0 and run.steps % 100 == 0:

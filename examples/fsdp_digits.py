@@ -51,7 +51,7 @@ def main():
             except strata.GenerationChanged:
                 continue  # somebody was lost in this step, and a shard with it
             optimizer.step()
-            run.step(loss=loss.item())
+            run.mark_step(loss=loss.item())
             if run.checkpoint_due:
                 run.save()
         if run.rank == 0:

@@ -31,7 +31,7 @@ def main():
                         update(state, gradient, rate=0.02)
             except strata.GenerationChanged:
                 continue  # somebody was lost in this round: it is done again
-            run.step(loss=loss)
+            run.mark_step(loss=loss)
             if run.checkpoint_due:
                 run.save()
             if run.rank == 0 and run.steps % 20 == 0:

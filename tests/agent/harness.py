@@ -23,7 +23,7 @@ with strata.join() as run:
     while run.steps < steps and not os.path.exists("finish"):
         time.sleep(0.01)
         try:
-            if not run.step(loss=1.0):
+            if not run.mark_step(loss=1.0):
                 print("asked to stop")
                 break
         except strata.GenerationChanged:

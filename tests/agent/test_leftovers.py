@@ -30,7 +30,7 @@ with strata.join() as run:
         sys.exit(0)
     began = time.monotonic()
     while time.monotonic() - began < 2.5:
-        run.step(loss=1.0)
+        run.mark_step(loss=1.0)
         if time.monotonic() - began < 2.0:
             safe = run.steps
         time.sleep(0.005)
@@ -83,7 +83,7 @@ def test_what_a_worker_left_outlives_its_agent(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(
         "import time, strata\nwith strata.join() as run:\n"
-        "    while True:\n        run.step()\n        time.sleep(0.005)\n",
+        "    while True:\n        run.mark_step()\n        time.sleep(0.005)\n",
         "utf-8",
     )
     with process(tmp_path, heartbeat_interval_s=0.2, heartbeat_timeout_s=3.0) as coordinator:

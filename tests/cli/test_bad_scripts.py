@@ -7,7 +7,7 @@ from tests.agent.harness import Agent, Api, worker_pids
 from tests.cli.runs import run, script, seen
 from tests.coordinator.conftest import coordinator
 
-JOINED = "import os, signal, sys, time, strata\nwith strata.join() as run:\n    run.step()\n"
+JOINED = "import os, signal, sys, time, strata\nwith strata.join() as run:\n    run.mark_step()\n"
 
 
 def test_one_that_is_not_there_is_refused_before_anything_starts(folder):
@@ -101,7 +101,7 @@ def test_one_that_ignores_sigterm_is_killed_after_the_grace(folder, started):
     name = script(
         folder,
         "import signal, time, strata\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "with strata.join() as run:\n    while True:\n        time.sleep(0.02); run.step()\n",
+        "with strata.join() as run:\n    while True:\n        time.sleep(0.02); run.mark_step()\n",
     )
     running = started(name, "--stop-grace-s", "1")
     running.wait_for(seen("generation 1 trains"), "training")

@@ -39,7 +39,7 @@ def test_each_line_is_delivered_once(folder):
 def test_arguments_and_typed_config_reach_the_script(folder):
     name = script(
         folder,
-        "import sys, strata\nwith strata.join() as run:\n    run.step()\n"
+        "import sys, strata\nwith strata.join() as run:\n    run.mark_step()\n"
         "    print(sys.argv[1:], run.config)\n",
     )
     options = ["--config", "lr=0.1", "--config", "layers=[1, 2]", "--config", "kind=adam"]
@@ -105,7 +105,8 @@ def test_a_second_ctrl_c_does_not_wait(folder, started):
 @pytest.mark.slow
 def test_with_the_policy_stop_a_loss_is_a_failure(folder):
     name = script(
-        folder, "import os, strata\nwith strata.join() as run:\n    run.step()\n    os._exit(4)\n"
+        folder,
+        "import os, strata\nwith strata.join() as run:\n    run.mark_step()\n    os._exit(4)\n",
     )
     code, output = run(folder, name, "--policy", "stop")
     assert code == 1, output

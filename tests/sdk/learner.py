@@ -37,7 +37,7 @@ def learn(
                 continue
             time.sleep(step_s if run.world_size >= crowd else 0.2)
             model["applied"] += np.rint(mean * run.world_size)
-            run.step(loss=1.0)
+            run.mark_step(loss=1.0)
             say("step", own=batch["index"].tolist(), **place(run))
             if run.steps == save_at:
                 run.save(model)
@@ -78,7 +78,7 @@ def mix(first, second, steps=30, **given):
         found = 0
         for batch in run.batches({few: 1, many: 3}, global_batch=40):
             found += int(batch["x"].sum())
-            run.step()
+            run.mark_step()
             if run.steps == steps:
                 break
         say("done", found=found, **place(run))
@@ -100,7 +100,7 @@ def read(path, on_error="raise", processes=None, **given):
             files = strata.open_dataset(path, name="files")
             for batch in run.batches(files, global_batch=8, epochs=1, **how):
                 rows += len(next(iter(batch.values())))
-                run.step()
+                run.mark_step()
         except strata.StrataError as error:
             say("refused", code=error.code, message=error.message)
         say("done", rows=rows, **place(run))
@@ -128,7 +128,7 @@ def load(path, processes, **given):
             except strata.GenerationChanged:
                 continue
             time.sleep(0.02 if run.world_size > 1 else 0.5)  # until somebody else comes
-            run.step()
+            run.mark_step()
             say("step", own=own, **place(run))
         say("done", **place(run))
 
@@ -149,7 +149,7 @@ def crack(path, options, victim, on_error, **given):
                 rows += len(next(iter(batch.values())))
                 if not run.steps:
                     os.truncate(victim, os.stat(victim).st_size // 2)
-                run.step()
+                run.mark_step()
         except strata.StrataError as error:
             say("refused", code=error.code, message=error.message)
         say("done", rows=rows, **place(run))
@@ -195,7 +195,7 @@ def agree(rounds, late_at=-1, cut_at=-1, wrong_at=-1, **given):
                 run.recover()
                 say("recovered", **place(run))
                 continue
-            run.step()
+            run.mark_step()
             say("agreed", mean=mean["rank"].tolist(), **place(run))
     say("left")
 

@@ -63,7 +63,7 @@ def learn(epochs=4, step_s=0.0, crowd=0, deaf=0, keep=1.0, forgets=False, save_a
             except strata.GenerationChanged:
                 say("again", weights=told(weights), **place(run))
                 continue
-            run.step(loss=loss)
+            run.mark_step(loss=loss)
             say("round", loss=loss, weights=told(weights), **place(run))
             if run.steps == save_at:
                 run.save()

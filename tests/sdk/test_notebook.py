@@ -40,7 +40,9 @@ def notebook(hub, spool):
 def test_a_notebook_joins_trains_is_interrupted_and_leaves(hub, trainees, notebook):
     trainees(hub.address, "train", worker_id="other", world_size=2)
     assert notebook("import strata; run = strata.join(worker_id='nb', world_size=2)") == ""
-    assert "step 3" in notebook("for _ in range(3): run.step(loss=1.0)\nprint('step', run.steps)")
+    assert "step 3" in notebook(
+        "for _ in range(3): run.mark_step(loss=1.0)\nprint('step', run.steps)"
+    )
     until(lambda: ("info", "step 3") in hub.lines("nb"), what="the line that the cell printed")
 
     def pressed():

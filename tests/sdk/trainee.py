@@ -47,7 +47,7 @@ def meet(rounds=3, barrier="b", **given):
         for _ in range(rounds):
             result = run.barrier(barrier)
             say("met", participants=result.participants, order=result.arrival_order)
-            run.step(loss=1.0)
+            run.mark_step(loss=1.0)
     say("left")
 
 
@@ -70,7 +70,7 @@ def _one_step(run, step_s, barrier_every):
             run.barrier(f"step-{run.steps}")
             say("met", step=run.steps, incarnation=run.incarnation)
         time.sleep(step_s)
-        return run.step(loss=1.0 / (run.steps + 1))
+        return run.mark_step(loss=1.0 / (run.steps + 1))
     except strata.GenerationChanged:
         recovery = run.sync()
         how = {"source": recovery.source, "step": recovery.step, "in_place": recovery.in_place}
@@ -110,7 +110,7 @@ def gate(gate, rounds=2, barrier="b", **given):
         for _ in range(rounds):
             result = run.barrier(barrier)
             say("met", participants=result.participants, order=result.arrival_order)
-            run.step(loss=1.0)
+            run.mark_step(loss=1.0)
     say("left")
 
 
@@ -161,7 +161,7 @@ def talk(lines=3, **given):
         for number in range(lines):
             print(f"line {number} of {run.worker_id}")
         logging.getLogger("trainer").error("it went wrong \udc80 somewhere")
-        run.step()
+        run.mark_step()
     say("left")
 
 
@@ -173,7 +173,7 @@ def in_thread(**given):
         with strata.join(**given) as run:
             say("joined", **place(run))
             run.barrier("b")
-            run.step()
+            run.mark_step()
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -186,7 +186,7 @@ def forgets(**given):
     """Ends without leaving."""
     run = strata.join(**given)
     say("joined", **place(run))
-    run.step()
+    run.mark_step()
 
 
 def resident_bytes() -> int:
@@ -215,7 +215,7 @@ def keep(
                     run.barrier(f"step-{run.steps}")
                 run.state = applied(run.state, run.steps + 1, functional)
                 time.sleep(step_s)
-                going = run.step(loss=1.0)
+                going = run.mark_step(loss=1.0)
                 if run.checkpoint_due:
                     run.save(metadata={"by": run.worker_id})
                     told = {"interval_s": run.checkpoint_interval_s, "memory": resident_bytes()}
@@ -293,7 +293,7 @@ def shards(steps=20, rows=1000, **given):
         while run.steps < steps:
             run.barrier(f"step-{run.steps}")
             own += 1
-            run.step()
+            run.mark_step()
             if run.checkpoint_due:
                 run.save()
     say("left")

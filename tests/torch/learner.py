@@ -96,7 +96,7 @@ def main() -> None:
             except strata.GenerationChanged:
                 continue
             optimizer.step()
-            run.step(loss=loss)
+            run.mark_step(loss=loss)
             if run.checkpoint_due:
                 run.save()
         weights = torch.cat([whole(each).reshape(-1) for each in run.state["model"].parameters()])

@@ -38,7 +38,7 @@ def main() -> None:
                         os.kill(os.getpid(), int(run.config["signal"]))
             except strata.GenerationChanged:
                 continue
-            run.step(loss=loss)
+            run.mark_step(loss=loss)
         weights = [*model.parameters(), model[1].running_mean, model[1].running_var]
         said = b"".join(each.detach().float().numpy().tobytes() for each in weights)
         print(f"weights {hashlib.sha256(said).hexdigest()} off {off(model, inputs, targets):.4f}")

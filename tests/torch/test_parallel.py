@@ -76,7 +76,7 @@ with strata.join() as run:
         with parallel.averaging(len(batch["x"])):
             model(torch.from_numpy(batch["x"])).square().sum().backward()
         optimizer.step()
-        run.step()
+        run.mark_step()
     print("ends with", [each.tolist() for each in model.parameters()])
 """
 

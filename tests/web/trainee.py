@@ -29,7 +29,7 @@ def main():
                 continue
             state["mean"] += 0.1 * (mean["mean"] - state["mean"])
             time.sleep(float(run.config.get("step_s", 0.05)))
-            run.step(loss=float(state["mean"].mean()))
+            run.mark_step(loss=float(state["mean"].mean()))
             if run.checkpoint_due:
                 run.save(state)
             if run.steps % 20 == 0:

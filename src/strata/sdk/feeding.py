@@ -76,7 +76,7 @@ class RunBatches(Iterator[Any]):
             elif self._handed == step:
                 raise NotAllowedNow(
                     f"the batch of step {step} was handed out and the step was not marked",
-                    hint="call run.step() once for every batch; it makes the batch count",
+                    hint="call run.mark_step() once for every batch; it makes the batch count",
                 )
             with Timing(self._times, "data"):
                 batch = next(self._batches, self)
@@ -86,6 +86,13 @@ class RunBatches(Iterator[Any]):
             if self._all_through():
                 break
         raise StopIteration
+
+    @property
+    def samples(self) -> int:
+        """How many samples this worker trains in the present step."""
+        taken = self._batches.taken
+        current = taken is not None and self._handed == self._membership.steps
+        return len(taken.samples) if taken is not None and current else 0
 
     @property
     def epoch(self) -> int:

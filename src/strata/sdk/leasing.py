@@ -88,6 +88,11 @@ class RunShards(Iterator[Shard]):
             self._worker.session.wait_for(self._stopping, ASK_AGAIN_S)
         raise StopIteration
 
+    @property
+    def samples(self) -> int:
+        """Shards are trained by each worker alone, so they give a common step no weight."""
+        return 0
+
     def finished(self, step: int, loss: float | None) -> None:
         """Steps are the script's own business here."""
 

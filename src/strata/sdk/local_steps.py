@@ -9,7 +9,7 @@
                     loss = train_step(weights, part)
         except strata.GenerationChanged:
             continue                              # somebody was lost: the round is done again
-        run.step(loss=loss)
+        run.mark_step(loss=loss)
 
 A round is one step of the run: its samples count when everyone has applied it, and never twice. In
 it each worker trains on its own, with an optimizer of its own. At the end of the block its

@@ -138,6 +138,10 @@ class Membership:
         if self.model.step < 0:
             self.model = Model(self.place.attempt, self.place.generation, self.recovery.step)
 
+    def discard_model(self) -> None:
+        """The model was changed in part and must not be used: this worker brings none."""
+        self.model = Model()
+
     def stepped(self) -> int:
         """One more step is applied; its number, counted from 0."""
         self.restored()

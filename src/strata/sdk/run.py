@@ -46,7 +46,7 @@ from strata.data.batches import DEFAULT_PREFETCH_BYTES, Batches
 from strata.data.dataset import OnError
 from strata.data.per_lane import Transform
 from strata.data.streams import Engine
-from strata.errors import Fenced, InvalidArgument, StrataError
+from strata.errors import Fenced, InvalidArgument, NotAllowedNow, StrataError
 from strata.sdk import enrolment
 from strata.sdk.barriers import Arrivals, BarrierResult, check_barrier, meet
 from strata.sdk.capture import Capture, capture_output
@@ -60,8 +60,9 @@ from strata.sdk.member import Member
 from strata.sdk.reading import Reading
 from strata.sdk.remarks import Remarks
 from strata.sdk.resources import ResourceSampler
-from strata.sdk.signals import StopRequested
+from strata.sdk.signals import GenerationChanged, StopRequested
 from strata.sdk.sources import One, Trained, Wanted, checked_epochs, open_source
+from strata.sdk.step import Step, StepHook, StepHooks
 from strata.sdk.steptime import PARTS, Part, Timing
 from strata.sdk.worker import Worker
 from strata.wire.v1 import coordinator_pb2 as pb
@@ -143,15 +144,87 @@ class Run(Member):
         self._capture: Capture | None = None
         self._feeds: list[RunBatches | RunShards] = []
         self._exchanges = Exchanges(worker)
+        self._hooks = StepHooks()
+        self._step: Step | None = None
         self._left = False
 
-    def step(
+    def step(self) -> Step:
+        """One step of training, as a `with` block: applied by every worker or by none."""
+        return Step(self)
+
+    def add_step_hook(self, hook: StepHook) -> None:
+        """Let something take part in every step; for what is built on a run."""
+        self._hooks.add(hook)
+
+    def begin_step(self, step: Step) -> None:
+        """Prepare a step; part of `run.step`."""
+        self._session.require_usable()
+        if self._step is not None:
+            raise NotAllowedNow(
+                f"step {self._step.number} is still open", hint="end its block before the next one"
+            )
+        if not self._feeds and not self._take_up():
+            raise StopRequested(f"the loop ends: {self.stop_requested}")
+        step.number = self.steps
+        step.samples = sum(feed.samples for feed in self._feeds) or 1
+        self._hooks.begin(step)
+        self._step = step
+
+    def end_step(self, step: Step) -> None:
+        """Count a step as applied, unless a worker was lost; part of `run.step`."""
+        self._step = None
+        if not self._hooks.end(step):
+            self._undo(step)
+            return
+        metrics = dict(step.metrics)
+        self._count_step(metrics.pop("loss", None), None, metrics)
+        if self._keeping.has_state and self._keeping.due.now(self.steps):
+            self.save()
+
+    def abandon_step(self, step: Step, error: BaseException) -> bool:
+        """Undo a step that an error ended; whether the loop goes on. Part of `run.step`."""
+        self._step = None
+        if isinstance(error, Exception) and self._hooks.lost_link(error):
+            error = self._broken_link(error)
+        if not isinstance(error, GenerationChanged):
+            return False
+        self._undo(step)
+        return True
+
+    def _undo(self, step: Step) -> None:
+        if not self._hooks.abandon(step):
+            log.warning("step %d was applied in part; this worker's model is not used", step.number)
+            self._membership.discard_model()
+
+    def _broken_link(self, error: Exception) -> BaseException:
+        """What the loss of a connection means once the next generation is known."""
+
+        def fail(exchange: Exchange) -> None:
+            raise LinkBroken(str(error).splitlines()[0] if str(error) else type(error).__name__)
+
+        try:
+            self.together(fail)
+        except StrataError as change:
+            return change
+        raise AssertionError("together raises what its action raises")
+
+    def mark_step(
         self, loss: float | None = None, *, epoch: int | None = None, **metrics: float
     ) -> bool:
-        """Marks one step as applied; False when the loop should end.
+        """Count one step as applied; False when the loop should end.
 
-        Raises `GenerationChanged`, after the step was counted, when the membership changed.
+        For loops that drive the run themselves, in place of `run.step`. Raises `GenerationChanged`,
+        after the step was counted, when the membership changed and no batches are open.
         """
+        self._count_step(loss, epoch, metrics)
+        if self.ending:
+            return False
+        if self._membership.changed and not self._feeds:
+            self._session.require_usable()
+            raise self._change()
+        return True
+
+    def _count_step(self, loss: float | None, epoch: int | None, metrics: dict[str, float]) -> None:
         worker = self._worker
         if epoch is not None:
             worker.epoch = epoch
@@ -165,12 +238,6 @@ class Run(Member):
         worker.recorder.emit(StepFinished(number, *split, loss, worker.epoch, metrics or None))
         if worker.state != "training":
             self.report("training")
-        if self.ending:
-            return False
-        if self._membership.changed and not self._feeds:
-            self._session.require_usable()
-            raise self._change()
-        return True
 
     def batches(
         self,

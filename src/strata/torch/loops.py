@@ -27,7 +27,7 @@ class Loop:
         """A step was applied; False when the loop should end."""
         run = self.run
         try:
-            goes_on = run.step(loss=loss, epoch=epoch)
+            goes_on = run.mark_step(loss=loss, epoch=epoch)
         except GenerationChanged:
             goes_on = self._recovered()
         if run.checkpoint_due:

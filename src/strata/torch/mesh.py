@@ -18,7 +18,7 @@
         except strata.GenerationChanged:
             continue                      # somebody was lost in this step
         optimizer.step()
-        run.step(loss=loss.item())
+        run.mark_step(loss=loss.item())
 
 A sharded model belongs to the members that hold its shards. So in each generation the default group
 and the model are made anew, and all go on from the newest checkpoint, or from the beginning.

@@ -11,7 +11,7 @@
         except strata.GenerationChanged:
             continue                      # somebody was lost in this step: it is done again
         optimizer.step()
-        run.step(loss=loss.item())
+        run.mark_step(loss=loss.item())
 
 Gradients are added up in buckets, each as soon as the backward pass has filled it, while the pass
 goes on. The buckets follow from the module alone, and begin in the same order everywhere: a member

@@ -23,7 +23,7 @@ def every_kind() -> World:
     world.agent("host-1", slots=2)
     task = world.submit(2, external=False, keep_count=1, dataset_id="d", args=["--lr", "0.1"])
     world.start(task)
-    lanes = {"unit": "lane", "global_batch": 8, "lanes": 4, "rebalance": True}
+    lanes = {"unit": "lane", "global_batch": 8, "lanes": 4, "rebalance": True, "loop": "0.-1.0"}
     world.do(AttachDataset(task=task.id, dataset="d", **lanes))
     world.sync(task)
     _rebalance(world, task)

@@ -18,6 +18,7 @@ from strata.core import (  # noqa: F401 - importing fills the tables of rules
     keeping,
     leases,
     limits,
+    loops,
     pace,
     presence,
     recovery,

@@ -17,6 +17,7 @@ from msgspec import Struct, field
 from strata.core.decision import Decision
 from strata.core.events import Command, Event, Fact, applies, decides
 from strata.core.limits import require_entries, require_name, require_room, require_text
+from strata.core.loops import new_loop, require_loop
 from strata.core.order import Mode, Order, OrderSpec
 from strata.core.sharding import Holdings, Move, apply_moves, assign
 from strata.errors import AlreadyExists, InvalidArgument
@@ -149,6 +150,11 @@ class AttachDataset(Command, frozen=True):
 
     So the global batch stays as it is, however many workers there are later. Without `lanes` as
     many are chosen as share it evenly.
+
+    `loop` is the loop of the script that trains on the dataset (see `loops`), opened when the run
+    has had `step` steps. It ends after `loop_epochs` epochs or `steps` steps; 0 is no limit.
+    `epochs` is how many epochs all loops of the script train. A worker that comes to the loop by
+    itself, having left the one before it, is `entering`; one that resumes in its middle is not.
     """
 
     task: str
@@ -161,6 +167,12 @@ class AttachDataset(Command, frozen=True):
     mode: Mode = "global"
     window: int = 0
     rebalance: bool = False
+    loop: str = ""
+    loop_epochs: int = 0
+    step: int = 0
+    steps: int = 0
+    drop_tail: bool = False
+    entering: bool = False
 
 
 @applies(DatasetRegistered)
@@ -265,6 +277,8 @@ def attach_dataset(d: Decision, c: AttachDataset) -> Feed:
     """Attaches a dataset to a task and divides it among the members; repeating is harmless."""
     task = d.state.task(c.task)
     spec = d.state.dataset(c.dataset).spec
+    if c.loop:
+        require_loop(task, c)
     known = task.feeds.get(c.dataset)
     if known is not None:
         if not _same(known, c):
@@ -272,6 +286,7 @@ def attach_dataset(d: Decision, c: AttachDataset) -> Feed:
                 f"task {c.task!r} already trains on {c.dataset!r} with other parameters",
                 hint="every worker of a task must ask for the same batches",
             )
+        _open_loop(d, task, spec, c, c.cause)
         return known
     if c.unit == "lane":
         global_batch, count = _lanes(c, len(task.members))
@@ -289,15 +304,30 @@ def attach_dataset(d: Decision, c: AttachDataset) -> Feed:
         c.window,
         c.rebalance,
     )
-    reassign(d, task, "the dataset was attached", d.record(attached, c.cause))
+    cause = d.record(attached, c.cause)
+    _open_loop(d, task, spec, c, cause)
+    reassign(d, task, "the dataset was attached", cause)
     return task.feeds[c.dataset]
+
+
+def _open_loop(
+    d: Decision,
+    task: "Task",
+    spec: DatasetSpec,
+    c: AttachDataset,
+    cause: str | tuple[str, ...],
+) -> None:
+    opened = new_loop(task, spec, task.feeds[c.dataset], c)
+    if opened is not None:
+        d.record(opened, cause)
 
 
 def _same(feed: Feed, c: AttachDataset) -> bool:
     """Whether a worker asks for what the others have; what it leaves open is theirs to say."""
     return (
-        (c.unit, c.batch_size, c.epochs, c.mode, c.window, c.rebalance)
-        == (feed.unit, feed.batch_size, feed.epochs, feed.mode, feed.window, feed.rebalance)
+        (c.unit, c.batch_size, c.mode, c.window, c.rebalance)
+        == (feed.unit, feed.batch_size, feed.mode, feed.window, feed.rebalance)
+        and (bool(c.loop) or c.epochs == feed.epochs)
         and (c.global_batch or feed.global_batch) == feed.global_batch
         and (c.lanes or feed.count) == feed.count
     )

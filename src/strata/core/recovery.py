@@ -28,6 +28,7 @@ from strata.core.events import Command, Event, Fact, applies, decides
 from strata.core.fencing import living
 from strata.core.leases import EpochAdvanced
 from strata.core.limits import require_text
+from strata.core.loops import drop_loops_after, trained_steps
 from strata.core.tasks import Entry, Recovery, RecoverySource, change_state
 from strata.errors import NotAllowedNow
 
@@ -133,10 +134,12 @@ def _rolled_back(state: "Cluster", fact: RolledBack, event: Event) -> None:
     task = state.tasks[fact.task]
     task.attempt = fact.attempt
     task.committed = fact.to
+    drop_loops_after(task, fact.to)
     for feed in task.feeds.values():
         if feed.unit == "lane":
             samples = state.datasets[feed.dataset].spec.total_samples
-            feed.epoch = fact.to * feed.global_batch // samples
+            trained = trained_steps(task.loops, feed.dataset, fact.to)
+            feed.epoch = trained * feed.global_batch // samples
 
 
 @decides(EnterGeneration)
@@ -262,7 +265,8 @@ def commit_steps(
         if feed.unit != "lane":
             continue
         samples = d.state.dataset(feed.dataset).spec.total_samples
-        epoch = task.committed * feed.global_batch // samples
+        trained = trained_steps(task.loops, feed.dataset, task.committed)
+        epoch = trained * feed.global_batch // samples
         if epoch > feed.epoch:
             d.record(
                 EpochAdvanced(

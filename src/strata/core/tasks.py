@@ -19,6 +19,7 @@ from strata.core.datasets import Feed
 from strata.core.decision import Decision
 from strata.core.events import Event, Fact, applies
 from strata.core.lifecycle import Lifecycle
+from strata.core.loops import Loop
 
 if TYPE_CHECKING:
     from strata.core.state import Cluster
@@ -171,6 +172,7 @@ class Task(Struct):
     committed: int = 0
 
     feeds: dict[str, Feed] = field(default_factory=dict)
+    loops: dict[str, Loop] = field(default_factory=dict)
     barriers: dict[str, Barrier] = field(default_factory=dict)
     last_round: int = 0
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)

@@ -33,6 +33,7 @@ TEMPLATES: dict[str, str] = {
     "RolledBack": "{task} rolled back from step {origin} to {to}: {reason}",
     "DatasetRegistered": "dataset {dataset} was registered",
     "DatasetAttached": "{task} trains on {dataset} in {count} {unit}s",
+    "LoopOpened": "loop {loop} trains {dataset} from step {start} on, at its step {first}",
     "AssignmentChanged": "{moved} parts of {dataset} moved from step {step} on: {reason}",
     "EpochAdvanced": "{task} begins epoch {epoch} of {dataset}: {reason}",
     "LeaseGranted": "{worker} may train shard {shard} of {dataset}",

@@ -71,7 +71,11 @@ def answer(
     """The answer to such a request."""
     if isinstance(told, Feed):
         spec = state.dataset(told.dataset).spec
-        return pb.CoordinatorMessage(request=message.request, feed=feed_message(told, spec))
+        attached = feed_message(told, spec)
+        loop = state.tasks[task].loops.get(message.attach.loop)
+        if loop is not None:
+            attached.loop.CopyFrom(pb.Loop(start=loop.start, first=loop.first, steps=loop.steps))
+        return pb.CoordinatorMessage(request=message.request, feed=attached)
     if message.WhichOneof("body") == "return_lease":
         return pb.CoordinatorMessage(request=message.request, done=pb.Done())
     dataset = message.acquire_lease.dataset_id
@@ -98,6 +102,12 @@ def _attachment(task: str, message: pb.AttachDataset) -> AttachDataset:
         mode=mode,
         window=message.window,
         rebalance=message.rebalance,
+        loop=message.loop,
+        loop_epochs=message.loop_epochs,
+        step=message.step,
+        steps=message.steps,
+        drop_tail=message.drop_tail,
+        entering=message.entering,
     )
 
 

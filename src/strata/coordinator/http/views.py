@@ -31,6 +31,7 @@ from strata.core.barriers import Barrier, missing_workers
 from strata.core.checkpoints import Checkpoint, CheckpointState, committed_newest_first
 from strata.core.datasets import Dataset, Feed
 from strata.core.events import Event, UnknownFact, position_id
+from strata.core.loops import trained_steps
 from strata.core.resources import ResourceMetrics
 from strata.core.scheduling import free_slots, why_waiting
 from strata.core.state import Cluster
@@ -301,7 +302,8 @@ def _done(state: Cluster, known: Task, feed: Feed) -> Iterator[float]:
     """The share of a dataset's epochs that is trained, where both are counted."""
     if feed.epochs and feed.unit == "lane":
         samples = state.datasets[feed.dataset].spec.total_samples
-        yield known.committed * feed.global_batch / (feed.epochs * samples)
+        trained = trained_steps(known.loops, feed.dataset, known.committed)
+        yield trained * feed.global_batch / (feed.epochs * samples)
     elif feed.epochs and feed.unit == "lease":
         yield (feed.epoch * feed.count + feed.consumed) / (feed.epochs * feed.count)
 

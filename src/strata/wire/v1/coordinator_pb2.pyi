@@ -618,7 +618,7 @@ class Saving(_message.Message):
     def __init__(self, checkpoint_id: _Optional[str] = ..., written_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class AttachDataset(_message.Message):
-    __slots__ = ("dataset_id", "unit", "global_batch", "epochs", "lanes", "batch_size", "mode", "window", "rebalance")
+    __slots__ = ("dataset_id", "unit", "global_batch", "epochs", "lanes", "batch_size", "mode", "window", "rebalance", "loop", "loop_epochs", "step", "steps", "drop_tail", "entering")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_BATCH_FIELD_NUMBER: _ClassVar[int]
@@ -628,6 +628,12 @@ class AttachDataset(_message.Message):
     MODE_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
     REBALANCE_FIELD_NUMBER: _ClassVar[int]
+    LOOP_FIELD_NUMBER: _ClassVar[int]
+    LOOP_EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    DROP_TAIL_FIELD_NUMBER: _ClassVar[int]
+    ENTERING_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     unit: str
     global_batch: int
@@ -637,7 +643,13 @@ class AttachDataset(_message.Message):
     mode: str
     window: int
     rebalance: bool
-    def __init__(self, dataset_id: _Optional[str] = ..., unit: _Optional[str] = ..., global_batch: _Optional[int] = ..., epochs: _Optional[int] = ..., lanes: _Optional[int] = ..., batch_size: _Optional[int] = ..., mode: _Optional[str] = ..., window: _Optional[int] = ..., rebalance: _Optional[bool] = ...) -> None: ...
+    loop: str
+    loop_epochs: int
+    step: int
+    steps: int
+    drop_tail: bool
+    entering: bool
+    def __init__(self, dataset_id: _Optional[str] = ..., unit: _Optional[str] = ..., global_batch: _Optional[int] = ..., epochs: _Optional[int] = ..., lanes: _Optional[int] = ..., batch_size: _Optional[int] = ..., mode: _Optional[str] = ..., window: _Optional[int] = ..., rebalance: _Optional[bool] = ..., loop: _Optional[str] = ..., loop_epochs: _Optional[int] = ..., step: _Optional[int] = ..., steps: _Optional[int] = ..., drop_tail: _Optional[bool] = ..., entering: _Optional[bool] = ...) -> None: ...
 
 class Preview(_message.Message):
     __slots__ = ("dataset_id", "samples")
@@ -846,7 +858,7 @@ class Lease(_message.Message):
     def __init__(self, lease_id: _Optional[int] = ..., shard: _Optional[_Union[DataShard, _Mapping]] = ..., ended: _Optional[bool] = ...) -> None: ...
 
 class Feed(_message.Message):
-    __slots__ = ("dataset", "unit", "count", "global_batch", "epochs", "mode", "window")
+    __slots__ = ("dataset", "unit", "count", "global_batch", "epochs", "mode", "window", "loop")
     DATASET_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -854,6 +866,7 @@ class Feed(_message.Message):
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
+    LOOP_FIELD_NUMBER: _ClassVar[int]
     dataset: RegisterDatasetRequest
     unit: str
     count: int
@@ -861,7 +874,18 @@ class Feed(_message.Message):
     epochs: int
     mode: str
     window: int
-    def __init__(self, dataset: _Optional[_Union[RegisterDatasetRequest, _Mapping]] = ..., unit: _Optional[str] = ..., count: _Optional[int] = ..., global_batch: _Optional[int] = ..., epochs: _Optional[int] = ..., mode: _Optional[str] = ..., window: _Optional[int] = ...) -> None: ...
+    loop: Loop
+    def __init__(self, dataset: _Optional[_Union[RegisterDatasetRequest, _Mapping]] = ..., unit: _Optional[str] = ..., count: _Optional[int] = ..., global_batch: _Optional[int] = ..., epochs: _Optional[int] = ..., mode: _Optional[str] = ..., window: _Optional[int] = ..., loop: _Optional[_Union[Loop, _Mapping]] = ...) -> None: ...
+
+class Loop(_message.Message):
+    __slots__ = ("start", "first", "steps")
+    START_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    first: int
+    steps: int
+    def __init__(self, start: _Optional[int] = ..., first: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
 
 class CheckpointOpened(_message.Message):
     __slots__ = ("checkpoint",)

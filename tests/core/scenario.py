@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 
+from strata.core.agreements import AgreeOnValue, LeaveLoop
 from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
 from strata.core.keeping import DeleteRun, ReleaseEvents
 from strata.core.leases import AcquireLease, ReturnLease
@@ -26,6 +27,7 @@ def every_kind() -> World:
     lanes = {"unit": "lane", "global_batch": 8, "lanes": 4, "rebalance": True, "loop": "0.-1.0"}
     world.do(AttachDataset(task=task.id, dataset="d", **lanes))
     world.sync(task)
+    _decide_together(world, task)
     _rebalance(world, task)
     _train_and_save(world, task)
     _lose_a_worker(world, task)
@@ -33,6 +35,12 @@ def every_kind() -> World:
     _work_elsewhere(world)
     _let_the_run_go(world, task)
     return world
+
+
+def _decide_together(world, task):
+    first = world.members(task)[0]
+    world.do(AgreeOnValue(**first.me, key="0.-1.0@0#0", step=0, value="true"))
+    world.do(LeaveLoop(**first.me, loop="0.-1.0", step=0))
 
 
 def _rebalance(world, task):

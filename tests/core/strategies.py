@@ -35,6 +35,8 @@ def values(hint: object, choices: Choices) -> SearchStrategy:
     """Values of a field's type."""
     if hint in choices:
         return choices[hint]
+    if hint is type(None):
+        return st.none()
     origin, args = get_origin(hint), get_args(hint)
     if origin is Literal:
         return st.sampled_from(args)

@@ -38,7 +38,7 @@ from strata.core.workers import (
 )
 from strata.errors import Fenced, InvalidArgument, Overloaded, StrataError
 from strata.store.base import Batch
-from strata.wire import checkpoints, convert, datasets
+from strata.wire import agreements, checkpoints, convert, datasets
 from strata.wire.grpc_call import CloseReason
 from strata.wire.grpc_stream import Stream
 from strata.wire.hpack import Status
@@ -149,6 +149,7 @@ class Session:
             "leave": self._leave,
             "preview": self._preview,
             "broken_exchange": self._break,
+            **dict.fromkeys(agreements.KINDS, self._decide),
         }
 
     def on_message(self, message: pb.WorkerMessage) -> None:
@@ -317,6 +318,13 @@ class Session:
             reason=message.broken_exchange.reason,
         )
         self._ask(request, command, partial(self._done, request))
+
+    def _decide(self, request: int, message: pb.WorkerMessage) -> None:
+        command = agreements.command(self.worker, self.incarnation, message)
+        self._ask(request, command, partial(self._decided, request))
+
+    def _decided(self, request: int, answer: object) -> None:
+        self.stream.send(agreements.answer(request, answer))
 
     def _enter(self, request: int, message: pb.WorkerMessage) -> None:
         command = convert.entry(self.worker, self.incarnation, message.enter)

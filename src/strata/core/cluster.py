@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from strata.core import (  # noqa: F401 - importing fills the tables of rules
     agents,
+    agreements,
     barriers,
     checkpoints,
     datasets,

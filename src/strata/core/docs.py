@@ -14,6 +14,7 @@ from msgspec.structs import FieldInfo
 
 from strata.core import (
     agents,
+    agreements,
     barriers,
     checkpoints,
     cluster,
@@ -23,6 +24,7 @@ from strata.core import (
     keeping,
     leases,
     limits,
+    loops,
     pace,
     recovery,
     retention,
@@ -48,6 +50,8 @@ MODULES = (
     recovery,
     setbacks,
     datasets,
+    loops,
+    agreements,
     leases,
     pace,
     barriers,

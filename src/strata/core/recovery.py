@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import field
 
+from strata.core.agreements import drop_agreements_after
 from strata.core.barriers import forget_arrivals
 from strata.core.checkpoints import committed_newest_first
 from strata.core.decision import Decision
@@ -135,6 +136,7 @@ def _rolled_back(state: "Cluster", fact: RolledBack, event: Event) -> None:
     task.attempt = fact.attempt
     task.committed = fact.to
     drop_loops_after(task, fact.to)
+    drop_agreements_after(task, fact.to)
     for feed in task.feeds.values():
         if feed.unit == "lane":
             samples = state.datasets[feed.dataset].spec.total_samples

@@ -13,7 +13,8 @@ import msgspec
 
 from strata.core.decision import Decision
 from strata.core.events import Command, decides
-from strata.core.limits import require_room
+from strata.core.fencing import living
+from strata.core.limits import require_room, shortened
 from strata.core.tasks import (
     RESTART_LOOP_EXIT_CODE,
     Placement,
@@ -38,6 +39,12 @@ class SubmitTask(Command, frozen=True):
 class StopTask(Command, frozen=True):
     task: str
     reason: str = "asked to stop"
+
+
+class StopRun(Command, frozen=True):
+    worker: str
+    incarnation: int
+    reason: str
 
 
 @decides(SubmitTask)
@@ -129,6 +136,14 @@ def stop(d: Decision, c: StopTask) -> Task:
         change_state(d, task, "stopped", "it had no workers", cause)
         place_waiting(d, cause)
     return task
+
+
+@decides(StopRun)
+def stop_run(d: Decision, c: StopRun) -> Task:
+    """Stop the task because the script of one worker asks for it."""
+    worker = living(d, c.worker, c.incarnation, c.cause)
+    reason = f"worker {c.worker}: {shortened(c.reason)}" if c.reason else f"worker {c.worker} asked"
+    return stop(d, StopTask(task=worker.task, reason=reason, cause=c.cause))
 
 
 def handle_loss(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from strata.core.agreements import LoopExit, LoopLeft, ValueAgreed
 from strata.core.checkpoints import CheckpointRequested
 from strata.core.datasets import AssignmentChanged, DatasetAttached
 from strata.core.events import Event
@@ -30,6 +31,8 @@ TELLING_MEMBERS = (
     CheckpointScheduled,
     DatasetAttached,
     AssignmentChanged,
+    ValueAgreed,
+    LoopLeft,
 )
 TELLING = (*TELLING_MEMBERS, WorkerRegistered, WorkerLost, TaskPlaced, TaskStateChanged)
 """The facts that change somebody's standing; most, arrivals above all, do not."""
@@ -41,7 +44,8 @@ class Standing(Struct, frozen=True):
     `save_request` is a request for a checkpoint whose step is still to be agreed upon, `save_at`
     the step that was; 0 for none. Where a recovery is from peers, `peers` are those who give the
     model and where, and `fetching` counts the members that need it. At `leader` the member with
-    rank 0 is met by the others.
+    rank 0 is met by the others. `agreed` counts the values that the workers agreed on; `loop_exit`
+    is the loop that a worker left before its end.
     """
 
     worker: str
@@ -61,6 +65,8 @@ class Standing(Struct, frozen=True):
     fetching: int
     leader: str
     lanes: dict[str, list[int]]
+    agreed: int = 0
+    loop_exit: LoopExit | None = None
 
 
 class Duty(Struct, frozen=True):
@@ -105,6 +111,8 @@ def standing(state: "Cluster", worker_id: str) -> Standing:
             for feed in task.feeds.values()
             if feed.unit == "lane"
         },
+        task.agreed,
+        task.loop_exit,
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from msgspec import Struct, field
 
+from strata.core.agreements import Agreement, LoopExit
 from strata.core.barriers import Barrier
 from strata.core.checkpoints import Checkpoint
 from strata.core.datasets import Feed
@@ -173,6 +174,9 @@ class Task(Struct):
 
     feeds: dict[str, Feed] = field(default_factory=dict)
     loops: dict[str, Loop] = field(default_factory=dict)
+    loop_exit: LoopExit | None = None
+    agreements: dict[str, Agreement] = field(default_factory=dict)
+    agreed: int = 0
     barriers: dict[str, Barrier] = field(default_factory=dict)
     last_round: int = 0
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)

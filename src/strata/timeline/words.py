@@ -34,6 +34,8 @@ TEMPLATES: dict[str, str] = {
     "DatasetRegistered": "dataset {dataset} was registered",
     "DatasetAttached": "{task} trains on {dataset} in {count} {unit}s",
     "LoopOpened": "loop {loop} trains {dataset} from step {start} on, at its step {first}",
+    "ValueAgreed": "the workers agree on {key}: {value}",
+    "LoopLeft": "{worker} left loop {loop} before its end, after step {step}",
     "AssignmentChanged": "{moved} parts of {dataset} moved from step {step} on: {reason}",
     "EpochAdvanced": "{task} begins epoch {epoch} of {dataset}: {reason}",
     "LeaseGranted": "{worker} may train shard {shard} of {dataset}",

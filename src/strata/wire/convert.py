@@ -174,7 +174,13 @@ def standing_message(standing: Standing, stored_seq: int, peer_token: str) -> pb
         save_at=standing.save_at,
         peer_token=peer_token,
         leader=standing.leader,
+        agreed=standing.agreed,
     )
+    left = standing.loop_exit
+    if left is not None:
+        message.loop_exit.CopyFrom(
+            pb.LeaveLoop(loop=left.loop, step=left.step, worker_id=left.worker)
+        )
     if standing.recovery is not None:
         message.recovery.CopyFrom(
             pb.Recovery(

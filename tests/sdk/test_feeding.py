@@ -186,7 +186,7 @@ def test_a_batch_is_not_handed_out_twice(learners):
     refused = worker.says("refused")
     assert refused["code"] == "not_allowed_now"
     assert "step 0" in refused["message"]
-    assert "run.mark_step()" in refused["hint"]
+    assert "run.step()" in refused["hint"]
 
 
 def test_workers_that_ask_for_other_batches_are_refused(learners):

@@ -57,7 +57,7 @@ class Exchanges:
                 membership.leader,
                 membership.token,
                 self._worker.meeting,
-                lambda: membership.changed,
+                lambda: membership.changed or membership.deserted,
                 stopped,
             )
         return self._present

@@ -1,20 +1,25 @@
-"""`run.batches`: the batches of a run, shared among its workers.
+"""`run.batches` and `run.loader`: the batches of one loop of a script, shared among the workers.
 
-What a step trains follows from the step alone (`core.order`); which part of it is this worker's
-follows from the lanes it owns in the generation it has entered. So there is no cursor here either:
+What a step trains follows from the step alone (`core.order`). Which part of it is this worker's
+follows from the lanes that the worker owns in the generation it has entered. So there is no cursor:
 the batch that comes next is that of step `run.steps`. A step that was not applied is handed out
-again, after a rollback the same order returns, and a newcomer begins where the others are.
+again, after a rollback the same order returns, and a new worker begins where the others are.
+
+A loop trains some steps of the run (`core.loops`). It has ended when the run has had them, so in a
+process that starts from a later state it is empty.
 
 Between two batches is where membership changes are taken up: the newest generation is entered, and
 lanes are divided anew. Rows that were read ahead and stay here are kept.
 
-At the end everyone waits for everyone: whoever left early would take the newest model along, and
-the loss of a worker in its last step would cost more than that step.
+At the end of a loop all workers wait for each other: a worker that went on alone would take the
+newest model with it, and the loss of another one in its last step would cost more than that step.
 """
 
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from msgspec import Struct
 
 from strata.core.worker_facts import (
     BatchesAssigned,
@@ -24,6 +29,7 @@ from strata.core.worker_facts import (
 from strata.data.streams import Engine, Stream
 from strata.errors import DeadlineExceeded, InvalidArgument, NotAllowedNow
 from strata.sdk.fetches import Fetches
+from strata.sdk.position import Position
 from strata.sdk.previewing import Previewing
 from strata.sdk.reading import Reading, recorded_skip
 from strata.sdk.signals import GenerationChanged
@@ -37,55 +43,95 @@ log = logging.getLogger(__name__)
 SMOOTHED = 0.8
 
 
-class RunBatches(Iterator[Any]):
-    """The batches of one worker. Made by `run.batches`; for the training thread.
+class LoopCalls(Struct, frozen=True):
+    """What a loop asks of its run.
 
-    `enter` takes up a new generation and says whether there is anything left to do; `meet_at_end`
-    returns when every member is through, and raises `GenerationChanged` if one is lost before.
+    `enter` takes up a new generation, and raises `StopRequested` when the loop should end. `meet`
+    returns when every worker is through, and raises `GenerationChanged` if one is lost before.
+    `handed` is told of every batch, `ended` that the loop is over, and whether at its last step.
     """
+
+    enter: Callable[[], None]
+    meet: Callable[[str], object]
+    handed: Callable[[], None]
+    ended: Callable[["RunBatches", bool], None]
+
+
+class Iteration(Iterator[Any]):
+    """One `for` loop over batches.
+
+    When a script leaves the loop with `break`, nothing refers to this object any more; that is how
+    the run learns of it.
+    """
+
+    def __init__(self, batches: "RunBatches") -> None:
+        self._batches = batches
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def __del__(self) -> None:
+        self._batches.leave()
+
+
+class RunBatches:
+    """The batches of one worker in one loop. For the training thread."""
 
     def __init__(
         self,
         worker: Worker,
-        name: str,
+        source: Source,
+        place: Position,
         batches: Stream,
         columns: list[str],
         previewing: Previewing,
         times: StepTime,
-        enter: Callable[[], bool],
-        meet_at_end: Callable[[str], object],
+        calls: LoopCalls,
     ) -> None:
-        self.name = name
+        self.name, self.place = source.name, place
+        self.rebalance = source.rebalance
         self._worker = worker
         self._membership = worker.membership
         self._recorder = worker.recorder
         self._batches, self._columns = batches, columns
+        self.start, self._steps = source.start, source.steps
+        self._shift = source.first - source.start
         self._previewing = previewing
         self._times = times
-        self._enter = enter
-        self._meet_at_end = meet_at_end
+        self._calls = calls
         self._generation = -1
         self._handed = -1
-        self.rebalance = False
+        self._open = True
+
+    def __iter__(self) -> Iteration:
+        return Iteration(self)
 
     def __next__(self) -> Any:
-        while self._enter():
+        while self._open:
+            self._calls.enter()
             step = self._membership.steps
+            self._require_inside(step)
+            if self._steps is not None and step >= self.start + self._steps:
+                if self._all_through(self.start + self._steps):
+                    self._end(complete=True)
+                continue
             if self._membership.place.generation != self._generation:
                 self._divide(step)
             elif self._handed == step:
                 raise NotAllowedNow(
-                    f"the batch of step {step} was handed out and the step was not marked",
-                    hint="call run.mark_step() once for every batch; it makes the batch count",
+                    f"the batch of step {step} was handed out and the step was not applied",
+                    hint="train every batch in a block: with run.step() as step",
                 )
             with Timing(self._times, "data"):
-                batch = next(self._batches, self)
-            if batch is not self:
-                self._began(step)
-                return batch
-            if self._all_through():
-                break
+                batch = next(self._batches)
+            self._began(step)
+            return batch
         raise StopIteration
+
+    @property
+    def key(self) -> str:
+        """The loop's name in the record."""
+        return self.place.key
 
     @property
     def samples(self) -> int:
@@ -97,7 +143,7 @@ class RunBatches(Iterator[Any]):
     @property
     def epoch(self) -> int:
         """The epoch that the next step begins in."""
-        return self._batches.order.epoch_of(self._membership.steps)
+        return self._batches.order.epoch_of(self._membership.steps + self._shift)
 
     def finished(self, step: int, loss: float | None) -> None:
         """The step was applied: its samples are trained. Called by `run.step`."""
@@ -107,9 +153,14 @@ class RunBatches(Iterator[Any]):
         if step == self._handed:
             self._recorder.emit(TrainingFinished(f"{self.name}/{step}", step, loss))
 
+    def leave(self) -> None:
+        """The script has left the loop before its end, if it was not over."""
+        if self._open:
+            self._end(complete=False)
+
     def state_dict(self) -> dict[str, Any]:
-        """Which step comes next, and of what order."""
-        return {**self._batches.state_dict(), "step": self._membership.steps}
+        """Which of the dataset's steps comes next, and of what order."""
+        return {**self._batches.state_dict(), "step": self._membership.steps + self._shift}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Refuses a state of another order; where to go on is the run's to say, in steps."""
@@ -122,7 +173,23 @@ class RunBatches(Iterator[Any]):
 
     def close(self) -> None:
         """Stops reading ahead."""
+        self._open = False
         self._batches.close()
+
+    def _end(self, *, complete: bool) -> None:
+        self.close()
+        if self.preview in self._worker.on_tick:
+            self._worker.on_tick.remove(self.preview)
+        self._calls.ended(self, complete)
+
+    def _require_inside(self, step: int) -> None:
+        """The run may have gone back to before this loop, where this process cannot follow."""
+        if step < self.start:
+            raise NotAllowedNow(
+                f"the run is at step {step}, and this loop over {self.name!r} begins at step "
+                f"{self.start}",
+                hint="the process has to start again; an agent does that by itself",
+            )
 
     def _began(self, step: int) -> None:
         self._handed = step
@@ -139,50 +206,85 @@ class RunBatches(Iterator[Any]):
                 taken.content,
             )
         )
+        self._calls.handed()
 
     def _divide(self, step: int) -> None:
         """Takes up the lanes of the generation that was entered."""
         lanes = self._membership.lanes(self.name)
-        if self._batches.step != step:
-            self._batches.seek(step)
-        self._batches.set_lanes(lanes, step)
+        wanted = step + self._shift
+        if self._batches.step != wanted:
+            self._batches.seek(wanted)
+        self._batches.set_lanes(lanes, wanted)
         self._generation = self._membership.place.generation
         self._worker.busy_s = 0.0  # with other lanes a step takes another time
         assigned = BatchesAssigned(self.name, step, self._generation, lanes, self._columns)
         self._recorder.emit(assigned)
 
-    def _all_through(self) -> bool:
-        """Waits for the others at the end; False when there is more to do after all."""
-        while True:
-            try:
-                self._meet_at_end(self.name)
-                return True
-            except GenerationChanged:
-                return False
-            except DeadlineExceeded as error:
-                log.warning("waiting for the others to train their last step: %s", error.message)
+    def _all_through(self, end: int) -> bool:
+        """Wait for the others at the end; False when the membership has to be looked at again.
+
+        When the steps up to the end are committed, all have applied them. A worker that missed the
+        release of the barrier, because another one was lost at that moment, learns it by that.
+        """
+        if self._membership.entered.committed >= end:
+            return True
+        try:
+            self._calls.meet(f"end of {self.name}, step {end}")
+            return True
+        except GenerationChanged:
+            return False
+        except DeadlineExceeded as error:
+            log.warning("waiting for the others to train their last step: %s", error.message)
+            return False
+
+
+class Loader:
+    """What a script loops over. Made by `run.batches` and `run.loader`.
+
+    Each `for` loop over it is a loop of the run, so one loader can serve every epoch. A loop that
+    the run had left before this process began has no batches. `len` is how many steps a loop has.
+    """
+
+    def __init__(
+        self, open_loop: Callable[[], RunBatches | None], length: Callable[[], int]
+    ) -> None:
+        self._open_loop, self._length = open_loop, length
+        self._current: Iterator[Any] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = self._open_loop()
+        return iter(()) if batches is None else iter(batches)
+
+    def __next__(self) -> Any:
+        if self._current is None:
+            self._current = iter(self)
+        return next(self._current)
+
+    def __len__(self) -> int:
+        return self._length()
 
 
 def open_batches(
     worker: Worker,
     times: StepTime,
     source: Source,
+    place: Position,
     reading: Reading,
     engine: Engine,
-    enter: Callable[[], bool],
-    meet_at_end: Callable[[str], object],
+    calls: LoopCalls,
 ) -> RunBatches:
     """The batches of a source that was attached to the task, from the present step on."""
     if not callable(engine):
         raise InvalidArgument(
             f"the engine is {engine!r:.80}", hint="as engine=strata.torch.Loading(num_workers=4)"
         )
+    step = max(worker.membership.steps, source.start) - source.start + source.first
     batches = engine(
         source.dataset,
         source.order,
         worker.membership.lanes(source.name),
-        worker.membership.steps,
-        source.stop_step,
+        step,
+        None if source.steps is None else max(source.first + source.steps, step),
         columns=reading.columns,
         transform=reading.transform,
         prefetch_bytes=reading.prefetch_bytes,
@@ -190,7 +292,8 @@ def open_batches(
         on_skip=recorded_skip(worker),
         contents=reading.contents,
     )
-    source.dataset.watch(Fetches(source.name, batches, worker.recorder))
+    shift = source.first - source.start
+    source.dataset.watch(Fetches(source.name, batches, shift, worker.recorder))
     columns = source.dataset.checked_columns(reading.columns)
     previewing = Previewing(
         source.name,
@@ -199,7 +302,6 @@ def open_batches(
         source.shard_size,
         lambda preview: worker.session.tell(pb.WorkerMessage(preview=preview)),
     )
-    feed = RunBatches(worker, source.name, batches, columns, previewing, times, enter, meet_at_end)
-    feed.rebalance = source.rebalance
+    feed = RunBatches(worker, source, place, batches, columns, previewing, times, calls)
     worker.on_tick.append(feed.preview)
     return feed

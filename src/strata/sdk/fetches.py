@@ -14,12 +14,13 @@ from strata.sdk.events import Recorder
 class Fetches:
     """Records each download as an operation of the batch that it is for."""
 
-    def __init__(self, name: str, batches: Stream, recorder: Recorder) -> None:
+    def __init__(self, name: str, batches: Stream, shift: int, recorder: Recorder) -> None:
         self._name, self._batches, self._recorder = name, batches, recorder
+        self._shift = shift
 
     def __call__(self, fetch: Fetch) -> None:
         """Called by whatever thread downloads."""
-        batch = f"{self._name}/{self._batches.reading}"
+        batch = f"{self._name}/{self._batches.reading - self._shift}"
         facts: dict[str, Fact] = {
             "started": BatchDownloadStarted(batch, fetch.size_bytes),
             "progress": BatchDownloadProgress(fetch.done_bytes, batch),

@@ -8,6 +8,7 @@ generation begins.
 
 import logging
 import threading
+from typing import Any
 
 from strata.checkpoint.format import Manifest, encode_manifest
 from strata.checkpoint.parts import Hashing, describe, part_file
@@ -32,14 +33,16 @@ class Giver:
         self._blobs = blobs
         self._offered = ""
 
-    def give(self, state: object, generation: int, step: int, peers: int) -> None:
-        """Copies the state and offers it to so many peers."""
+    def give(
+        self, state: object, generation: int, step: int, peers: int, data: dict[str, Any]
+    ) -> None:
+        """Copies the state and offers it to so many peers, with the positions in `data`."""
         self.stop()
         capture = Staging().capture(flatten(state), {"step": str(step)})
         self._offered = model_id(generation)
         threading.Thread(
             target=self._offer,
-            args=(capture, self._offered, step, peers),
+            args=(capture, self._offered, step, peers, data),
             name="strata-give",
             daemon=True,
         ).start()
@@ -50,7 +53,9 @@ class Giver:
             self._blobs.withdraw(self._offered)
             self._offered = ""
 
-    def _offer(self, capture: Capture, name: str, step: int, peers: int) -> None:
+    def _offer(
+        self, capture: Capture, name: str, step: int, peers: int, data: dict[str, Any]
+    ) -> None:
         capture.complete()
         hashing = Hashing(capture)
         hashing.up_to(capture.size_bytes)
@@ -64,6 +69,7 @@ class Giver:
             size_bytes=part.size_bytes,
             world_size=1,
             parts=[part],
+            data=data,
         )
         if name != self._offered:
             return

@@ -12,6 +12,7 @@ from strata.sdk.blobs import Blobs
 from strata.sdk.due import Policy
 from strata.sdk.giving import Giver
 from strata.sdk.membership import Recovery
+from strata.sdk.position import Script
 from strata.sdk.restoring import Restorer
 from strata.sdk.saving import Moment, Saver
 from strata.sdk.worker import Worker
@@ -22,6 +23,8 @@ from strata.wire.v1 import coordinator_pb2 as pb
 log = logging.getLogger(__name__)
 
 NOTHING = object()
+SCRIPT = "/script"
+"""The script's position beside those of datasets, whose names have no slash."""
 
 
 class Positioned(Protocol):
@@ -46,6 +49,7 @@ class Keeping:
         self._build: Callable[[], Any] | None = None
         self._feeds: dict[str, Positioned] = {}
         self._positions: dict[str, dict[str, Any]] = {}
+        self.script = Script()
         self.due = worker.due
         self.due.policy = policy
         self._worker, self._settings, self._told = worker, settings, told
@@ -113,11 +117,11 @@ class Keeping:
                 self.state, manifest = self._restorer.from_nearest(
                     self._storages(), recovery.checkpoint_id, self.state, place.rank
                 )
-                self._reposition(manifest.data)
             else:
-                self.state = self._restorer.from_peers(
+                self.state, manifest = self._restorer.from_peers(
                     standing, self._session.identity.worker_id, self.state
                 )
+            self._reposition(manifest.data)
         elif place.generation != self._given:
             self._give(standing, recovery)
         self._given = place.generation
@@ -128,8 +132,15 @@ class Keeping:
         self._feeds[name] = feed
         self._reposition(self._positions)
 
+    def _data(self) -> dict[str, Any]:
+        """What is saved beside the state: the position of every dataset, and of the script."""
+        positions = {name: feed.state_dict() for name, feed in self._feeds.items()}
+        return {**positions, SCRIPT: self.script.state_dict()}
+
     def _reposition(self, positions: dict[str, dict[str, Any]]) -> None:
         self._positions = positions
+        if SCRIPT in positions:
+            self.script.load_state_dict(positions[SCRIPT])
         for name in positions.keys() & self._feeds.keys():
             self._feeds[name].load_state_dict(positions[name])
 
@@ -161,7 +172,9 @@ class Keeping:
         if recovery.source != "peer" or not standing.recovery.fetching or mine not in chosen:
             return self._giver.stop()
         fetching = standing.recovery.fetching
-        self._giver.give(plain(self.state), standing.generation, recovery.step, fetching)
+        self._giver.give(
+            plain(self.state), standing.generation, recovery.step, fetching, self._data()
+        )
 
     def _address(self) -> str:
         """Where others may fetch the model, if there is one that they could use."""
@@ -188,7 +201,7 @@ class Keeping:
 
     def save(self, step: int, epoch: int, metadata: Mapping[str, object] | None) -> None:
         """Begins to save."""
-        data: dict[str, object] = {name: feed.state_dict() for name, feed in self._feeds.items()}
+        data = self._data()
         moment = Moment(step, epoch, self._membership.place, dict(metadata or {}), data)
         self.due.saved(step, self.saver.save(plain(self.known_state), moment))
 

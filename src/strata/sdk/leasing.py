@@ -89,6 +89,11 @@ class RunShards(Iterator[Shard]):
         raise StopIteration
 
     @property
+    def key(self) -> str:
+        """Shards are trained by each worker alone, so they are no common loop."""
+        return ""
+
+    @property
     def samples(self) -> int:
         """Shards are trained by each worker alone, so they give a common step no weight."""
         return 0

@@ -10,7 +10,7 @@ state in `run.state` instead of a variable:
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -26,8 +26,6 @@ from strata.sdk.signals import GenerationChanged, StopRequested, TerminationNoti
 from strata.sdk.steptime import StepTime, Timing
 from strata.sdk.worker import Worker
 
-State = TypeVar("State")
-
 
 class Member:
     """What a run is because it belongs to a task."""
@@ -39,6 +37,7 @@ class Member:
         self._keeping = keeping
         self._times = StepTime()
         self._notice = TerminationNotice()
+        self._script = keeping.script
         keeping.due.stopping = lambda: self.stop_requested
 
     @property
@@ -141,22 +140,28 @@ class Member:
         self._membership.restored()
         self.report("training")
 
-    def restore(self, state: State, *, resume: str = "") -> State:
-        """The state from which the task goes on, in place; as given at a task's very beginning.
+    def restore(self, state: Any = None, *, resume: str = "", **parts: Any) -> Any:
+        """Bring the state to where the task goes on; as given at a task's very beginning.
 
-        From then on the run keeps it (see `run.state`), and gives it to members who lack it. In a
-        loop without batches, call it again after `sync`, with the state of now.
+        The state is one tree, or parts by name: `run.restore(model=model, optimizer=optimizer)`.
+        It is changed in place and returned. From then on the run saves it, restores it after a
+        loss, and gives it to workers who lack it (see `run.state`).
 
         `resume` begins a new task with what another one saved: the id of a task of this cluster, a
         folder or `s3://bucket/prefix`, each also with `/` and the id of a checkpoint. Steps are
         counted from 0 all the same.
         """
+        if (state is None) == (not parts):
+            raise InvalidArgument(
+                "run.restore needs one state, or its parts by name",
+                hint="run.restore(model=model, optimizer=optimizer)",
+            )
+        state = parts if state is None else state
         self._keeping.state = state
         if resume and self.recovery.source == "fresh" and self.steps == 0:
             self._keeping.state = self._keeping.load(resume, state)
         self._carry_out()
-        restored: State = self._keeping.state
-        return restored
+        return self._keeping.state
 
     def rebuild(self, build: Callable[[], Any]) -> None:
         """In place of `restore`, for a state that has to be made anew in each generation.

@@ -63,7 +63,8 @@ class Membership:
     to enter other than the one that was. At `leader` the entered generation's rank 0 is met, with
     its `token`; `meeting` is where this worker would be, and `address` tells where it gives its
     model to others. `entered` is the standing of the generation that was entered, `applied` how
-    many steps this process has applied, whatever became of them. A worker that `rebuilds` makes its
+    many steps this process has applied, whatever became of them. `training` holds the loops of the
+    step that is under way. A worker that `rebuilds` makes its
     model anew in each generation, so it brings none.
     """
 
@@ -80,6 +81,7 @@ class Membership:
         self.entered = pb.Standing()
         self.applied = 0
         self.rebuilds = False
+        self.training: set[str] = set()
         self.address: Callable[[], str] = str
         self._lanes: dict[str, list[int]] = {}
 
@@ -100,6 +102,24 @@ class Membership:
         self.changed = True
         self.place = Place()
         self.model = Model()
+
+    @property
+    def agreed(self) -> int:
+        """How many values the workers of the task have agreed on."""
+        return self.standing.agreed if self.standing is not None else 0
+
+    def left_before(self, step: int, loops: Set[str]) -> str:
+        """The worker that left one of these loops before a step, so does not train it; or none."""
+        standing = self.standing
+        if standing is None or not standing.HasField("loop_exit"):
+            return ""
+        left = standing.loop_exit
+        return left.worker_id if left.loop in loops and left.step <= step else ""
+
+    @property
+    def deserted(self) -> bool:
+        """Whether another worker has left the loop of the step that is under way."""
+        return bool(self.training) and bool(self.left_before(self.steps, self.training))
 
     @property
     def spare(self) -> bool:

@@ -92,8 +92,8 @@ class Restorer:
             set_random_state(local[f"rank-{rank:05d}"]["random"])
         return state, manifest
 
-    def from_peers(self, standing: pb.Standing, worker_id: str, state: Any) -> Any:
-        """A state from one of the peers that offer it, tried one after the other."""
+    def from_peers(self, standing: pb.Standing, worker_id: str, state: Any) -> tuple[Any, Manifest]:
+        """A state from one of the peers that offer it, and the manifest it came with."""
         failure: StrataError = Unavailable(
             "no worker offers its model",
             hint="workers that restored a state with run.restore offer it to others",
@@ -108,9 +108,9 @@ class Restorer:
                 self._recorder,
             )
             try:
-                state = self._from_peer(peer, standing, state)
+                restored = self._from_peer(peer, standing, state)
                 self._recorder.emit(ParametersRequested(giver.worker_id))
-                return state
+                return restored
             except InvalidArgument:
                 raise  # the states are not alike, which no other peer will change
             except StrataError as error:
@@ -121,7 +121,7 @@ class Restorer:
             f"no worker gives its model: {failure.message}", hint=failure.hint
         ) from failure
 
-    def _from_peer(self, peer: Peer, standing: pb.Standing, state: Any) -> Any:
+    def _from_peer(self, peer: Peer, standing: pb.Standing, state: Any) -> tuple[Any, Manifest]:
         name = model_id(standing.generation) + MANIFEST_SUFFIX
         manifest = decode_manifest(peer.get(name), f"{peer.url}/{name}")
         download = peer.downloading(manifest.parts[0].xxh3, manifest.size_bytes, "model")
@@ -133,7 +133,7 @@ class Restorer:
             raise
         download.end()
         peer.confirm(name)
-        return self._put(state, loaded, "", manifest.step)
+        return self._put(state, loaded, "", manifest.step), manifest
 
     def _read(
         self, source: Parts, manifest: Manifest, state: Any, rank: int, download: Operation

@@ -1,37 +1,27 @@
 """`strata.join`: the front door for a training script.
 
     with strata.join() as run:
-        state = run.restore(init_state)        # newest committed checkpoint, else as given
-        for batch in run.batches("imagenet-1k", batch_size=32, epochs=3):
-            loss = train_step(state, batch)
-            run.step(loss=loss)                # a fact; losses and newcomers are taken up after it
-            if run.checkpoint_due:
-                run.save(state)                # returns at once
-
-A loop without batches takes changes up itself:
-
-        while run.steps < 1_000:
-            try:
-                if not run.step(loss=train_step(state)):
-                    break                      # asked to stop
-            except strata.GenerationChanged:
-                run.recover()                  # somebody came or went; `state` is brought along
+        run.restore(model=model, optimizer=optimizer)   # where the run goes on, else as given
+        for epoch in run.epochs(3):
+            for batch in run.loader(train_set, batch_size=32):
+                with run.step() as step:                # applied by every worker or by none
+                    loss = train_step(model, optimizer, batch)
+                    step.log(loss=loss)
+            accuracy = run.evaluate(valid_set, score)
 
 `join` registers, opens the session and waits until a generation includes this worker. From then on
-the run beats by itself, and records events and output by itself.
+the run sends heartbeats and records events and output by itself, and saves when a checkpoint is
+due. `run.rank`, `run.world_size` and `run.generation` are those that the script has entered; they
+change between two steps.
 
-`run.step` marks one applied step. It returns False when the loop should end: the task is stopping,
-or SIGTERM came. It raises `GenerationChanged` when the membership is another one; the step counts
-before it does. `run.rank`, `run.world_size` and `run.generation` are those that the script has
-entered and change only in `run.sync`.
-
-Leaving the block says how it went: at its end `done` (or `stopped`, when a stop was asked for),
-after an exception `failed` with the reason, after Ctrl-C `stopped`.
+When the task stops, or SIGTERM comes, a last checkpoint is saved and the loop raises
+`StopRequested`, which the `with` block takes: code after the loop runs only when the loop came to
+its end. Leaving the block says how it went: at its end `done`, after a stop `stopped`, after an
+exception `failed` with the reason, after Ctrl-C `stopped`.
 """
 
 import atexit
 import logging
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -39,31 +29,17 @@ from typing import Self
 import msgspec
 
 from strata.core.events import Fact
-from strata.core.order import Mode
-from strata.core.worker_facts import RunEnded, StepFinished
+from strata.core.worker_facts import RunEnded
 from strata.core.workers import Outcome
-from strata.data.batches import DEFAULT_PREFETCH_BYTES, Batches
-from strata.data.dataset import OnError
-from strata.data.per_lane import Transform
-from strata.data.streams import Engine
-from strata.errors import Fenced, InvalidArgument, NotAllowedNow, StrataError
+from strata.errors import Fenced, StrataError
 from strata.sdk import enrolment
-from strata.sdk.barriers import Arrivals, BarrierResult, check_barrier, meet
 from strata.sdk.capture import Capture, capture_output
 from strata.sdk.due import policy_of
-from strata.sdk.exchange import Exchange, LinkBroken, Values
-from strata.sdk.exchanges import Exchanges, Result
-from strata.sdk.feeding import RunBatches, open_batches
 from strata.sdk.keeping import Keeping
-from strata.sdk.leasing import RunShards, open_shards
-from strata.sdk.member import Member
-from strata.sdk.reading import Reading
 from strata.sdk.remarks import Remarks
 from strata.sdk.resources import ResourceSampler
-from strata.sdk.signals import GenerationChanged, StopRequested
-from strata.sdk.sources import One, Trained, Wanted, checked_epochs, open_source
-from strata.sdk.step import Step, StepHook, StepHooks
-from strata.sdk.steptime import PARTS, Part, Timing
+from strata.sdk.run_decisions import RunDecisions
+from strata.sdk.signals import StopRequested
 from strata.sdk.worker import Worker
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -131,7 +107,7 @@ def join(
     return run.begun(Remarks(worker.recorder, lines) if capture else None, timeout)
 
 
-class Run(Member):
+class Run(RunDecisions):
     """A worker's part in a task. Made by `join`; its methods are for the training thread."""
 
     def __init__(
@@ -140,235 +116,7 @@ class Run(Member):
         self.task_id = task_id
         self.config = config
         super().__init__(worker, keeping)
-        self._arrivals = Arrivals()
         self._capture: Capture | None = None
-        self._feeds: list[RunBatches | RunShards] = []
-        self._exchanges = Exchanges(worker)
-        self._hooks = StepHooks()
-        self._step: Step | None = None
-        self._left = False
-
-    def step(self) -> Step:
-        """One step of training, as a `with` block: applied by every worker or by none."""
-        return Step(self)
-
-    def add_step_hook(self, hook: StepHook) -> None:
-        """Let something take part in every step; for what is built on a run."""
-        self._hooks.add(hook)
-
-    def begin_step(self, step: Step) -> None:
-        """Prepare a step; part of `run.step`."""
-        self._session.require_usable()
-        if self._step is not None:
-            raise NotAllowedNow(
-                f"step {self._step.number} is still open", hint="end its block before the next one"
-            )
-        if not self._feeds and not self._take_up():
-            raise StopRequested(f"the loop ends: {self.stop_requested}")
-        step.number = self.steps
-        step.samples = sum(feed.samples for feed in self._feeds) or 1
-        self._hooks.begin(step)
-        self._step = step
-
-    def end_step(self, step: Step) -> None:
-        """Count a step as applied, unless a worker was lost; part of `run.step`."""
-        self._step = None
-        if not self._hooks.end(step):
-            self._undo(step)
-            return
-        metrics = dict(step.metrics)
-        self._count_step(metrics.pop("loss", None), None, metrics)
-        if self._keeping.has_state and self._keeping.due.now(self.steps):
-            self.save()
-
-    def abandon_step(self, step: Step, error: BaseException) -> bool:
-        """Undo a step that an error ended; whether the loop goes on. Part of `run.step`."""
-        self._step = None
-        if isinstance(error, Exception) and self._hooks.lost_link(error):
-            error = self._broken_link(error)
-        if not isinstance(error, GenerationChanged):
-            return False
-        self._undo(step)
-        return True
-
-    def _undo(self, step: Step) -> None:
-        if not self._hooks.abandon(step):
-            log.warning("step %d was applied in part; this worker's model is not used", step.number)
-            self._membership.discard_model()
-
-    def _broken_link(self, error: Exception) -> BaseException:
-        """What the loss of a connection means once the next generation is known."""
-
-        def fail(exchange: Exchange) -> None:
-            raise LinkBroken(str(error).splitlines()[0] if str(error) else type(error).__name__)
-
-        try:
-            self.together(fail)
-        except StrataError as change:
-            return change
-        raise AssertionError("together raises what its action raises")
-
-    def mark_step(
-        self, loss: float | None = None, *, epoch: int | None = None, **metrics: float
-    ) -> bool:
-        """Count one step as applied; False when the loop should end.
-
-        For loops that drive the run themselves, in place of `run.step`. Raises `GenerationChanged`,
-        after the step was counted, when the membership changed and no batches are open.
-        """
-        self._count_step(loss, epoch, metrics)
-        if self.ending:
-            return False
-        if self._membership.changed and not self._feeds:
-            self._session.require_usable()
-            raise self._change()
-        return True
-
-    def _count_step(self, loss: float | None, epoch: int | None, metrics: dict[str, float]) -> None:
-        worker = self._worker
-        if epoch is not None:
-            worker.epoch = epoch
-        if loss is not None:
-            loss = worker.loss = float(loss)
-        number = self._membership.stepped()
-        for feed in self._feeds:
-            feed.finished(number, loss)
-            worker.epoch = feed.epoch if epoch is None else epoch
-        split = self._times.finish()
-        worker.recorder.emit(StepFinished(number, *split, loss, worker.epoch, metrics or None))
-        if worker.state != "training":
-            self.report("training")
-
-    def batches(
-        self,
-        dataset: Trained,
-        batch_size: int = 0,
-        epochs: int | None = None,
-        *,
-        global_batch: int = 0,
-        columns: Sequence[str] | None = None,
-        transform: Transform | None = None,
-        mode: Mode | None = None,
-        window: int = 0,
-        lanes: int = 0,
-        seed: int = 42,
-        drop_tail: bool = False,
-        prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
-        on_error: OnError = "raise",
-        contents: bool = False,
-        rebalance: bool = False,
-        engine: Engine = Batches,
-    ) -> RunBatches:
-        """This worker's share of every step: a plain iterator, in step with `run.step`.
-
-        `dataset` is the id of a registered one, data opened here (`strata.open_dataset`), or
-        several of these with their weights. `batch_size` is what each worker trains in a step when
-        all that the task began with are there; the global batch stays when their number changes
-        (name it with `global_batch` instead to fix it yourself). Without `epochs` it goes on until
-        the script or somebody else stops it. With `contents` eight bytes for what was read are
-        recorded with each step, which `strata audit --content` compares; with `rebalance` lanes
-        move from slow workers to fast ones, so batches differ in size. `engine` is what reads:
-        `strata.torch.Loading(num_workers=4)` gives tensors by `DataLoader`. Membership changes are
-        taken up between two batches, so `run.step` does not raise `GenerationChanged` while
-        batches are open.
-        """
-        cut = (batch_size, global_batch, checked_epochs(epochs), lanes, mode, window, drop_tail)
-        wanted = Wanted(*cut, rebalance)
-        feed = open_batches(
-            self._worker,
-            self._times,
-            open_source(self._worker, dataset, wanted, seed=seed),
-            Reading(columns, transform, on_error, prefetch_bytes, contents),
-            engine,
-            self._take_up,
-            lambda name: self.barrier(f"end of {name}"),
-        )
-        self._feeds.append(feed)
-        self._keeping.attach(feed.name, feed)
-        return feed
-
-    def shards(
-        self,
-        dataset: One,
-        batch_size: int,
-        epochs: int | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        transform: Transform | None = None,
-        seed: int = 42,
-        on_error: OnError = "raise",
-    ) -> RunShards:
-        """Shards for asynchronous training: an iterator of shards, each an iterator of batches.
-
-        A shard counts when its last batch was taken and the next shard is asked for; one that is
-        left in the middle goes out again. Workers go at their own pace: see `strata.sdk.leasing`.
-        """
-        reading = Reading(columns, transform, on_error)
-        feed = open_shards(
-            self._worker,
-            dataset,
-            batch_size,
-            checked_epochs(epochs),
-            reading,
-            self._take_up,
-            seed=seed,
-        )
-        self._feeds.append(feed)
-        return feed
-
-    def timing(self, part: Part) -> Timing:
-        """Says what the time in a `with` block goes to: `data`, `communication` or `wait`."""
-        if part not in PARTS:
-            raise InvalidArgument(f"{part!r} is no part of a step", hint=f"use {', '.join(PARTS)}")
-        return Timing(self._times, part)
-
-    def barrier(self, name: str, timeout: float | None = None) -> BarrierResult:
-        """Waits until every member of the generation has arrived at the barrier of that name.
-
-        Raises `DeadlineExceeded` naming the missing when the coordinator gives up, and
-        `GenerationChanged` when the membership changes meanwhile.
-        """
-        check_barrier(name, self.steps, timeout)
-        self._session.require_usable()
-        if self._membership.changed:
-            raise self._change()
-        worker = self._worker
-        worker.waiting = True
-        try:
-            with Timing(self._times, "wait"):
-                return meet(
-                    self._session,
-                    self._arrivals,
-                    name,
-                    self.steps,
-                    timeout,
-                    lambda: self._change() if self._membership.changed else None,
-                )
-        finally:
-            worker.waiting = False
-
-    def average(self, values: Values, weight: float = 1.0) -> Values:
-        """The mean of every array and number in `values` over all members, the same for all.
-
-        `weight` is this worker's share, such as the size of its batch. Raises `GenerationChanged`
-        when a member is lost meanwhile: the step is not applied then, so let go of it.
-        """
-        return self.together(lambda exchange: exchange.average(values, weight))
-
-    def together(self, act: Callable[[Exchange], Result]) -> Result:
-        """Does something with all members of the generation; for collectives of one's own.
-
-        `act` gets the members' exchange. When it raises `LinkBroken` the next generation is
-        waited for, and `GenerationChanged` is raised.
-        """
-        self._session.require_usable()
-        if self._membership.changed:
-            raise self._change()
-        with Timing(self._times, "communication"):
-            try:
-                return self._exchanges.together(act, lambda: bool(self.stop_requested))
-            except LinkBroken as broken:
-                raise self._change() from broken
 
     def measure(self, pid: int) -> None:
         """What this worker uses is from now on what that process uses, which works for it."""

@@ -5,24 +5,31 @@ the same, and one that has other data under that name is refused. A mixture is a
 to the coordinator, named after what is mixed.
 """
 
+import logging
+import time
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import NamedTuple, SupportsIndex, TypeAlias
+from typing import NamedTuple, SupportsIndex, TypeAlias, TypeVar
 
 import msgspec
+from google.protobuf.message import Message
 
 from strata.core.datasets import DatasetSpec, Feed, order_of
+from strata.core.loops import Loop
 from strata.core.order import Mode
 from strata.data.dataset import Dataset
 from strata.data.mixing import MixedDataset, MixedOrder, check_weights
 from strata.data.specs import open_spec
 from strata.data.steps import Ordered, Readable
-from strata.errors import Conflict, InvalidArgument
-from strata.sdk.channel import build
+from strata.errors import Conflict, InvalidArgument, Unavailable
+from strata.sdk.channel import build, delays_s
 from strata.sdk.worker import Worker
 from strata.wire import datasets
 from strata.wire.v1 import coordinator_pb2 as pb
 
+log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer", bound=Message)
 One: TypeAlias = str | Dataset
 Trained: TypeAlias = One | Mapping[One, float]
 
@@ -35,7 +42,6 @@ class Wanted(NamedTuple):
 
     batch_size: int
     global_batch: int
-    epochs: int
     lanes: int
     mode: Mode | None
     window: int
@@ -43,26 +49,68 @@ class Wanted(NamedTuple):
     rebalance: bool = False
 
 
+class LoopAsked(NamedTuple):
+    """The loop that a script opens; see `core.loops`. Without a key no loop is opened."""
+
+    key: str = ""
+    step: int = 0
+    epochs: int = 0
+    steps: int = 0
+    planned_epochs: int = 0
+    entering: bool = False
+
+
 class Source(NamedTuple):
-    """What batches are read from, in which order, and the step at which they end."""
+    """What batches are read from and in which order.
+
+    The run's steps from `start` on train the steps of that order from `first` on; `steps` of them,
+    or without an end.
+    """
 
     name: str
     dataset: Readable
     order: Ordered
+    global_batch: int
+    total_samples: int
     shard_size: int
-    stop_step: int | None
+    start: int
+    first: int
+    steps: int | None
     rebalance: bool = False
 
 
-def open_source(worker: Worker, trained: Trained, wanted: Wanted, *, seed: int) -> Source:
+def open_source(
+    worker: Worker, trained: Trained, wanted: Wanted, loop: LoopAsked, *, seed: int
+) -> Source:
     """Makes the data known to the coordinator, attaches it to the task, and opens it here."""
     if isinstance(trained, Mapping):
-        return _open_mixture(worker, trained, wanted, seed)
+        return _open_mixture(worker, trained, wanted, loop, seed)
     name, spec, dataset = _known(worker, trained, seed)
-    feed = _attach(worker, name, spec, wanted)
-    order = order_of(spec, feed)
-    stop_step = order.steps_for(feed.epochs, drop_tail=wanted.drop_tail) if feed.epochs else None
-    return Source(name, dataset, order, spec.shard_size, stop_step, wanted.rebalance)
+    feed, opened = _attach(worker, name, spec, wanted, loop)
+    return _source(name, spec, dataset, order_of(spec, feed), feed, opened, wanted)
+
+
+def _source(
+    name: str,
+    spec: DatasetSpec,
+    dataset: Readable,
+    order: Ordered,
+    feed: Feed,
+    opened: Loop,
+    wanted: Wanted,
+) -> Source:
+    return Source(
+        name=name,
+        dataset=dataset,
+        order=order,
+        global_batch=feed.global_batch,
+        total_samples=spec.total_samples,
+        shard_size=spec.shard_size,
+        start=opened.start,
+        first=opened.first,
+        steps=opened.steps,
+        rebalance=wanted.rebalance,
+    )
 
 
 def open_leased(
@@ -77,7 +125,7 @@ def open_leased(
 
 
 def _open_mixture(
-    worker: Worker, trained: Mapping[One, float], wanted: Wanted, seed: int
+    worker: Worker, trained: Mapping[One, float], wanted: Wanted, loop: LoopAsked, seed: int
 ) -> Source:
     check_weights([*trained.values()])
     weights = [float(weight) for weight in trained.values()]
@@ -99,12 +147,9 @@ def _open_mixture(
     )
     name = f"mixture-{identity}"
     _register(worker, name, spec)
-    feed = _attach(worker, name, spec, wanted)
+    feed, opened = _attach(worker, name, spec, wanted, loop)
     order = MixedOrder([order_of(part, feed) for _, part, _ in parts], weights, seed=seed)
-    samples = feed.epochs * spec.total_samples
-    steps = samples // feed.global_batch if wanted.drop_tail else -(-samples // feed.global_batch)
-    stop_step = steps if feed.epochs else None
-    return Source(name, mixed, order, spec.shard_size, stop_step, wanted.rebalance)
+    return _source(name, spec, mixed, order, feed, opened, wanted)
 
 
 def checked_epochs(epochs: int | None) -> int:
@@ -124,23 +169,37 @@ def _known(worker: Worker, each: One, seed: int) -> tuple[str, DatasetSpec, Data
         return each.name, spec, each
     if not isinstance(each, str):
         raise InvalidArgument(
-            f"{type(each).__name__} is nothing to train on",
-            hint="give the id of a registered dataset, or open_dataset(path), or several with "
-            "their weights",
+            f"run.batches cannot read a {type(each).__name__}",
+            hint="give the id of a registered dataset, strata.open_dataset(path), or several with "
+            "their weights; for a torch Dataset there is run.loader",
         )
     request = build(pb.GetDatasetRequest, dataset_id=each)
-    answer = worker.connection.call("GetDataset", request, pb.RegisterDatasetRequest)
+    answer = _called(worker, "GetDataset", request, pb.RegisterDatasetRequest)
     spec = datasets.spec_of(answer)
     return each, spec, open_spec(each, spec)
 
 
 def _register(worker: Worker, name: str, spec: DatasetSpec) -> None:
     request = datasets.dataset_message(name, spec)
-    worker.connection.call("RegisterDataset", request, pb.RegisterDatasetResponse)
+    _called(worker, "RegisterDataset", request, pb.RegisterDatasetResponse)
 
 
-def _attach(worker: Worker, name: str, spec: DatasetSpec, wanted: Wanted) -> Feed:
-    """The task trains on the dataset from now on, all workers alike.
+def _called(worker: Worker, method: str, request: Message, answer: type[Answer]) -> Answer:
+    """Call the coordinator; while it is away, wait and call again, as long as the session does."""
+    delays = delays_s(0.2, 5.0)
+    while True:
+        try:
+            return worker.connection.call(method, request, answer)
+        except Unavailable as error:
+            log.warning("%s is asked again, since the coordinator is away: %s", method, error)
+            worker.session.require_usable()
+            time.sleep(next(delays))
+
+
+def _attach(
+    worker: Worker, name: str, spec: DatasetSpec, wanted: Wanted, loop: LoopAsked
+) -> tuple[Feed, Loop]:
+    """The task trains on the dataset from now on, all workers alike; and the loop that is opened.
 
     Which lanes are this worker's is told at once, or with the next generation if this one is over.
     """
@@ -151,25 +210,34 @@ def _attach(worker: Worker, name: str, spec: DatasetSpec, wanted: Wanted) -> Fee
         unit="lane",
         batch_size=wanted.batch_size,
         global_batch=wanted.global_batch,
-        epochs=wanted.epochs,
+        epochs=loop.planned_epochs,
         lanes=wanted.lanes,
         mode=wanted.mode or ("window" if remote else "global"),
         window=wanted.window,
         rebalance=wanted.rebalance,
+        loop=loop.key,
+        loop_epochs=loop.epochs,
+        step=loop.step,
+        steps=loop.steps,
+        drop_tail=wanted.drop_tail,
+        entering=loop.entering,
     )
     session, membership = worker.session, worker.membership
-    feed = session.answer(session.ask("attach", request), ATTACH_TIMEOUT_S).feed
+    feed = session.answer(session.ask("attach", request)).feed
     told = session.wait_for(
         lambda: name in membership.attached or membership.changed, ATTACH_TIMEOUT_S
     )
     if not told:
         raise Conflict(f"the coordinator does not say which lanes of {name!r} are this worker's")
-    return Feed(
-        name,
-        "lane",
-        feed.count,
-        feed.global_batch,
-        feed.epochs,
+    attached = Feed(
+        dataset=name,
+        unit="lane",
+        count=feed.count,
+        global_batch=feed.global_batch,
+        epochs=feed.epochs,
         mode=datasets.MODES[feed.mode],
         window=feed.window,
     )
+    steps = feed.loop.steps if feed.loop.HasField("steps") else None
+    opened = Loop(dataset=name, start=feed.loop.start, first=feed.loop.first, steps=steps)
+    return attached, opened

@@ -27,7 +27,7 @@ from strata.errors import InvalidArgument, NotAllowedNow
 from strata.sdk.signals import GenerationChanged
 
 if TYPE_CHECKING:
-    from strata.sdk.run import Run
+    from strata.sdk.run_steps import RunSteps
 
 
 class StepHook(Protocol):
@@ -55,7 +55,7 @@ class Step:
     every mean over the workers.
     """
 
-    def __init__(self, run: "Run") -> None:
+    def __init__(self, run: "RunSteps") -> None:
         self._run = run
         self.number = run.steps
         self.samples = 0

@@ -1,0 +1,133 @@
+"""Where a script is: in which of its loops, and which of them a restored state has passed.
+
+The number of steps alone does not say it. After the last step of an epoch a script evaluates and
+changes its learning rate; a state that is saved before that and one that is saved after it have the
+same step. So a state is saved together with the script's position: the loops over `run.epochs` that
+have ended, the epoch, and the loops over data that have ended in it. A process that starts from the
+state runs the script from its beginning, and the loops that come before the position are empty.
+
+Positions are compared as tuples. `epoch` is -1 outside of `run.epochs`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from strata.errors import InvalidArgument, NotAllowedNow
+
+
+class Position(NamedTuple):
+    """The loop that a script is in, or comes to next."""
+
+    phase: int = 0
+    epoch: int = -1
+    loop: int = 0
+
+    @property
+    def key(self) -> str:
+        """The loop's name, the same for every worker that runs the script."""
+        return f"{self.phase}.{self.epoch}.{self.loop}"
+
+
+class Script:
+    """Follows one process through its script. For the training thread."""
+
+    def __init__(self) -> None:
+        self.resumed = Position()
+        self.epochs = 0
+        self.max_steps = 0
+        self._now = Position()
+        self._opened = 0
+        self._ended: set[int] = set()
+        self._started = False
+        self._asked = ("", 0)
+
+    @property
+    def in_epoch(self) -> bool:
+        """Whether the script is in a loop over `run.epochs`."""
+        return self._now.epoch >= 0
+
+    @property
+    def position(self) -> Position:
+        """Where a state that is saved now belongs."""
+        loop = 0
+        while loop in self._ended:
+            loop += 1
+        return max(self._now._replace(loop=loop), self.resumed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is saved with a state."""
+        return self.position._asdict()
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Take over the position of a restored state.
+
+        Raises `NotAllowedNow` in a process whose script has already gone to another position.
+        """
+        position = Position(**{name: int(saved[name]) for name in Position._fields})
+        if self._started and position != self.position:
+            raise NotAllowedNow(
+                f"the run goes back to loop {position.key} of the script, and this process is at "
+                f"loop {self.position.key}",
+                hint="the process has to start again; an agent does that by itself",
+            )
+        self.resumed = position
+
+    def open_loop(self) -> tuple[Position, bool]:
+        """The place of the loop that the script opens now, and whether it is in the past."""
+        place = self._now._replace(loop=self._opened)
+        self._opened += 1
+        self._started = True
+        if place < self.resumed:
+            self._ended.add(place.loop)
+            return place, True
+        return place, False
+
+    def handed(self) -> None:
+        """A batch is handed out: what the script does from here on, it may do again."""
+        self._asked = ("", 0)
+
+    def agreement_key(self, step: int) -> str:
+        """The name of the next value that the workers agree on, the same for all of them."""
+        place = f"{self.position.key}@{step}"
+        asked, count = self._asked
+        self._asked = (place, count + 1 if asked == place else 1)
+        return f"{place}#{self._asked[1]}"
+
+    def end_loop(self, place: Position) -> None:
+        """The script has left a loop."""
+        if place[:2] == self._now[:2]:
+            self._ended.add(place.loop)
+
+    def run_epochs(
+        self, count: int | None, max_steps: int | None, steps: Callable[[], int]
+    ) -> Iterator[int]:
+        """The numbers of the epochs that are left; `steps` counts the steps of the run."""
+        if self._now.epoch >= 0:
+            raise NotAllowedNow(
+                "run.epochs is open already", hint="use one loop over run.epochs at a time"
+            )
+        if (count is None) == (max_steps is None) or (count or max_steps or 0) < 1:
+            raise InvalidArgument(
+                f"run.epochs got {count!r} epochs and max_steps {max_steps!r}",
+                hint="give the number of epochs, or max_steps=N",
+            )
+        phase = self._now.phase
+        self._started = True
+        self.epochs, self.max_steps = count or 0, max_steps or 0
+        epoch = self.resumed.epoch if self.resumed.phase == phase else 0
+        epoch = max(epoch, 0)
+        try:
+            while self.resumed.phase <= phase and (
+                epoch < count if count is not None else steps() < self.max_steps
+            ):
+                self._move(Position(phase, epoch))
+                yield epoch
+                epoch += 1
+                # The epoch's code is done: a state that is saved now is one of the next epoch.
+                self._move(Position(phase, epoch))
+        finally:
+            self.epochs = self.max_steps = 0
+            self._move(Position(phase + 1))
+
+    def _move(self, place: Position) -> None:
+        self._now, self._opened, self._ended = place, 0, set()

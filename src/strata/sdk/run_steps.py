@@ -1,0 +1,215 @@
+"""The steps of a run: begun, applied or undone, and counted.
+
+`run.step` is the door for scripts (see `step`). `mark_step` is the one for loops that drive the run
+themselves: adapters of other frameworks, local steps, the wrapper around torchrun.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import TypeAlias
+
+from strata.core.worker_facts import StepFinished
+from strata.errors import Conflict, InvalidArgument, NotAllowedNow, StrataError
+from strata.sdk.barriers import Arrivals, BarrierResult, check_barrier, meet
+from strata.sdk.exchange import Exchange, LinkBroken, Values
+from strata.sdk.exchanges import Exchanges, Result
+from strata.sdk.feeding import RunBatches
+from strata.sdk.keeping import Keeping
+from strata.sdk.leasing import RunShards
+from strata.sdk.member import Member
+from strata.sdk.signals import GenerationChanged, StopRequested
+from strata.sdk.step import Step, StepHook, StepHooks
+from strata.sdk.steptime import PARTS, Part, Timing
+from strata.sdk.worker import Worker
+
+log = logging.getLogger(__name__)
+
+Feed: TypeAlias = RunBatches | RunShards
+
+
+class RunSteps(Member):
+    """A run as something that takes steps. For the training thread."""
+
+    def __init__(self, worker: Worker, keeping: Keeping) -> None:
+        super().__init__(worker, keeping)
+        self._feeds: list[Feed] = []
+        self._exchanges = Exchanges(worker)
+        self._hooks = StepHooks()
+        self._step: Step | None = None
+        self._arrivals = Arrivals()
+        self._left = False
+
+    def step(self) -> Step:
+        """One step of training, as a `with` block: applied by every worker or by none."""
+        return Step(self)
+
+    @property
+    def present_step(self) -> Step | None:
+        """The step whose block is open, if one is."""
+        return self._step
+
+    def add_step_hook(self, hook: StepHook) -> None:
+        """Let something take part in every step; for what is built on a run."""
+        self._hooks.add(hook)
+
+    def begin_step(self, step: Step) -> None:
+        """Prepare a step; part of `run.step`."""
+        self._session.require_usable()
+        if self._step is not None:
+            raise NotAllowedNow(
+                f"step {self._step.number} is still open", hint="end its block before the next one"
+            )
+        if not self._feeds:
+            self._take_up_or_stop()
+        step.number = self.steps
+        self._require_common(step)
+        step.samples = sum(feed.samples for feed in self._feeds) or 1
+        self._membership.training = {feed.key for feed in self._feeds}
+        self._hooks.begin(step)
+        self._step = step
+
+    def _require_common(self, step: Step) -> None:
+        """Refuse a step that other workers do not train, since they left the loop before it."""
+        left = self._membership.left_before(step.number, {feed.key for feed in self._feeds})
+        if left:
+            raise Conflict(
+                f"worker {left!r} has left this loop before step {step.number}",
+                hint="all workers must leave a loop at the same step; decide with run.agree(value)",
+            )
+
+    def end_step(self, step: Step) -> None:
+        """Count a step as applied, unless a worker was lost; part of `run.step`."""
+        self._close_step()
+        if not self._hooks.end(step):
+            self._undo(step)
+            return
+        metrics = dict(step.metrics)
+        self._count_step(metrics.pop("loss", None), None, metrics)
+        if self._keeping.has_state and self._keeping.due.now(self.steps):
+            self.save()
+
+    def abandon_step(self, step: Step, error: BaseException) -> bool:
+        """Undo a step that an error ended; whether the loop goes on. Part of `run.step`."""
+        self._close_step()
+        if isinstance(error, Exception) and self._hooks.lost_link(error):
+            error = self._broken_link(error)
+        if not isinstance(error, GenerationChanged):
+            return False
+        self._undo(step)
+        return True
+
+    def _close_step(self) -> None:
+        self._step = None
+        self._membership.training = set()
+
+    def _undo(self, step: Step) -> None:
+        if not self._hooks.abandon(step):
+            log.warning("step %d was applied in part; this worker's model is not used", step.number)
+            self._membership.discard_model()
+
+    def _broken_link(self, error: Exception) -> BaseException:
+        """What the loss of a connection means once the next generation is known."""
+
+        def fail(exchange: Exchange) -> None:
+            raise LinkBroken(str(error).splitlines()[0] if str(error) else type(error).__name__)
+
+        try:
+            self.together(fail)
+        except StrataError as change:
+            return change
+        raise AssertionError("together raises what its action raises")
+
+    def _take_up_or_stop(self) -> None:
+        """Enter the newest generation if it is another one; raise when the loop should end."""
+        if not self._take_up():
+            raise StopRequested(f"the loop ends: {self.stop_requested}")
+
+    def mark_step(
+        self, loss: float | None = None, *, epoch: int | None = None, **metrics: float
+    ) -> bool:
+        """Count one step as applied; False when the loop should end.
+
+        For loops that drive the run themselves, in place of `run.step`. Raises `GenerationChanged`,
+        after the step was counted, when the membership changed and no batches are open.
+        """
+        self._count_step(loss, epoch, metrics)
+        if self.ending:
+            return False
+        if self._membership.changed and not self._feeds:
+            self._session.require_usable()
+            raise self._change()
+        return True
+
+    def _count_step(self, loss: float | None, epoch: int | None, metrics: dict[str, float]) -> None:
+        worker = self._worker
+        if epoch is not None:
+            worker.epoch = epoch
+        if loss is not None:
+            loss = worker.loss = float(loss)
+        number = self._membership.stepped()
+        for feed in self._feeds:
+            feed.finished(number, loss)
+            worker.epoch = feed.epoch if epoch is None else epoch
+        split = self._times.finish()
+        worker.recorder.emit(StepFinished(number, *split, loss, worker.epoch, metrics or None))
+        if worker.state != "training":
+            self.report("training")
+
+    def timing(self, part: Part) -> Timing:
+        """Says what the time in a `with` block goes to: `data`, `communication` or `wait`."""
+        if part not in PARTS:
+            raise InvalidArgument(
+                f"{part!r} is not a part of a step", hint=f"use {', '.join(PARTS)}"
+            )
+        return Timing(self._times, part)
+
+    def barrier(self, name: str, timeout: float | None = None) -> BarrierResult:
+        """Waits until every member of the generation has arrived at the barrier of that name.
+
+        Raises `DeadlineExceeded` naming the missing when the coordinator gives up, and
+        `GenerationChanged` when the membership changes meanwhile.
+        """
+        check_barrier(name, self.steps, timeout)
+        self._session.require_usable()
+        if self._membership.changed:
+            raise self._change()
+        worker = self._worker
+        worker.waiting = True
+        try:
+            with Timing(self._times, "wait"):
+                return meet(
+                    self._session,
+                    self._arrivals,
+                    name,
+                    self.steps,
+                    timeout,
+                    lambda: self._change() if self._membership.changed else None,
+                )
+        finally:
+            worker.waiting = False
+
+    def average(self, values: Values, weight: float | None = None) -> Values:
+        """The mean of every array and number in `values` over all workers, the same for all.
+
+        `weight` is this worker's share: by default the samples that it trains in this step, and 1
+        outside of a step. Raises `GenerationChanged` when a worker is lost meanwhile, which ends
+        the block of the step.
+        """
+        if weight is None:
+            weight = float(self._step.samples) if self._step is not None else 1.0
+        return self.together(lambda exchange: exchange.average(values, weight))
+
+    def together(self, act: Callable[[Exchange], Result]) -> Result:
+        """Does something with all members of the generation; for collectives of one's own.
+
+        `act` gets the members' exchange. When it raises `LinkBroken` the next generation is
+        waited for, and `GenerationChanged` is raised.
+        """
+        self._session.require_usable()
+        if self._membership.changed:
+            raise self._change()
+        with Timing(self._times, "communication"):
+            try:
+                return self._exchanges.together(act, lambda: bool(self.stop_requested))
+            except LinkBroken as broken:
+                raise self._change() from broken

@@ -152,20 +152,26 @@ def checked_loading(options: dict[str, Any]) -> dict[str, Any]:
 
 def data_loader(samples: object, **options: Any) -> Any:
     """A `DataLoader`, where there is PyTorch."""
-    return _torch("torch.utils.data").DataLoader(samples, **options)
+    torch = import_torch("torch")
+    # `iter(DataLoader)` draws a seed. Drawn from the global generator, each resume and each change
+    # of lanes would change the random numbers of the training script.
+    own = torch.Generator().manual_seed(torch.initial_seed())
+    return import_torch("torch.utils.data").DataLoader(samples, **{"generator": own, **options})
 
 
 def pins(options: Mapping[str, Any]) -> bool:
     """Whether memory is to be pinned and there is a device for it, as `DataLoader` sees it."""
-    return bool(options.get("pin_memory")) and bool(_torch("torch.accelerator").is_available())
+    available = import_torch("torch.accelerator").is_available
+    return bool(options.get("pin_memory")) and bool(available())
 
 
 def collate() -> "Collate":
     """What makes tensors of a batch."""
-    return Collate(_torch("torch").from_numpy)
+    return Collate(import_torch("torch").from_numpy)
 
 
-def _torch(name: str) -> Any:
+def import_torch(name: str) -> Any:
+    """A module of PyTorch; `Unavailable` with a hint where PyTorch is not installed."""
     try:
         return import_module(name)
     except ImportError as error:

@@ -73,11 +73,11 @@ class Loading:
         finish = None
         if here.memories is not None:
             finish = _Remembering(here.memories, made, pinned=pins(options))
-            there.memories, made = _Postponed(), _as_it_is
-        sampler = _Sampler(order, lanes, start_step, stop_step)
+            there.memories, made = _Postponed(), unchanged
+        sampler = StepRequests(order, lanes, start_step, stop_step)
         steps = _Steps(there, made)
         loader = data_loader(
-            steps, batch_size=None, sampler=sampler, collate_fn=_as_it_is, **options
+            steps, batch_size=None, sampler=sampler, collate_fn=unchanged, **options
         )
         return LoaderStream(sampler, loader, on_skip, finish)
 
@@ -87,7 +87,7 @@ class LoaderStream:
 
     def __init__(
         self,
-        sampler: "_Sampler",
+        sampler: "StepRequests",
         loader: Any,
         on_skip: OnSkip | None,
         finish: Callable[[Any], Any] | None,
@@ -129,14 +129,7 @@ class LoaderStream:
 
     def _started(self) -> Iterator[Sent]:
         self._sampler.step = self.step
-        try:
-            return iter(self._loader)
-        except (pickle.PicklingError, AttributeError) as error:
-            raise InvalidArgument(
-                f"what reads the batches cannot be sent to another process: {error}",
-                hint="define the transform at the top of a module, or choose "
-                'multiprocessing_context="fork"',
-            ) from error
+        return started(self._loader)
 
     def set_lanes(self, lanes: Sequence[int] | None, from_step: int) -> None:
         """Other lanes from the next step on; what was read for others is let go."""
@@ -163,7 +156,7 @@ class LoaderStream:
         self._loader = ()
 
 
-class _Sampler:
+class StepRequests:
     """Which steps `DataLoader` asks for, and whose."""
 
     def __init__(
@@ -178,6 +171,18 @@ class _Sampler:
         if self._stop_step is not None:
             steps = range(self.step, self._stop_step)
         return ((step, self.lanes) for step in steps)
+
+
+def started(loader: Any) -> Iterator[Any]:
+    """The iterator of a `DataLoader`, whose worker processes begin to read."""
+    try:
+        return iter(loader)
+    except (pickle.PicklingError, AttributeError) as error:
+        raise InvalidArgument(
+            f"what reads the batches cannot be sent to another process: {error}",
+            hint="define the dataset, the collate_fn and the transform at the top of a "
+            'module, or choose multiprocessing_context="fork"',
+        ) from error
 
 
 class _Steps:
@@ -226,5 +231,5 @@ def _told_later(row: Skipped) -> None:
     """Stands for whom to tell where rows are read: what was left out is sent along."""
 
 
-def _as_it_is(batch: Any) -> Any:
+def unchanged(batch: Any) -> Any:
     return batch

@@ -1,0 +1,99 @@
+"""What the arguments of `torch.utils.data.DataLoader` mean in a run: honoured, or refused by name.
+
+The run decides which samples a step has, so that every worker agrees and a resume is exact. A
+sampler is therefore a choice between two orders: as stored, or shuffled by the run's seed. Every
+other sampler is refused with what to do instead.
+"""
+
+from typing import Any, NamedTuple
+
+from strata.data.sample_engine import SampleLoading
+from strata.data.torch_adapter import import_torch
+from strata.data.torch_dataset import TorchDataset, open_torch_dataset
+from strata.errors import InvalidArgument
+
+_INSTEAD = {
+    "DistributedSampler": "leave it out: the run divides every step among its workers; "
+    "give shuffle=True for its shuffle",
+    "WeightedRandomSampler": "mix datasets by weight with run.batches({dataset: weight, ...}), or "
+    "repeat the indices of rare samples with torch.utils.data.Subset",
+    "SubsetRandomSampler": "give torch.utils.data.Subset(dataset, indices) and shuffle=True",
+}
+_OTHER_SAMPLERS = "give shuffle=True or shuffle=False, or torch.utils.data.Subset(dataset, indices)"
+_REFUSED = {
+    "batch_sampler": "give batch_size; the run decides which samples a step has",
+    "generator": "give seed: the order and the random numbers of the samples follow from it",
+}
+
+
+class LoaderPlan(NamedTuple):
+    """How `run.loader` reads a dataset: the opened dataset, the engine, and the end of an epoch."""
+
+    dataset: TorchDataset
+    engine: SampleLoading
+    drop_tail: bool
+
+
+def plan_loader(
+    dataset: Any,
+    *,
+    seed: int,
+    name: str = "",
+    shuffle: bool | None = None,
+    sampler: Any = None,
+    drop_last: bool = False,
+    **options: Any,
+) -> LoaderPlan:
+    """Open a map-style torch Dataset with arguments of `DataLoader`.
+
+    `shuffle`, `sampler` and `drop_last` mean what they mean there; the order of a shuffle follows
+    from `seed`. `collate_fn`, `num_workers`, `pin_memory`, `timeout`, `worker_init_fn`,
+    `multiprocessing_context`, `prefetch_factor` and `persistent_workers` are honoured.
+    """
+    for option, instead in _REFUSED.items():
+        if options.pop(option, None) is not None:
+            raise InvalidArgument(f"run.loader cannot honour {option}", hint=instead)
+    if not options.pop("in_order", True):
+        raise InvalidArgument(
+            "run.loader cannot honour in_order=False",
+            hint="leave it out: batches come in the order of their steps",
+        )
+    known = SampleLoading.__init__.__annotations__.keys() - {"return"}
+    unknown = sorted(options.keys() - known)
+    if unknown:
+        raise InvalidArgument(
+            f"run.loader has no argument {unknown[0]!r}", hint=f"it has {', '.join(sorted(known))}"
+        )
+    engine = SampleLoading(**options)
+    shuffled = shuffles(dataset, shuffle, sampler)
+    opened = open_torch_dataset(dataset, seed=seed, name=name, shuffle=shuffled, loading=engine)
+    return LoaderPlan(opened, engine, bool(drop_last))
+
+
+def shuffles(dataset: Any, shuffle: bool | None, sampler: Any) -> bool:
+    """Whether the order is a shuffled one, by the two arguments that say so."""
+    if sampler is None:
+        return bool(shuffle)
+    if shuffle:
+        raise InvalidArgument(
+            "run.loader was given both shuffle=True and a sampler", hint="give one of the two"
+        )
+    data, kind = import_torch("torch.utils.data"), type(sampler).__name__
+    if type(sampler) not in (data.SequentialSampler, data.RandomSampler):
+        raise InvalidArgument(
+            f"run.loader cannot honour the sampler {kind}",
+            hint=_INSTEAD.get(kind, _OTHER_SAMPLERS),
+        )
+    if len(sampler) != len(dataset):
+        raise InvalidArgument(
+            f"run.loader cannot honour a {kind} of {len(sampler)} samples for a dataset of "
+            f"{len(dataset)}",
+            hint="give torch.utils.data.Subset(dataset, indices) as the dataset",
+        )
+    for option in ("replacement", "generator"):
+        if getattr(sampler, option, None):
+            raise InvalidArgument(
+                f"run.loader cannot honour the {option} of a {kind}",
+                hint="give shuffle=True: each sample once an epoch, in an order by the run's seed",
+            )
+    return kind == "RandomSampler"

@@ -22,7 +22,7 @@ from strata.errors import SettingError
 
 DEFAULT_FILE = Path("strata.toml")
 PREFIX = "STRATA_"
-SECRETS = frozenset({"aws_secret_access_key", "token"})
+SECRETS = frozenset({"aws_secret_access_key", "aws_session_token", "token"})
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Seconds = Annotated[float, Meta(gt=0, le=365 * 86400)]
@@ -105,6 +105,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     aws_region: str = ""
     aws_access_key_id: str = ""
     aws_secret_access_key: str = ""
+    aws_session_token: str = ""
     aws_endpoint_url: str = ""
 
     """Who a training process is; set by whoever starts it."""
@@ -154,6 +155,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "aws_region": ("AWS_REGION",),
     "aws_access_key_id": ("AWS_ACCESS_KEY_ID",),
     "aws_secret_access_key": ("AWS_SECRET_ACCESS_KEY",),
+    "aws_session_token": ("AWS_SESSION_TOKEN",),
     "aws_endpoint_url": ("AWS_ENDPOINT_URL",),
     "coordinator_addr": ("COORDINATOR_ADDR", "COORDINATOR_URL"),
     "worker_id": ("WORKER_ID",),

@@ -21,6 +21,7 @@ from strata.storage.s3 import PART_BYTES, S3Storage
 from strata.storage.s3_calls import S3Calls
 from tests.storage.faulty import faulty_proxy
 from tests.storage.server import BUCKET
+from tests.storage.sts import temporary
 
 MIB = 1024 * 1024
 IMPATIENT = {"max_retries": 2, "retry_timeout_s": 5.0, "request_timeout_s": 2.0}
@@ -166,6 +167,27 @@ def test_left_over_uploads_below_the_prefix_are_ended_by_age(s3_settings):
     assert storage.abort_uploads(older_than_s=0.0) == 1
     assert storage.abort_uploads(older_than_s=0.0) == 0
     assert S3Storage(BUCKET, "elsewhere", s3_settings).abort_uploads(0.0) == 1
+
+
+def test_temporary_credentials_do_everything_that_lasting_ones_do(s3_settings, monkeypatch):
+    borrowed = temporary(s3_settings)
+    storage = S3Storage(BUCKET, "temporary", borrowed, **IMPATIENT)
+    storage.put("a", bytes(11 * MIB))
+    assert storage.get("a") == bytes(11 * MIB)
+    S3Calls(BUCKET, borrowed, "begin", "").call("POST", "temporary/part", {"uploads": ""})
+    assert storage.abort_uploads(older_than_s=0.0) == 1
+    monkeypatch.setattr(s3, "WHOLE_BYTES", 5 * MIB)
+    monkeypatch.setattr(s3_copying, "PART_BYTES", 5 * MIB)
+    assert storage.link("a", "b")
+    assert storage.get("b") == bytes(11 * MIB)
+
+
+def test_temporary_credentials_without_their_token_are_refused(s3_settings):
+    keyless = changed(temporary(s3_settings), aws_session_token="")
+    storage = S3Storage(BUCKET, "temporary", keyless, **IMPATIENT)
+    for call in [lambda: storage.put("a", b"x"), lambda: storage.abort_uploads(0.0)]:
+        with pytest.raises(Unauthenticated, match="AWS_ACCESS_KEY_ID"):
+            call()
 
 
 def test_uploads_cannot_be_ended_without_keys_and_that_is_no_error(s3_settings):

@@ -252,6 +252,7 @@ def credentials(settings: Settings) -> dict[str, str | bool]:
         "region": settings.aws_region or (DEFAULT_REGION if settings.aws_endpoint_url else ""),
         "access_key_id": settings.aws_access_key_id,
         "secret_access_key": settings.aws_secret_access_key,
+        "session_token": settings.aws_session_token,
         "endpoint": settings.aws_endpoint_url,
         "unsigned_payload": True,
     }

@@ -1,7 +1,9 @@
 """The few S3 calls that the library does not have, signed here (AWS Signature Version 4).
 
-Credentials that are not in the settings (a role, temporary ones) cannot sign here; `can_sign` tells
-beforehand.
+obstore can neither list, begin nor abort multipart uploads, and its presigned URLs cannot carry the
+query parameters of these calls, so the signature is made here. Lasting and temporary credentials
+(with a session token) can sign; those that only the library finds (a role of the machine, a web
+identity) cannot. `can_sign` tells beforehand.
 """
 
 import hashlib
@@ -102,7 +104,10 @@ def signed(
     moment = now.strftime("%Y%m%dT%H%M%SZ")
     scope = f"{moment[:8]}/{region}/s3/aws4_request"
     content = hashlib.sha256(body).hexdigest()
-    every = dict(sorted({**headers, "x-amz-content-sha256": content, "x-amz-date": moment}.items()))
+    added = {"x-amz-content-sha256": content, "x-amz-date": moment}
+    if settings.aws_session_token:
+        added["x-amz-security-token"] = settings.aws_session_token
+    every = dict(sorted({**headers, **added}.items()))
     names = ";".join(every)
     lines = "".join(f"{name}:{value}\n" for name, value in every.items())
     request = "\n".join([verb, path, query, lines, names, content])

@@ -28,7 +28,8 @@ REGION = "set AWS_REGION to where the bucket is"
 CODES: dict[str, tuple[type[StrataError], str]] = {
     "InvalidAccessKeyId": (
         Unauthenticated,
-        "the server does not know this key: check AWS_ACCESS_KEY_ID",
+        "the server does not know this key: check AWS_ACCESS_KEY_ID, and AWS_SESSION_TOKEN if the "
+        "key is a temporary one",
     ),
     "SignatureDoesNotMatch": (
         Unauthenticated,

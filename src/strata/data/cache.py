@@ -14,22 +14,29 @@ leaves nothing that somebody would have to clear up:
 The bound holds as long as what all processes together have in use leaves room; what is in use is
 never taken away, since training would stop. A process uses an eighth of the folder at most at a
 time, or one file.
+
+The folder and its files belong to the user who runs the process, and nobody else may write to them:
+whoever could replace a file would decide what is trained.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
+import stat
 import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
-from threading import RLock
+from threading import Lock, RLock
 from typing import TypeAlias
+from weakref import WeakValueDictionary
 
 from strata.config import Settings
-from strata.errors import InvalidArgument, Unavailable
+from strata.errors import InvalidArgument, PermissionDenied, Unavailable
+from strata.storage.base import Buffer
 
 Bring: TypeAlias = Callable[[int], None]
 """Writes a file's content to a descriptor that has its size already."""
@@ -37,6 +44,7 @@ Bring: TypeAlias = Callable[[int], None]
 WHOLE, DRAFT = ".file", ".draft"
 SHARE = 8
 TOUCH_S = 1.0
+_OWN_FOLDER = "set data_cache_dir (STRATA_DATA_CACHE_DIR) to a folder that this user owns"
 _caches: dict[tuple[str, int], "Cache"] = {}
 
 
@@ -47,18 +55,37 @@ class Cache:
         self.folder, self.limit_bytes = folder, limit_bytes
         self._held: OrderedDict[str, _Held] = OrderedDict()
         self._lock = RLock()
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._turns: WeakValueDictionary[str, _Turn] = WeakValueDictionary()
+        _require_own_folder(folder)
 
     def path(self, key: str, size_bytes: int, bring: Bring, released: Callable[[], None]) -> Path:
         """Where the file of that key lies; it stays until `released` is called."""
         with self._lock:
-            held = self._held.get(key)
-            if held is None:
-                held = self._held[key] = self._take(key, size_bytes, bring, released)
+            found = self._in_use(key)
+            turn = self._turns.setdefault(key, _Turn())
+        if found is not None:
+            return found
+        # Only threads that want this file wait for it; the others go on.
+        with turn.lock:
+            with self._lock:
+                found = self._in_use(key)
+            if found is not None:
+                return found
+            held = self._take(key, size_bytes, bring, released)
+            with self._lock:
+                self._held[key] = held
                 self._let_go(self.limit_bytes // SHARE)
-            self._held.move_to_end(key)
-            held.touch()
+                held.touch()
             return held.path
+
+    def _in_use(self, key: str) -> Path | None:
+        """The path of a file that this process uses already. The caller has the lock."""
+        held = self._held.get(key)
+        if held is None:
+            return None
+        self._held.move_to_end(key)
+        held.touch()
+        return held.path
 
     def has(self, key: str) -> bool:
         """Whether the file is here already."""
@@ -137,11 +164,12 @@ class Cache:
 
     def _let_go(self, most_bytes: int) -> None:
         """Stops using files until those in use are within a bound; the newest one stays."""
-        total = sum(held.size_bytes for held in self._held.values())
-        while total > most_bytes and len(self._held) > (1 if most_bytes else 0):
-            _, held = self._held.popitem(last=False)
-            total -= held.size_bytes
-            held.release()
+        with self._lock:
+            total = sum(held.size_bytes for held in self._held.values())
+            while total > most_bytes and len(self._held) > (1 if most_bytes else 0):
+                _, held = self._held.popitem(last=False)
+                total -= held.size_bytes
+                held.release()
 
     @contextlib.contextmanager
     def _making_room(self) -> Iterator[None]:
@@ -151,6 +179,13 @@ class Cache:
 
     def _place(self, key: str, suffix: str) -> Path:
         return self.folder / (blake2b(key.encode(), digest_size=16).hexdigest() + suffix)
+
+
+class _Turn:
+    """The lock of the threads that want one file, for as long as one of them does."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
 
 
 class _Held:
@@ -179,10 +214,11 @@ class _Held:
 def _locked(path: Path, flags: int, operation: int) -> int | None:
     """A descriptor with the lock, unless the file is gone or, without waiting, not to be had."""
     try:
-        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except FileNotFoundError:
         return None
     try:
+        _require_own(path, os.fstat(descriptor))
         fcntl.flock(descriptor, operation)
         if os.path.samestat(os.fstat(descriptor), os.stat(path)):
             return descriptor
@@ -193,6 +229,36 @@ def _locked(path: Path, flags: int, operation: int) -> int | None:
         raise
     os.close(descriptor)
     return None
+
+
+def write_all(descriptor: int, data: Buffer, offset: int) -> None:
+    """Writes all of the data at an offset; `os.pwrite` alone may write less and not fail."""
+    view = memoryview(data).cast("B")
+    while view.nbytes:
+        written = os.pwrite(descriptor, view, offset)
+        if not written:
+            raise OSError(errno.EIO, f"{view.nbytes} bytes at {offset} could not be written")
+        view, offset = view[written:], offset + written
+
+
+def _require_own_folder(folder: Path) -> None:
+    """Makes the folder, or closes one of ours to others; one of another user is refused."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    status = os.lstat(folder)
+    if stat.S_ISLNK(status.st_mode):
+        raise PermissionDenied(f"the data cache {folder} is a link", hint=_OWN_FOLDER)
+    _require_own(folder, status)
+    if status.st_mode & 0o077:
+        os.chmod(folder, 0o700)
+
+
+def _require_own(path: Path, status: os.stat_result) -> None:
+    if status.st_uid != os.geteuid():
+        raise PermissionDenied(
+            f"{path} of the data cache belongs to user {status.st_uid}, and this process runs as "
+            f"user {os.geteuid()}",
+            hint=_OWN_FOLDER,
+        )
 
 
 def shared_cache(settings: Settings) -> Cache:

@@ -26,7 +26,7 @@ import numpy as np
 
 from strata.config import Settings, load_process
 from strata.data.base import Mismatch
-from strata.data.cache import shared_cache
+from strata.data.cache import shared_cache, write_all
 from strata.data.files import Fetch, Files, Watch
 from strata.errors import InvalidArgument, NotFound, StrataError
 from strata.storage.base import ObjectInfo, ObjectReader, StorageBackend
@@ -129,7 +129,7 @@ class RemoteFiles(Files):
             def fill(first: int) -> None:
                 part = np.empty(min(RANGE_BYTES, known.size_bytes - first), np.uint8)
                 reader.read_into(first, [part.data])
-                os.pwrite(descriptor, part.data, first)
+                write_all(descriptor, part.data, first)
                 told.came(part.size)
 
             for_each(fill, range(0, known.size_bytes, RANGE_BYTES))

@@ -4,14 +4,13 @@ What is compressed cannot be read at random, and unpacking it for every batch wo
 training. All workers of a host map the same unpacked file (see `cache`).
 """
 
-import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from strata.config import load_process
 from strata.data.base import FileEntry, Mismatch
-from strata.data.cache import shared_cache
+from strata.data.cache import shared_cache, write_all
 from strata.data.files import Maps
 
 CODECS = {"zstd": "zstd", "zst": "zstd", "gz": "gzip", "br": "brotli", "bz2": "bz2"}
@@ -51,7 +50,7 @@ class Unpacked(Maps):
         for block in self._blocks(entry.name, codec, entry.size_bytes):
             at += len(block)
             if at <= entry.size_bytes:
-                os.pwrite(descriptor, block, at - len(block))
+                write_all(descriptor, block, at - len(block))
         if at != entry.size_bytes:
             found = f"has {at} bytes when it is unpacked"
             raise Mismatch(entry.name, f"{found}, and should have {entry.size_bytes}")

@@ -1,4 +1,8 @@
-"""Steps read ahead: a queue that is bounded in bytes, and a thread that fills it when that pays.
+"""Steps read ahead: a queue with a bound, and a thread that fills it when that pays.
+
+The bound is in bytes of memory that is really held (`held_bytes`), and `MAX_STEPS` steps: more
+would hide nothing that fewer do not. What is held exceeds the bytes by one block at most (4 MiB, or
+one step if that is larger).
 
 Whoever asks for a batch that is not there reads it at once, in its own thread, unless it is being
 read already. The other thread goes on while the one who asks is away, computing. In a loop that
@@ -11,13 +15,14 @@ from collections import deque
 from collections.abc import Sequence
 from threading import Condition, Thread, current_thread
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from strata.data.base import Columns
 from strata.data.gather import step_aside
 from strata.data.steps import Read, Reader
 from strata.data.streams import Taken
 
+MAX_STEPS = 256
 PAYS_FROM = 0.25
 SMOOTHED = 0.9
 
@@ -39,7 +44,7 @@ class ReadAhead:
         self._held_bytes = 0
         self.reading = step
         self._turn = 0
-        self._old: dict[int, tuple[Columns, Sequence[int] | None]] = {}
+        self._old: dict[int, _Old] = {}
         self._changed = Condition()
         self._pace = Pace()
         self._busy = False
@@ -57,7 +62,8 @@ class ReadAhead:
                 read = self._ready.pop()
                 self._held_bytes -= read.size_bytes
                 if read.reusable:
-                    self._old[read.step] = (read.batch, self.lanes_at(read.step))
+                    lanes_then = self.lanes_at(read.step)
+                    self._old[read.step] = _Old(read.batch, lanes_then, read.size_bytes)
             self._schedule = [each for each in self._schedule if each[0] < from_step]
             self._schedule.append((from_step, chosen))
             self.reading = min(self.reading, from_step)
@@ -123,23 +129,31 @@ class ReadAhead:
                     self._read_on()
 
     def _full(self) -> bool:
-        ended = self.reading >= self._stop
-        failed = bool(self._ready) and self._ready[-1].error is not None
-        return ended or failed or (bool(self._ready) and self._held_bytes >= self._limit_bytes)
+        if self.reading >= self._stop:
+            return True
+        if not self._ready:
+            return False
+        if self._ready[-1].error is not None or len(self._ready) >= MAX_STEPS:
+            return True
+        if self.reading in self._old:
+            return False  # read for other lanes: patching it takes as much as it frees
+        old_bytes = sum(old.size_bytes for old in self._old.values())
+        return self._held_bytes + old_bytes >= self._limit_bytes
 
     def _read_on(self) -> None:
         """Reads the next few steps without the lock; what was changed meanwhile is let go again."""
         turn, step = self._turn, self.reading
         lanes = self.lanes_at(step)
         later = [first for first, _ in self._schedule if first > step]
-        stop = min([self._stop, *later, *(old for old in self._old if old > step)])
+        most = step + max(1, MAX_STEPS - len(self._ready))
+        stop = min([self._stop, most, *later, *(old for old in self._old if old > step)])
         old = self._old.pop(step, None)
         self._busy = True
         self._changed.release()
         try:
             began_s = perf_counter()
             if old is not None:
-                done = self._reader.patch(step, lanes, *old)
+                done = self._reader.patch(step, lanes, old.batch, old.lanes)
             else:
                 done = self._reader.read(step, stop, lanes)
             self._pace.read((perf_counter() - began_s) / len(done))
@@ -152,6 +166,14 @@ class ReadAhead:
         self._ready.extend(done)
         self.reading = step + sum(read.error is None for read in done)
         self._held_bytes += sum(read.size_bytes for read in done)
+
+
+class _Old(NamedTuple):
+    """A step that was read for other lanes; its rows of lanes that stay are used again."""
+
+    batch: Columns
+    lanes: Sequence[int] | None
+    size_bytes: int
 
 
 class Pace:

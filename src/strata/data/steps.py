@@ -15,12 +15,14 @@ from strata.data.base import Array, Columns
 from strata.data.contents import content_of
 from strata.data.dataset import Skipped, batches_of
 from strata.data.files import Watch
+from strata.data.held_bytes import held_bytes
 from strata.data.per_lane import LaneMemories, Memories, PerLane, Transform, stateless
 from strata.errors import InvalidArgument
 
 _BLOCK_BYTES = 4 << 20
 _BLOCK_STEPS = 64
 _PLANNED_SAMPLES = 8_192  # the order is evaluated for about this many at a time
+_RECORD_BYTES = 512
 
 OnSkip = Callable[[Skipped], None]
 
@@ -54,7 +56,7 @@ class Ordered(Protocol):
 
 
 class Read(NamedTuple):
-    """A step that was read: its batch, or why there is none."""
+    """A step that was read: its batch, or why there is none. `size_bytes`: the memory it holds."""
 
     step: int
     batch: Any
@@ -133,7 +135,7 @@ class Reader:
             Read(
                 step,
                 batch,
-                _size_bytes(batch),
+                held_bytes(batch) + _record_bytes(samples),
                 skipped is None,
                 samples=samples,
                 digest=digest(wanted, samples),
@@ -142,7 +144,7 @@ class Reader:
         ]
 
     def _planned(self, step: int, stop: int, lanes: Sequence[int] | None) -> "_Plan":
-        """As many steps as are read at once; the first time that is one."""
+        """As many steps as are read at once; the first time that is one, to learn its size."""
         plan = self._plan
         if plan.lanes is not lanes or not plan.first <= step < plan.first + len(plan.samples):
             width = max(1, self.order.positions(step, step + 1, lanes).size)
@@ -159,16 +161,21 @@ class Reader:
         steps, width = samples.shape
         columns, kept = self._dataset.gather(samples.ravel(), self._columns, self.on_skip)
         sizes = [width] * steps if kept is None else kept.reshape(steps, width).sum(1).tolist()
-        size_bytes = _size_bytes(columns) // steps
-        self._step_bytes = max(1, size_bytes)
+        plain = self._transform is None and self.memories is None
+        shell = held_bytes({name: values[:0] for name, values in columns.items()})
+        share = held_bytes(columns) // steps + shell
+        largest = 0
         done = []
-        reusable = kept is None and self._transform is None and self.memories is None
         for at, batch in enumerate(batches_of(columns, sizes)):
             content = content_of(batch) if self.contents else 0
             there = None if kept is None else kept.reshape(steps, width)[at]
             ready = self._transformed(plan.first + at, plan.lanes, batch, there)
             proof = (samples[at], plan.proofs[at], content)
-            done.append(Read(plan.first + at, ready, size_bytes, reusable, None, *proof))
+            held = share if plain else max(share, held_bytes(ready))
+            held += _record_bytes(samples[at])
+            largest = max(largest, held)
+            done.append(Read(plan.first + at, ready, held, plain and kept is None, None, *proof))
+        self._step_bytes = max(1, largest)
         return done
 
     def _transformed(
@@ -229,15 +236,6 @@ def _is_state(state: object) -> bool:
     return isinstance(step, int) and step >= 0
 
 
-def _size_bytes(columns: Columns) -> int:
-    """About how much memory a batch holds; objects by a few of them."""
-    total = 0
-    for values in columns.values():
-        total += values.nbytes
-        if values.dtype.hasobject and len(values):
-            few = values.ravel()[:: max(1, len(values) // 16)]
-            held = sum(
-                getattr(v, "nbytes", 0) or (len(v) if hasattr(v, "__len__") else 8) for v in few
-            )
-            total += held * len(values) // len(few)
-    return total
+def _record_bytes(samples: Integers) -> int:
+    """What the record of a step holds beside its batch: the tuple, its numbers, its samples."""
+    return _RECORD_BYTES + samples.nbytes

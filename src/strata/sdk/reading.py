@@ -15,9 +15,9 @@ log = logging.getLogger(__name__)
 class Reading(NamedTuple):
     """How batches are read."""
 
-    columns: Sequence[str] | None
-    transform: Transform | None
-    on_error: OnError
+    columns: Sequence[str] | None = None
+    transform: Transform | None = None
+    on_error: OnError = "raise"
     prefetch_bytes: int = 0
     contents: bool = False
 

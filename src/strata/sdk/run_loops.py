@@ -9,6 +9,7 @@ from strata.core.loops import epoch_start
 from strata.core.order import Mode
 from strata.data.batches import DEFAULT_PREFETCH_BYTES, Batches
 from strata.data.dataset import OnError
+from strata.data.loader_plan import plan_loader
 from strata.data.per_lane import Transform
 from strata.data.streams import Engine
 from strata.errors import InvalidArgument, StrataError
@@ -78,6 +79,44 @@ class RunLoops(RunSteps):
         reading = Reading(columns, transform, on_error, prefetch_bytes, contents)
         source = partial(open_source, self._worker, dataset, wanted, seed=seed)
         return self._loader(source, checked_epochs(epochs), steps, reading, engine, drop_tail)
+
+    def loader(
+        self,
+        dataset: Any,
+        batch_size: int = 0,
+        epochs: int | None = None,
+        *,
+        steps: int | None = None,
+        global_batch: int = 0,
+        lanes: int = 0,
+        seed: int = 42,
+        name: str = "",
+        shuffle: bool | None = None,
+        sampler: Any = None,
+        drop_last: bool = False,
+        **options: Any,
+    ) -> Loader:
+        """Batches of any map-style torch Dataset, in place of `torch.utils.data.DataLoader`.
+
+        `batch_size`, `global_batch`, `epochs` and `steps` are as for `run.batches`. `shuffle`,
+        `sampler`, `drop_last`, `collate_fn`, `num_workers`, `pin_memory` and the other options are
+        those of `DataLoader`; what a run cannot honour is refused by name. The order is the same
+        for any number of workers and processes, and a run resumes at the exact batch.
+        """
+        wanted = Wanted(batch_size, global_batch, lanes, None, 0, drop_last)
+        plan = plan_loader(
+            dataset,
+            seed=seed,
+            name=name,
+            shuffle=shuffle,
+            sampler=sampler,
+            drop_last=drop_last,
+            **options,
+        )
+        source = partial(open_source, self._worker, plan.dataset, wanted, seed=seed)
+        return self._loader(
+            source, checked_epochs(epochs), steps, Reading(), plan.engine, plan.drop_tail
+        )
 
     def shards(
         self,

@@ -21,6 +21,7 @@ from strata.data.dataset import Dataset
 from strata.data.mixing import MixedDataset, MixedOrder, check_weights
 from strata.data.specs import open_spec
 from strata.data.steps import Ordered, Readable
+from strata.data.torch_dataset import TorchDataset
 from strata.errors import Conflict, InvalidArgument, Unavailable
 from strata.sdk.channel import build, delays_s
 from strata.sdk.worker import Worker
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer", bound=Message)
 One: TypeAlias = str | Dataset
-Trained: TypeAlias = One | Mapping[One, float]
+Trained: TypeAlias = One | TorchDataset | Mapping[One, float]
 
 MIXTURE = "mixture"
 ATTACH_TIMEOUT_S = 60.0
@@ -85,7 +86,12 @@ def open_source(
     """Makes the data known to the coordinator, attaches it to the task, and opens it here."""
     if isinstance(trained, Mapping):
         return _open_mixture(worker, trained, wanted, loop, seed)
-    name, spec, dataset = _known(worker, trained, seed)
+    dataset: Readable
+    if isinstance(trained, TorchDataset):
+        name, spec, dataset = trained.name, trained.spec(), trained
+        _register(worker, name, spec)
+    else:
+        name, spec, dataset = _known(worker, trained, seed)
     feed, opened = _attach(worker, name, spec, wanted, loop)
     return _source(name, spec, dataset, order_of(spec, feed), feed, opened, wanted)
 

@@ -18,7 +18,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from hmac import compare_digest
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from strata.errors import InvalidArgument
 from strata.sdk.meeting import MeetingPlace
+from strata.sdk.value_tree import as_array, flatten, rebuild
 
 log = logging.getLogger(__name__)
 
@@ -84,8 +85,7 @@ class Exchange:
 
     def average(self, values: Values, weight: float) -> Values:
         """The weighted mean over all members, of every array and number in `values`."""
-        leaves: list[NDArray[Any]] = []
-        _flatten(values, leaves)
+        leaves = [as_array(value) for value in flatten(values)]
         mine = _packed(leaves)
         self._number += 1
         try:
@@ -94,7 +94,7 @@ class Exchange:
             )
         except OSError as error:
             raise LinkBroken(str(error) or type(error).__name__) from error
-        return cast(Values, _rebuilt(values, iter(_unpacked(mean, leaves))))
+        return cast(Values, rebuild(values, _unpacked(mean, leaves)))
 
     def share(self, text: str = "") -> str:
         """What rank 0 says, told to everyone."""
@@ -243,32 +243,6 @@ def _prepared(link: socket.socket) -> socket.socket:
     link.settimeout(None)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return link
-
-
-def _flatten(values: object, leaves: list[NDArray[Any]]) -> None:
-    if isinstance(values, Mapping):
-        for name in values:
-            _flatten(values[name], leaves)
-    elif isinstance(values, list | tuple):
-        for each in values:
-            _flatten(each, leaves)
-    else:
-        leaf = np.asarray(values)
-        if leaf.dtype.kind not in "fiub":
-            raise InvalidArgument(
-                f"{type(values).__name__} cannot be averaged", hint="give arrays and numbers"
-            )
-        leaves.append(leaf if leaf.dtype.kind == "f" else leaf.astype(np.float64))
-
-
-def _rebuilt(values: Any, leaves: Any) -> Any:
-    """The same tree with other leaves; numbers come back as numbers."""
-    if isinstance(values, Mapping):
-        return {name: _rebuilt(values[name], leaves) for name in values}
-    if isinstance(values, list | tuple):
-        return type(values)(_rebuilt(each, leaves) for each in values)
-    leaf = next(leaves)
-    return leaf if isinstance(values, np.ndarray) else leaf.item()
 
 
 def _wide(leaf: NDArray[Any]) -> np.dtype[Any]:

@@ -15,6 +15,7 @@ from strata.sdk.membership import Recovery
 from strata.sdk.position import Script
 from strata.sdk.restoring import Restorer
 from strata.sdk.saving import Moment, Saver
+from strata.sdk.state_checks import StateChecks
 from strata.sdk.worker import Worker
 from strata.storage.base import StorageBackend
 from strata.storage.opening import configured_storage, open_storage
@@ -50,6 +51,8 @@ class Keeping:
         self._feeds: dict[str, Positioned] = {}
         self._positions: dict[str, dict[str, Any]] = {}
         self.script = Script()
+        self.checks = StateChecks()
+        self.script.check_replay = lambda: self.checks.require_unchanged(self.state)
         self.due = worker.due
         self.due.policy = policy
         self._worker, self._settings, self._told = worker, settings, told
@@ -122,6 +125,7 @@ class Keeping:
                     standing, self._session.identity.worker_id, self.state
                 )
             self._reposition(manifest.data)
+            self.checks.note_restored(self.state)
         elif place.generation != self._given:
             self._give(standing, recovery)
         self._given = place.generation

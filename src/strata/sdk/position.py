@@ -3,10 +3,13 @@
 The number of steps alone does not say it. After the last step of an epoch a script evaluates and
 changes its learning rate; a state that is saved before that and one that is saved after it have the
 same step. So a state is saved together with the script's position: the loops over `run.epochs` that
-have ended, the epoch, and the loops over data that have ended in it. A process that starts from the
-state runs the script from its beginning, and the loops that come before the position are empty.
+have ended, the epoch, the loops over data that have ended in it, and whether the next one has
+begun. A process that starts from the state runs the script from its beginning, and the loops that
+come before the position are empty.
 
-Positions are compared as tuples. `epoch` is -1 outside of `run.epochs`.
+Until the script has come to its position it *replays*: it repeats code whose effects are already in
+the restored state. If that code changes the state, as a scheduler's step between two loops does,
+the state would be changed twice. So the state is checked before each loop that is replayed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,11 +19,20 @@ from strata.errors import InvalidArgument, NotAllowedNow
 
 
 class Position(NamedTuple):
-    """The loop that a script is in, or comes to next."""
+    """The loop that a script is in, or comes to next if it is not `entered`.
+
+    Positions are compared as tuples. `epoch` is -1 outside of `run.epochs`.
+    """
 
     phase: int = 0
     epoch: int = -1
     loop: int = 0
+    entered: int = 0
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """The loop, whether entered or not."""
+        return self[:3]
 
     @property
     def key(self) -> str:
@@ -29,10 +41,15 @@ class Position(NamedTuple):
 
 
 class Script:
-    """Follows one process through its script. For the training thread."""
+    """Follows one process through its script. For the training thread.
+
+    `check_replay` raises if the script has changed the restored state while it replays.
+    """
 
     def __init__(self) -> None:
+        self.check_replay: Callable[[], None] = lambda: None
         self.resumed = Position()
+        self._replays = False
         self.epochs = 0
         self.max_steps = 0
         self._now = Position()
@@ -49,10 +66,12 @@ class Script:
     @property
     def position(self) -> Position:
         """Where a state that is saved now belongs."""
+        if self._replays:
+            return self.resumed
         loop = 0
         while loop in self._ended:
             loop += 1
-        return max(self._now._replace(loop=loop), self.resumed)
+        return self._now._replace(loop=loop, entered=int(loop < self._opened))
 
     def state_dict(self) -> dict[str, Any]:
         """What is saved with a state."""
@@ -70,17 +89,21 @@ class Script:
                 f"loop {self.position.key}",
                 hint="the process has to start again; an agent does that by itself",
             )
-        self.resumed = position
+        self.resumed, self._replays = position, not self._started
 
     def open_loop(self) -> tuple[Position, bool]:
         """The place of the loop that the script opens now, and whether it is in the past."""
         place = self._now._replace(loop=self._opened)
         self._opened += 1
         self._started = True
-        if place < self.resumed:
+        past = self._replays and place.place < self.resumed.place
+        if past or (self._replays and place.place == self.resumed.place and self.resumed.entered):
+            self.check_replay()
+        if past:
             self._ended.add(place.loop)
-            return place, True
-        return place, False
+        else:
+            self._replays = False
+        return place, past
 
     def handed(self) -> None:
         """A batch is handed out: what the script does from here on, it may do again."""
@@ -95,7 +118,7 @@ class Script:
 
     def end_loop(self, place: Position) -> None:
         """The script has left a loop."""
-        if place[:2] == self._now[:2]:
+        if (place.phase, place.epoch) == (self._now.phase, self._now.epoch):
             self._ended.add(place.loop)
 
     def run_epochs(
@@ -113,6 +136,8 @@ class Script:
             )
         phase = self._now.phase
         self._started = True
+        if self._replays:
+            self.check_replay()
         self.epochs, self.max_steps = count or 0, max_steps or 0
         epoch = self.resumed.epoch if self.resumed.phase == phase else 0
         epoch = max(epoch, 0)

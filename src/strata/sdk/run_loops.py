@@ -185,7 +185,7 @@ class RunLoops(RunSteps):
                 epochs=own_epochs,
                 steps=most,
                 planned_epochs=script.epochs or epochs,
-                entering=place > script.resumed,
+                entering=place.place > script.resumed.place,
             )
             return self._opened(source(asked), place, reading, engine)
 

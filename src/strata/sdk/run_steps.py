@@ -65,6 +65,8 @@ class RunSteps(Member):
         self._require_common(step)
         step.samples = sum(feed.samples for feed in self._feeds) or 1
         self._membership.training = {feed.key for feed in self._feeds}
+        if self._keeping.has_state:
+            self._keeping.checks.note_step(self._keeping.state)
         self._hooks.begin(step)
         self._step = step
 
@@ -83,6 +85,8 @@ class RunSteps(Member):
         if not self._hooks.end(step):
             self._undo(step)
             return
+        if self._keeping.has_state:
+            self._keeping.checks.require_changed(self._keeping.state)
         metrics = dict(step.metrics)
         self._count_step(metrics.pop("loss", None), None, metrics)
         if self._keeping.has_state and self._keeping.due.now(self.steps):

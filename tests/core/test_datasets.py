@@ -181,7 +181,7 @@ def test_attaching_the_same_again_changes_nothing():
 
 
 @pytest.mark.parametrize(
-    "other", [{"global_batch": 64}, {"epochs": 4}, {"unit": "shard"}, {"lanes": 4}]
+    "other", [{"global_batch": 64}, {"mode": "window"}, {"unit": "shard"}, {"lanes": 4}]
 )
 def test_attaching_it_otherwise_is_refused(other):
     first = {"unit": "lane", "global_batch": 32, "lanes": 8, "epochs": 3}

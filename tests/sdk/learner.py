@@ -31,13 +31,13 @@ def learn(
         for batch in run.batches("numbers", global_batch=8, epochs=epochs, **(how or {})):
             counted = np.bincount(batch["index"], minlength=total).astype(float)
             time.sleep(sample_s * len(batch["index"]))
-            try:
-                mean = run.average(counted)
-            except strata.GenerationChanged:
-                continue
-            time.sleep(step_s if run.world_size >= crowd else 0.2)
-            model["applied"] += np.rint(mean * run.world_size)
-            run.mark_step(loss=1.0)
+            with run.step() as step:
+                mean = run.average(counted, weight=1.0)
+                time.sleep(step_s if run.world_size >= crowd else 0.2)
+                model["applied"] += np.rint(mean * run.world_size)
+                step.log(loss=1.0)
+            if run.steps == step.number:
+                continue  # a worker was lost: the step is done again
             say("step", own=batch["index"].tolist(), **place(run))
             if run.steps == save_at:
                 run.save(model)
@@ -62,7 +62,7 @@ def ask(global_batch=8, **given):
     """Asks for batches, and says whether that was refused."""
     with strata.join(**given) as run:
         try:
-            run.batches("numbers", global_batch=global_batch, epochs=1)
+            next(run.batches("numbers", global_batch=global_batch, epochs=1))
             say("attached", **place(run))
         except strata.StrataError as error:
             say("refused", code=error.code, message=error.message)
@@ -78,7 +78,8 @@ def mix(first, second, steps=30, **given):
         found = 0
         for batch in run.batches({few: 1, many: 3}, global_batch=40):
             found += int(batch["x"].sum())
-            run.mark_step()
+            with run.step():
+                pass
             if run.steps == steps:
                 break
         say("done", found=found, **place(run))
@@ -99,8 +100,8 @@ def read(path, on_error="raise", processes=None, **given):
         try:
             files = strata.open_dataset(path, name="files")
             for batch in run.batches(files, global_batch=8, epochs=1, **how):
-                rows += len(next(iter(batch.values())))
-                run.mark_step()
+                with run.step():
+                    rows += len(next(iter(batch.values())))
         except strata.StrataError as error:
             say("refused", code=error.code, message=error.message)
         say("done", rows=rows, **place(run))
@@ -123,13 +124,11 @@ def load(path, processes, **given):
             assert isinstance(batch["data"], torch.Tensor)
             assert batch["data"].is_pinned() == pinned
             own = batch["data"].tolist()
-            try:
+            with run.step() as step:
                 run.average(np.zeros(1))
-            except strata.GenerationChanged:
-                continue
-            time.sleep(0.02 if run.world_size > 1 else 0.5)  # until somebody else comes
-            run.mark_step()
-            say("step", own=own, **place(run))
+                time.sleep(0.02 if run.world_size > 1 else 0.5)  # until somebody else comes
+            if run.steps > step.number:
+                say("step", own=own, **place(run))
         say("done", **place(run))
 
 
@@ -147,9 +146,9 @@ def crack(path, options, victim, on_error, **given):
                 prefetch_bytes=0,
             ):
                 rows += len(next(iter(batch.values())))
-                if not run.steps:
-                    os.truncate(victim, os.stat(victim).st_size // 2)
-                run.mark_step()
+                with run.step():
+                    if not run.steps:
+                        os.truncate(victim, os.stat(victim).st_size // 2)
         except strata.StrataError as error:
             say("refused", code=error.code, message=error.message)
         say("done", rows=rows, **place(run))
@@ -189,14 +188,13 @@ def agree(rounds, late_at=-1, cut_at=-1, wrong_at=-1, **given):
             if run.steps == cut_at and run.generation == 1:
                 run._exchanges._present._links[0].shutdown(socket.SHUT_RDWR)
             size = 2 if run.steps == wrong_at else 1
-            try:
+            with run.step() as step:
                 mean = run.average({"rank": np.full(size, float(run.rank))}, weight=run.rank + 1.0)
-            except strata.GenerationChanged:
+            if run.steps > step.number:
+                say("agreed", mean=mean["rank"].tolist(), **place(run))
+            else:
                 run.recover()
                 say("recovered", **place(run))
-                continue
-            run.mark_step()
-            say("agreed", mean=mean["rank"].tolist(), **place(run))
     say("left")
 
 

@@ -118,7 +118,7 @@ def test_different_arrays_on_two_ranks_are_a_clear_error(circle):
     members.meet()
     leader, other = members.average(lambda rank: np.zeros(3 + rank))
     assert isinstance(leader, InvalidArgument)
-    assert "rank 1 averages 32 bytes" in leader.message
+    assert "rank 1 averages with 32 bytes" in leader.message
     assert "24 bytes" in leader.message
     assert isinstance(other, LinkBroken)
 
@@ -233,6 +233,9 @@ def test_ranks_that_average_different_arrays_fail_with_the_reason(group):
     crew = group({"wrong_at": 1}, {}, rounds=3)
     until(lambda: any(each.process.poll() is not None for each in crew), what="an end")
     until(
-        lambda: any("has to average the same arrays" in "".join(each.output) for each in crew),
+        lambda: any(
+            "every worker must do the same in the same order" in "".join(each.output)
+            for each in crew
+        ),
         what="the reason",
     )

@@ -2,8 +2,9 @@
 
 A *value* is rank 0's, and every member gets the same one: early stopping by a validation loss, a
 new learning rate. It is recorded before anyone acts on it, so a member that asks later, or again
-after rank 0 was lost, gets the value that the others have acted on. A value belongs to a step; a
-rollback to an earlier step makes it void.
+after rank 0 was lost, gets the value that the others have acted on. While the membership is being
+settled, rank 0 may be a worker that is only starting; then the first value counts, whoever says it.
+A value belongs to a step; a rollback to an earlier step makes it void.
 
 A *loop* that a worker leaves before its end must be left by all workers at the same step. The first
 one to leave is recorded. A worker that would train the next step in that loop is told, and raises.
@@ -99,17 +100,17 @@ def drop_agreements_after(task: "Task", step: int) -> None:
 
 @decides(AgreeOnValue)
 def agree(d: Decision, c: AgreeOnValue) -> str:
-    """The value of a key: the known one, or rank 0's. Others ask again once it is known."""
+    """The value of a key: the known one, or rank 0's. Others ask again when there is news."""
     worker = living(d, c.worker, c.incarnation, c.cause)
     task = d.state.tasks[worker.task]
     known = task.agreements.get(c.key)
     if known is not None:
         return known.value
     require_name("key", c.key)
-    if worker.rank != 0:
+    if worker.rank != 0 and task.phase == "running":
         raise NotAllowedNow(
             f"rank 0 of task {task.id!r} has not said the value of {c.key!r}",
-            hint="ask again when the count of agreements has changed",
+            hint="ask again when another value was agreed on, or the membership changed",
         )
     if not 0 < len(c.value) <= MAX_VALUE_CHARACTERS:
         raise InvalidArgument(

@@ -278,7 +278,7 @@ def attach_dataset(d: Decision, c: AttachDataset) -> Feed:
     task = d.state.task(c.task)
     spec = d.state.dataset(c.dataset).spec
     if c.loop:
-        require_loop(task, c)
+        require_loop(task, spec, c)
     known = task.feeds.get(c.dataset)
     if known is not None:
         if not _same(known, c):
@@ -327,7 +327,7 @@ def _same(feed: Feed, c: AttachDataset) -> bool:
     return (
         (c.unit, c.batch_size, c.mode, c.window, c.rebalance)
         == (feed.unit, feed.batch_size, feed.mode, feed.window, feed.rebalance)
-        and (bool(c.loop) or c.epochs == feed.epochs)
+        and (c.unit == "lane" or c.epochs == feed.epochs)
         and (c.global_batch or feed.global_batch) == feed.global_batch
         and (c.lanes or feed.count) == feed.count
     )

@@ -104,7 +104,7 @@ def drop_loops_after(task: "Task", step: int) -> None:
     task.loops = {key: loop for key, loop in task.loops.items() if loop.start <= step}
 
 
-def require_loop(task: "Task", c: "AttachDataset") -> None:
+def require_loop(task: "Task", spec: "DatasetSpec", c: "AttachDataset") -> None:
     """Refuse a loop that the other workers run differently, before anything is recorded."""
     require_name("loop", c.loop)
     known = task.loops.get(c.loop)
@@ -125,6 +125,18 @@ def require_loop(task: "Task", c: "AttachDataset") -> None:
             f"{known.start}",
             hint="all workers must leave a loop at the same step; decide with run.agree(value)",
         )
+    elif c.dataset in task.feeds:
+        asked = _asked_steps(spec, task.feeds[c.dataset].global_batch, known.first, c)
+        if asked != known.steps:
+            raise InvalidArgument(
+                f"this worker asks for {_shown(asked)} in loop {c.loop}, others for "
+                f"{_shown(known.steps)}",
+                hint="every worker must run the same script with the same epochs and steps",
+            )
+
+
+def _shown(steps: int | None) -> str:
+    return "steps without an end" if steps is None else f"{steps} steps"
 
 
 def new_loop(
@@ -134,17 +146,24 @@ def new_loop(
     if not c.loop or c.loop in task.loops:
         return None
     first = trained_steps(task.loops, c.dataset, c.step) if task.loops else 0
-    steps: int | None = c.steps or None
     if c.loop_epochs:
         epoch = _epochs_begun(spec.total_samples, feed.global_batch, first, c.drop_tail)
         first = epoch_start(spec.total_samples, feed.global_batch, epoch, c.drop_tail)
-        stop = epoch_start(
-            spec.total_samples, feed.global_batch, epoch + c.loop_epochs, c.drop_tail
-        )
-        steps = min(stop - first, c.steps or stop - first)
+    steps = _asked_steps(spec, feed.global_batch, first, c)
     return LoopOpened(
         task=task.id, loop=c.loop, dataset=c.dataset, start=c.step, first=first, steps=steps
     )
+
+
+def _asked_steps(
+    spec: "DatasetSpec", global_batch: int, first: int, c: "AttachDataset"
+) -> int | None:
+    """How many steps a loop has that begins with a step of the dataset; None for no end."""
+    if not c.loop_epochs:
+        return c.steps or None
+    epoch = _epochs_begun(spec.total_samples, global_batch, first, c.drop_tail)
+    stop = epoch_start(spec.total_samples, global_batch, epoch + c.loop_epochs, c.drop_tail)
+    return min(stop - first, c.steps or stop - first)
 
 
 def epoch_start(samples: int, global_batch: int, epoch: int, drop_tail: bool) -> int:

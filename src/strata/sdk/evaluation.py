@@ -6,7 +6,7 @@ batches are the same for any number of workers, and the result is too, up to the
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
@@ -19,6 +19,7 @@ PLAIN = ""
 """The name of a score that is one number."""
 
 Score = Callable[[Any], float | Mapping[str, float]]
+Collate = Callable[[list[Any]], Any]
 
 
 class Scored(Struct):
@@ -28,32 +29,33 @@ class Scored(Struct):
     sums: dict[str, float] = field(default_factory=dict)
 
 
-def scored(
-    dataset: Any,
-    score: Score,
-    rank: int,
-    world_size: int,
-    *,
-    batch_size: int,
-    collate_fn: Callable[[list[Any]], Any] | None,
-    num_workers: int,
-) -> Scored:
-    """What one worker's share of a dataset scores."""
-    total = _length(dataset)
-    if batch_size < 1:
-        raise InvalidArgument(f"batch_size is {batch_size}", hint="give at least 1")
-    cuts = range(rank * batch_size, total, world_size * batch_size)
-    rows = [range(first, min(first + batch_size, total)) for first in cuts]
-    found = Scored()
-    for chosen, batch in zip(rows, _batches(dataset, rows, collate_fn, num_workers), strict=True):
-        for name, value in _named(score(batch)).items():
-            found.sums[name] = found.sums.get(name, 0.0) + value * len(chosen)
-        found.samples += len(chosen)
-    return found
+class Evaluation(NamedTuple):
+    """A dataset that is to be scored, and how."""
+
+    dataset: Any
+    score: Score
+    batch_size: int = 256
+    collate_fn: Collate | None = None
+    num_workers: int = 0
+
+    def share(self, rank: int, world_size: int) -> Scored:
+        """What one worker's share of the dataset scores."""
+        total, size = _length(self.dataset), self.batch_size
+        if size < 1:
+            raise InvalidArgument(f"batch_size is {size}", hint="give at least 1")
+        cuts = range(rank * size, total, world_size * size)
+        rows = [range(first, min(first + size, total)) for first in cuts]
+        batches = _batches(self.dataset, rows, self.collate_fn, self.num_workers)
+        found = Scored()
+        for chosen, batch in zip(rows, batches, strict=True):
+            for name, value in _named(self.score(batch)).items():
+                found.sums[name] = found.sums.get(name, 0.0) + value * len(chosen)
+            found.samples += len(chosen)
+        return found
 
 
-def combined(shares: Sequence[Scored]) -> float | dict[str, float]:
-    """The mean over all samples, from every worker's sums, added up in the order of ranks."""
+def combined(shares: Sequence[Scored]) -> dict[str, float]:
+    """The means over all samples, from every worker's sums, added up in the order of ranks."""
     samples = sum(share.samples for share in shares)
     sums: dict[str, float] = {}
     for share in shares:
@@ -61,8 +63,7 @@ def combined(shares: Sequence[Scored]) -> float | dict[str, float]:
             sums[name] = sums.get(name, 0.0) + value
     if not samples:
         raise InvalidArgument("the dataset has no samples", hint="evaluate on at least one sample")
-    means = {name: value / samples for name, value in sums.items()}
-    return means[PLAIN] if set(means) == {PLAIN} else means
+    return {name: value / samples for name, value in sums.items()}
 
 
 def _length(dataset: Any) -> int:
@@ -79,7 +80,7 @@ def _length(dataset: Any) -> int:
 def _batches(
     dataset: Any,
     rows: Sequence[range],
-    collate_fn: Callable[[list[Any]], Any] | None,
+    collate_fn: Collate | None,
     num_workers: int,
 ) -> Iterator[Any]:
     """The batches with these samples, one after the other."""

@@ -36,7 +36,9 @@ Values = TypeVar("Values")
 Packed: TypeAlias = NDArray[np.uint8]
 
 HELLO = struct.Struct("<8sqq64s")  # a mark, the generation, the rank, the token
-HEAD = struct.Struct("<qqd")  # the number of the exchange, its bytes, the weight
+HEAD = struct.Struct("<qqdB")  # the number of the exchange, its bytes, the weight, its kind
+AVERAGE, SHARE, EVERYONE = range(3)
+KINDS = ("averages", "hears what rank 0 says", "hears what everyone says")
 MARK = b"strata-1"
 WAIT_SLICE_S = 0.05
 GREETING_S = 2.0
@@ -101,9 +103,9 @@ class Exchange:
         self._number += 1
         try:
             if self._rank:
-                return bytes(self._receive(self._links[0], None, 0)[0]).decode()
+                return bytes(self._receive(self._links[0], None, 0, SHARE)[0]).decode()
             for link in self._links:
-                self._send(link, np.frombuffer(text.encode(), np.uint8), 0.0)
+                self._send(link, np.frombuffer(text.encode(), np.uint8), 0.0, SHARE)
             return text
         except OSError as error:
             raise LinkBroken(str(error) or type(error).__name__) from error
@@ -114,9 +116,11 @@ class Exchange:
         said = [text]
         try:
             if self._rank:
-                self._send(self._links[0], np.frombuffer(text.encode(), np.uint8), 0.0)
+                own = np.frombuffer(text.encode(), np.uint8)
+                self._send(self._links[0], own, 0.0, EVERYONE)
             else:
-                received = (self._receive(link, None, n) for n, link in enumerate(self._links, 1))
+                links = enumerate(self._links, 1)
+                received = (self._receive(link, None, rank, EVERYONE) for rank, link in links)
                 said += [bytes(data).decode() for data, _ in received]
         except OSError as error:
             raise LinkBroken(str(error) or type(error).__name__) from error
@@ -156,23 +160,27 @@ class Exchange:
         self._send(link, mine, weight)
         return self._receive(link, mine.size, 0)[0]
 
-    def _send(self, link: socket.socket, data: Packed, weight: float) -> None:
-        head = HEAD.pack(self._number, data.size, weight)
+    def _send(self, link: socket.socket, data: Packed, weight: float, kind: int = AVERAGE) -> None:
+        head = HEAD.pack(self._number, data.size, weight, kind)
         for part in (memoryview(head), data.data):
             while part:
                 self._wait(link, write=True)
                 part = part[link.send(part) :]
 
-    def _receive(self, link: socket.socket, size: int | None, rank: int) -> tuple[Packed, float]:
+    def _receive(
+        self, link: socket.socket, size: int | None, rank: int, kind: int = AVERAGE
+    ) -> tuple[Packed, float]:
         head = bytearray(HEAD.size)
         self._fill(link, memoryview(head))
-        number, theirs, weight = HEAD.unpack(head)
+        number, theirs, weight, their_kind = HEAD.unpack(head)
         size = theirs if size is None else size
-        if (number, theirs) != (self._number, size):
+        if (number, theirs, their_kind) != (self._number, size, kind):
             raise InvalidArgument(
-                f"rank {rank} averages {theirs} bytes in its exchange {number}, and this worker "
-                f"{size} bytes in its exchange {self._number}",
-                hint="every worker has to average the same arrays in the same order",
+                f"rank {rank} {KINDS[their_kind % len(KINDS)]} with {theirs} bytes in its exchange "
+                f"{number}, and this worker {KINDS[kind]} with {size} bytes in its exchange "
+                f"{self._number}",
+                hint="every worker must do the same in the same order; what may differ between "
+                "them, such as when to leave a loop, is decided with run.agree(value)",
             )
         if self._scratch.size < size:
             self._scratch = np.empty(size, np.uint8)

@@ -125,6 +125,8 @@ class Keeping:
                     standing, self._session.identity.worker_id, self.state
                 )
             self._reposition(manifest.data)
+            if SCRIPT in manifest.data:
+                self.script.load_state_dict(manifest.data[SCRIPT])
             self.checks.note_restored(self.state)
         elif place.generation != self._given:
             self._give(standing, recovery)
@@ -143,8 +145,6 @@ class Keeping:
 
     def _reposition(self, positions: dict[str, dict[str, Any]]) -> None:
         self._positions = positions
-        if SCRIPT in positions:
-            self.script.load_state_dict(positions[SCRIPT])
         for name in positions.keys() & self._feeds.keys():
             self._feeds[name].load_state_dict(positions[name])
 

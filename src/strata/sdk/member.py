@@ -38,6 +38,7 @@ class Member:
         self._times = StepTime()
         self._notice = TerminationNotice()
         self._script = keeping.script
+        self._save_wanted = False
         keeping.due.stopping = lambda: self.stop_requested
 
     @property
@@ -225,9 +226,15 @@ class Member:
         them; pieces of larger tensors (DTensor, `strata.Sharded`) by their owners. The rest
         happens in the background, and what goes wrong there never stops the run: it is logged, and
         the checkpoint before stays the latest.
+
+        Between two loops the save waits until the next loop begins, so that it holds everything
+        that the script does in between.
         """
         if state is not None:
             self._keeping.state = state
+        self._save_wanted = self._script.between_loops
+        if self._save_wanted:
+            return
         working = self._worker.state
         self.report("checkpointing")
         try:

@@ -108,6 +108,12 @@ class Membership:
         """How many values the workers of the task have agreed on."""
         return self.standing.agreed if self.standing is not None else 0
 
+    @property
+    def told_place(self) -> tuple[int, str]:
+        """The newest generation and its phase, whether or not it was entered."""
+        standing = self.standing
+        return (standing.generation, standing.phase) if standing is not None else (0, "")
+
     def left_before(self, step: int, loops: Set[str]) -> str:
         """The worker that left one of these loops before a step, so does not train it; or none."""
         standing = self.standing

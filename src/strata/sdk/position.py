@@ -1,11 +1,11 @@
 """Where a script is: in which of its loops, and which of them a restored state has passed.
 
 The number of steps alone does not say it. After the last step of an epoch a script evaluates and
-changes its learning rate; a state that is saved before that and one that is saved after it have the
-same step. So a state is saved together with the script's position: the loops over `run.epochs` that
-have ended, the epoch, the loops over data that have ended in it, and whether the next one has
-begun. A process that starts from the state runs the script from its beginning, and the loops that
-come before the position are empty.
+changes its learning rate; the state before that and the one after it have the same step. So a state
+is saved, and given to other workers, only while the script is in a loop over data (or before its
+first one), together with the script's position: the loops over `run.epochs` that have ended, the
+epoch, and the loops over data that have ended in it. A process that starts from the state runs the
+script from its beginning, and the loops that come before the position are empty.
 
 Until the script has come to its position it *replays*: it repeats code whose effects are already in
 the restored state. If that code changes the state, as a scheduler's step between two loops does,
@@ -19,7 +19,7 @@ from strata.errors import InvalidArgument, NotAllowedNow
 
 
 class Position(NamedTuple):
-    """The loop that a script is in, or comes to next if it is not `entered`.
+    """The loop that a script is in, or comes to next.
 
     Positions are compared as tuples. `epoch` is -1 outside of `run.epochs`.
     """
@@ -27,12 +27,6 @@ class Position(NamedTuple):
     phase: int = 0
     epoch: int = -1
     loop: int = 0
-    entered: int = 0
-
-    @property
-    def place(self) -> tuple[int, int, int]:
-        """The loop, whether entered or not."""
-        return self[:3]
 
     @property
     def key(self) -> str:
@@ -71,7 +65,12 @@ class Script:
         loop = 0
         while loop in self._ended:
             loop += 1
-        return self._now._replace(loop=loop, entered=int(loop < self._opened))
+        return self._now._replace(loop=loop)
+
+    @property
+    def between_loops(self) -> bool:
+        """Whether the script has left a loop and not yet begun the next one."""
+        return self._started and len(self._ended) >= self._opened
 
     def state_dict(self) -> dict[str, Any]:
         """What is saved with a state."""
@@ -96,14 +95,19 @@ class Script:
         place = self._now._replace(loop=self._opened)
         self._opened += 1
         self._started = True
-        past = self._replays and place.place < self.resumed.place
-        if past or (self._replays and place.place == self.resumed.place and self.resumed.entered):
-            self.check_replay()
+        past = self._replays and place < self.resumed
+        self._replay(ends=not past)
         if past:
             self._ended.add(place.loop)
-        else:
-            self._replays = False
         return place, past
+
+    def step(self) -> None:
+        """A step begins: a script without loops over data has come to its position."""
+        self._replay(ends=True)
+
+    def _replay(self, *, ends: bool) -> None:
+        self._replay(ends=False)
+            self._replays = not ends
 
     def handed(self) -> None:
         """A batch is handed out: what the script does from here on, it may do again."""

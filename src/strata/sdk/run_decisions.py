@@ -1,20 +1,25 @@
-"""What the workers of a run find out and decide together: values, evaluations, a stop."""
+"""What the workers of a run find out and decide together: values, evaluations, a stop.
+
+None of it enters a generation: that happens only in a loop, where the position of the script is
+known (see `position`). So a worker that is lost meanwhile is made up for here: a value is agreed on
+through the coordinator, and an evaluation is done by each worker alone.
+"""
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
 from strata.errors import InvalidArgument, NotAllowedNow
-from strata.sdk.evaluation import Scored, combined, scored
+from strata.sdk.evaluation import Evaluation, Scored, combined
 from strata.sdk.exchange import Exchange
 from strata.sdk.run_loops import RunLoops
 from strata.sdk.signals import GenerationChanged, StopRequested
 from strata.wire.v1 import coordinator_pb2 as pb
 
 Value = TypeVar("Value")
-Result = TypeVar("Result")
 
 
 class RunDecisions(RunLoops):
@@ -27,25 +32,11 @@ class RunDecisions(RunLoops):
                 break
 
         The value is numbers, strings, lists and dicts, as in JSON. It is recorded before a worker
-        acts on it, so all get the same one, also if rank 0 is lost meanwhile. Every worker must ask
-        at the same place of the script.
+        acts on it, so all get the same one; if rank 0 is lost before it says its value, another
+        worker's is taken. Every worker must ask at the same place of the script.
         """
-        key = self._script.agreement_key(self.steps)
-        said = _as_json(value)
-        while True:
-            self._session.require_usable()
-            if self._membership.changed:
-                self._take_up_outside_step()
-            count = self._membership.agreed
-            asked = pb.Agree(key=key, step=self.steps, value=said if self.rank == 0 else "")
-            try:
-                answer = self._session.answer(self._session.ask("agree", asked))
-                agreed: Value = msgspec.json.decode(answer.agreed.value)
-                return agreed
-            except NotAllowedNow as error:
-                if isinstance(error, GenerationChanged | StopRequested):
-                    raise
-            self._wait_for_agreement(count)
+        agreed: Value = msgspec.json.decode(self._agreed(_as_json(value)))
+        return agreed
 
     def stop(self, reason: str = "") -> None:
         """End the training for every worker: they save, and their loops end.
@@ -69,52 +60,45 @@ class RunDecisions(RunLoops):
 
         `dataset` is a torch Dataset, a dataset of Strata's, or a sequence. `score` gives a number,
         or several by name, as means over the batch; batches are weighted by their samples. Each
-        worker scores its share, and no step is counted. When a worker is lost meanwhile the
-        evaluation is done again.
+        worker scores its share, and no step is counted. When a worker is lost meanwhile, each of
+        the others scores all of it.
         """
+        evaluation = Evaluation(dataset, score, batch_size, collate_fn, num_workers)
+        try:
+            shares = self.together(partial(self._scored, evaluation))
+        except GenerationChanged:
+            if self._step is not None:
+                raise
+            shares = [evaluation.share(0, 1)]
+        means = {name: mean.hex() for name, mean in combined(shares).items()}
+        agreed = self._agreed(msgspec.json.encode(means).decode())
+        return _unnamed({name: float.fromhex(each) for name, each in _names(agreed).items()})
 
-        def everyone(exchange: Exchange) -> list[Scored]:
-            own = scored(
-                dataset,
-                score,
-                self.rank,
-                self.world_size,
-                batch_size=batch_size,
-                collate_fn=collate_fn,
-                num_workers=num_workers,
-            )
-            told = exchange.everyone(msgspec.json.encode(own).decode())
-            return [msgspec.json.decode(each, type=Scored) for each in told]
+    def _scored(self, evaluation: Evaluation, exchange: Exchange) -> list[Scored]:
+        own = evaluation.share(self.rank, self.world_size)
+        told = exchange.everyone(msgspec.json.encode(own).decode())
+        return [msgspec.json.decode(each, type=Scored) for each in told]
 
-        return combined(self._together_again(everyone))
-
-    def _together_again(self, act: Callable[[Exchange], Result]) -> Result:
-        """What all workers do together between two steps; done again when one of them is lost."""
+    def _agreed(self, value: str) -> str:
+        """What all workers take for the value at this place of the script, as JSON."""
+        key = self._script.agreement_key(self.steps)
+        session, membership = self._session, self._membership
         while True:
-            if self._membership.changed:
-                self._take_up_outside_step()
+            session.require_usable()
+            known = (membership.agreed, membership.told_place)
             try:
-                return self.together(act)
-            except GenerationChanged:
-                if self._step is not None:
-                    raise
+                asked = pb.Agree(key=key, step=self.steps, value=value)
+                return session.answer(session.ask("agree", asked)).agreed.value
+            except NotAllowedNow:
+                self._wait_for_news(known)
 
-    def _take_up_outside_step(self) -> None:
-        if self._step is not None:
-            raise self._change()
-        self._take_up_or_stop()
-
-    def _wait_for_agreement(self, count: int) -> None:
+    def _wait_for_news(self, known: tuple[int, object]) -> None:
         """Until another value was agreed on, or the membership changed."""
         membership, worker = self._membership, self._worker
         worker.waiting = True
         try:
             self._session.wait_for(
-                lambda: (
-                    membership.agreed != count
-                    or membership.changed
-                    or bool(self.stop_requested and self.ending)
-                )
+                lambda: (membership.agreed, membership.told_place) != known or self.ending
             )
         finally:
             worker.waiting = False
@@ -122,20 +106,28 @@ class RunDecisions(RunLoops):
             raise StopRequested(f"the others are leaving: {self.stop_requested}")
 
 
+def _names(value: str) -> dict[str, str]:
+    return msgspec.json.decode(value, type=dict[str, str])
+
+
+def _unnamed(means: dict[str, float]) -> float | dict[str, float]:
+    """One number if the score was one."""
+    return means[""] if set(means) == {""} else means
+
+
 def _as_json(value: object) -> str:
     """The value as text; numbers of other libraries count as numbers."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InvalidArgument(
+            f"run.agree cannot take {value}", hint="agree on what follows from it, such as a bool"
+        )
     try:
-        text = msgspec.json.encode(value, enc_hook=_number).decode()
+        return msgspec.json.encode(value, enc_hook=_number).decode()
     except (TypeError, ValueError) as error:
         raise InvalidArgument(
             f"run.agree cannot take a {type(value).__name__}: {error}",
             hint="agree on numbers, strings, lists or dicts",
         ) from error
-    if isinstance(value, float) and not math.isfinite(value):
-        raise InvalidArgument(
-            f"run.agree cannot take {value}", hint="agree on what follows from it, such as a bool"
-        )
-    return text
 
 
 def _number(value: Any) -> Any:

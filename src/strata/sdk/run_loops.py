@@ -185,7 +185,7 @@ class RunLoops(RunSteps):
                 epochs=own_epochs,
                 steps=most,
                 planned_epochs=script.epochs or epochs,
-                entering=place.place > script.resumed.place,
+                entering=place > script.resumed,
             )
             return self._opened(source(asked), place, reading, engine)
 
@@ -204,6 +204,8 @@ class RunLoops(RunSteps):
                 earlier.leave()  # its variable is still there, and the script has gone on
         self._feeds.append(feed)
         self._keeping.attach(feed.name, feed)
+        if self._save_wanted:
+            self.save()
         return feed
 
     def _loop_ended(self, feed: RunBatches, complete: bool) -> None:

@@ -61,6 +61,7 @@ class RunSteps(Member):
             )
         if not self._feeds:
             self._take_up_or_stop()
+        self._script.step()
         step.number = self.steps
         self._require_common(step)
         step.samples = sum(feed.samples for feed in self._feeds) or 1

@@ -1,0 +1,168 @@
+"""Scripts with several loops that worker processes run in tests: `looper.py SCENE JSON`.
+
+The model adds up what it was trained on, and a schedule counts what the script does between loops,
+so the model itself says at the end whether everything was applied exactly once.
+"""
+
+import os
+import signal
+import time
+
+import numpy as np
+from trainee import main, place, say, scene
+
+import strata
+
+
+def arrays(name, count):
+    return strata.open_arrays({"x": np.arange(count)}, name=name)
+
+
+class Schedule:
+    """A counter with a `state_dict`, as a learning-rate scheduler is one."""
+
+    def __init__(self):
+        self.count = 0
+
+    def step(self):
+        self.count += 1
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+
+
+def begin(run):
+    state = {"seen": np.zeros(200), "schedule": Schedule()}
+    run.restore(**state)
+    return run.state["seen"], run.state["schedule"]
+
+
+def train(run, seen, loader, step_s=0.0, die_at=-1):
+    """One loop, in which each sample is counted by all workers."""
+    for batch in loader:
+        with run.step() as step:
+            if run.steps == die_at and run.generation == 1 and run.rank == run.world_size - 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            counted = np.bincount(batch["x"], minlength=200).astype(float)
+            seen += np.rint(run.average(counted, weight=1.0) * run.world_size)
+            time.sleep(step_s)
+            step.log(loss=1.0)
+
+
+@scene
+def per_epoch(epochs=3, samples=40, step_s=0.0, die_at=-1, save_after=-1, **given):
+    """A loop for each epoch, an evaluation and a step of the schedule after it."""
+    with strata.join(**given) as run:
+        seen, schedule = begin(run)
+        say("joined", **place(run))
+        loader = run.batches(arrays("numbers", samples), global_batch=8)
+        for epoch in run.epochs(epochs):
+            train(run, seen, loader, step_s, die_at)
+            total = run.evaluate(list(range(10)), lambda batch: float(np.mean(batch)), batch_size=3)
+            schedule.step()
+            say("epoch", number=epoch, score=total, length=len(loader), **place(run))
+            if epoch == save_after:
+                run.save()
+        done = {"seen": seen[:samples].tolist(), "schedule": schedule.count}
+        say("done", **done, **place(run))
+    say("left")
+
+
+@scene
+def plain_epochs(epochs=3, **given):
+    """The loop that people write first: `range`, and one epoch of batches in each round."""
+    with strata.join(**given) as run:
+        seen, _ = begin(run)
+        steps = []
+        for _ in range(epochs):
+            train(run, seen, run.batches(arrays("numbers", 40), global_batch=8, epochs=1))
+            steps.append(run.steps)
+        say("done", steps_after=steps, seen=seen[:40].tolist(), **place(run))
+
+
+@scene
+def two_phases(step_s=0.0, die_at=-1, **given):
+    """One dataset after the other, the second one shorter, then the first one again."""
+    with strata.join(**given) as run:
+        seen, _ = begin(run)
+        say("joined", **place(run))
+        train(run, seen, run.batches(arrays("long", 200), global_batch=20, steps=5), step_s, die_at)
+        say("first", **place(run))
+        short = run.batches(arrays("short", 40), global_batch=8, epochs=2)
+        train(run, seen, short, step_s, die_at)
+        say("second", **place(run))
+        train(run, seen, run.batches(arrays("long", 200), global_batch=20, steps=5), step_s, die_at)
+        say("done", seen=seen.tolist(), **place(run))
+
+
+@scene
+def stop_early(at=12, alone=False, die_after=False, **given):
+    """Leaves an endless loop when rank 0 says so; or on rank 0 alone, which is a mistake."""
+    with strata.join(**given) as run:
+        seen, _ = begin(run)
+        say("joined", **place(run))
+        try:
+            for batch in run.batches(arrays("numbers", 40), global_batch=8):
+                with run.step():
+                    counted = np.bincount(batch["x"], minlength=200).astype(float)
+                    seen += np.rint(run.average(counted, weight=1.0) * run.world_size)
+                enough = run.steps >= at and run.rank == 0
+                if enough if alone else run.agree(enough):
+                    break
+        except strata.StrataError as error:
+            say("refused", code=error.code, message=error.message, hint=error.hint)
+            raise
+        if die_after and run.rank == 1 and run.incarnation <= 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        score = run.evaluate(list(range(10)), lambda batch: float(np.mean(batch)))
+        say("done", score=score, total=float(seen.sum()), **place(run))
+    say("left")
+
+
+@scene
+def stop_all(at=10, **given):
+    """Ends the training of all workers from one of them; nothing after the loop runs."""
+    with strata.join(**given) as run:
+        seen, _ = begin(run)
+        for batch in run.batches(arrays("numbers", 40), global_batch=8):
+            with run.step():
+                counted = np.bincount(batch["x"], minlength=200).astype(float)
+                seen += np.rint(run.average(counted, weight=1.0) * run.world_size)
+            if run.steps == at and run.rank == run.world_size - 1:
+                run.stop("good enough")
+        say("after the loop")
+    say("left", why=run.stop_requested)
+
+
+@scene
+def steps_alone(steps=20, **given):
+    """A loop without data."""
+    with strata.join(**given) as run:
+        total = run.restore(total=np.zeros(1))["total"]
+        say("joined", **place(run))
+        while run.steps < steps:
+            with run.step() as step:
+                total += run.average(1.0)
+                time.sleep(0.02)
+                step.log(loss=float(total[0]))
+        say("done", total=float(total[0]), **place(run))
+
+
+@scene
+def schedule_after_restore(steps=8, **given):
+    """Changes the restored state before training goes on, which is an error when it resumes."""
+    with strata.join(**given) as run:
+        seen, schedule = begin(run)
+        schedule.step()
+        say("joined", **place(run))
+        try:
+            train(run, seen, run.batches(arrays("numbers", 40), global_batch=8, steps=50), 0.1)
+        except strata.StrataError as error:
+            say("refused", message=error.message, hint=error.hint)
+
+
+if __name__ == "__main__":
+    main()

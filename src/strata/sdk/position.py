@@ -106,7 +106,8 @@ class Script:
         self._replay(ends=True)
 
     def _replay(self, *, ends: bool) -> None:
-        self._replay(ends=False)
+        if self._replays:
+            self.check_replay()
             self._replays = not ends
 
     def handed(self) -> None:
@@ -140,8 +141,7 @@ class Script:
             )
         phase = self._now.phase
         self._started = True
-        if self._replays:
-            self.check_replay()
+        self._replay(ends=False)
         self.epochs, self.max_steps = count or 0, max_steps or 0
         epoch = self.resumed.epoch if self.resumed.phase == phase else 0
         epoch = max(epoch, 0)

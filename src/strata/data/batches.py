@@ -2,9 +2,9 @@
 
 What a step holds is arithmetic (`core.order`), so there is no cursor but the step: `state_dict` is
 that number and what it is a number of, and going anywhere (`seek`, a rollback, a resume) costs
-nothing. A thread reads ahead while the one who takes the batches computes, bounded in bytes and
-steps (`ahead`); more threads or processes pay only where decoding is dear, and formats that decode
-have their own. With `prefetch_bytes=0` no thread is ever started.
+nothing. A thread reads ahead while the one who takes the batches computes, bounded in bytes
+and steps (`ahead`); more threads or processes pay only where decoding is dear, and formats that
+decode have their own. With `prefetch_bytes=0` no thread is ever started.
 
 Lanes may change from a step on. Batches that were read ahead for later steps keep the rows of lanes
 that stay, and only the missing rows are read. (With a transform they are read again, since a

@@ -8,8 +8,10 @@ other sampler is refused with what to do instead.
 from typing import Any, NamedTuple
 
 from strata.data.sample_engine import SampleLoading
+from strata.data.stream_engine import StreamLoading
 from strata.data.torch_adapter import import_torch
 from strata.data.torch_dataset import TorchDataset, open_torch_dataset
+from strata.data.torch_stream import TorchStream, open_torch_stream
 from strata.errors import InvalidArgument
 
 _INSTEAD = {
@@ -27,11 +29,15 @@ _REFUSED = {
 
 
 class LoaderPlan(NamedTuple):
-    """How `run.loader` reads a dataset: the opened dataset, the engine, and the end of an epoch."""
+    """How `run.loader` reads a dataset: the opened dataset, the engine, and the end of an epoch.
 
-    dataset: TorchDataset
+    Without `has_length` the end of an epoch is not known before the engine's stream ends.
+    """
+
+    dataset: TorchDataset | TorchStream
     engine: SampleLoading
     drop_tail: bool
+    has_length: bool = True
 
 
 def plan_loader(
@@ -44,7 +50,7 @@ def plan_loader(
     drop_last: bool = False,
     **options: Any,
 ) -> LoaderPlan:
-    """Open a map-style torch Dataset with arguments of `DataLoader`.
+    """Open a torch Dataset, map-style or iterable, with arguments of `DataLoader`.
 
     `shuffle`, `sampler` and `drop_last` mean what they mean there; the order of a shuffle follows
     from `seed`. `collate_fn`, `num_workers`, `pin_memory`, `timeout`, `worker_init_fn`,
@@ -64,10 +70,32 @@ def plan_loader(
         raise InvalidArgument(
             f"run.loader has no argument {unknown[0]!r}", hint=f"it has {', '.join(sorted(known))}"
         )
+    if is_stream(dataset):
+        return _plan_stream(dataset, seed, name, shuffle or sampler, bool(drop_last), options)
     engine = SampleLoading(**options)
     shuffled = shuffles(dataset, shuffle, sampler)
     opened = open_torch_dataset(dataset, seed=seed, name=name, shuffle=shuffled, loading=engine)
-    return LoaderPlan(opened, engine, bool(drop_last))
+    return LoaderPlan(dataset=opened, engine=engine, drop_tail=bool(drop_last))
+
+
+def is_stream(dataset: Any) -> bool:
+    """Whether a dataset is read from its beginning to its end, and not by index."""
+    if isinstance(dataset, import_torch("torch.utils.data").IterableDataset):
+        return True
+    return hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
+
+
+def _plan_stream(
+    dataset: Any, seed: int, name: str, reordered: Any, drop_last: bool, options: dict[str, Any]
+) -> LoaderPlan:
+    if reordered:
+        raise InvalidArgument(
+            f"run.loader cannot shuffle {type(dataset).__name__}, which is read as a stream",
+            hint="shuffle in its __iter__, or give a Dataset with __len__ and __getitem__",
+        )
+    engine = StreamLoading(**options, drop_last=drop_last)
+    opened = open_torch_stream(dataset, seed=seed, name=name, loading=engine)
+    return LoaderPlan(dataset=opened, engine=engine, drop_tail=True, has_length=False)
 
 
 def shuffles(dataset: Any, shuffle: bool | None, sampler: Any) -> bool:

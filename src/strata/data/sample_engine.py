@@ -24,7 +24,7 @@ from strata.data.per_lane import Transform
 from strata.data.random_state import restored_generators, seed_generators
 from strata.data.steps import OnSkip, Ordered
 from strata.data.torch_adapter import data_loader, import_torch
-from strata.data.torch_dataset import TorchDataset
+from strata.data.torch_dataset import TorchDataset, TorchSamples, said
 from strata.data.torch_engine import LoaderStream, Sent, StepRequests, unchanged
 from strata.errors import Corrupt, InvalidArgument, StrataError
 
@@ -70,6 +70,7 @@ class SampleLoading:
                         f"{name} is {value!r:.80}, but there are no worker processes",
                         hint="give num_workers=1 or more",
                     )
+        self.num_workers = num_workers
         self._collate = collate_fn
         self._worker_init = worker_init_fn
         self._processes: dict[str, Any] = {"num_workers": num_workers}
@@ -78,7 +79,7 @@ class SampleLoading:
                 "timeout": timeout,
                 "multiprocessing_context": multiprocessing_context,
             }
-        self._ahead = {
+        self._ahead: dict[str, Any] = {
             "pin_memory": pin_memory,
             "prefetch_factor": prefetch_factor,
             "persistent_workers": persistent_workers,
@@ -99,7 +100,7 @@ class SampleLoading:
         contents: bool = False,
         **_: object,
     ) -> LoaderStream:
-        _require_supported(dataset, transform=transform, contents=contents)
+        require_supported(dataset, TorchDataset, transform=transform, contents=contents)
         dataset.checked_columns(columns)
         on_skip = skipping(on_error, on_skip)
         collate = self._collate or import_torch("torch.utils.data").default_collate
@@ -109,17 +110,19 @@ class SampleLoading:
             batch_size=None,
             sampler=requests,
             collate_fn=unchanged,
-            worker_init_fn=_WorkerInit(self._worker_init),
-            **self._processes,
-            **self._ahead,
+            **self.process_options(),
         )
         return LoaderStream(requests, loader, on_skip, None)
+
+    def process_options(self) -> dict[str, Any]:
+        """Options of a `DataLoader` that reads steps."""
+        return {**self._processes, **self._ahead, "worker_init_fn": _WorkerInit(self._worker_init)}
 
     def probe_options(self) -> dict[str, Any]:
         """Options of a `DataLoader` that reads single samples as this engine's processes would."""
         return {
             **self._processes,
-            "num_workers": min(1, self._processes["num_workers"]),
+            "num_workers": min(1, self.num_workers),
             "worker_init_fn": _WorkerInit(self._worker_init),
         }
 
@@ -161,29 +164,42 @@ class _SampleSteps:
         samples: np.ndarray[Any, Any],
         skipped: list[Skipped],
     ) -> Any:
-        name = self._dataset.name
-        if not len(samples):
-            raise InvalidArgument(
-                f"dataset {name!r}: this worker has no samples in step {step}, since there are "
-                f"more workers than lanes ({self._order.lanes})",
-                hint="give a larger batch_size, or run fewer workers",
-            )
         items = self._dataset.read(positions, samples, skipped.append if self._skips else None)
-        if not items:
-            raise Corrupt(f"dataset {name!r}: no sample of this worker's step {step} can be read")
-        seed_generators(self._dataset.words(~positions[:1])[0])
-        try:
-            return self._collate(items)
-        except MemoryError:
-            raise
-        except Exception as error:
-            failure = InvalidArgument(
-                f"dataset {name!r}: collate_fn failed in step {step} for samples "
-                f"{_shown(samples)}: {type(error).__name__}: {str(error)[:500]}",
-                hint="give a collate_fn that takes these samples, for example one that pads them",
-            )
-            failure.add_note("".join(traceback.format_exception(error)))
-            raise failure from error
+        return collated(self._dataset, self._order, self._collate, step, positions, items)
+
+
+def collated(
+    dataset: TorchSamples,
+    order: Ordered,
+    collate: Collate,
+    step: int,
+    positions: np.ndarray[Any, Any],
+    items: list[Any],
+) -> Any:
+    """The batch of this worker's samples of a step, which have been read."""
+    if not len(positions):
+        raise InvalidArgument(
+            f"dataset {dataset.name!r}: this worker has no samples in step {step}, since there are "
+            f"more workers than lanes ({order.lanes})",
+            hint="give a larger batch_size, or run fewer workers",
+        )
+    if not items:
+        raise Corrupt(
+            f"dataset {dataset.name!r}: no sample of this worker's step {step} can be read"
+        )
+    seed_generators(dataset.words(positions[:1], "collate")[0])
+    try:
+        return collate(items)
+    except MemoryError:
+        raise
+    except Exception as error:
+        failure = InvalidArgument(
+            f"dataset {dataset.name!r}: collate_fn failed in step {step} for samples "
+            f"{_shown(order.samples(positions))}: {said(error)}",
+            hint="give a collate_fn that takes these samples, for example one that pads them",
+        )
+        failure.add_note("".join(traceback.format_exception(error)))
+        raise failure from error
 
 
 class _WorkerInit:
@@ -200,11 +216,18 @@ class _WorkerInit:
             self._chosen(number)
 
 
-def _require_supported(dataset: object, *, transform: Transform | None, contents: bool) -> None:
-    if not isinstance(dataset, TorchDataset):
+def require_supported(
+    dataset: TorchSamples,
+    kind: type[TorchSamples],
+    *,
+    transform: Transform | None,
+    contents: bool,
+) -> None:
+    """Refuses what an engine for torch Datasets cannot read or cannot do."""
+    if not isinstance(dataset, kind):
         raise InvalidArgument(
-            f"SampleLoading cannot read a {type(dataset).__name__}",
-            hint="open the dataset with open_torch_dataset, or use strata.torch.Loading",
+            f"the engine reads a {kind.__name__}, not a {type(dataset).__name__}",
+            hint="open the dataset with plan_loader, which chooses the engine",
         )
     if transform is not None:
         raise InvalidArgument(

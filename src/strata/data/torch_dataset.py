@@ -45,21 +45,17 @@ PROBES = 5
 _SHARDS = 1_024
 
 
-class TorchDataset:
-    """The samples of a torch Dataset by number; made by `open_torch_dataset`."""
+class TorchSamples:
+    """What the two kinds of torch Dataset have in common: samples that are objects, not columns."""
 
     def __init__(
-        self, name: str, samples: Any, *, fingerprint: str, seed: int, shuffle: bool
+        self, name: str, samples: Any, total: int, *, fingerprint: str, seed: int, shuffle: bool
     ) -> None:
         self.name, self.fingerprint = name, fingerprint
         self.seed, self.shuffle = seed, shuffle
         self.samples = samples
-        self.total_samples = len(samples)
-        self.shard_size = -(-self.total_samples // _SHARDS)
-        self._reads_bulk = callable(getattr(samples, "__getitems__", None))
-
-    def __len__(self) -> int:
-        return self.total_samples
+        self.total_samples = total
+        self.shard_size = -(-total // _SHARDS)
 
     def spec(self) -> DatasetSpec:
         """What a coordinator registers."""
@@ -111,6 +107,30 @@ class TorchDataset:
             hint="read it with run.loader",
         )
 
+    def words(self, positions: Integers, stream: str = "") -> list[int]:
+        """The seed of the random numbers at each position; other ones for each `stream`."""
+        text = f"{self.seed}/{self.fingerprint}/{stream}"
+        key = blake2b(text.encode(), digest_size=8).digest()
+        words: list[int] = mix(
+            np.frombuffer(key, "<u8") ^ mix(positions.astype(np.uint64))
+        ).tolist()
+        return words
+
+
+class TorchDataset(TorchSamples):
+    """The samples of a map-style Dataset by number; made by `open_torch_dataset`."""
+
+    def __init__(
+        self, name: str, samples: Any, *, fingerprint: str, seed: int, shuffle: bool
+    ) -> None:
+        super().__init__(
+            name, samples, len(samples), fingerprint=fingerprint, seed=seed, shuffle=shuffle
+        )
+        self._reads_bulk = callable(getattr(samples, "__getitems__", None))
+
+    def __len__(self) -> int:
+        return self.total_samples
+
     def read(
         self, positions: Integers, samples: Integers, on_skip: Callable[[Skipped], None] | None
     ) -> list[Any]:
@@ -134,16 +154,8 @@ class TorchDataset:
             except Exception as error:
                 if on_skip is None:
                     raise self._unreadable(sample, error) from error
-                on_skip(Skipped(self.name, "", sample, _said(error)))
+                on_skip(Skipped(self.name, "", sample, said(error)))
         return items
-
-    def words(self, positions: Integers) -> list[int]:
-        """The seed of the random numbers at each position."""
-        key = blake2b(f"{self.seed}/{self.fingerprint}".encode(), digest_size=8).digest()
-        words: list[int] = mix(
-            np.frombuffer(key, "<u8") ^ mix(positions.astype(np.uint64))
-        ).tolist()
-        return words
 
     def _bulk(self, samples: Integers, word: int) -> list[Any] | None:
         """The samples by one call of `__getitems__`; None if they must be read one by one."""
@@ -168,7 +180,7 @@ class TorchDataset:
 
     def _unreadable(self, sample: int, error: Exception) -> Corrupt:
         failure = Corrupt(
-            f"dataset {self.name!r}: __getitem__({sample}) failed: {_said(error)}",
+            f"dataset {self.name!r}: __getitem__({sample}) failed: {said(error)}",
             hint='fix the dataset, or leave out such samples with on_error="skip"',
         )
         failure.add_note("".join(traceback.format_exception(error)))
@@ -215,18 +227,22 @@ def open_torch_dataset(
             changing[0],
         )
     fingerprint = _fingerprint(dataset, total, probes)
-    identity = blake2b(f"{fingerprint}/{seed}/{shuffle}".encode(), digest_size=6).hexdigest()
-    name = name or f"{type(dataset).__name__}-{identity}"
+    name = name or chosen_name(dataset, fingerprint, seed, shuffle=shuffle)
     return TorchDataset(name, dataset, fingerprint=fingerprint, seed=seed, shuffle=shuffle)
+
+
+def chosen_name(dataset: object, fingerprint: str, seed: int, *, shuffle: bool) -> str:
+    """A name that another dataset, seed or order does not have."""
+    identity = blake2b(f"{fingerprint}/{seed}/{shuffle}".encode(), digest_size=6).hexdigest()
+    return f"{type(dataset).__name__}-{identity}"
 
 
 def _require_map_style(dataset: Any) -> None:
     data = import_torch("torch.utils.data")
     if isinstance(dataset, data.IterableDataset):
         raise InvalidArgument(
-            f"{type(dataset).__name__} is an IterableDataset, which cannot be read by position",
-            hint="give a Dataset with __len__ and __getitem__, or open the files themselves with "
-            "strata.data.open_dataset and use run.batches",
+            f"{type(dataset).__name__} is an IterableDataset, which cannot be read by index",
+            hint="open it with open_torch_stream",
         )
     for method in ("__len__", "__getitem__"):
         if not hasattr(dataset, method) or isinstance(dataset, Mapping | str | bytes):
@@ -275,5 +291,6 @@ def _fingerprint(dataset: Any, total: int, probes: Sequence[tuple[str, str]]) ->
     return digest.hexdigest()
 
 
-def _said(error: BaseException) -> str:
+def said(error: BaseException) -> str:
+    """An exception in one line."""
     return f"{type(error).__name__}: {error}"[:500]

@@ -16,7 +16,7 @@ from strata.core.sharding import Move
 from strata.data.mixing import MixedOrder
 from strata.errors import NotFound
 from strata.timeline.audit import audit
-from strata.timeline.tallies import MixtureTally
+from strata.timeline.tallies import EpochAudit, EpochTally, MixtureTally
 from tests.timeline.fleet import Fleet
 
 SCHEDULES = 1_000
@@ -224,3 +224,13 @@ def disturbed(seed: int) -> Fleet:
     if fleet.row.phase == "running":
         fleet.train(2)
     return fleet
+
+
+def test_samples_of_a_stream_are_counted_though_its_length_is_not_known():
+    samples, batch, steps = 10**13, 8, 40
+    tally = EpochTally(samples, 0, batch * steps)
+    for step in range(steps):
+        positions = np.arange(step * batch, (step + 1) * batch)
+        tally.add(positions, positions)
+    tally.add(np.array([3]), np.array([3]))
+    assert tally.epochs() == [EpochAudit(0, batch * steps, batch * steps - 1, 0, 1)]

@@ -44,6 +44,7 @@ class EpochTally:
     """One dataset, of whose positions `begin` up to `stop` should have been applied.
 
     Holds a byte a sample for each epoch that is being counted, and lets it go when it is through.
+    It grows with the sample numbers seen: a stream is registered with more samples than it has.
     """
 
     def __init__(self, samples: int, begin: int, stop: int) -> None:
@@ -55,10 +56,17 @@ class EpochTally:
         """Counts in the epochs that the positions belong to."""
         epochs = positions // self._samples
         for epoch in range(int(epochs[0]), int(epochs[-1]) + 1) if epochs.size else ():
-            counts = self._counts.get(epoch)
-            if counts is None:
-                counts = self._counts[epoch] = np.zeros(self._samples, np.uint8)
-            np.add.at(counts, samples[epochs == epoch], 1)
+            here = samples[epochs == epoch]
+            if here.size:
+                np.add.at(self._room(epoch, int(here.max()) + 1), here, 1)
+
+    def _room(self, epoch: int, size: int) -> NDArray[np.uint8]:
+        """The counts of an epoch, for at least so many samples."""
+        counts = self._counts.get(epoch, np.zeros(0, np.uint8))
+        if counts.size < size:
+            more = min(max(size, 2 * counts.size), self._samples) - counts.size
+            counts = self._counts[epoch] = np.concatenate([counts, np.zeros(more, np.uint8)])
+        return counts
 
     def counted_before(self, position: int) -> None:
         """Sums up the epochs that end there or before."""

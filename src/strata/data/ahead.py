@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from strata.data.base import Columns
 from strata.data.gather import step_aside
-from strata.data.steps import Read, Reader
+from strata.data.steps import BLOCK_STEPS, Read, Reader
 from strata.data.streams import Taken
 
 MAX_STEPS = 256
@@ -133,7 +133,8 @@ class ReadAhead:
             return True
         if not self._ready:
             return False
-        if self._ready[-1].error is not None or len(self._ready) >= MAX_STEPS:
+        # Room for a whole block, since reading step by step would be slower.
+        if self._ready[-1].error is not None or len(self._ready) > MAX_STEPS - BLOCK_STEPS:
             return True
         if self.reading in self._old:
             return False  # read for other lanes: patching it takes as much as it frees
@@ -145,8 +146,7 @@ class ReadAhead:
         turn, step = self._turn, self.reading
         lanes = self.lanes_at(step)
         later = [first for first, _ in self._schedule if first > step]
-        most = step + max(1, MAX_STEPS - len(self._ready))
-        stop = min([self._stop, most, *later, *(old for old in self._old if old > step)])
+        stop = min([self._stop, *later, *(old for old in self._old if old > step)])
         old = self._old.pop(step, None)
         self._busy = True
         self._changed.release()

@@ -20,7 +20,7 @@ from strata.data.per_lane import LaneMemories, Memories, PerLane, Transform, sta
 from strata.errors import InvalidArgument
 
 _BLOCK_BYTES = 4 << 20
-_BLOCK_STEPS = 64
+BLOCK_STEPS = 64
 _PLANNED_SAMPLES = 8_192  # the order is evaluated for about this many at a time
 _RECORD_BYTES = 512
 
@@ -154,7 +154,7 @@ class Reader:
             proofs = digests(positions, samples).tolist()
             plan = self._plan = _Plan(step, lanes, samples, proofs)
         count = _BLOCK_BYTES // self._step_bytes if self._step_bytes else 1
-        return plan.cut(step, max(1, min(count, _BLOCK_STEPS, stop - step)))
+        return plan.cut(step, max(1, min(count, BLOCK_STEPS, stop - step)))
 
     def _block(self, plan: "_Plan") -> list[Read]:
         samples = plan.samples
@@ -163,17 +163,20 @@ class Reader:
         sizes = [width] * steps if kept is None else kept.reshape(steps, width).sum(1).tolist()
         plain = self._transform is None and self.memories is None
         shell = held_bytes({name: values[:0] for name, values in columns.items()})
-        share = held_bytes(columns) // steps + shell
-        largest = 0
+        # Without what Python adds: a block of 4 MiB or more is copied by several threads into huge
+        # pages, so a little less would be several times as slow.
+        payload = largest = (held_bytes(columns) - shell) // steps
         done = []
         for at, batch in enumerate(batches_of(columns, sizes)):
             content = content_of(batch) if self.contents else 0
             there = None if kept is None else kept.reshape(steps, width)[at]
             ready = self._transformed(plan.first + at, plan.lanes, batch, there)
             proof = (samples[at], plan.proofs[at], content)
-            held = share if plain else max(share, held_bytes(ready))
+            held = payload + shell
+            if not plain:
+                held = max(held, held_bytes(ready))
+                largest = max(largest, held)
             held += _record_bytes(samples[at])
-            largest = max(largest, held)
             done.append(Read(plan.first + at, ready, held, plain and kept is None, None, *proof))
         self._step_bytes = max(1, largest)
         return done

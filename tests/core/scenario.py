@@ -8,7 +8,7 @@ from strata.core.keeping import DeleteRun, ReleaseEvents
 from strata.core.leases import AcquireLease, ReturnLease
 from strata.core.pace import BalanceLanes
 from strata.core.retention import PinCheckpoint, ReleaseCheckpoint
-from strata.core.save_points import RequestCheckpoint, ScheduleCheckpoint
+from strata.core.save_points import PostponeCheckpoint, RequestCheckpoint, ScheduleCheckpoint
 from strata.core.saving import NoteCopy
 from strata.core.setbacks import RefuseRecovery, ReportBrokenExchange
 from strata.core.state import Rules
@@ -54,7 +54,9 @@ def _train_and_save(world, task):
     first, second = world.members(task)
     world.do(ReportState(**first.me, state="training", step=0))
     world.train(task, 5)
-    request = world.do(RequestCheckpoint(task=task.id))
+    world.do(RequestCheckpoint(task=task.id))
+    busy = {"step": 3, "reason": "a save is under way", "busy_s": 1.5}
+    request = world.do(PostponeCheckpoint(**second.me, generation=task.generation, **busy))
     world.do(
         ScheduleCheckpoint(
             task=task.id, generation=task.generation, request=request, furthest_step=3

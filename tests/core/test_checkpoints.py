@@ -276,6 +276,22 @@ def test_one_who_finishes_without_saving_fails_what_waits_for_it():
     assert "worker b finished" in waiting.reason
 
 
+def test_workers_that_end_at_different_steps_have_no_final_checkpoint():
+    _world, _task, (a, b) = training()
+    opened = a.begin(12, final=True)
+    other = b.begin(10, final=True)
+    assert (opened.state, other.state) == ("failed", "failed")
+    assert "a at step 12, b at step 10" in other.reason
+    assert a.begin(12, final=True) is b.begin(12, final=True), "they may still agree"
+
+
+def test_checkpoint_is_refused_after_a_member_has_finished():
+    _world, _task, (a, b) = training()
+    a.leave("done", steps=12)
+    with pytest.raises(NotAllowedNow, match="worker 'a' has finished"):
+        b.begin(12, final=True)
+
+
 def test_a_copy_is_noted_once_and_only_of_what_is_committed():
     world, task, (a, _b) = training()
     saved, open_one = world.save(task, 10), a.begin(20)

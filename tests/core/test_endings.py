@@ -5,7 +5,7 @@ import pytest
 
 from strata.core.recovery import RecoveryChosen, StepsCommitted
 from strata.core.scheduling import StopTask
-from strata.core.tasks import TaskStateChanged
+from strata.core.tasks import UNSAVED_EXIT_CODE, TaskStateChanged
 from strata.errors import NotFound
 from tests.core.world import World
 
@@ -28,6 +28,39 @@ def test_a_task_is_completed_when_the_last_worker_has_finished():
     b.leave("done", steps=12)
     assert (task.state, task.exit_code) == ("completed", 0)
     assert task.ended_ns > task.started_ns > 0
+
+
+def test_failed_final_save_is_in_the_reason_and_the_exit_code_of_a_completed_task():
+    _world, task, (a, b) = running()
+    a.leave("done", steps=12, save_failure="no room on the disk")
+    b.leave("done", steps=12, save_failure="rank 0 wrote no part")
+    assert (task.state, task.exit_code) == ("completed", UNSAVED_EXIT_CODE)
+    assert task.reason.endswith("final checkpoint failed: no room on the disk")
+
+
+def test_failed_final_save_is_in_the_reason_of_a_stopped_task():
+    world, task, (a, b) = running()
+    world.do(StopTask(task=task.id))
+    a.leave("stopped", save_failure="no room on the disk")
+    b.leave("stopped")
+    assert (task.state, "no room on the disk" in task.reason) == ("stopped", True)
+
+
+def test_failed_save_of_a_preempted_worker_does_not_count_for_the_task():
+    _world, task, (a, b) = running(policy="continue")
+    a.leave("stopped", save_failure="no room on the disk")
+    b.leave("done", steps=12)
+    assert (task.state, task.exit_code) == ("completed", 0)
+
+
+def test_later_checkpoint_makes_up_for_a_failed_final_save():
+    world, task, (a, b, c) = running(3, policy="continue")
+    a.leave("done", steps=12, save_failure="no room on the disk")
+    c.lost()
+    world.sync(task)
+    world.save(task, 14)
+    b.leave("done", steps=14)
+    assert (task.state, task.exit_code) == ("completed", 0)
 
 
 def test_who_finishes_commits_the_last_steps():

@@ -1,15 +1,20 @@
-"""Guards how everyone comes to save the same step: a request is echoed on the beats, and the step
-is set when all know of it, beyond the most advanced."""
+"""Guards how all workers come to save the same step: a request is repeated in the heartbeats, its
+step is set when all are ready, ahead of the furthest, and a worker that is busy or hears of the step
+too late fails what others began there and has another step scheduled."""
 
 import pytest
 
-from strata.core.checkpoints import CheckpointRequested
+from strata.core.checkpoints import CheckpointFailed, CheckpointRequested
 from strata.core.liveness import Beat, Patience, Watch
 from strata.core.save_points import (
     LEAD_STEPS,
+    CheckpointPostponed,
     CheckpointScheduled,
+    Pace,
+    PostponeCheckpoint,
     RequestCheckpoint,
     ScheduleCheckpoint,
+    plan,
 )
 from strata.core.standing import standing, told
 from strata.errors import NotAllowedNow
@@ -73,7 +78,7 @@ def test_the_step_is_set_when_all_know_and_lies_beyond_the_most_advanced():
     assert task.save_at == 12 + LEAD_STEPS
     assert (told(world.state, world.log[-1]).workers, standing(world.state, "a").save_at) == (
         ["a", "b"],
-        13,
+        12 + LEAD_STEPS,
     )
     assert not watch.pressing
 
@@ -100,7 +105,7 @@ def test_an_unfulfilled_request_is_agreed_upon_anew_in_the_next_generation():
     for peer in (a, b):
         echo(watch, peer, step=10)
     world.do(*schedules(world, watch))
-    assert task.save_at == 11
+    assert task.save_at == 10 + LEAD_STEPS
 
 
 def test_a_fulfilled_request_stays_fulfilled():
@@ -126,3 +131,132 @@ def test_words_about_something_else_set_nothing(generation, number):
         ScheduleCheckpoint(task=task.id, generation=generation, request=number, furthest_step=10)
     )
     assert world.facts(CheckpointScheduled) == []
+
+
+def postpone(peer, step, **more):
+    more = {"reason": "the save of step 10 is under way", **more}
+    return peer.world.do(
+        PostponeCheckpoint(**peer.me, generation=peer.task.generation, step=step, **more)
+    )
+
+
+def failed(world):
+    return [fact.checkpoint for fact in world.facts(CheckpointFailed)]
+
+
+def test_worker_with_a_save_under_way_keeps_the_step_from_being_set():
+    world, task, (a, b) = training()
+    watch = watching(world)
+    world.do(RequestCheckpoint(task=task.id))
+    echo(watch, a, step=12)
+    echo(watch, b, step=12)
+    echo(watch, b, step=13, request=0)  # a save of its own began
+    assert schedules(world, watch) == []
+    echo(watch, a, step=14, request=0)
+    echo(watch, b, step=15)
+    assert schedules(world, watch) == []
+    echo(watch, a, step=15)
+    assert len(schedules(world, watch)) == 1
+
+
+def test_lead_grows_with_the_pace_the_age_of_the_heartbeat_and_with_misses():
+    _, task, _ = training()
+
+    def ahead(*paces):
+        (command,) = plan(task, paces)
+        return command.furthest_step + command.lead
+
+    assert ahead(Pace(10, 0.0, 5.0), Pace(12, 0.0, 5.0)) == 12 + LEAD_STEPS
+    assert ahead(Pace(10, 1.0, 0.0)) == 10 + LEAD_STEPS
+    assert ahead(Pace(10, 0.001, 0.0)) == 10 + 250
+    assert ahead(Pace(10, 0.001, 2.0)) == 10 + 2_000 + 250
+    task.missed_saves = 3
+    assert ahead(Pace(10, 0.0, 0.0)) == 10 + 8 * LEAD_STEPS
+
+
+def test_busy_worker_fails_what_others_began_and_opens_one_request():
+    world, _task, (a, b, c) = training(3)
+    begun = a.begin(20)
+    a.ack(begun)
+    assert [postpone(b, 20, busy_s=4.0), postpone(c, 20), postpone(b, 20)] == [1, 1, 1]
+    assert (failed(world), len(world.facts(CheckpointRequested))) == ([begun.id], 1)
+    (fact,) = world.facts(CheckpointPostponed)
+    assert (fact.worker, fact.step, fact.request, fact.busy_s) == ("b", 20, 1, 4.0)
+    with pytest.raises(NotAllowedNow, match="all workers save together"):
+        a.begin(30)
+    assert len(failed(world)) == 1
+
+
+def test_postponing_leaves_alone_what_the_worker_saves_or_has_saved():
+    world, _task, (a, b) = training()
+    own = a.begin(10)
+    later = b.begin(20)
+    b.ack(later)
+    postpone(b, 20)
+    assert failed(world) == []
+    postpone(a, 20)
+    assert failed(world) == [later.id]
+    b.ack(own)
+    a.ack(own)
+    assert own.state == "sealing"
+
+
+def test_open_request_and_scheduled_step_let_nobody_open_another_checkpoint():
+    world, task, (a, b) = training()
+    joined = a.begin(11)
+    number = world.do(RequestCheckpoint(task=task.id))
+    assert b.begin(11) is joined, "one that is open already is completed"
+    with pytest.raises(NotAllowedNow, match="request 1"):
+        a.begin(12)
+    assert a.begin(12, final=True).final
+    world.do(
+        ScheduleCheckpoint(
+            task=task.id, generation=task.generation, request=number, furthest_step=12
+        )
+    )
+    with pytest.raises(NotAllowedNow, match="at step 14"):
+        a.begin(13)
+    assert a.begin(14) is b.begin(14)
+
+
+def test_missed_step_fails_its_checkpoint_and_schedules_another_with_twice_the_lead():
+    world, task, (a, b, c) = training(3)
+    watch = watching(world)
+    world.do(RequestCheckpoint(task=task.id))
+    for peer in (a, b, c):
+        echo(watch, peer, step=10)
+    world.do(*schedules(world, watch))
+    begun = a.begin(task.save_at)
+    missed = task.save_at
+    postpone(b, missed, missed=True)
+    assert failed(world) == [begun.id]
+    for peer in (a, b, c):
+        echo(watch, peer, step=20, request=2)
+    world.do(*schedules(world, watch))
+    assert task.save_at == 20 + 2 * LEAD_STEPS
+    again = a.begin(task.save_at)
+    assert postpone(c, missed, missed=True) == 0, "that schedule was replaced"
+    assert (again.state, len(world.facts(CheckpointRequested))) == ("in_progress", 2)
+
+
+def test_postponing_in_an_older_generation_changes_nothing():
+    world, task, (a, _b, c) = training(3)
+    old = task.generation
+    c.lost()
+    world.sync(task)
+    stale = PostponeCheckpoint(**a.me, generation=old, step=20, reason="busy")
+    assert world.do(stale) == 0
+    assert world.facts(CheckpointPostponed) == world.facts(CheckpointRequested) == []
+
+
+def test_late_message_of_a_busy_worker_spares_the_step_that_was_scheduled_since():
+    world, task, (a, b) = training()
+    number = postpone(a, 20)
+    world.do(
+        ScheduleCheckpoint(
+            task=task.id, generation=task.generation, request=number, furthest_step=25
+        )
+    )
+    begun = a.begin(task.save_at)
+    postpone(b, 20)
+    assert (begun.state, len(world.facts(CheckpointRequested))) == ("in_progress", 1)

@@ -270,8 +270,10 @@ class Peer:
     def lost(self, signal: str = "heartbeat", reason: str = "no beats") -> None:
         self.world.do(DeclareLost(**self.me, signal=signal, reason=reason))
 
-    def leave(self, outcome: str = "done", steps: int = 0) -> None:
-        self.world.do(DeregisterWorker(**self.me, outcome=outcome, steps=steps))
+    def leave(self, outcome: str = "done", steps: int = 0, save_failure: str = "") -> None:
+        self.world.do(
+            DeregisterWorker(**self.me, outcome=outcome, steps=steps, save_failure=save_failure)
+        )
 
 
 def _lives(state: Cluster) -> Iterator[tuple[tuple[str, str], str]]:

@@ -52,7 +52,6 @@ MANY_LINES = 256
 """So many in one message are acknowledged at once; else the next answer does that, too."""
 
 MAX_UNANSWERED = 256
-SAVING = ("begin_checkpoint", "ack_part", "fail_part", "request_save", "refuse_recovery")
 FEEDING = ("attach", "acquire_lease", "return_lease")
 OUTCOMES: dict[str, Outcome] = {"done": "done", "stopped": "stopped", "failed": "failed"}
 
@@ -145,7 +144,7 @@ class Session:
             "arrive": self._arrive,
             "enter": self._enter,
             **dict.fromkeys(FEEDING, self._feed),
-            **dict.fromkeys(SAVING, self._save),
+            **dict.fromkeys(checkpoints.BODIES, self._save),
             "leave": self._leave,
             "preview": self._preview,
             "broken_exchange": self._break,
@@ -373,6 +372,7 @@ class Session:
             outcome=outcome,
             reason=message.leave.reason,
             steps=message.leave.steps,
+            save_failure=message.leave.save_failure,
         )
         self._ask(request, command, partial(self._done, request))
 

@@ -55,7 +55,8 @@ class Part(Struct, gc=False):
 
 
 class Checkpoint(Struct, gc=False):
-    """A checkpoint of a task; `parts` by rank. `copies` is where else it lies."""
+    """A checkpoint of a task; `parts` by rank. `copies` is where else it lies, and `final` whether it
+    is of the state in which training ended."""
 
     id: str
     step: int
@@ -75,6 +76,7 @@ class Checkpoint(Struct, gc=False):
     metadata: dict[str, str] = field(default_factory=dict)
     damaged: bool = False
     copies: list[str] = field(default_factory=list)
+    final: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -105,6 +107,7 @@ class CheckpointStarted(Fact, frozen=True):
     type: CheckpointType = "full"
     manifest: bool = True
     metadata: dict[str, str] = field(default_factory=dict)
+    final: bool = False
 
 
 class CheckpointPartAcked(Fact, frozen=True):
@@ -186,6 +189,7 @@ def _started(state: "Cluster", fact: CheckpointStarted, event: Event) -> None:
         fact.manifest,
         event.wall_ns,
         metadata=fact.metadata,
+        final=fact.final,
     )
 
 
@@ -206,6 +210,8 @@ def _committed(state: "Cluster", fact: CheckpointCommitted, event: Event) -> Non
     checkpoint = task.checkpoints[fact.checkpoint]
     checkpoint.state = "committed"
     checkpoint.path = fact.path
+    task.missed_saves = 0
+    task.save_failure = ""
     if task.save_at and fact.step >= task.save_at:
         task.fulfilled_request = task.scheduled_request
 

@@ -20,7 +20,7 @@ from strata.core.decision import Decision
 from strata.core.events import Event, Fact, applies
 from strata.core.recovery import commit_steps
 from strata.core.seating import seats
-from strata.core.tasks import Phase, change_state
+from strata.core.tasks import UNSAVED_EXIT_CODE, Phase, change_state
 
 if TYPE_CHECKING:
     from strata.core.state import Cluster
@@ -60,6 +60,7 @@ def _changed(state: "Cluster", fact: GenerationChanged, event: Event) -> None:
     task.recovery = None
     task.scheduled_request = task.fulfilled_request
     task.save_at = 0
+    task.missed_saves = 0
     forget_arrivals(task, fact.left)
 
 
@@ -92,9 +93,16 @@ def finish(d: Decision, task: "Task", steps: int, reason: str, cause: str) -> No
         else:
             look_again(d, task, "the others have finished", cause)
     elif task.state in ("starting", "running", "recovering"):
-        change_state(d, task, "completed", reason, cause)
+        exit_code = UNSAVED_EXIT_CODE if task.save_failure else 0
+        change_state(d, task, "completed", with_save_failure(task, reason), cause, exit_code)
     elif task.state == "stopping":
-        change_state(d, task, "stopped", reason, cause)
+        change_state(d, task, "stopped", with_save_failure(task, reason), cause)
+
+
+def with_save_failure(task: "Task", reason: str) -> str:
+    """Why a task ended, and that what it trained last is not saved, where that is so."""
+    failure = task.save_failure
+    return f"{reason}, final checkpoint failed: {failure}" if failure else reason
 
 
 def _most(d: Decision, task: "Task") -> int:

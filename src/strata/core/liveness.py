@@ -24,7 +24,7 @@ from strata.core.barriers import BarrierFailed, BarrierOpened, BarrierReleased, 
 from strata.core.events import Command, Event
 from strata.core.pace import Paces
 from strata.core.recovery import CommitSteps
-from strata.core.save_points import ScheduleCheckpoint
+from strata.core.save_points import Pace, has_open_request, plan
 from strata.core.workers import (
     DeclareLost,
     WorkerLost,
@@ -60,8 +60,8 @@ class Patience(Struct, frozen=True):
 class Beat(Struct, frozen=True):
     """What a worker says of itself; `waiting` means that it waits for others.
 
-    `request` is the newest request for a checkpoint that it knows of (see `save_points`), `busy_s`
-    how long its part of a step takes, if it tells (see `pace`).
+    `request` is the open request for a checkpoint, 0 while a save of its own is under way (see
+    `save_points`); `busy_s` is how long its part of a step takes, if it tells (see `pace`).
     """
 
     attempt: int = 0
@@ -152,9 +152,10 @@ class Watch:
         if beat.busy_s > 0:
             self._paces.note(worker, beat.generation, beat.step, beat.busy_s)
         heard.hangable = beat.training and not beat.waiting
-        if beat.request and (beat.request, beat.generation) != (heard.request, heard.generation):
+        if (beat.request, beat.generation) != (heard.request, heard.generation):
             heard.request = beat.request
-            self._asked.add(worker)
+            if beat.request:
+                self._asked.add(worker)
         if beat.step != heard.step or beat.generation != heard.generation:
             self._moved_on(heard, beat, now_ns)
             self._moved.add(worker)
@@ -200,7 +201,7 @@ class Watch:
                 found += self._check_agent(key[0], due_ns, now_ns)
             else:
                 found += self._check_barrier(key[0], key[1], now_ns)
-        found += self._save_points(state) + self._commits(state, now_ns)
+        found += self._save_points(state, now_ns) + self._commits(state, now_ns)
         return found + self._paces.due(state)
 
     def _alive(self, heard: _Heard, now_ns: int) -> None:
@@ -324,26 +325,21 @@ class Watch:
         reason = f"not complete after {self.patience.barrier_timeout_s:g} s"
         return [FailBarrier(task=task, barrier=barrier, round=round, reason=reason)]
 
-    def _save_points(self, state: "Cluster") -> list[Command]:
-        """Where every member knows of a request, the step at which they save can be set."""
+    def _save_points(self, state: "Cluster", now_ns: int) -> list[Command]:
+        """Where every member is ready for a request, sets the step at which all of them save."""
         tasks = {state.workers[worker].task for worker in self._asked}
         self._asked.clear()
         found: list[Command] = []
         for task in (state.tasks[task_id] for task_id in sorted(tasks)):
-            request, lineage = task.checkpoint_requests, (task.attempt, task.generation)
+            wanted = (task.checkpoint_requests, task.attempt, task.generation)
             heard = [self._workers.get(member) for member in task.members]
-            know = [each for each in heard if each is not None and each.request >= request]
-            steps = [each.step for each in know if (each.attempt, each.generation) == lineage]
-            open_request = task.phase == "running" and request > task.scheduled_request
-            if open_request and len(steps) == len(task.members):
-                found.append(
-                    ScheduleCheckpoint(
-                        task=task.id,
-                        generation=task.generation,
-                        request=request,
-                        furthest_step=max(steps),
-                    )
-                )
+            ready = [
+                Pace(each.step, each.step_mean_ns / SECOND_NS, (now_ns - each.beat_ns) / SECOND_NS)
+                for each in heard
+                if each is not None and (each.request, each.attempt, each.generation) == wanted
+            ]
+            if has_open_request(task) and len(ready) == len(task.members):
+                found += plan(task, ready)
         return found
 
     def _commits(self, state: "Cluster", now_ns: int) -> list[Command]:

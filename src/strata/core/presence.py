@@ -4,7 +4,7 @@ from strata.core.checkpoints import fail_without
 from strata.core.decision import Decision
 from strata.core.events import decides
 from strata.core.fencing import living
-from strata.core.generations import finish, join, leave
+from strata.core.generations import finish, join, leave, with_save_failure
 from strata.core.leases import take_back_leases
 from strata.core.limits import (
     require_entries,
@@ -166,9 +166,18 @@ def deregister(d: Decision, c: DeregisterWorker) -> None:
         shortened(c.reason) or {"done": "it finished", "stopped": "it was told to stop"}[c.outcome]
     )
     finished = c.outcome == "done" and task.spec.syncs and worker.rank >= 0
+    last = finished or task.state == "stopping"
     cause = d.record(
         WorkerStateChanged(
-            c.worker, c.incarnation, task.id, worker.state, "left", reason, c.outcome, finished
+            worker=c.worker,
+            incarnation=c.incarnation,
+            task=task.id,
+            before=worker.state,
+            after="left",
+            reason=reason,
+            outcome=c.outcome,
+            finished=finished,
+            save_failure=shortened(c.save_failure) if last else "",
         ),
         c.cause,
     )
@@ -193,7 +202,7 @@ def _end_if_deserted(d: Decision, task: Task, outcome: Outcome, cause: str) -> N
     if task.members or task.waiting or task.ended:
         return
     if task.state == "stopping":
-        change_state(d, task, "stopped", "every worker left", cause)
+        change_state(d, task, "stopped", with_save_failure(task, "every worker left"), cause)
     elif task.spec.external or (outcome == "done" and not task.spec.syncs):
         change_state(d, task, "completed", "every worker left", cause)
 

@@ -22,6 +22,7 @@ from strata.core.fencing import living
 from strata.core.limits import require_entries, require_name, require_text, shortened
 from strata.core.recovery import commit_steps, recover_if_ready
 from strata.core.retention import retain
+from strata.core.save_points import require_unscheduled
 from strata.errors import InvalidArgument, NotAllowedNow
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class BeginCheckpoint(Command, frozen=True):
     type: CheckpointType = "full"
     manifest: bool = True
     metadata: dict[str, str] = field(default_factory=dict)
+    final: bool = False
 
 
 class AckPart(Command, frozen=True):
@@ -88,6 +90,8 @@ def begin(d: Decision, c: BeginCheckpoint) -> Checkpoint:
     found = _open_at(task, c)
     if found is not None:
         return found
+    if task.spec.syncs and c.manifest:
+        _require_completable(task, c)
     checkpoint = c.checkpoint or _new_id(task, c.step)
     if checkpoint in task.checkpoints:
         raise InvalidArgument(
@@ -95,26 +99,63 @@ def begin(d: Decision, c: BeginCheckpoint) -> Checkpoint:
             hint="choose another id, or none: one is then made",
         )
     started = CheckpointStarted(
-        task.id,
-        checkpoint,
-        c.step,
-        c.epoch,
-        task.attempt,
-        task.generation,
-        len(task.members),
-        c.worker,
-        c.path,
-        c.type,
-        c.manifest,
-        c.metadata,
+        task=task.id,
+        checkpoint=checkpoint,
+        step=c.step,
+        epoch=c.epoch,
+        attempt=task.attempt,
+        generation=task.generation,
+        expected=len(task.members),
+        worker=c.worker,
+        path=c.path,
+        type=c.type,
+        manifest=c.manifest,
+        metadata=c.metadata,
+        final=c.final,
     )
-    d.record(started, c.cause)
-    return task.checkpoints[checkpoint]
+    cause = d.record(started, c.cause)
+    opened = task.checkpoints[checkpoint]
+    if c.final:
+        _fail_uneven(d, task, opened, cause)
+    return opened
 
 
 def _trains(task: "Task") -> bool:
     """Whether what is saved now belongs to a lineage that has been agreed upon."""
     return not task.spec.syncs or task.phase == "running"
+
+
+def _require_completable(task: "Task", c: BeginCheckpoint) -> None:
+    """Refuses a checkpoint that could only fail, since a member will not save this step."""
+    gone = [member for member in task.members if member in task.finished]
+    if gone:
+        raise NotAllowedNow(
+            f"step {c.step} of task {task.id!r} cannot be saved: worker {gone[0]!r} has finished "
+            "and writes no part",
+            hint="end every worker at the same step",
+        )
+    if not c.final:
+        require_unscheduled(task, c.step)
+
+
+def _fail_uneven(d: Decision, task: "Task", opened: Checkpoint, cause: str) -> None:
+    """Fails the final checkpoints of workers that ended at different steps: none can complete."""
+    rank = d.state.workers[opened.author].rank
+    others = [
+        each
+        for each in task.checkpoints.values()
+        if (each.state, each.generation, each.final) == ("in_progress", task.generation, True)
+        and each.step != opened.step
+        and rank not in each.parts
+    ]
+    for other in others:
+        reason = (
+            f"the workers ended at different steps: {other.author} at step {other.step}, "
+            f"{opened.author} at step {opened.step}"
+        )
+        record_failure(d, task, other, reason, cause)
+        if opened.state == "in_progress":
+            record_failure(d, task, opened, reason, cause)
 
 
 def _new_id(task: "Task", step: int) -> str:

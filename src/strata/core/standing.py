@@ -15,7 +15,7 @@ from strata.core.datasets import AssignmentChanged, DatasetAttached
 from strata.core.events import Event
 from strata.core.generations import GenerationChanged
 from strata.core.recovery import RecoveryChosen, RolledBack
-from strata.core.save_points import CheckpointScheduled
+from strata.core.save_points import CheckpointScheduled, has_open_request
 from strata.core.tasks import Phase, Recovery, Task, TaskPlaced, TaskState, TaskStateChanged
 from strata.core.workers import WorkerLost, WorkerRegistered
 
@@ -118,8 +118,7 @@ def standing(state: "Cluster", worker_id: str) -> Standing:
 
 def open_request(task: Task) -> int:
     """The request for a checkpoint that has no step yet; 0 where there is none."""
-    pending = task.checkpoint_requests > task.scheduled_request
-    return task.checkpoint_requests if pending else 0
+    return task.checkpoint_requests if has_open_request(task) else 0
 
 
 def model_holders(task: Task) -> dict[str, str]:

@@ -58,6 +58,9 @@ LIFECYCLE = Lifecycle(
 
 ENDED: frozenset[TaskState] = frozenset({"completed", "failed", "stopped"})
 RESTART_LOOP_EXIT_CODE = 93
+UNSAVED_EXIT_CODE = 94
+"""Of a task that completed, though the checkpoint of its end failed."""
+
 MAX_ENDED_TASKS = 200
 FORGOTTEN_AT_ONCE = 50
 MAX_THEIR_WORKERS = 10_000
@@ -185,6 +188,9 @@ class Task(Struct):
     scheduled_request: int = 0
     fulfilled_request: int = 0
     save_at: int = 0
+    postponed_request: int = 0
+    missed_saves: int = 0
+    save_failure: str = ""
 
     @property
     def ended(self) -> bool:

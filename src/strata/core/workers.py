@@ -136,6 +136,7 @@ class WorkerStateChanged(Fact, frozen=True):
     outcome: Outcome | Literal[""] = ""
     finished: bool = False
     step: int = -1
+    save_failure: str = ""  # why the state in which its training ended is not saved
 
 
 class WorkerReturned(Fact, frozen=True):
@@ -194,6 +195,7 @@ class DeregisterWorker(Command, frozen=True):
     outcome: Outcome = "done"
     reason: str = ""
     steps: int = 0
+    save_failure: str = ""
 
 
 class DeclareLost(Command, frozen=True):
@@ -273,6 +275,8 @@ def _state_changed(state: "Cluster", fact: WorkerStateChanged, event: Event) -> 
         task = state.tasks[fact.task]
         if fact.finished:
             task.finished.append(fact.worker)
+        if fact.save_failure:
+            task.save_failure = task.save_failure or fact.save_failure
         if fact.worker in task.waiting:
             task.waiting.remove(fact.worker)
 

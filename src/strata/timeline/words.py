@@ -45,6 +45,7 @@ TEMPLATES: dict[str, str] = {
     "BarrierReleased": "barrier {barrier} released {participants} workers: {reason}",
     "BarrierFailed": "barrier {barrier} failed, missing {missing}: {reason}",
     "CheckpointRequested": "a checkpoint of {task} was asked for: {reason}",
+    "CheckpointPostponed": "worker {worker} did not save step {step} of {task}: {reason}",
     "CheckpointScheduled": "everyone saves step {step} of {task}",
     "ExchangeBroken": "{worker} could not exchange with the others: {reason}",
     "PaceMeasured": "lanes of {dataset} are shared anew: {reason}",

@@ -2,7 +2,7 @@
 
 from strata.core.checkpoints import Checkpoint, CheckpointType
 from strata.core.resources import Saving
-from strata.core.save_points import RequestCheckpoint
+from strata.core.save_points import PostponeCheckpoint, RequestCheckpoint
 from strata.core.saving import AckPart, BeginCheckpoint, FailCheckpoint
 from strata.core.setbacks import RefuseRecovery
 from strata.errors import InvalidArgument
@@ -15,6 +15,16 @@ TYPES: dict[int, CheckpointType] = {
     pb.CHECKPOINT_TYPE_OPTIMIZER_ONLY: "optimizer_only",
     pb.CHECKPOINT_TYPE_MODEL_ONLY: "model_only",
 }
+BODIES = (
+    "begin_checkpoint",
+    "ack_part",
+    "fail_part",
+    "request_save",
+    "postpone_save",
+    "refuse_recovery",
+)
+"""The messages that `command` understands."""
+
 STATUSES = {"committed": "completed", "failed": "failed", "deleted": "deleted"}
 
 
@@ -47,7 +57,14 @@ def type_of(number: int) -> CheckpointType:
 
 def command(
     task: str, worker: str, incarnation: int, message: pb.WorkerMessage
-) -> BeginCheckpoint | AckPart | FailCheckpoint | RequestCheckpoint | RefuseRecovery:
+) -> (
+    BeginCheckpoint
+    | AckPart
+    | FailCheckpoint
+    | RequestCheckpoint
+    | PostponeCheckpoint
+    | RefuseRecovery
+):
     """What a worker asks for in its session."""
     kind = message.WhichOneof("body")
     if kind == "begin_checkpoint":
@@ -61,6 +78,8 @@ def command(
     if kind == "request_save":
         reason = f"worker {worker}: {message.request_save.reason}"
         return RequestCheckpoint(task=task, reason=reason)
+    if kind == "postpone_save":
+        return _postponed(worker, incarnation, message.postpone_save)
     assert kind == "refuse_recovery", kind
     return RefuseRecovery(
         worker=worker,
@@ -80,6 +99,19 @@ def _begin(worker: str, incarnation: int, message: pb.BeginCheckpoint) -> BeginC
         path=message.path,
         type=type_of(message.type),
         metadata=dict(message.metadata),
+        final=message.final,
+    )
+
+
+def _postponed(worker: str, incarnation: int, message: pb.PostponeSave) -> PostponeCheckpoint:
+    return PostponeCheckpoint(
+        worker=worker,
+        incarnation=incarnation,
+        generation=message.generation,
+        step=message.step,
+        reason=message.reason,
+        busy_s=message.busy_s,
+        missed=message.missed,
     )
 
 

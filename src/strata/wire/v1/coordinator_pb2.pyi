@@ -420,7 +420,7 @@ class WaitBarrierResponse(_message.Message):
     def __init__(self, released: _Optional[bool] = ..., participants: _Optional[int] = ..., arrival_order: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class WorkerMessage(_message.Message):
-    __slots__ = ("request", "hello", "beat", "events", "logs", "arrive", "enter", "attach", "begin_checkpoint", "ack_part", "fail_part", "leave", "preview", "request_save", "refuse_recovery", "broken_exchange", "acquire_lease", "return_lease", "agree", "leave_loop", "stop_run")
+    __slots__ = ("request", "hello", "beat", "events", "logs", "arrive", "enter", "attach", "begin_checkpoint", "ack_part", "fail_part", "leave", "preview", "request_save", "refuse_recovery", "broken_exchange", "acquire_lease", "return_lease", "agree", "leave_loop", "stop_run", "postpone_save")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
@@ -442,6 +442,7 @@ class WorkerMessage(_message.Message):
     AGREE_FIELD_NUMBER: _ClassVar[int]
     LEAVE_LOOP_FIELD_NUMBER: _ClassVar[int]
     STOP_RUN_FIELD_NUMBER: _ClassVar[int]
+    POSTPONE_SAVE_FIELD_NUMBER: _ClassVar[int]
     request: int
     hello: Hello
     beat: Beat
@@ -463,7 +464,8 @@ class WorkerMessage(_message.Message):
     agree: Agree
     leave_loop: LeaveLoop
     stop_run: StopRun
-    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., events: _Optional[_Union[EventBatch, _Mapping]] = ..., logs: _Optional[_Union[LogLines, _Mapping]] = ..., arrive: _Optional[_Union[Arrive, _Mapping]] = ..., enter: _Optional[_Union[Enter, _Mapping]] = ..., attach: _Optional[_Union[AttachDataset, _Mapping]] = ..., begin_checkpoint: _Optional[_Union[BeginCheckpoint, _Mapping]] = ..., ack_part: _Optional[_Union[AckPart, _Mapping]] = ..., fail_part: _Optional[_Union[FailPart, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., preview: _Optional[_Union[Preview, _Mapping]] = ..., request_save: _Optional[_Union[RequestSave, _Mapping]] = ..., refuse_recovery: _Optional[_Union[RefuseRecovery, _Mapping]] = ..., broken_exchange: _Optional[_Union[ReportBrokenExchange, _Mapping]] = ..., acquire_lease: _Optional[_Union[AcquireLease, _Mapping]] = ..., return_lease: _Optional[_Union[ReturnLease, _Mapping]] = ..., agree: _Optional[_Union[Agree, _Mapping]] = ..., leave_loop: _Optional[_Union[LeaveLoop, _Mapping]] = ..., stop_run: _Optional[_Union[StopRun, _Mapping]] = ...) -> None: ...
+    postpone_save: PostponeSave
+    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., events: _Optional[_Union[EventBatch, _Mapping]] = ..., logs: _Optional[_Union[LogLines, _Mapping]] = ..., arrive: _Optional[_Union[Arrive, _Mapping]] = ..., enter: _Optional[_Union[Enter, _Mapping]] = ..., attach: _Optional[_Union[AttachDataset, _Mapping]] = ..., begin_checkpoint: _Optional[_Union[BeginCheckpoint, _Mapping]] = ..., ack_part: _Optional[_Union[AckPart, _Mapping]] = ..., fail_part: _Optional[_Union[FailPart, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., preview: _Optional[_Union[Preview, _Mapping]] = ..., request_save: _Optional[_Union[RequestSave, _Mapping]] = ..., refuse_recovery: _Optional[_Union[RefuseRecovery, _Mapping]] = ..., broken_exchange: _Optional[_Union[ReportBrokenExchange, _Mapping]] = ..., acquire_lease: _Optional[_Union[AcquireLease, _Mapping]] = ..., return_lease: _Optional[_Union[ReturnLease, _Mapping]] = ..., agree: _Optional[_Union[Agree, _Mapping]] = ..., leave_loop: _Optional[_Union[LeaveLoop, _Mapping]] = ..., stop_run: _Optional[_Union[StopRun, _Mapping]] = ..., postpone_save: _Optional[_Union[PostponeSave, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("worker_id", "incarnation", "nonce")
@@ -605,6 +607,20 @@ class RequestSave(_message.Message):
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
+class PostponeSave(_message.Message):
+    __slots__ = ("generation", "step", "reason", "busy_s", "missed")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    BUSY_S_FIELD_NUMBER: _ClassVar[int]
+    MISSED_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    step: int
+    reason: str
+    busy_s: float
+    missed: bool
+    def __init__(self, generation: _Optional[int] = ..., step: _Optional[int] = ..., reason: _Optional[str] = ..., busy_s: _Optional[float] = ..., missed: _Optional[bool] = ...) -> None: ...
+
 class RefuseRecovery(_message.Message):
     __slots__ = ("generation", "reason")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -698,7 +714,7 @@ class Preview(_message.Message):
     def __init__(self, dataset_id: _Optional[str] = ..., samples: _Optional[str] = ...) -> None: ...
 
 class BeginCheckpoint(_message.Message):
-    __slots__ = ("generation", "step", "epoch", "path", "type", "metadata")
+    __slots__ = ("generation", "step", "epoch", "path", "type", "metadata", "final")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -712,13 +728,15 @@ class BeginCheckpoint(_message.Message):
     PATH_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
     generation: int
     step: int
     epoch: int
     path: str
     type: CheckpointType
     metadata: _containers.ScalarMap[str, str]
-    def __init__(self, generation: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., path: _Optional[str] = ..., type: _Optional[_Union[CheckpointType, str]] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    final: bool
+    def __init__(self, generation: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., path: _Optional[str] = ..., type: _Optional[_Union[CheckpointType, str]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., final: _Optional[bool] = ...) -> None: ...
 
 class AckPart(_message.Message):
     __slots__ = ("checkpoint_id", "path", "size_bytes", "checksum")
@@ -741,14 +759,16 @@ class FailPart(_message.Message):
     def __init__(self, checkpoint_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Leave(_message.Message):
-    __slots__ = ("outcome", "reason", "steps")
+    __slots__ = ("outcome", "reason", "steps", "save_failure")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    SAVE_FAILURE_FIELD_NUMBER: _ClassVar[int]
     outcome: str
     reason: str
     steps: int
-    def __init__(self, outcome: _Optional[str] = ..., reason: _Optional[str] = ..., steps: _Optional[int] = ...) -> None: ...
+    save_failure: str
+    def __init__(self, outcome: _Optional[str] = ..., reason: _Optional[str] = ..., steps: _Optional[int] = ..., save_failure: _Optional[str] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
     __slots__ = ("request", "standing", "pulse", "stored", "barrier", "done", "refused", "checkpoint", "feed", "lease", "agreed")

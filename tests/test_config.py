@@ -73,7 +73,7 @@ def test_every_field_can_be_set_by_environment(name):
         "capture_output": "false",
         "checkpoint_adaptive": "true",
         "checkpoint_recycle": "false",
-        "checkpoint_when_busy": "skip",
+        "checkpoint_when_busy": "wait",
     }
     text = texts.get(name, "10")
     value = getattr(load({}, {f"STRATA_{name.upper()}": text}, None), name)

@@ -87,13 +87,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_recycle: bool = True
     keep_count: Count = 5
 
-    """When to save: every so many steps, every so many seconds, or at intervals chosen from what a
-    save costs and how often workers are lost. What a save does while one is under way, and for how
-    long nothing may move in one before it is given up."""
+    """When to save: every so many steps, every so many seconds, or, where neither is set, at
+    intervals chosen from what a save costs and how often workers are lost. What becomes of a save
+    that is due while one is under way (postponed until that one has ended, or training waits), and
+    for how long nothing may move in a save before it is given up."""
     checkpoint_every: Index = 0
     checkpoint_interval_s: Seconds | None = None
-    checkpoint_adaptive: bool = False
-    checkpoint_when_busy: Literal["wait", "skip"] = "wait"
+    checkpoint_adaptive: bool = True
+    checkpoint_when_busy: Literal["postpone", "wait"] = "postpone"
     checkpoint_timeout_s: Seconds = 300.0
 
     """Where datasets from object storage are kept on a host for all of its workers (no folder: one

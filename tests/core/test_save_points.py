@@ -1,6 +1,6 @@
 """Guards how all workers come to save the same step: a request is repeated in the heartbeats, its
-step is set when all are ready, ahead of the furthest, and a worker that is busy or hears of the step
-too late fails what others began there and has another step scheduled."""
+step is set when all are ready, ahead of the furthest, and a worker that is busy or hears of the
+step too late fails what others began there and has another step scheduled."""
 
 import pytest
 

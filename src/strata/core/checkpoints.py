@@ -55,8 +55,10 @@ class Part(Struct, gc=False):
 
 
 class Checkpoint(Struct, gc=False):
-    """A checkpoint of a task; `parts` by rank. `copies` is where else it lies, and `final` whether it
-    is of the state in which training ended."""
+    """A checkpoint of a task; `parts` by rank. `copies` is where else it lies.
+
+    A `final` one is of the state in which training ended.
+    """
 
     id: str
     step: int

@@ -1,12 +1,14 @@
 """The state of a run: where its checkpoints lie; saving it, bringing it back, giving it away."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from strata.checkpoint.catalog import Catalog, is_id
 from strata.checkpoint.stateful import plain
 from strata.config import Settings
+from strata.core.workers import Outcome
 from strata.errors import NotAllowedNow, NotFound, StrataError
 from strata.sdk.blobs import Blobs
 from strata.sdk.due import Policy
@@ -58,7 +60,10 @@ class Keeping:
         self._worker, self._settings, self._told = worker, settings, told
         self._membership, self._session = worker.membership, worker.session
         self._open: StorageBackend | None = None
-        self.saver = Saver(worker, self.storage, settings.checkpoint_when_busy, self.due.took)
+        self.saver = Saver(worker, self.storage, self.due.took)
+        self.due.under_way = lambda: self.saver.under_way
+        self.due.waits = settings.checkpoint_when_busy == "wait"
+        self._metadata: dict[str, object] = {}
         self._restorer = Restorer(worker)
         self.blobs = Blobs(worker.recorder)
         self._giver = Giver(self.blobs)
@@ -120,6 +125,7 @@ class Keeping:
                 self.state, manifest = self._restorer.from_nearest(
                     self._storages(), recovery.checkpoint_id, self.state, place.rank
                 )
+                self.saver.committed = (place.attempt, recovery.step)
             else:
                 self.state, manifest = self._restorer.from_peers(
                     standing, self._session.identity.worker_id, self.state
@@ -203,16 +209,63 @@ class Keeping:
         except NotAllowedNow:
             raise error from None
 
-    def save(self, step: int, epoch: int, metadata: Mapping[str, object] | None) -> None:
-        """Begins to save."""
-        data = self._data()
-        moment = Moment(step, epoch, self._membership.place, dict(metadata or {}), data)
+    def save_if_due(self, step: int, epoch: int) -> bool:
+        """Begins to save if a save is due; whether it did. Every rank asks after every step."""
+        return self.has_state and self.due.now(step) and self.save(step, epoch)
+
+    def save(self, step: int, epoch: int, metadata: Mapping[str, object] | None = None) -> bool:
+        """Begins to save; False if the save is postponed because another one is under way."""
+        self._metadata |= metadata or {}
+        busy = self.saver.under_way
+        if busy is not None and not self.due.waits:
+            self.due.postpone(step, busy)
+            return False
+        self._begin_save(step, epoch)
+        return True
+
+    def _begin_save(self, step: int, epoch: int, final: bool = False) -> None:
+        metadata, self._metadata = self._metadata, {}
+        moment = Moment(
+            step=step,
+            epoch=epoch,
+            place=self._membership.place,
+            metadata=metadata,
+            data=self._data(),
+            final=final,
+        )
         self.due.saved(step, self.saver.save(plain(self.known_state), moment))
 
-    def close(self, timeout_s: float) -> None:
-        """Waits for the save under way, and gives nothing any more."""
-        if self.saver.wait(timeout_s) and self.saver.busy:
-            log.warning("a save was still under way after %g s", timeout_s)
+    def finish(self, outcome: Outcome, step: int, epoch: int, timeout_s: float) -> str:
+        """Ends all of this; why the state in which training ended is not saved, if it should be."""
+        unsaved = self._save_at_end(outcome, step, epoch, timeout_s)
+        if unsaved:
+            log.error("the state after step %d is not saved: %s", step, unsaved)
         self.blobs.close()
         if self._open is not None and not self.saver.busy:
             self._open.close()
+        return unsaved
+
+    def _save_at_end(self, outcome: Outcome, step: int, epoch: int, timeout_s: float) -> str:
+        """Saves the state in which training ended, and waits; why that failed, if so.
+
+        Nothing is saved for a run that failed, or that saves nothing by itself and has nothing
+        postponed; then what counts is how its last save ended.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        self.saver.wait(timeout_s)
+        if not self.saver.busy and self._wants_final_save(outcome, step):
+            try:
+                self._begin_save(step, epoch, final=True)
+            except Exception as error:
+                return f"step {step}: {error}"
+            self.saver.wait(max(deadline_s - time.monotonic(), 0.0))
+        if self.saver.busy:
+            return f"a save was still under way after {timeout_s:g} s"
+        return self.saver.failure
+
+    def _wants_final_save(self, outcome: Outcome, step: int) -> bool:
+        due = self.due
+        wanted = (due.policy.active and due.even) or due.postponed
+        ended = outcome == "done" or (outcome == "stopped" and due.finishing)
+        saved = self.saver.committed == (self._membership.place.attempt, step)
+        return self.has_state and wanted and ended and step > 0 and not saved

@@ -202,9 +202,12 @@ class Member:
     def state(self, state: Any) -> None:
         self._keeping.state = state
 
-    @property
-    def checkpoint_due(self) -> bool:
-        """Whether to save now: by steps, by time, on SIGTERM, on request; the same on all ranks."""
+    def save_due(self) -> bool:
+        """Whether to save now: by steps, by time, on SIGTERM, on request; the same on all ranks.
+
+        For loops that mark their steps themselves: every rank asks after every step, and saves if
+        it is so. It never waits.
+        """
         return self._keeping.due.now(self.steps)
 
     @property
@@ -219,7 +222,7 @@ class Member:
         *,
         epoch: int | None = None,
         metadata: Mapping[str, object] | None = None,
-    ) -> None:
+    ) -> bool:
         """Saves this rank's part of a checkpoint of this step; returns after one copy in memory.
 
         Every rank calls it at the same step. What all hold alike is written once, split among
@@ -229,17 +232,20 @@ class Member:
 
         Between two loops the save waits until the next loop begins, so that it holds everything
         that the script does in between.
+
+        While an earlier save is under way it returns False: the save is postponed to a step that
+        all ranks reach after that one has ended (`checkpoint_when_busy` can make it wait instead).
         """
         if state is not None:
             self._keeping.state = state
         self._save_wanted = self._script.between_loops
         if self._save_wanted:
-            return
+            return False
         working = self._worker.state
         self.report("checkpointing")
         try:
             number = self._worker.epoch if epoch is None else epoch
-            self._keeping.save(self.steps, number, metadata)
+            return self._keeping.save(self.steps, number, metadata)
         finally:
             self.report(working)
 

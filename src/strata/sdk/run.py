@@ -74,9 +74,9 @@ def join(
     coordinator at the start, and `reconnect_limit` for it to come back later (for ever by
     default), all in seconds. `capture=False` leaves stdout, stderr and logging alone.
 
-    `checkpoint_every` (steps) and `checkpoint_interval` (seconds) say when `run.checkpoint_due` is
-    true by itself; they win over the task's config. `checkpoint_dir` is under which root this
-    worker sees the coordinator's checkpoints, where that is another one.
+    `checkpoint_every` (steps) and `checkpoint_interval` (seconds) say when a save is due, in place
+    of the adaptive interval; they win over the task's config. `checkpoint_dir` is under which
+    root this worker sees the coordinator's checkpoints, where that is another one.
     """
     settings = enrolment.settings_for(
         coordinator_addr=coordinator,
@@ -137,14 +137,15 @@ class Run(RunDecisions):
             self._capture.restore()
         for feed in self._feeds:
             feed.close()
-        self._keeping.close(SAVE_TIMEOUT_S if outcome != "failed" else LEAVE_TIMEOUT_S)
+        worker, timeout_s = self._worker, LEAVE_TIMEOUT_S if outcome == "failed" else SAVE_TIMEOUT_S
+        unsaved = self._keeping.finish(outcome, self.steps, worker.epoch, timeout_s)
         self._exchanges.close()
-        worker = self._worker
         worker.recorder.emit(RunEnded(outcome, reason, self.steps))
         worker.recorder.seal()
         try:
             self._session.flush(LEAVE_TIMEOUT_S)
             leave = pb.Leave(outcome=outcome, reason=reason[:1000], steps=self.steps)
+            leave.save_failure = unsaved[:1000]
             self._session.answer(self._session.ask("leave", leave), LEAVE_TIMEOUT_S)
         except Fenced:
             log.debug("the coordinator had already taken this worker out")

@@ -145,6 +145,7 @@ class RunLoops(RunSteps):
             seed=seed,
         )
         self._feeds.append(feed)
+        self._keeping.due.even = False
         return feed
 
     def _loader(

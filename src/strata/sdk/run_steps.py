@@ -90,7 +90,7 @@ class RunSteps(Member):
             self._keeping.checks.require_changed(self._keeping.state)
         metrics = dict(step.metrics)
         self._count_step(metrics.pop("loss", None), None, metrics)
-        if self._keeping.has_state and self._keeping.due.now(self.steps):
+        if self._keeping.has_state and self.save_due():
             self.save()
 
     def abandon_step(self, step: Step, error: BaseException) -> bool:

@@ -3,9 +3,9 @@
 `save` copies this rank's share of the state into staging memory and returns. A thread writes what
 is there already, and does the rest: the coordinator names the checkpoint, the part goes to the
 storage and its sidecar beside it, and the acknowledgement is answered when the checkpoint is
-committed or has failed. One save at a time is under way: a second one waits for it, or is skipped,
-as the policy says. A save that is skipped or goes wrong fails that checkpoint for everyone, with
-the reason, and never stops the training.
+committed or has failed, or when its generation has ended. One save at a time is under way, in one
+staging buffer. A save that goes wrong fails that checkpoint for everyone, with the reason, and
+never stops the training; `failure` tells why the last save failed.
 """
 
 import logging
@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from google.protobuf.message import Message
 from msgspec import Struct, field
 
 from strata.checkpoint.format import Part
@@ -37,7 +38,8 @@ from strata.core.worker_operations import (
     ModelSerializationProgress,
     ModelSerializationStarted,
 )
-from strata.errors import Fenced, NotAllowedNow, StrataError
+from strata.errors import DeadlineExceeded, Fenced, NotAllowedNow, StrataError
+from strata.sdk.due import UnderWay
 from strata.sdk.membership import Place
 from strata.sdk.operations import Operation
 from strata.sdk.worker import Worker
@@ -47,6 +49,9 @@ from strata.wire.v1 import coordinator_pb2 as pb
 log = logging.getLogger(__name__)
 
 BEAT_INTERVAL_S = 0.5
+LATE_ANSWER_S = 5.0
+"""How long after the end of its generation a save waits to hear what became of it."""
+
 MAX_REASON_CHARACTERS = 1_000
 
 
@@ -58,24 +63,31 @@ class Moment(Struct, frozen=True):
     place: Place
     metadata: dict[str, object] = field(default_factory=dict)
     data: dict[str, object] = field(default_factory=dict)
+    final: bool = False
+
+
+class Unanswered(Exception):
+    """The coordinator did not say what became of a save whose generation has ended."""
 
 
 class Saver:
     """Saves the parts of one worker. `save` and `wait` are for the training thread.
 
-    `outcome` is called when a checkpoint was committed, with the seconds it took.
+    `outcome` is called when a checkpoint was committed, with the seconds it took. `failure` is why
+    the save that ended last failed; `committed` is the attempt and step of the newest checkpoint.
     """
 
     def __init__(
         self,
         worker: Worker,
         storage: Callable[[], StorageBackend],
-        when_busy: str,
         outcome: Callable[[float], None],
     ) -> None:
+        self.under_way: UnderWay | None = None
+        self.failure = ""
+        self.committed = (0, 0)
         self._worker, self._session = worker, worker.session
         self._storage = storage
-        self._when_busy = when_busy
         self._outcome = outcome
         self._staging = Staging()
         self._last: Saved | None = None
@@ -86,39 +98,30 @@ class Saver:
     @property
     def busy(self) -> bool:
         """Whether a save is under way."""
-        return self._thread is not None and self._thread.is_alive()
+        return self.under_way is not None
 
     def saving(self) -> pb.Saving | None:
         """How far the part is that is being written, if one is."""
         return self._saving
 
     def save(self, state: object, moment: Moment) -> float:
-        """Captures the state; for how many seconds training stood still because of it."""
+        """Captures the state; for how many seconds training stood still because of it.
+
+        Where a save is still under way it waits for that one; ask `busy` before.
+        """
         begun_s = time.monotonic()
-        if self.busy and self._when_busy == "skip":
-            log.warning("step %d is not saved: the save before it is under way", moment.step)
-            self._start(partial(self._decline, moment), own=False)
-            return 0.0
-        if self.wait(None):
+        if self.busy:
+            self.wait(None)
             waited_s = time.monotonic() - begun_s
             log.warning("step %d waited %.1f s for the save before it", moment.step, waited_s)
         self._capture(state, moment)
         return time.monotonic() - begun_s
 
-    def wait(self, timeout_s: float | None) -> bool:
-        """Waits for the save under way; whether there was one."""
-        thread, self._thread = self._thread, None
-        if thread is None or not thread.is_alive():
-            return False
-        thread.join(timeout_s)
-        if thread.is_alive():
-            self._thread = thread
-        return True
-
-    def _start(self, work: Callable[[], None], own: bool) -> threading.Thread:
-        thread = threading.Thread(target=work, name="strata-save", daemon=not own)
-        thread.start()
-        return thread
+    def wait(self, timeout_s: float | None) -> None:
+        """Waits for the save under way, if there is one."""
+        thread = self._thread
+        if thread is not None:
+            thread.join(timeout_s)
 
     def _capture(self, state: object, moment: Moment) -> None:
         op = f"save-{moment.place.generation}-{moment.step}"
@@ -138,11 +141,15 @@ class Saver:
 
     def _copy(self, save: "Save", progress: Callable[[int], None]) -> None:
         """Copies the state, while a thread of its own begins to write it."""
+        self.under_way = UnderWay(save.moment.step, time.monotonic())
+        self._thread = threading.Thread(target=partial(self._run, save), name="strata-save")
         try:
-            self._thread = self._start(partial(self._run, save), own=True)
+            self._thread.start()
             save.capture.fill(progress)
         except BaseException as error:
             save.capture.abandon(error)
+            if self._thread.ident is None:
+                self.under_way = None
             raise
 
     def _laid_out(self, op: str, state: object, moment: Moment) -> "Save":
@@ -158,14 +165,39 @@ class Saver:
     def _begin(self, moment: Moment) -> str:
         """The id of the checkpoint of this step: the first rank to ask has opened it."""
         begin = pb.BeginCheckpoint(
-            generation=moment.place.generation, step=moment.step, epoch=moment.epoch
+            generation=moment.place.generation,
+            step=moment.step,
+            epoch=moment.epoch,
+            final=moment.final,
         )
-        answer = self._session.answer(self._session.ask("begin_checkpoint", begin))
-        return answer.checkpoint.checkpoint.checkpoint_id
+        opened = self._answer("begin_checkpoint", begin, moment)
+        if opened.status == "failed":
+            raise NotAllowedNow(f"checkpoint {opened.checkpoint_id} failed: {opened.reason}")
+        return opened.checkpoint_id
+
+    def _answer(self, kind: str, body: Message, moment: Moment) -> pb.Checkpoint:
+        """What the coordinator answers; a save whose generation has ended is not waited for."""
+        membership = self._worker.membership
+
+        def over() -> bool:
+            standing = membership.standing
+            return standing is None or standing.generation != moment.place.generation
+
+        request = self._session.ask(kind, body)
+        self._session.wait_for(lambda: request.done or over())
+        try:
+            return self._session.answer(request, LATE_ANSWER_S).checkpoint.checkpoint
+        except DeadlineExceeded:
+            if request.done or not over():
+                raise
+            raise Unanswered(
+                f"generation {moment.place.generation} ended before the answer to {kind}"
+            ) from None
 
     def _run(self, save: "Save") -> None:
         """The save's own thread; whatever goes wrong is said, here and to the coordinator."""
         checkpoint, moment, begun_s = "", save.moment, time.monotonic()
+        failure, acked = "", False
         try:
             checkpoint = self._begin(moment)
             part = self._write(save, checkpoint)
@@ -175,23 +207,33 @@ class Saver:
                 size_bytes=part.size_bytes,
                 checksum=part.xxh3,
             )
-            ended = self._session.answer(self._session.ask("ack_part", ack)).checkpoint.checkpoint
+            acked = True
+            ended = self._answer("ack_part", ack, moment)
             if ended.status == "completed":
                 log.info("checkpoint %s is complete", checkpoint)
                 self._last = Saved(checkpoint, part, glances(save.capture))
+                self.committed = (moment.place.attempt, moment.step)
                 self._outcome(time.monotonic() - begun_s)
             else:
-                log.warning("checkpoint %s failed: %s", checkpoint, ended.reason)
+                failure = ended.reason
+                log.warning("checkpoint %s failed: %s", checkpoint, failure)
                 self._remove(checkpoint, moment.place.rank)
-        except (NotAllowedNow, Fenced) as error:
-            log.warning("step %d is not saved: %s", moment.step, error)
-            self._remove(checkpoint, moment.place.rank)
         except Exception as error:
-            log.error("step %d is not saved: %s", moment.step, error)
-            self._remove(checkpoint, moment.place.rank)
-            self._fail(checkpoint, error)
+            failure = self._went_wrong(checkpoint, moment, error, acked)
         finally:
-            self._saving = None
+            self.failure, self._saving, self.under_way = failure, None, None
+            self._session.pulse.beat_soon()  # an open request waits for this save to end
+
+    def _went_wrong(self, checkpoint: str, moment: Moment, error: Exception, acked: bool) -> str:
+        """Says why a save failed. What was acknowledged may still be committed: it stays."""
+        expected = isinstance(error, NotAllowedNow | Fenced | Unanswered)
+        level = logging.WARNING if expected else logging.ERROR
+        log.log(level, "step %d is not saved: %s", moment.step, error)
+        if not acked:
+            if not expected:
+                self._fail(checkpoint, error)
+            self._remove(checkpoint, moment.place.rank)
+        return error.message if isinstance(error, StrataError) else str(error)
 
     def _write(self, save: "Save", checkpoint: str) -> Part:
         """Makes the part durable; a storage that does not answer is asked again."""
@@ -259,21 +301,15 @@ class Saver:
             self._next_beat_s = now_s + BEAT_INTERVAL_S
             self._session.pulse.beat_soon()
 
-    def _decline(self, moment: Moment) -> None:
-        try:
-            self._fail(self._begin(moment), NotAllowedNow("the save before it is under way"))
-        except StrataError as error:
-            log.debug("nobody was told that step %d is skipped: %s", moment.step, error)
-
     def _fail(self, checkpoint: str, error: Exception) -> None:
         """Says that there will be no part of ours."""
         if not checkpoint:
             return
         failed = pb.FailPart(checkpoint_id=checkpoint, reason=str(error)[:MAX_REASON_CHARACTERS])
         try:
-            self._session.answer(self._session.ask("fail_part", failed))
+            self._session.ask("fail_part", failed)
         except StrataError as refusal:
-            log.debug("checkpoint %s was over already: %s", checkpoint, refusal)
+            log.debug("nobody was told that %s failed: %s", checkpoint, refusal)
 
     def _remove(self, checkpoint: str, rank: int) -> None:
         """Takes back what was written; the coordinator removes the rest."""

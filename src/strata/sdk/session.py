@@ -114,6 +114,7 @@ class Session:
         self._stream: Stream | None = None
         self._closing = threading.Event()
         self.forked = False
+        self._leaving = False
         self._reader = threading.Thread(target=self._read, name="strata-reader", daemon=True)
         forks.tell(self)
 
@@ -126,6 +127,7 @@ class Session:
         """Sends a request, now or when there is a connection; `answer` waits for its answer."""
         self.require_usable()
         with self.news:
+            self._leaving = self._leaving or kind == "leave"
             if len(self._requests) >= MAX_REQUESTS:
                 raise Overloaded(f"{MAX_REQUESTS} requests wait for an answer")
             self._last_request += 1
@@ -277,14 +279,13 @@ class Session:
     def _carry_on(self, error: StrataError, away_s: float) -> None:
         """After a connection ended: as whom to go on, if there is any hope."""
         if isinstance(error, OVER):
-            leaving = any(request.kind == "leave" for request in self._requests.values())
             with self.news:
                 given_up, self._requests = self._requests, {}
                 for request in given_up.values():
                     request.error = error
                 self.news.notify_all()
-            if leaving:
-                raise error  # the answer was lost: it has left
+            if self._leaving:
+                raise error  # it has left, whether or not the answer came
             self.identity = self._owner.rejoin(error)
         elif isinstance(error, HOPELESS):
             raise error  # only a Hello's refusal ends a connection this way
@@ -294,7 +295,8 @@ class Session:
             )
 
     def _end(self, error: StrataError) -> None:
-        log.warning("the session with the coordinator is over: %s", error)
+        level = logging.DEBUG if self._leaving else logging.WARNING
+        log.log(level, "the session with the coordinator is over: %s", error)
         with self.news:
             self.error = error
             self.news.notify_all()

@@ -30,7 +30,7 @@ class Loop:
             goes_on = run.mark_step(loss=loss, epoch=epoch)
         except GenerationChanged:
             goes_on = self._recovered()
-        if run.checkpoint_due:
+        if run.save_due():
             run.save(self._state)
         return goes_on
 

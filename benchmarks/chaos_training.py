@@ -40,7 +40,7 @@ def main():
             for name, weights in model.items():
                 weights -= 0.05 * gradient[name]
             run.mark_step(loss=loss)
-            if run.checkpoint_due:
+            if run.save_due():
                 run.save(model)
         if run.rank == 0:
             print("weights " + json.dumps([model["a"].sum(), model["b"].sum(), loss]))

@@ -100,7 +100,7 @@ def main():
                 continue  # somebody was lost in this step: it is done again
             update(state, gradient, rate=0.05)
             run.mark_step(loss=loss)
-            if run.checkpoint_due:
+            if run.save_due():
                 run.save(state)
             if run.rank == 0 and run.steps % 100 == 0:
                 print(f"step {run.steps}: loss {loss:.4f}")

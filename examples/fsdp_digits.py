@@ -52,7 +52,7 @@ def main():
                 continue  # somebody was lost in this step, and a shard with it
             optimizer.step()
             run.mark_step(loss=loss.item())
-            if run.checkpoint_due:
+            if run.save_due():
                 run.save()
         if run.rank == 0:
             print(f"the last loss was {loss.item():.4f}")

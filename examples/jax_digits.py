@@ -39,7 +39,7 @@ def main():
                 continue  # somebody was lost in this step: it is done again
             update(state, mean, rate=0.05)
             run.mark_step(loss=loss)
-            if run.checkpoint_due:
+            if run.save_due():
                 run.save(state)
         if run.rank == 0:
             images, labels = draw_digits(2_000, np.random.default_rng(3))

@@ -32,7 +32,7 @@ def main():
             except strata.GenerationChanged:
                 continue  # somebody was lost in this round: it is done again
             run.mark_step(loss=loss)
-            if run.checkpoint_due:
+            if run.save_due():
                 run.save()
             if run.rank == 0 and run.steps % 20 == 0:
                 print(f"round {run.steps}: loss {loss:.4f}")

@@ -50,7 +50,7 @@ def main():
                 continue  # somebody was lost in this step: it is done again
             optimizer.step()
             run.mark_step(loss=loss.item())
-            if run.checkpoint_due:
+            if run.save_due():
                 run.save()
         if run.rank == 0:
             images, labels = draw_digits(2_000, np.random.default_rng(3))

@@ -44,7 +44,7 @@ with strata.join(checkpoint_every=20, resource_interval=0.2) as run:
         if 60 <= run.steps < 78:
             time.sleep(0.15)  # beats say meanwhile that steps count, which are undone then
         run.mark_step(loss=1.0 / (run.steps + 1))
-        if run.checkpoint_due:
+        if run.save_due():
             run.save(state)
             logging.getLogger("script").warning("saved at step %d", run.steps)
 """

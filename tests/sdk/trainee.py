@@ -216,7 +216,7 @@ def keep(
                 run.state = applied(run.state, run.steps + 1, functional)
                 time.sleep(step_s)
                 going = run.mark_step(loss=1.0)
-                if run.checkpoint_due:
+                if run.save_due():
                     run.save(metadata={"by": run.worker_id})
                     told = {"interval_s": run.checkpoint_interval_s, "memory": resident_bytes()}
                     say("saved", step=run.steps, rank=run.rank, **told)
@@ -294,7 +294,7 @@ def shards(steps=20, rows=1000, **given):
             run.barrier(f"step-{run.steps}")
             own += 1
             run.mark_step()
-            if run.checkpoint_due:
+            if run.save_due():
                 run.save()
     say("left")
 

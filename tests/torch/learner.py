@@ -97,7 +97,7 @@ def main() -> None:
                 continue
             optimizer.step()
             run.mark_step(loss=loss)
-            if run.checkpoint_due:
+            if run.save_due():
                 run.save()
         weights = torch.cat([whole(each).reshape(-1) for each in run.state["model"].parameters()])
         if run.rank == 0:

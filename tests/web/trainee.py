@@ -30,7 +30,7 @@ def main():
             state["mean"] += 0.1 * (mean["mean"] - state["mean"])
             time.sleep(float(run.config.get("step_s", 0.05)))
             run.mark_step(loss=float(state["mean"].mean()))
-            if run.checkpoint_due:
+            if run.save_due():
                 run.save(state)
             if run.steps % 20 == 0:
                 print(f"step {run.steps}: mean {state['mean'].mean():.3f}")

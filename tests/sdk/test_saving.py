@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from strata.checkpoint.manager import CheckpointManager
+from strata.core.tasks import UNSAVED_EXIT_CODE
 from strata.core.worker_facts import CODEC
 from strata.store.base import Window
 from strata.store.batches import unpack
@@ -111,21 +112,27 @@ def test_a_rank_killed_while_it_writes_fails_that_checkpoint_alone(hub, trainees
     assert all(worker.says("ended")["exact"] for worker in (first, third))
 
 
-def test_a_save_that_is_due_while_one_is_under_way_is_skipped_by_policy(hub, trainees, tmp_path):
+def test_save_that_is_due_while_one_is_under_way_is_postponed(hub, trainees, tmp_path):
     gate = tmp_path / "gate"
-    given = {"gate": str(gate), "when_busy": "skip", "checkpoint_every": 10, "steps": 10**6}
-    trainees(hub.address, "keep_on_a_slow_disk", worker_id="a", **given)
-    skipped = until(lambda: [c for c in listed(hub) if c["status"] == "failed"])
-    assert "the save before it is under way" in skipped[0]["reason"]
-    until(lambda: any("the save before it is under way" in line for _, line in hub.lines("a")))
-    assert states(hub)["step-00000010-1"] == "in_progress"
+    given = {"world_size": 2, "checkpoint_every": 10, "steps": 10**6}
+    first = trainees(hub.address, "keep", worker_id="a", **given)
+    slow = trainees(hub.address, "keep_on_a_slow_disk", worker_id="b", gate=str(gate), **given)
+    until(lambda: hub.state.tasks and hub.state.tasks[TASK].committed > 60, what="training")
+    assert list(states(hub).values()) == ["in_progress"], "nobody begins another one meanwhile"
+    (postponed,) = hub.facts("CheckpointPostponed")
+    assert (postponed.step, "save of step 10" in postponed.reason) == (20, True)
+    until(lambda: any("step 20 is saved later" in line for _, line in hub.lines("b")))
     gate.touch()
-    until(lambda: states(hub)["step-00000010-1"] == "committed")
+    until(lambda: list(states(hub).values()).count("committed") >= 3, what="later commits")
+    assert first.says("saved", 2)["step"] == slow.says("saved", 2)["step"] > 60
+    hub.stop_task(TASK)
+    assert [worker.ends() for worker in (first, slow)] == [0, 0]
+    assert "failed" not in states(hub).values()
 
 
-def test_a_save_that_is_due_while_one_is_under_way_waits_by_default(hub, trainees, tmp_path):
+def test_save_that_is_due_while_one_is_under_way_waits_where_that_is_set(hub, trainees, tmp_path):
     gate = tmp_path / "gate"
-    given = {"gate": str(gate), "checkpoint_every": 10, "steps": 30}
+    given = {"gate": str(gate), "checkpoint_every": 10, "steps": 30, "when_busy": "wait"}
     worker = trainees(hub.address, "keep_on_a_slow_disk", worker_id="a", **given)
     worker.says("restored")
     until(lambda: hub.state.tasks[TASK].committed >= 19, what="training up to the next save")
@@ -136,11 +143,54 @@ def test_a_save_that_is_due_while_one_is_under_way_waits_by_default(hub, trainee
     until(lambda: any("waited" in line for _, line in hub.lines("a")))
 
 
+def test_training_goes_on_and_ends_while_the_coordinator_is_away(tmp_path, trainees):
+    hub = CoordinatorProcess(tmp_path, heartbeat_interval_s=0.25)
+    try:
+        given = {"world_size": 2, "steps": 300, "checkpoint_every": 10, "meet": False}
+        workers = [trainees(hub.address, "keep", worker_id=name, **given) for name in "ab"]
+        for worker in workers:
+            worker.says("saved")
+        hub.kill()
+        for worker in workers:
+            assert worker.says("ended")["steps"] == 300
+        hub.start()
+        assert [worker.ends(60) for worker in workers] == [0, 0]
+        (cluster,) = (tmp_path / "data" / "checkpoints").iterdir()
+        with CheckpointManager(cluster / TASK) as manager:
+            assert manager.latest().step == 300
+            assert manager.load()["applied"] == 300
+    finally:
+        hub.close()
+
+
+def test_state_at_the_end_is_saved_without_noise(hub, trainees, tmp_path):
+    given = {"world_size": 2, "steps": 25, "checkpoint_every": 10}
+    workers = [trainees(hub.address, "keep", worker_id=name, **given) for name in "ab"]
+    assert [worker.ends() for worker in workers] == [0, 0]
+    with CheckpointManager(folder(hub, tmp_path)) as manager:
+        assert [info.step for info in manager.all_checkpoints()] == [10, 20, 25]
+    task = hub.state.tasks[TASK]
+    assert (task.state, task.exit_code, task.save_failure) == ("completed", 0, "")
+    noise = [line for name in "ab" for level, line in hub.lines(name) if level != "info"]
+    assert noise == []
+
+
+def test_steps_that_end_within_a_message_are_saved_together(hub, trainees):
+    given = {"world_size": 2, "steps": 10**7, "meet": False, "step_s": 0.0}
+    workers = [trainees(hub.address, "keep", worker_id=name, **given) for name in "ab"]
+    for worker in workers:
+        worker.says("restored")
+    until(lambda: hub.state.tasks[TASK].committed > 100)
+    for count in (1, 2, 3):
+        assert httpx.post(f"{hub.running.http_url}/api/tasks/{TASK}/checkpoint").status_code == 202
+        until(lambda count=count: list(states(hub).values()).count("committed") == count)
+    assert workers[0].says("saved", 3)["step"] == workers[1].says("saved", 3)["step"]
+
+
 def test_a_hundred_saves_take_no_more_memory_than_a_few(hub, trainees):
     size = 1_000_000
-    worker = trainees(
-        hub.address, "keep", worker_id="a", steps=120, checkpoint_every=1, size=size, step_s=0.0
-    )
+    given = {"steps": 120, "checkpoint_every": 1, "step_s": 0.0, "when_busy": "wait"}
+    worker = trainees(hub.address, "keep", worker_id="a", size=size, **given)
     assert worker.ends(120) == 0
     memory = [each["memory"] for each in worker.said if each["say"] == "saved"]
     assert len(memory) == 120
@@ -254,6 +304,9 @@ def test_a_folder_that_cannot_be_written_fails_checkpoints_and_not_the_run(hub, 
     assert worker.says("ended")["exact"]
     assert {c["status"] for c in listed(hub)} == {"failed"}
     assert "folder" in listed(hub)[0]["reason"]
+    task = hub.state.tasks[TASK]
+    assert (task.state, task.exit_code) == ("completed", UNSAVED_EXIT_CODE)
+    assert "final checkpoint failed: " in task.reason
 
 
 def test_a_disk_without_room_fails_checkpoints_and_not_the_run(hub, trainees):
@@ -282,7 +335,7 @@ def test_a_worker_that_sees_another_folder_is_told_so(hub, trainees, tmp_path):
         checkpoint_dir=str(tmp_path / "elsewhere"),
     )
     assert worker.ends() == 0
-    (failed,) = listed(hub)
+    failed = listed(hub)[0]
     assert failed["status"] == "failed"
     assert "same CHECKPOINT_DIR" in failed["reason"]
 

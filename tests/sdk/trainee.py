@@ -201,9 +201,20 @@ def value_after(steps: int) -> list[float]:
 
 @scene
 def keep(
-    steps=50, step_s=0.01, size=1000, meet=True, functional=False, resume="", dawdle_s=0.0, **given
+    steps=50,
+    step_s=0.01,
+    size=1000,
+    meet=True,
+    functional=False,
+    resume="",
+    dawdle_s=0.0,
+    when_busy="postpone",
+    adaptive=False,
+    **given,
 ):
     """Trains a model that tells whether each step was applied exactly once, and saves it."""
+    os.environ["STRATA_CHECKPOINT_ADAPTIVE"] = str(adaptive).lower()
+    os.environ["STRATA_CHECKPOINT_WHEN_BUSY"] = when_busy
     with strata.join(**given) as run:
         initial = {"sum": np.zeros(size), "squares": np.zeros((size, 2)), "applied": 0}
         run.restore(initial, resume=resume)
@@ -216,8 +227,7 @@ def keep(
                 run.state = applied(run.state, run.steps + 1, functional)
                 time.sleep(step_s)
                 going = run.mark_step(loss=1.0)
-                if run.save_due():
-                    run.save(metadata={"by": run.worker_id})
+                if run.save_due() and run.save(metadata={"by": run.worker_id}):
                     told = {"interval_s": run.checkpoint_interval_s, "memory": resident_bytes()}
                     say("saved", step=run.steps, rank=run.rank, **told)
                 if not going:
@@ -242,16 +252,8 @@ def keep_in_little_room(largest_bytes, **given):
 
 
 @scene
-def keep_adaptively(**given):
-    """As `keep`, with the interval that losses and costs make worth it."""
-    os.environ["STRATA_CHECKPOINT_ADAPTIVE"] = "true"
-    keep(**given)
-
-
-@scene
-def keep_on_a_slow_disk(gate, when_busy="wait", **given):
+def keep_on_a_slow_disk(gate, **given):
     """As `keep`, with a disk that stops in the middle of a part until a file is there."""
-    os.environ["STRATA_CHECKPOINT_WHEN_BUSY"] = when_busy
     put_stream = LocalStorage.put_stream
 
     def slowly(storage, name, chunks, **more):

@@ -71,7 +71,7 @@ def test_every_field_can_be_set_by_environment(name):
         "archive_runs": "false",
         "capture_level": "error",
         "capture_output": "false",
-        "checkpoint_adaptive": "true",
+        "checkpoint_adaptive": "false",
         "checkpoint_recycle": "false",
         "checkpoint_when_busy": "wait",
     }

@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from strata.core.tasks import UNSAVED_EXIT_CODE
 from tests.agent.harness import worker_pids
 from tests.cli.conftest import strata as strata_verb
 from tests.cli.runs import run, script, seen, url_of
@@ -22,6 +23,33 @@ def test_a_run_completes_with_a_summary_and_a_code(folder):
     assert re.search(r"20 steps in .* 2 workers, 0 losses, 0 recoveries", output)
     assert "joined train-1-w0 in generation 1" in output
     assert not worker_pids(folder)
+
+
+TRAINED = """
+import numpy as np, strata
+with strata.join({where}) as run:
+    state = run.restore({{"weights": np.zeros(10)}})
+    for _ in range(3):
+        state["weights"] += 1
+        run.step()
+"""
+
+
+def test_final_state_is_saved_without_any_setting(folder):
+    code, output = run(folder, script(folder, TRAINED.format(where="")), "--data-dir", "kept")
+    assert code == 0, output
+    assert [path.name for path in folder.glob("kept/checkpoints/*/*/*.json")] == [
+        "step-00000003-1.json"
+    ]
+
+
+def test_failed_final_checkpoint_is_in_the_summary_and_the_exit_code(folder):
+    (folder / "blocked").write_text("a file where a folder should be")
+    where = f"checkpoint_dir={str(folder / 'blocked')!r}"
+    code, output = run(folder, script(folder, TRAINED.format(where=where)))
+    assert code == UNSAVED_EXIT_CODE, output
+    assert re.search(r"completed .*every worker finished, final checkpoint failed: ", output)
+    assert "what was trained last is not saved" in output
 
 
 def test_who_was_to_be_killed_and_lived_is_told(folder):

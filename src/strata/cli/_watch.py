@@ -115,6 +115,8 @@ class Watcher:
         self._out.print(
             Text.assemble(state(task.status), f"  {plain(task.id)}: {plain(task.reason)}")
         )
+        if task.status == "completed" and task.exit_code:
+            self.say("✗", "red", "what was trained last is not saved")
         steps = task.committed_steps
         # A script that does not know Strata counts no steps.
         done = f"{count(steps)} steps in {took_s:.1f} s ({steps / took_s:,.1f}/s)"
@@ -220,9 +222,9 @@ def _times(number: int, one: str, many: str) -> str:
 
 
 def exit_code(task: Task) -> int:
-    """How the command ends for a task that has."""
+    """How the command ends for a task that has; one that completed may be without its result."""
     if task.status == "completed":
-        return 0
+        return task.exit_code
     if task.status == "stopped":
         return INTERRUPTED
     return task.exit_code or 1

@@ -100,7 +100,8 @@ def run(
 ) -> None:
     """Run a script on several workers, watch it, and end with the exit code of its task.
 
-    0: completed. 1: failed. 93: workers failed again and again without progress. 130: stopped.
+    0: completed. 1: failed. 93: workers failed again and again without progress. 94: completed, but
+    the final checkpoint failed. 130: stopped.
     """
     body = submission.request(
         script,

@@ -244,6 +244,15 @@ def test_a_stopped_task_saves_before_it_ends(hub, trainees, tmp_path):
         assert manager.latest().step == workers[0].says("saved")["step"]
 
 
+def test_stopped_worker_that_is_alone_ends_right_after_its_save(hub, trainees):
+    worker = trainees(hub.address, "keep", worker_id="a", steps=10**8, step_s=0.0, meet=False)
+    worker.says("restored")
+    until(lambda: hub.state.tasks[TASK].committed > 5)
+    hub.stop_task(TASK)
+    assert worker.ends() == 0
+    assert worker.says("ended")["steps"] <= worker.says("saved")["step"] + 1
+
+
 def test_time_makes_everyone_save_the_same_step(hub, trainees):
     given = {"world_size": 2, "steps": 10**6, "meet": False, "checkpoint_interval": 0.3}
     workers = [trainees(hub.address, "keep", worker_id=name, **given) for name in "ab"]

@@ -111,7 +111,7 @@ class Due:
         self._session = session
         self._request = 0
         self._scheduled = self._settled = (0, 0)
-        self._last_step = 0
+        self._last_step = self._common_step = 0
         self._saves = 0
         self._asked = False
         self._stop_seen_s = 0.0
@@ -157,7 +157,7 @@ class Due:
 
     def saved(self, step: int, stall_s: float) -> None:
         """A save was begun."""
-        if self._settled == (self._membership.place.generation, step):
+        if step == self._common_step:
             self._final = self._final or bool(self._stop_seen_s)
         self._saves += 1
         self._cost_s = stall_s
@@ -206,7 +206,7 @@ class Due:
 
     def _take_up(self, step: int, scheduled: int) -> bool:
         """Whether to save where a step was scheduled that is now, or past."""
-        self._settled = (self._membership.place.generation, scheduled)
+        self._settled, self._common_step = (self._membership.place.generation, scheduled), step
         # A rank that is alone has nobody to be in step with.
         if step == scheduled or self._membership.place.world_size == 1:
             return self._free(step)

@@ -76,7 +76,8 @@ def recorded(tmp_path_factory):
     """The timeline of such a run."""
     folder = tmp_path_factory.mktemp("recorded")
     name = script(folder, TRAINING)
-    code, told = run(folder, name, "--workers", "3", "--data-dir", str(folder / "data"))
+    waits = ("--env", "STRATA_CHECKPOINT_WHEN_BUSY=wait")  # so that enough are saved to expire
+    code, told = run(folder, name, "--workers", "3", "--data-dir", str(folder / "data"), *waits)
     assert code == 0, told
     with open_timeline(folder / "data") as timeline:
         yield timeline

@@ -237,6 +237,7 @@ class Keeping:
 
     def finish(self, outcome: Outcome, step: int, epoch: int, timeout_s: float) -> str:
         """Ends all of this; why the state in which training ended is not saved, if it should be."""
+        self._worker.waiting = True  # no more steps come, and that is not a hang
         unsaved = self._save_at_end(outcome, step, epoch, timeout_s)
         if unsaved:
             log.error("the state after step %d is not saved: %s", step, unsaved)

@@ -31,7 +31,7 @@ with strata.join({where}) as run:
     state = run.restore({{"weights": np.zeros(10)}})
     for _ in range(3):
         state["weights"] += 1
-        run.step()
+        run.mark_step()
 """
 
 

@@ -1,6 +1,7 @@
 """Guards `strata dataset add` and `strata audit` as people and scripts see them."""
 
 import json
+import sqlite3
 
 import httpx
 import numpy as np
@@ -81,20 +82,78 @@ def recorded(folder, data=None, **how):
     return fleet.task
 
 
+PROVEN = "every worker recorded the samples of all 5 applied steps, and they are those of the order"
+
+
 @pytest.mark.parametrize(
-    ("how", "code", "words"),
+    ("how", "code", "words", "counts"),
     [
-        ({}, 0, "each sample was applied exactly once per epoch"),
-        ({"silent": ["w1"]}, 0, "records are missing"),
-        ({"wrong": ["w2"]}, 1, "the promise is broken"),
+        ({}, 0, f"✓ audit proven  t-1: {PROVEN}", "60 samples once, 0 missing, 0 twice\n"),
+        (
+            {"silent": ["w1"]},
+            3,
+            "w1 recorded nothing of its samples in steps 3 to 4 of d",
+            "52 samples once, 0 missing, 0 twice, 8 unproven",
+        ),
+        (
+            {"unfinished": ["w1"]},
+            3,
+            "w1 was handed its samples, and did not record that it applied them, in steps 3 to 4",
+            "52 samples once, 0 missing, 0 twice, 8 unproven",
+        ),
+        (
+            {"wrong": ["w2"]},
+            1,
+            "✗ audit broken  t-1: in 2 applied steps a worker's record contradicts the order",
+            "52 samples once, 0 missing, 0 twice, 8 unproven",
+        ),
     ],
 )
-def test_the_audit_of_a_log_ends_with_its_verdict(tmp_path, how, code, words):
+def test_audit_of_a_log_says_its_verdict_and_ends_with_its_code(tmp_path, how, code, words, counts):
     task = recorded(tmp_path, **how)
     told = strata("audit", task, "--data", str(tmp_path), cwd=tmp_path)
     assert told.returncode == code, told.stderr
     assert words in told.stdout
-    assert "60 samples once, 0 missing, 0 twice" in told.stdout
+    assert f"d: {counts}" in told.stdout
+
+
+def test_audit_says_what_a_left_loop_did_not_train(tmp_path):
+    store = SqliteStore(tmp_path / "log.db", CODEC)
+    fleet = Fleet(2, batch=12, loops=True, store=store)
+    for epoch in range(2):
+        fleet.loop(f"0.{epoch}.0", loop_epochs=1)
+        fleet.train(3)
+    store.close()
+    told = strata("audit", fleet.task, "--data", str(tmp_path), cwd=tmp_path)
+    assert told.returncode == 0, told.stderr
+    assert "24 not trained (the loop was left early)" in told.stdout
+
+
+def test_exit_codes_of_the_audit_are_in_its_help(tmp_path):
+    told = " ".join(strata("audit", "--help", cwd=tmp_path).stdout.split())
+    for words in ("Exit code 0, proven", "1, broken", "3, unproven", "2: the audit could not"):
+        assert words in told
+
+
+def test_damaged_record_makes_the_audit_unproven_and_is_named(tmp_path):
+    task = recorded(tmp_path / "data")
+    flip_a_bit(tmp_path / "data" / "log.db", "w1", first_seq=3)
+    with serving(tmp_path) as cluster:
+        answered = cluster.run("audit", task)
+    read = strata("audit", task, "--data", str(tmp_path / "data"), cwd=tmp_path)
+    for told in (answered, read):
+        assert told.returncode == 3, told.stderr
+        assert "damaged: events 3 to 5 of w1 (incarnation 2)" in told.stdout
+        assert "w1 was handed its samples" in told.stdout
+
+
+def flip_a_bit(path, worker, first_seq):
+    """Changes a bit in a stored batch of a worker."""
+    with sqlite3.connect(path) as db:
+        which = "WHERE node = ? AND first_seq = ?", (worker, first_seq)
+        ((payload,),) = db.execute(f"SELECT payload FROM batches {which[0]}", which[1])
+        damaged = payload[:-1] + bytes([payload[-1] ^ 1])
+        db.execute(f"UPDATE batches SET payload = ? {which[0]}", (damaged, *which[1]))
 
 
 def test_the_audit_of_nobody_is_an_error(cluster):

@@ -97,7 +97,7 @@ def test_a_move_is_a_generation_with_its_reason_and_costs_no_sample():
     assert len(fleet.row.feeds["d"].holdings["w2"]) == 4
     fleet.sync()
     fleet.train(3)
-    assert audit(fleet.store, fleet.task).verdict == "kept"
+    assert audit(fleet.store, fleet.task).verdict == "proven"
 
 
 def test_what_is_old_not_worth_it_or_not_asked_for_changes_nothing():

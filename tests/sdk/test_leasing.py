@@ -33,7 +33,7 @@ def roamers(hub, trainees):
 
 def audited(hub):
     found = httpx.get(f"{hub.running.http_url}/api/tasks/t-1/audit", timeout=20).json()
-    assert found["verdict"] == "kept"
+    assert found["verdict"] == "unproven", "leases count by the workers' word"
     (feed,) = found["feeds"]
     return [(each["once"], each["missing"], each["twice"]) for each in feed["epochs"]]
 

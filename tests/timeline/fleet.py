@@ -1,7 +1,7 @@
-"""A task on a dataset, driven through the core's rules, whose workers record what they read.
+"""A task on a dataset, driven through the core's rules, whose workers record what they apply.
 
-Its verbs are what happens to a training: steps, crashes inside a step, joins, saves, and the loss
-of everyone. `applied` says how many steps each living worker's model has had.
+Its verbs are what happens to a training: steps, loops, crashes inside a step, joins, saves, and the
+loss of everyone. `applied` says how many steps each living worker's model has had.
 """
 
 from strata.core.catalogue import CODEC
@@ -14,8 +14,8 @@ from strata.core.saving import AckPart, BeginCheckpoint, ConfirmCheckpoint
 from strata.core.scheduling import SubmitTask
 from strata.core.state import Cluster
 from strata.core.tasks import TaskSpec
-from strata.core.worker_facts import TrainingStarted
-from strata.core.workers import DeclareLost, RegisterWorker
+from strata.core.worker_facts import TrainingFinished, TrainingStarted
+from strata.core.workers import DeclareLost, DeregisterWorker, RegisterWorker
 from strata.data.contents import content_of
 from strata.store.batches import pack
 from strata.store.memory import MemoryStore
@@ -24,7 +24,12 @@ SECOND_NS = 1_000_000_000
 
 
 class Fleet:
-    """One task, `task`, that trains on one dataset, `d`."""
+    """One task, `task`, that trains on one dataset, `d`, and on others if loops are opened.
+
+    `reading` are the datasets of the present loops, with what to add to a step of the run to get
+    the dataset's. An `older` fleet records the samples of a batch as earlier releases did: when it
+    is handed out. `partial` are steps that only some workers recorded as applied.
+    """
 
     def __init__(
         self,
@@ -37,11 +42,16 @@ class Fleet:
         store=None,
         data=None,
         rebalance=False,
+        older=False,
+        loops=False,
     ):
         self.state = Cluster()
         self.store = store if store is not None else MemoryStore(CODEC)
         self.clock_s = 0
-        self.data = data
+        self.data, self.older, self.batch = data, older, batch
+        self.reading: dict[str, int] = {"d": 0}
+        self.orders = {}
+        self.partial: set[int] = set()
         self.applied: dict[str, int] = {}
         self.models: dict[str, tuple[int, int]] = {}
         self.seqs: dict[tuple[str, int], int] = {}
@@ -54,6 +64,9 @@ class Fleet:
         for number in range(workers):
             self.join(f"w{number}")
         self.sync()
+        if loops:
+            self.reading = {}
+            return
         attach = AttachDataset(
             task=self.task,
             dataset="d",
@@ -64,7 +77,27 @@ class Fleet:
             rebalance=rebalance,
         )
         self.do(attach)
-        self.order = order_of(spec, self.row.feeds["d"])
+        self.order = self.orders["d"] = order_of(spec, self.row.feeds["d"])
+
+    def loop(self, key: str, dataset: str = "d", *, samples=60, beside=False, **asked) -> None:
+        """The script opens a loop over a dataset, in place of the one before it or beside it."""
+        if dataset not in self.state.datasets:
+            spec = DatasetSpec(total_samples=samples, shard_size=10, fingerprint=dataset)
+            self.do(RegisterDataset(dataset=dataset, spec=spec))
+        asked = {"step": self.applied[self.row.members[0]], "entering": True, **asked}
+        self.do(
+            AttachDataset(
+                task=self.task,
+                dataset=dataset,
+                unit="lane",
+                global_batch=self.batch,
+                loop=key,
+                **asked,
+            )
+        )
+        opened = self.row.loops[key]
+        self.orders[dataset] = order_of(self.state.datasets[dataset].spec, self.row.feeds[dataset])
+        self.reading = {**(self.reading if beside else {}), dataset: opened.first - opened.start}
 
     @property
     def row(self):
@@ -102,25 +135,22 @@ class Fleet:
             self.models[worker] = (self.row.attempt, self.row.generation)
         return self.row.recovery.step
 
-    def read(self, steps: int, workers=None, *, silent=(), wrong=(), garbled=()) -> None:
-        """The members read the next steps; some may not record it, read other samples, or other
-        bytes."""
-        first = self.applied[self.row.members[0]]
+    def read(self, steps: int, workers=None, *, silent=(), **how) -> None:
+        """The members are handed the batches of the next steps; some may not record it."""
         for worker in workers if workers is not None else self.row.members:
-            lanes = self.row.feeds["d"].holdings.get(worker, [])
-            if worker in silent or not lanes:
-                continue
-            positions = self.order.positions(first, first + steps, lanes)
-            samples = self.order.samples(positions.ravel()).reshape(positions.shape)
-            if worker in wrong:
-                samples = samples + 1
-            proofs = digests(positions, samples).tolist()
-            contents = [self._content(row, worker in garbled) for row in samples]
-            self._record(worker, first, positions.shape[1], proofs, contents)
+            if worker not in silent:
+                self._record(worker, steps, TrainingStarted, **how)
 
-    def train(self, steps: int = 1, **how: object) -> None:
+    def finish(self, steps: int, workers=None, *, silent=(), unfinished=(), **how) -> None:
+        """The members record that they applied the steps that they were handed last."""
+        for worker in workers if workers is not None else self.row.members:
+            if worker not in silent and worker not in unfinished:
+                self._record(worker, steps, TrainingFinished, **how)
+
+    def train(self, steps: int = 1, *, unfinished=(), **how: object) -> None:
         """Every member reads and applies steps, and the coordinator hears of it."""
         self.read(steps, **how)
+        self.finish(steps, unfinished=unfinished, **how)
         for worker in self.row.members:
             self.applied[worker] += steps
         self.do(
@@ -135,6 +165,9 @@ class Fleet:
     def crash(self, worker: str, *, applied_by=(), sync: bool = True) -> None:
         """A worker dies inside a step that the workers `applied_by` had applied already."""
         self.read(1)
+        self.finish(1, applied_by)
+        if applied_by:
+            self.partial.add(self.applied[worker])
         for survivor in applied_by:
             self.applied[survivor] += 1
         self.lose(worker)
@@ -161,23 +194,52 @@ class Fleet:
             self.do(AckPart(**each, checkpoint=begun.id, path="p", size_bytes=1))
         self.do(ConfirmCheckpoint(task=self.task, checkpoint=begun.id, path="m"))
 
+    def complete(self) -> None:
+        """The script of every member comes to its end."""
+        for worker in list(self.row.members):
+            incarnation = self.state.workers[worker].incarnation
+            self.do(DeregisterWorker(worker=worker, incarnation=incarnation))
+
     def _content(self, samples, garbled: bool) -> int:
         return content_of(self.data.read(samples[::-1] if garbled else samples)) if self.data else 0
 
-    def _record(self, worker, first: int, width: int, proofs: list[int], contents) -> None:
+    def _record(self, worker, steps: int, kind, *, wrong=(), garbled=()) -> None:
+        """A worker's records of its next steps; with `wrong` of other samples, or other bytes."""
+        first = self.applied[worker]
+        bodies = []
+        for dataset, shift in self.reading.items():
+            lanes = self.row.feeds[dataset].holdings.get(worker, [])
+            if not lanes:
+                continue
+            order = self.orders[dataset]
+            positions = order.positions(first + shift, first + shift + steps, lanes)
+            samples = order.samples(positions.ravel()).reshape(positions.shape)
+            if worker in wrong:
+                samples = samples + 1
+            proofs = digests(positions, samples).tolist()
+            for at, (proof, row) in enumerate(zip(proofs, samples, strict=True)):
+                content = self._content(row, worker in garbled)
+                bodies.append(self._body(kind, dataset, first + at, len(row), proof, content))
+        self._append(worker, bodies)
+
+    def _body(self, kind, dataset: str, step: int, samples: int, proof: int, content: int):
+        batch = f"{dataset}/{step}"
+        if self.older and kind is TrainingFinished:
+            return TrainingFinished(batch, step)
+        told = {"dataset": dataset, "generation": self.row.generation, "samples": samples}
+        if self.older or kind is TrainingFinished:
+            told |= {"digest": proof, "content": content}
+        return kind(batch=batch, step=step, **told)
+
+    def _append(self, worker, bodies) -> None:
         incarnation = self.state.workers[worker].incarnation
         seq = self.seqs.get((worker, incarnation), 0)
+        now_ns = self.clock_s * SECOND_NS + seq
         events = [
-            Event(
-                seq=seq + at,
-                wall_ns=self.clock_s * SECOND_NS + at,
-                mono_ns=self.clock_s * SECOND_NS + at,
-                body=TrainingStarted(
-                    f"d/{first + at}", first + at, "d", self.row.generation, width, proof, content
-                ),
-            )
-            for at, (proof, content) in enumerate(zip(proofs, contents, strict=True))
+            Event(seq=seq + at, wall_ns=now_ns + at, mono_ns=now_ns + at, body=body)
+            for at, body in enumerate(bodies)
         ]
-        self.seqs[worker, incarnation] = seq + len(events)
-        batch = pack(CODEC, worker, incarnation, events)
-        self.store.append((), incarnation=1, expected=self.store.position, batches=[batch])
+        if events:
+            self.seqs[worker, incarnation] = seq + len(events)
+            batch = pack(CODEC, worker, incarnation, events)
+            self.store.append((), incarnation=1, expected=self.store.position, batches=[batch])

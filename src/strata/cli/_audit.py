@@ -1,4 +1,4 @@
-"""An audit in words: the verdict, what it rests on, and what is wrong."""
+"""An audit in the terminal: the verdict, what was compared, and what is wrong."""
 
 from msgspec import Struct
 from rich.console import Console
@@ -9,10 +9,19 @@ from strata.cli._look import count, plain
 
 FEW = 12
 VERDICTS = {
-    "kept": ("✓", "green", "each sample was applied exactly once per epoch"),
-    "unproven": ("?", "yellow", "nothing contradicts the promise, but records are missing"),
-    "broken": ("✗", "red", "the promise is broken"),
+    "proven": ("✓", "green"),
+    "unproven": ("?", "yellow"),
+    "broken": ("✗", "red"),
+    "not trained": ("○", "dim"),
 }
+PROBLEMS = {
+    "no record": "recorded nothing of its samples in",
+    "not applied": "was handed its samples, and did not record that it applied them, in",
+    "other samples": "recorded other samples than the order has in",
+    "applied twice": "recorded twice that it applied its samples in",
+    "not assigned": "recorded samples that were not assigned to it in",
+}
+EXIT_CODES = {"proven": 0, "broken": 1, "unproven": 3}
 
 
 class Epoch(Struct, frozen=True):
@@ -24,6 +33,8 @@ class Epoch(Struct, frozen=True):
     missing: int
     twice: int
     part: int
+    unproven: int
+    left: int
 
 
 class Worker(Struct, frozen=True):
@@ -48,9 +59,9 @@ class Feed(Struct, frozen=True):
 
     dataset: str
     samples: int
-    steps: int
-    proven: int
     skipped: int
+    verdict: str
+    summary: str
     epochs: list[Epoch]
     workers: list[Worker]
     findings: list[Finding]
@@ -78,48 +89,75 @@ class Audit(Struct, frozen=True):
 
     task: str
     verdict: str
+    summary: str
     attempts: int
+    bare: int
     voided: list[Voided]
+    damaged: list[str]
     feeds: list[Feed]
     effective: Effective
 
 
 def show(out: Console, found: Audit) -> None:
-    """The verdict and a line for each dataset."""
-    glyph, style, words = VERDICTS[found.verdict]
-    out.print(Text.assemble((f"{glyph} audit", style), f"  {plain(found.task)}: {words}"))
-    for feed in found.feeds:
-        once = sum(epoch.once for epoch in feed.epochs)
-        missing = sum(epoch.missing for epoch in feed.epochs)
-        twice = sum(epoch.twice for epoch in feed.epochs)
-        counted = f"{count(once)} samples once, {count(missing)} missing, {count(twice)} twice"
-        left_out = f", {count(feed.skipped)} left out as unreadable" if feed.skipped else ""
-        proof = f"{count(feed.proven)} of {count(feed.steps)} steps proven by the workers' records"
-        if feed.unit == "shard":
-            proof = f"{count(feed.steps)} shards, each trained as its holder said"
-        line = f"  {plain(feed.dataset)}: {counted}{left_out}; {proof}"
-        out.print(Text(line, style="dim"), soft_wrap=True)
+    """Print the verdict, what was compared, and a line for each dataset."""
+    glyph, style = VERDICTS[found.verdict]
+    verdict = (f"{glyph} audit {found.verdict}", style)
+    out.print(
+        Text.assemble(verdict, f"  {plain(found.task)}: {plain(found.summary)}"), soft_wrap=True
+    )
+    lines = [_feed_line(feed, several=len(found.feeds) > 1) for feed in found.feeds]
+    if found.bare:
+        lines.append(f"{count(found.bare)} applied steps trained no dataset: nothing to compare")
     spent = found.effective
     if spent.total_s:
         share = f"{100 * spent.productive_s / spent.total_s:.0f} %"
-        line = f"  effective training time: {share} of {spent.total_s:.1f} s"
-        out.print(Text(line, style="dim"))
+        lines.append(f"effective training time: {share} of {spent.total_s:.1f} s")
     for void in found.voided[:FEW]:
         steps = f"steps {count(void.first)} to {count(void.stop - 1)} of attempt {void.attempt}"
-        line = f"  {steps} were rolled back and trained again: {plain(void.reason)}"
-        out.print(Text(line, style="dim"), soft_wrap=True)
-    for feed in found.feeds:
-        for finding in feed.findings[:FEW]:
-            steps = f"steps {count(finding.first)} to {count(finding.last)}"
-            line = f"  {plain(finding.worker)}: {finding.what} in {steps}"
-            out.print(Text(line, style=style), soft_wrap=True)
+        lines.append(f"{steps} were rolled back and trained again: {plain(void.reason)}")
+    for line in lines:
+        out.print(Text(f"  {line}", style="dim"), soft_wrap=True)
+    problems = [f"damaged: {plain(each)}" for each in found.damaged[:FEW]]
+    problems += [line for feed in found.feeds for line in _findings(feed)]
+    for line in problems:
+        out.print(Text(f"  {line}", style=style), soft_wrap=True)
+
+
+def _feed_line(feed: Feed, *, several: bool) -> str:
+    """How often the samples of a dataset were applied."""
+    once, unproven, missing, twice, left = (
+        sum(getattr(epoch, name) for epoch in feed.epochs)
+        for name in ("once", "unproven", "missing", "twice", "left")
+    )
+    counts = f"{count(once)} samples once, {count(missing)} missing, {count(twice)} twice"
+    if feed.unit == "shard":
+        counts += ", by the workers' word"
+    counts += f", {count(unproven)} unproven" if unproven else ""
+    counts += f", {count(left)} not trained (the loop was left early)" if left else ""
+    counts += f", {count(feed.skipped)} left out as unreadable" if feed.skipped else ""
+    if feed.verdict == "not trained":
+        counts = "not trained"
+    judged = f" ({feed.verdict}: {plain(feed.summary)})" if several else ""
+    return f"{plain(feed.dataset)}: {counts}{judged}"
+
+
+def _findings(feed: Feed) -> list[str]:
+    return [
+        f"{plain(each.worker)} {PROBLEMS[each.what]} {_steps(each.first, each.last)}"
+        f" of {plain(feed.dataset)}"
+        for each in feed.findings[:FEW]
+    ]
+
+
+def _steps(first: int, last: int) -> str:
+    return f"step {count(first)}" if first == last else f"steps {count(first)} to {count(last)}"
 
 
 def show_tables(out: Console, found: Audit) -> None:
-    """Epochs and workers, for those who want to see the figures."""
+    """Print a table of epochs and one of workers for each dataset."""
     for feed in found.feeds:
         epochs = Table(box=None, header_style="dim", pad_edge=False)
-        for name in ("epoch", "due", "once", "missing", "twice"):
+        for name in ("epoch", "due", "once", "unproven", "missing", "twice", "left"):
             epochs.add_column(name, justify="right")
         if len(feed.epochs) > FEW:
             epochs.title, epochs.title_justify = (
@@ -128,8 +166,8 @@ def show_tables(out: Console, found: Audit) -> None:
             )
         for epoch in feed.epochs[-FEW:]:
             which = str(epoch.epoch) if epoch.epoch >= 0 else f"part {epoch.part}"
-            figures = (epoch.due, epoch.once, epoch.missing, epoch.twice)
-            epochs.add_row(which, *map(count, figures))
+            row = (epoch.due, epoch.once, epoch.unproven, epoch.missing, epoch.twice, epoch.left)
+            epochs.add_row(which, *map(count, row))
         workers = Table(box=None, header_style="dim", pad_edge=False)
         workers.add_column("worker")
         workers.add_column(f"{feed.unit}s", justify="right")

@@ -129,7 +129,7 @@ class Watcher:
         self._out.print(Text(f"  {', '.join(parts)}", style="dim"))
 
     def audit(self) -> None:
-        """Whether every sample was applied once, for a task that trained on a dataset."""
+        """Show the audit of a task that trained on a dataset."""
         answer = self._get(f"/api/tasks/{self.task_id}/audit")
         found = self.api.decode(answer.body, Audit)
         if found.feeds:

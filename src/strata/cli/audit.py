@@ -1,4 +1,4 @@
-"""Prove that each sample was applied once per epoch: from what was recorded."""
+"""Compare the samples that workers recorded as applied with the order of the dataset."""
 
 import sys
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import typer
 
 from strata.cli import _samples
 from strata.cli._api import reach
-from strata.cli._audit import Audit, show, show_tables
+from strata.cli._audit import EXIT_CODES, Audit, show, show_tables
 from strata.cli._look import console, print_json
 from strata.cli._options import AsJson, Url
 from strata.cli._past import Data, RunName, opened
@@ -35,10 +35,13 @@ def audit(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prove from the record that each sample was applied exactly once per epoch.
+    """Compare the samples that workers recorded as applied with the order of the dataset.
 
-    0: kept, or not contradicted where records are missing. 1: a sample is missing or was twice, or
-    with --content: other bytes were read than there are.
+    Exit code 0, proven: every worker recorded the samples of every applied step, and they are those
+    of the order. 1, broken: a sample is missing or was applied twice, or a record contradicts the
+    order; with --content, a worker read other bytes than the data has. 3, unproven: a record is
+    missing or damaged, or shards were leased, which count by the workers' word. 2: the audit could
+    not be made.
     """
     if sample is not None or step is not None or content:
         with _asked(data, run, url, task) as asked:
@@ -52,7 +55,7 @@ def audit(
         out = console()
         show(out, found)
         show_tables(out, found)
-    sys.exit(1 if found.verdict == "broken" else 0)
+    sys.exit(EXIT_CODES[found.verdict])
 
 
 @contextmanager

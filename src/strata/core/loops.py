@@ -101,7 +101,12 @@ def _end(loops: Mapping[str, Loop], loop: Loop) -> int:
 
 def drop_loops_after(task: "Task", step: int) -> None:
     """Forget the loops that a rollback undoes: the script opens them again."""
-    task.loops = {key: loop for key, loop in task.loops.items() if loop.start <= step}
+    task.loops = loops_up_to(task.loops, step)
+
+
+def loops_up_to(loops: Mapping[str, Loop], step: int) -> dict[str, Loop]:
+    """The loops that begin at a step of the run or before it."""
+    return {key: loop for key, loop in loops.items() if loop.start <= step}
 
 
 def require_loop(task: "Task", spec: "DatasetSpec", c: "AttachDataset") -> None:

@@ -153,11 +153,10 @@ class BatchesAssigned(Fact, frozen=True):
 
 
 class TrainingStarted(Fact, frozen=True):
-    """Training on a batch began; `batch` is the dataset and the step.
+    """A batch was handed to the script; `batch` is the dataset and the step of the run.
 
-    `digest` is eight bytes for which samples they are: the order says what it has to be for the
-    lanes that the worker owns in that generation. `content` is eight for what was read, where the
-    run asked for that; else 0.
+    Only `TrainingFinished` says that it was applied. `digest` and `content` are in older logs,
+    which have them here instead of there.
     """
 
     batch: str
@@ -170,11 +169,21 @@ class TrainingStarted(Fact, frozen=True):
 
 
 class TrainingFinished(Fact, frozen=True):
-    """A batch was trained and its step applied."""
+    """A batch was trained and its step applied; `batch` and `step` are those of its start.
+
+    `digest` is eight bytes for the samples of the batch and their positions: the order says what it
+    has to be for the lanes that the worker owns in that generation. `content` is eight bytes for
+    the values that were read, if the run records them; else 0.
+    """
 
     batch: str
     step: int
     loss: float | None = None
+    dataset: str = ""
+    generation: int = 0
+    samples: int = 0
+    digest: int = 0
+    content: int = 0
 
 
 class SampleSkipped(Fact, frozen=True):

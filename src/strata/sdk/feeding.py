@@ -150,8 +150,20 @@ class RunBatches:
         if self.rebalance:
             known_s, now_s = self._worker.busy_s, self._times.busy_s
             self._worker.busy_s = SMOOTHED * known_s + (1 - SMOOTHED) * now_s if known_s else now_s
-        if step == self._handed:
-            self._recorder.emit(TrainingFinished(f"{self.name}/{step}", step, loss))
+        taken = self._batches.taken
+        if step == self._handed and taken is not None:
+            self._recorder.emit(
+                TrainingFinished(
+                    batch=f"{self.name}/{step}",
+                    step=step,
+                    loss=loss,
+                    dataset=self.name,
+                    generation=self._generation,
+                    samples=len(taken.samples),
+                    digest=taken.digest,
+                    content=taken.content,
+                )
+            )
 
     def leave(self) -> None:
         """The script has left the loop before its end, if it was not over."""
@@ -197,13 +209,11 @@ class RunBatches:
         assert taken is not None, "a batch was just taken"
         self._recorder.emit(
             TrainingStarted(
-                f"{self.name}/{step}",
-                step,
-                self.name,
-                self._generation,
-                len(taken.samples),
-                taken.digest,
-                taken.content,
+                batch=f"{self.name}/{step}",
+                step=step,
+                dataset=self.name,
+                generation=self._generation,
+                samples=len(taken.samples),
             )
         )
         self._calls.handed()

@@ -123,9 +123,13 @@ class RunShards(Iterator[Shard]):
         shard = Shard(lease, samples, self._following(samples))
         self._present, self._newest, self.epoch = shard, shard.lease_id, shard.epoch
         generation = self._worker.membership.place.generation
-        proof = digest(samples, samples)
         self._worker.recorder.emit(
-            TrainingStarted(self._batch(shard), -1, self.name, generation, len(shard), proof)
+            TrainingStarted(
+                batch=self._batch(shard),
+                dataset=self.name,
+                generation=generation,
+                samples=len(shard),
+            )
         )
         return shard
 
@@ -147,7 +151,16 @@ class RunShards(Iterator[Shard]):
         if not shard.exhausted:
             return self._give_back("left before its end")
         self._return(shard, consumed=True, reason="trained")
-        self._worker.recorder.emit(TrainingFinished(self._batch(shard), -1))
+        self._worker.recorder.emit(
+            TrainingFinished(
+                batch=self._batch(shard),
+                step=-1,
+                dataset=self.name,
+                generation=self._worker.membership.place.generation,
+                samples=len(shard),
+                digest=digest(shard.samples, shard.samples),
+            )
+        )
 
     def _give_back(self, reason: str) -> None:
         if self._present is not None:

@@ -1,93 +1,59 @@
-"""Proves from the record that each sample was applied exactly once per epoch.
+"""Compares what the coordinator decided with what the workers recorded that they applied.
 
-Two witnesses are heard. The coordinator's facts say which steps count, in which generation each
-was trained (`lineage`) and whose lanes were whose; with the order of samples, which is arithmetic,
-that says how often each sample was applied. The workers' own records say which samples they read,
-as eight bytes per step; those must be what the order gives for their lanes. A step is *proven* when
-every worker of its generation recorded it so, *contradicted* when one recorded other samples, and
-*unproven* when a record is missing: a hole in a log is not taken for a lost sample.
+Two sources are compared. The coordinator's facts say which steps of the run are applied, in which
+generation each was trained (`lineage`), which steps of a dataset they train (`core.loops`), and
+which worker owned which lanes; with the order of samples, which is arithmetic, that says which
+samples each worker must have applied in each step. The workers' own records, written when a step is
+applied, say which samples it had, as eight bytes per step.
+
+A step is *proven* when every worker that owned lanes of it recorded that it applied exactly those
+samples; *contradicted* when a worker recorded others, or applied its batch twice, or a batch that
+was not its own; *unproven* when a record is missing. A missing record is not taken for a lost
+sample, and a batch that was handed out is not taken for an applied one.
 
 The verdict: `broken` if a sample is missing or twice or a step is contradicted; else `unproven` if
-a step is; else `kept`. Cost is the order's: some 20 million samples a second.
+a record is missing or cannot be read, if shards were leased (they count by their holders' word
+alone), or if there is no applied step; else `proven`.
 """
 
 from collections.abc import Iterable
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from strata.core.datasets import DatasetSpec, Feed
+from strata.core.datasets import DatasetSpec
+from strata.core.loops import Stretch
 from strata.core.order import digests
-from strata.data.steps import Ordered
 from strata.errors import NotFound
 from strata.store.base import EventReader
-from strata.timeline.effective import Effective, effective
-from strata.timeline.evidence import Digests, Evidence
-from strata.timeline.lineage import Lineage, Span, Voided, read_lineage
+from strata.timeline.audit_results import (
+    Audit,
+    FeedAudit,
+    Finding,
+    Problem,
+    WorkerAudit,
+    judge,
+    verdict_of,
+    words_of,
+)
+from strata.timeline.effective import effective
+from strata.timeline.evidence import (
+    APPLIED,
+    APPLIED_TWICE,
+    HANDED_OUT,
+    NOTHING,
+    Digests,
+    Evidence,
+)
+from strata.timeline.lineage import Lineage, Piece, Span, read_lineage
 from strata.timeline.orders import order_for, parts_of
 from strata.timeline.tallies import EpochAudit, EpochTally, MixtureTally, Tally
 
-Verdict: TypeAlias = Literal["kept", "broken", "unproven"]
-Problem: TypeAlias = Literal["no record", "other samples"]
+Steps: TypeAlias = NDArray[np.bool_]
 
 MAX_FINDINGS = 50
 _CHUNK_SAMPLES = 1 << 18
-
-
-class Finding(Struct, frozen=True):
-    """Steps `first` to `last` of a worker, and what is wrong with them."""
-
-    worker: str
-    generation: int
-    first: int
-    last: int
-    what: Problem
-
-
-class WorkerAudit(Struct):
-    """What one worker trained of what counts: steps, or shards where those were leased."""
-
-    worker: str
-    steps: int = 0
-    samples: int = 0
-
-
-class FeedAudit(Struct):
-    """The audit of one dataset; `steps` are shards where those were leased."""
-
-    dataset: str
-    samples: int
-    steps: int = 0
-    proven: int = 0
-    unproven: int = 0
-    contradicted: int = 0
-    skipped: int = 0
-    unit: Literal["step", "shard"] = "step"
-    epochs: list[EpochAudit] = field(default_factory=list)
-    workers: list[WorkerAudit] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-
-    @property
-    def verdict(self) -> Verdict:
-        """What the record says of this dataset."""
-        wrong = any(epoch.missing or epoch.twice for epoch in self.epochs)
-        if wrong or self.contradicted:
-            return "broken"
-        return "unproven" if self.unproven else "kept"
-
-
-class Audit(Struct):
-    """The audit of a task."""
-
-    task: str
-    verdict: Verdict
-    committed: int
-    attempts: int
-    voided: list[Voided]
-    feeds: list[FeedAudit]
-    effective: Effective
 
 
 def audit(reader: EventReader, task: str) -> Audit:
@@ -103,98 +69,169 @@ def audit(reader: EventReader, task: str) -> Audit:
         for name, feed in lineage.feeds.items()
         if feed.unit != "shard"
     ]
-    verdicts: dict[Verdict, None] = dict.fromkeys(feed.verdict for feed in feeds)
-    spent = effective(reader, task, lineage)
-    worst: Verdict = next((v for v in ("broken", "unproven") if v in verdicts), "kept")
-    return Audit(task, worst, lineage.committed, lineage.attempt, lineage.voided, feeds, spent)
+    for feed in feeds:
+        judge(feed)
+    verdict = verdict_of(feeds, evidence.damaged)
+    return Audit(
+        task=task,
+        verdict=verdict,
+        summary=words_of(feeds, verdict, evidence.damaged),
+        committed=lineage.committed,
+        attempts=lineage.attempt,
+        bare=_bare_steps(lineage),
+        voided=lineage.voided,
+        damaged=evidence.damaged,
+        feeds=feeds,
+        effective=effective(reader, task, lineage),
+    )
 
 
 class LaneAudit:
-    """Counts every sample of every step that counts, and hears every worker's record of it."""
+    """Counts every sample of every applied step, and compares every worker's record of it."""
 
     def __init__(self, lineage: Lineage, name: str, evidence: Evidence) -> None:
-        spec, feed = lineage.specs[name], lineage.feeds[name]
-        self._lineage, self._evidence = lineage, evidence
-        self._batch = feed.global_batch
+        self._lineage, self._name, self._evidence = lineage, name, evidence
+        self._batch = lineage.feeds[name].global_batch
         self._workers: dict[str, WorkerAudit] = {}
-        begin, stop = self._due(feed, spec)
+        self._looked: dict[tuple[int, str], Steps] = {}
+        self._stretches, unread = self._due()
         self._order = order_for(lineage, name)
-        self._tally = _tally_for(lineage, name, self._order, begin, stop)
-        self._found = FeedAudit(name, spec.total_samples, max(stop - begin, 0))
-        self._begin, self._stop = begin, stop
+        self._tally = self._new_tally()
+        self._found = FeedAudit(
+            dataset=name,
+            samples=lineage.specs[name].total_samples,
+            steps=sum(each.stop - each.start for each in self._stretches),
+            unread=unread,
+            skipped=len(evidence.skipped.get(name, ())),
+        )
 
     def done(self) -> FeedAudit:
-        """Looks at every span."""
-        found = self._found
-        found.skipped = len(self._evidence.skipped.get(found.dataset, ()))
-        for span in self._lineage.spans:
-            first, stop = max(span.first, self._begin), min(span.stop, self._stop)
-            at_once = max(1, _CHUNK_SAMPLES // self._batch)
-            for step in range(first, stop, at_once):
-                self._look(span, step, min(step + at_once, stop))
-        found.epochs = self._tally.epochs()
-        found.workers = sorted(self._workers.values(), key=lambda each: each.worker)
-        return found
+        """The audit, after a look at every step."""
+        at_once = max(1, _CHUNK_SAMPLES // self._batch)
+        for piece in self._lineage.pieces_of(self._name, self._stretches):
+            for step in range(piece.first, piece.stop, at_once):
+                self._look(piece, step, min(step + at_once, piece.stop))
+        self._note_unassigned()
+        self._found.epochs = self._tally.epochs()
+        self._found.workers = sorted(self._workers.values(), key=lambda each: each.worker)
+        return self._found
 
-    def _due(self, feed: Feed, spec: DatasetSpec) -> tuple[int, int]:
-        """The steps that should have trained the dataset by now."""
-        late = self._lineage.begun[feed.dataset]
-        begin = self._evidence.first_step.get(feed.dataset, 0) if late else 0
-        if not feed.epochs:
-            return begin, self._lineage.committed
-        last = -(-feed.epochs * spec.total_samples // feed.global_batch)
-        return begin, min(self._lineage.committed, last)
+    def _due(self) -> tuple[list[Stretch], int]:
+        """The steps that trained the dataset, and how many only a loop that nobody read had."""
+        lineage, name = self._lineage, self._name
+        every = lineage.stretches_of(name)
+        if not lineage.loops and lineage.begun[name]:
+            # An older log does not say with which step a dataset begins that was attached later.
+            begin = self._evidence.first_step.get(name, lineage.begun[name])
+            every = [Stretch(start=begin, stop=max(begin, every[0].stop), first=begin)]
+        read = [each for each in every if not self._never_read(each)]
+        return read, sum(each.stop - each.start for each in every if each not in read)
 
-    def _look(self, span: Span, first: int, stop: int) -> None:
-        """A few steps of one generation: each worker's lanes, and its records of them."""
-        found = self._found
+    def _never_read(self, stretch: Stretch) -> bool:
+        pieces = self._lineage.pieces_of(self._name, [stretch])
+        return all(self._evidence.never_read(self._name, piece) for piece in pieces)
+
+    def _new_tally(self) -> Tally:
+        batch, spec = self._batch, self._lineage.specs[self._name]
+        left = [(first * batch, stop * batch) for first, stop in self._lineage.left_of(self._name)]
+        parts = parts_of(spec)
+        if parts:
+            sizes = [self._lineage.specs[part].total_samples for part, _ in parts]
+            return MixtureTally(self._order, sizes, left)
+        due = [(each.first * batch, (each.stop + each.shift) * batch) for each in self._stretches]
+        return EpochTally(spec.total_samples, due, left)
+
+    def _look(self, piece: Piece, first: int, stop: int) -> None:
+        """Compares some steps of one generation: each worker's lanes, and its records of them."""
+        found, span = self._found, piece.span
         proven = np.ones(stop - first, bool)
         contradicted = np.zeros(stop - first, bool)
-        for worker, lanes in sorted(span.holdings.get(found.dataset, {}).items()):
+        for worker, lanes in sorted(span.holdings.get(self._name, {}).items()):
             if not lanes:
                 continue
-            expected = self._count(worker, lanes, first, stop)
-            seen, proofs = self._evidence.of(found.dataset, span, worker)
-            cut = slice(first - span.first, stop - span.first)
-            silent = seen[cut] == 0
-            wrong = ~silent & ((seen[cut] == 2) | (proofs[cut] != expected))
-            proven &= ~(wrong | silent)
+            positions = self._order.positions(first + piece.shift, stop + piece.shift, lanes)
+            samples = self._order.samples(positions.ravel())
+            expected = digests(positions, samples.reshape(positions.shape))
+            good, wrong = self._compare(span, worker, first, stop, expected)
+            proven &= good
             contradicted |= wrong
-            _note_runs(found, worker, span.generation, first, silent, "no record")
-            _note_runs(found, worker, span.generation, first, wrong, "other samples")
+            self._tally.add(positions.ravel(), samples, np.repeat(~good, positions.shape[1]))
+            own = self._workers.setdefault(worker, WorkerAudit(worker))
+            own.steps += stop - first
+            own.samples += samples.size
         found.proven += int(proven.sum())
         found.contradicted += int(contradicted.sum())
         found.unproven += int((~proven & ~contradicted).sum())
-        self._tally.counted_before(stop * self._batch)
+        self._tally.counted((first + piece.shift) * self._batch, (stop + piece.shift) * self._batch)
 
-    def _count(self, worker: str, lanes: list[int], first: int, stop: int) -> Digests:
-        """What the order gives for a worker's lanes: counted, and a digest for each step."""
-        positions = self._order.positions(first, stop, lanes)
-        samples = self._order.samples(positions.ravel())
-        self._tally.add(positions.ravel(), samples)
-        own = self._workers.setdefault(worker, WorkerAudit(worker))
-        own.steps += stop - first
-        own.samples += samples.size
-        return digests(positions, samples.reshape(positions.shape))
+    def _compare(
+        self, span: Span, worker: str, first: int, stop: int, expected: Digests
+    ) -> tuple[Steps, Steps]:
+        """The steps that a worker's records prove, and those that they contradict."""
+        cut = slice(first - span.first, stop - span.first)
+        every, recorded = self._evidence.of(self._name, span, worker)
+        seen = every[cut]
+        self._looked_at(span, worker)[cut] = True
+        other = (seen == APPLIED) & (recorded[cut] != expected)
+        twice = seen == APPLIED_TWICE
+        problems: dict[Problem, Steps] = {
+            "no record": seen == NOTHING,
+            "not applied": seen == HANDED_OUT,
+            "other samples": other,
+            "applied twice": twice,
+        }
+        for what, steps in problems.items():
+            self._note_runs(worker, span.generation, first, steps, what)
+        return (seen == APPLIED) & ~other, other | twice
+
+    def _looked_at(self, span: Span, worker: str) -> Steps:
+        key = (span.generation, worker)
+        if key not in self._looked:
+            self._looked[key] = np.zeros(span.stop - span.first, bool)
+        return self._looked[key]
+
+    def _note_unassigned(self) -> None:
+        """Finds records of applied batches that no loop and no assignment gave the worker."""
+        steps: dict[int, Steps] = {}
+        for span, worker in self._evidence.holders(self._name):
+            seen, _ = self._evidence.of(self._name, span, worker)
+            more = (seen >= APPLIED) & ~self._looked_at(span, worker)
+            self._note_runs(worker, span.generation, span.first, more, "not assigned")
+            steps[span.generation] = more | steps.get(span.generation, more)
+        self._found.contradicted += sum(int(each.sum()) for each in steps.values())
+
+    def _note_runs(
+        self, worker: str, generation: int, first: int, steps: Steps, what: Problem
+    ) -> None:
+        """Notes each run of steps that something is wrong with."""
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], steps.view(np.int8), [0]))))
+        room = MAX_FINDINGS - len(self._found.findings)
+        for begin, end in edges.reshape(-1, 2)[: max(room, 0)].tolist():
+            self._found.findings.append(
+                Finding(
+                    worker=worker,
+                    generation=generation,
+                    first=first + begin,
+                    last=first + end - 1,
+                    what=what,
+                )
+            )
 
 
-def _note_runs(
-    found: FeedAudit,
-    worker: str,
-    generation: int,
-    first: int,
-    steps: NDArray[np.bool_],
-    what: Problem,
-) -> None:
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], steps.view(np.int8), [0]))))
-    for begin, end in edges.reshape(-1, 2)[: MAX_FINDINGS - len(found.findings)].tolist():
-        found.findings.append(Finding(worker, generation, first + begin, first + end - 1, what))
+def _bare_steps(lineage: Lineage) -> int:
+    """How many applied steps trained no dataset that is divided by steps."""
+    lanes = [name for name, feed in lineage.feeds.items() if feed.unit == "lane"]
+    covered, done = 0, 0
+    for start, stop in sorted((x.start, x.stop) for d in lanes for x in lineage.stretches_of(d)):
+        covered += max(stop - max(start, done), 0)
+        done = max(done, stop)
+    return lineage.committed - covered if lanes else 0
 
 
 def _audit_shards(lineage: Lineage, name: str) -> FeedAudit:
-    """Leases: a shard counts once its holder said that it was trained."""
+    """Counts leased shards: by the word of the holder, which returned it as trained."""
     spec = lineage.specs[name]
-    found = FeedAudit(name, spec.total_samples, unit="shard")
+    found = FeedAudit(dataset=name, samples=spec.total_samples, unit="shard")
     workers: dict[str, WorkerAudit] = {}
     epochs = sorted({epoch for dataset, epoch, _ in lineage.consumed if dataset == name})
     for epoch in epochs:
@@ -207,25 +244,18 @@ def _audit_shards(lineage: Lineage, name: str) -> FeedAudit:
         once = _samples_of(spec, (shard for shard, by in trained.items() if len(by) == 1))
         twice = _samples_of(spec, (shard for shard, by in trained.items() if len(by) > 1))
         due = spec.total_samples if ended else once + twice
-        found.epochs.append(EpochAudit(epoch, due, once, due - once - twice, twice))
+        found.epochs.append(
+            EpochAudit(epoch=epoch, due=due, once=once, missing=due - once - twice, twice=twice)
+        )
         found.steps += len(trained)
         for shard, holder in ((shard, by) for shard, each in trained.items() for by in each):
             worker = workers.setdefault(holder, WorkerAudit(holder))
             worker.steps += 1
             worker.samples += _samples_of(spec, [shard])
+    found.unproven = found.steps
     found.workers = [workers[name] for name in sorted(workers)]
     return found
 
 
 def _samples_of(spec: DatasetSpec, shards: Iterable[int]) -> int:
     return sum(stop - first for first, stop in map(spec.shard_range, shards))
-
-
-def _tally_for(lineage: Lineage, name: str, order: Ordered, begin: int, stop: int) -> Tally:
-    """How the steps `begin` up to `stop` of a dataset, or of a mixture, are counted."""
-    spec, batch = lineage.specs[name], lineage.feeds[name].global_batch
-    parts = parts_of(spec)
-    if not parts:
-        return EpochTally(spec.total_samples, begin * batch, stop * batch)
-    sizes = [lineage.specs[part].total_samples for part, _ in parts]
-    return MixtureTally(order, sizes, begin * batch)

@@ -6,6 +6,7 @@ each of their batches. `recorded_contents` finds these records in the log, some 
 first: where the data is.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
@@ -13,14 +14,15 @@ import numpy as np
 from msgspec import Struct, field
 
 from strata.core.datasets import DatasetSpec
-from strata.core.worker_facts import BatchesAssigned, TrainingStarted
+from strata.core.worker_facts import BatchesAssigned, TrainingFinished
 from strata.data.contents import content_of
 from strata.data.dataset import Dataset
 from strata.data.mixing import MixedDataset
 from strata.data.steps import Readable
 from strata.errors import NotFound
 from strata.store.base import EventReader
-from strata.timeline.lineage import Lineage, Span, read_lineage
+from strata.timeline.evidence import recorded
+from strata.timeline.lineage import Lineage, Piece, read_lineage
 from strata.timeline.orders import order_for, parts_of
 
 Opened: TypeAlias = Callable[[str, DatasetSpec], Dataset]
@@ -89,11 +91,11 @@ def recorded_contents(
     return ContentPage(found, stop if stop < lineage.committed else None)
 
 
-def compare(recorded: FeedContents, opened: Opened) -> ContentAudit:
+def compare(page: FeedContents, opened: Opened) -> ContentAudit:
     """Reads every batch of a page again."""
-    found = ContentAudit(recorded.dataset)
-    dataset = _readable(recorded, opened)
-    for batch in recorded.batches:
+    found = ContentAudit(page.dataset)
+    dataset = _readable(page, opened)
+    for batch in page.batches:
         columns = dataset.checked_columns(batch.columns or None)
         samples = np.array(batch.samples, np.int64)
         there, _ = dataset.gather(samples, columns, lambda row: None)
@@ -108,35 +110,35 @@ def _batches(
 ) -> Iterator[RecordedBatch]:
     order = order_for(lineage, name)
     for worker in sorted(lineage.workers):
-        for span, columns, record in _records(reader, lineage, name, worker):
+        for piece, columns, record in _records(reader, lineage, name, worker):
             if first <= record.step < stop:
-                lanes = span.holdings[name][worker]
-                samples = order.samples(order.positions(record.step, record.step + 1, lanes)[0])
+                lanes = piece.span.holdings[name].get(worker, [])
+                own_step = record.step + piece.shift
+                samples = order.samples(order.positions(own_step, own_step + 1, lanes)[0])
                 yield RecordedBatch(
-                    worker,
-                    span.generation,
-                    record.step,
-                    columns,
-                    samples.tolist(),
-                    f"{record.content:016x}",
+                    worker=worker,
+                    generation=piece.span.generation,
+                    step=record.step,
+                    columns=columns,
+                    samples=samples.tolist(),
+                    content=f"{record.content:016x}",
                 )
 
 
 def _records(
     reader: EventReader, lineage: Lineage, name: str, worker: str
-) -> Iterator[tuple[Span, list[str], TrainingStarted]]:
-    """What a worker recorded of the content of steps that count, and of which columns."""
-    spans = {span.generation: span for span in lineage.spans}
-    for incarnation in [i for node, i in reader.streams() if node == worker]:
-        columns: list[str] = []
-        for event in reader.stream(worker, incarnation):
-            body = event.body
-            if isinstance(body, BatchesAssigned) and body.dataset == name:
-                columns = body.columns
-            elif isinstance(body, TrainingStarted) and body.dataset == name and body.content:
-                span = spans.get(body.generation)
-                if span is not None and span.first <= body.step < span.stop:
-                    yield span, columns, body
+) -> Iterator[tuple[Piece, list[str], TrainingFinished]]:
+    """What a worker recorded of the content of applied steps, and of which columns."""
+    pieces = list(lineage.pieces_of(name))
+    columns: dict[int, list[str]] = {}
+    for incarnation, body in recorded(reader, worker):
+        if isinstance(body, BatchesAssigned) and body.dataset == name:
+            columns[incarnation] = body.columns
+        elif isinstance(body, TrainingFinished) and body.dataset == name and body.content:
+            at = bisect_right(pieces, body.step, key=lambda piece: piece.first) - 1
+            counts = at >= 0 and body.step < pieces[at].stop
+            if counts and pieces[at].span.generation == body.generation:
+                yield pieces[at], columns.get(incarnation, []), body
 
 
 def _parts(lineage: Lineage, name: str) -> dict[str, DatasetSpec]:

@@ -60,7 +60,8 @@ def _note_steps(
 ) -> None:
     """Takes in one process's steps, of the generations whose training of them counts."""
     generation = 0
-    for event in reader.stream(worker, incarnation):
+    # Steps in a damaged record are not counted; the audit says which records are damaged.
+    for event in reader.stream(worker, incarnation, on_damage=lambda _: None):
         body = event.body
         if isinstance(body, BatchesAssigned):
             generation = body.generation

@@ -5,10 +5,14 @@ from that step on is not in the model: it was redone, or voided by a rollback. O
 that began at or before a step, the newest is the one whose training of it counts.
 
 Which lanes were whose in a generation is what the assignments say up to its end.
+
+A step of the run and a step of a dataset are two numbers: a loop of the script says which step of
+the dataset a step of the run trains (`core.loops`). A log without loops is of a release in which
+the two were the same.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct, field
 
@@ -22,8 +26,10 @@ from strata.core.datasets import (
 from strata.core.events import Event
 from strata.core.generations import GenerationChanged
 from strata.core.leases import LeaseGranted, LeaseReturned
+from strata.core.loops import Loop, LoopOpened, Stretch, loops_up_to, stretches
 from strata.core.recovery import RecoveryChosen, RolledBack, StepsCommitted
 from strata.core.sharding import Holdings, apply_moves
+from strata.core.tasks import TaskStateChanged
 from strata.store.base import EventReader
 from strata.timeline.states import fold
 
@@ -36,6 +42,18 @@ class Span(Struct):
     stop: int = 0
     holdings: dict[str, Holdings] = field(default_factory=dict)
     ended: bool = False
+
+
+class Piece(Struct, frozen=True):
+    """Steps `first` up to `stop` of the run, of one generation and of one loop over a dataset.
+
+    `shift` is what to add to a step of the run to get the dataset's step.
+    """
+
+    span: Span
+    first: int
+    stop: int
+    shift: int
 
 
 class Voided(Struct, frozen=True):
@@ -51,7 +69,8 @@ class Lineage(Struct):
     """What the facts say about a task: its datasets, its spans, and what was undone.
 
     `begun` is how many steps had counted when a dataset was attached; `granted` maps a dataset's
-    leases to their epochs, and `consumed` names who trained a dataset's shard in an epoch.
+    leases to their epochs, and `consumed` names who trained a dataset's shard in an epoch. A task
+    is `completed` when its script came to its end.
     """
 
     specs: dict[str, DatasetSpec] = field(default_factory=dict)
@@ -61,8 +80,10 @@ class Lineage(Struct):
     voided: list[Voided] = field(default_factory=list)
     granted: dict[tuple[str, int], int] = field(default_factory=dict)
     consumed: dict[tuple[str, int, int], list[str]] = field(default_factory=dict)
+    loops: dict[str, Loop] = field(default_factory=dict)
     committed: int = 0
     attempt: int = 1
+    completed: bool = False
 
     @property
     def workers(self) -> set[str]:
@@ -74,6 +95,47 @@ class Lineage(Struct):
         """The generation whose training of a step counts; 0 for a step that does not."""
         at = bisect_right(self.spans, step, key=lambda span: span.first) - 1
         return self.spans[at].generation if at >= 0 and step < self.spans[at].stop else 0
+
+    def stretches_of(self, dataset: str) -> list[Stretch]:
+        """The committed steps that train a dataset, in order, with the dataset's own steps.
+
+        Of several loops over a dataset that begin at the same step, the one opened last trains it:
+        the script left the others before their first step.
+        """
+        committed = self.committed
+        if not self.loops and self.feeds[dataset].epochs:
+            feed, samples = self.feeds[dataset], self.specs[dataset].total_samples
+            committed = min(committed, -(-feed.epochs * samples // feed.global_batch))
+        found = {each.start: each for each in stretches(self.loops, dataset, committed)}
+        return [found[start] for start in sorted(found)]
+
+    def pieces_of(self, dataset: str, within: Iterable[Stretch] | None = None) -> Iterator[Piece]:
+        """The stretches of a dataset, or some of them, cut where a generation ends."""
+        for stretch in self.stretches_of(dataset) if within is None else within:
+            for span in self.spans:
+                first, stop = max(span.first, stretch.start), min(span.stop, stretch.stop)
+                if first < stop:
+                    yield Piece(span=span, first=first, stop=stop, shift=stretch.shift)
+
+    def piece_at(self, dataset: str, step: int) -> Piece | None:
+        """The piece that a step of the run belongs to; None if it does not train the dataset."""
+        pieces = self.pieces_of(dataset)
+        return next((piece for piece in pieces if piece.first <= step < piece.stop), None)
+
+    def left_of(self, dataset: str) -> list[tuple[int, int]]:
+        """Steps of a dataset, first and stop, that no loop trained: it was left before its end."""
+        found, done = list[tuple[int, int]](), 0
+        for stretch in self.stretches_of(dataset) if self.loops else ():
+            if stretch.first > done:
+                found.append((done, stretch.first))
+            done = stretch.stop + stretch.shift
+        end = self._own_end(dataset) if self.completed else 0
+        return [*found, (done, end)] if end > done else found
+
+    def _own_end(self, dataset: str) -> int:
+        """The dataset's step with which the last loop over it would have ended; 0 for none."""
+        last = next((x for x in reversed(self.loops.values()) if x.dataset == dataset), None)
+        return last.first + last.steps if last is not None and last.steps is not None else 0
 
 
 def read_lineage(reader: EventReader, task: str) -> Lineage:
@@ -119,6 +181,10 @@ def _take_in(found: Lineage, body: object) -> None:
             body.window,
         )
         found.begun[body.dataset] = found.committed
+    elif isinstance(body, LoopOpened):
+        found.loops[body.loop] = Loop(
+            dataset=body.dataset, start=body.start, first=body.first, steps=body.steps
+        )
     elif isinstance(body, RecoveryChosen):
         found.spans = [span for span in found.spans if span.first < body.step]
         found.spans.append(Span(body.generation, body.step))
@@ -127,6 +193,9 @@ def _take_in(found: Lineage, body: object) -> None:
     elif isinstance(body, RolledBack):
         found.voided.append(Voided(body.attempt - 1, body.to, body.origin, body.reason))
         found.committed, found.attempt = body.to, body.attempt
+        found.loops = loops_up_to(found.loops, body.to)
+    elif isinstance(body, TaskStateChanged):
+        found.completed = body.after == "completed"
     elif isinstance(body, LeaseGranted):
         found.granted[body.dataset, body.lease] = body.epoch
     elif isinstance(body, LeaseReturned):

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from strata.errors import NotFound
 from strata.store.base import EventReader
-from strata.timeline.lineage import Lineage, Span, read_lineage
+from strata.timeline.lineage import Lineage, Piece, Span, read_lineage
 from strata.timeline.orders import order_for
 
 MAX_TRAININGS = 1_000
@@ -55,34 +55,53 @@ def trainings_of(reader: EventReader, task: str, sample: int, dataset: str = "")
         )
     order, found = order_for(lineage, name), list[Trained]()
     at_once = max(1, _AT_ONCE_SAMPLES // feed.global_batch)
-    for span in lineage.spans:
-        for first in range(span.first, span.stop, at_once):
-            positions = order.positions(first, min(first + at_once, span.stop)).ravel()
+    for piece in lineage.pieces_of(name):
+        for step in range(piece.first, piece.stop, at_once):
+            stop = min(step + at_once, piece.stop)
+            positions = order.positions(step + piece.shift, stop + piece.shift).ravel()
             for place in positions[order.samples(positions) == sample].tolist():
-                step, lane = place // feed.global_batch, place % feed.count
-                owner = _owner(span, name, lane)
-                void = [v.attempt for v in lineage.voided if v.first <= step < v.stop]
-                epoch = order.epoch_of(step)
-                found.append(Trained(step, epoch, lane, owner, span.generation, void))
+                found.append(_trained(lineage, piece, name, place))
     return found[-MAX_TRAININGS:]
+
+
+def _trained(lineage: Lineage, piece: Piece, name: str, place: int) -> Trained:
+    """The training of the sample at a position of a dataset."""
+    feed, samples = lineage.feeds[name], lineage.specs[name].total_samples
+    own_step, lane = place // feed.global_batch, place % feed.count
+    step = own_step - piece.shift
+    return Trained(
+        step=step,
+        epoch=place // samples,
+        lane=lane,
+        worker=_owner(piece.span, name, lane),
+        generation=piece.span.generation,
+        void=[each.attempt for each in lineage.voided if each.first <= step < each.stop],
+    )
 
 
 def step_story(reader: EventReader, task: str, step: int, dataset: str = "") -> StepStory:
     """What everyone trained in a step that counts."""
     lineage, name = _asked(reader, task, dataset)
-    span = next((each for each in lineage.spans if each.first <= step < each.stop), None)
-    if span is None:
+    if step >= lineage.committed:
         raise NotFound(
             f"step {step} of task {task!r} does not count",
             hint=f"steps 0 to {lineage.committed - 1} do",
         )
-    order = order_for(lineage, name)
+    piece = lineage.piece_at(name, step)
+    if piece is None:
+        raise NotFound(
+            f"step {step} of task {task!r} does not train dataset {name!r}",
+            hint="name the dataset of the loop that the step belongs to",
+        )
+    order, own_step = order_for(lineage, name), step + piece.shift
     shares = [
-        Share(worker, lanes, order.samples(order.positions(step, step + 1, lanes)[0]).tolist())
-        for worker, lanes in sorted(span.holdings.get(name, {}).items())
+        Share(
+            worker, lanes, order.samples(order.positions(own_step, own_step + 1, lanes)[0]).tolist()
+        )
+        for worker, lanes in sorted(piece.span.holdings.get(name, {}).items())
         if lanes
     ]
-    return StepStory(step, order.epoch_of(step), span.generation, shares)
+    return StepStory(step, order.epoch_of(own_step), piece.span.generation, shares)
 
 
 def _asked(reader: EventReader, task: str, dataset: str) -> tuple[Lineage, str]:

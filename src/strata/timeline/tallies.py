@@ -1,5 +1,7 @@
-"""How often each sample was applied."""
+"""Counts how often each sample was applied."""
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -8,12 +10,19 @@ from numpy.typing import NDArray
 
 from strata.core.order import Integers
 from strata.data.steps import Ordered
+from strata.store.base import Range
 
 Counts: TypeAlias = NDArray[np.uint32]
+Flags: TypeAlias = NDArray[np.bool_]
 
 
 class EpochAudit(Struct, frozen=True):
     """How often the samples of an epoch were applied; `due` of them should have been by now.
+
+    `once` of them are in one applied step, and the worker's record of it proves that; `unproven`
+    are in one step too, without such a record. `missing` are in no step and `twice` in several.
+    `left` is how many the script did not train, because it left a loop early: they are not due.
+    Of leased shards `once` is what their holders said.
 
     A mixture has no epochs of its own; its row has the number -1 and is about one dataset of it,
     all its epochs together. There every application is counted, against those that are due.
@@ -25,95 +34,141 @@ class EpochAudit(Struct, frozen=True):
     missing: int
     twice: int
     part: int = 0
+    unproven: int = 0
+    left: int = 0
 
 
 class Tally(Protocol):
     """Counts samples."""
 
-    def add(self, positions: Integers, samples: Integers) -> None:
-        """These samples were applied at these positions, which ascend."""
+    def add(self, positions: Integers, samples: Integers, unproven: Flags) -> None:
+        """These samples were applied at these positions, which ascend; some without proof."""
 
-    def counted_before(self, position: int) -> None:
-        """No earlier position will come."""
+    def counted(self, begin: int, stop: int) -> None:
+        """The positions from `begin` up to `stop` were due, and everything there was added."""
 
     def epochs(self) -> list[EpochAudit]:
-        """What was found."""
+        """The rows of the audit."""
 
 
 class EpochTally:
-    """One dataset, of whose positions `begin` up to `stop` should have been applied.
+    """Counts one dataset, of whose positions those in `due` should have been applied.
 
-    Holds a byte a sample for each epoch that is being counted, and lets it go when it is through.
-    It grows with the sample numbers seen: a stream is registered with more samples than it has.
+    Each range is its first position and its stop. Those in `left` were not trained, because a loop
+    was left. Holds two bytes a sample for each epoch that is being counted, and releases them when
+    its last position was counted.
+    They grow with the sample numbers seen: a stream is registered with more samples than it has.
     """
 
-    def __init__(self, samples: int, begin: int, stop: int) -> None:
-        self._samples, self._begin, self._stop = samples, begin, stop
+    def __init__(self, samples: int, due: Sequence[Range], left: Sequence[Range] = ()) -> None:
+        self._samples, self._due, self._left = samples, due, left
+        self._ascending = all(a[1] <= b[0] for a, b in pairwise(due))
         self._counts: dict[int, NDArray[np.uint8]] = {}
+        self._unproven: dict[int, Flags] = {}
         self._done: dict[int, EpochAudit] = {}
 
-    def add(self, positions: Integers, samples: Integers) -> None:
+    def add(self, positions: Integers, samples: Integers, unproven: Flags) -> None:
         """Counts in the epochs that the positions belong to."""
         epochs = positions // self._samples
         for epoch in range(int(epochs[0]), int(epochs[-1]) + 1) if epochs.size else ():
-            here = samples[epochs == epoch]
-            if here.size:
-                np.add.at(self._room(epoch, int(here.max()) + 1), here, 1)
+            here = epochs == epoch
+            if here.any():
+                counts, flags = self._room(epoch, int(samples[here].max()) + 1)
+                np.add.at(counts, samples[here], 1)
+                flags[samples[here & unproven]] = True
 
-    def _room(self, epoch: int, size: int) -> NDArray[np.uint8]:
-        """The counts of an epoch, for at least so many samples."""
+    def _room(self, epoch: int, size: int) -> tuple[NDArray[np.uint8], Flags]:
+        """The counts and flags of an epoch, for at least so many samples."""
         counts = self._counts.get(epoch, np.zeros(0, np.uint8))
         if counts.size < size:
             more = min(max(size, 2 * counts.size), self._samples) - counts.size
-            counts = self._counts[epoch] = np.concatenate([counts, np.zeros(more, np.uint8)])
-        return counts
+            flags = self._unproven.get(epoch, np.zeros(0, bool))
+            self._counts[epoch] = np.concatenate([counts, np.zeros(more, np.uint8)])
+            self._unproven[epoch] = np.concatenate([flags, np.zeros(more, bool)])
+        return self._counts[epoch], self._unproven[epoch]
 
-    def counted_before(self, position: int) -> None:
-        """Sums up the epochs that end there or before."""
-        for epoch in [each for each in self._counts if (each + 1) * self._samples <= position]:
-            self._done[epoch] = self._summed(epoch)
+    def counted(self, begin: int, stop: int) -> None:
+        """Sums up the epochs that end there or before, unless a later step comes back to them."""
+        for epoch in [each for each in self._counts if (each + 1) * self._samples <= stop]:
+            if self._ascending:
+                self._done[epoch] = self._summed(epoch)
 
     def epochs(self) -> list[EpochAudit]:
-        """Each epoch that any position belongs to."""
-        if self._stop <= self._begin:
-            return []
-        every = range(self._begin // self._samples, (self._stop - 1) // self._samples + 1)
+        """A row for each epoch that was due or left, at least in part."""
+        every = sorted(
+            {
+                epoch
+                for begin, stop in (*self._due, *self._left)
+                if begin < stop
+                for epoch in range(begin // self._samples, -(-stop // self._samples))
+            }
+        )
         return [self._done.get(epoch) or self._summed(epoch) for epoch in every]
 
     def _summed(self, epoch: int) -> EpochAudit:
-        first, last = epoch * self._samples, (epoch + 1) * self._samples
-        due = min(last, self._stop) - max(first, self._begin)
+        due, left = self._within(epoch, self._due), self._within(epoch, self._left)
         counts = self._counts.pop(epoch, np.zeros(0, np.uint8))
-        once, twice = int((counts == 1).sum()), int((counts > 1).sum())
-        return EpochAudit(epoch, due, once, due - once - twice, twice)
+        unproven = int(((counts == 1) & self._unproven.pop(epoch, np.zeros(0, bool))).sum())
+        once, twice = int((counts == 1).sum()) - unproven, int((counts > 1).sum())
+        return EpochAudit(
+            epoch=epoch,
+            due=due,
+            once=once,
+            missing=max(due - once - unproven - twice, 0),
+            twice=twice,
+            unproven=unproven,
+            left=left,
+        )
+
+    def _within(self, epoch: int, ranges: Sequence[Range]) -> int:
+        first, last = epoch * self._samples, (epoch + 1) * self._samples
+        return sum(max(min(last, stop) - max(first, begin), 0) for begin, stop in ranges)
 
 
 class MixtureTally:
-    """Several datasets, numbered through: each sample as often as the order says by now."""
+    """Counts several datasets, numbered through: each sample as often as the order says by now."""
 
-    def __init__(self, order: Ordered, sizes: list[int], begin: int) -> None:
-        self._order, self._sizes, self._until = order, sizes, begin
+    def __init__(self, order: Ordered, sizes: list[int], left: Sequence[Range] = ()) -> None:
+        self._order, self._sizes, self._left = order, sizes, left
         self._due = np.zeros(sum(sizes), np.uint32)
         self._applied = np.zeros(sum(sizes), np.uint32)
+        self._unproven = np.zeros(sum(sizes), np.uint32)
 
-    def add(self, positions: Integers, samples: Integers) -> None:
+    def add(self, positions: Integers, samples: Integers, unproven: Flags) -> None:
         """Counts them all together."""
         np.add.at(self._applied, samples, 1)
+        np.add.at(self._unproven, samples[unproven], 1)
 
-    def counted_before(self, position: int) -> None:
-        """What should have been applied at the positions up to there."""
-        due = self._order.samples(np.arange(self._until, position, dtype=np.int64))
-        np.add.at(self._due, due, 1)
-        self._until = position
+    def counted(self, begin: int, stop: int) -> None:
+        """Counts what should have been applied at these positions."""
+        np.add.at(self._due, self._samples(begin, stop), 1)
 
     def epochs(self) -> list[EpochAudit]:
         """A row for each dataset."""
+        left = np.zeros(sum(self._sizes), np.uint32)
+        for begin, stop in self._left:
+            np.add.at(left, self._samples(begin, stop), 1)
         cuts = np.cumsum(self._sizes)[:-1]
-        pairs = zip(np.split(self._due, cuts), np.split(self._applied, cuts), strict=True)
-        return [_compared(part, due, applied) for part, (due, applied) in enumerate(pairs)]
+        counts = (self._due, self._applied, self._unproven, left)
+        parts = zip(*(np.split(each, cuts) for each in counts), strict=True)
+        return [_compared(part, *each) for part, each in enumerate(parts)]
+
+    def _samples(self, begin: int, stop: int) -> Integers:
+        return self._order.samples(np.arange(begin, stop, dtype=np.int64))
 
 
-def _compared(part: int, due: Counts, applied: Counts) -> EpochAudit:
+def _compared(
+    part: int, due: Counts, applied: Counts, unproven: Counts, left: Counts
+) -> EpochAudit:
     once = np.minimum(due, applied)
-    missing, more = int((due - once).sum()), int((applied - once).sum())
-    return EpochAudit(-1, int(due.sum()), int(once.sum()), missing, more, part)
+    without_proof = np.minimum(unproven, once)
+    return EpochAudit(
+        epoch=-1,
+        due=int(due.sum()),
+        once=int((once - without_proof).sum()),
+        missing=int((due - once).sum()),
+        twice=int((applied - once).sum()),
+        part=part,
+        unproven=int(without_proof.sum()),
+        left=int(left.sum()),
+    )

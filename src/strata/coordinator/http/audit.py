@@ -1,4 +1,4 @@
-"""The audit of a task: whether each sample was applied exactly once per epoch, and by whom.
+"""The audit of a task: what the workers recorded that they applied, compared with the order.
 
 Nothing here opens a dataset: contents are compared by whoever asks, where the data is.
 """
@@ -10,7 +10,8 @@ from litestar.params import FromPath, QueryParameter
 
 from strata.coordinator.http.faults import READS_ONE
 from strata.coordinator.http.past import ThePast
-from strata.timeline.audit import Audit, audit
+from strata.timeline.audit import audit
+from strata.timeline.audit_results import Audit
 from strata.timeline.contents import ContentPage, recorded_contents
 from strata.timeline.samples import StepStory, Trained, step_story, trainings_of
 
@@ -23,7 +24,11 @@ First = Annotated[int, QueryParameter(ge=0, le=LAST, description="The first step
 
 @get("/tasks/{task_id:str}/audit", responses=READS_ONE)
 async def audit_task(past: ThePast, task_id: FromPath[str]) -> Audit:
-    """Proves from facts and workers' records how often each sample was applied."""
+    """Compare the workers' records of applied steps with the order of the samples.
+
+    The verdict is `proven`, `unproven` (a record is missing or damaged, or shards were leased) or
+    `broken` (a sample is missing or was applied twice, or a record contradicts the order).
+    """
     return await past.ask(lambda desk: audit(desk.timeline.reader, task_id))
 
 

@@ -65,23 +65,48 @@ VIEWS = {
             AND json_extract(l.body, '$.incarnation') = json_extract(r.body, '$.incarnation')
         WHERE r.kind = 'WorkerRegistered'""",
     "samples": """
-        SELECT c.task, a.dataset, c.attempt, c.generation, c.first AS first_step,
-            c.last AS last_step, c.first * a.global_batch AS first_sample,
-            (c.last + 1) * a.global_batch AS stop_sample, c.time AS committed_at,
-            EXISTS (SELECT 1 FROM events AS b WHERE b.kind = 'RolledBack' AND b.task = c.task
-                AND b.position > c.position
-                AND json_extract(b.body, '$.to')::BIGINT <= c.last) AS voided
-        FROM (
+        WITH commits AS (
             SELECT position, time, task, json_extract(body, '$.first')::BIGINT AS first,
                 json_extract(body, '$.last')::BIGINT AS last,
                 json_extract(body, '$.attempt')::BIGINT AS attempt,
                 json_extract(body, '$.generation')::BIGINT AS generation
             FROM events WHERE kind = 'StepsCommitted'
-        ) AS c JOIN (
+        ), feeds AS (
             SELECT task, json_extract_string(body, '$.dataset') AS dataset,
                 json_extract(body, '$.global_batch')::BIGINT AS global_batch
             FROM events WHERE kind = 'DatasetAttached'
-        ) AS a USING (task)""",
+        ), rollbacks AS (
+            SELECT task, position, json_extract(body, '$.to')::BIGINT AS step
+            FROM events WHERE kind = 'RolledBack'
+        ), loops AS (
+            SELECT task, position, json_extract_string(body, '$.dataset') AS dataset,
+                json_extract(body, '$.start')::BIGINT AS start,
+                json_extract(body, '$.first')::BIGINT AS first,
+                json_extract(body, '$.steps')::BIGINT AS steps
+            FROM events WHERE kind = 'LoopOpened'
+        ), open AS (
+            SELECT c.position AS at, l.*, min(l.start) OVER (PARTITION BY c.position
+                ORDER BY l.start RANGE BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS next
+            FROM commits AS c JOIN loops AS l ON l.task = c.task AND l.position < c.position
+                AND NOT EXISTS (SELECT 1 FROM rollbacks AS b WHERE b.task = l.task
+                    AND b.position > l.position AND b.position < c.position AND b.step < l.start)
+            QUALIFY row_number() OVER (
+                PARTITION BY c.position, l.dataset, l.start ORDER BY l.position DESC) = 1
+        ), parts AS (
+            SELECT c.*, a.dataset, a.global_batch, greatest(c.first, coalesce(l.start, 0)) AS begin,
+                least(c.last, coalesce(l.start + l.steps - 1, c.last),
+                    coalesce(l.next - 1, c.last)) AS finish,
+                coalesce(l.first - l.start, 0) AS shift
+            FROM commits AS c JOIN feeds AS a USING (task)
+                LEFT JOIN open AS l ON l.at = c.position AND l.dataset = a.dataset
+            WHERE l.at IS NOT NULL OR c.task NOT IN (SELECT task FROM loops)
+        )
+        SELECT task, dataset, attempt, generation, begin AS first_step, finish AS last_step,
+            (begin + shift) * global_batch AS first_sample,
+            (finish + 1 + shift) * global_batch AS stop_sample, time AS committed_at,
+            EXISTS (SELECT 1 FROM rollbacks AS b WHERE b.task = p.task AND b.position > p.position
+                AND b.step <= p.finish) AS voided
+        FROM parts AS p WHERE begin <= finish""",
 }
 
 

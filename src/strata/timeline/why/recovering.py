@@ -1,6 +1,7 @@
 """Why is recovery slow, or looping; and which samples did a failure touch?"""
 
 from strata.core.datasets import DatasetAttached
+from strata.core.loops import Loop, LoopOpened, loops_up_to, stretches
 from strata.core.recovery import RolledBack, StepsCommitted
 from strata.timeline.records import SECOND_NS, Record
 from strata.timeline.trust import Verdict
@@ -81,9 +82,6 @@ def samples(case: Case, task: str, time_ms: float | None = None) -> Answer:
     until_ns = case.until(time_ms)
     since_ns = None if time_ms is None else until_ns - 600 * SECOND_NS
     rolled = case.last({RolledBack.__name__}, until_ns + 600 * SECOND_NS, since_ns, task=task)
-    attached = case.last({DatasetAttached.__name__}, task=task)
-    batch = attached.get("global_batch") if attached is not None else 0
-    size = batch if isinstance(batch, int) else 0
     unapplied, chain, doubt = _unapplied(case, task, until_ns)
     if rolled is None:
         text = "no sample was trained twice or lost: no step that counted was undone"
@@ -94,7 +92,8 @@ def samples(case: Case, task: str, time_ms: float | None = None) -> Answer:
     assert isinstance(body, RolledBack)
     again = case.first({StepsCommitted.__name__}, rolled.at_ns, task=task)
     undone = body.origin - body.to
-    told = f"steps {body.to} to {body.origin - 1} ({counted(undone * size, 'sample')}) were undone"
+    samples_undone = counted(_undone_samples(case, rolled, body), "sample")
+    told = f"steps {body.to} to {body.origin - 1} ({samples_undone}) were undone"
     redone = _redone(case, rolled, body)
     chain = [*case.ancestry(rolled), *([link(again)] if again else [])]
     cost = Cost(0.0, 0, f"{counted(undone, 'step')} trained twice, counted once")
@@ -103,6 +102,28 @@ def samples(case: Case, task: str, time_ms: float | None = None) -> Answer:
         return Answer("yes", text, chain, cost, doubt)
     left = f"{redone - body.to} of {undone} have been trained again so far"
     return Answer("open", f"open: {told}; {left}", chain, cost, doubt)
+
+
+def _undone_samples(case: Case, rolled: Record, body: RolledBack) -> int:
+    """How many samples the steps had that a rollback undid, in the loops that were open then."""
+    batches: dict[str, int] = {}
+    loops: dict[str, Loop] = {}
+    kinds = {kind.__name__ for kind in (DatasetAttached, LoopOpened, RolledBack)}
+    for record in case.all(kinds, None, rolled.at_ns, task=body.task):
+        fact = record.event.body
+        if isinstance(fact, DatasetAttached) and fact.unit == "lane":
+            batches[fact.dataset] = fact.global_batch
+        elif isinstance(fact, LoopOpened):
+            loops[fact.loop] = Loop(
+                dataset=fact.dataset, start=fact.start, first=fact.first, steps=fact.steps
+            )
+        elif isinstance(fact, RolledBack):
+            loops = loops_up_to(loops, fact.to)
+    return sum(
+        batch * max(each.stop - max(each.start, body.to), 0)
+        for dataset, batch in batches.items()
+        for each in stretches(loops, dataset, body.origin)
+    )
 
 
 def _redone(case: Case, rolled: Record, body: RolledBack) -> int:

@@ -498,7 +498,10 @@ export interface paths {
         };
         /**
          * AuditTask
-         * @description Proves from facts and workers' records how often each sample was applied.
+         * @description Compare the workers' records of applied steps with the order of the samples.
+         *
+         *     The verdict is `proven`, `unproven` (a record is missing or damaged, or shards were leased) or
+         *     `broken` (a sample is missing or was applied twice, or a record contradicts the order).
          */
         get: operations["ApiTasksTaskIdAuditAuditTask"];
         put?: never;
@@ -1079,12 +1082,16 @@ export interface components {
         /** Audit */
         Audit: {
             attempts: number;
+            /** @default 0 */
+            bare: number;
             committed: number;
+            damaged?: string[];
             effective: components["schemas"]["Effective"];
             feeds: components["schemas"]["FeedAudit"][];
+            summary: string;
             task: string;
             /** @enum {string} */
-            verdict: "kept" | "broken" | "unproven";
+            verdict: "proven" | "broken" | "unproven";
             voided: components["schemas"]["Voided"][];
         };
         /** BarrierResponse */
@@ -1300,11 +1307,15 @@ export interface components {
         EpochAudit: {
             due: number;
             epoch: number;
+            /** @default 0 */
+            left: number;
             missing: number;
             once: number;
             /** @default 0 */
             part: number;
             twice: number;
+            /** @default 0 */
+            unproven: number;
         };
         /** ErrorDetail */
         ErrorDetail: {
@@ -1376,6 +1387,8 @@ export interface components {
             skipped: number;
             /** @default 0 */
             steps: number;
+            /** @default  */
+            summary: string;
             /**
              * @default step
              * @enum {string}
@@ -1383,6 +1396,13 @@ export interface components {
             unit: "step" | "shard";
             /** @default 0 */
             unproven: number;
+            /** @default 0 */
+            unread: number;
+            /**
+             * @default unproven
+             * @enum {string}
+             */
+            verdict: "proven" | "broken" | "unproven" | "not trained";
             workers?: components["schemas"]["WorkerAudit"][];
         };
         /** FeedContents */
@@ -1399,7 +1419,7 @@ export interface components {
             generation: number;
             last: number;
             /** @enum {string} */
-            what: "no record" | "other samples";
+            what: "no record" | "not applied" | "other samples" | "applied twice" | "not assigned";
             worker: string;
         };
         /** FindingAnswer */

@@ -16,7 +16,7 @@ from strata.core.sharding import Move
 from strata.data.mixing import MixedOrder
 from strata.errors import NotFound
 from strata.timeline.audit import audit
-from strata.timeline.tallies import EpochAudit, EpochTally, MixtureTally
+from strata.timeline.tallies import EpochTally, MixtureTally
 from tests.timeline.fleet import Fleet
 
 SCHEDULES = 1_000

@@ -42,19 +42,24 @@ class Previewing:
         self._due_s = 0.0
         self._thread: Thread | None = None
 
-    def tick(self, taken: Taken | None) -> None:
-        """Shows what was taken, if that is new and it is time."""
+    def tick(self, taken: Taken | None, shift: int = 0) -> None:
+        """Show what was taken, if that is new and it is time.
+
+        `shift` is what to add to a step of the run to get the dataset's; the run's step is shown.
+        """
         now_s = time.monotonic()
         busy = self._thread is not None and self._thread.is_alive()
         if taken is None or taken is self._shown or now_s < self._due_s or busy:
             return
         self._shown, self._due_s = taken, now_s + INTERVAL_S
-        self._thread = Thread(target=self._show, args=(taken,), name="strata-preview", daemon=True)
+        self._thread = Thread(
+            target=self._show, args=(taken, shift), name="strata-preview", daemon=True
+        )
         self._thread.start()
 
-    def _show(self, taken: Taken) -> None:
+    def _show(self, taken: Taken, shift: int) -> None:
         try:
-            samples = self._samples(taken)
+            samples = self._samples(taken, shift)
         except StrataError as error:
             log.debug("no preview of %s: %s", self._name, error)
             return
@@ -63,7 +68,7 @@ class Previewing:
         if samples:
             self._tell(pb.Preview(dataset_id=self._name, samples=encoded.decode()))
 
-    def _samples(self, taken: Taken) -> list[dict[str, object]]:
+    def _samples(self, taken: Taken, shift: int) -> list[dict[str, object]]:
         rows = taken.samples[:SAMPLES]
         values, _ = self._dataset.gather(rows, self._columns, lambda skipped: None)
         return [
@@ -72,7 +77,7 @@ class Previewing:
                 "features": features,
                 "label": label,
                 "shard_id": int(row) // self._shard_size,
-                "step": taken.step,
+                "step": taken.step - shift,
             }
             for row, (features, label) in zip(rows, features_and_label(values), strict=False)
         ]

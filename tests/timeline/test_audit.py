@@ -192,9 +192,22 @@ def test_dataset_that_nobody_read_is_not_trained():
     fleet.train(4)
     found = audit(fleet.store, fleet.task)
     e, d = found.feeds
-    assert (e.dataset, e.verdict, e.steps, e.unread) == ("e", "not trained", 0, 4)
-    assert (e.epochs, e.summary) == ([], "no worker read it")
+    assert (e.dataset, e.verdict, e.steps, e.unused) == ("e", "not trained", 0, 4)
+    assert (e.epochs, e.summary) == ([], "no worker applied a batch of it")
     assert (found.verdict, d.proven) == ("proven", 4)
+
+
+def test_dataset_of_which_the_script_only_looked_at_a_batch_is_not_trained():
+    fleet = Fleet(2, batch=12, loops=True)
+    fleet.loop("0.-1.0", "e", samples=40)
+    fleet.read(1)
+    fleet.loop("0.-1.1", "d")
+    fleet.train(1)
+    assert [feed.verdict for feed in audit(fleet.store, fleet.task).feeds] == ["unproven", "proven"]
+    fleet.train(3)
+    found = audit(fleet.store, fleet.task)
+    assert [feed.verdict for feed in found.feeds] == ["not trained", "proven"]
+    assert found.verdict == "proven"
 
 
 def test_dataset_of_which_there_is_no_record_is_unproven():

@@ -181,7 +181,7 @@ class RunBatches:
 
     def preview(self) -> None:
         """Shows the coordinator a few samples, now and then. Called once a second."""
-        self._previewing.tick(self._batches.taken)
+        self._previewing.tick(self._batches.taken, self._shift)
 
     def close(self) -> None:
         """Stops reading ahead."""

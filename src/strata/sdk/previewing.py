@@ -42,7 +42,7 @@ class Previewing:
         self._due_s = 0.0
         self._thread: Thread | None = None
 
-    def tick(self, taken: Taken | None, shift: int = 0) -> None:
+    def tick(self, taken: Taken | None, shift: int) -> None:
         """Show what was taken, if that is new and it is time.
 
         `shift` is what to add to a step of the run to get the dataset's; the run's step is shown.

@@ -94,14 +94,14 @@ class LaneAudit:
         self._batch = lineage.feeds[name].global_batch
         self._workers: dict[str, WorkerAudit] = {}
         self._looked: dict[tuple[int, str], Steps] = {}
-        self._stretches, unread = self._due()
+        self._stretches, unused = self._due()
         self._order = order_for(lineage, name)
         self._tally = self._new_tally()
         self._found = FeedAudit(
             dataset=name,
             samples=lineage.specs[name].total_samples,
             steps=sum(each.stop - each.start for each in self._stretches),
-            unread=unread,
+            unused=unused,
             skipped=len(evidence.skipped.get(name, ())),
         )
 
@@ -117,19 +117,19 @@ class LaneAudit:
         return self._found
 
     def _due(self) -> tuple[list[Stretch], int]:
-        """The steps that trained the dataset, and how many only a loop that nobody read had."""
+        """The steps that trained the dataset, and how many had a loop that trained nothing."""
         lineage, name = self._lineage, self._name
         every = lineage.stretches_of(name)
         if not lineage.loops and lineage.begun[name]:
             # An older log does not say with which step a dataset begins that was attached later.
             begin = self._evidence.first_step.get(name, lineage.begun[name])
             every = [Stretch(start=begin, stop=max(begin, every[0].stop), first=begin)]
-        read = [each for each in every if not self._never_read(each)]
-        return read, sum(each.stop - each.start for each in every if each not in read)
+        used = [each for each in every if not self._never_applied(each)]
+        return used, sum(each.stop - each.start for each in every if each not in used)
 
-    def _never_read(self, stretch: Stretch) -> bool:
+    def _never_applied(self, stretch: Stretch) -> bool:
         pieces = self._lineage.pieces_of(self._name, [stretch])
-        return all(self._evidence.never_read(self._name, piece) for piece in pieces)
+        return all(self._evidence.never_applied(self._name, piece) for piece in pieces)
 
     def _new_tally(self) -> Tally:
         batch, spec = self._batch, self._lineage.specs[self._name]

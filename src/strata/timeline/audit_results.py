@@ -41,8 +41,8 @@ class WorkerAudit(Struct):
 class FeedAudit(Struct):
     """The audit of one dataset; `steps` are shards where those were leased.
 
-    `proven`, `unproven` and `contradicted` add up to `steps`. `unread` are steps of loops that the
-    script opened and, by the workers' records, never read from.
+    `proven`, `unproven` and `contradicted` add up to `steps`. `unused` are steps of loops that the
+    script opened and of which, by the workers' records, no batch was applied.
     """
 
     dataset: str
@@ -51,7 +51,7 @@ class FeedAudit(Struct):
     proven: int = 0
     unproven: int = 0
     contradicted: int = 0
-    unread: int = 0
+    unused: int = 0
     skipped: int = 0
     unit: Literal["step", "shard"] = "step"
     verdict: FeedVerdict = "unproven"
@@ -124,7 +124,7 @@ def _feed_words(feed: FeedAudit) -> str:
     if feed.verdict == "broken":
         return _broken_words(feed)
     if feed.verdict == "not trained":
-        return "no worker read it" if feed.unread else "no step of it was applied"
+        return "no worker applied a batch of it" if feed.unused else "no step of it was applied"
     if feed.unit == "shard":
         return (
             f"{counted(feed.steps, 'shard')} trained by the workers' word alone: they returned "

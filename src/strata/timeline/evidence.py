@@ -100,17 +100,25 @@ class Evidence:
         found = [key for key in self._found if key[0] == dataset]
         return [(self._spans[generation], worker) for _, generation, worker in found]
 
-    def never_read(self, dataset: str, piece: Piece) -> bool:
-        """Whether it is certain that no worker was handed a batch of a dataset in some steps.
+    def never_applied(self, dataset: str, piece: Piece) -> bool:
+        """Whether it is certain that no worker applied a batch of a dataset in some steps.
 
-        Every worker that should have been handed one recorded that it applied another dataset's
-        batch in each of the steps, and no record before that is missing.
+        Every worker that owned lanes of it recorded that it applied another dataset's batch in each
+        of the steps, and nothing is missing between its records. Where it was handed a batch, as by
+        a look at the first one, it also recorded a later step.
         """
         span, members = piece.span, piece.span.holdings.get(dataset, {})
         cut = slice(piece.first - span.first, piece.stop - span.first)
-        if any(self.of(dataset, span, worker)[0][cut].any() for worker in members):
+        seen = {worker: self.of(dataset, span, worker)[0][cut] for worker in members}
+        if not self.gapless or any((each >= APPLIED).any() for each in seen.values()):
             return False
-        return self.gapless and all(self._applied_others(span, w)[cut].all() for w in members)
+        for worker, own in seen.items():
+            applied = self._applied_others(span, worker)
+            handed = np.flatnonzero(own == HANDED_OUT)
+            after = cut.start + int(handed[-1]) + 1 if handed.size else 0
+            if not applied[cut].all() or not applied[after:].any():
+                return False
+        return True
 
     def _applied_others(self, span: Span, worker: str) -> NDArray[np.bool_]:
         """The steps of a span in which a worker applied a batch of any dataset."""

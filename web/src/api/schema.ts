@@ -1397,7 +1397,7 @@ export interface components {
             /** @default 0 */
             unproven: number;
             /** @default 0 */
-            unread: number;
+            unused: number;
             /**
              * @default unproven
              * @enum {string}

@@ -74,6 +74,7 @@ def test_every_field_can_be_set_by_environment(name):
         "checkpoint_adaptive": "false",
         "checkpoint_recycle": "false",
         "checkpoint_when_busy": "wait",
+        "warm_starts": "false",
     }
     text = texts.get(name, "10")
     value = getattr(load({}, {f"STRATA_{name.upper()}": text}, None), name)

@@ -77,6 +77,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a worker may take to end after SIGTERM before it is killed."""
     stop_grace_s: Seconds = 30.0
 
+    """Whether an agent keeps a process per task that has imported the script's modules, to fork
+    replacements from, and how long after a worker's start it prepares that process."""
+    warm_starts: bool = True
+    warm_starts_after_s: Seconds = 5.0
+
     """Where checkpoints go, and how many are kept. No folder: `checkpoints` under `data_dir`. To
     where `checkpoint_upload` names (s3://bucket/prefix) each is copied afterwards. Whether files of
     expired ones are written over, which is faster and costs the space of one."""
@@ -202,6 +207,13 @@ def inherited() -> dict[str, str]:
     """This process's environment without who it is, for a process that is somebody else."""
     own = {variable for name in IDENTITY for variable in VARIABLES[name]}
     return {name: value for name, value in os.environ.items() if name not in own}
+
+
+def replace_environment(environment: Mapping[str, str]) -> None:
+    """Gives this process exactly that environment."""
+    for name in set(os.environ) - set(environment):
+        del os.environ[name]
+    os.environ.update(environment)
 
 
 def tell_grpc() -> None:

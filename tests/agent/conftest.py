@@ -10,6 +10,7 @@ import pytest
 
 from strata.agent.plan import Start
 from strata.agent.supervisor import Supervisor
+from strata.agent.warm_start import Templates
 from strata.wire.v1 import coordinator_pb2 as pb
 
 WAIT_S = 20.0
@@ -34,10 +35,12 @@ def running(pid: int) -> bool:
 class Watched:
     """A supervisor, what it is told, and what it has to say."""
 
-    def __init__(self, folder, cards):
+    def __init__(self, folder, cards, warm_after_s):
         self.folder = folder
         self.folder.mkdir(exist_ok=True)
-        self.supervisor = Supervisor(folder, {"COORDINATOR_ADDR": "127.0.0.1:1"}, cards)
+        templates = None if warm_after_s is None else Templates(warm_after_s)
+        identity = {"COORDINATOR_ADDR": "127.0.0.1:1"}
+        self.supervisor = Supervisor(folder, identity, cards, templates)
         self.supervisor.open()
         self.dropped = 0
         self.written = []
@@ -77,8 +80,8 @@ class Watched:
 @pytest.fixture
 def watching(tmp_path):
     @asynccontextmanager
-    async def watch(folder=tmp_path / "agent", cards=()):
-        watched = Watched(folder, cards)
+    async def watch(folder=tmp_path / "agent", cards=(), warm_after_s=None):
+        watched = Watched(folder, cards, warm_after_s)
         try:
             yield watched
         finally:

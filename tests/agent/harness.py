@@ -48,7 +48,10 @@ def until(condition, what="it", wait_s=WAIT_S):
 class Agent:
     """`strata agent`, which keeps its folder from start to start."""
 
-    def __init__(self, folder: Path, address: str, slots: int, name: str = "a", token="") -> None:
+    def __init__(
+        self, folder: Path, address: str, slots: int, name: str = "a", token="", **variables
+    ) -> None:
+        self.environment = environment(**variables)
         self.folder = folder
         self.log = folder / f"agent-{name}.log"
         self.command = [*STRATA, "agent", "--coordinator", address, "--slots", str(slots)]
@@ -60,7 +63,7 @@ class Agent:
     def start(self) -> None:
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
-                self.command, cwd=self.folder, stdout=log, stderr=log, env=environment()
+                self.command, cwd=self.folder, stdout=log, stderr=log, env=self.environment
             )
 
     def said(self) -> str:

@@ -1,17 +1,20 @@
 """One worker's process: started in a session of its own, watched, signalled as a whole, drained.
 
-A child may have been started by this agent or by the one before it. The end of either is seen at
-once; the exit code only of the former, since the system tells it to the parent alone. When the
-process that was started ends, whatever it left behind in its process group is killed.
+A child may have been started by this agent, forked from a template (see `warm_start`), or started
+by the agent before. The end of each is seen at once. The system tells the exit code to the parent
+alone: a template is asked for it, and that of an adopted child is unknown. When the process that
+was started ends, whatever it left behind in its process group is killed.
 """
 
 import asyncio
+import logging
 import os
 import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -20,8 +23,12 @@ from msgspec.structs import replace
 from strata.agent.output import STREAMS, Pipe
 from strata.agent.plan import Start
 from strata.agent.records import Exit, Kept
+from strata.agent.warm_start import Launch, Template
 from strata.core.agents import UNKNOWN_CODE
+from strata.errors import Unavailable
 from strata.sdk.lines import LineBuffer
+
+log = logging.getLogger(__name__)
 
 BIRTH_TOLERANCE_S = 2.0
 DRAIN_S = 2.0
@@ -37,16 +44,27 @@ class Child:
         lines: LineBuffer,
         pipes: list[Pipe],
         process: subprocess.Popen[bytes] | None = None,
+        template: Template | None = None,
+        go: int | None = None,
     ) -> None:
         self.kept = kept
         self.lines = lines
         self._pipes = pipes
         self._process = process
+        self._template = template
+        self._go = go
 
     @property
     def start(self) -> Start:
         """What it is for."""
         return self.kept.start
+
+    def release(self) -> None:
+        """Lets a forked worker begin; call it when its pid is on disk."""
+        if self._go is not None:
+            os.write(self._go, b"1")
+            os.close(self._go)
+            self._go = None
 
     def listen(self, on_lines: Callable[[], None]) -> None:
         """Begins to read what it writes."""
@@ -58,10 +76,22 @@ class Child:
         await _gone(self.kept.pid)
         # Before the process is reaped its number cannot become somebody else's.
         self.signal(signal.SIGKILL)
-        if self._process is None:
+        code = self._exit_code()
+        if code is None:
             return Exit(self.start, UNKNOWN_CODE)
-        code = self._process.wait()
         return Exit(self.start, 128 - code, -code) if code < 0 else Exit(self.start, code)
+
+    def _exit_code(self) -> int | None:
+        """The code of a process that has ended, negative for a signal; None where nobody knows."""
+        if self._process is not None:
+            return self._process.wait()
+        if self._template is None:
+            return None
+        try:
+            return self._template.exit_code(self.kept.pid)
+        except Unavailable as error:
+            log.warning("the exit code of process %d is unknown: %s", self.kept.pid, error)
+            return None
 
     async def drained(self) -> None:
         """Waits until all that it wrote is read; a process that it left behind cannot delay it."""
@@ -97,23 +127,44 @@ def new_key() -> str:
     return secrets.token_hex(8)
 
 
-def spawn(
-    kept: Kept, folder: Path, command: Sequence[str], environment: Mapping[str, str], cwd: str
-) -> Child:
+def spawn(kept: Kept, folder: Path, launch: Launch) -> Child:
     """Starts a process; raises `OSError` where that cannot be done."""
     lines = LineBuffer()
-    pipes = pipes_of(folder, kept.key, lines)
-    ends = [pipe.writing_end() for pipe in pipes]
-    try:
+    with _streams(folder, kept.key, lines) as (pipes, ends):
         process = subprocess.Popen(
-            command,
+            command_for(launch.entry, launch.args),
             stdin=subprocess.DEVNULL,
             stdout=ends[0],
             stderr=ends[1],
-            cwd=cwd or None,
-            env=environment,
+            cwd=launch.cwd or None,
+            env=launch.environment,
             start_new_session=True,
         )
+    return Child(kept_as(kept, process.pid), lines, pipes, process)
+
+
+def fork(kept: Kept, folder: Path, launch: Launch, template: Template) -> Child:
+    """Forks a worker from a template; it begins when it is released. Raises `Unavailable`."""
+    lines = LineBuffer()
+    waiting, go = os.pipe()
+    try:
+        with _streams(folder, kept.key, lines) as (pipes, ends):
+            pid = template.start(launch, ends, waiting)
+    except BaseException:
+        os.close(go)
+        raise
+    finally:
+        os.close(waiting)
+    return Child(kept_as(kept, pid), lines, pipes, template=template, go=go)
+
+
+@contextmanager
+def _streams(folder: Path, key: str, lines: LineBuffer) -> Iterator[tuple[list[Pipe], list[int]]]:
+    """The pipes of a process that is started in the block, and their ends for it."""
+    pipes = pipes_of(folder, key, lines)
+    ends = [pipe.writing_end() for pipe in pipes]
+    try:
+        yield pipes, ends
     except BaseException:
         for pipe in pipes:
             pipe.close()
@@ -121,7 +172,6 @@ def spawn(
     finally:
         for end in ends:
             os.close(end)
-    return Child(kept_as(kept, process.pid), lines, pipes, process)
 
 
 def kept_as(kept: Kept, pid: int) -> Kept:

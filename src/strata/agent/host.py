@@ -12,6 +12,7 @@ from msgspec import Struct
 from strata.agent.link import Link
 from strata.agent.records import held
 from strata.agent.supervisor import Supervisor
+from strata.agent.warm_start import Templates
 from strata.config import Settings
 from strata.sdk.cards import shares, visible_cards
 from strata.wire.v1 import coordinator_pb2 as pb
@@ -36,7 +37,8 @@ async def hosting(settings: Settings, name: str, slots: int, folder: Path) -> As
     """Offers this host's slots to the coordinator until the block ends."""
     with held(folder):
         cards = shares(visible_cards(), slots)
-        supervisor = Supervisor(folder, told_to_workers(settings), cards)
+        templates = Templates(settings.warm_starts_after_s) if settings.warm_starts else None
+        supervisor = Supervisor(folder, told_to_workers(settings), cards, templates)
         supervisor.open()
         hello = pb.AgentHello(
             agent_id=name, hostname=socket.gethostname(), slots=slots, nonce=supervisor.nonce

@@ -15,12 +15,14 @@ from itertools import count
 from pathlib import Path
 
 from strata.agent import records
-from strata.agent.child import Child, adopt, command_for, new_key, spawn
+from strata.agent.child import Child, adopt, fork, new_key, spawn
 from strata.agent.leftovers import Leftovers
 from strata.agent.plan import Duty, Reason, Start, plan
 from strata.agent.records import Exit, Kept
+from strata.agent.warm_start import Launch, Templates
 from strata.config import inherited
 from strata.core.agents import UNKNOWN_CODE
+from strata.errors import Unavailable
 from strata.sdk.cards import seen_as
 from strata.sdk.lines import LineBuffer
 from strata.wire.v1 import coordinator_pb2 as pb
@@ -34,6 +36,7 @@ MOMENT_S = 3.0
 """For a process that was told to end in another way, before SIGTERM says so too."""
 
 CANNOT_START = 127
+ORDINARY = "as a new process"
 URGENCY: dict[Reason, int] = {
     "completed": 0,
     "unwanted": 1,
@@ -46,11 +49,16 @@ URGENCY: dict[Reason, int] = {
 class Supervisor:
     """The processes of one host. `on_news` is called when there is something to tell.
 
-    `cards` are those of each slot, where there are any.
+    `cards` are those of each slot, where there are any. Without `templates` every worker is
+    started in the ordinary way.
     """
 
     def __init__(
-        self, folder: Path, identity: Mapping[str, str], cards: Sequence[Sequence[str]] = ()
+        self,
+        folder: Path,
+        identity: Mapping[str, str],
+        cards: Sequence[Sequence[str]] = (),
+        templates: Templates | None = None,
     ) -> None:
         self.exits: dict[Start, Exit] = {}
         self.on_news: Callable[[], None] = lambda: None
@@ -58,6 +66,7 @@ class Supervisor:
         self._folder = folder
         self._identity = identity
         self._cards = cards
+        self._templates = templates
         self._children: dict[Start, Child] = {}
         self._starting: Kept | None = None
         self._jobs: dict[str, pb.Job] = {}
@@ -115,6 +124,8 @@ class Supervisor:
         self._completed = frozenset(duties.completed_task_ids)
         kept = {duty.start.place for duty in self._duties} | {start.place for start in self.exits}
         self._ended = {place: last for place, last in self._ended.items() if place in kept}
+        if self._templates is not None:
+            self._templates.retain(self._jobs)
         self._act()
 
     def settled(self, start: Start) -> None:
@@ -154,6 +165,8 @@ class Supervisor:
             self._end(start, "leaving")
         while self._watching:
             await asyncio.wait(self._watching)
+        if self._templates is not None:
+            self._templates.close()
 
     def kill_all(self) -> None:
         """Ends everything that runs at once."""
@@ -170,6 +183,8 @@ class Supervisor:
             task.cancel()
         for child in self._children.values():
             child.let_go()
+        if self._templates is not None:
+            self._templates.close()
 
     def _act(self) -> None:
         """Does what leads to what is wanted."""
@@ -186,15 +201,12 @@ class Supervisor:
     def _start(self, start: Start, job: pb.Job) -> None:
         self._starting = Kept(start, new_key(), job.grace_ms / 1000, slot=self._free_slot())
         self._save()
-        command = command_for(job.entry, job.args)
+        environment = self._environment(self._starting, job)
+        launch = Launch(
+            entry=job.entry, args=list(job.args), environment=environment, cwd=job.working_dir
+        )
         try:
-            child = spawn(
-                self._starting,
-                self._folder,
-                command,
-                self._environment(self._starting, job),
-                job.working_dir,
-            )
+            child, how = self._begin(self._starting, launch)
         except OSError as error:
             self._starting = None
             self._say(start, f"{start.worker} cannot be started: {error}")
@@ -202,9 +214,27 @@ class Supervisor:
             self._save()
             return
         self._starting = None
-        log.info("started %s (start %d), process %d", start.worker, start.number, child.kept.pid)
+        told = (start.worker, start.number, how, child.kept.pid)
+        log.info("started %s (start %d) %s, process %d", *told)
         self._watch(child)
         self._save()
+        child.release()
+
+    def _begin(self, kept: Kept, launch: Launch) -> tuple[Child, str]:
+        """The process of a worker, and how it was started."""
+        task, templates = kept.start.task, self._templates
+        if templates is None:
+            return spawn(kept, self._folder, launch), ORDINARY
+        template = templates.for_launch(task, launch)
+        if template is not None:
+            try:
+                return fork(kept, self._folder, launch, template), f"from template {template.pid}"
+            except Unavailable as error:
+                log.info("the template of task %s is not used: %s", task, error)
+                templates.retire(task)
+        child = spawn(kept, self._folder, launch)
+        templates.prepare(task, launch)
+        return child, ORDINARY
 
     def _free_slot(self) -> int:
         taken = {child.kept.slot for child in self._children.values()}

@@ -121,6 +121,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     worker_id: str = ""
     rank: Index | None = None
     world_size: Count | None = None
+    wrapper: str = ""
     gpu_count: Index | None = None
 
     """Whether a worker's SDK takes stdout and stderr in (off where an agent reads the pipes), and
@@ -174,7 +175,22 @@ ALIASES: dict[str, tuple[str, ...]] = {
 }
 
 # What a process is told about itself; it never passes to the processes that it starts.
-IDENTITY = ("coordinator_addr", "task", "start", "worker_id", "rank", "world_size")
+IDENTITY = ("coordinator_addr", "task", "start", "worker_id", "rank", "world_size", "wrapper")
+
+# Numbers of workers, as launchers tell them: torchrun, Slurm, Open MPI, MPICH, MVAPICH, Flux.
+SIZES = (
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "PET_NNODES",
+    "SLURM_NTASKS",
+    "SLURM_STEP_NUM_TASKS",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE",
+    "MV2_COMM_WORLD_SIZE",
+    "FLUX_JOB_SIZE",
+)
+# Set for one of several whatever the number: an indexed Kubernetes job, torchrun.
+INDICES = ("JOB_COMPLETION_INDEX", "TORCHELASTIC_RUN_ID")
 
 VARIABLES = {name: (PREFIX + name.upper(), *ALIASES.get(name, ())) for name in FIELDS}
 
@@ -207,6 +223,15 @@ def inherited() -> dict[str, str]:
     """This process's environment without who it is, for a process that is somebody else."""
     own = {variable for name in IDENTITY for variable in VARIABLES[name]}
     return {name: value for name, value in os.environ.items() if name not in own}
+
+
+def variable_of_several_workers() -> str:
+    """The variable that shows this process to be one of several workers, with its value."""
+    for name in SIZES:
+        size = os.environ.get(name, "").strip()
+        if size.isdecimal() and int(size) > 1:
+            return f"{name}={size}"
+    return next((f"{name}={os.environ[name]}" for name in INDICES if os.environ.get(name)), "")
 
 
 def replace_environment(environment: Mapping[str, str]) -> None:

@@ -11,7 +11,6 @@ from strata.errors import (
     DeadlineExceeded,
     InvalidArgument,
     NotFound,
-    SettingError,
     Unavailable,
 )
 from strata.sdk.enrolment import Enrolment
@@ -216,13 +215,6 @@ def test_an_absent_coordinator_is_a_clear_error():
     assert time.monotonic() - begun_s < 5
     assert "COORDINATOR_ADDR" in caught.value.hint
     assert "50051" in caught.value.hint
-
-
-def test_no_coordinator_named_is_a_clear_error(monkeypatch):
-    for name in ("COORDINATOR_ADDR", "COORDINATOR_URL", "STRATA_COORDINATOR_ADDR"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(SettingError, match="no coordinator is named"):
-        strata.join()
 
 
 @pytest.mark.parametrize(

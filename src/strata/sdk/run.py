@@ -32,7 +32,7 @@ from strata.core.events import Fact
 from strata.core.worker_facts import RunEnded
 from strata.core.workers import Outcome
 from strata.errors import Fenced, StrataError
-from strata.sdk import enrolment
+from strata.sdk import embedded, enrolment
 from strata.sdk.capture import Capture, capture_output
 from strata.sdk.due import policy_of
 from strata.sdk.keeping import Keeping
@@ -70,6 +70,8 @@ def join(
 ) -> "Run":
     """Joins a task as one of its workers; what is not given comes from the environment.
 
+    Where no coordinator is named, one is started for this process alone (see `sdk.embedded`).
+
     `timeout` is how long to wait for the others (for ever by default), `connect_timeout` for the
     coordinator at the start, and `reconnect_limit` for it to come back later (for ever by
     default), all in seconds. `capture=False` leaves stdout, stderr and logging alone.
@@ -78,7 +80,7 @@ def join(
     of the adaptive interval; they win over the task's config. `checkpoint_dir` is under which
     root this worker sees the coordinator's checkpoints, where that is another one.
     """
-    settings = enrolment.settings_for(
+    settings = embedded.settings_for_join(
         coordinator_addr=coordinator,
         worker_id=worker_id,
         task=task,

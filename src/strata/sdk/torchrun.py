@@ -117,6 +117,7 @@ def start(run: Run, command: Sequence[str], seats: Sequence[Seat]) -> subprocess
         "TORCHELASTIC_RUN_ID": run.task_id,
         "TORCHELASTIC_RESTART_COUNT": str(run.generation - 1),
         "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "STRATA_WRAPPER": "torchrun",
     }
     script = subprocess.Popen(command, env=inherited() | told)
     run.measure(script.pid)

@@ -1,0 +1,97 @@
+"""`python -m strata.launch.companion PID NAME`: a coordinator for one process that trains alone.
+
+`strata.join()` without a coordinator starts it (`sdk/embedded`). It makes a folder for the run,
+prints one line of JSON with its address, the dashboard's and the folder, and serves until SIGTERM
+or until the process PID is gone, also when that was killed.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from strata.config import Settings, load_process
+from strata.coordinator.server import Running, running
+from strata.launch.local import run_folder
+from strata.logsetup import configure
+
+LOCAL = {
+    "grpc_host": "127.0.0.1",
+    "grpc_port": 0,
+    "http_host": "127.0.0.1",
+    "http_port": 0,
+    "tls_cert": "",
+    "tls_key": "",
+}
+BEAT_S = 1.0
+LOOK_S = 0.2
+LAST_WORDS_S = 5.0
+"""After the process was killed: its loss is noticed and recorded within this."""
+
+
+def main() -> None:
+    """Serves the process that is named by its pid."""
+    parent, name = int(sys.argv[1]), sys.argv[2]
+    settings = load_process(LOCAL)
+    folder = run_folder(Path(settings.data_dir), name)
+    settings = msgspec.structs.replace(
+        settings,
+        data_dir=str(folder),
+        heartbeat_interval_s=min(BEAT_S, settings.heartbeat_interval_s),
+    )
+    with (folder / "run.log").open("a", encoding="utf-8") as log:
+        configure(settings, "coordinator", log)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(settings, parent))
+
+
+async def serve(settings: Settings, parent: int) -> None:
+    """Runs the coordinator until it is told to end or has nobody to serve."""
+    stopping = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+    async with running(settings, metadata.version("strata-runtime")) as coordinator:
+        announce(settings, coordinator)
+        while not stopping.is_set():
+            if os.getppid() != parent:
+                await until_lost(coordinator)
+                return
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await stopping.wait()
+            except TimeoutError:
+                continue
+
+
+def announce(settings: Settings, coordinator: Running) -> None:
+    """Prints where everything is; from then on this process's output goes nowhere."""
+    where = {
+        "address": f"{settings.grpc_host}:{coordinator.grpc_port}",
+        "url": coordinator.http_url,
+        "folder": settings.data_dir,
+    }
+    print(json.dumps(where), flush=True)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    os.close(null)
+
+
+async def until_lost(coordinator: Running) -> None:
+    """Waits until the loss of the worker whose process is gone is recorded."""
+    state = coordinator.engine.kernel.state
+    try:
+        async with asyncio.timeout(LAST_WORDS_S):
+            while any(worker.alive for worker in state.workers.values()):
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        return
+
+
+if __name__ == "__main__":
+    main()

@@ -105,8 +105,10 @@ def _refuse_unforkable(names: set[str]) -> None:
 
 def _refuse_shadowed(folder: Path) -> None:
     """The script's folder is searched first: a file there may stand for a module loaded here."""
-    for name in {name.partition(".")[0] for name in sys.modules}:
-        if name not in sys.builtin_module_names and name != "__main__" and is_local(folder, name):
+    known = {*sys.builtin_module_names, "__main__"}
+    for name in {name.partition(".")[0] for name in sys.modules} - known:
+        file = getattr(sys.modules.get(name), "__file__", None) or ""
+        if is_local(folder, name) and not Path(file).resolve().is_relative_to(folder):
             raise Unfit(f"{name} in the script's folder hides the module of that name")
 
 

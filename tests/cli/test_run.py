@@ -95,6 +95,16 @@ def test_a_killed_worker_is_replaced_and_the_run_completes(folder, started):
     assert "1 loss, 1 recovery" in output
 
 
+def test_run_says_which_worker_became_rank_0(folder, started):
+    running = started("train.py", "--workers", "2")
+    running.wait_for(seen("generation 1 trains"), "training")
+    os.kill(worker_pids(folder)["train-1-w0"], signal.SIGKILL)
+    running.wait_for(seen("generation 3 trains; rank 0 is now w1"), "recovery")
+    (folder / "finish").touch()
+    assert running.ended() == 0
+    assert "generation 1 trains\n" in "".join(running.out), "the first rank 0 is no news"
+
+
 @pytest.mark.slow
 def test_the_example_survives_a_kill(folder, started):
     running = started(str(EXAMPLE), "--workers", "4", "--config", "steps=150")

@@ -23,7 +23,7 @@ LOOK_S = 0.15
 LINES_SHOWN = 200
 RATE_WINDOW_S = 5.0
 ENDED = ("completed", "failed", "stopped")
-KINDS = "WorkerLost,RecoveryChosen,TaskStateChanged,RolledBack,CheckpointFailed"
+KINDS = "WorkerLost,RecoveryChosen,TaskStateChanged,RolledBack,CheckpointFailed,GenerationChanged"
 INTERRUPTED = 130
 
 
@@ -77,6 +77,8 @@ class Watcher:
         self._out = out
         self._waited_for = ""
         self._position = 0
+        self._rank_0 = ""
+        self._rank_0_shown = ""
         self._last_line = 0
         self._began_s = time.monotonic()
         self._progress: list[tuple[float, int]] = []
@@ -152,7 +154,7 @@ class Watcher:
             self._out.print(Text("  … more lines: strata logs", style="dim"))
         self._last_line = fresh[0].number
         for line in reversed(fresh):
-            who = line.worker_id.removeprefix(f"{self.task_id}-")
+            who = self._short(line.worker_id)
             text = Text.assemble((f"{plain(who):>4} ", "cyan"), plain(line.message))
             self._out.print(text, soft_wrap=True)
 
@@ -176,10 +178,22 @@ class Watcher:
             self.say("✗", "yellow", why)
         elif kind == "RolledBack":
             self.say("↺", "yellow", f"rolled back to step {fields['to']}: {fields['reason']}")
+        elif kind == "GenerationChanged":
+            self._rank_0 = dict(fields["seats"]).get(0, self._rank_0)
         elif kind == "TaskStateChanged" and fields["after"] == "running":
-            self.say("●", "green", fields["reason"])
+            self.say("●", "green", fields["reason"] + self._new_rank_0())
         elif kind == "TaskStateChanged" and fields["after"] == "stopping":
             self.say("◑", "yellow", f"stopping: {fields['reason']}")
+
+    def _short(self, worker: str) -> str:
+        """A worker's name without its task's."""
+        return worker.removeprefix(f"{self.task_id}-")
+
+    def _new_rank_0(self) -> str:
+        """Which worker is rank 0, where that changed: scripts mostly print there alone."""
+        before, self._rank_0_shown = self._rank_0_shown, self._rank_0
+        moved = before and before != self._rank_0
+        return f"; rank 0 is now {self._short(self._rank_0)}" if moved else ""
 
     def say(self, glyph: str, style: str, text: str) -> None:
         """Prints something that happened."""

@@ -201,6 +201,23 @@ async def test_random_numbers_differ_between_forked_workers(watching, script, wa
         assert all(len(set(each)) == 3 for each in zip(*map(json.loads, drawn), strict=True))
 
 
+async def test_pyarrow_works_in_a_forked_worker(watching, script, warm):
+    pytest.importorskip("pyarrow")
+    file = script(
+        "import pyarrow.compute\n"
+        "print(pyarrow.compute.sum(pyarrow.array(range(1_000_000))))\n"
+        "print(pyarrow.table({'x': range(100_000)}).group_by('x').aggregate([]).num_rows)\n"
+    )
+    async with watching(warm_after_s=0.01) as watched:
+        warm = warm(watched)
+        template = await warm.ready(file)
+        await watched.exit()
+        assert (await exited(warm, file, 2)).code == 0
+        assert warm.templates.pids() == [template]
+        await until(lambda: watched.lines().count("499999500000") == 2)
+        await until(lambda: watched.lines().count("100000") == 2)
+
+
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
@@ -307,8 +324,14 @@ async def test_a_forked_worker_is_adopted_by_the_next_agent(watching, script, wa
         first.supervisor.let_go()
         first.supervisor._children.clear()
     assert not running(template)
-    async with watching() as second:
+    async with watching(warm_after_s=0.01) as second:
         assert second.supervisor.pids() == pids
+        second.want(file, ("w", 2), grace_s=0.1)
+        await until(second.supervisor._templates.pids, "a template of the next agent")
+        second.want(file, ("w", 3), grace_s=0.1)
+        assert (await second.exit("w", 2)).code == -1
+        (pid,) = second.supervisor.pids().values()
+        assert [psutil.Process(pid).ppid()] == second.supervisor._templates.pids()
 
 
 async def test_a_template_ends_with_its_task(watching, script, warm):

@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import Any
 
 from strata.agent.process_title import show_process_as
-from strata.agent.script_imports import Import, imports_of, is_local
+from strata.agent.script_imports import Import, imports_of, local_modules
 from strata.config import replace_environment
 
 MAX_MESSAGE_BYTES = 1 << 20
@@ -37,6 +37,9 @@ PR_SET_PDEATHSIG = 1
 
 UNFORKABLE = frozenset({"horovod", "jax", "jaxlib", "mpi4py", "ray", "tensorflow", "torch_xla"})
 """Packages whose import starts threads or connects to other processes."""
+
+FORKABLE_THREADS = frozenset({"jemalloc_bg_thd"})
+"""Jemalloc, which pyarrow brings along, locks its arenas for a fork and has no thread after it."""
 
 OPEN_RESOURCES = ("/dev/nvidia", "/dev/kfd", "/dev/dri", "socket:", "pipe:", "anon_inode:")
 """What a forked process must not share with another one."""
@@ -105,10 +108,10 @@ def _refuse_unforkable(names: set[str]) -> None:
 
 def _refuse_shadowed(folder: Path) -> None:
     """The script's folder is searched first: a file there may stand for a module loaded here."""
-    known = {*sys.builtin_module_names, "__main__"}
-    for name in {name.partition(".")[0] for name in sys.modules} - known:
+    loaded = {name.partition(".")[0] for name in sys.modules}
+    for name in (loaded & local_modules(folder)) - {*sys.builtin_module_names, "__main__"}:
         file = getattr(sys.modules.get(name), "__file__", None) or ""
-        if is_local(folder, name) and not Path(file).resolve().is_relative_to(folder):
+        if not Path(file).resolve().is_relative_to(folder):
             raise Unfit(f"{name} in the script's folder hides the module of that name")
 
 
@@ -126,13 +129,21 @@ def _refuse_resources() -> None:
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
-    if (threads := len(os.listdir("/proc/self/task"))) > 1:
-        raise Unfit(f"an import started {threads - 1} threads")
+    if threads := len(_other_threads()):
+        raise Unfit(f"an import started {threads} threads")
     try:
         os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
         return
     raise Unfit("an import started a process")
+
+
+def _other_threads() -> list[str]:
+    """The names of the threads beside this one that do not expect to be forked."""
+    own = str(os.getpid())
+    tasks = [task for task in Path("/proc/self/task").iterdir() if task.name != own]
+    names = [(task / "comm").read_text().strip() for task in tasks]
+    return [name for name in names if name not in FORKABLE_THREADS]
 
 
 def serve(agent: socket.socket, files: dict[str, tuple[int, int]]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ before the first other statement are collected, and the search ends there.
 """
 
 import ast
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -44,14 +45,14 @@ def imports_of(script: Path) -> Found:
     return search.found
 
 
-def is_local(folder: Path, name: str) -> bool:
-    """Whether a top-level module of that name is beside the script, which is looked in first."""
-    return (
-        (folder / f"{name}.py").is_file()
-        or (folder / name / "__init__.py").is_file()
-        or any(folder.glob(f"{name}.*.so"))
-        or (folder / f"{name}.so").is_file()
-    )
+def local_modules(folder: Path) -> set[str]:
+    """The names of the modules beside a script, where they are looked for first."""
+    with os.scandir(folder) as entries:
+        return {
+            entry.name.partition(".")[0]
+            for entry in entries
+            if entry.name.endswith((".py", ".so")) or (Path(entry) / "__init__.py").is_file()
+        }
 
 
 class _Search:
@@ -59,6 +60,7 @@ class _Search:
         self.found = Found([], [])
         self.own: list[Import] = []
         self._folder = folder
+        self._local = local_modules(folder)
 
     def read(self, file: Path) -> bool:
         """Collects a file's imports; False when the search must end there."""
@@ -82,7 +84,7 @@ class _Search:
         """Collects one import; a local module is read instead."""
         level, each = wanted
         top = each.module.partition(".")[0]
-        if level == 0 and not is_local(self._folder, top):
+        if level == 0 and top not in self._local:
             self.found.imports.append(each)
             return True
         base = self._folder if level == 0 else file.parents[level - 1]

@@ -126,6 +126,7 @@ class Supervisor:
         self._ended = {place: last for place, last in self._ended.items() if place in kept}
         if self._templates is not None:
             self._templates.retain(self._jobs)
+        self._prepare_for_adopted()
         self._act()
 
     def settled(self, start: Start) -> None:
@@ -201,12 +202,8 @@ class Supervisor:
     def _start(self, start: Start, job: pb.Job) -> None:
         self._starting = Kept(start, new_key(), job.grace_ms / 1000, slot=self._free_slot())
         self._save()
-        environment = self._environment(self._starting, job)
-        launch = Launch(
-            entry=job.entry, args=list(job.args), environment=environment, cwd=job.working_dir
-        )
         try:
-            child, how = self._begin(self._starting, launch)
+            child, how = self._begin(self._starting, self._launch(self._starting, job))
         except OSError as error:
             self._starting = None
             self._say(start, f"{start.worker} cannot be started: {error}")
@@ -235,6 +232,19 @@ class Supervisor:
         child = spawn(kept, self._folder, launch)
         templates.prepare(task, launch)
         return child, ORDINARY
+
+    def _launch(self, kept: Kept, job: pb.Job) -> Launch:
+        environment = self._environment(kept, job)
+        return Launch(
+            entry=job.entry, args=list(job.args), environment=environment, cwd=job.working_dir
+        )
+
+    def _prepare_for_adopted(self) -> None:
+        """Workers that an earlier agent started may have to be replaced, too."""
+        for start, child in self._children.items():
+            job = self._jobs.get(start.task)
+            if self._templates is not None and job and not self._templates.knows(start.task):
+                self._templates.prepare(start.task, self._launch(child.kept, job))
 
     def _free_slot(self) -> int:
         taken = {child.kept.slot for child in self._children.values()}

@@ -180,8 +180,12 @@ class Templates:
             return None
         return found
 
+    def knows(self, task: str) -> bool:
+        """Whether a task has a template, will have one, or cannot have one."""
+        return task in self._templates or task in self._timers
+
     def prepare(self, task: str, launch: Launch) -> None:
-        """A worker was started in the ordinary way: prepare for the next one, after a while."""
+        """Makes a template after a while, counted from the last call for that task."""
         if not (sys.platform == "linux" and launch.entry.endswith(".py")):
             return
         if timer := self._timers.pop(task, None):

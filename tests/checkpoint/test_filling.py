@@ -1,17 +1,21 @@
 """Guards that a state is written while it is still being copied, and never before it is there."""
 
+import itertools
 import threading
+import time
 
 import numpy as np
 import pytest
 
 from strata.checkpoint import filling
+from strata.checkpoint.arrays import source_of
 from strata.checkpoint.manager import CheckpointManager
 from strata.checkpoint.parts import write_part
 from strata.checkpoint.staging import Staging
 from strata.checkpoint.tree import flatten
 from strata.errors import StrataError
 from strata.storage.local import LocalStorage
+from strata.storage.memory import huge_memory
 
 PATIENCE_S = 30.0
 
@@ -111,7 +115,7 @@ class Elsewhere:
     def __init__(self, sources) -> None:
         self.copies = [source.value.clone() for source in sources]
 
-    def copy_to(self, slots, image):
+    def copy_to(self, slots, memory):
         for copy, slot in zip(self.copies, slots, strict=True):
             slot[:] = copy.numpy().view(np.uint8)
 
@@ -133,3 +137,21 @@ def test_what_lies_on_devices_is_saved_as_it_was_with_what_does_not(tmp_path, mo
             found = manager.load()
             assert (found["here"] == 1 + step + 100 * (step - 1)).all()
             assert (found["there"] == step + 100 * (step - 1)).all()
+
+
+def seconds_to_sort(count, memory):
+    torch = pytest.importorskip("torch")
+    tensor = torch.zeros(1)
+    source = source_of(tensor, "a")
+    placed = [filling.Placed(f"layer-{i}", source, i) for i in range(count)]
+    begun_s = time.perf_counter()
+    filling.Filling(placed, memory)
+    return time.perf_counter() - begun_s
+
+
+def test_sorting_tensors_by_device_takes_time_in_proportion_to_their_number(monkeypatch):
+    places = itertools.cycle([True, False])
+    monkeypatch.setattr(filling, "on_device", lambda source: next(places))
+    memory = huge_memory(2**20)
+    few, many = (min(seconds_to_sort(n, memory) for _ in range(5)) for n in (1_000, 8_000))
+    assert many / few < 32, "8 times as many: 8 is linear, 64 is quadratic"

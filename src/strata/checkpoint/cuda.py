@@ -2,18 +2,27 @@
 
 Where the device has room, the state is copied there first: on an H200 8 GiB take 5 ms, and training
 goes on at once, since its work comes after the copy in the same stream. The copy to the host is
-made from the snapshot, in the background and on a stream of its own. Where there is no room the
-copy to the host is waited for. That takes 6.6 s for 8 GiB into ordinary memory, since it goes
-through a small pinned buffer of the driver, and 0.156 s into pinned memory; so the staging buffer
-is registered with the driver once, and where that is refused the ordinary copy is taken.
+made from the snapshot, in the background and on a stream of its own. A device has room when the
+snapshot fits into memory that training has never used, with some to spare: what PyTorch holds in
+its cache is what the next step needs.
+
+Where there is no room the copy to the host is waited for. That takes 6.6 s for 8 GiB into ordinary
+memory, since it goes through a small pinned buffer of the driver, and 0.156 s into pinned memory;
+so the staging buffer is registered with the driver once, and where that is refused the ordinary
+copy is taken. The buffer itself unregisters before it is unmapped (see `storage.memory`).
 """
 
+import os
 import sys
+import threading
+from functools import partial
 from typing import Any
 
 from strata.checkpoint.arrays import Bytes, Source
+from strata.storage.memory import HugeMemory
 
-_registered: dict[int, int] = {}
+SPARE_SHARE = 0.05
+"""The part of a device's memory that a snapshot leaves free, for what other libraries take."""
 
 
 def on_device(source: Source) -> bool:
@@ -33,10 +42,10 @@ class Snapshot:
                 event.record()
             self._taken[device] = event
 
-    def copy_to(self, slots: list[Bytes], image: Bytes) -> None:
+    def copy_to(self, slots: list[Bytes], memory: HugeMemory) -> None:
         """Brings the copies to the host; for another thread than the one that trains."""
         torch = self._torch
-        pinned = register(torch, image)
+        pinned = pin(memory, next(iter(self._taken)))
         streams = {device: torch.cuda.Stream(device) for device in self._taken}
         for device, stream in streams.items():
             stream.wait_event(self._taken[device])
@@ -51,7 +60,7 @@ class Snapshot:
 def take_snapshot(sources: list[Source]) -> Snapshot | None:
     """Copies every tensor on its device, without waiting; None where there is no room for that."""
     torch: Any = sys.modules["torch"]
-    if not all(source.value.is_cuda for source in sources):
+    if not all(source.value.is_cuda for source in sources) or not has_room(torch, sources):
         return None
     values = [source.value.detach() for source in sources]
     try:
@@ -64,17 +73,32 @@ def take_snapshot(sources: list[Source]) -> Snapshot | None:
     return Snapshot(torch, sources, copies)
 
 
-def copy_from_devices(pairs: list[tuple[Source, Bytes]], image: Bytes) -> None:
-    """Starts every copy, then waits for all; the host's memory is `image`."""
+def has_room(torch: Any, sources: list[Source]) -> bool:
+    """Whether every device can hold the snapshot beside the most that training has used."""
+    wanted: dict[Any, int] = {}
+    for source in sources:
+        device = source.value.device
+        wanted[device] = wanted.get(device, 0) + source.size_bytes
+    for device, size_bytes in wanted.items():
+        free, total = torch.cuda.mem_get_info(device)
+        given_back = torch.cuda.max_memory_reserved(device) - torch.cuda.memory_reserved(device)
+        if free - given_back < size_bytes + SPARE_SHARE * total:
+            return False
+    return True
+
+
+def copy_from_devices(pairs: list[tuple[Source, Bytes]], memory: HugeMemory) -> None:
+    """Starts every copy, then waits for all; the slots lie in `memory`."""
     torch: Any = sys.modules["torch"]
-    pinned = torch.cuda.is_available() and register(torch, image)
+    devices = {source.value.device for source, _ in pairs if source.value.is_cuda}
+    pinned = bool(devices) and pin(memory, next(iter(devices)))
     for source, slot in pairs:
         if source.size_bytes:
             value = source.value.detach()
             host_view(torch, slot, value).copy_(value, non_blocking=pinned)
     if pinned:
-        for device in {source.value.device for source, _ in pairs if source.value.is_cuda}:
-            torch.cuda.synchronize(device)
+        for device in devices:
+            torch.cuda.current_stream(device).synchronize()
 
 
 def host_view(torch: Any, slot: Bytes, value: Any) -> Any:
@@ -82,20 +106,27 @@ def host_view(torch: Any, slot: Bytes, value: Any) -> Any:
     return torch.from_numpy(slot).view(value.dtype).reshape(value.shape)
 
 
-def register(torch: Any, image: Bytes) -> bool:
-    """Pins the staging buffer; True where it is pinned."""
-    start, size = int(image.ctypes.data), image.nbytes
-    if _registered.get(start, 0) >= size:
+def pin(memory: HugeMemory, device: Any) -> bool:
+    """Pins the staging buffer for as long as it is mapped; whether it is pinned."""
+    if memory.unpin is None:
+        # In a thread of its own: an error of the driver stays with the thread that got it, and
+        # would otherwise be raised by whatever that thread does next on the device.
+        thread = threading.Thread(target=_register, args=(memory, device), name="strata-pin")
+        thread.start()
+        thread.join()
+    return memory.unpin is not None
+
+
+def _register(memory: HugeMemory, device: Any) -> None:
+    torch: Any = sys.modules["torch"]
+    start = memory.address
+    with torch.cuda.device(device):  # a thread begins on device 0, which may be another worker's
+        if int(torch.cuda.cudart().cudaHostRegister(start, len(memory), 0)) == 0:
+            memory.unpin = partial(_unregister, torch, start, os.getpid())
+
+
+def _unregister(torch: Any, start: int, process: int) -> bool:
+    """Unpins a buffer; in a forked child, which has no pinned memory, there is nothing to do."""
+    if os.getpid() != process:
         return True
-    release(start)
-    done = int(torch.cuda.cudart().cudaHostRegister(start, size, 0)) == 0
-    if done:
-        _registered[start] = size
-    return done
-
-
-def release(start: int) -> None:
-    """Lets go of a buffer that is about to be given back."""
-    if _registered.pop(start, 0):
-        torch: Any = sys.modules["torch"]
-        torch.cuda.cudart().cudaHostUnregister(start)
+    return int(torch.cuda.cudart().cudaHostUnregister(start)) == 0

@@ -20,6 +20,7 @@ from strata.checkpoint.arrays import Bytes, Source, is_torch
 from strata.checkpoint.cuda import copy_from_devices, on_device, take_snapshot
 from strata.checkpoint.format import ALIGNMENT
 from strata.errors import StrataError
+from strata.storage.memory import HugeMemory
 from strata.storage.parallel import for_each
 
 COPY_BYTES = 16 * 1024 * 1024
@@ -43,10 +44,14 @@ class Filling:
     """Copies a state into an image. `run` and `abandon` are for the thread that trains, `wait` and
     `complete` for the one that writes."""
 
-    def __init__(self, placed: list[Placed], image: Bytes) -> None:
-        self._image = image
-        self._devices = [p for p in placed if is_torch(p.source.value) and on_device(p.source)]
-        self._hosts = [p for p in placed if p not in self._devices] if self._devices else placed
+    def __init__(self, placed: list[Placed], memory: HugeMemory) -> None:
+        self._memory = memory
+        self._image: Bytes = np.frombuffer(memory, np.uint8)
+        self._devices: list[Placed] = []
+        self._hosts: list[Placed] = []
+        for each in placed:
+            there = is_torch(each.source.value) and on_device(each.source)
+            (self._devices if there else self._hosts).append(each)
         self._arriving: Callable[[], None] | None = None
         self._waiting: deque[int] = deque()
         self._done: set[int] = set()
@@ -57,7 +62,7 @@ class Filling:
     def run(self, progress: Callable[[int], None]) -> None:
         """Copies everything; when this returns, the state may change."""
         if self._devices:
-            self._arriving = copy_devices(self._devices, self._image)
+            self._arriving = copy_devices(self._devices, self._image, self._memory)
         total = sum(each.source.size_bytes for each in self._hosts)
         threads = COPY_THREADS if total >= PARALLEL_BYTES else 1  # one does not fill the memory bus
         jobs = [job for each in self._hosts for job in copy_jobs(each, self._image)]
@@ -110,14 +115,16 @@ class Filling:
                 arriving()
 
 
-def copy_devices(devices: list[Placed], image: Bytes) -> Callable[[], None] | None:
+def copy_devices(
+    devices: list[Placed], image: Bytes, memory: HugeMemory
+) -> Callable[[], None] | None:
     """A snapshot on the devices, to be brought here later; without room for one, a copy now."""
     filled = [each for each in devices if each.source.size_bytes]
     slots = [each.slot(image) for each in filled]
     snapshot = take_snapshot([each.source for each in filled]) if filled else None
     if snapshot is not None:
-        return partial(snapshot.copy_to, slots, image)
-    copy_from_devices([(each.source, each.slot(image)) for each in filled], image)
+        return partial(snapshot.copy_to, slots, memory)
+    copy_from_devices([(each.source, each.slot(image)) for each in filled], memory)
     return None
 
 

@@ -78,7 +78,7 @@ class CheckpointManager:
 
     def prepare(self, state: object) -> None:
         """Makes the staging memory ready, so that the first save is as quick as the others."""
-        self._staging.prepare(sum(s.size_bytes for s in flatten(state).sources.values()) + 2**20)
+        self._staging.prepare_for([*flatten(state).sources.values()])()
 
     def save(
         self,

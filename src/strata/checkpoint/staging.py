@@ -8,18 +8,27 @@ the state does. It holds the image of the file: header, padding, tensors.
 `bytes` cannot change, so they are not copied: header and bytes are two segments of one image.
 """
 
-import mmap
+import logging
+import threading
+from bisect import bisect_right
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
-from strata.checkpoint.arrays import Source
-from strata.checkpoint.cuda import release
+from strata.checkpoint.arrays import Source, is_torch
+from strata.checkpoint.cuda import on_device, pin
 from strata.checkpoint.filling import Filling, Placed
 from strata.checkpoint.format import ALIGNMENT, header_image
 from strata.checkpoint.tree import Flat
-from strata.storage.memory import huge_memory, populate
+from strata.storage.memory import HugeMemory, huge_memory, populate
+
+log = logging.getLogger(__name__)
+
+SLACK_BYTES = 2**20
+"""What a part's header and the random state of a rank take beside the tensors, generously."""
 
 
 class Capture(Struct):
@@ -73,30 +82,42 @@ class Capture(Struct):
         return bytes(self._view(each.offset, ALIGNMENT)) + bytes(self._view(last, ALIGNMENT))
 
     def _view(self, offset: int, size_bytes: int) -> memoryview:
-        for start, segment in reversed(self.segments):
-            if offset >= start:
-                return segment[offset - start : offset - start + size_bytes]
-        raise AssertionError(f"no segment holds byte {offset}")
+        index = bisect_right(self.segments, offset, key=lambda each: each[0]) - 1
+        assert index >= 0, f"no segment holds byte {offset}"
+        start, segment = self.segments[index]
+        return segment[offset - start : offset - start + size_bytes]
 
 
 class Staging:
     """The one buffer of a manager. Whoever holds a capture of it must be done before the next."""
 
     def __init__(self) -> None:
-        self._memory: mmap.mmap | None = None
+        self._memory: HugeMemory | None = None
+        self._preparing = threading.Lock()
 
     @property
     def size_bytes(self) -> int:
         return len(self._memory) if self._memory is not None else 0
 
-    def prepare(self, size_bytes: int) -> None:
-        """Makes memory ready; what is large enough is kept."""
-        if size_bytes <= self.size_bytes:
-            return
-        self.close()  # first, so that the old buffer is gone before the new one comes
-        memory = huge_memory(size_bytes)
-        populate(memory)
-        self._memory = memory
+    def prepare(self, size_bytes: int, device: Any = None) -> HugeMemory:
+        """Makes memory ready, pinned for a CUDA device where one is named; what is large enough is
+        kept. It may run in the background: a capture that begins meanwhile waits for it."""
+        with self._preparing:
+            if self._memory is None or size_bytes > len(self._memory):
+                self._memory = None  # first, so that the old buffer is gone before the new one
+                memory = huge_memory(size_bytes)
+                populate(memory)
+                self._memory = memory
+            if device is not None:
+                pin(self._memory, device)
+            return self._memory
+
+    def prepare_for(self, sources: list[Source]) -> Callable[[], object]:
+        """The work that makes memory ready for such a state; it may be run in another thread."""
+        size_bytes = sum(source.size_bytes for source in sources) + SLACK_BYTES
+        devices = [s.value.device for s in sources if is_torch(s.value) and on_device(s)]
+        cuda = next((device for device in devices if device.type == "cuda"), None)
+        return partial(self.prepare, size_bytes, cuda)
 
     def capture(self, flat: Flat, metadata: dict[str, str]) -> Capture:
         """Copies the arrays; when this returns, the state may change."""
@@ -111,18 +132,16 @@ class Staging:
         if alone is not None:
             segments = [(0, memoryview(header)), (len(header), alone)]
             return Capture(flat.tree, header, placed, segments, size_bytes)
-        self.prepare(size_bytes)
-        assert self._memory is not None
-        view = memoryview(self._memory)[:size_bytes]
-        image = np.frombuffer(self._memory, np.uint8)
-        image[: len(header)] = np.frombuffer(header, np.uint8)
-        filling = Filling(placed, image)
+        memory = self.prepare(size_bytes)
+        view = memoryview(memory)[:size_bytes]
+        np.frombuffer(memory, np.uint8)[: len(header)] = np.frombuffer(header, np.uint8)
+        filling = Filling(placed, memory)
         return Capture(flat.tree, header, placed, [(0, view)], size_bytes, filling)
 
     def close(self) -> None:
-        if self._memory is not None:
-            release(int(np.frombuffer(self._memory, np.uint8).ctypes.data))
-        self._memory = None
+        """Gives the memory back, when the last capture of it is gone."""
+        with self._preparing:
+            self._memory = None
 
 
 def layout(flat: Flat, metadata: dict[str, str]) -> tuple[bytes, list[Placed], int]:

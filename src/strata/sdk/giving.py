@@ -38,6 +38,7 @@ class Giver:
     ) -> None:
         """Copies the state and offers it to so many peers, with the positions in `data`."""
         self.stop()
+        # Memory of its own, which goes, unpinned, with the last peer that reads it.
         capture = Staging().capture(flatten(state), {"step": str(step)})
         self._offered = model_id(generation)
         threading.Thread(

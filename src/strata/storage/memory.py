@@ -6,10 +6,16 @@ time instead of 0.054). A forked child finds zeros there, so nothing that the pa
 afterwards has to be copied for its sake.
 """
 
+import ctypes
+import logging
 import mmap
+import sys
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
+
+log = logging.getLogger(__name__)
 
 HUGE_PAGE_BYTES = 2 * 1024 * 1024
 HUGE_PAGES = 14  # MADV_HUGEPAGE
@@ -17,19 +23,60 @@ WIPE_ON_FORK = 18  # MADV_WIPEONFORK
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14
 
 
-def huge_memory(size_bytes: int) -> mmap.mmap:
+POPULATE_BYTES = 32 * 1024 * 1024
+"""One call finds so many pages: the kernel lets no other thread map memory meanwhile."""
+
+_kept: list[mmap.mmap] = []
+
+
+class HugeMemory(mmap.mmap):
+    """A mapping that can be pinned; `unpin` is called just before the pages are unmapped.
+
+    A device that still believes an address to be pinned copies into the old pages, whatever is
+    mapped there later. So the mapping, which lives as long as any view of it, is what unpins. When
+    that fails, the mapping is kept for the life of the process: then nothing else gets its address.
+    """
+
+    unpin: Callable[[], bool] | None = None
+
+    @property
+    def address(self) -> int:
+        """Where the mapping begins."""
+        return int(np.frombuffer(self, np.uint8).ctypes.data)
+
+    def __del__(self) -> None:
+        unpin, self.unpin = self.unpin, None
+        if unpin is None or sys.is_finalizing():
+            return
+        try:
+            unpinned = unpin()
+        except Exception as error:
+            log.warning("pinned memory could not be unpinned: %r", error)
+            unpinned = False
+        if not unpinned:
+            log.warning("%d bytes of pinned memory stay mapped: unpinning failed", len(self))
+            _kept.append(self)
+
+
+def huge_memory(size_bytes: int) -> HugeMemory:
     """At least that many bytes, aligned to a page; a page is found when it is first touched."""
     size_bytes = -(-size_bytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
-    memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = HugeMemory(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for advice in (HUGE_PAGES, WIPE_ON_FORK):
         with suppress(OSError, ValueError, AttributeError):  # not on this system
             memory.madvise(advice)
     return memory
 
 
-def populate(memory: mmap.mmap) -> None:
-    """Finds every page now instead of in the middle of a copy."""
-    try:
-        memory.madvise(POPULATE_WRITE)
-    except (OSError, ValueError, AttributeError):
-        np.frombuffer(memory, np.uint8)[:: mmap.PAGESIZE] = 0
+def populate(memory: HugeMemory) -> None:
+    """Finds every page now instead of in the middle of a copy.
+
+    Through ctypes, which lets go of the GIL, as `mmap.madvise` does not: this runs beside training.
+    """
+    madvise = getattr(ctypes.CDLL(None, use_errno=True), "madvise", None)
+    start, size_bytes = memory.address, len(memory)
+    for at in range(0, size_bytes, POPULATE_BYTES):
+        length = min(POPULATE_BYTES, size_bytes - at)
+        place = (ctypes.c_void_p(start + at), ctypes.c_size_t(length))
+        if madvise is None or madvise(*place, ctypes.c_int(POPULATE_WRITE)) != 0:
+            np.frombuffer(memory, np.uint8)[at : at + length : mmap.PAGESIZE] = 0

@@ -68,6 +68,22 @@ def test_every_rank_saves_its_part_and_any_reader_puts_them_together(hub, traine
     assert all(part.local is not None for part in manifest.parts)
 
 
+def test_diverged_replicas_fail_that_checkpoint_and_are_named(hub, trainees):
+    given = {"world_size": 3, "steps": 40, "checkpoint_every": 10}
+    workers = [trainees(hub.address, "drift", worker_id=name, **given) for name in "abc"]
+    assert [worker.ends() for worker in workers] == [0, 0, 0]
+    found = {each["step"]: each for each in listed(hub)}
+    assert {step: each["status"] for step, each in found.items()} == {
+        10: "completed",
+        20: "failed",
+        30: "completed",
+        40: "completed",
+    }
+    told = "rank 1 differs from ranks 0, 2 in 1 of 2 tensors: 'running_mean'"
+    assert told in found[20]["reason"]
+    until(lambda: any(told in line for _, line in hub.lines("a")), what="the reason in the log")
+
+
 def test_a_rank_lost_in_the_middle_fails_the_checkpoint_and_not_the_run(hub, trainees, tmp_path):
     given = {"world_size": 2, "checkpoint_every": 10, "step_s": 0.02}
     first, second = (

@@ -245,6 +245,24 @@ def keep(
 
 
 @scene
+def drift(steps=40, drift_at=15, **given):
+    """Saves every ten steps; from `drift_at` on, rank 1 has one element that the others have not,
+    until step 30."""
+    with strata.join(**given) as run:
+        state = {"weight": np.zeros(5_000), "running_mean": np.zeros(4)}
+        run.restore(state)
+        while run.steps < steps:
+            run.barrier(f"step-{run.steps}")
+            state["weight"] += 1
+            if run.rank == 1 and run.steps in (drift_at, 25):
+                state["running_mean"][2] += 1 if run.steps == drift_at else -1
+            run.step(loss=1.0)
+            if run.checkpoint_due:
+                run.save()
+    say("left")
+
+
+@scene
 def keep_in_little_room(largest_bytes, **given):
     """As `keep`, with a disk that takes no file larger than that."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest_bytes, largest_bytes))

@@ -17,6 +17,7 @@ from msgspec import Struct, field
 
 from strata.checkpoint.format import Manifest, Part, Tensor
 from strata.checkpoint.parts import part_file
+from strata.checkpoint.replicas import Replicas, require_same
 from strata.errors import Corrupt, NotFound
 from strata.storage.base import StorageBackend
 from strata.storage.parallel import THREADS, for_each
@@ -26,7 +27,7 @@ NEAR_S = 0.002
 
 class Sidecar(Struct, frozen=True, kw_only=True):
     """A rank's part and what it knew when it saved. `shapes` is equal for ranks that hold the same
-    tensors (see `sharing.shape_digest`)."""
+    tensors (see `sharing.shape_digest`), `replicas` for ranks that hold the same values."""
 
     checkpoint_id: str
     step: int
@@ -34,6 +35,7 @@ class Sidecar(Struct, frozen=True, kw_only=True):
     attempt: int
     world_size: int
     shapes: str
+    replicas: Replicas = Replicas()
     metadata: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     part: Part
@@ -97,6 +99,7 @@ def manifest_of(sidecars: list[Sidecar], sequence: int, created_ns: int) -> Mani
                 hint="every rank must save the same names, types and whole shapes; mark pieces "
                 "with strata.Sharded",
             )
+    require_same(sidecars)
     require_whole(first.checkpoint_id, [tensor for s in sidecars for tensor in s.part.tensors])
     return Manifest(
         checkpoint_id=first.checkpoint_id,

@@ -20,6 +20,7 @@ from msgspec import Struct, field
 from strata.checkpoint.format import Part
 from strata.checkpoint.parts import part_file, write_part
 from strata.checkpoint.randomness import random_state
+from strata.checkpoint.replicas import ReplicaDigests
 from strata.checkpoint.retrying import retried
 from strata.checkpoint.reuse import Saved, glances
 from strata.checkpoint.sharing import own_share, shape_digest
@@ -145,6 +146,7 @@ class Saver:
         self._thread = threading.Thread(target=partial(self._run, save), name="strata-save")
         try:
             self._thread.start()
+            save.replicas.take()
             save.capture.fill(progress)
         except BaseException as error:
             save.capture.abandon(error)
@@ -160,7 +162,15 @@ class Saver:
         tree = flat.tree if rank == 0 else None
         labels = {"step": str(moment.step), "epoch": str(moment.epoch), "rank": str(rank)}
         capture = self._staging.begin(Flat(tree, {**sources, **local.sources}), labels)
-        return Save(op, moment, capture, local.tree, shape_digest(flat))
+        replicas = ReplicaDigests(flat.sources, sources, rank, moment.place.world_size)
+        return Save(
+            op=op,
+            moment=moment,
+            capture=capture,
+            local=local.tree,
+            shapes=shape_digest(flat),
+            replicas=replicas,
+        )
 
     def _begin(self, moment: Moment) -> str:
         """The id of the checkpoint of this step: the first rank to ask has opened it."""
@@ -287,6 +297,7 @@ class Saver:
             attempt=moment.place.attempt,
             world_size=moment.place.world_size,
             shapes=save.shapes,
+            replicas=save.replicas.finish(part),
             metadata=moment.metadata,
             data=moment.data,
             part=part,
@@ -331,3 +342,4 @@ class Save(Struct, frozen=True):
     capture: Capture
     local: object
     shapes: str
+    replicas: ReplicaDigests

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from strata.checkpoint.manager import CheckpointManager
+from strata.checkpoint.sharded import Sharded
 from strata.errors import InvalidArgument
 
 torch = pytest.importorskip("torch")
@@ -23,8 +24,16 @@ DTYPES = [
     torch.int16,
     torch.int8,
     torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
     torch.bool,
     torch.complex64,
+    torch.complex128,
+    torch.complex32,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2fnuz,
+    torch.float8_e8m0fnu,
 ]
 
 
@@ -35,6 +44,7 @@ def same(one, other):
     )
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_type_comes_back(manager, dtype):
     tensor = (torch.rand(7, 5) * 10).to(dtype)
@@ -44,6 +54,25 @@ def test_every_type_comes_back(manager, dtype):
     for name, value in (("a", tensor), ("t", tensor.t()), ("empty", tensor[:0])):
         same(loaded[name], value)
     same(loaded["one"].reshape(1), tensor[0, 0].reshape(1))
+
+
+def test_a_type_that_is_stored_as_bytes_is_filled_in_place_and_by_pieces(local):
+    whole = torch.randn(6, 4, dtype=torch.complex128)
+    local.save({"a": whole, "b": whole}, step=1)
+    local.wait_pending()
+    target = torch.zeros(4, 6, dtype=torch.complex128).t()
+    piece = Sharded(torch.zeros(2, 4, dtype=torch.complex128), [6, 4], [3, 0])
+    with local.open() as reader:
+        reader.load({"a": target, "b": piece})
+    same(target, whole)
+    same(piece.array, whole[3:5])
+
+
+def test_pieces_of_a_type_that_is_stored_as_bytes_are_saved(local):
+    half = torch.randn(3, 4, dtype=torch.complex128)
+    local.save({"a": Sharded(half, [3, 4], [0, 0])}, step=1)
+    local.wait_pending()
+    same(local.load()["a"], half)
 
 
 def trained():

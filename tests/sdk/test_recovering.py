@@ -4,6 +4,7 @@ without, and every step counts exactly once."""
 import random
 
 import httpx
+import numpy as np
 import pytest
 
 from tests.sdk.harness import until
@@ -160,6 +161,16 @@ def test_a_task_begins_with_what_another_saved_only_when_asked(hub, trainees, tm
     named = trainees(hub.address, "keep", worker_id="d", task=fourth, steps=5, resume=str(where))
     assert named.says("restored")["applied"] == 10
     assert len(listed(hub)) == 2
+
+
+def test_resuming_another_tasks_checkpoint_keeps_the_scripts_own_seed(hub, trainees):
+    saved = trainees(hub.address, "seeded", worker_id="a", seed=1, checkpoint_every=10)
+    assert saved.ends() == 0
+    other = submit(hub, worker_count=1)
+    resumed = trainees(hub.address, "seeded", worker_id="b", task=other, seed=5, resume=TASK)
+    expected = [random.Random(5).random(), np.random.RandomState(5).random_sample()]
+    assert resumed.says("drew")["numbers"] == expected
+    assert resumed.ends() == 0
 
 
 def test_m_workers_restore_the_pieces_that_n_saved(hub, trainees, tmp_path):

@@ -5,6 +5,7 @@ import json
 import logging
 import multiprocessing
 import os
+import random
 import resource
 import sys
 import threading
@@ -241,6 +242,21 @@ def keep(
         found = [float(run.state["sum"].min()), float(run.state["squares"].max())]
         exact = found == value_after(run.steps) and run.state["applied"] == run.steps
         say("ended", exact=exact, found=found, why=run.stop_requested, **place(run))
+    say("left")
+
+
+@scene
+def seeded(seed, steps=10, resume="", **given):
+    """Seeds the random generators, restores, and says what they give next."""
+    with strata.join(**given) as run:
+        random.seed(seed)
+        np.random.seed(seed)
+        run.restore({"weight": np.zeros(3)}, resume=resume)
+        say("drew", numbers=[random.random(), float(np.random.random())])
+        while run.steps < steps:
+            run.step(loss=1.0)
+            if run.checkpoint_due:
+                run.save()
     say("left")
 
 

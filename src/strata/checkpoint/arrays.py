@@ -1,11 +1,12 @@
 """Arrays of every library as bytes, in and out.
 
-NumPy is always there. Torch is asked only when the program has imported it already, so that a run
-without it pays nothing. Anything else that gives itself to NumPy (`__array__`: JAX, CuPy on the
-host) is taken as NumPy.
+NumPy is always there. Torch and JAX are asked only when the program has imported them already, so
+that a run without them pays nothing. Anything else that gives itself to NumPy (`__array__`) is
+taken as NumPy, and comes back as that.
 
-safetensors names sixteen element types. NumPy's others (complex128, dates, text, big-endian
-numbers) are stored as bytes, with NumPy's own name for them in the tree.
+safetensors names sixteen element types. Others are stored as bytes, with a name for the type in the
+tree: NumPy's own (`<c16` for complex128, dates, text, big-endian numbers), or the one that PyTorch
+and ml_dtypes share (`float8_e8m0fnu`).
 """
 
 import sys
@@ -50,13 +51,25 @@ EXTENDED = {"BF16", "F8_E4M3", "F8_E5M2"}
 """Types that NumPy has only with the package ml_dtypes."""
 
 RAW_KINDS = "biufcmMSU"
+RAW_TORCH = {
+    "complex128": "<c16",
+    "complex32": "complex32",
+    "float8_e4m3fnuz": "float8_e4m3fnuz",
+    "float8_e5m2fnuz": "float8_e5m2fnuz",
+    "float8_e8m0fnu": "float8_e8m0fnu",
+    "float4_e2m1fn_x2": "float4_e2m1fn_x2",
+}
+"""Types of PyTorch that are stored as bytes, and how the tree names them."""
+
+TORCH_RAW = {raw: name for name, raw in RAW_TORCH.items()}
 
 
 class Source(Struct):
     """An array that is to be stored: how it is described, and where its bytes are.
 
     `kind` says what to give back; `identity` is the same for two names of one memory. `raw_dtype`
-    is NumPy's name of a type that safetensors lacks. `shard` is set where it is a box of a larger
+    is the name of a type that safetensors lacks; `shape` then ends with the bytes of an element.
+    `key` is how JAX's typed random keys are generated. `shard` is set where it is a box of a larger
     tensor, and `spare` where another rank has the same box and writes it.
     """
 
@@ -68,8 +81,15 @@ class Source(Struct):
     item_bytes: int
     identity: object = None
     raw_dtype: str | None = None
+    key: str = ""
     shard: Shard | None = None
     spare: bool = False
+
+    @property
+    def extra(self) -> dict[str, str]:
+        """What the tree says of it beside name and kind."""
+        dtype = {"dtype": self.raw_dtype} if self.raw_dtype is not None else {}
+        return dtype | ({"key": self.key} if self.key else {})
 
     def copy_into(self, image: Bytes) -> None:
         """Copies the elements, in C order, to where they lie in the part."""
@@ -93,12 +113,18 @@ class Source(Struct):
 
 
 def is_array(value: object) -> bool:
-    return is_torch(value) or isinstance(value, np.ndarray | np.generic) or _is_arraylike(value)
+    known = isinstance(value, np.ndarray | np.generic) or is_torch(value) or is_jax(value)
+    return known or _is_arraylike(value)
 
 
 def is_torch(value: object) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_jax(value: object) -> bool:
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.Array)
 
 
 def _is_arraylike(value: object) -> bool:
@@ -109,20 +135,29 @@ def source_of(value: Any, where: str) -> Source:
     """Describes an array; one that cannot be stored is refused with its name."""
     if is_torch(value):
         return _torch_source(value, where)
-    kind = "scalar" if isinstance(value, np.generic) else "numpy"
-    array = np.asarray(value)
+    if is_jax(value):
+        data, key = jax_data(value, where)
+        source = _numpy_source(np.asarray(data), "jax", where)
+        source.key = key
+        return source
+    return _numpy_source(
+        np.asarray(value), "scalar" if isinstance(value, np.generic) else "numpy", where
+    )
+
+
+def _numpy_source(array: NDArray[Any], kind: str, where: str) -> Source:
     dtype, raw = NUMPY_NAMES.get(array.dtype.name), None
     if dtype is None or not array.dtype.isnative:
-        if array.dtype.kind not in RAW_KINDS or array.dtype.names is not None:
+        dtype, raw = "U8", raw_name(array.dtype)
+        if raw is None:
             raise InvalidArgument(
                 f"{where} has elements of type {array.dtype}, which a checkpoint cannot hold",
                 hint="save numbers; of objects save what they consist of",
             )
-        dtype, raw = "U8", array.dtype.str
     shape = [*array.shape, array.dtype.itemsize] if raw else [*array.shape]
     identity = None
-    if kind == "numpy":
-        identity = (array.ctypes.data, array.shape, array.strides, array.dtype.str)
+    if kind != "scalar":
+        identity = (array.ctypes.data, array.shape, array.strides, array.dtype.str, kind)
     return Source(
         value=array,
         kind=kind,
@@ -135,8 +170,48 @@ def source_of(value: Any, where: str) -> Source:
     )
 
 
+def raw_name(dtype: "np.dtype[Any]") -> str | None:
+    """How the tree names a type of NumPy that safetensors lacks; None for one of objects."""
+    if dtype.names is None and dtype.kind in RAW_KINDS:
+        return dtype.str
+    ml_dtypes = sys.modules.get("ml_dtypes")
+    known = ml_dtypes is not None and getattr(ml_dtypes, dtype.name, None) is dtype.type
+    return dtype.name if known else None
+
+
+def jax_data(value: Any, where: str) -> tuple[Any, str]:
+    """A JAX array's numbers, and, of typed random keys, how they are generated."""
+    jax = sys.modules["jax"]
+    key = ""
+    if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        key, value = str(jax.random.key_impl(value)), jax.random.key_data(value)
+    if not (value.is_fully_addressable or value.is_fully_replicated):
+        raise InvalidArgument(
+            f"{where} is a JAX array of which this process holds only some",
+            hint="save the local pieces as strata.Sharded",
+        )
+    return value if value.is_fully_addressable else value.addressable_data(0), key
+
+
+def jax_array(data: NDArray[Any], key: str, existing: Any) -> Any:
+    """A JAX array of these numbers, placed as an existing one is, if there is one."""
+    jax = sys.modules["jax"]
+    array = jax.numpy.asarray(data)
+    if array.dtype != data.dtype:
+        raise InvalidArgument(
+            f"JAX makes {array.dtype} of {data.dtype}",
+            hint="set jax_enable_x64, as it was when the checkpoint was saved",
+        )
+    value = jax.random.wrap_key_data(array, impl=key) if key else array
+    if existing is not None and getattr(existing, "committed", True):
+        value = jax.device_put(value, existing.sharding)
+    return value
+
+
 def _torch_source(value: Any, where: str) -> Source:
-    name = NUMPY_NAMES.get(str(value.dtype).removeprefix("torch."))
+    plain = str(value.dtype).removeprefix("torch.")
+    raw = RAW_TORCH.get(plain)
+    name = NUMPY_NAMES.get(plain) if raw is None else "U8"
     if name is None or str(value.layout) != "torch.strided" or value.device.type == "meta":
         raise InvalidArgument(
             f"{where} is a tensor of {value.dtype}, {value.layout} on {value.device}, which a "
@@ -145,15 +220,16 @@ def _torch_source(value: Any, where: str) -> Source:
         )
     size_bytes = value.numel() * value.element_size()
     stride = tuple(value.stride())
-    identity = (str(value.device), value.data_ptr(), tuple(value.shape), stride, name)
+    identity = (str(value.device), value.data_ptr(), tuple(value.shape), stride, plain)
     return Source(
         value=value,
         kind="torch",
         dtype=name,
-        shape=[*value.shape],
+        shape=[*value.shape, value.element_size()] if raw else [*value.shape],
         size_bytes=size_bytes,
         item_bytes=value.element_size(),
         identity=identity if size_bytes else None,
+        raw_dtype=raw,
     )
 
 
@@ -177,23 +253,30 @@ def empty(kind: str, dtype: str, shape: list[int], raw_dtype: str | None) -> Any
     """A fresh array of that kind, to be filled through `writable_bytes`."""
     if kind == "torch" and "torch" in sys.modules:
         torch = sys.modules["torch"]
+        if raw_dtype is not None:
+            return torch.empty(shape[:-1], dtype=getattr(torch, TORCH_RAW[raw_dtype]))
         return torch.empty(shape, dtype=getattr(torch, NAMES_NUMPY[dtype]))
     if raw_dtype is not None:
-        return np.empty(shape[:-1], np.dtype(raw_dtype))
+        known = raw_dtype[0] in "<>|="  # NumPy's own
+        return np.empty(shape[:-1], np.dtype(raw_dtype) if known else extended_dtype(raw_dtype))
     return np.empty(shape, numpy_dtype(dtype))
 
 
 def numpy_dtype(dtype: str) -> "np.dtype[Any]":
-    if dtype in EXTENDED:
-        try:
-            found: np.dtype[Any] = np.dtype(getattr(import_module("ml_dtypes"), NAMES_NUMPY[dtype]))
-            return found
-        except ImportError:
-            raise InvalidArgument(
-                f"NumPy has no type for {dtype}",
-                hint="import torch before loading, or install ml_dtypes",
-            ) from None
-    return np.dtype(NAMES_NUMPY[dtype])
+    name = NAMES_NUMPY[dtype]
+    return extended_dtype(name) if dtype in EXTENDED else np.dtype(name)
+
+
+def extended_dtype(name: str) -> "np.dtype[Any]":
+    """A type that NumPy has only with the package ml_dtypes."""
+    try:
+        found: np.dtype[Any] = np.dtype(getattr(import_module("ml_dtypes"), name))
+        return found
+    except (ImportError, AttributeError):
+        raise InvalidArgument(
+            f"NumPy has no type for {name}",
+            hint="import torch before loading, or install ml_dtypes",
+        ) from None
 
 
 def writable_bytes(value: Any) -> memoryview | None:
@@ -207,12 +290,6 @@ def writable_bytes(value: Any) -> memoryview | None:
     if not value.flags.c_contiguous or not value.flags.writeable:
         return None
     return memoryview(value.reshape(-1).view(np.uint8))
-
-
-def described(value: Any) -> tuple[str, list[int]]:
-    """Type and shape of an existing array, as the manifest names them."""
-    source = source_of(value, "the target")
-    return source.dtype, source.shape
 
 
 def assign(target: Any, value: Any) -> None:

@@ -141,7 +141,7 @@ class CheckpointReader:
 
     def _assemble(self, tree: Any, into: Any) -> Any:
         targets = Targets({name: self._whole(name) for name in self._tensors}, into)
-        state = rebuild(tree, targets.leaf)
+        state = rebuild(tree, targets.leaf, targets.object)
         self._fill_views(targets.views)
         for target, value in targets.assignments:
             assign(target, value)

@@ -6,6 +6,7 @@ the same box lies: of copies, the rank with the lowest coordinates is the one th
 """
 
 import sys
+from importlib import import_module
 from typing import Any
 
 from msgspec import Struct
@@ -53,39 +54,38 @@ def sharded_source(value: Any, where: str) -> Source | None:
     if piece is None:
         return None
     source = source_of(piece.array, where)
-    box = Box([*piece.offsets], source.shape)
-    if not box.within([*piece.global_shape]):
+    source.shard = boxed(piece, source)
+    if not Box(source.shard.offsets, source.shape).within(source.shard.global_shape):
         raise InvalidArgument(
             f"{where} at {piece.offsets} with shape {source.shape} is not within "
             f"{piece.global_shape}",
             hint="offsets and whole shape count elements along each axis of the array",
         )
-    source.shard = Shard([*piece.global_shape], [*piece.offsets])
     source.spare = is_spare_copy(value)
     return source
 
 
+def boxed(piece: Sharded, source: Source) -> Shard:
+    """Where a piece lies; elements that are stored as bytes are one more axis, which is whole."""
+    if source.raw_dtype is None:
+        return Shard([*piece.global_shape], [*piece.offsets])
+    return Shard([*piece.global_shape, source.item_bytes], [*piece.offsets, 0])
+
+
 def _local_piece(value: Any) -> Sharded:
-    """A DTensor's own box. PyTorch cuts an axis into chunks of equal size, the last ones shorter;
-    an axis cut by several dimensions of the mesh is cut again within each piece."""
-    shape = [*value.shape]
-    offsets = [0] * len(shape)
-    coordinates = value.device_mesh.get_coordinate()
-    for dimension, placement in enumerate(value.placements):
-        if placement.is_partial():
-            raise InvalidArgument(
-                "a DTensor with a pending reduction cannot be saved", hint="redistribute it first"
-            )
-        if placement.is_shard():
-            axis, count = placement.dim, value.device_mesh.size(dimension)
-            chunk = -(-shape[axis] // count)
-            start = min(coordinates[dimension] * chunk, shape[axis])
-            offsets[axis] += start
-            shape[axis] = min(chunk, shape[axis] - start)
-    local = value.to_local()
-    if [*local.shape] != shape:
+    """A DTensor's own box, as PyTorch computes it, whatever its placements are."""
+    if any(placement.is_partial() for placement in value.placements):
         raise InvalidArgument(
-            f"a DTensor holds {[*local.shape]} where {value.placements} means {shape}",
-            hint="save it with plain Shard and Replicate placements",
+            "a DTensor with a pending reduction cannot be saved", hint="redistribute it first"
         )
-    return Sharded(local, [*value.shape], offsets)
+    compute = import_module("torch.distributed.tensor._utils").compute_local_shape_and_global_offset
+    shape, offsets = compute(value.shape, value.device_mesh, value.placements)
+    local = value.to_local()
+    if [*local.shape] != [*shape]:
+        raise InvalidArgument(
+            f"a DTensor holds {[*local.shape]} where {value.placements} means {[*shape]}",
+            hint="save it with Shard and Replicate placements",
+        )
+    if 0 in shape:  # PyTorch says that an empty box begins at the end, or beyond
+        offsets = [min(o, n) for o, n in zip(offsets, value.shape, strict=True)]
+    return Sharded(local, [*value.shape], [*offsets])

@@ -4,14 +4,27 @@ A script may hand over `{"model": model, "optimizer": optimizer}` itself. Saved 
 `state_dict()` answers; restoring fills those tensors where they are and then gives the whole to
 `load_state_dict`, which also takes what was not there before an optimizer's first step.
 
-Containers stay the same objects: a dict or list that was handed over is the one that is filled, so
-whoever holds it sees the restored state.
+Containers stay the same objects where they can: a dict, a list or a dataclass that was handed over
+is the one that is filled, so whoever holds it sees the restored state. What is immutable (tuples,
+NamedTuples, frozen dataclasses, JAX arrays) is replaced by one of the same type.
+
+What the checkpoint lacks stays as it is, with a warning, except the tensors of a model: to restore
+a model in part is refused before anything is changed.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
+from strata.checkpoint.arrays import is_array
+from strata.checkpoint.nodes import Node, filled, is_mutable, like, node_of
 from strata.checkpoint.sharded import is_dtensor
+from strata.errors import InvalidArgument
+
+log = logging.getLogger(__name__)
+
+ABSENT = object()
+SHOWN = 5
 
 
 @runtime_checkable
@@ -33,7 +46,12 @@ def plain(state: Any) -> Any:
         return [plain(each) for each in state]
     if type(state) is tuple:
         return tuple(plain(each) for each in state)
-    return state
+    node = node_of(state)
+    if node is None:
+        return state
+    fields = {name: plain(each) for name, each in node.fields.items()}
+    same = all(fields[name] is each for name, each in node.fields.items())
+    return state if same else like(state, fields)
 
 
 def vessel(state: Any) -> Any:
@@ -71,19 +89,109 @@ def put_back(state: Any, loaded: Any, placed: Callable[[Any], None] = lambda val
 
     `placed` is told of each value that is in its place.
     """
+    missing = missing_tensors(state, loaded)
+    if missing:
+        shown = ", ".join(missing[:SHOWN])
+        more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+        raise InvalidArgument(
+            f"the checkpoint has no values for {len(missing)} tensors of the model: {shown}{more}",
+            hint="restore into the model that was saved; to begin a larger model with some of its "
+            "weights, read them with CheckpointManager.load and load_state_dict(strict=False)",
+        )
+    kept: list[str] = []
+    state = _put(state, loaded, placed, (), kept)
+    if kept:
+        shown = ", ".join(kept[:SHOWN]) + (f" and {len(kept) - SHOWN} more" * (len(kept) > SHOWN))
+        log.warning("the checkpoint has no %s: left as it is", shown)
+    return state
+
+
+def missing_tensors(state: Any, loaded: Any, path: tuple[str, ...] = ()) -> list[str]:
+    """The tensors of models in a state for which nothing was loaded."""
+    if isinstance(state, Stateful):
+        if not hasattr(state, "named_parameters"):
+            return []
+        known = loaded if isinstance(loaded, dict) else {}
+        tensors = [name for name, each in state.state_dict().items() if is_array(each)]
+        return [shown((*path, name)) for name in tensors if name not in known]
+    children, found = children_of(state), children_of(loaded)
+    return [
+        name
+        for key, each in children.items()
+        for name in missing_tensors(each, found.get(key, ABSENT), (*path, str(key)))
+    ]
+
+
+def children_of(state: Any) -> dict[Any, Any]:
+    """What a container holds, by key, position or field; nothing of what is no container."""
+    if isinstance(state, dict):
+        return state
+    if isinstance(state, list) or type(state) is tuple:
+        return dict(enumerate(state))
+    node = node_of(state)
+    return node.fields if node is not None else {}
+
+
+def shown(path: tuple[str, ...]) -> str:
+    return repr(".".join(path))
+
+
+def _put(
+    state: Any,
+    loaded: Any,
+    placed: Callable[[Any], None],
+    path: tuple[str, ...],
+    kept: list[str],
+) -> Any:
     if isinstance(state, Stateful):
         state.load_state_dict(loaded)
         placed(loaded)
         return state
     if isinstance(state, dict) and isinstance(loaded, dict):
-        for key in [key for key in state if key not in loaded]:
-            del state[key]
+        kept += [shown((*path, str(key))) for key in state if key not in loaded]
         for key, each in loaded.items():
-            state[key] = put_back(state.get(key), each, placed)
+            state[key] = _put(state.get(key), each, placed, (*path, str(key)), kept)
         return state
-    if isinstance(state, list) and isinstance(loaded, list):
+    if isinstance(state, list | tuple) and isinstance(loaded, type(state)) and not is_node(state):
         known = [*state, *[None] * (len(loaded) - len(state))]
-        state[:] = [put_back(was, each, placed) for was, each in zip(known, loaded, strict=False)]
+        values = [
+            _put(was, each, placed, (*path, str(index)), kept)
+            for index, (was, each) in enumerate(zip(known, loaded, strict=False))
+        ]
+        if isinstance(state, tuple):
+            return tuple(values)
+        state[:] = values
         return state
-    placed(loaded)
-    return loaded
+    node = node_of(state)
+    if node is None or not (isinstance(loaded, dict | list | tuple) or is_node(loaded)):
+        placed(loaded)
+        return loaded
+    fields = fields_from(node, loaded, path)
+    kept += [shown((*path, name)) for name in node.fields if name not in fields]
+    new = {
+        name: _put(was, fields[name], placed, (*path, name), kept) if name in fields else was
+        for name, was in node.fields.items()
+    }
+    return filled(state, new) if is_mutable(state) and node.kind != "pytree" else like(state, new)
+
+
+def is_node(state: Any) -> bool:
+    return node_of(state) is not None
+
+
+def fields_from(node: Node, loaded: Any, path: tuple[str, ...]) -> dict[str, Any]:
+    """What was loaded for an object, by field.
+
+    What cannot be built without an original was loaded as a dict; NamedTuples were once saved as
+    plain tuples.
+    """
+    if type(loaded) in (tuple, list) and len(loaded) == len(node.fields):
+        return dict(zip(node.fields, loaded, strict=True))
+    found = children_of(loaded)
+    if not found.keys() <= node.fields.keys():
+        raise InvalidArgument(
+            f"{shown(path)} is a {node.type} with {', '.join(node.fields) or 'nothing'}, and the "
+            f"checkpoint has {', '.join(map(str, found))} there",
+            hint="restore into a state of the types that were saved",
+        )
+    return found

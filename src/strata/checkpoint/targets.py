@@ -1,13 +1,24 @@
 """Where the tensors of a state go: into arrays that exist already, or into fresh ones."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from msgspec import Struct, field
 
-from strata.checkpoint.arrays import described, empty, is_array, writable_bytes
+from strata.checkpoint.arrays import (
+    empty,
+    is_jax,
+    is_torch,
+    jax_array,
+    source_of,
+    writable_bytes,
+)
+from strata.checkpoint.nodes import like, node_of
 from strata.checkpoint.reshard import Box
-from strata.checkpoint.sharded import Sharded, piece_of
+from strata.checkpoint.sharded import Sharded, boxed, piece_of
+from strata.checkpoint.tree import Path, by_name
 from strata.errors import Corrupt, InvalidArgument
 
 MISSING = object()
@@ -42,8 +53,9 @@ class Targets(Struct):
     views: list[View] = field(default_factory=list)
     assignments: list[tuple[Any, Any]] = field(default_factory=list)
     fresh: dict[tuple[str, str], Any] = field(default_factory=dict)
+    known: dict[int, dict[str, Any]] = field(default_factory=dict)
 
-    def leaf(self, node: dict[str, Any], path: tuple[str, ...]) -> Any:
+    def leaf(self, node: dict[str, Any], path: Path) -> Any:
         """What stands in the state for a `$tensor` or `$bytes` of its tree."""
         name = node.get("$tensor") or node.get("$bytes") or ""
         tensor = self.tensors.get(name)
@@ -51,14 +63,51 @@ class Targets(Struct):
             raise Corrupt(f"the manifest names a tensor {name!r} that no part has")
         if "$bytes" in node:
             return self._bytes(tensor)
-        existing = found_at(self.into, path)
-        if isinstance(existing, Sharded) or (
-            existing is not MISSING and is_array(existing) and node["kind"] != "scalar"
-        ):
+        existing = self._found(path)
+        if is_jax(existing):
+            return self._jax(tensor, node, existing)
+        if isinstance(existing, Sharded) or (is_fillable(existing) and node["kind"] != "scalar"):
             self._fill(tensor, node, existing)
             return existing
+        if node["kind"] == "jax" and "jax" in sys.modules:
+            return self._jax(tensor, node, None)
         value = self._fresh(tensor, node["kind"], node.get("dtype"))
         return Later(lambda: value[()]) if node["kind"] == "scalar" else value
+
+    def object(self, node: dict[str, Any], path: Path, fields: dict[str, Any]) -> "Later":
+        """What stands for an `$object`: one like that which exists there, or of the type named."""
+        existing = self._found(path)
+        known = None if existing is MISSING else node_of(existing)
+        if known is None or known.fields.keys() != fields.keys():
+            return Later(lambda: by_name(node, path, finished(fields)))
+        return Later(lambda: like(existing, finished(fields)))
+
+    def _found(self, path: Path) -> Any:
+        """What the existing state holds at a path."""
+        state = self.into
+        for key in path:
+            if isinstance(state, dict):
+                state = state.get(key, MISSING)
+            elif isinstance(state, list) or type(state) is tuple:
+                known = isinstance(key, int) and key < len(state)
+                state = state[key] if known else MISSING
+            else:
+                state = self._fields(state).get(key, MISSING)
+        return state
+
+    def _fields(self, state: Any) -> dict[str, Any]:
+        if id(state) not in self.known:
+            node = None if state is MISSING else node_of(state)
+            self.known[id(state)] = node.fields if node is not None else {}
+        return self.known[id(state)]
+
+    def _jax(self, tensor: Whole, node: dict[str, Any], existing: Any) -> "Later":
+        """A JAX array is immutable: a new one takes the place of that which exists."""
+        if existing is not None:
+            source = source_of(existing, "the target")
+            require_fit(tensor, node, source.dtype, source.shape, source.raw_dtype)
+        value = self._fresh(tensor, "jax", node.get("dtype"))
+        return Later(lambda: jax_array(value, node.get("key", ""), existing))
 
     def _bytes(self, tensor: Whole) -> "Later":
         buffer = bytearray(tensor.shape[0])
@@ -69,20 +118,17 @@ class Targets(Struct):
         """Has an array, or the piece of one that this rank holds, filled."""
         piece = piece_of(existing)
         array = existing if piece is None else piece.array
-        dtype, shape = described(array)
-        whole = shape if piece is None else [*piece.global_shape]
-        if (dtype, whole) != (tensor.dtype, tensor.shape):
-            raise InvalidArgument(
-                f"{tensor.name!r} was saved as {tensor.dtype} {tensor.shape} and is to be loaded "
-                f"into {dtype} {whole}",
-                hint="give an array of the same type and shape, or load without `into`",
-            )
-        box = Box([0] * len(shape) if piece is None else [*piece.offsets], shape)
+        source = source_of(array, "the target")
+        shard = None if piece is None else boxed(piece, source)
+        whole = source.shape if shard is None else shard.global_shape
+        require_fit(tensor, node, source.dtype, whole, source.raw_dtype)
+        shape = source.shape
+        box = Box([0] * len(shape) if shard is None else shard.offsets, shape)
         memory = writable_bytes(array)
         if memory is not None:
             self.views.append(View(tensor, box, memory))
         else:
-            fresh = empty(node["kind"], tensor.dtype, shape, node.get("dtype"))
+            fresh = empty(source.kind, tensor.dtype, shape, node.get("dtype"))
             self.views.append(View(tensor, box, _memory(fresh)))
             self.assignments.append((array, fresh))
 
@@ -93,6 +139,26 @@ class Targets(Struct):
             self.views.append(View(tensor, whole_box(tensor), _memory(value)))
             self.fresh[key] = value
         return self.fresh[key]
+
+
+def is_fillable(existing: Any) -> bool:
+    """Whether an array that exists is the one to fill; one that cannot be written is replaced."""
+    if isinstance(existing, np.ndarray):
+        return bool(existing.flags.writeable)
+    return existing is not MISSING and is_torch(existing)
+
+
+def require_fit(
+    tensor: Whole, node: dict[str, Any], dtype: str, shape: list[int], raw_dtype: str | None
+) -> None:
+    """Refuses to load a tensor into one of another type or shape."""
+    saved = (tensor.dtype, tensor.shape, node.get("dtype"))
+    if saved != (dtype, shape, raw_dtype):
+        raise InvalidArgument(
+            f"{tensor.name!r} was saved as {node.get('dtype', tensor.dtype)} {tensor.shape} and is "
+            f"to be loaded into {raw_dtype or dtype} {shape}",
+            hint="give an array of the same type and shape, or load without `into`",
+        )
 
 
 def _memory(value: Any) -> memoryview:
@@ -120,15 +186,3 @@ def finished(state: Any) -> Any:
     if isinstance(state, list):
         return [finished(each) for each in state]
     return tuple(finished(each) for each in state) if isinstance(state, tuple) else state
-
-
-def found_at(state: Any, path: tuple[str, ...]) -> Any:
-    """What an existing state holds at a path; keys are compared as text."""
-    for key in path:
-        if isinstance(state, dict):
-            state = next((v for k, v in state.items() if k == key or str(k) == key), MISSING)
-        elif isinstance(state, list | tuple):
-            state = state[int(key)] if key.isdigit() and int(key) < len(state) else MISSING
-        else:
-            return MISSING
-    return state

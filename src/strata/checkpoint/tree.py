@@ -4,7 +4,8 @@
 (`model.layers.0.weight`). What is left is plain JSON, in which an object with one key that begins
 with `$` stands for what JSON lacks:
 
-    {"$tensor": name, "kind": "numpy" | "torch" | "scalar", "dtype": …}   an array in a part
+    {"$tensor": name, "kind": "numpy" | "torch" | "jax" | "scalar", "dtype": …}   an array in a part
+    {"$object": type, "kind": …, "fields": {…}}    a NamedTuple, dataclass, Struct or JAX pytree
     {"$bytes": name}      bytes in a part           {"$tuple": […]}        a tuple
     {"$dict": [[k, v]]}   keys that are not text    {"$float": "nan"}      not finite
     {"$int": "…"}         beyond 64 bits
@@ -21,6 +22,7 @@ import numpy as np
 from msgspec import Struct
 
 from strata.checkpoint.arrays import Source, is_array, source_of
+from strata.checkpoint.nodes import node_of, revived
 from strata.checkpoint.sharded import Sharded, sharded_source
 from strata.errors import InvalidArgument
 
@@ -60,17 +62,20 @@ def _leave(
         return _leave_dict(value, path, sources, seen)
     if isinstance(value, list):
         return [_leave(v, (*path, str(i)), sources, seen) for i, v in enumerate(value)]
-    if isinstance(value, tuple):
-        return {"$tuple": [_leave(v, (*path, str(i)), sources, seen) for i, v in enumerate(value)]}
     if is_array(value) or isinstance(value, Sharded):
         source = sharded_source(value, _shown(path)) or source_of(value, _shown(path))
-        name = _named(path, source, sources, seen)
-        leaf = {"$tensor": name, "kind": source.kind}
-        return leaf if source.raw_dtype is None else {**leaf, "dtype": source.raw_dtype}
+        return {"$tensor": _named(path, source, sources, seen), "kind": source.kind} | source.extra
+    node = node_of(value)
+    if node is not None:
+        fields = {n: _leave(v, (*path, n), sources, seen) for n, v in node.fields.items()}
+        return {"$object": node.type, "kind": node.kind, "fields": fields}
+    if isinstance(value, tuple):
+        return {"$tuple": [_leave(v, (*path, str(i)), sources, seen) for i, v in enumerate(value)]}
     raise InvalidArgument(
         f"{_shown(path)} is a {type(value).__module__}.{type(value).__qualname__}, which a "
         f"checkpoint cannot hold",
-        hint="save arrays, tensors, bytes, text, numbers, None, and dicts, lists, tuples of them",
+        hint="save arrays, tensors, bytes, text, numbers, None, and dicts, lists, tuples, "
+        "NamedTuples, dataclasses and objects with state_dict of them",
     )
 
 
@@ -114,30 +119,42 @@ def _named(
     return name
 
 
-def rebuild(tree: Any, leaf: Callable[[dict[str, Any], tuple[str, ...]], Any]) -> Any:
-    """Puts a state together again; `leaf` answers what stands for a `$tensor` or `$bytes`."""
-    return _enter(tree, (), leaf)
+Path = tuple[Any, ...]
+Leaf = Callable[[dict[str, Any], Path], Any]
+Make = Callable[[dict[str, Any], Path, dict[str, Any]], Any]
 
 
-def _enter(
-    node: Any, path: tuple[str, ...], leaf: Callable[[dict[str, Any], tuple[str, ...]], Any]
-) -> Any:
+def by_name(node: dict[str, Any], path: Path, fields: dict[str, Any]) -> Any:
+    """An `$object`, built from the type that it names."""
+    return revived(node["kind"], node["$object"], fields)
+
+
+def rebuild(tree: Any, leaf: Leaf, make: Make = by_name) -> Any:
+    """Puts a state together again; `leaf` answers what stands for a `$tensor` or `$bytes`, and
+    `make` what stands for an `$object`. Paths are made of the keys themselves."""
+    return _enter(tree, (), leaf, make)
+
+
+def _enter(node: Any, path: Path, leaf: Leaf, make: Make) -> Any:
     if isinstance(node, list):
-        return [_enter(each, (*path, str(i)), leaf) for i, each in enumerate(node)]
+        return [_enter(each, (*path, i), leaf, make) for i, each in enumerate(node)]
     if not isinstance(node, dict):
         return node
     if "$tensor" in node or "$bytes" in node:
         return leaf(node, path)
+    if "$object" in node:
+        fields = {n: _enter(each, (*path, n), leaf, make) for n, each in node["fields"].items()}
+        return make(node, path, fields)
     if "$tuple" in node:
-        return tuple(_enter(each, (*path, str(i)), leaf) for i, each in enumerate(node["$tuple"]))
+        return tuple(_enter(e, (*path, i), leaf, make) for i, e in enumerate(node["$tuple"]))
     if "$float" in node:
         return float(node["$float"])
     if "$int" in node:
         return int(node["$int"])
     if "$dict" in node:
-        pairs = [(_enter(key, path, leaf), each) for key, each in node["$dict"]]
-        return {key: _enter(each, (*path, str(key)), leaf) for key, each in pairs}
-    return {key: _enter(each, (*path, key), leaf) for key, each in node.items()}
+        pairs = [(_enter(key, path, leaf, make), each) for key, each in node["$dict"]]
+        return {key: _enter(each, (*path, key), leaf, make) for key, each in pairs}
+    return {key: _enter(each, (*path, key), leaf, make) for key, each in node.items()}
 
 
 def _shown(path: tuple[str, ...]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from strata.checkpoint.catalog import Catalog, is_id
+from strata.checkpoint.randomness import random_state, set_random_state
 from strata.checkpoint.stateful import plain
 from strata.config import Settings
 from strata.core.workers import Outcome
@@ -157,9 +158,11 @@ class Keeping:
     def load(self, where: str, state: Any) -> Any:
         """A state from the newest checkpoint, or the one named, of another task or place."""
         storage, checkpoint = self._elsewhere(where)
+        random = random_state()
         state, manifest = self._restorer.from_checkpoint(
             storage, checkpoint, state, self._membership.place.rank
         )
+        set_random_state(random)  # the script's own seed, not that of the task that saved
         log.info("began with %s/%s, step %d", storage.url, checkpoint, manifest.step)
         return state
 

@@ -1,4 +1,4 @@
-"""A rank of an FSDP2 model, a process: `fsdp.py save|load RANK WORLD_SIZE FOLDER PORT`."""
+"""A rank of an FSDP2 model, a process: `fsdp.py save|load|grid RANK WORLD_SIZE FOLDER PORT`."""
 
 import os
 import sys
@@ -8,6 +8,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor, init_device_mesh
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
 from strata.checkpoint.catalog import Catalog
@@ -56,6 +61,22 @@ def number_all(model, optimizer, mesh) -> None:
             if isinstance(value, DTensor):
                 numbers = torch.arange(value.numel(), dtype=value.dtype).reshape(value.shape)
                 value.copy_(distribute_tensor(numbers + index, mesh, value.placements))
+
+
+def on_a_grid(world_size: int) -> dict[str, object]:
+    """FSDP2 over tensor parallelism: the two linear layers are cut by columns, then by rows, and
+    each of those again. Every element's value is its place in the whole tensor."""
+    mesh = init_device_mesh("cpu", (world_size // 2, 2), mesh_dim_names=("data", "tensor"))
+    model = torch.nn.Sequential(torch.nn.Linear(12, 20), torch.nn.ReLU(), torch.nn.Linear(20, 8))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.arange(float(parameter.numel())).reshape(parameter.shape))
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    parallelize_module(model, mesh["tensor"], plan)
+    for layer in (model[0], model[2]):
+        fully_shard(layer, mesh=mesh["data"])
+    fully_shard(model, mesh=mesh["data"])
+    return {"model": model}
 
 
 def save(storage: LocalStorage, state: dict[str, object], rank: int, world_size: int) -> None:
@@ -108,7 +129,9 @@ def main() -> None:
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (int(world_size),))
     storage = LocalStorage(Path(folder))
-    if what == "save":
+    if what == "grid":
+        save(storage, on_a_grid(int(world_size)), int(rank), int(world_size))
+    elif what == "save":
         save(storage, sharded(mesh), int(rank), int(world_size))
     else:
         load(storage, sharded(mesh), sharded(mesh))

@@ -2,12 +2,17 @@
 
 import subprocess
 import sys
+import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from strata.checkpoint.parts import commit
+from strata.checkpoint.reader import CheckpointReader
+from strata.checkpoint.sharded import require_run
 from strata.checkpoint.sidecar import manifest_of, read_sidecars
+from strata.errors import InvalidArgument
 from strata.storage.local import LocalStorage
 from tests.checkpoint.fsdp import CHECKPOINT
 from tests.sdk.harness import free_port
@@ -48,3 +53,29 @@ def test_m_ranks_restore_what_n_ranks_saved(tmp_path, saved, wanted):
     copies = [t for part in manifest.parts for t in part.tensors if t.name == "copies"]
     assert len(copies) == 1, "what all hold alike is written once"
     assert set(play("load", wanted, tmp_path)) == {"same"}
+
+
+def test_fsdp_over_tensor_parallelism_is_saved(tmp_path):
+    checksums = play("grid", 4, tmp_path)
+    storage = LocalStorage(tmp_path)
+    manifest = manifest_of(read_sidecars(storage, CHECKPOINT, dict(enumerate(checksums))), 1, 1)
+    boxes = [t for part in manifest.parts for t in part.tensors if t.name == "model.0.weight"]
+    assert len({tuple(box.shard.offsets) for box in boxes}) == 4
+    with CheckpointReader(storage, manifest) as reader:
+        for name, shape in (("0.weight", [20, 12]), ("2.weight", [8, 20]), ("0.bias", [20])):
+            whole = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+            assert (reader.tensor(f"model.{name}") == whole).all(), name
+
+
+def test_indices_that_do_not_lie_side_by_side_are_refused():
+    torch = pytest.importorskip("torch")
+    from torch.distributed.tensor.placement_types import Shard, _StridedShard
+
+    mesh = types.SimpleNamespace(size=lambda dimension: 2, get_coordinate=lambda: [0, 0])
+
+    def held(*placements):
+        return types.SimpleNamespace(shape=torch.Size([8]), device_mesh=mesh, placements=placements)
+
+    require_run(held(_StridedShard(0, split_factor=2), Shard(0)), 0)
+    with pytest.raises(InvalidArgument, match="do not lie side by side"):
+        require_run(held(Shard(0), _StridedShard(0, split_factor=2)), 0)

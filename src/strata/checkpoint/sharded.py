@@ -86,6 +86,33 @@ def _local_piece(value: Any) -> Sharded:
             f"a DTensor holds {[*local.shape]} where {value.placements} means {[*shape]}",
             hint="save it with Shard and Replicate placements",
         )
+    for axis in {each.dim for each in value.placements if hasattr(each, "split_factor")}:
+        require_run(value, axis)
     if 0 in shape:  # PyTorch says that an empty box begins at the end, or beyond
         offsets = [min(o, n) for o, n in zip(offsets, value.shape, strict=True)]
     return Sharded(local, [*value.shape], [*offsets])
+
+
+def require_run(value: Any, axis: int) -> None:
+    """Refuses a DTensor whose indices along an axis are not one run, so that it is not a box.
+
+    FSDP2 over tensor parallelism cuts an axis twice, the inner mesh dimension first (PyTorch's
+    `_StridedShard`), and gets runs; other orders deal the indices out like cards.
+    """
+    torch: Any = sys.modules["torch"]
+    indices = torch.arange(value.shape[axis])
+    coordinates = value.device_mesh.get_coordinate()
+    for dimension, placement in enumerate(value.placements):
+        if getattr(placement, "dim", None) == axis:
+            factor = getattr(placement, "split_factor", None)
+            first = {"dim": 0} if factor is None else {"dim": 0, "split_factor": factor}
+            pieces, _ = type(placement)(**first)._split_tensor(
+                indices, value.device_mesh.size(dimension), with_padding=False, contiguous=False
+            )
+            indices = pieces[coordinates[dimension]]
+    if len(indices) and int(indices[-1] - indices[0]) != len(indices) - 1:
+        raise InvalidArgument(
+            f"a DTensor with placements {value.placements} holds indices of axis {axis} that do "
+            f"not lie side by side",
+            hint="cut an axis with FSDP2 over tensor parallelism, or into equal parts",
+        )

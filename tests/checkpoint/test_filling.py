@@ -3,12 +3,14 @@
 import itertools
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
 
-from strata.checkpoint import filling
+from strata.checkpoint import filling, staging
 from strata.checkpoint.arrays import source_of
+from strata.checkpoint.cuda import has_room
 from strata.checkpoint.manager import CheckpointManager
 from strata.checkpoint.parts import write_part
 from strata.checkpoint.staging import Staging
@@ -16,6 +18,7 @@ from strata.checkpoint.tree import flatten
 from strata.errors import StrataError
 from strata.storage.local import LocalStorage
 from strata.storage.memory import huge_memory
+from tests.sdk.harness import until
 
 PATIENCE_S = 30.0
 
@@ -155,3 +158,59 @@ def test_sorting_tensors_by_device_takes_time_in_proportion_to_their_number(monk
     memory = huge_memory(2**20)
     few, many = (min(seconds_to_sort(n, memory) for _ in range(5)) for n in (1_000, 8_000))
     assert many / few < 32, "8 times as many: 8 is linear, 64 is quadratic"
+
+
+def test_a_capture_waits_for_memory_that_is_being_prepared(monkeypatch):
+    """And takes it: the memory is made once, in the background."""
+    made, may_end, populate = [], threading.Event(), staging.populate
+
+    def slowly(memory):
+        made.append(threading.current_thread().name)
+        assert may_end.wait(PATIENCE_S)
+        populate(memory)
+
+    monkeypatch.setattr(staging, "populate", slowly)
+    flat = flatten({"a": np.arange(1_000_000)})
+    buffer = Staging()
+    preparing = buffer.prepare_in_background([*flat.sources.values()])
+    until(lambda: made)
+    captures = []
+    capturing = threading.Thread(target=lambda: captures.append(buffer.capture(flat, {})))
+    capturing.start()
+    may_end.set()
+    for thread in (preparing, capturing):
+        thread.join(PATIENCE_S)
+    (capture,) = captures
+    place = capture.placed[0]
+    assert np.frombuffer(capture.view(place.offset, 8_000_000), np.int64)[-1] == 999_999
+    assert made == ["strata-prepare"]
+
+
+def test_memory_that_cannot_be_prepared_is_tried_again_by_the_capture(monkeypatch, caplog):
+    with monkeypatch.context() as patch:
+        patch.setattr(staging, "huge_memory", lambda size_bytes: 1 / 0)
+        buffer = Staging()
+        buffer.prepare_in_background([]).join(PATIENCE_S)
+    assert "staging memory of 1048576 bytes is not ready: ZeroDivisionError" in caplog.text
+    assert buffer.capture(flatten({"a": np.zeros(3)}), {}).size_bytes
+
+
+@pytest.mark.parametrize(
+    ("free", "reserved", "most_reserved", "fits"),
+    [
+        (90, 40, 40, True),
+        (27, 112, 112, False),  # what PyTorch has cached is what the next step needs
+        (38, 40, 40, False),  # 32 fit, and 5 % of the device would not stay free
+        (90, 40, 112, False),  # training gave memory back, and takes it again
+    ],
+)
+def test_a_snapshot_leaves_the_device_what_training_needs(free, reserved, most_reserved, fits):
+    gib = 2**30
+    cuda = types.SimpleNamespace(
+        mem_get_info=lambda device: (free * gib, 139 * gib),
+        memory_reserved=lambda device: reserved * gib,
+        max_memory_reserved=lambda device: most_reserved * gib,
+    )
+    value = types.SimpleNamespace(device="cuda:0")
+    sources = [types.SimpleNamespace(value=value, size_bytes=16 * gib) for _ in range(2)]
+    assert has_room(types.SimpleNamespace(cuda=cuda), sources) is fits

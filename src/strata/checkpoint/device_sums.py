@@ -11,6 +11,7 @@ left over of the larger ones, are gathered first, so that thousands of small ten
 kernels and not some each.
 """
 
+import sys
 from functools import cache
 from typing import Any
 
@@ -97,6 +98,14 @@ class RowSums:
             found.append(own + (sums[tail : tail + 1].tobytes() if left else b""))
             body, tail = body + rows, tail + (left > 0)
         return found
+
+
+def load_kernels(device: Any) -> None:
+    """Has the device load what sums need, which takes some milliseconds the first time."""
+    torch: Any = sys.modules["torch"]
+    with torch.cuda.stream(torch.cuda.Stream(device)):
+        RowSums(torch, device, [torch.zeros(ROW_BYTES + 1, dtype=torch.uint8, device=device)])
+        torch.cuda.current_stream(device).synchronize()
 
 
 def flat_bytes(torch: Any, tensor: Any) -> Any:

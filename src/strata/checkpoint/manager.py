@@ -78,7 +78,7 @@ class CheckpointManager:
 
     def prepare(self, state: object) -> None:
         """Makes the staging memory ready, so that the first save is as quick as the others."""
-        self._staging.prepare_for([*flatten(state).sources.values()])()
+        self._staging.prepare_for([*flatten(state).sources.values()])
 
     def save(
         self,

@@ -12,14 +12,14 @@ import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
 from strata.checkpoint.arrays import Source, is_torch
-from strata.checkpoint.cuda import on_device, pin
+from strata.checkpoint.cuda import pin
+from strata.checkpoint.device_sums import load_kernels
 from strata.checkpoint.filling import Filling, Placed
 from strata.checkpoint.format import ALIGNMENT, header_image
 from strata.checkpoint.tree import Flat
@@ -112,12 +112,27 @@ class Staging:
                 pin(self._memory, device)
             return self._memory
 
-    def prepare_for(self, sources: list[Source]) -> Callable[[], object]:
-        """The work that makes memory ready for such a state; it may be run in another thread."""
+    def prepare_for(self, sources: list[Source]) -> None:
+        """Makes memory ready for such a state."""
+        self.prepare(sum(source.size_bytes for source in sources) + SLACK_BYTES, card_of(sources))
+
+    def prepare_in_background(self, sources: list[Source]) -> threading.Thread:
+        """Makes memory ready for such a state, in a thread: 32 GiB take about 12 s. What goes wrong
+        is only logged, since the first capture tries again."""
         size_bytes = sum(source.size_bytes for source in sources) + SLACK_BYTES
-        devices = [s.value.device for s in sources if is_torch(s.value) and on_device(s)]
-        cuda = next((device for device in devices if device.type == "cuda"), None)
-        return partial(self.prepare, size_bytes, cuda)
+        card = card_of(sources)
+
+        def work() -> None:
+            try:
+                self.prepare(size_bytes, card)
+                if card is not None:
+                    load_kernels(card)
+            except Exception as error:
+                log.warning("staging memory of %d bytes is not ready: %r", size_bytes, error)
+
+        thread = threading.Thread(target=work, name="strata-prepare", daemon=True)
+        thread.start()
+        return thread
 
     def capture(self, flat: Flat, metadata: dict[str, str]) -> Capture:
         """Copies the arrays; when this returns, the state may change."""
@@ -142,6 +157,12 @@ class Staging:
         """Gives the memory back, when the last capture of it is gone."""
         with self._preparing:
             self._memory = None
+
+
+def card_of(sources: list[Source]) -> Any:
+    """The first CUDA device that a state lies on; None where it lies on none."""
+    values = (source.value for source in sources if is_torch(source.value))
+    return next((value.device for value in values if value.is_cuda), None)
 
 
 def layout(flat: Flat, metadata: dict[str, str]) -> tuple[bytes, list[Placed], int]:

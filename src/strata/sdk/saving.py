@@ -105,6 +105,12 @@ class Saver:
         """How far the part is that is being written, if one is."""
         return self._saving
 
+    def prepare(self, state: object, place: Place) -> threading.Thread:
+        """Makes staging memory ready for such a state in the background, so that the first save
+        does not wait for it. Called again with a larger state, it makes the memory larger."""
+        own = own_share(flatten(state), place.rank, place.world_size)
+        return self._staging.prepare_in_background([*own.values()])
+
     def save(self, state: object, moment: Moment) -> float:
         """Captures the state; for how many seconds training stood still because of it.
 

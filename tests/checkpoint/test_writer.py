@@ -4,9 +4,13 @@ import threading
 
 import pytest
 
+from strata.checkpoint import parts
+from strata.checkpoint.manager import CheckpointManager
 from strata.checkpoint.writer import BLOCK_BYTES, AsyncCheckpointWriter
 from strata.errors import InvalidArgument, NotAllowedNow, Unavailable
 from strata.storage.local import LocalStorage
+from strata.storage.s3 import S3Storage
+from tests.storage.server import BUCKET
 
 MIB = 1024 * 1024
 
@@ -134,3 +138,44 @@ def test_a_failure_at_the_very_end_is_told_by_close(tmp_path, monkeypatch):
 def test_a_name_that_leaves_the_root_is_refused(tmp_path):
     with pytest.raises(InvalidArgument):
         AsyncCheckpointWriter(tmp_path, "../a")
+
+
+def test_a_url_is_opened_with_the_settings_of_the_environment(s3_settings, monkeypatch):
+    names = {
+        "aws_access_key_id": "AWS_ACCESS_KEY_ID",
+        "aws_secret_access_key": "AWS_SECRET_ACCESS_KEY",
+        "aws_endpoint_url": "AWS_ENDPOINT_URL",
+        "aws_region": "AWS_REGION",
+    }
+    for field, name in names.items():
+        monkeypatch.setenv(name, str(getattr(s3_settings, field)))
+    with AsyncCheckpointWriter(f"s3://{BUCKET}/from-the-environment", "a.bin") as writer:
+        writer.write(b"some bytes")
+    storage = S3Storage(BUCKET, "from-the-environment", s3_settings)
+    assert storage.get("a.bin") == b"some bytes"
+
+
+def test_checkpoints_are_written_with_it(storage, monkeypatch):
+    written = []
+
+    class Noted(AsyncCheckpointWriter):
+        def write(self, data, *, copy=True):
+            assert not copy, "staging memory is not copied again"
+            written.append(self.name)
+            return super().write(data, copy=copy)
+
+    monkeypatch.setattr(parts, "AsyncCheckpointWriter", Noted)
+    with CheckpointManager(storage) as manager:
+        saved = manager.save({"a": bytes(40 * MIB), "b": bytearray(5)}, step=1)
+        manager.wait_pending()
+        assert manager.load()["a"] == bytes(40 * MIB)
+    assert written == [f"{saved}/part-00000.safetensors"] * 3
+
+
+def test_what_the_storage_has_taken_is_counted(storage):
+    writer = AsyncCheckpointWriter(storage, "a")
+    for _ in range(3):
+        writer.write(bytes(BLOCK_BYTES))
+    assert writer.stored_bytes <= writer.written_bytes == 3 * BLOCK_BYTES
+    writer.close()
+    assert writer.stored_bytes == 3 * BLOCK_BYTES

@@ -62,7 +62,7 @@ def take_snapshot(sources: list[Source]) -> Snapshot | None:
     torch: Any = sys.modules["torch"]
     if not all(source.value.is_cuda for source in sources) or not has_room(torch, sources):
         return None
-    values = [source.value.detach() for source in sources]
+    values = [copyable(torch, source) for source in sources]
     try:
         copies = [
             torch.empty_like(value, memory_format=torch.contiguous_format) for value in values
@@ -71,6 +71,15 @@ def take_snapshot(sources: list[Source]) -> Snapshot | None:
     except torch.cuda.OutOfMemoryError:
         return None
     return Snapshot(torch, sources, copies)
+
+
+def copyable(torch: Any, source: Source) -> Any:
+    """A tensor to be copied; of a type that is stored as bytes its bytes, since PyTorch does not
+    have every kernel for every type."""
+    value = source.value.detach()
+    if source.raw_dtype is None:
+        return value
+    return value.resolve_conj().contiguous().reshape(-1).view(torch.uint8)
 
 
 def has_room(torch: Any, sources: list[Source]) -> bool:
@@ -94,7 +103,7 @@ def copy_from_devices(pairs: list[tuple[Source, Bytes]], memory: HugeMemory) -> 
     pinned = bool(devices) and pin(memory, next(iter(devices)))
     for source, slot in pairs:
         if source.size_bytes:
-            value = source.value.detach()
+            value = copyable(torch, source)
             host_view(torch, slot, value).copy_(value, non_blocking=pinned)
     if pinned:
         for device in devices:

@@ -35,6 +35,14 @@ def weights() -> NDArray[np.int64]:
     return random.integers(limits.min, limits.max, ROW_WORDS, np.int64, endpoint=True)
 
 
+@cache
+def weights_on(device: Any) -> Any:
+    """The weights on a device. Bringing them there waits for what the device does; once is enough,
+    and `load_kernels` does it in the background."""
+    torch: Any = sys.modules["torch"]
+    return torch.from_numpy(weights()).to(device)
+
+
 class RowSums:
     """The sums of some tensors of one device, on their way. `read` may be called in any thread."""
 
@@ -59,7 +67,7 @@ class RowSums:
     def _start(self, flats: list[Any], chunk_rows: int) -> None:
         """Starts the sums: every tensor's whole rows, in order, then what is left of each."""
         torch, at = self._torch, 0
-        factors = torch.from_numpy(weights()).to(self._device)
+        factors = weights_on(self._device)
         products = torch.empty((chunk_rows, ROW_WORDS), dtype=torch.int64, device=self._device)
         tails = self._gathered(flats)
         for flat in [*flats, tails]:

@@ -1,13 +1,14 @@
 """Writing one rank's part and committing a checkpoint.
 
-The part's checksums are taken while its blocks go out, whenever the storage is busy with some. As
-long as the state is still being copied none are: training waits for that, and the processors are
-needed for it. Afterwards two blocks are hashed for each that goes out, so as to catch up. xxh3 and
-the writes let go of the GIL; what disturbs the training thread is how often they ask for it again,
-so blocks and pieces are large and there is no thread between this one and the storage's.
+A part goes out through `AsyncCheckpointWriter`, block by block and without a copy, while a thread
+of the writer carries blocks to the storage. The part's checksums are taken meanwhile. As long as
+the state is still being copied none are: training waits for that, and the processors are needed for
+it. Afterwards two blocks are hashed for each that goes out, so as to catch up. xxh3 and the writes
+let go of the GIL; what disturbs the training thread is how often they ask for it again, so blocks
+and pieces are large.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import xxhash
 from msgspec import structs
@@ -24,7 +25,7 @@ from strata.checkpoint.format import (
 )
 from strata.checkpoint.reuse import Saved, kept_tensors, without
 from strata.checkpoint.staging import Capture
-from strata.checkpoint.writer import BLOCK_BYTES
+from strata.checkpoint.writer import BLOCK_BYTES, AsyncCheckpointWriter
 from strata.errors import AlreadyExists, Conflict
 from strata.storage.base import StorageBackend
 
@@ -93,21 +94,20 @@ def write_part(
     hashing = Hashing(capture)
     file = part_file(rank)
 
-    def blocks() -> Iterator[memoryview]:
+    with AsyncCheckpointWriter(
+        storage, f"{checkpoint_id}/{file}", size_bytes=capture.size_bytes, recycle=recycle
+    ) as writer:
         for start, segment in capture.segments:
             for at in range(0, segment.nbytes, BLOCK_BYTES):
                 block = segment[at : at + BLOCK_BYTES]
                 stop = start + at + block.nbytes
                 capture.wait(stop)
-                yield block
-                progress(stop)
+                writer.write(block, copy=False)
+                progress(writer.stored_bytes)
                 if capture.filled:
                     hashing.up_to(min(stop, hashing.reached + 2 * BLOCK_BYTES))
         hashing.up_to(capture.size_bytes)
-
-    storage.put_stream(
-        f"{checkpoint_id}/{file}", blocks(), size_bytes=capture.size_bytes, recycle=recycle
-    )
+    progress(capture.size_bytes)
     part = describe(capture, rank, hashing, local)
     return structs.replace(part, tensors=[*part.tensors, *kept]) if kept else part
 

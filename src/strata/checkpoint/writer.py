@@ -5,6 +5,8 @@ at once, and `close` waits until the object is durable and visible under its nam
 is nothing to see. At most `depth` blocks wait, so memory is bounded: when the storage is slower
 than the caller, `write` waits. A failure is raised by the next call and by `close`.
 
+Checkpoints are written with it (`parts.write_part`), from staging memory and without a copy.
+
     with AsyncCheckpointWriter("s3://bucket/models", "weights.bin") as writer:
         for chunk in chunks:
             writer.write(chunk)
@@ -32,7 +34,10 @@ class _Aborted(Exception):
 
 
 class AsyncCheckpointWriter:
-    """Writes one object. Not for several threads at once."""
+    """Writes one object. Not for several threads at once.
+
+    `written_bytes` is what the caller has handed over, `stored_bytes` what the storage has taken.
+    """
 
     def __init__(
         self,
@@ -45,7 +50,7 @@ class AsyncCheckpointWriter:
         settings: Settings | None = None,
     ) -> None:
         self.name = checked_name(name)
-        self.written_bytes = 0
+        self.written_bytes = self.stored_bytes = 0
         self._storage = (
             open_storage(storage, settings) if isinstance(storage, str | os.PathLike) else storage
         )
@@ -123,6 +128,7 @@ class AsyncCheckpointWriter:
             if self._aborted:
                 break
             yield block
+            self.stored_bytes += memoryview(block).nbytes
         else:
             self._ended = True
         if self._aborted:

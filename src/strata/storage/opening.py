@@ -4,14 +4,15 @@ import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from strata.config import Settings
+from strata.config import Settings, load_process
 from strata.errors import InvalidArgument
 from strata.storage.base import StorageBackend
 from strata.storage.local import LocalStorage
 
 
 def open_storage(where: str | os.PathLike[str], settings: Settings | None = None) -> StorageBackend:
-    """The storage at a path or URL. Credentials and endpoint come from the settings."""
+    """The storage at a path or URL. Credentials and endpoint come from the settings; where none are
+    given, from the environment and the config file, as for any process of Strata."""
     text = os.fspath(where)
     scheme, marked, _ = text.partition("://")
     if not marked:
@@ -25,7 +26,7 @@ def open_storage(where: str | os.PathLike[str], settings: Settings | None = None
         # Imported here: a run on local disk needs neither the library nor the time it takes.
         from strata.storage.s3 import S3Storage
 
-        return S3Storage(url.netloc, url.path.strip("/"), settings or Settings())
+        return S3Storage(url.netloc, url.path.strip("/"), settings or load_process({}))
     raise InvalidArgument(
         f"{text!r} is no storage that Strata knows",
         hint="give a folder, or s3://bucket/prefix (any S3 server: AWS_ENDPOINT_URL names it)",

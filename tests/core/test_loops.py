@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata.core.agreements import LeaveLoop
 from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
 from strata.core.loops import Loop, LoopOpened, Stretch, epoch_start, stretches, trained_steps
 from strata.errors import Conflict, InvalidArgument
@@ -141,3 +142,12 @@ def _opened_twice_at_once(loops, dataset):
     """Two loops over one dataset side by side train its steps twice, as the script asks."""
     starts = [loop.start for loop in loops.values() if loop.dataset == dataset]
     return len(starts) != len(set(starts))
+
+
+def test_loop_that_was_left_before_its_first_step_trained_nothing():
+    world, task, opened = world_of_two()
+    opened("0.-1.0", "d", step=0)
+    (first, _) = world.members(task)
+    world.do(LeaveLoop(**first.me, loop="0.-1.0", step=0))
+    assert opened("0.-1.1", "e", steps=3, step=0).first == 0
+    assert opened("0.-1.2", "d", step=3).first == 0

@@ -138,6 +138,16 @@ def stop_all(at=10, **given):
 
 
 @scene
+def each_alone(**given):
+    """Trains without telling the other workers anything, which is a mistake."""
+    with strata.join(**given) as run:
+        seen, _ = begin(run)
+        for batch in run.batches(arrays("numbers", 40), global_batch=8, epochs=1):
+            with run.step():
+                seen[batch["x"]] += 1
+
+
+@scene
 def steps_alone(steps=20, **given):
     """A loop without data."""
     with strata.join(**given) as run:

@@ -133,6 +133,12 @@ def test_stop_from_one_worker_ends_all_loops_and_nothing_after_them_runs(hub, lo
     assert "good enough" in changes[-2].reason
 
 
+def test_workers_that_train_a_common_state_without_each_other_are_refused(loopers):
+    for worker in loopers("each_alone", "ab"):
+        assert worker.ends() == 1
+        assert "exchanged nothing with the other 1 workers" in worker.story()
+
+
 def test_loop_without_data_follows_the_membership(hub, loopers):
     (one,) = loopers("steps_alone", "a", steps=40)
     one.says("joined")

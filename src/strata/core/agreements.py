@@ -18,6 +18,7 @@ from strata.core.decision import Decision
 from strata.core.events import Command, Event, Fact, applies, decides
 from strata.core.fencing import living
 from strata.core.limits import require_name
+from strata.core.loops import leave_loop
 from strata.errors import Conflict, InvalidArgument, NotAllowedNow
 
 if TYPE_CHECKING:
@@ -88,7 +89,9 @@ def _agreed(state: "Cluster", fact: ValueAgreed, event: Event) -> None:
 
 @applies(LoopLeft)
 def _left(state: "Cluster", fact: LoopLeft, event: Event) -> None:
-    state.tasks[fact.task].loop_exit = LoopExit(loop=fact.loop, step=fact.step, worker=fact.worker)
+    task = state.tasks[fact.task]
+    task.loop_exit = LoopExit(loop=fact.loop, step=fact.step, worker=fact.worker)
+    leave_loop(task.loops, fact.loop, fact.step)
 
 
 def drop_agreements_after(task: "Task", step: int) -> None:
@@ -124,7 +127,7 @@ def agree(d: Decision, c: AgreeOnValue) -> str:
 
 
 @decides(LeaveLoop)
-def leave_loop(d: Decision, c: LeaveLoop) -> None:
+def leave_loop_early(d: Decision, c: LeaveLoop) -> None:
     """Note that a worker left a loop early; refused if another one left it at another step."""
     worker = living(d, c.worker, c.incarnation, c.cause)
     task = d.state.tasks[worker.task]

@@ -10,12 +10,13 @@ A loop ends with its last step, or when the script opens another loop at a later
 loop early. Loops that are opened at the same step run side by side.
 
 A loop's key is its place in the script, so a worker that starts later opens the same loop and gets
-the same steps. A dataset that was attached without a loop is trained from step 0 on.
+the same steps. In a task without loops every dataset is trained from step 0 on.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import Struct
 
 from strata.core.events import Event, Fact, applies
@@ -31,12 +32,16 @@ MAX_LOOPS = 10_000
 
 
 class Loop(Struct, frozen=True):
-    """One loop of a script over a dataset; without `steps` it has no end of its own."""
+    """One loop of a script over a dataset; without `steps` it has no end of its own.
+
+    `left_at` is the step of the run at which the script left it before its end.
+    """
 
     dataset: str
     start: int
     first: int
     steps: int | None = None
+    left_at: int | None = None
 
 
 class Stretch(Struct, frozen=True):
@@ -96,7 +101,14 @@ def _end(loops: Mapping[str, Loop], loop: Loop) -> int:
     """The step of the run at which a loop ends at the latest."""
     later = (each.start for each in loops.values() if each.start > loop.start)
     own = loop.start + loop.steps if loop.steps is not None else 1 << 62
-    return min(own, min(later, default=own))
+    left = own if loop.left_at is None else loop.left_at
+    return min(own, left, min(later, default=own))
+
+
+def leave_loop(loops: dict[str, Loop], key: str, step: int) -> None:
+    """Note at which step of the run a loop was left."""
+    if key in loops:
+        loops[key] = msgspec.structs.replace(loops[key], left_at=step)
 
 
 def drop_loops_after(task: "Task", step: int) -> None:
@@ -105,8 +117,12 @@ def drop_loops_after(task: "Task", step: int) -> None:
 
 
 def loops_up_to(loops: Mapping[str, Loop], step: int) -> dict[str, Loop]:
-    """The loops that begin at a step of the run or before it."""
-    return {key: loop for key, loop in loops.items() if loop.start <= step}
+    """The loops that begin at a step of the run or before it, as they were at that step."""
+    kept = {key: loop for key, loop in loops.items() if loop.start <= step}
+    for key, loop in kept.items():
+        if loop.left_at is not None and loop.left_at > step:
+            kept[key] = msgspec.structs.replace(loop, left_at=None)
+    return kept
 
 
 def require_loop(task: "Task", spec: "DatasetSpec", c: "AttachDataset") -> None:

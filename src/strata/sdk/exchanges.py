@@ -16,17 +16,19 @@ Result = TypeVar("Result")
 
 
 class Exchanges:
-    """Keeps the present exchange. For the training thread."""
+    """Keeps the present exchange, and counts what was done in all. For the training thread."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._present: Exchange | None = None
+        self.count = 0
 
     def together(self, act: Callable[[Exchange], Result], stopped: Callable[[], bool]) -> Result:
         """Does what all members do together; raises `LinkBroken`, if one of them is lost in it,
         once there is a generation to enter."""
         worker = self._worker
         worker.waiting = True
+        self.count += 1
         try:
             return act(self._met(stopped))
         except LinkBroken as broken:

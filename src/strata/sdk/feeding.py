@@ -123,9 +123,12 @@ class RunBatches:
                     hint="train every batch in a block: with run.step() as step",
                 )
             with Timing(self._times, "data"):
-                batch = next(self._batches)
-            self._began(step)
-            return batch
+                batch = next(self._batches, self)
+            if batch is not self:
+                self._began(step)
+                return batch
+            if self._all_through(step):  # a stream says by its end how long it is
+                self._end(complete=True)
         raise StopIteration
 
     @property

@@ -115,7 +115,13 @@ class RunLoops(RunSteps):
         )
         source = partial(open_source, self._worker, plan.dataset, wanted, seed=seed)
         return self._loader(
-            source, checked_epochs(epochs), steps, Reading(), plan.engine, plan.drop_tail
+            source,
+            checked_epochs(epochs),
+            steps,
+            Reading(),
+            plan.engine,
+            plan.drop_tail,
+            has_length=plan.has_length,
         )
 
     def shards(
@@ -156,6 +162,8 @@ class RunLoops(RunSteps):
         reading: Reading,
         engine: Engine,
         drop_tail: bool,
+        *,
+        has_length: bool = True,
     ) -> Loader:
         if steps is not None and steps < 1:
             raise InvalidArgument(f"steps is {steps!r}", hint="give 1 or more, or leave it out")
@@ -170,7 +178,7 @@ class RunLoops(RunSteps):
         def length() -> int:
             own_epochs, most = bound()
             found = source(LoopAsked(planned_epochs=script.epochs or epochs))
-            if not own_epochs and not most:
+            if not most and not (own_epochs and has_length):
                 raise TypeError("a loop without epochs or steps has no length")
             whole = epoch_start(found.total_samples, found.global_batch, own_epochs, drop_tail)
             return min(each for each in (whole, most) if each)

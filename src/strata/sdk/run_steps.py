@@ -36,6 +36,7 @@ class RunSteps(Member):
         self._exchanges = Exchanges(worker)
         self._hooks = StepHooks()
         self._step: Step | None = None
+        self._exchanged = 0
         self._arrivals = Arrivals()
         self._left = False
 
@@ -68,6 +69,7 @@ class RunSteps(Member):
         self._membership.training = {feed.key for feed in self._feeds}
         if self._keeping.has_state:
             self._keeping.checks.note_step(self._keeping.state)
+        self._exchanged = self._exchanges.count
         self._hooks.begin(step)
         self._step = step
 
@@ -86,12 +88,26 @@ class RunSteps(Member):
         if not self._hooks.end(step):
             self._undo(step)
             return
+        self._require_exchange(step)
         if self._keeping.has_state:
             self._keeping.checks.require_changed(self._keeping.state)
         metrics = dict(step.metrics)
         self._count_step(metrics.pop("loss", None), None, metrics)
         if self._keeping.has_state and self.save_due():
             self.save()
+
+    def _require_exchange(self, step: Step) -> None:
+        """Refuse a step in which several workers train a common state, each for itself."""
+        alone = self.world_size == 1 or not self._keeping.has_state or self._membership.rebuilds
+        shares = any(isinstance(feed, RunBatches) for feed in self._feeds)
+        if alone or not shares or len(self._hooks) or self._exchanges.count > self._exchanged:
+            return
+        raise NotAllowedNow(
+            f"step {step.number} exchanged nothing with the other {self.world_size - 1} workers: "
+            "each would train a model of its own",
+            hint="average gradients over the workers: strata.torch.data_parallel(run, model), or "
+            "run.average(gradients)",
+        )
 
     def abandon_step(self, step: Step, error: BaseException) -> bool:
         """Undo a step that an error ended; whether the loop goes on. Part of `run.step`."""

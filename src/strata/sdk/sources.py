@@ -21,7 +21,7 @@ from strata.data.dataset import Dataset
 from strata.data.mixing import MixedDataset, MixedOrder, check_weights
 from strata.data.specs import open_spec
 from strata.data.steps import Ordered, Readable
-from strata.data.torch_dataset import TorchDataset
+from strata.data.torch_dataset import TorchSamples
 from strata.errors import Conflict, InvalidArgument, Unavailable
 from strata.sdk.channel import build, delays_s
 from strata.sdk.worker import Worker
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer", bound=Message)
 One: TypeAlias = str | Dataset
-Trained: TypeAlias = One | TorchDataset | Mapping[One, float]
+Trained: TypeAlias = One | TorchSamples | Mapping[One, float]
 
 MIXTURE = "mixture"
 ATTACH_TIMEOUT_S = 60.0
@@ -87,7 +87,7 @@ def open_source(
     if isinstance(trained, Mapping):
         return _open_mixture(worker, trained, wanted, loop, seed)
     dataset: Readable
-    if isinstance(trained, TorchDataset):
+    if isinstance(trained, TorchSamples):
         name, spec, dataset = trained.name, trained.spec(), trained
         _register(worker, name, spec)
     else:

@@ -105,6 +105,9 @@ class StepHooks:
         """Let a hook take part in every later step."""
         self._hooks.append(hook)
 
+    def __len__(self) -> int:
+        return len(self._hooks)
+
     def begin(self, step: Step) -> None:
         """Prepare a step."""
         for hook in self._hooks:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct, field
 
+from strata.core.agreements import LoopLeft
 from strata.core.datasets import (
     AssignmentChanged,
     DatasetAttached,
@@ -26,7 +27,7 @@ from strata.core.datasets import (
 from strata.core.events import Event
 from strata.core.generations import GenerationChanged
 from strata.core.leases import LeaseGranted, LeaseReturned
-from strata.core.loops import Loop, LoopOpened, Stretch, loops_up_to, stretches
+from strata.core.loops import Loop, LoopOpened, Stretch, leave_loop, loops_up_to, stretches
 from strata.core.recovery import RecoveryChosen, RolledBack, StepsCommitted
 from strata.core.sharding import Holdings, apply_moves
 from strata.core.tasks import TaskStateChanged
@@ -181,6 +182,8 @@ def _take_in(found: Lineage, body: object) -> None:
             body.window,
         )
         found.begun[body.dataset] = found.committed
+    elif isinstance(body, LoopLeft):
+        leave_loop(found.loops, body.loop, body.step)
     elif isinstance(body, LoopOpened):
         found.loops[body.loop] = Loop(
             dataset=body.dataset, start=body.start, first=body.first, steps=body.steps

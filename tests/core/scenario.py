@@ -40,7 +40,7 @@ def every_kind() -> World:
 def _decide_together(world, task):
     first = world.members(task)[0]
     world.do(AgreeOnValue(**first.me, key="0.-1.0@0#0", step=0, value="true"))
-    world.do(LeaveLoop(**first.me, loop="0.-1.0", step=0))
+    world.do(LeaveLoop(**first.me, loop="0.-1.1", step=0))
 
 
 def _rebalance(world, task):

@@ -128,6 +128,11 @@ def loops_up_to(loops: Mapping[str, Loop], step: int) -> dict[str, Loop]:
 def require_loop(task: "Task", spec: "DatasetSpec", c: "AttachDataset") -> None:
     """Refuse a loop that the other workers run differently, before anything is recorded."""
     require_name("loop", c.loop)
+    if c.unit != "lane" or min(c.step, c.steps, c.loop_epochs) < 0:
+        raise InvalidArgument(
+            f"loop {c.loop}: {c.loop_epochs} epochs, {c.steps} {c.unit} steps at step {c.step}",
+            hint="open loops over lanes, with numbers that are not negative",
+        )
     known = task.loops.get(c.loop)
     if known is None:
         if len(task.loops) >= MAX_LOOPS:

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -9,6 +10,7 @@ import strata
 from strata.errors import (
     AlreadyExists,
     DeadlineExceeded,
+    Fenced,
     InvalidArgument,
     NotFound,
     Unavailable,
@@ -243,3 +245,14 @@ def test_senseless_arguments_are_typed_errors(hub, given):
 def test_an_unknown_task_is_a_typed_error(hub):
     with pytest.raises(NotFound, match="no task"):
         strata.join(hub.address, task="nowhere", capture=False)
+
+
+def test_heartbeat_after_the_leave_ends_the_session_without_a_warning(hub, tmp_path, caplog):
+    run = strata.join(hub.address, worker_id="w", capture=False, spool_dir=tmp_path)
+    session = run._session
+    with suppress(Fenced):  # a heartbeat after it may be refused before the answer comes
+        session.answer(session.ask("leave", pb.Leave(outcome="done")), 10.0)
+    session.pulse.beat_soon()
+    until(lambda: session.error is not None, what="the refusal")
+    run.leave()
+    assert [record for record in caplog.records if record.name.startswith("strata.sdk")] == []

@@ -128,6 +128,21 @@ def test_a_rank_killed_while_it_writes_fails_that_checkpoint_alone(hub, trainees
     assert all(worker.says("ended")["exact"] for worker in (first, third))
 
 
+def test_save_ends_with_its_generation_and_the_next_one_is_not_held_up(hub, trainees, tmp_path):
+    gate = tmp_path / "gate"
+    given = {"world_size": 2, "checkpoint_every": 10, "steps": 10**6}
+    first = trainees(hub.address, "keep", worker_id="a", **given)
+    slow = trainees(hub.address, "keep_on_a_slow_disk", worker_id="b", gate=str(gate), **given)
+    slow.says("writing")
+    until(lambda: hub.state.tasks[TASK].committed > 20, what="training")
+    slow.kill()
+    until(lambda: not hub.state.workers["b"].alive)
+    trainees(hub.address, "keep", worker_id="b", **given)
+    first.says("recovered")
+    until(lambda: "committed" in states(hub).values(), what="a checkpoint of the next generation")
+    assert next(iter(states(hub).values())) == "failed"
+
+
 def test_save_that_is_due_while_one_is_under_way_is_postponed(hub, trainees, tmp_path):
     gate = tmp_path / "gate"
     given = {"world_size": 2, "checkpoint_every": 10, "steps": 10**6}

@@ -1,11 +1,17 @@
 """Guards the adaptive interval on the real path: it is on unless something else is set, saves soon
-after the start, and follows what a save costs and how often workers are lost."""
+after the start, and follows what a save costs and how often workers are lost. And that a rank never
+waits for the coordinator: it saves at the scheduled step or says that it did not."""
 
 import math
+import time
 
 import pytest
 
-from strata.sdk.due import FIRST_SAVE_S, PRIOR_S, Policy
+from strata.sdk.channel import Connection
+from strata.sdk.due import FIRST_SAVE_S, PRIOR_S, Due, Policy, UnderWay
+from strata.sdk.membership import Membership, Place
+from strata.sdk.session import Identity, Session
+from strata.wire.v1 import coordinator_pb2 as pb
 from tests.sdk.harness import until
 from tests.sdk.test_saving import states
 
@@ -50,3 +56,80 @@ def test_nothing_is_saved_where_every_policy_is_off(hub, trainees):
     assert worker.says("restored")["interval_s"] is None
     assert worker.ends() == 0
     assert states(hub) == {}
+
+
+@pytest.fixture
+def away():
+    """A session whose coordinator is away: what is sent stays in it."""
+    connection = Connection("127.0.0.1:1")
+    yield Session(connection, None, Identity("a", 1, ""), 1.0)
+    connection.close()
+
+
+def rank(session, world_size=2, **policy):
+    membership = Membership()
+    membership.place = Place(generation=1, rank=1, world_size=world_size, attempt=1)
+    due = Due(membership, session)
+    due.policy = Policy(**policy)
+    return due
+
+
+def sent(session):
+    return [request.message.postpone_save for request in session._requests.values()]
+
+
+def save_at(due, step, generation=1):
+    due.told(pb.Standing(generation=generation, save_at=step))
+
+
+def test_scheduled_step_is_saved_once_and_not_before(away):
+    due = rank(away)
+    save_at(due, 12)
+    assert [step for step in range(10, 20) if due.now(step)] == [12]
+    assert sent(away) == []
+
+
+def test_step_scheduled_for_another_generation_is_not_saved(away):
+    due = rank(away)
+    save_at(due, 12, generation=2)
+    assert not any(due.now(step) for step in range(10, 20))
+
+
+def test_scheduled_step_that_has_passed_is_reported_as_missed(away):
+    due = rank(away)
+    save_at(due, 12)
+    assert not due.now(14)
+    (missed,) = sent(away)
+    assert (missed.step, missed.generation, missed.missed) == (12, 1, True)
+    save_at(due, 20)
+    assert [step for step in range(15, 25) if due.now(step)] == [20]
+
+
+def test_rank_that_is_alone_saves_at_once_when_the_step_has_passed(away):
+    due = rank(away, world_size=1)
+    save_at(due, 12)
+    assert due.now(14)
+
+
+def test_busy_rank_postpones_once_and_is_silent_about_the_request(away):
+    due = rank(away, checkpoint_every=10)
+    due.under_way = lambda: UnderWay(10, time.monotonic())
+    assert not any(due.now(step) for step in range(20, 45))
+    (postponed,) = sent(away)
+    assert (postponed.step, postponed.missed) == (20, False)
+    due.told(pb.Standing(generation=1, checkpoint_requests=1))
+    assert due.request == 0
+    due.under_way = lambda: None
+    assert due.request == 1
+    save_at(due, 50)
+    assert [step for step in range(45, 60) if due.now(step)] == [50]
+
+
+def test_open_request_takes_the_place_of_a_save_by_steps(away):
+    due = rank(away, checkpoint_every=10)
+    due.told(pb.Standing(generation=1, checkpoint_requests=1))
+    assert not any(due.now(step) for step in range(5, 25))
+    assert [message.step for message in sent(away)] == [10]
+    due.begin(25)
+    due.told(pb.Standing(generation=1))
+    assert next(step for step in range(26, 40) if due.now(step)) == 30

@@ -254,6 +254,21 @@ def tell_ray() -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 
+def let_runs_handle_nccl_errors() -> None:
+    """Keep PyTorch from ending this process when a nccl collective fails; the run recovers itself.
+
+    PyTorch reads the variable when it makes a process group.
+    """
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+
+
+def use_interface(name: str) -> None:
+    """Let gloo and nccl use a network interface, unless the environment names another one."""
+    if name:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")
+
+
 def from_file(file: Path) -> dict[str, object]:
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8"))

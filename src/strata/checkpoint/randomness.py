@@ -21,7 +21,7 @@ def random_state() -> dict[str, Any]:
     torch = sys.modules.get("torch")
     if torch is not None:
         state["torch"] = torch.get_rng_state()
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():
             state["cuda"] = torch.cuda.get_rng_state_all()
     return state
 

@@ -19,7 +19,8 @@ or undoes what the block has changed so far. A hook that cannot undo says so; th
 model is a mixture of two steps, and the recovery does not use it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, SupportsFloat
 
@@ -52,7 +53,7 @@ class Step:
     """The step that is under way. Made by `run.step`.
 
     `number` counts from 0. `samples` is how many samples this worker trains in it: its weight in
-    every mean over the workers.
+    every mean over the workers. `accumulating` says whether gradients stay on this worker for now.
     """
 
     def __init__(self, run: "RunSteps") -> None:
@@ -60,7 +61,21 @@ class Step:
         self.number = run.steps
         self.samples = 0
         self.metrics: dict[str, float] = {}
+        self.accumulating = False
         self._open = False
+
+    @contextmanager
+    def accumulate(self) -> Iterator[None]:
+        """Keep the gradients of the backward passes in this block on this worker.
+
+        The next backward pass outside of it sends the sum of all. Without it every backward pass
+        communicates: the result is the same, and takes longer.
+        """
+        before, self.accumulating = self.accumulating, True
+        try:
+            yield
+        finally:
+            self.accumulating = before
 
     def log(
         self, values: Mapping[str, SupportsFloat] | None = None, **metrics: SupportsFloat

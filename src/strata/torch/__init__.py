@@ -4,7 +4,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 __all__ = [
-    "DataParallel",
     "Group",
     "HuggingFaceCallback",
     "LightningCallback",
@@ -13,6 +12,7 @@ __all__ = [
     "Mesh",
     "StepDataset",
     "StepSampler",
+    "data_parallel",
     "loader",
 ]
 
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     from strata.torch.lightning import LightningCallback
     from strata.torch.local_steps import LocalSteps
     from strata.torch.mesh import Mesh
-    from strata.torch.parallel import DataParallel
+    from strata.torch.parallel import data_parallel
 
 _HOMES = {
-    "DataParallel": "strata.torch.parallel",
     "Group": "strata.torch.group",
     "HuggingFaceCallback": "strata.torch.huggingface",
     "LightningCallback": "strata.torch.lightning",
@@ -36,6 +35,7 @@ _HOMES = {
     "Mesh": "strata.torch.mesh",
     "StepDataset": "strata.data.torch_adapter",
     "StepSampler": "strata.data.torch_adapter",
+    "data_parallel": "strata.torch.parallel",
     "loader": "strata.data.torch_adapter",
 }
 

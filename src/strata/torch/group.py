@@ -1,35 +1,40 @@
-"""A process group that follows the run: formed anew in each generation, never stuck.
+"""A process group of the workers of a run: formed anew in each generation, and never stuck.
 
-Members meet as they do for `run.average`: rank 0 opens a store and tells the others where, so
-nothing has to be configured. Collectives are gloo's on the CPU and nccl's on GPUs.
+The workers meet as they do for `run.average`: rank 0 opens a store and tells the others its
+address, so nothing has to be configured. Collectives are gloo's on the CPU and nccl's on GPUs.
 
-A collective in which a member is lost either fails, since its connection breaks, or never ends,
-since the member only stands still; gloo cannot be interrupted then. So nobody waits inside a
-collective: each is asked whether it is done, and let go of when the generation is over. nccl's
-kernels are aborted as well, since they would occupy the device. Forming a group waits for everyone,
-too, inside PyTorch; so it is done by a thread that can be left alone.
+If a worker is lost during a collective, the collective fails, because a connection breaks, or it
+never ends, because the worker only stands still. gloo cannot be interrupted then: its work is
+waited for in slices of time, and abandoned when the generation is over. nccl's kernels occupy the
+device: a thread aborts them when the generation is over. Forming a group waits for all workers
+inside PyTorch, so it happens in a thread that can be abandoned.
+
+gloo is waited for by the host. nccl is not: the device waits, the host goes on, and `settle` tells
+later whether all of it is complete. Nothing may be applied before that.
 """
 
 import atexit
 import logging
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
+import psutil
 import torch
 import torch.distributed as dist
 
+from strata.config import let_runs_handle_nccl_errors, use_interface
+from strata.errors import InvalidArgument
 from strata.sdk.exchange import Exchange, LinkBroken
 from strata.sdk.run import Run
 
 log = logging.getLogger(__name__)
 
 TIMEOUT = timedelta(hours=1)
-FIRST_WAIT_S, LONGEST_WAIT_S = 20e-6, 2e-3
+SLICE = timedelta(milliseconds=50)
 LOOK_S = 0.02
 
 Formed = TypeVar("Formed")
@@ -38,98 +43,144 @@ Formed = TypeVar("Formed")
 class Group:
     """The process group of the generation that a run has entered. For the training thread.
 
-    `backend` is gloo or nccl; without one it is nccl where there is a GPU.
+    `backend` is gloo or nccl; without one it is nccl where there is a GPU. Workers that share a
+    GPU use gloo, since nccl refuses that.
     """
 
     def __init__(self, run: Run, backend: str | None = None) -> None:
         self.run = run
         self.backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
+        if self.backend not in ("gloo", "nccl"):
+            raise InvalidArgument(f"unknown backend {backend!r}", hint="use gloo or nccl")
         self._generation = -1
         self._store: dist.Store | None = None
         self._members: Any = None
-        self._left: list[object] = []  # what may still be stuck must not be waited for
-        atexit.register(self.leave)  # nccl complains of groups that nobody left
+        self._uses_nccl = False
+        self._watch: Watch | None = None
+        self._abandoned: list[object] = []  # destroying a group waits for its pending collectives
+        atexit.register(self.leave)  # nccl warns about groups that are still open at exit
+
+    @property
+    def uses_nccl(self) -> bool:
+        """Whether the group that was formed last communicates by nccl."""
+        return self._uses_nccl
 
     def sum(self, tensor: torch.Tensor) -> None:
-        """Adds a tensor up over all members, in place.
+        """Replace a tensor by its sum over all workers.
 
-        Raises `GenerationChanged` when a member is lost meanwhile: let go of the step then.
+        Raises `GenerationChanged` when a worker is lost meanwhile: abandon the step then.
         """
-        self.run.together(lambda exchange: self._summed([tensor], exchange))
+        self.run.together(partial(self._sum, tensor))
 
-    def average_gradients(self, module: torch.nn.Module, weight: float = 1.0) -> None:
-        """Replaces every gradient by its mean over all members, weighted by their samples.
-
-        Raises `GenerationChanged` when a member is lost meanwhile: let go of the step then.
-        """
-        gradients = [each.grad for each in module.parameters() if each.grad is not None]
-        total = gradients[0].new_ones(1)
-        flat = torch.cat([*(gradient.reshape(-1) for gradient in gradients), total]) * weight
-        self.sum(flat)
-        flat /= flat[-1].clone()
-        at = 0
-        for gradient in gradients:
-            gradient.copy_(flat[at : at + gradient.numel()].view_as(gradient))
-            at += gradient.numel()
+    def _sum(self, tensor: torch.Tensor, exchange: Exchange) -> None:
+        self.finish(self.begin_sum(tensor, exchange), exchange)
+        self.settle(exchange)
 
     def leave(self) -> None:
-        """Lets go of the group; what is stuck in it goes on being stuck, unwaited for."""
+        """Abandon the group and its pending collectives."""
+        if self._watch is not None:
+            self._watch.stop()
         if self._members is not None:
-            if self.backend == "nccl":
+            if self._uses_nccl:
                 self._members.abort()
-            self._left.append((self._members, self._store))
+            self._abandoned.append((self._members, self._store))
         self._members = self._store = None
         self._generation = -1
 
     def begin_sum(self, tensor: torch.Tensor, exchange: Exchange) -> Any:
-        """Begins to add a tensor up over all members; the work that does it."""
-        return self._formed(exchange).allreduce([tensor])
+        """Start an all-reduce; the work that `finish` takes."""
+        return self.formed(exchange).allreduce([tensor])
 
     def begin_copy(self, tensor: torch.Tensor, exchange: Exchange) -> Any:
-        """Begins to make a contiguous tensor everywhere what it is at rank 0."""
+        """Start to copy a contiguous tensor from rank 0 to all others."""
         options = dist.BroadcastOptions()
         options.rootRank = 0
-        return self._formed(exchange).broadcast([tensor], options)
+        return self.formed(exchange).broadcast([tensor], options)
 
     def finish(self, work: Any, exchange: Exchange) -> None:
-        """Waits for work that was begun, as long as the generation lasts."""
-        wait_s = FIRST_WAIT_S
-        while not work.is_completed():
-            if exchange.over:
-                self.leave()
-                raise LinkBroken("the generation is over")
-            time.sleep(wait_s)
-            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+        """Wait for a collective: on the host with gloo, on the current stream with nccl."""
         try:
-            work.wait()
+            if self._uses_nccl:
+                work.wait()
+                return
+            while not _waited(work):
+                if exchange.over:
+                    raise LinkBroken("the generation is over")
         except RuntimeError as error:
             self.leave()
             raise LinkBroken(str(error).splitlines()[0]) from error
+        except LinkBroken:
+            self.leave()
+            raise
 
-    def _summed(self, tensors: list[torch.Tensor], exchange: Exchange) -> None:
-        for work in [self.begin_sum(tensor, exchange) for tensor in tensors]:
-            self.finish(work, exchange)
+    def settle(self, exchange: Exchange, event: Any = None) -> None:
+        """Wait until the device has done everything so far, or everything before an event.
 
-    def _formed(self, exchange: Exchange) -> Any:
-        """The group of the present generation."""
+        When the generation is over, what the device has computed since may be wrong.
+        """
+        if not self._uses_nccl:
+            return
+        if event is None:
+            torch.cuda.current_stream().synchronize()
+        else:
+            event.synchronize()
+        if exchange.over:
+            self.leave()
+            raise LinkBroken("the generation is over")
+
+    def formed(self, exchange: Exchange) -> Any:
+        """The process group of the present generation; formed when it is first asked for."""
         run = self.run
         if self._members is None or self._generation != exchange.generation:
             self.leave()
-            self._store, self._members = formed(exchange, partial(self._form, exchange))
+            form = partial(self._form, exchange, device_of_thread())
+            self._store, self._members, self._uses_nccl = interruptible(exchange, form)
             self._generation = exchange.generation
-            log.info("%s group of %d formed, rank %d", self.backend, run.world_size, run.rank)
+            if self._uses_nccl:
+                self._watch = Watch(exchange, self._members)
+            name = "nccl" if self._uses_nccl else "gloo"
+            log.info("%s group of %d formed, rank %d", name, run.world_size, run.rank)
         return self._members
 
-    def _form(self, exchange: Exchange) -> tuple[dist.Store, Any]:
-        run, store = self.run, meet(self.run, exchange)
+    def _form(self, exchange: Exchange, device: Any) -> tuple[dist.Store, Any, bool]:
+        run = self.run
+        nccl = self.backend == "nccl"
+        if nccl:
+            torch.cuda.set_device(device)
+            shared = shared_card(exchange)
+            if shared:
+                log.warning("%s share one GPU, which nccl refuses; gloo is used instead", shared)
+                nccl = False
+        store = meet(run, exchange)
         own = dist.PrefixStore(str(exchange.generation), store)
-        if self.backend == "nccl":
-            return store, dist.ProcessGroupNCCL(own, run.rank, run.world_size)
-        return store, gloo(own, run.rank, run.world_size, exchange.host)
+        if not nccl:
+            return store, gloo(own, run.rank, run.world_size, exchange.host), False
+        let_runs_handle_nccl_errors()
+        use_interface(interface_of(exchange.host))
+        group = dist.ProcessGroupNCCL(own, run.rank, run.world_size)
+        first = torch.zeros(1, device=device)  # nccl connects in its first collective
+        group.allreduce([first]).wait(TIMEOUT)
+        return store, group, True
 
 
-def formed(exchange: Exchange, form: Callable[[], Formed]) -> Formed:
-    """What all members form together; `LinkBroken` when the generation ends meanwhile."""
+def device_of_thread() -> Any:
+    """The GPU that the calling thread uses; a new thread begins with the first one."""
+    return torch.cuda.current_device() if torch.cuda.is_available() else None
+
+
+def _waited(work: Any) -> bool:
+    """Wait for one slice of time; whether the work is done. Raises what made it fail."""
+    try:
+        work.wait(SLICE)
+    except RuntimeError:
+        if not work.is_completed():
+            return False
+        work.wait()  # either it failed, or it was done just after the slice
+    return True
+
+
+def interruptible(exchange: Exchange, form: Callable[[], Formed]) -> Formed:
+    """What all workers form together; `LinkBroken` when the generation ends meanwhile."""
     result: Future[Formed] = Future()
 
     def work() -> None:
@@ -147,6 +198,43 @@ def formed(exchange: Exchange, form: Callable[[], Formed]) -> Formed:
         except RuntimeError as error:
             raise LinkBroken(str(error).splitlines()[0]) from error
     raise LinkBroken("the generation is over")
+
+
+class Watch:
+    """A thread that aborts a group's collectives when the generation ends."""
+
+    def __init__(self, exchange: Exchange, group: Any) -> None:
+        self._exchange, self._group = exchange, group
+        self._done = threading.Event()
+        self.aborted = False
+        threading.Thread(target=self._look, name="strata-group", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._done.set()
+
+    def _look(self) -> None:
+        while not self._done.wait(LOOK_S):
+            if self._exchange.over:
+                self.aborted = True
+                self._group.abort()
+                return
+
+
+def shared_card(exchange: Exchange) -> str:
+    """The ranks that use the same GPU as another one, in words; empty when each has its own."""
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    cards = exchange.everyone(str(properties.uuid))
+    sharing = [rank for rank, card in enumerate(cards) if cards.count(card) > 1]
+    return f"ranks {', '.join(map(str, sharing))}" if sharing else ""
+
+
+def interface_of(host: str) -> str:
+    """The network interface that has an address; empty when none has."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.address == host for each in addresses):
+            return name
+    return ""
 
 
 def meet(run: Run, exchange: Exchange) -> dist.Store:

@@ -1,4 +1,4 @@
-"""`torch.distributed` among the members of a run: for FSDP2, tensor parallelism and DTensor.
+"""`torch.distributed` among the workers of a run: for FSDP2, tensor parallelism and DTensor.
 
     mesh = strata.torch.Mesh(run)
 
@@ -10,43 +10,63 @@
     run.rebuild(build)
     for batch in run.batches("tokens", global_batch=64, epochs=1):
         model, optimizer = run.state["model"], run.state["optimizer"]
-        optimizer.zero_grad()
-        try:
-            with mesh.step(len(batch["x"])) as share:
-                loss = loss_of(model, batch)
-                (loss * share).backward()
-        except strata.GenerationChanged:
-            continue                      # somebody was lost in this step
-        optimizer.step()
-        run.mark_step(loss=loss.item())
+        with run.step() as step:
+            loss = loss_of(model, batch)
+            mesh.scale(loss).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            step.log(loss=loss)
 
-A sharded model belongs to the members that hold its shards. So in each generation the default group
-and the model are made anew, and all go on from the newest checkpoint, or from the beginning.
+A sharded model belongs to the workers that hold its shards. So in each generation the default group
+and the model are made anew, and all workers go on from the newest checkpoint, or from the
+beginning.
 
-Here collectives are called by the model's own hooks, and waited for in native code. When a member
-is lost they fail, or are aborted as soon as the generation is over.
+FSDP2 takes the mean of the gradients over the workers, each with the same weight. `mesh.scale`
+multiplies the mean loss of this worker, so that the result is the mean over all samples, also when
+the workers have different numbers of them. A step without it is refused, unless there is one
+worker.
+
+Collectives are called by the model's own hooks, and waited for in native code. When a worker is
+lost they fail, or are aborted as soon as the generation is over. What the device computes from
+aborted collectives is wrong, so the end of a block waits for the device before the step counts.
 """
 
 import logging
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
+from strata.config import let_runs_handle_nccl_errors, use_interface
+from strata.errors import InvalidArgument, NotAllowedNow
 from strata.sdk.exchange import Exchange, LinkBroken
 from strata.sdk.run import Run
-from strata.torch.group import LOOK_S, TIMEOUT, formed, meet
+from strata.sdk.step import Step
+from strata.torch.group import (
+    TIMEOUT,
+    Watch,
+    device_of_thread,
+    interface_of,
+    interruptible,
+    meet,
+    shared_card,
+)
+from strata.torch.lost_links import comes_from_lost_worker
 
 log = logging.getLogger(__name__)
 
 
 class Mesh:
-    """The default group of the generation that a run has entered. For the training thread."""
+    """The default group of the generation that a run has entered. For the training thread.
+
+    `backend` is gloo or nccl; without one it is nccl where there is a GPU.
+    """
 
     def __init__(self, run: Run, backend: str | None = None) -> None:
         self.run = run
@@ -55,12 +75,18 @@ class Mesh:
         if self.device == "cuda":
             torch.cuda.init()  # otherwise PyTorch warns that it has to choose a card by itself
         self._generation = -1
-        self._done = threading.Event()
+        self._watch: Watch | None = None
+        self._step: Step | None = None
+        self._factor: torch.Tensor | float | None = None
+        self._updated = False
+        run.add_step_hook(self)
+        register_optimizer_step_pre_hook(self._before_update)
+        register_optimizer_step_post_hook(self._after_update)
 
     def formed(self) -> DeviceMesh:
-        """A mesh of one dimension with every member of the present generation.
+        """A mesh of one dimension with every worker of the present generation.
 
-        Raises `GenerationChanged` when a member is lost meanwhile.
+        Raises `GenerationChanged` when a worker is lost meanwhile.
         """
         if self._generation != self.run.generation:
             self.run.together(self._form)
@@ -68,42 +94,90 @@ class Mesh:
         name = f"generation_{self._generation}"
         return init_device_mesh(self.device, (self.run.world_size,), mesh_dim_names=(name,))
 
-    @contextmanager
-    def step(self, weight: float = 1.0) -> Iterator[float]:
-        """Around all of a step that communicates; `weight` is the size of this worker's batch.
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """The mean loss of this worker, multiplied so that the gradients become a mean of samples.
 
-        Gives the factor for this worker's mean loss that makes the mean over the members, which is
-        what FSDP2 takes of gradients, the mean over the samples. Raises `GenerationChanged` when a
-        member is lost meanwhile: let go of the step then.
+        All workers call it in each step. The sum of the samples is computed once per step, on the
+        device.
         """
-        try:
-            total = torch.tensor(float(weight), device=self.device)
-            dist.all_reduce(total)
-            yield float(weight) * self.run.world_size / max(float(total), 1e-12)
-        except RuntimeError as error:
-            if not _broken(error):
-                raise
-            self.leave()
-            self.run.together(partial(_raise, LinkBroken(str(error).splitlines()[0])))
+        if self._step is None:
+            raise NotAllowedNow(
+                "mesh.scale() was called outside of a step", hint="put it into `with run.step()`"
+            )
+        if self._factor is None:
+            self._factor = 1.0
+            if self.run.world_size > 1:
+                total = torch.tensor(float(self._step.samples), device=self.device)
+                dist.all_reduce(total)
+                self._factor = self._step.samples * self.run.world_size / total.clamp_min(1e-12)
+        return loss * self._factor
+
+    def begin(self, step: Step) -> None:
+        """Begin a block."""
+        self._step, self._factor, self._updated = step, None, False
+
+    def end(self, step: Step) -> None:
+        """Wait until the device has done the step, with nccl; raise if it was aborted."""
+        if self.backend == "nccl":
+            torch.cuda.current_stream().synchronize()
+        if self._aborted:
+            self.run.together(partial(_raise, LinkBroken("the generation is over")))
+        self._step = None
+
+    def abandon(self, step: Step) -> bool:
+        """Leave the group; the model is made anew in the next generation."""
+        self._step = None
+        self.leave()
+        return not self._updated
+
+    def lost_link(self, error: BaseException) -> bool:
+        """Whether an error of the script comes from the loss of another worker."""
+        aborted = self._aborted and isinstance(error, RuntimeError)
+        return aborted or comes_from_lost_worker(self.run, error)
 
     def leave(self) -> None:
-        """Lets go of the group, whatever is stuck in it."""
-        self._done.set()
+        """Abandon the group and its pending collectives."""
+        if self._watch is not None:
+            self._watch.stop()
         self._generation = -1
         if dist.is_initialized():
             dist.distributed_c10d._abort_process_group()
 
+    @property
+    def _aborted(self) -> bool:
+        return self._watch is not None and self._watch.aborted
+
+    def _before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """An optimizer is about to step. Called by PyTorch."""
+        if self._step is not None and self._factor is None and self.run.world_size > 1:
+            raise NotAllowedNow(
+                "the loss of this step was not scaled, so workers with fewer samples would count "
+                "as much as the others",
+                hint="call mesh.scale(loss).backward()",
+            )
+
+    def _after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._updated = True
+
     def _form(self, exchange: Exchange) -> None:
         self.leave()
-        formed(exchange, partial(self._begin, exchange))
+        interruptible(exchange, partial(self._begin, exchange, device_of_thread()))
         self._generation = exchange.generation
-        self._done = threading.Event()
-        watch = partial(_abort_when_over, exchange, dist.group.WORLD, self._done)
-        threading.Thread(target=watch, name="strata-mesh", daemon=True).start()
+        self._watch = Watch(exchange, dist.group.WORLD)
         log.info("%s mesh formed in generation %d", self.backend, exchange.generation)
 
-    def _begin(self, exchange: Exchange) -> None:
+    def _begin(self, exchange: Exchange, device: Any) -> None:
         run = self.run
+        if self.backend == "nccl":
+            torch.cuda.set_device(device)
+            shared = shared_card(exchange)
+            if shared:
+                raise InvalidArgument(
+                    f"{shared} share one GPU, which nccl refuses",
+                    hint='start one worker per GPU, or use Mesh(run, backend="gloo")',
+                )
+        let_runs_handle_nccl_errors()
+        use_interface(interface_of(exchange.host))
         dist.init_process_group(
             self.backend,
             store=dist.PrefixStore(str(exchange.generation), meet(run, exchange)),
@@ -111,19 +185,6 @@ class Mesh:
             world_size=run.world_size,
             timeout=TIMEOUT,
         )
-
-
-def _abort_when_over(exchange: Exchange, group: Any, done: threading.Event) -> None:
-    """Frees a thread that waits in native code for a member that is gone."""
-    while not done.wait(LOOK_S):
-        if exchange.over:
-            group.abort()
-            return
-
-
-def _broken(error: RuntimeError) -> bool:
-    """Whether it is the connections that failed, and not the model."""
-    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
 
 
 def _raise(error: Exception, exchange: Exchange) -> None:

@@ -1,160 +1,286 @@
-"""Data-parallel training that survives the loss of any member: in place of DistributedDataParallel.
+"""Data-parallel training that survives the loss of any worker: in place of DistributedDataParallel.
 
-    parallel = strata.torch.DataParallel(run, model)
-    run.restore({"model": model, "optimizer": optimizer})
+    strata.torch.data_parallel(run, model)
+    run.restore(model=model, optimizer=optimizer)
     for batch in run.batches("cifar", batch_size=64, epochs=10):
-        optimizer.zero_grad()
-        try:
-            with parallel.averaging(len(batch["label"])):
-                loss = loss_of(model(batch["image"]), batch["label"])
-                loss.backward()
-        except strata.GenerationChanged:
-            continue                      # somebody was lost in this step: it is done again
-        optimizer.step()
-        run.mark_step(loss=loss.item())
+        with run.step() as step:
+            loss = loss_of(model(batch["image"]), batch["label"])
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            step.log(loss=loss)
 
-Gradients are added up in buckets, each as soon as the backward pass has filled it, while the pass
-goes on. The buckets follow from the module alone, and begin in the same order everywhere: a member
-that came later has the same ones. (DistributedDataParallel builds its buckets anew after the first
-backward pass, in the order in which gradients came; a newcomer's would not match.) The sums take
-the gradients' place at the end of the block, all of them or none.
+The module stays as it is; nothing is wrapped. When `backward` returns, every gradient is the mean
+over all workers, weighted by their samples. So clipping, `GradScaler.unscale_` and the optimizer
+see the same values on all workers. All micro-batches of an update belong into one block. Each
+`backward` communicates, unless it is inside `with step.accumulate()`.
 
-Until the first step is applied everyone takes the module over from rank 0, as with
-DistributedDataParallel: scripts need not seed it alike. Later on, that is what recovery is for.
+A parameter that no worker used keeps no gradient, so the optimizer leaves it alone. A parameter
+that some workers used counts as zero on the others. Buffers become those of rank 0 at the end of
+each backward pass (DistributedDataParallel: before each forward pass). In the first step all
+workers take over the parameters and buffers of rank 0, so scripts need not seed them alike.
+
+When a worker is lost, `GenerationChanged` comes out of `backward`, or out of `optimizer.step` with
+nccl, where the host does not wait in `backward`. Random generators and buffers are put back to the
+beginning of the block, gradients are removed, and the block can run again.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import threading
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
-from strata.errors import InvalidArgument
+from strata.errors import InvalidArgument, NotAllowedNow, StrataError
 from strata.sdk.exchange import Exchange
 from strata.sdk.run import Run
+from strata.sdk.signals import GenerationChanged, StopRequested
+from strata.sdk.step import Step
+from strata.torch.averaging import Averaging, begin_copies, take_copy
+from strata.torch.block_state import BlockState
+from strata.torch.buckets import Bucket, require_dense
+from strata.torch.contents import Contents
 from strata.torch.group import Group
+from strata.torch.lost_links import comes_from_lost_worker
 
-BUCKET_BYTES = 25 << 20
+PASSES = 1 << 12
+
+Model = TypeVar("Model", bound=torch.nn.Module)
 
 
-class Bucket:
-    """Some parameters whose gradients travel together."""
+def data_parallel(
+    run: Run,
+    model: Model,
+    *,
+    backend: str | None = None,
+    broadcast_buffers: bool = True,
+    overlap: bool = True,
+) -> Model:
+    """Average the gradients of a module over all workers, in every step of a run.
 
-    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        self.parameters = parameters
-        self.flat = torch.zeros(
-            sum(each.numel() for each in parameters),
-            dtype=parameters[0].dtype,
-            device=parameters[0].device,
+    Returns the module itself. `backend` is gloo or nccl; without one it is nccl for a module on a
+    GPU. `broadcast_buffers=False` leaves each worker its own buffers. `overlap=False` sends the
+    gradients at the end of a backward pass, for modules that use a parameter a varying number of
+    times in reentrant checkpoints.
+    """
+    require_dense(model)
+    if any(isinstance(each, torch.nn.SyncBatchNorm) for each in model.modules()):
+        raise InvalidArgument(
+            "SyncBatchNorm needs the default group of torch.distributed, which data_parallel does "
+            "not form: it would work as a plain BatchNorm",
+            hint="use BatchNorm, or strata.torch.Mesh with DistributedDataParallel",
         )
-        self.missing = len(parameters)
-        self.work: Any = None
-
-    def begin(self, group: Group, exchange: Exchange, weight: float) -> None:
-        """Begins to add the gradients up; a parameter without one counts as zero."""
-        for each, part in zip(self.parameters, self._parts(), strict=True):
-            if each.grad is None:
-                part.zero_()
-            else:
-                torch.mul(each.grad.reshape(-1), weight, out=part)
-        self.work = group.begin_sum(self.flat, exchange)
-
-    def put(self) -> None:
-        """The sums are there: they become the gradients."""
-        for each, part in zip(self.parameters, self._parts(), strict=True):
-            summed = part.view_as(each)
-            each.grad = summed.clone() if each.grad is None else each.grad.copy_(summed)
-
-    def reset(self) -> None:
-        """For the next backward pass."""
-        self.missing, self.work = len(self.parameters), None
-
-    def _parts(self) -> Sequence[torch.Tensor]:
-        parts: Sequence[torch.Tensor] = self.flat.split([each.numel() for each in self.parameters])
-        return parts
+    run.add_step_hook(DataParallel(run, model, backend, broadcast_buffers, overlap))
+    return model
 
 
 class DataParallel:
-    """Averages the gradients of a module's backward passes over all members of the run."""
+    """Takes part in every step of a run with one module. Made by `data_parallel`.
 
-    def __init__(self, run: Run, module: torch.nn.Module, backend: str | None = None) -> None:
-        self.run, self.module = run, module
-        self._buckets = [Bucket(each) for each in bucketed(module)]
-        if not self._buckets:
-            raise InvalidArgument("no parameter of the module is trained")
-        on_gpu = self._buckets[0].flat.is_cuda
+    `_tasks` are the backward passes under way that have computed a gradient. There are several
+    when a reentrant checkpoint runs a pass inside a pass; the outermost one sends the gradients.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        module: torch.nn.Module,
+        backend: str | None,
+        broadcast_buffers: bool,
+        overlap: bool,
+    ) -> None:
+        self.run = run
+        self._contents = Contents(module)
+        self._contents.refresh()
+        on_gpu = any(each.is_cuda for each in self._contents.parameters)
         self.group = Group(run, backend or ("nccl" if on_gpu else "gloo"))
-        self._exchange: Exchange | None = None
-        self._weight = 1.0
-        self._next = 0
-        for bucket in self._buckets:
-            for parameter in bucket.parameters:
-                parameter.register_post_accumulate_grad_hook(partial(self._came, bucket))
+        self.averaging = Averaging(run, self.group, self._contents, overlap)
+        self._state = BlockState(self._contents)
+        self._broadcast_buffers = broadcast_buffers
+        self._lock = threading.RLock()  # one thread per device calls the hooks
+        self._handles: list[Any] = []
+        self._own: set[int] = set()
+        self.always_communicate = False  # for measurements with one worker
+        self._step: Step | None = None
+        self._reset()
+        register_optimizer_step_pre_hook(self._before_update)
+        register_optimizer_step_post_hook(self._after_update)
 
-    @contextmanager
-    def averaging(self, weight: float = 1.0) -> Iterator[None]:
-        """Around forward and backward; `weight` is the size of this worker's batch.
+    def _reset(self) -> None:
+        self._tasks: set[int] = set()
+        self._passes = 0
+        self._unsent = False
+        self._at_once = False
+        self._failure: StrataError | None = None
 
-        Raises `GenerationChanged` when a member is lost meanwhile: let go of the step then.
-        """
-        total = torch.tensor([float(weight)], device=self._buckets[0].flat.device)
-        self.run.together(partial(self._begin, total))
-        self._weight = float(weight) / max(float(total), 1e-12)
+    def begin(self, step: Step) -> None:
+        """Keep what the block may change; in the first step, take over the module of rank 0."""
+        if self._step is not None:  # the script left its last block by an error of its own
+            self.averaging.discard()
+        self._contents.refresh()
+        if self.averaging.prepare():
+            self._watch_gradients()
+        self._reset()
+        self._alone = self.run.world_size == 1 and not self.always_communicate
+        if step.number == 0 and not self._alone:
+            self._adopt()
+        self._state.capture()
+        self._step = step
+
+    def end(self, step: Step) -> None:
+        """Require that the gradients were averaged and used."""
+        self._require_complete()
+        self._settle()
+        if self._passes and not self._state.updated and self._gradients_left():
+            raise NotAllowedNow(
+                f"step {step.number} ended with gradients that no optimizer has used",
+                hint="put all micro-batches of an update into one `with run.step()` block, and "
+                "call optimizer.step() at its end",
+            )
+        self._state.note_buffers()
+        self._step = None
+
+    def abandon(self, step: Step) -> bool:
+        """Undo the block; False when the parameters have changed already."""
+        self._step = None
+        self.averaging.discard()
+        for each in self._contents.parameters:
+            each.grad = None
+        return self._state.restore()
+
+    def lost_link(self, error: BaseException) -> bool:
+        """Whether an error of the script comes from the loss of another worker."""
+        return comes_from_lost_worker(self.run, error)
+
+    def _watch_gradients(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._own = {id(each) for each in self._contents.parameters}
+        self._handles = [
+            each.register_post_accumulate_grad_hook(partial(self._arrived, bucket, index))
+            for bucket in self.averaging.buckets
+            for index, each in enumerate(bucket.parameters)
+        ]
+
+    def _adopt(self) -> None:
+        """Take over the module of rank 0. An error waits until it can be raised in the block."""
         try:
-            yield
-            self.run.together(self._end)
-        finally:
-            self._exchange = None
+            self.run.together(self._take_over)
+        except (GenerationChanged, StopRequested) as failure:
+            self._failure = failure
 
-    def _begin(self, total: torch.Tensor, exchange: Exchange) -> None:
-        """How many samples the step has, over all members."""
-        if self.run.steps == 0:
-            self._adopt(exchange)
-        for bucket in self._buckets:
-            bucket.reset()
-        self.group.finish(self.group.begin_sum(total, exchange), exchange)
-        self._exchange, self._next = exchange, 0
+    def _take_over(self, exchange: Exchange) -> None:
+        tensors = [*self._contents.parameters, *self._contents.buffers]
+        for flat, parts, work in begin_copies(self.group, tensors, exchange):
+            self.group.finish(work, exchange)
+            take_copy(flat, parts)
+        self.group.settle(exchange)
 
-    def _adopt(self, exchange: Exchange) -> None:
-        """The module of rank 0; who is interrupted in it has parts of both, and adopts again."""
-        for each in (*self.module.parameters(), *self.module.buffers()):
-            held = each.detach()
-            copied = held.contiguous()
-            self.group.finish(self.group.begin_copy(copied, exchange), exchange)
-            held.copy_(copied)
+    def _arrived(self, bucket: Bucket, index: int, parameter: torch.Tensor) -> None:
+        """The backward pass has accumulated a gradient. Called by PyTorch."""
+        step = self._step
+        if step is None:
+            parameter.grad = None
+            raise NotAllowedNow(
+                "backward() was called outside of a step",
+                hint="put it into `with run.step()`, with the forward pass and the optimizer",
+            )
+        with self._lock:
+            task = torch._C._current_graph_task_id()
+            if task not in self._tasks:
+                self.averaging.mark = step.number * PASSES + self._passes
+                self._tasks.add(task)
+                ended = partial(self._task_ended, task)
+                torch.autograd.Variable._execution_engine.queue_callback(ended)
+            if self._failure is not None:
+                raise self._failure
+            if self._alone or step.accumulating:
+                return
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                raise InvalidArgument(
+                    f"the gradient of a parameter of shape {tuple(parameter.shape)} is sparse",
+                    hint="data_parallel averages dense gradients: use sparse=False",
+                )
+            self.averaging.arrived(bucket, index, step.samples)
 
-    def _came(self, bucket: Bucket, parameter: torch.Tensor) -> None:
-        """The backward pass has a gradient: full buckets begin, in their order."""
-        bucket.missing -= 1
-        while self._exchange is not None and self._next < len(self._buckets):
-            if self._buckets[self._next].missing > 0:
-                break
-            self._begin_next(self._exchange)
+    def _task_ended(self, task: int) -> None:
+        """A backward pass is complete. Called by PyTorch, before `backward` returns."""
+        with self._lock:
+            self._tasks.discard(task)
+            if self._tasks or self._step is None:
+                return
+            if self._step.accumulating and not self._alone:
+                self._unsent = True
+                return
+            if not self._alone:
+                self._average(self._step)
+            self._passes += 1
 
-    def _begin_next(self, exchange: Exchange) -> None:
-        self._buckets[self._next].begin(self.group, exchange, self._weight)
-        self._next += 1
+    def _average(self, step: Step) -> None:
+        self._contents.refresh()
+        self._state.note_buffers()
+        buffers = self._contents.buffers if self._broadcast_buffers else []
+        self.averaging.finish(step.samples, buffers)
+        self._state.forget_copies()
+        self._unsent = False
+        if self._at_once:
+            self.averaging.settle()
 
-    def _end(self, exchange: Exchange) -> None:
-        """Waits for every bucket, also those that parts of the module left unfilled."""
-        while self._next < len(self._buckets):
-            self._begin_next(exchange)
-        for bucket in self._buckets:
-            self.group.finish(bucket.work, exchange)
-        for bucket in self._buckets:
-            bucket.put()
+    def _before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """An optimizer is about to step. Called by PyTorch."""
+        if not self._owns(optimizer):
+            return
+        if self._step is None:
+            raise NotAllowedNow(
+                "optimizer.step() was called outside of a step",
+                hint="put it into `with run.step()`, after backward()",
+            )
+        self._require_complete()
+        if any(each is not None for each in (*args[1:], kwargs.get("closure"))):
+            self._at_once = self._state.optimized = True  # it calls backward between its updates
+        elif not self._alone and not self._passes and self._has_gradients():
+            raise NotAllowedNow(
+                "optimizer.step() would apply gradients that were not averaged over the workers",
+                hint="compute them by backward() in the same `with run.step()` block",
+            )
+        self._settle()
 
+    def _after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._owns(optimizer):
+            self._state.optimized = True
 
-def bucketed(module: torch.nn.Module) -> list[list[torch.nn.Parameter]]:
-    """The trained parameters, the last first, since their gradients come first; alike in type."""
-    buckets: list[list[torch.nn.Parameter]] = []
-    size_bytes, kind = 0, None
-    for each in reversed([p for p in module.parameters() if p.requires_grad]):
-        own_bytes, own_kind = each.numel() * each.element_size(), (each.dtype, each.device)
-        if not buckets or own_kind != kind or size_bytes + own_bytes > BUCKET_BYTES:
-            buckets.append([])
-            size_bytes, kind = 0, own_kind
-        buckets[-1].append(each)
-        size_bytes += own_bytes
-    return buckets
+    def _owns(self, optimizer: Any) -> bool:
+        groups = optimizer.param_groups
+        return any(id(each) in self._own for group in groups for each in group["params"])
+
+    def _require_complete(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._tasks:
+            raise NotAllowedNow(
+                "a backward pass of this step failed, so the gradients are not complete",
+                hint="let the error leave the `with run.step()` block",
+            )
+        if self._unsent:
+            raise NotAllowedNow(
+                "the gradients of the last backward pass were not averaged over the workers",
+                hint="call the last backward() of a step outside of `with step.accumulate()`",
+            )
+
+    def _settle(self) -> None:
+        if not self._alone:
+            self.averaging.settle()
+
+    def _has_gradients(self) -> bool:
+        return any(each.grad is not None for each in self._contents.parameters)
+
+    def _gradients_left(self) -> bool:
+        """Whether gradients remain that could be applied; a GradScaler skips infinite ones."""
+        left = [each.grad for each in self._contents.parameters if each.grad is not None]
+        return any(bool(each.any()) for each in left) and all(
+            bool(each.isfinite().all()) for each in left
+        )

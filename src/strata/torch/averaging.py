@@ -1,0 +1,207 @@
+"""The average of a module's gradients over all workers, one all-reduce per bucket.
+
+Every backward pass replaces each gradient by its weighted mean over the workers. The weight of a
+worker is its number of samples in this step, divided by the sum over all workers. The weights add
+up to 1, so a gradient that is the same on all workers stays as it is: a pass may begin with
+gradients that an earlier pass has averaged, and only adds what is new.
+
+The sum of the samples travels in a small message of its own, the *head*, ahead of the buckets. The
+gradients are divided by the sum of the last pass before they are sent, and corrected afterwards.
+So no pass waits for the head by itself, and with equal batches there is nothing to correct.
+
+The head also says which pass of which step this worker is in. Workers that call `backward` a
+different number of times in one step would mix the gradients of different steps; that is an error.
+"""
+
+import logging
+from functools import partial
+from hashlib import sha256
+from typing import Any
+
+import torch
+
+from strata.errors import InvalidArgument
+from strata.sdk.exchange import Exchange
+from strata.sdk.run import Run
+from strata.torch.buckets import Bucket, buckets_of, described
+from strata.torch.contents import Contents
+from strata.torch.group import Group
+
+log = logging.getLogger(__name__)
+
+MARKS = 1 << 40  # sums of marks stay exact in double precision
+
+
+class Averaging:
+    """Averages the gradients of one module. `buckets` are sent in their order.
+
+    `overlap` sends a bucket as soon as the backward pass has filled it, while the pass goes on.
+    """
+
+    def __init__(self, run: Run, group: Group, contents: Contents, overlap: bool) -> None:
+        self.run, self.group, self._contents = run, group, contents
+        self._overlap = overlap
+        self.buckets: list[Bucket] = []
+        self._layout: object = None
+        self._learned = False
+        self._generation = -1
+        self._total = self._next_total = 1.0
+        self.mark = 0
+        self._begin_empty()
+
+    def _begin_empty(self) -> None:
+        self._exchange: Exchange | None = None
+        self._head: torch.Tensor = torch.zeros(2, dtype=torch.float64)
+        self._head_work: Any = None
+        self._works: list[Any] = []
+        self._sent_event: Any = None
+        for bucket in self.buckets:
+            bucket.begin_pass()
+
+    def prepare(self) -> bool:
+        """Begin a step, and follow changes of the module; whether there are other buckets now."""
+        self._total = self._next_total
+        layout = (self._contents.parameters, self._contents.kinds())
+        if layout == self._layout and self.buckets:
+            return False
+        self.buckets = buckets_of(self._contents.parameters)
+        if not self.buckets:
+            raise InvalidArgument(
+                "no parameter of the module requires a gradient",
+                hint="data_parallel averages gradients; without any there is nothing to do",
+            )
+        self._layout, self._learned = layout, False
+        self._begin_empty()
+        return True
+
+    def discard(self) -> None:
+        """Abandon a pass; collectives that are still under way keep the old buffers."""
+        self.buckets, self._layout, self._generation = [], None, -1
+        self._begin_empty()
+
+    def arrived(self, bucket: Bucket, index: int, weight: float) -> None:
+        """A gradient was accumulated: send the buckets that are complete, in their order."""
+        bucket.arrived(index)
+        if bucket.sent:
+            shape = tuple(bucket.parameters[index].shape)
+            raise InvalidArgument(
+                f"a parameter of shape {shape} received a gradient more often than before in one "
+                "backward pass, after the gradient was sent",
+                hint="use data_parallel(..., overlap=False) or checkpoint(use_reentrant=False)",
+            )
+        if self._overlap and self._learned:
+            while len(self._works) < len(self.buckets):
+                if self.buckets[len(self._works)].pending:
+                    break
+                self._send_next(weight)
+
+    def finish(self, weight: float, source: list[torch.Tensor]) -> None:
+        """End a pass: every gradient is the mean, and `source` what it is on rank 0."""
+        while len(self._works) < len(self.buckets):
+            self._send_next(weight)
+        self.run.together(partial(self._finish, source))
+
+    def settle(self) -> None:
+        """Make sure that the last pass is complete on the device, before anything is applied."""
+        if self._sent_event is not None:
+            self.run.together(self._settle)
+
+    def _send_next(self, weight: float) -> None:
+        if self._exchange is None:
+            self.run.together(partial(self._open, weight))
+        assert self._exchange is not None
+        bucket = self.buckets[len(self._works)]
+        bucket.fill(weight / self._total)
+        self._works.append(self.group.begin_sum(bucket.wire, self._exchange))
+
+    def _open(self, weight: float, exchange: Exchange) -> None:
+        """Send the head. In a new generation its sum is waited for, to divide by it."""
+        self.group.formed(exchange)
+        device = self.buckets[0].device if self.group.uses_nccl else torch.device("cpu")
+        if exchange.generation != self._generation:
+            self._require_same_layout(exchange)
+            first = torch.tensor([weight], dtype=torch.float64, device=device)
+            self.group.finish(self.group.begin_sum(first, exchange), exchange)
+            self.group.settle(exchange)
+            self._total = self._next_total = max(float(first), 1e-12)
+            self._generation = exchange.generation
+        self._head = torch.tensor([weight, self.mark % MARKS], dtype=torch.float64).to(
+            device, non_blocking=True
+        )
+        self._head_work = self.group.begin_sum(self._head, exchange)
+        self._exchange = exchange
+
+    def _require_same_layout(self, exchange: Exchange) -> None:
+        digest = sha256(described(self.buckets).encode()).hexdigest()
+        for rank, theirs in enumerate(exchange.everyone(digest)):
+            if theirs != digest:
+                raise InvalidArgument(
+                    f"rank {rank} trains other parameters than this worker (rank {self.run.rank})",
+                    hint="build the same model, with the same parameters frozen, on all workers",
+                )
+
+    def _finish(self, source: list[torch.Tensor], exchange: Exchange) -> None:
+        group = self.group
+        copies = begin_copies(group, source, exchange)
+        group.finish(self._head_work, exchange)
+        for work in self._works:
+            group.finish(work, exchange)
+        for _, _, work in copies:
+            group.finish(work, exchange)
+        scale = self._total / self._head[0] if group.uses_nccl else self._checked()
+        for bucket in self.buckets:
+            bucket.put(scale)
+            bucket.learn()
+        for flat, parts, _ in copies:
+            take_copy(flat, parts)
+        head = self._head
+        self._learned = True
+        self._begin_empty()
+        if group.uses_nccl:
+            self._head = torch.empty(2, dtype=torch.float64, pin_memory=True)
+            self._head.copy_(head, non_blocking=True)
+            self._sent_event = torch.cuda.Event()
+            self._sent_event.record()
+
+    def _settle(self, exchange: Exchange) -> None:
+        self.group.settle(exchange, self._sent_event)
+        self._sent_event = None
+        self._checked()
+
+    def _checked(self) -> float:
+        """The correction for the sum of the samples, after a look at the head."""
+        total, marks = self._head.tolist()
+        if marks != self.mark % MARKS * self.run.world_size:
+            raise InvalidArgument(
+                "the workers are in different backward passes, so their gradients do not belong "
+                "together",
+                hint="call backward() equally often on every worker in a step, or put all but the "
+                "last call into `with step.accumulate()`",
+            )
+        self._next_total = max(total, 1e-12)
+        return self._total / self._next_total
+
+
+def begin_copies(
+    group: Group, tensors: list[torch.Tensor], exchange: Exchange
+) -> list[tuple[torch.Tensor, list[torch.Tensor], Any]]:
+    """Start to copy tensors from rank 0, all of a device in one message of bytes.
+
+    The widest types come first, so that each begins at a multiple of its size.
+    """
+    devices: dict[object, list[torch.Tensor]] = {}
+    for each in sorted(tensors, key=torch.Tensor.element_size, reverse=True):
+        devices.setdefault(each.device, []).append(each.detach())
+    copies = []
+    for parts in devices.values():
+        flat = torch.cat([each.reshape(-1).view(torch.uint8) for each in parts])
+        copies.append((flat, parts, group.begin_copy(flat, exchange)))
+    return copies
+
+
+def take_copy(flat: torch.Tensor, parts: list[torch.Tensor]) -> None:
+    """Put what came from rank 0 into the tensors."""
+    sizes = [each.numel() * each.element_size() for each in parts]
+    with torch.no_grad():
+        for each, value in zip(parts, flat.split(sizes), strict=True):
+            each.copy_(value.view(each.dtype).view(each.shape))

@@ -1,0 +1,78 @@
+"""What a step block changes before its gradients are averaged, kept so that it can be undone.
+
+The forward pass moves the random generators (dropout) and the buffers of the module (running
+statistics of batch norms). When a worker is lost, the same block runs again, and must begin with
+the same ones. Copying buffers that never change would be a waste: after the first block only
+those are copied that have changed in some block.
+
+Parameters are not copied: once they have changed, the block cannot be undone.
+"""
+
+import torch
+
+from strata.checkpoint.randomness import random_state, set_random_state
+from strata.torch.contents import Contents
+
+
+class BlockState:
+    """The state of a module's step block. `optimized` is set when an optimizer has stepped."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+        self.optimized = False
+        self._first = True
+        self._buffers: list[torch.Tensor] = []
+        self._owners: list[tuple[torch.nn.Module, str]] = []
+        self._changing: set[int] = set()
+        self._begin_empty()
+
+    def _begin_empty(self) -> None:
+        self._versions: list[int] = []
+        self._dirty: set[int] = set()
+        self._copies: dict[int, torch.Tensor] = {}
+
+    def capture(self) -> None:
+        """Keep the state at the beginning of a block."""
+        self._begin_empty()
+        self.optimized = False
+        self._random = random_state()
+        buffers = self._contents.buffers
+        if buffers is not self._buffers:
+            self._buffers, self._changing, self._first = buffers, set(), True
+            self._owners = self._contents.owners
+        self._versions = [each._version for each in buffers]
+        copied = range(len(buffers)) if self._first else self._changing
+        self._copies = {index: buffers[index].detach().clone() for index in copied}
+        self._parameter_versions = self._parameters_now()
+        self._first = False
+
+    @property
+    def updated(self) -> bool:
+        """Whether the parameters have changed in this block."""
+        return self.optimized or self._parameters_now() != self._parameter_versions
+
+    def note_buffers(self) -> None:
+        """Remember which buffers the block has changed so far."""
+        versions = [each._version for each in self._buffers]
+        pairs = enumerate(zip(versions, self._versions, strict=True))
+        self._dirty |= {index for index, (now, before) in pairs if now != before}
+        self._changing |= self._dirty
+        self._versions = versions
+
+    def forget_copies(self) -> None:
+        """The buffers have been overwritten by equal values: that is no change."""
+        self._versions = [each._version for each in self._buffers]
+
+    def restore(self) -> bool:
+        """Undo the block; False when parameters or a buffer cannot be put back."""
+        set_random_state(self._random)
+        self.note_buffers()
+        for (owner, name), buffer in zip(self._owners, self._buffers, strict=True):
+            owner._buffers[name] = buffer  # a script may assign a new one instead of changing it
+        with torch.no_grad():
+            for index in self._dirty & self._copies.keys():
+                self._buffers[index].copy_(self._copies[index])
+        return not self.updated and self._dirty <= self._copies.keys()
+
+    def _parameters_now(self) -> int:
+        return sum(each._version for each in self._contents.parameters)

@@ -96,3 +96,98 @@ def test_workers_learn_the_same_as_a_plain_process(trained, workers, how, name):
     found = torch.load(folder / f"{name}.pt")
     tolerance = TOLERANCE.get(name, 1e-9)
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+UNSEEDED = """
+import torch, strata, strata.torch
+with strata.join() as run:
+    torch.manual_seed(run.rank)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    model[0].weight.data = model[0].weight.data.t()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert strata.torch.data_parallel(run, model) is model
+    run.restore({"model": model, "optimizer": optimizer})
+    dataset = strata.open_arrays({"x": torch.randn(32, 4)}, name="units")
+    for batch in run.batches(dataset, batch_size=4, epochs=1):
+        with run.step() as step:
+            model(torch.from_numpy(batch["x"])).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    print("ends with", [each.tolist() for each in (*model.parameters(), *model.buffers())])
+"""
+
+
+def test_workers_begin_with_the_model_of_rank_0_and_end_with_equal_buffers(tmp_path):
+    code, output = run(tmp_path, script(tmp_path, UNSEEDED), "--workers", "2")
+    assert code == 0, output
+    first, second = re.findall(r"ends with (.*)", output)
+    assert first == second
+
+
+MISUSE = """
+import sys, torch, strata, strata.torch
+from strata.errors import StrataError
+
+run = strata.join()
+model = torch.nn.Linear(4, 1)
+strata.torch.data_parallel(run, model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.ones(2, 4)
+
+def outside():
+    model(x).sum().backward()
+
+def optimizer_outside():
+    optimizer.step()
+
+def left_over():
+    with run.step():
+        model(x).sum().backward()
+
+def not_averaged():
+    with run.step():
+        for each in model.parameters():
+            each.grad = torch.autograd.grad(model(x).sum(), each)[0]
+        optimizer.step()
+
+def never_sent():
+    with run.step() as step:
+        with step.accumulate():
+            model(x).sum().backward()
+        optimizer.step()
+
+def different_passes():
+    with run.step() as step:
+        for _ in range(1 + run.rank):
+            model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    with run.step() as step:
+        model(x).sum().backward()
+        optimizer.step()
+
+try:
+    globals()[sys.argv[1]]()
+    print("it passed")
+except StrataError as error:
+    print("refused:", error)
+run.leave()
+"""
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ("outside", "backward() was called outside of a step"),
+        ("optimizer_outside", "optimizer.step() was called outside of a step"),
+        ("left_over", "ended with gradients that no optimizer has used"),
+        ("not_averaged", "would apply gradients that were not averaged over the workers"),
+        ("never_sent", "the gradients of the last backward pass were not averaged"),
+        ("different_passes", "the workers are in different backward passes"),
+    ],
+)
+def test_mistake_is_an_error(tmp_path, mistake, message):
+    name = script(tmp_path, MISUSE)
+    _, output = run(tmp_path, name, "--workers", "2", "--", mistake)
+    assert "it passed" not in output
+    assert output.count(f"refused: {message}") + output.count(message) >= 2, output

@@ -107,7 +107,7 @@ with strata.join() as run:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     assert strata.torch.data_parallel(run, model) is model
     run.restore({"model": model, "optimizer": optimizer})
-    dataset = strata.open_arrays({"x": torch.randn(32, 4)}, name="units")
+    dataset = strata.open_arrays({"x": torch.eye(4).repeat(8, 1)}, name="units")
     for batch in run.batches(dataset, batch_size=4, epochs=1):
         with run.step() as step:
             model(torch.from_numpy(batch["x"])).square().sum().backward()
@@ -190,4 +190,4 @@ def test_mistake_is_an_error(tmp_path, mistake, message):
     name = script(tmp_path, MISUSE)
     _, output = run(tmp_path, name, "--workers", "2", "--", mistake)
     assert "it passed" not in output
-    assert output.count(f"refused: {message}") + output.count(message) >= 2, output
+    assert output.count(message) == 2, output

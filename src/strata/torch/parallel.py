@@ -107,6 +107,8 @@ class DataParallel:
         self.always_communicate = False  # for measurements with one worker
         self._step: Step | None = None
         self._reset()
+        self.averaging.prepare()
+        self._watch_gradients()
         register_optimizer_step_pre_hook(self._before_update)
         register_optimizer_step_post_hook(self._after_update)
 

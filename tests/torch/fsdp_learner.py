@@ -55,7 +55,9 @@ def main() -> None:
                 optimizer.step()
                 optimizer.zero_grad()
                 step.log(loss=loss)
-        whole = [each.detach().full_tensor().reshape(-1) for each in run.state["model"].parameters()]
+        whole = [
+            each.detach().full_tensor().reshape(-1) for each in run.state["model"].parameters()
+        ]
         if run.rank == 0:
             print("weights " + json.dumps(torch.cat(whole).tolist()))
 

@@ -3,7 +3,6 @@ process, for any number of workers, also when a worker is killed or stands still
 
 import functools
 import json
-import os
 import re
 import signal
 import subprocess

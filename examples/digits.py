@@ -87,6 +87,17 @@ def update(state, gradient, rate):
         state["model"][name] += momentum
 
 
+def unseen_digits():
+    """Digits that are in no batch of the training."""
+    images, labels = draw_digits(2_000, np.random.default_rng(3))
+    return strata.open_arrays({"image": images, "label": labels}, name="unseen")
+
+
+def accuracy(model, batch):
+    """Which share of a batch the network reads rightly."""
+    return np.mean(forward(model, batch["image"])[-1].argmax(axis=1) == batch["label"])
+
+
 def main():
     images, labels = draw_digits(20_000, np.random.default_rng(1))
     digits = strata.open_arrays({"image": images, "label": labels}, name="digits")
@@ -94,22 +105,15 @@ def main():
         state = run.restore(new_model(np.random.default_rng(2)))
         epochs = int(run.config.get("epochs", 24))
         for batch in run.batches(digits, batch_size=64, epochs=epochs):
-            try:
-                gradient, loss = run.average(gradients(state["model"], batch), len(batch["label"]))
-            except strata.GenerationChanged:
-                continue  # somebody was lost in this step: it is done again
-            update(state, gradient, rate=0.05)
-            run.mark_step(loss=loss)
-            if run.save_due():
-                run.save(state)
+            with run.step() as step:  # applied by every worker or by none
+                gradient, loss = run.average(gradients(state["model"], batch))
+                update(state, gradient, rate=0.05)
+                step.log(loss=loss)
             if run.rank == 0 and run.steps % 100 == 0:
                 print(f"step {run.steps}: loss {loss:.4f}")
+        right = run.evaluate(unseen_digits(), lambda batch: accuracy(state["model"], batch))
         if run.rank == 0:
-            images, labels = draw_digits(2_000, np.random.default_rng(3))
-            guesses = forward(state["model"], images)[-1].argmax(axis=1)
-            print(
-                f"accuracy on 2,000 digits that it has not seen: {np.mean(guesses == labels):.1%}"
-            )
+            print(f"accuracy on 2,000 digits that it has not seen: {right:.1%}")
 
 
 if __name__ == "__main__":

@@ -3,13 +3,13 @@
     strata run examples/jax_digits.py --workers 2 --config epochs=2
 
 JAX computes the gradient of a worker's share of a step; `run.average` makes one gradient of them.
-The weights are kept as NumPy arrays, which JAX takes as they are, so they are restored in place.
+Arrays of JAX are immutable, so each step makes a new state, which is kept in `run.state`.
 """
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from digits import draw_digits, forward, new_model, update
+from digits import accuracy, draw_digits, new_model, unseen_digits
 
 import strata
 
@@ -23,30 +23,30 @@ def loss_of(model, images, labels):
     return -scores[jnp.arange(len(labels)), labels].mean()
 
 
+@jax.jit
+def update(state, gradient):
+    """The state after one step of gradient descent with momentum."""
+    momentum = jax.tree.map(lambda m, g: 0.9 * m - 0.05 * g, state["momentum"], gradient)
+    model = jax.tree.map(jnp.add, state["model"], momentum)
+    return {"model": model, "momentum": momentum}
+
+
 def main():
     images, labels = draw_digits(20_000, np.random.default_rng(1))
     digits = strata.open_arrays({"image": images, "label": labels}, name="digits")
     gradient_of = jax.jit(jax.value_and_grad(loss_of))
     with strata.join() as run:
-        state = run.restore(new_model(np.random.default_rng(2)))
+        run.restore(jax.tree.map(jnp.asarray, new_model(np.random.default_rng(2))))
         epochs = int(run.config.get("epochs", 8))
         for batch in run.batches(digits, batch_size=64, epochs=epochs):
-            loss, gradient = gradient_of(state["model"], batch["image"], batch["label"])
-            mine = {name: np.asarray(each) for name, each in gradient.items()}
-            try:
-                mean, loss = run.average((mine, float(loss)), len(batch["label"]))
-            except strata.GenerationChanged:
-                continue  # somebody was lost in this step: it is done again
-            update(state, mean, rate=0.05)
-            run.mark_step(loss=loss)
-            if run.save_due():
-                run.save(state)
+            with run.step() as step:
+                own = gradient_of(run.state["model"], batch["image"], batch["label"])
+                loss, gradient = run.average(own)
+                run.state = update(run.state, gradient)
+                step.log(loss=loss)
+        right = run.evaluate(unseen_digits(), lambda batch: accuracy(run.state["model"], batch))
         if run.rank == 0:
-            images, labels = draw_digits(2_000, np.random.default_rng(3))
-            guesses = forward(state["model"], images)[-1].argmax(axis=1)
-            print(
-                f"accuracy on 2,000 digits that it has not seen: {np.mean(guesses == labels):.1%}"
-            )
+            print(f"accuracy on 2,000 digits that it has not seen: {right:.1%}")
 
 
 if __name__ == "__main__":

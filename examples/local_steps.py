@@ -7,7 +7,7 @@ their weights have come, and an outer optimizer makes one model of it again (`st
 """
 
 import numpy as np
-from digits import draw_digits, forward, gradients, new_model, update
+from digits import accuracy, draw_digits, gradients, new_model, unseen_digits, update
 
 import strata
 
@@ -24,24 +24,16 @@ def main():
         run.restore({"weights": weights, "outer": local})  # the inner momentum is each worker's own
         epochs = int(run.config.get("epochs", 24))
         for batch in run.batches(digits, batch_size=STEPS * 32, epochs=epochs):
-            try:
-                with local.round(batch) as parts:
-                    for part in parts:
-                        gradient, loss = gradients(weights, part)
-                        update(state, gradient, rate=0.02)
-            except strata.GenerationChanged:
-                continue  # somebody was lost in this round: it is done again
-            run.mark_step(loss=loss)
-            if run.save_due():
-                run.save()
+            with run.step() as step, local.round(batch) as parts:
+                for part in parts:
+                    gradient, loss = gradients(weights, part)
+                    update(state, gradient, rate=0.02)
+                step.log(loss=loss)
             if run.rank == 0 and run.steps % 20 == 0:
                 print(f"round {run.steps}: loss {loss:.4f}")
+        right = run.evaluate(unseen_digits(), lambda batch: accuracy(weights, batch))
         if run.rank == 0:
-            images, labels = draw_digits(2_000, np.random.default_rng(3))
-            guesses = forward(weights, images)[-1].argmax(axis=1)
-            print(
-                f"accuracy on 2,000 digits that it has not seen: {np.mean(guesses == labels):.1%}"
-            )
+            print(f"accuracy on 2,000 digits that it has not seen: {right:.1%}")
 
 
 if __name__ == "__main__":

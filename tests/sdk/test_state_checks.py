@@ -48,3 +48,18 @@ def test_arrays_that_change_in_place_are_not_compared():
     checks, state = StateChecks(), {"w": numpy.ones(2)}
     checks.note_step(state)
     checks.require_changed(state)
+
+
+def test_state_that_a_failed_step_has_changed_is_noticed():
+    numpy = pytest.importorskip("numpy")
+    checks, state = StateChecks(), {"w": numpy.ones((4, 3)).T, "n": 1}
+    checks.note_step(state, exact=True)
+    assert checks.is_unchanged(state)
+    state["w"][0, 0] += 1
+    assert not checks.is_unchanged(state)
+
+
+def test_state_whose_beginning_is_not_known_counts_as_changed():
+    checks = StateChecks()
+    checks.note_step({"n": 1})
+    assert not checks.is_unchanged({"n": 1})

@@ -36,7 +36,7 @@ class RunSteps(Member):
         self._exchanges = Exchanges(worker)
         self._hooks = StepHooks()
         self._step: Step | None = None
-        self._exchanged = 0
+        self._exchanged = self._exchanges_last = 0
         self._arrivals = Arrivals()
         self._left = False
 
@@ -68,7 +68,8 @@ class RunSteps(Member):
         step.samples = sum(feed.samples for feed in self._feeds) or 1
         self._membership.training = {feed.key for feed in self._feeds}
         if self._keeping.has_state:
-            self._keeping.checks.note_step(self._keeping.state)
+            several = self._exchanges_last > 1 and not len(self._hooks)
+            self._keeping.checks.note_step(self._keeping.state, exact=several)
         self._exchanged = self._exchanges.count
         self._hooks.begin(step)
         self._step = step
@@ -121,11 +122,17 @@ class RunSteps(Member):
 
     def _close_step(self) -> None:
         self._step = None
+        self._exchanges_last = self._exchanges.count - self._exchanged
         self._membership.training = set()
 
     def _undo(self, step: Step) -> None:
-        if not self._hooks.abandon(step):
-            log.warning("step %d was applied in part; this worker's model is not used", step.number)
+        undone = self._hooks.abandon(step)
+        if not len(self._hooks) and self._exchanges_last > 1 and self._keeping.has_state:
+            undone = self._keeping.checks.is_unchanged(self._keeping.state)
+        if not undone:
+            log.warning(
+                "step %d may be applied in part; this worker's model is not used", step.number
+            )
             self._membership.discard_model()
 
     def _broken_link(self, error: Exception) -> BaseException:

@@ -8,11 +8,18 @@ compared, since that would cost a pass over the model.
 *A step changes the state.* Arrays of JAX are immutable, so a step makes new ones. If `run.state`
 holds the very same arrays after a step, the script has kept the new state in a variable of its own,
 and what the run saves and restores is the old one.
+
+*A step that a lost worker ended has changed nothing.* A block that communicates once changes its
+state afterwards. One that communicates several times may have changed it in between; then the state
+is compared with that of the block's beginning, if the block before it was such a one, too.
 """
 
 import sys
 from collections.abc import Iterator
 from typing import Any
+
+import numpy as np
+import xxhash
 
 from strata.checkpoint.stateful import plain
 from strata.checkpoint.tree import flatten
@@ -27,6 +34,7 @@ class StateChecks:
     def __init__(self) -> None:
         self._restored: Any = None
         self._arrays: list[Any] = []
+        self._begun: str | None = None
 
     def note_restored(self, state: Any) -> None:
         """Remember what was restored."""
@@ -48,9 +56,14 @@ class StateChecks:
                 "run.restore, and loop over run.epochs, which skips the epochs that are done",
             )
 
-    def note_step(self, state: Any) -> None:
-        """Remember the arrays that a step begins with."""
+    def note_step(self, state: Any, *, exact: bool = False) -> None:
+        """Remember the arrays that a step begins with, and their content if it is to be `exact`."""
         self._arrays = _immutable(state)
+        self._begun = _digest(state) if exact else None
+
+    def is_unchanged(self, state: Any) -> bool:
+        """Whether the state is known to be that of the step's beginning."""
+        return self._begun is not None and self._begun == _digest(state)
 
     def require_changed(self, state: Any) -> None:
         """Refuse a step after which the state holds the arrays of before."""
@@ -74,6 +87,20 @@ def _immutable(state: Any) -> list[Any]:
     arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
     others = [leaf for leaf in leaves if not isinstance(leaf, jax.Array | int | float | str)]
     return [] if others else arrays
+
+
+def _digest(state: Any) -> str:
+    """A digest of everything in a state."""
+    flat = flatten(plain(state))
+    found = xxhash.xxh3_128(repr(flat.tree).encode())
+    for name, source in flat.sources.items():
+        image = source.flat()
+        if image is None:
+            image = np.empty(source.size_bytes, np.uint8)
+            source.copy_into(image)
+        found.update(name.encode())
+        found.update(image.data)
+    return found.hexdigest()
 
 
 def _changes(before: Any, now: Any, path: str) -> Iterator[str]:

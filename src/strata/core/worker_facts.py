@@ -155,8 +155,8 @@ class BatchesAssigned(Fact, frozen=True):
 class TrainingStarted(Fact, frozen=True):
     """A batch was handed to the script; `batch` is the dataset and the step of the run.
 
-    Only `TrainingFinished` says that it was applied. `digest` and `content` are in older logs,
-    which have them here instead of there.
+    `TrainingFinished` says that it was applied. `digest` is that of its samples, for a worker that
+    is lost before it can say so. `content` is in older logs, which have it here instead of there.
     """
 
     batch: str
@@ -173,7 +173,8 @@ class TrainingFinished(Fact, frozen=True):
 
     `digest` is eight bytes for the samples of the batch and their positions: the order says what it
     has to be for the lanes that the worker owns in that generation. `content` is eight bytes for
-    the values that were read, if the run records them; else 0.
+    the values that were read, if the run records them; else 0. `averaged` counts the samples of all
+    workers whose gradients are in the mean that was applied, where the run knows it; else 0.
     """
 
     batch: str
@@ -184,6 +185,7 @@ class TrainingFinished(Fact, frozen=True):
     samples: int = 0
     digest: int = 0
     content: int = 0
+    averaged: int = 0
 
 
 class SampleSkipped(Fact, frozen=True):

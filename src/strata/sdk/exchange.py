@@ -51,7 +51,8 @@ class LinkBroken(Exception):
 class Exchange:
     """The connections of one generation. For the training thread.
 
-    `host` is where this worker is met. `over` says whether the generation has ended; it is asked
+    `host` is where this worker is met. `total_weight` is that of all members in the last average.
+    `over` says whether the generation has ended; it is asked
     while waiting. Until
     everyone has met, `stopped` ends it too; afterwards a worker that is to stop finishes its step,
     since the others wait for its part of it.
@@ -73,6 +74,7 @@ class Exchange:
         self._rank, self._world_size = rank, world_size
         self._over: Callable[[], bool] = lambda: over() or stopped()
         self._number = 0
+        self.total_weight = 0.0
         self._scratch: Packed = np.empty(0, np.uint8)
         self._links: list[socket.socket] = []
         hello = HELLO.pack(MARK, generation, rank, token.encode())
@@ -153,12 +155,14 @@ class Exchange:
         )
         for link in self._links:
             self._send(link, mean, total)
+        self.total_weight = total
         return mean
 
     def _follow(self, mine: Packed, weight: float) -> Packed:
         (link,) = self._links
         self._send(link, mine, weight)
-        return self._receive(link, mine.size, 0)[0]
+        mean, self.total_weight = self._receive(link, mine.size, 0)
+        return mean
 
     def _send(self, link: socket.socket, data: Packed, weight: float, kind: int = AVERAGE) -> None:
         head = HEAD.pack(self._number, data.size, weight, kind)

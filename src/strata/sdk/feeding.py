@@ -148,7 +148,7 @@ class RunBatches:
         """The epoch that the next step begins in."""
         return self._batches.order.epoch_of(self._membership.steps + self._shift)
 
-    def finished(self, step: int, loss: float | None) -> None:
+    def finished(self, step: int, loss: float | None, averaged: int = 0) -> None:
         """The step was applied: its samples are trained. Called by `run.step`."""
         if self.rebalance:
             known_s, now_s = self._worker.busy_s, self._times.busy_s
@@ -165,6 +165,7 @@ class RunBatches:
                     samples=len(taken.samples),
                     digest=taken.digest,
                     content=taken.content,
+                    averaged=averaged,
                 )
             )
 
@@ -217,6 +218,7 @@ class RunBatches:
                 dataset=self.name,
                 generation=self._generation,
                 samples=len(taken.samples),
+                digest=taken.digest,
             )
         )
         self._calls.handed()

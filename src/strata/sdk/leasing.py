@@ -98,7 +98,7 @@ class RunShards(Iterator[Shard]):
         """Shards are trained by each worker alone, so they give a common step no weight."""
         return 0
 
-    def finished(self, step: int, loss: float | None) -> None:
+    def finished(self, step: int, loss: float | None, averaged: int = 0) -> None:
         """Steps are the script's own business here."""
 
     def close(self) -> None:

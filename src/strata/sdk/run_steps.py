@@ -93,7 +93,8 @@ class RunSteps(Member):
         if self._keeping.has_state:
             self._keeping.checks.require_changed(self._keeping.state)
         metrics = dict(step.metrics)
-        self._count_step(metrics.pop("loss", None), None, metrics)
+        averaged = step.averaged if len(self._feeds) == 1 else 0
+        self._count_step(metrics.pop("loss", None), None, metrics, averaged)
         if self._keeping.has_state and self.save_due():
             self.save()
 
@@ -168,7 +169,13 @@ class RunSteps(Member):
             raise self._change()
         return True
 
-    def _count_step(self, loss: float | None, epoch: int | None, metrics: dict[str, float]) -> None:
+    def _count_step(
+        self,
+        loss: float | None,
+        epoch: int | None,
+        metrics: dict[str, float],
+        averaged: int = 0,
+    ) -> None:
         worker = self._worker
         if epoch is not None:
             worker.epoch = epoch
@@ -176,7 +183,7 @@ class RunSteps(Member):
             loss = worker.loss = float(loss)
         number = self._membership.stepped()
         for feed in self._feeds:
-            feed.finished(number, loss)
+            feed.finished(number, loss, averaged)
             worker.epoch = feed.epoch if epoch is None else epoch
         split = self._times.finish()
         worker.recorder.emit(StepFinished(number, *split, loss, worker.epoch, metrics or None))
@@ -223,9 +230,16 @@ class RunSteps(Member):
         outside of a step. Raises `GenerationChanged` when a worker is lost meanwhile, which ends
         the block of the step.
         """
-        if weight is None:
-            weight = float(self._step.samples) if self._step is not None else 1.0
-        return self.together(lambda exchange: exchange.average(values, weight))
+        step = self._step if weight is None else None
+        own = weight if weight is not None else float(step.samples) if step is not None else 1.0
+
+        def averaged(exchange: Exchange) -> Values:
+            mean = exchange.average(values, own)
+            if step is not None:
+                step.averaged = round(exchange.total_weight)
+            return mean
+
+        return self.together(averaged)
 
     def together(self, act: Callable[[Exchange], Result]) -> Result:
         """Does something with all members of the generation; for collectives of one's own.

@@ -53,13 +53,15 @@ class Step:
     """The step that is under way. Made by `run.step`.
 
     `number` counts from 0. `samples` is how many samples this worker trains in it: its weight in
-    every mean over the workers. `accumulating` says whether gradients stay on this worker for now.
+    every mean over the workers. `averaged` is how many samples of all workers are in the mean that
+    the step applies, as far as it is known. `accumulating` says whether gradients stay on this
+    worker for now.
     """
 
     def __init__(self, run: "RunSteps") -> None:
         self._run = run
         self.number = run.steps
-        self.samples = 0
+        self.samples = self.averaged = 0
         self.metrics: dict[str, float] = {}
         self.accumulating = False
         self._open = False

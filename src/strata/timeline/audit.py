@@ -172,17 +172,19 @@ class LaneAudit:
         every, recorded = self._evidence.of(self._name, span, worker)
         seen = every[cut]
         self._looked_at(span, worker)[cut] = True
-        other = (seen == APPLIED) & (recorded[cut] != expected)
+        same = recorded[cut] == expected
+        shared = (seen == HANDED_OUT) & self._evidence.whole(self._name, span)[cut] & same
+        other = (seen == APPLIED) & ~same
         twice = seen == APPLIED_TWICE
         problems: dict[Problem, Steps] = {
             "no record": seen == NOTHING,
-            "not applied": seen == HANDED_OUT,
+            "not applied": (seen == HANDED_OUT) & ~shared,
             "other samples": other,
             "applied twice": twice,
         }
         for what, steps in problems.items():
             self._note_runs(worker, span.generation, first, steps, what)
-        return (seen == APPLIED) & ~other, other | twice
+        return ((seen == APPLIED) & ~other) | shared, other | twice
 
     def _looked_at(self, span: Span, worker: str) -> Steps:
         key = (span.generation, worker)

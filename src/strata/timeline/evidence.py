@@ -2,7 +2,9 @@
 
 A batch counts as applied when the worker recorded the end of its step (`TrainingFinished`), in the
 incarnation that was handed the batch. That a batch was handed out (`TrainingStarted`) proves
-nothing: the worker may have died before it applied the step.
+nothing: the worker may have died before it applied the step. Unless another worker of the
+generation recorded that the mean which it applied was that of all samples of the step: then the
+lost worker's share is in the model.
 """
 
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ from strata.timeline.lineage import Lineage, Piece, Span
 
 Flags: TypeAlias = NDArray[np.uint8]
 Digests: TypeAlias = NDArray[np.uint64]
+Steps: TypeAlias = NDArray[np.bool_]
 
 ALL = 1 << 62
 
@@ -38,9 +41,9 @@ class Pairing:
         """A record as the present release writes it."""
         if isinstance(body, TrainingStarted) and body.digest:
             self._started[body.batch] = body
-        elif isinstance(body, TrainingFinished) and not body.dataset:
+        elif isinstance(body, TrainingFinished):
             started = self._started.pop(body.batch, None)
-            if started is not None:
+            if started is not None and not body.dataset:
                 return msgspec.structs.replace(
                     body,
                     dataset=started.dataset,
@@ -74,7 +77,9 @@ class Evidence:
         self.skipped: dict[str, set[int]] = {}
         self.damaged: list[str] = []
         self._spans = {span.generation: span for span in lineage.spans}
+        self._batches = {name: feed.global_batch for name, feed in lineage.feeds.items()}
         self._found: dict[tuple[str, int, str], tuple[Flags, Digests]] = {}
+        self._whole: dict[tuple[str, int], Steps] = {}
         for worker in sorted(lineage.workers):
             faults: list[Corrupt] = []
             for _, body in recorded(reader, worker, faults.append):
@@ -94,6 +99,13 @@ class Evidence:
         if key not in self._found:
             self._found[key] = np.zeros(length, np.uint8), np.zeros(length, np.uint64)
         return self._found[key]
+
+    def whole(self, dataset: str, span: Span) -> Steps:
+        """The steps of a span in which a worker applied the mean of all samples of the step."""
+        key = (dataset, span.generation)
+        if key not in self._whole:
+            self._whole[key] = np.zeros(span.stop - span.first, bool)
+        return self._whole[key]
 
     def holders(self, dataset: str) -> list[tuple[Span, str]]:
         """The spans and workers of which there is a record of a dataset."""
@@ -142,10 +154,13 @@ class Evidence:
         seen, proofs = self.of(record.dataset, span, worker)
         at = record.step - span.first
         if isinstance(record, TrainingStarted):
-            seen[at] = max(seen[at], HANDED_OUT)
+            if seen[at] < APPLIED:
+                seen[at], proofs[at] = HANDED_OUT, record.digest
         else:
             seen[at] = APPLIED_TWICE if seen[at] >= APPLIED else APPLIED
             proofs[at] = record.digest
+            if record.averaged and record.averaged == self._batches.get(record.dataset):
+                self.whole(record.dataset, span)[at] = True
         known = self.first_step.get(record.dataset, record.step)
         self.first_step[record.dataset] = min(known, record.step)
 

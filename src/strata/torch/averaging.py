@@ -179,6 +179,8 @@ class Averaging:
                 "last call into `with step.accumulate()`",
             )
         self._next_total = max(total, 1e-12)
+        if self.run.present_step is not None:
+            self.run.present_step.averaged = round(total)
         return self._total / self._next_total
 
 

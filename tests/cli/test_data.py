@@ -82,7 +82,7 @@ def recorded(folder, data=None, **how):
     return fleet.task
 
 
-PROVEN = "every worker recorded the samples of all 5 applied steps, and they are those of the order"
+PROVEN = "every worker's samples of all 5 applied steps are recorded, and they are"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ class Fleet:
 
     `reading` are the datasets of the present loops, with what to add to a step of the run to get
     the dataset's. An `older` fleet records the samples of a batch as earlier releases did: when it
-    is handed out. `partial` are steps that only some workers recorded as applied.
+    is handed out. `partial` are steps that only some workers recorded as applied. `averaged` is how
+    many samples the workers record to be in the mean that they applied.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Fleet:
         self.store = store if store is not None else MemoryStore(CODEC)
         self.clock_s = 0
         self.data, self.older, self.batch = data, older, batch
+        self.averaged = 0
         self.reading: dict[str, int] = {"d": 0}
         self.orders = {}
         self.partial: set[int] = set()
@@ -227,8 +229,11 @@ class Fleet:
         if self.older and kind is TrainingFinished:
             return TrainingFinished(batch, step)
         told = {"dataset": dataset, "generation": self.row.generation, "samples": samples}
+        told |= {"digest": proof}
         if self.older or kind is TrainingFinished:
-            told |= {"digest": proof, "content": content}
+            told |= {"content": content}
+        if kind is TrainingFinished:
+            told |= {"averaged": self.averaged}
         return kind(batch=batch, step=step, **told)
 
     def _append(self, worker, bodies) -> None:

@@ -85,6 +85,17 @@ def test_batch_that_was_handed_out_and_not_applied_proves_nothing():
     assert "4 of 5 applied steps proven" in found.summary
 
 
+@pytest.mark.parametrize(("averaged", "proven"), [(12, 5), (6, 4), (0, 4)])
+def test_share_of_a_lost_worker_is_proven_by_the_mean_of_the_whole_batch(averaged, proven):
+    fleet = Fleet(2, samples=60, batch=12)
+    fleet.train(4)
+    fleet.averaged = averaged
+    fleet.train(1, unfinished=["w1"])
+    feed = feed_of(fleet)
+    assert (feed.proven, feed.by_mean) == (proven, int(proven == 5))
+    assert feed.verdict == ("proven" if proven == 5 else "unproven")
+
+
 def test_older_log_is_proven_by_the_start_and_the_end_of_a_batch_together():
     fleet = Fleet(2, samples=60, batch=12, older=True)
     fleet.train(3)
@@ -116,7 +127,7 @@ def test_loop_per_epoch_is_proven_in_every_epoch():
         (epoch, 60, 60, 0) for epoch in range(3)
     ]
     assert found.summary == (
-        "every worker recorded the samples of all 15 applied steps, and they are those of the "
+        "every worker's samples of all 15 applied steps are recorded, and they are those of the "
         "order; each sample once per epoch"
     )
 

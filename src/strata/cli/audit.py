@@ -37,9 +37,9 @@ def audit(
 ) -> None:
     """Compare the samples that workers recorded as applied with the order of the dataset.
 
-    Exit code 0, proven: every worker recorded the samples of every applied step, and they are those
-    of the order. 1, broken: a sample is missing or was applied twice, or a record contradicts the
-    order; with --content, a worker read other bytes than the data has. 3, unproven: a record is
+    Exit code 0, proven: every worker's samples of every applied step are recorded, and they are
+    those of the order. 1, broken: a sample is missing or was applied twice, or a record contradicts
+    the order; with --content, a worker read other bytes than the data has. 3, unproven: a record is
     missing or damaged, or shards were leased, which count by the workers' word. 2: the audit could
     not be made.
     """

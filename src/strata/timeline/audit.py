@@ -174,6 +174,7 @@ class LaneAudit:
         self._looked_at(span, worker)[cut] = True
         same = recorded[cut] == expected
         shared = (seen == HANDED_OUT) & self._evidence.whole(self._name, span)[cut] & same
+        self._found.by_mean += int(shared.sum())
         other = (seen == APPLIED) & ~same
         twice = seen == APPLIED_TWICE
         problems: dict[Problem, Steps] = {

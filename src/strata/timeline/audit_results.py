@@ -41,8 +41,9 @@ class WorkerAudit(Struct):
 class FeedAudit(Struct):
     """The audit of one dataset; `steps` are shards where those were leased.
 
-    `proven`, `unproven` and `contradicted` add up to `steps`. `unused` are steps of loops that the
-    script opened and of which, by the workers' records, no batch was applied.
+    `proven`, `unproven` and `contradicted` add up to `steps`. `by_mean` counts the shares of lost
+    workers that are proven by the mean which the others applied. `unused` are steps of loops that
+    the script opened and of which, by the workers' records, no batch was applied.
     """
 
     dataset: str
@@ -51,6 +52,7 @@ class FeedAudit(Struct):
     proven: int = 0
     unproven: int = 0
     contradicted: int = 0
+    by_mean: int = 0
     unused: int = 0
     skipped: int = 0
     unit: Literal["step", "shard"] = "step"
@@ -104,7 +106,7 @@ def words_of(feeds: list[FeedAudit], verdict: Verdict, damaged: list[str]) -> st
         return trained[0].summary
     if verdict == "proven":
         return (
-            f"every worker recorded the samples of all applied steps of {len(trained)} datasets, "
+            f"every worker's samples of all applied steps of {len(trained)} datasets are recorded, "
             "and they are those of the order; each sample once per epoch"
         )
     named = [feed.dataset for feed in trained if feed.verdict == verdict]
@@ -138,9 +140,13 @@ def _feed_words(feed: FeedAudit) -> str:
     often = "each sample as often as the mixture says"
     if all(epoch.epoch >= 0 for epoch in feed.epochs):
         often = "each sample once per epoch"
+    shared = ""
+    if feed.by_mean:
+        shared = f", {feed.by_mean:,} by the mean that the others applied"
+    steps = counted(feed.steps, "applied step")
     return (
-        f"every worker recorded the samples of all {counted(feed.steps, 'applied step')}, and they "
-        f"are those of the order; {often}"
+        f"every worker's samples of all {steps} are recorded{shared}, and they are those of the "
+        f"order; {often}"
     )
 
 

@@ -1376,6 +1376,8 @@ export interface components {
         /** FeedAudit */
         FeedAudit: {
             /** @default 0 */
+            by_mean: number;
+            /** @default 0 */
             contradicted: number;
             dataset: string;
             epochs?: components["schemas"]["EpochAudit"][];

@@ -41,19 +41,14 @@ def main():
         epochs = int(run.config.get("epochs", 12))
         for batch in run.batches(digits, global_batch=256, epochs=epochs):
             model, optimizer = run.state["model"], run.state["optimizer"]
-            optimizer.zero_grad()
-            try:
-                with mesh.step(len(batch["label"])) as share:
-                    guesses = model(pixels(batch["image"]).to(mesh.device))
-                    labels = torch.from_numpy(batch["label"]).to(mesh.device)
-                    loss = torch.nn.functional.cross_entropy(guesses, labels)
-                    (loss * share).backward()
-            except strata.GenerationChanged:
-                continue  # somebody was lost in this step, and a shard with it
-            optimizer.step()
-            run.mark_step(loss=loss.item())
-            if run.save_due():
-                run.save()
+            with run.step() as step:
+                guesses = model(pixels(batch["image"]).to(mesh.device))
+                labels = torch.from_numpy(batch["label"]).to(mesh.device)
+                loss = torch.nn.functional.cross_entropy(guesses, labels)
+                mesh.scale(loss).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                step.log(loss=loss)
         if run.rank == 0:
             print(f"the last loss was {loss.item():.4f}")
 

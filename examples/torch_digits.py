@@ -1,4 +1,4 @@
-"""Reads digits with PyTorch, data-parallel: `strata.torch.DataParallel` in place of DDP.
+"""Reads digits with PyTorch, data-parallel: `strata.torch.data_parallel` in place of DDP.
 
     strata run examples/torch_digits.py --workers 4 --kill 1
 
@@ -34,24 +34,17 @@ def main():
     with strata.join() as run:
         model = new_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
-        parallel = strata.torch.DataParallel(run, model)
-        run.restore({"model": model, "optimizer": optimizer})
+        strata.torch.data_parallel(run, model)
+        run.restore(model=model, optimizer=optimizer)
         epochs = int(run.config.get("epochs", 12))
         for batch in run.batches(digits, global_batch=256, epochs=epochs):
-            optimizer.zero_grad()
-            try:
-                with parallel.averaging(len(batch["label"])):
-                    guesses = model(pixels(batch["image"]))
-                    loss = torch.nn.functional.cross_entropy(
-                        guesses, torch.from_numpy(batch["label"])
-                    )
-                    loss.backward()
-            except strata.GenerationChanged:
-                continue  # somebody was lost in this step: it is done again
-            optimizer.step()
-            run.mark_step(loss=loss.item())
-            if run.save_due():
-                run.save()
+            with run.step() as step:
+                guesses = model(pixels(batch["image"]))
+                loss = torch.nn.functional.cross_entropy(guesses, torch.from_numpy(batch["label"]))
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                step.log(loss=loss)
         if run.rank == 0:
             images, labels = draw_digits(2_000, np.random.default_rng(3))
             right = model(pixels(images)).argmax(dim=1).numpy() == labels

@@ -284,6 +284,7 @@ class Autocast(Case):
 
 
 CASES = {
+    "normed": Normed,  # first, so that its statistics have changed when a worker is found lost
     "plain": Case,
     "accumulated": Accumulated,
     "accumulated_once": AccumulatedOnce,
@@ -295,7 +296,6 @@ CASES = {
     "all_checkpointed": AllCheckpointed,
     "unused": Unused,
     "frozen": Frozen,
-    "normed": Normed,
     "two_optimizers": TwoOptimizers,
     "line_search": LineSearch,
     "dropped": Dropped,

@@ -1,4 +1,4 @@
-"""Trains every case of `cases.py` in one run, each with its own model; `strata run` runs it.
+"""Trains every case of `cases.py` in one run, each with its own model; `strata run` starts it.
 
 Config: `signal` is what rank 1 sends itself in step 12 of generation 1, `before` the case before
 which it does so, `only` the one case to train. Writes what it trained and learned to `folder`.

@@ -9,8 +9,9 @@ The sum of the samples travels in a small message of its own, the *head*, ahead 
 gradients are divided by the sum of the last pass before they are sent, and corrected afterwards.
 So no pass waits for the head by itself, and with equal batches there is nothing to correct.
 
-The head also says which pass of which step this worker is in. Workers that call `backward` a
-different number of times in one step would mix the gradients of different steps; that is an error.
+The head also says which pass of which step this worker is in, and which parameters it trains.
+Workers that call `backward` a different number of times in one step would mix the gradients of
+different steps; that is an error.
 """
 
 import logging
@@ -43,6 +44,7 @@ class Averaging:
         self._overlap = overlap
         self.buckets: list[Bucket] = []
         self._layout: object = None
+        self._digest = ""
         self._learned = False
         self._generation = -1
         self._total = self._next_total = 1.0
@@ -51,7 +53,7 @@ class Averaging:
 
     def _begin_empty(self) -> None:
         self._exchange: Exchange | None = None
-        self._head: torch.Tensor = torch.zeros(2, dtype=torch.float64)
+        self._head: torch.Tensor = torch.zeros(3, dtype=torch.float64)
         self._head_work: Any = None
         self._works: list[Any] = []
         self._sent_event: Any = None
@@ -71,6 +73,7 @@ class Averaging:
                 hint="data_parallel averages gradients; without any there is nothing to do",
             )
         self._layout, self._learned = layout, False
+        self._digest = sha256(described(self.buckets).encode()).hexdigest()
         self._begin_empty()
         return True
 
@@ -125,20 +128,15 @@ class Averaging:
             self.group.settle(exchange)
             self._total = self._next_total = max(float(first), 1e-12)
             self._generation = exchange.generation
-        self._head = torch.tensor([weight, self.mark % MARKS], dtype=torch.float64).to(
-            device, non_blocking=True
-        )
+        head = [weight, self.mark % MARKS, int(self._digest[:8], 16)]
+        self._head = torch.tensor(head, dtype=torch.float64).to(device, non_blocking=True)
         self._head_work = self.group.begin_sum(self._head, exchange)
         self._exchange = exchange
 
     def _require_same_layout(self, exchange: Exchange) -> None:
-        digest = sha256(described(self.buckets).encode()).hexdigest()
-        for rank, theirs in enumerate(exchange.everyone(digest)):
-            if theirs != digest:
-                raise InvalidArgument(
-                    f"rank {rank} trains other parameters than this worker (rank {self.run.rank})",
-                    hint="build the same model, with the same parameters frozen, on all workers",
-                )
+        for rank, theirs in enumerate(exchange.everyone(self._digest)):
+            if theirs != self._digest:
+                raise _other_parameters(f"rank {rank}", self.run)
 
     def _finish(self, source: list[torch.Tensor], exchange: Exchange) -> None:
         group = self.group
@@ -158,7 +156,7 @@ class Averaging:
         self._learned = True
         self._begin_empty()
         if group.uses_nccl:
-            self._head = torch.empty(2, dtype=torch.float64, pin_memory=True)
+            self._head = torch.empty(3, dtype=torch.float64, pin_memory=True)
             self._head.copy_(head, non_blocking=True)
             self._sent_event = torch.cuda.Event()
             self._sent_event.record()
@@ -170,7 +168,9 @@ class Averaging:
 
     def _checked(self) -> float:
         """The correction for the sum of the samples, after a look at the head."""
-        total, marks = self._head.tolist()
+        total, marks, digests = self._head.tolist()
+        if digests != int(self._digest[:8], 16) * self.run.world_size:
+            raise _other_parameters("another worker", self.run)
         if marks != self.mark % MARKS * self.run.world_size:
             raise InvalidArgument(
                 "the workers are in different backward passes, so their gradients do not belong "
@@ -182,6 +182,13 @@ class Averaging:
         if self.run.present_step is not None:
             self.run.present_step.averaged = round(total)
         return self._total / self._next_total
+
+
+def _other_parameters(who: str, run: Run) -> InvalidArgument:
+    return InvalidArgument(
+        f"{who} trains other parameters than this worker (rank {run.rank})",
+        hint="build the same model, with the same parameters frozen, on all workers",
+    )
 
 
 def begin_copies(

@@ -2,8 +2,9 @@
 
 The forward pass moves the random generators (dropout) and the buffers of the module (running
 statistics of batch norms). When a worker is lost, the same block runs again, and must begin with
-the same ones. Copying buffers that never change would be a waste: after the first block only
-those are copied that have changed in some block.
+the same ones. Floating-point buffers are always copied: batch norm changes its statistics without a
+trace. Of the others (masks, position numbers) only those are copied that have changed in some
+block since the first.
 
 Parameters are not copied: once they have changed, the block cannot be undone.
 """
@@ -24,6 +25,7 @@ class BlockState:
         self._buffers: list[torch.Tensor] = []
         self._owners: list[tuple[torch.nn.Module, str]] = []
         self._changing: set[int] = set()
+        self._silent: set[int] = set()
         self._begin_empty()
 
     def _begin_empty(self) -> None:
@@ -38,8 +40,9 @@ class BlockState:
         self._random = random_state()
         buffers = self._contents.buffers
         if buffers is not self._buffers:
-            self._buffers, self._changing, self._first = buffers, set(), True
-            self._owners = self._contents.owners
+            self._buffers, self._owners, self._first = buffers, self._contents.owners, True
+            self._silent = {n for n, each in enumerate(buffers) if not _leaves_trace(each)}
+            self._changing = set(self._silent)
         self._versions = [each._version for each in buffers]
         copied = range(len(buffers)) if self._first else self._changing
         self._copies = {index: buffers[index].detach().clone() for index in copied}
@@ -55,6 +58,7 @@ class BlockState:
         """Remember which buffers the block has changed so far."""
         versions = [each._version for each in self._buffers]
         pairs = enumerate(zip(versions, self._versions, strict=True))
+        self._dirty |= self._silent
         self._dirty |= {index for index, (now, before) in pairs if now != before}
         self._changing |= self._dirty
         self._versions = versions
@@ -76,3 +80,8 @@ class BlockState:
 
     def _parameters_now(self) -> int:
         return sum(each._version for each in self._contents.parameters)
+
+
+def _leaves_trace(buffer: torch.Tensor) -> bool:
+    """Whether every change of a buffer raises its version."""
+    return not (buffer.is_floating_point() or buffer.is_complex())

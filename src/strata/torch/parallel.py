@@ -72,7 +72,7 @@ def data_parallel(
         raise InvalidArgument(
             "SyncBatchNorm needs the default group of torch.distributed, which data_parallel does "
             "not form: it would work as a plain BatchNorm",
-            hint="use BatchNorm, or strata.torch.Mesh with DistributedDataParallel",
+            hint="use BatchNorm, GroupNorm or LayerNorm",
         )
     run.add_step_hook(DataParallel(run, model, backend, broadcast_buffers, overlap))
     return model

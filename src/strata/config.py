@@ -241,6 +241,13 @@ def replace_environment(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
 
 
+def export(variables: Mapping[str, str], defaults: Mapping[str, str]) -> None:
+    """Set variables of this process for libraries that read them; defaults only where unset."""
+    os.environ.update(variables)
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+
+
 def tell_grpc() -> None:
     """Switches gRPC's own fork support off; it looks for that when it is first imported.
 

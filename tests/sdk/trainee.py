@@ -255,7 +255,7 @@ def seeded(seed, steps=10, resume="", **given):
         say("drew", numbers=[random.random(), float(np.random.random())])
         while run.steps < steps:
             run.step(loss=1.0)
-            if run.checkpoint_due:
+            if run.save_due():
                 run.save()
     say("left")
 
@@ -273,7 +273,7 @@ def drift(steps=40, drift_at=15, **given):
             if run.rank == 1 and run.steps in (drift_at, 25):
                 state["running_mean"][2] += 1 if run.steps == drift_at else -1
             run.step(loss=1.0)
-            if run.checkpoint_due:
+            if run.save_due():
                 run.save()
     say("left")
 

@@ -180,6 +180,10 @@ class Member:
         if self._keeping.has_state:
             self._carry_out()
 
+    def discard_model(self) -> None:
+        """Bring no model to the next generation: it was changed in part, or is not the task's."""
+        self._membership.discard_model()
+
     def _carry_out(self) -> None:
         """Until the state is there: a source that cannot be had is replaced by another one."""
         while True:

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 __all__ = [
     "Group",
-    "HuggingFaceCallback",
-    "LightningCallback",
+    "LightningStrategy",
     "Loading",
     "LocalSteps",
     "Mesh",
@@ -14,22 +13,22 @@ __all__ = [
     "StepSampler",
     "data_parallel",
     "loader",
+    "train",
 ]
 
 if TYPE_CHECKING:
     from strata.data.torch_adapter import StepDataset, StepSampler, loader
     from strata.data.torch_engine import Loading
     from strata.torch.group import Group
-    from strata.torch.huggingface import HuggingFaceCallback
-    from strata.torch.lightning import LightningCallback
+    from strata.torch.huggingface import train
+    from strata.torch.lightning import LightningStrategy
     from strata.torch.local_steps import LocalSteps
     from strata.torch.mesh import Mesh
     from strata.torch.parallel import data_parallel
 
 _HOMES = {
     "Group": "strata.torch.group",
-    "HuggingFaceCallback": "strata.torch.huggingface",
-    "LightningCallback": "strata.torch.lightning",
+    "LightningStrategy": "strata.torch.lightning",
     "Loading": "strata.data.torch_engine",
     "LocalSteps": "strata.torch.local_steps",
     "Mesh": "strata.torch.mesh",
@@ -37,6 +36,7 @@ _HOMES = {
     "StepSampler": "strata.data.torch_adapter",
     "data_parallel": "strata.torch.parallel",
     "loader": "strata.data.torch_adapter",
+    "train": "strata.torch.huggingface",
 }
 
 

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from strata.config import export
 from strata.sdk.exchange import Exchange
 from strata.sdk.run import Run
-from strata.torch.group import LOOK_S, TIMEOUT, formed, meet
+from strata.torch.group import LOOK_S, TIMEOUT, interruptible, meet
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class DefaultGroup:
 
     def _form(self, exchange: Exchange) -> None:
         self.leave()
-        formed(exchange, partial(self._begin, exchange))
+        interruptible(exchange, partial(self._begin, exchange))
         self._done = threading.Event()
         watch = partial(_abort_when_over, exchange, dist.group.WORLD, self._done)
         threading.Thread(target=watch, name="strata-group", daemon=True).start()

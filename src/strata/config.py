@@ -74,6 +74,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     barrier_timeout_s: Seconds = 300.0
     hang_floor_s: Seconds = 60.0
 
+    """How long a task waits for unreachable checkpoint storage before it is stopped."""
+    storage_timeout_s: Seconds = 1800.0
+
     """How long a worker may take to end after SIGTERM before it is killed."""
     stop_grace_s: Seconds = 30.0
 

@@ -12,6 +12,7 @@ from strata.core.save_points import PostponeCheckpoint, RequestCheckpoint, Sched
 from strata.core.saving import NoteCopy
 from strata.core.setbacks import RefuseRecovery, ReportBrokenExchange
 from strata.core.state import Rules
+from strata.core.storage_waits import ReportStorage
 from strata.core.workers import ReattachWorker, ReportState
 from strata.errors import AlreadyExists, Fenced, LimitExceeded
 from tests.core.world import World
@@ -84,6 +85,9 @@ def _lose_a_worker(world, task):
     reason = "the peer could not be reached"
     world.do(RefuseRecovery(**first.me, generation=task.generation, reason=reason))
     world.sync(task)
+    waiting = {**first.me, "generation": task.generation}
+    world.do(ReportStorage(**waiting, reachable=False, reason="connection refused"))
+    world.do(ReportStorage(**waiting, reachable=True))
     world.do(ReportBrokenExchange(**first.me, generation=task.generation, reason="a link broke"))
     world.sync(task)
 

@@ -247,7 +247,9 @@ def test_a_damaged_one_is_failed_and_the_one_before_is_restored():
     world, task, (a, b) = training(policy="replace")
     older = world.save(task, 10)
     damaged = world.save(task, 20)
-    world.do(FailCheckpoint(task=task.id, checkpoint=damaged.id, reason="wrong checksum"))
+    world.do(
+        FailCheckpoint(task=task.id, checkpoint=damaged.id, reason="wrong checksum", damaged=True)
+    )
     assert (damaged.state, newest(task)) == ("failed", older.id)
     for peer in (a, b):
         peer.lost()

@@ -115,7 +115,8 @@ def test_every_move_of_a_checkpoint_can_happen():
     world.do(DeleteCheckpoint(task=task.id, checkpoint=deleted.id))
     a.ack(a.begin(4, manifest=False))
     for failed in (damaged, a.begin(5), world.seal(task, 6)):
-        world.do(FailCheckpoint(task=task.id, checkpoint=failed.id, reason="no"))
+        command = FailCheckpoint(task=task.id, checkpoint=failed.id, reason="no", damaged=True)
+        world.do(command)
     assert seen(world, "checkpoint") == drawn("checkpoint")
 
 

@@ -16,6 +16,7 @@ from strata.core.recovery import (
     StepsCommitted,
 )
 from strata.core.saving import ConfirmCheckpoint, FailCheckpoint
+from strata.core.standing import model_holders
 from strata.core.tasks import Entry
 from strata.errors import NotAllowedNow, NotFound
 from tests.core.world import World
@@ -73,14 +74,32 @@ def test_the_most_advanced_peer_is_chosen_and_its_steps_commit():
     assert (committed.first, committed.last) == (10, 11)
 
 
-def test_a_peer_that_lacks_a_committed_step_is_no_candidate():
+def test_a_checkpoint_wins_over_a_peer_that_is_further_behind():
     world, task, (a, b) = training(steps=10)
     world.save(task, 8)
-    a.model = Entry(1, 1, 9)
+    a.model = Entry(1, 1, 7)
     b.lost()
     b.again()
     world.sync(task)
     assert world.one(RecoveryChosen).source == "checkpoint"
+
+
+@pytest.mark.parametrize("saved", [0, 8])
+def test_a_survivor_that_lacks_a_committed_step_is_rolled_back_to(saved):
+    """A worker that finished takes its model along; the survivor may be a step behind it."""
+    world, task, (a, b, c) = training(3, steps=10, min_workers=1)
+    if saved:
+        world.save(task, saved)
+    a.leave("done", steps=12)
+    assert task.committed == 12
+    b.lost()
+    c.model = Entry(1, 1, 11)
+    world.sync(task)
+    chosen = world.one(RecoveryChosen)
+    assert (chosen.source, chosen.worker, chosen.step) == ("peer", "c", 11)
+    rolled = world.one(RolledBack)
+    assert (rolled.origin, rolled.to, task.attempt, task.committed) == (12, 11, 2, 11)
+    assert model_holders(task) == {"c": ""}, "it need not fetch its own model"
 
 
 def test_the_newest_checkpoint_is_restored_when_no_model_survives():

@@ -137,7 +137,8 @@ def test_what_a_generation_starts_from_stays_until_it_has_moved_on():
 def test_when_the_newest_is_damaged_the_next_is_the_newest():
     world, task = saving()
     old, new = world.save(task, 1), world.save(task, 2)
-    world.do(FailCheckpoint(task=task.id, checkpoint=new.id, reason="wrong checksum"))
+    damaged = {"checkpoint": new.id, "reason": "wrong checksum", "damaged": True}
+    world.do(FailCheckpoint(task=task.id, **damaged))
     with pytest.raises(NotAllowedNow, match="newest"):
         delete(world, task, old)
 

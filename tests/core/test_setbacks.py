@@ -21,8 +21,10 @@ def training(workers=2, steps=10, **spec):
     return world, task, peers
 
 
-def refuse(peer, reason="it is damaged"):
-    return RefuseRecovery(**peer.me, generation=peer.task.generation, reason=reason)
+def refuse(peer, reason="it is damaged", damaged=True):
+    return RefuseRecovery(
+        **peer.me, generation=peer.task.generation, reason=reason, damaged=damaged
+    )
 
 
 def restarted(world, task, peers):
@@ -60,6 +62,42 @@ def test_whoever_read_it_whole_gives_it_to_the_others():
     chosen = world.one(RecoveryChosen)
     assert (chosen.source, chosen.worker, chosen.step) == ("peer", "b", 9)
     assert world.facts(RolledBack)[-1].to == 9
+
+
+def test_a_checkpoint_that_is_not_damaged_cannot_be_condemned():
+    world, task, peers = training()
+    saved = world.save(task, 9)
+    a, _b = restarted(world, task, peers)
+    generation = task.generation
+    with pytest.raises(NotAllowedNow, match="without being damaged"):
+        world.do(refuse(a, "connection refused", damaged=False))
+    assert (saved.state, task.generation) == ("committed", generation)
+
+
+def test_task_fails_instead_of_starting_again_when_every_checkpoint_is_damaged():
+    world, task, peers = training()
+    old, new = world.save(task, 5), world.save(task, 9)
+    a, b = restarted(world, task, peers)
+    for _ in range(2):
+        world.do(refuse(a, "tensor 'w' does not match its checksum"))
+        if not task.ended:
+            for peer in (a, b):
+                peer.enter()
+    assert (task.state, task.exit_code, task.committed) == ("failed", 1, 5)
+    for named in (f"{old.id} (damaged)", f"{new.id} (damaged)", "step 0", "strata restart"):
+        assert named in task.reason
+    assert "fresh" not in [chosen.source for chosen in world.facts(RecoveryChosen)[1:]]
+
+
+def test_fresh_start_after_damage_is_allowed_where_the_task_says_so():
+    world, task, peers = training(allow_fresh_start=True)
+    world.save(task, 9)
+    a, b = restarted(world, task, peers)
+    world.do(refuse(a))
+    for peer in (a, b):
+        peer.enter()
+    chosen = world.one(RecoveryChosen)
+    assert (chosen.source, task.committed, task.state) == ("fresh", 0, "running")
 
 
 def test_a_peer_that_cannot_be_reached_leaves_the_checkpoint():

@@ -99,7 +99,7 @@ def test_s3_as_the_far_place_is_seen_left_alone_and_used_when_the_near_one_is_lo
 
         shutil.rmtree(folder(hub, tmp_path))
         verified = httpx.post(f"{hub.running.http_url}/api/checkpoints/{checkpoint}/verify").json()
-        assert (verified["ok"], "there is no" in verified["reason"]) == (True, True)
+        assert (verified["ok"], "does not exist" in verified["reason"]) == (True, True)
         assert "further away" in terminal(hub, "pull", checkpoint, str(tmp_path / "pulled"))
         with CheckpointManager(tmp_path / "pulled") as manager:
             assert manager.load()["applied"] == newest

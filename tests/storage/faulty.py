@@ -16,6 +16,7 @@ STATUSES = {
     "throttled": (429, "TooManyRequests"),
     "expired": (400, "ExpiredToken"),
     "denied": (403, "AccessDenied"),
+    "missing": (404, "NoSuchKey"),
 }
 
 

@@ -65,23 +65,51 @@ def settings_for(port: int, **changes: str) -> Settings:
     return msgspec.structs.replace(settings, **changes)
 
 
+class Server:
+    """An S3 server that can be stopped and started again, with the same port and objects."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        (folder / "data").mkdir(parents=True)
+        self._arguments, port = command(folder / "data")
+        self.settings = settings_for(port)
+        self.start()
+
+    def start(self) -> None:
+        """Returns when a PUT succeeds."""
+        environment = {**os.environ, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._arguments,
+                cwd=self._folder,
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            await_ready(self._process, self.settings, self._folder / "log")
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Ends it; what was stored stays in its folder."""
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
 @contextmanager
 def running(folder: Path):
-    """Yields the settings that reach the server. Ready means that a PUT succeeds."""
-    data = folder / "data"
-    data.mkdir(parents=True)
-    arguments, port = command(data)
-    environment = {**os.environ, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            arguments, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT
-        )
+    """Yields the settings that reach a server."""
+    server = Server(folder)
     try:
-        await_ready(process, settings_for(port), folder / "log")
-        yield settings_for(port)
+        yield server.settings
     finally:
-        process.kill()
-        process.wait()
+        server.stop()
 
 
 def await_ready(process: subprocess.Popen, settings: Settings, log: Path) -> None:

@@ -27,6 +27,19 @@ def files(storage):
     return sorted(str(each.relative_to(storage.root)) for each in storage.root.rglob("*"))
 
 
+@pytest.mark.parametrize("method", ["get", "open"])
+def test_missing_root_is_unavailable_and_a_missing_object_is_not_found(storage, method):
+    storage.put("a", b"x")
+    away = storage.root.with_name("away")
+    storage.root.rename(away)
+    with pytest.raises(Unavailable, match="is its disk mounted"):
+        getattr(storage, method)("a")
+    assert not storage.exists("a")
+    away.rename(storage.root)
+    with pytest.raises(NotFound):
+        getattr(storage, method)("b")
+
+
 @pytest.mark.parametrize("link", ["folder", "file"])
 def test_a_link_out_of_the_root_is_refused(storage, tmp_path, link):
     storage.put("inside", b"")

@@ -27,7 +27,7 @@ from strata.checkpoint.reader import CheckpointReader
 from strata.cli._api import Api, reach
 from strata.cli._look import console, plain, print_json, size
 from strata.config import load_process
-from strata.errors import AlreadyExists, InvalidArgument, NotAllowedNow, NotFound
+from strata.errors import AlreadyExists, InvalidArgument, NotAllowedNow, NotFound, Unavailable
 from strata.storage.base import StorageBackend
 from strata.storage.opening import open_storage
 
@@ -145,7 +145,7 @@ def nearest(tiers: list[str]) -> tuple[StorageBackend, Manifest]:
     for tier in nearer:
         try:
             return opened(tier)
-        except NotFound as error:
+        except (NotFound, Unavailable) as error:
             console().print(f"{plain(str(error))}: it is taken from further away", markup=False)
     return opened(last)
 

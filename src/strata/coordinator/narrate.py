@@ -24,6 +24,7 @@ from strata.core.fencing import WorkerFenced
 from strata.core.generations import GenerationChanged
 from strata.core.limits import LimitHit
 from strata.core.recovery import RecoveryChosen, RolledBack
+from strata.core.storage_waits import StorageReached, StorageUnreachable
 from strata.core.tasks import TaskStateChanged
 from strata.core.workers import WorkerLost, WorkerRegistered, WorkerRejected, WorkerReturned
 
@@ -92,6 +93,11 @@ def _words_on_data(body: Fact) -> tuple[int, str] | None:
         case CheckpointCommitted():
             size = f"{body.size_bytes / 1e6:.1f} MB"
             return INFO, f"checkpoint {body.checkpoint} at step {body.step} is complete ({size})"
+        case StorageUnreachable():
+            waits = f"{body.task} waits for checkpoint {body.checkpoint}"
+            return ERROR, f"{waits}: storage unreachable: {body.reason}"
+        case StorageReached():
+            return INFO, f"{body.task} waited {body.waited_s:.1f} s for storage: {body.reason}"
         case CheckpointFailed():
             return ERROR, f"checkpoint {body.checkpoint} failed: {body.reason}"
         case DatasetRegistered():

@@ -235,6 +235,7 @@ def patience_of(settings: Settings) -> Patience:
         connection_grace_s=settings.connection_grace_s,
         reattach_grace_s=settings.reattach_grace_s,
         barrier_timeout_s=settings.barrier_timeout_s,
+        storage_timeout_s=settings.storage_timeout_s,
         hang_floor_s=settings.hang_floor_s,
     )
 

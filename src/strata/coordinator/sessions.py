@@ -34,7 +34,6 @@ from strata.core.workers import (
     ReattachWorker,
     ReportState,
     WorkerRegistered,
-    WorkerStateChanged,
 )
 from strata.errors import Fenced, InvalidArgument, Overloaded, StrataError
 from strata.store.base import Batch
@@ -81,7 +80,7 @@ class Sessions:
         self.open: dict[str, Session] = {}
         self._new: set[int] = set()
         # First of all, so that a worker knows its generation before it hears what followed from it.
-        engine.follow(self._follow, *TELLING, WorkerStateChanged, first=True)
+        engine.follow(self._follow, *TELLING, first=True)
 
     def listen(self, stream: WorkerStream) -> "Session":
         """A worker opens a stream."""

@@ -214,6 +214,7 @@ def _committed(state: "Cluster", fact: CheckpointCommitted, event: Event) -> Non
     checkpoint.path = fact.path
     task.missed_saves = 0
     task.save_failure = ""
+    task.saved += 1
     if task.save_at and fact.step >= task.save_at:
         task.fulfilled_request = task.scheduled_request
 

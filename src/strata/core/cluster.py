@@ -28,6 +28,7 @@ from strata.core import (  # noqa: F401 - importing fills the tables of rules
     saving,
     scheduling,
     setbacks,
+    storage_waits,
     tasks,
     workers,
 )

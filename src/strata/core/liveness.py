@@ -25,6 +25,7 @@ from strata.core.events import Command, Event
 from strata.core.pace import Paces
 from strata.core.recovery import CommitSteps
 from strata.core.save_points import Pace, has_open_request, plan
+from strata.core.storage_waits import StorageDeadlines, StorageReached, StorageUnreachable
 from strata.core.workers import (
     DeclareLost,
     WorkerLost,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 SECOND_NS = 1_000_000_000
 FOLLOWED = frozenset(
     {WorkerRegistered, WorkerReturned, WorkerLost, WorkerStateChanged, AgentRegistered, AgentLost}
-    | {BarrierOpened, BarrierReleased, BarrierFailed}
+    | {BarrierOpened, BarrierReleased, BarrierFailed, StorageUnreachable, StorageReached}
 )
 """The facts that a watch keeps up with; most facts are arrivals, which change nothing there."""
 
@@ -51,6 +52,7 @@ class Patience(Struct, frozen=True):
     connection_grace_s: float = 0.5
     reattach_grace_s: float = 30.0
     barrier_timeout_s: float = 300.0
+    storage_timeout_s: float = 1800.0
     hang_floor_s: float = 60.0
     hang_factor: float = 10.0
     hang_unlearned_s: float = 900.0
@@ -100,6 +102,7 @@ class Watch:
         self._agents: dict[str, _Heard] = {}
         self._due: list[tuple[int, Literal["worker", "agent", "barrier"], tuple[str, ...]]] = []
         self._barriers: dict[tuple[str, str], tuple[int, int]] = {}
+        self._storage = StorageDeadlines(_ns(patience.storage_timeout_s))
         self._moved: set[str] = set()
         self._asked: set[str] = set()
         self._commit_ns = 0
@@ -117,6 +120,8 @@ class Watch:
             for barrier in task.barriers.values():
                 if barrier.state == "waiting":
                     self._expect_release(task.id, barrier.name, barrier.round, now_ns)
+            if task.storage_wait is not None and not task.ended:
+                self._storage.expect(task.id, now_ns)
 
     def follow(self, event: Event) -> None:
         """Keeps up with a fact that was just recorded."""
@@ -142,6 +147,8 @@ class Watch:
             self._expect_release(body.task, body.barrier, body.round, now_ns)
         elif isinstance(body, BarrierReleased | BarrierFailed):
             self._barriers.pop((body.task, body.barrier), None)
+        elif isinstance(body, StorageUnreachable | StorageReached):
+            self._storage.follow(body, now_ns)
 
     def beat(self, worker: str, incarnation: int, beat: Beat, now_ns: int) -> bool:
         """Notes a sign of life; False if this incarnation is not the one that counts."""
@@ -180,7 +187,7 @@ class Watch:
 
     def next_ns(self) -> int | None:
         """When to look again."""
-        moments = [self._due[0][0]] if self._due else []
+        moments = self._storage.moments() + ([self._due[0][0]] if self._due else [])
         if self._moved:
             moments.append(self._commit_ns + _ns(self.patience.commit_interval_s))
         return min(moments, default=None)
@@ -201,8 +208,8 @@ class Watch:
                 found += self._check_agent(key[0], due_ns, now_ns)
             else:
                 found += self._check_barrier(key[0], key[1], now_ns)
-        found += self._save_points(state, now_ns) + self._commits(state, now_ns)
-        return found + self._paces.due(state)
+        found += self._storage.overdue(now_ns) + self._save_points(state, now_ns)
+        return found + self._commits(state, now_ns) + self._paces.due(state)
 
     def _alive(self, heard: _Heard, now_ns: int) -> None:
         heard.beat_ns = now_ns
@@ -269,8 +276,7 @@ class Watch:
             if heard.absent:
                 reason = f"it did not come back within {limit_s:g} s"
                 return _lost(worker, heard, "absent", reason, evidence)
-            reason = f"no beat for {silence_s:.1f} s"
-            return _lost(worker, heard, "heartbeat", reason, evidence)
+            return _lost(worker, heard, "heartbeat", f"no beat for {silence_s:.1f} s", evidence)
         limit_ns = self._hang_limit_ns(heard)
         if limit_ns and now_ns - heard.step_ns >= limit_ns:
             stuck_s = (now_ns - heard.step_ns) / SECOND_NS

@@ -178,6 +178,7 @@ def deregister(d: Decision, c: DeregisterWorker) -> None:
             outcome=c.outcome,
             finished=finished,
             save_failure=shortened(c.save_failure) if last else "",
+            step=c.steps if finished else -1,
         ),
         c.cause,
     )

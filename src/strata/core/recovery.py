@@ -6,13 +6,16 @@ recorded as runs of steps. Samples follow from steps by arithmetic, so a step th
 trains its samples once.
 
 When a generation begins, each member says what its model is: of which attempt and generation,
-after how many steps. Then one of three things is chosen, and recorded with the candidates:
+after how many steps. Then one of these is chosen, and recorded with the candidates:
 
 - a *peer* whose model belongs to the newest lineage and lacks no committed step; steps that it
   alone had applied commit now, since everyone goes on from its state;
 - the newest committed *checkpoint*; the steps after it are voided by a rollback, which opens a new
   attempt. The order of samples is a function of the step, so the same order returns by itself;
-- a *fresh* start, when there is neither.
+- a *peer* of the newest lineage that lacks committed steps, where no checkpoint is newer: a worker
+  that finished takes its model along, and the others may be a step behind it. This rolls back, too;
+- a *fresh* start, when there is neither. Where a checkpoint was ever committed, starting again from
+  step 0 needs `allow_fresh_start`; without it the task fails and names the checkpoints.
 
 A model from an older lineage (a zombie's, one that never caught up) is never chosen.
 """
@@ -30,6 +33,7 @@ from strata.core.fencing import living
 from strata.core.leases import EpochAdvanced
 from strata.core.limits import require_text
 from strata.core.loops import drop_loops_after, trained_steps
+from strata.core.storage_waits import end_storage_wait
 from strata.core.tasks import Entry, Recovery, RecoverySource, change_state
 from strata.errors import NotAllowedNow
 
@@ -116,7 +120,7 @@ def _chosen(state: "Cluster", fact: RecoveryChosen, event: Event) -> None:
     task = state.tasks[fact.task]
     task.phase = "running"
     task.recovery = Recovery(
-        fact.source, fact.step, fact.worker, fact.checkpoint, task.ran_generation
+        fact.source, fact.step, fact.worker, fact.checkpoint, task.ran_generation, task.attempt
     )
     task.ran_generation = fact.generation
     task.ran_members = len(task.members)
@@ -183,7 +187,9 @@ def recover_if_ready(d: Decision, task: "Task", cause: str) -> None:
     if choice is None:
         if any(c.state == "sealing" for c in task.checkpoints.values()):
             return
-        choice = _from_checkpoint(task)
+        choice = _from_checkpoint_or_behind(task)
+    if choice.source == "fresh" and task.saved and not task.spec.allow_fresh_start:
+        return _fail_unrestorable(d, task, cause)
     chosen = d.record(choice, cause)
     if choice.step > task.committed:
         commit_steps(d, task, choice.step, f"worker {choice.worker} had applied them", chosen)
@@ -198,12 +204,7 @@ def recover_if_ready(d: Decision, task: "Task", cause: str) -> None:
 
 def _from_peer(task: "Task") -> RecoveryChosen | None:
     """The most advanced model of the newest lineage, if no committed step is missing in it."""
-    candidates = {
-        worker: entry.step
-        for worker, entry in task.entered.items()
-        if entry.step >= task.committed
-        and (entry.attempt, entry.generation) == (task.attempt, task.ran_generation)
-    }
+    candidates = _models(task, task.committed)
     if not candidates or not _whole(task, candidates):
         return None
     worker = max(candidates, key=lambda w: candidates[w])
@@ -218,12 +219,57 @@ def _from_peer(task: "Task") -> RecoveryChosen | None:
     )
 
 
+def _models(task: "Task", least_step: int) -> dict[str, int]:
+    """Members with a model of the newest lineage that had at least so many steps."""
+    return {
+        worker: entry.step
+        for worker, entry in task.entered.items()
+        if entry.step >= least_step
+        and (entry.attempt, entry.generation) == (task.attempt, task.ran_generation)
+    }
+
+
 def _whole(task: "Task", candidates: dict[str, int]) -> bool:
     """Whether the candidates together hold the model: one replica, or every shard of one step."""
     if task.spec.model_state == "replicated":
         return True
     complete = len(candidates) == len(task.members) == task.ran_members
     return complete and len(set(candidates.values())) == 1
+
+
+def _from_checkpoint_or_behind(task: "Task") -> RecoveryChosen:
+    """The newest checkpoint, or a member that lacks committed steps and is further than that."""
+    saved = _from_checkpoint(task)
+    behind = {} if task.peers_refused else _models(task, 0)
+    if not behind or not _whole(task, behind):
+        return saved
+    worker = max(behind, key=lambda w: behind[w])
+    if behind[worker] < saved.step:
+        return saved
+    return RecoveryChosen(
+        task.id,
+        task.generation,
+        "peer",
+        behind[worker],
+        worker=worker,
+        candidates={**saved.candidates, **behind},
+        reason=f"worker {worker} holds the most advanced model that is left",
+    )
+
+
+def _fail_unrestorable(d: Decision, task: "Task", cause: str) -> None:
+    """Fails a task instead of training again from step 0 what its checkpoints had saved."""
+    if task.state not in ("running", "recovering"):
+        return  # its workers are leaving
+    known = [c for c in task.checkpoints.values() if c.damaged or c.state == "deleted"]
+    names = ", ".join(f"{c.id} ({'damaged' if c.damaged else c.state})" for c in known)
+    reason = (
+        f"no checkpoint can be restored and no worker holds a model: {names}. Training does not "
+        f"start again from step 0 by itself. Repair a checkpoint and start a task with "
+        f'run.restore(..., resume="{task.id}/CHECKPOINT"), or start again from step 0 with: '
+        f"strata restart {task.id}"
+    )
+    change_state(d, task, "failed", reason, cause, 1)
 
 
 def _from_checkpoint(task: "Task") -> RecoveryChosen:
@@ -250,6 +296,7 @@ def commit_reported(d: Decision, c: CommitSteps) -> int:
     task = d.state.task(c.task)
     if (c.attempt, c.generation, "running") == (task.attempt, task.generation, task.phase):
         commit_steps(d, task, c.steps, "every member applied them", c.cause)
+        end_storage_wait(d, task, c.cause)
     return task.committed
 
 

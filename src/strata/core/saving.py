@@ -65,9 +65,12 @@ class NoteCopy(Command, frozen=True):
 
 
 class FailCheckpoint(Command, frozen=True):
+    """`damaged`: the bytes of a committed checkpoint were read and did not verify."""
+
     task: str
     checkpoint: str
     reason: str
+    damaged: bool = False
 
 
 @decides(BeginCheckpoint)
@@ -247,9 +250,14 @@ def note_copy(d: Decision, c: NoteCopy) -> Checkpoint:
 
 @decides(FailCheckpoint)
 def fail(d: Decision, c: FailCheckpoint) -> None:
-    """Gives a checkpoint up; also a committed one that turned out to be damaged."""
+    """Gives a checkpoint up; a committed one only when it was found to be damaged."""
     task = d.state.task(c.task)
     checkpoint = find(task, c.checkpoint)
+    if checkpoint.state == "committed" and not c.damaged:
+        raise NotAllowedNow(
+            f"checkpoint {c.checkpoint!r} is committed",
+            hint="only bytes that were read and do not verify make it fail",
+        )
     if checkpoint.state != "failed":
         LIFECYCLE.require(c.checkpoint, checkpoint.state, "failed")
         recover_if_ready(d, task, record_failure(d, task, checkpoint, shortened(c.reason), c.cause))

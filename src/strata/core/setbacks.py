@@ -4,8 +4,9 @@
 cannot take it over, a new generation of the same members begins, and the choice is made again
 without what failed:
 
-- a *checkpoint* that was found to be damaged has failed. Whoever read it whole holds its model,
-  so the others may take it from there; else the checkpoint before it is chosen;
+- a *checkpoint* whose bytes were read and did not verify is damaged and has failed. A member that
+  read it whole holds its model, so the others may take it from there; else the checkpoint before
+  it is chosen. A checkpoint that cannot be reached has not failed (`core/storage_waits`);
 - a *peer* that could not be reached leaves the newest checkpoint. Without one there is nothing to
   choose, and the refusal is the member's own to bear.
 
@@ -40,10 +41,13 @@ class RecoveryRefused(Fact, frozen=True):
 
 
 class RefuseRecovery(Command, frozen=True):
+    """`damaged`: the bytes of the checkpoint were read and did not verify."""
+
     worker: str
     incarnation: int
     generation: int
     reason: str
+    damaged: bool = False
 
 
 class ExchangeBroken(Fact, frozen=True):
@@ -93,6 +97,11 @@ def refuse(d: Decision, c: RefuseRecovery) -> "Task":
     if c.generation != task.generation or task.phase != "running" or source is None:
         return task
     _require_another(task, source.source)
+    if source.source == "checkpoint" and not c.damaged:
+        raise NotAllowedNow(
+            f"checkpoint {source.checkpoint!r} was refused without being damaged",
+            hint="report unreachable storage with ReportStorage and try again",
+        )
     reason = shortened(c.reason)
     cause = d.record(
         RecoveryRefused(task.id, c.worker, c.generation, source.source, reason), c.cause

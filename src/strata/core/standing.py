@@ -17,7 +17,7 @@ from strata.core.generations import GenerationChanged
 from strata.core.recovery import RecoveryChosen, RolledBack
 from strata.core.save_points import CheckpointScheduled, has_open_request
 from strata.core.tasks import Phase, Recovery, Task, TaskPlaced, TaskState, TaskStateChanged
-from strata.core.workers import WorkerLost, WorkerRegistered
+from strata.core.workers import WorkerLost, WorkerRegistered, WorkerStateChanged
 
 if TYPE_CHECKING:
     from strata.core.state import Cluster
@@ -34,7 +34,14 @@ TELLING_MEMBERS = (
     ValueAgreed,
     LoopLeft,
 )
-TELLING = (*TELLING_MEMBERS, WorkerRegistered, WorkerLost, TaskPlaced, TaskStateChanged)
+TELLING = (
+    *TELLING_MEMBERS,
+    WorkerRegistered,
+    WorkerLost,
+    WorkerStateChanged,
+    TaskPlaced,
+    TaskStateChanged,
+)
 """The facts that change somebody's standing; most, arrivals above all, do not."""
 
 
@@ -45,7 +52,8 @@ class Standing(Struct, frozen=True):
     the step that was; 0 for none. Where a recovery is from peers, `peers` are those who give the
     model and where, and `fetching` counts the members that need it. At `leader` the member with
     rank 0 is met by the others. `agreed` counts the values that the workers agreed on; `loop_exit`
-    is the loop that a worker left before its end.
+    is the loop that a worker left before its end. `finished_step` is after how many steps members
+    finished, -1 while none has; `copies`, in how many further storages the chosen checkpoint lies.
     """
 
     worker: str
@@ -67,6 +75,8 @@ class Standing(Struct, frozen=True):
     lanes: dict[str, list[int]]
     agreed: int = 0
     loop_exit: LoopExit | None = None
+    finished_step: int = -1
+    copies: int = 0
 
 
 class Duty(Struct, frozen=True):
@@ -89,30 +99,33 @@ def standing(state: "Cluster", worker_id: str) -> Standing:
     worker = state.workers[worker_id]
     task = state.tasks[worker.task]
     holders = model_holders(task)
+    chosen = task.checkpoints.get(task.recovery.checkpoint) if task.recovery else None
     return Standing(
-        worker.id,
-        worker.incarnation,
-        task.id,
-        task.state,
-        task.generation,
-        worker.rank,
-        len(task.members),
-        task.phase,
-        task.attempt,
-        task.committed,
-        open_request(task),
-        task.save_at,
-        task.recovery,
-        dict(_givers(task, holders)),
-        len(task.members) - len(holders) if holders else 0,
-        _leader(task),
-        {
+        worker=worker.id,
+        incarnation=worker.incarnation,
+        task=task.id,
+        task_state=task.state,
+        generation=task.generation,
+        rank=worker.rank,
+        world_size=len(task.members),
+        phase=task.phase,
+        attempt=task.attempt,
+        committed=task.committed,
+        save_request=open_request(task),
+        save_at=task.save_at,
+        recovery=task.recovery,
+        peers=dict(_givers(task, holders)),
+        fetching=len(task.members) - len(holders) if holders else 0,
+        leader=_leader(task),
+        lanes={
             feed.dataset: list(feed.holdings.get(worker_id, ()))
             for feed in task.feeds.values()
             if feed.unit == "lane"
         },
-        task.agreed,
-        task.loop_exit,
+        agreed=task.agreed,
+        loop_exit=task.loop_exit,
+        finished_step=task.finished_step,
+        copies=len(chosen.copies) if chosen is not None else 0,
     )
 
 
@@ -127,7 +140,7 @@ def model_holders(task: Task) -> dict[str, str]:
     chosen = task.recovery
     if chosen is None or chosen.source != "peer":
         return {}
-    wanted = (task.attempt, chosen.model_generation, chosen.step)
+    wanted = (chosen.model_attempt, chosen.model_generation, chosen.step)
     return {
         worker: entry.address
         for worker, entry in task.entered.items()
@@ -168,6 +181,8 @@ def told(state: "Cluster", event: Event) -> Told:
         return Told([body.worker])
     if isinstance(body, TaskPlaced):
         return Told(agents=sorted({p.agent for p in body.placements.values()}))
+    if isinstance(body, WorkerStateChanged):
+        return Told(list(state.tasks[body.task].members) if body.finished else [])
     if isinstance(body, WorkerLost) and body.task in state.tasks:
         placement = state.tasks[body.task].placements.get(body.worker)
         return Told(agents=[placement.agent] if placement else [])

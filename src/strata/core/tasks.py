@@ -79,6 +79,9 @@ class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     `spares` are workers beyond those that train: they have joined and wait, and one of them takes
     the seat of a lost one at once. Once it has begun, a task trains with `min_workers` or more
     while lost ones are being replaced; 0 leaves it to the policy: all of them, or one to continue.
+
+    `allow_fresh_start` lets the task train again from step 0 although it has saved checkpoints,
+    when none of them can be restored and no worker holds a model. Without it such a task fails.
     """
 
     name: str
@@ -98,6 +101,7 @@ class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     external: bool = False
     syncs: bool = True
     spares: int = 0
+    allow_fresh_start: bool = False
 
     @property
     def slots(self) -> int:
@@ -136,7 +140,7 @@ class Entry(Struct, frozen=True, gc=False):
 class Recovery(Struct, frozen=True):
     """From where the present generation goes on: a worker's model, a checkpoint, or nothing.
 
-    A worker whose model is at this step and of this generation need not fetch anything.
+    A worker whose model is at this step and of this attempt and generation need not fetch anything.
     """
 
     source: RecoverySource
@@ -144,10 +148,20 @@ class Recovery(Struct, frozen=True):
     worker: str = ""
     checkpoint: str = ""
     model_generation: int = 0
+    model_attempt: int = 0
+
+
+class StorageWait(Struct):
+    """Members that cannot reach the storage of the chosen checkpoint, and since when."""
+
+    since_ns: int
+    reason: str
+    workers: list[str] = field(default_factory=list)
 
 
 class Task(Struct):
-    """A task and everything its run is made of. `members` is in the order of ranks."""
+    """A task and everything its run is made of. `members` is in the order of ranks, `saved` how
+    many checkpoints were ever committed, `finished_step` after how many steps members finished."""
 
     id: str
     spec: TaskSpec
@@ -166,11 +180,13 @@ class Task(Struct):
     members: list[str] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
+    finished_step: int = -1
     entered: dict[str, Entry] = field(default_factory=dict)
     ran_generation: int = 0
     ran_members: int = 0
     recovery: Recovery | None = None
     peers_refused: bool = False
+    storage_wait: StorageWait | None = None
 
     attempt: int = 1
     committed: int = 0
@@ -184,6 +200,7 @@ class Task(Struct):
     last_round: int = 0
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
     last_checkpoint: int = 0
+    saved: int = 0
     checkpoint_requests: int = 0
     scheduled_request: int = 0
     fulfilled_request: int = 0

@@ -20,6 +20,7 @@ from strata.core.lifecycle import Lifecycle
 
 if TYPE_CHECKING:
     from strata.core.state import Cluster
+    from strata.core.tasks import Task
 
 Reported: TypeAlias = Literal[
     "initializing", "idle", "loading_data", "training", "checkpointing", "recovering", "error"
@@ -275,10 +276,10 @@ def _state_changed(state: "Cluster", fact: WorkerStateChanged, event: Event) -> 
         task = state.tasks[fact.task]
         if fact.finished:
             task.finished.append(fact.worker)
+            task.finished_step = max(task.finished_step, fact.step)
         if fact.save_failure:
             task.save_failure = task.save_failure or fact.save_failure
-        if fact.worker in task.waiting:
-            task.waiting.remove(fact.worker)
+        _forget_waiting(task, fact.worker)
 
 
 @applies(WorkerLost)
@@ -289,7 +290,14 @@ def _lost(state: "Cluster", fact: WorkerLost, event: Event) -> None:
     worker.reason = fact.reason
     worker.changed_ns = event.wall_ns
     task = state.tasks[fact.task]
-    if fact.worker in task.waiting:
-        task.waiting.remove(fact.worker)
+    _forget_waiting(task, fact.worker)
     if fact.worker in task.placements and fact.worker not in task.vacant:
         task.vacant.append(fact.worker)
+
+
+def _forget_waiting(task: "Task", worker: str) -> None:
+    """Removes a worker that is gone from those that wait for a seat or for storage."""
+    if worker in task.waiting:
+        task.waiting.remove(worker)
+    if task.storage_wait is not None and worker in task.storage_wait.workers:
+        task.storage_wait.workers.remove(worker)

@@ -10,7 +10,7 @@ from strata.checkpoint.randomness import random_state, set_random_state
 from strata.checkpoint.stateful import plain
 from strata.config import Settings
 from strata.core.workers import Outcome
-from strata.errors import NotAllowedNow, NotFound, StrataError
+from strata.errors import Corrupt, NotAllowedNow, NotFound, StrataError
 from strata.sdk.blobs import Blobs
 from strata.sdk.due import Policy
 from strata.sdk.giving import Giver
@@ -19,6 +19,7 @@ from strata.sdk.position import Script
 from strata.sdk.restoring import Restorer
 from strata.sdk.saving import Moment, Saver
 from strata.sdk.state_checks import StateChecks
+from strata.sdk.storage_wait import StorageWait
 from strata.sdk.worker import Worker
 from strata.storage.base import StorageBackend
 from strata.storage.opening import configured_storage, open_storage
@@ -66,6 +67,10 @@ class Keeping:
         self.due.waits = settings.checkpoint_when_busy == "wait"
         self._metadata: dict[str, object] = {}
         self._restorer = Restorer(worker)
+        self._sources: list[StorageBackend] = []
+        self._storage_wait = StorageWait(
+            self._session, self._membership, lambda: self.due.stopping()
+        )
         self.blobs = Blobs(worker.recorder)
         self._giver = Giver(self.blobs)
         self._given = 0
@@ -100,13 +105,14 @@ class Keeping:
         return self._open
 
     def _storages(self) -> list[StorageBackend]:
-        """Every place that may hold the task's checkpoints, the nearest first."""
-        far = self._told.get("checkpoint_upload", "")
-        found = [self.storage()]
-        if far:
-            folder = self._told["checkpoint_folder"]
-            found.append(open_storage(f"{far}/{folder}", self._settings))
-        return found
+        """Every place to restore from, the nearest first; each fails soon, as it is tried again."""
+        if not self._sources:
+            far = self._told.get("checkpoint_upload", "")
+            places = [self.storage().url]
+            if far:
+                places.append(f"{far}/{self._told['checkpoint_folder']}")
+            self._sources = [open_storage(place, self._settings, retries=3) for place in places]
+        return self._sources
 
     def carry_out(self, recovery: Recovery) -> None:
         """Brings the state to where the entered generation goes on, and gives it to others."""
@@ -123,8 +129,14 @@ class Keeping:
             self._giver.stop()
             self._replaced = True
             if recovery.source == "checkpoint":
-                self.state, manifest = self._restorer.from_nearest(
-                    self._storages(), recovery.checkpoint_id, self.state, place.rank
+                self.state, manifest = self._storage_wait.until_reached(
+                    lambda: self._restorer.from_nearest(
+                        self._storages(),
+                        recovery.checkpoint_id,
+                        self.state,
+                        place.rank,
+                        standing.recovery.copies,
+                    )
                 )
                 self.saver.committed = (place.attempt, recovery.step)
             else:
@@ -138,6 +150,7 @@ class Keeping:
         elif place.generation != self._given:
             self._give(standing, recovery)
         self._given = place.generation
+        self._storage_wait.ended()
         self.due.begin(recovery.step)
 
     def attach(self, name: str, feed: Positioned) -> None:
@@ -205,7 +218,9 @@ class Keeping:
     def refuse(self, error: StrataError) -> None:
         """Tells that the chosen source cannot be had; raises the error if there is no other."""
         generation = self._membership.place.generation
-        refusal = pb.RefuseRecovery(generation=generation, reason=str(error)[:1_000])
+        refusal = pb.RefuseRecovery(
+            generation=generation, reason=str(error)[:1_000], damaged=isinstance(error, Corrupt)
+        )
         log.warning("the model cannot be restored: %s", error)
         try:
             self._session.answer(self._session.ask("refuse_recovery", refusal))
@@ -245,6 +260,8 @@ class Keeping:
         if unsaved:
             log.error("the state after step %d is not saved: %s", step, unsaved)
         self.blobs.close()
+        for source in self._sources:
+            source.close()
         if self._open is not None and not self.saver.busy:
             self._open.close()
         return unsaved

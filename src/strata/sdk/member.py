@@ -15,13 +15,14 @@ from typing import Any
 import msgspec
 
 from strata.core.workers import REPORTED, Reported
-from strata.errors import Corrupt, InvalidArgument, NotFound, StrataError, Unavailable
+from strata.errors import InvalidArgument, StrataError
 from strata.sdk.blobs import Blobs
 from strata.sdk.events import Recorder
 from strata.sdk.exchange import Exchange
 from strata.sdk.keeping import Keeping
 from strata.sdk.membership import Recovery
 from strata.sdk.peers import Circle
+from strata.sdk.restoring import DamagedCheckpoint, PeersUnreachable
 from strata.sdk.signals import GenerationChanged, StopRequested, TerminationNotice
 from strata.sdk.steptime import StepTime, Timing
 from strata.sdk.worker import Worker
@@ -185,14 +186,18 @@ class Member:
         self._membership.discard_model()
 
     def _carry_out(self) -> None:
-        """Until the state is there: a source that cannot be had is replaced by another one."""
+        """Brings the state to where the generation goes on.
+
+        A damaged checkpoint and a peer that gives no model are refused, and another source is
+        agreed upon. Storage that cannot be reached is waited for (`sdk/storage_wait`).
+        """
         while True:
             try:
                 self._keeping.carry_out(self.recovery)
                 return self.restored()
             except GenerationChanged:
                 self.sync()
-            except (Corrupt, NotFound, Unavailable) as error:
+            except (DamagedCheckpoint, PeersUnreachable) as error:
                 if not self._membership.changed:
                     self._keeping.refuse(error)
                 self.sync()

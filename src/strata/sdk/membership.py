@@ -248,7 +248,7 @@ class Membership:
         if standing.generation == self.place.generation:
             return self.recovery
         place = Place(standing.generation, standing.rank, standing.world_size, standing.attempt)
-        wanted = Model(standing.attempt, chosen.model_generation, chosen.step)
+        wanted = Model(chosen.model_attempt, chosen.model_generation, chosen.step)
         in_place = chosen.source == "fresh" or (chosen.source == "peer" and self.model == wanted)
         self.recovery = Recovery(
             cast(Source, chosen.source),

@@ -11,6 +11,7 @@ from typing import Any
 
 from strata.checkpoint.format import MANIFEST_SUFFIX, Manifest, decode_manifest
 from strata.checkpoint.randomness import set_random_state
+from strata.checkpoint.reach import ReachedStorage, Unreachable
 from strata.checkpoint.reader import CheckpointReader, Parts
 from strata.checkpoint.stateful import put_back, vessel
 from strata.core.worker_facts import ParametersRequested
@@ -22,7 +23,7 @@ from strata.core.worker_operations import (
     ModelLoadProgress,
     ModelLoadStarted,
 )
-from strata.errors import Corrupt, InvalidArgument, NotFound, StrataError, Unavailable
+from strata.errors import Corrupt, InvalidArgument, StrataError, Unavailable
 from strata.sdk.channel import delays_s
 from strata.sdk.giving import model_id
 from strata.sdk.operations import Operation
@@ -36,6 +37,14 @@ log = logging.getLogger(__name__)
 TRIES = 6
 
 
+class DamagedCheckpoint(Corrupt):
+    """Every storage that holds the checkpoint was read, and what was read does not verify."""
+
+
+class PeersUnreachable(Unavailable):
+    """No member gives the model that the generation goes on from."""
+
+
 class Restorer:
     """Restores states for one worker."""
 
@@ -44,16 +53,34 @@ class Restorer:
         self._recorder = worker.recorder
 
     def from_nearest(
-        self, storages: Sequence[StorageBackend], checkpoint: str, state: Any, rank: int
+        self,
+        storages: Sequence[StorageBackend],
+        checkpoint: str,
+        state: Any,
+        rank: int,
+        copies: int = 0,
     ) -> tuple[Any, Manifest]:
-        """A state from the first storage that has it undamaged."""
-        *nearer, last = storages
-        for storage in nearer:
+        """A state from the nearest storage that can be reached and has it undamaged.
+
+        Raises `DamagedCheckpoint` where every storage that holds it was read and is damaged, and
+        `Unreachable` where one of them could not be read. A further storage to which nothing was
+        copied (`copies` is 0) need not hold it.
+        """
+        damage: Corrupt | None = None
+        away: Unreachable | None = None
+        for number, storage in enumerate(storages):
             try:
-                return self.from_checkpoint(storage, checkpoint, state, rank)
-            except (Corrupt, NotFound, Unavailable) as error:
-                log.warning("checkpoint %s is read from further away: %s", checkpoint, error)
-        return self.from_checkpoint(last, checkpoint, state, rank)
+                return self._from_checkpoint(storage, checkpoint, state, rank)
+            except Corrupt as error:
+                damage = damage or error
+                log.warning("checkpoint %s in %s is damaged: %s", checkpoint, storage.url, error)
+            except Unreachable as error:
+                if number == 0 or copies:
+                    away = away or error
+        if away is not None:
+            raise away
+        assert damage is not None, "a checkpoint lies in one storage at least"
+        raise DamagedCheckpoint(damage.message, hint=damage.hint) from damage
 
     def from_checkpoint(
         self, storage: StorageBackend, checkpoint: str, state: Any, rank: int
@@ -73,7 +100,8 @@ class Restorer:
         self, storage: StorageBackend, checkpoint: str, state: Any, rank: int
     ) -> tuple[Any, Manifest]:
         name = checkpoint + MANIFEST_SUFFIX
-        manifest = decode_manifest(storage.get(name), f"{storage.url}/{name}")
+        reached = ReachedStorage(storage)
+        manifest = decode_manifest(reached.get(name), f"{storage.url}/{name}")
         download = Operation(
             self._recorder,
             f"restore-{checkpoint}",
@@ -82,7 +110,7 @@ class Restorer:
             lambda ok, error: CheckpointDownloadCompleted(ok, error, checkpoint),
         )
         try:
-            loaded, local = self._read(storage, manifest, state, rank, download)
+            loaded, local = self._read(reached, manifest, state, rank, download)
         except BaseException as error:
             download.end(error)
             raise
@@ -117,7 +145,7 @@ class Restorer:
                 log.warning("the model could not be had from %s: %s", giver.worker_id, error)
                 self._recorder.emit(ParametersRequested(giver.worker_id, False, error.message))
                 failure = error
-        raise Unavailable(
+        raise PeersUnreachable(
             f"no worker gives its model: {failure.message}", hint=failure.hint
         ) from failure
 

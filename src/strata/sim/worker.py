@@ -192,7 +192,7 @@ class SimWorker(Process):
         self.waits_at = ""
         recovery = standing.recovery
         assert recovery is not None
-        wanted = (standing.attempt, recovery.model_generation, recovery.step)
+        wanted = (recovery.model_attempt, recovery.model_generation, recovery.step)
         model = self.model
         held = (model.attempt, model.generation, model.steps) if model else None
         if recovery.source == "peer" and model is not None and held == wanted:

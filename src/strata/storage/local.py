@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from strata.errors import AlreadyExists, InvalidArgument, NotFound
+from strata.errors import AlreadyExists, InvalidArgument, NotFound, Unavailable
 from strata.storage.base import Buffer, Listing, ObjectInfo, checked_name
 from strata.storage.blocks import BlockWriter
 from strata.storage.faults import disk_fault
@@ -90,7 +90,7 @@ class LocalStorage:
             download(reader, buffer, offset)
 
     def head(self, name: str) -> ObjectInfo:
-        with self._reading(name):
+        with self._reading(name, wanted=False):
             path = self._path(name)
             found = path.stat()
             if not path.is_file():
@@ -225,10 +225,15 @@ class LocalStorage:
             raise disk_fault(error, f"cannot write {path}") from error
 
     @contextmanager
-    def _reading(self, name: str) -> Iterator[None]:
+    def _reading(self, name: str, *, wanted: bool = True) -> Iterator[None]:
+        """Maps errors. While the whole folder is missing, which may be a disk that is not mounted,
+        an object whose bytes are wanted is not called missing."""
         try:
             yield
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            if wanted and not self.root.is_dir():
+                hint = "is its disk mounted on this host?"
+                raise Unavailable(f"the folder {self.root} does not exist", hint=hint) from error
             raise NotFound(f"there is no {self.root / name}") from error
         except OSError as error:
             raise disk_fault(error, f"cannot read {self.root / name}") from error

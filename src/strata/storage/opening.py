@@ -10,9 +10,14 @@ from strata.storage.base import StorageBackend
 from strata.storage.local import LocalStorage
 
 
-def open_storage(where: str | os.PathLike[str], settings: Settings | None = None) -> StorageBackend:
+def open_storage(
+    where: str | os.PathLike[str], settings: Settings | None = None, *, retries: int | None = None
+) -> StorageBackend:
     """The storage at a path or URL. Credentials and endpoint come from the settings; where none are
-    given, from the environment and the config file, as for any process of Strata."""
+    given, from the environment and the config file, as for any process of Strata.
+
+    `retries` limits how often a remote storage repeats a failed request before it raises.
+    """
     text = os.fspath(where)
     scheme, marked, _ = text.partition("://")
     if not marked:
@@ -26,7 +31,8 @@ def open_storage(where: str | os.PathLike[str], settings: Settings | None = None
         # Imported here: a run on local disk needs neither the library nor the time it takes.
         from strata.storage.s3 import S3Storage
 
-        return S3Storage(url.netloc, url.path.strip("/"), settings or load_process({}))
+        limits = {} if retries is None else {"max_retries": retries}
+        return S3Storage(url.netloc, url.path.strip("/"), settings or load_process({}), **limits)
     raise InvalidArgument(
         f"{text!r} is no storage that Strata knows",
         hint="give a folder, or s3://bucket/prefix (any S3 server: AWS_ENDPOINT_URL names it)",

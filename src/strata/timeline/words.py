@@ -50,6 +50,8 @@ TEMPLATES: dict[str, str] = {
     "ExchangeBroken": "{worker} could not exchange with the others: {reason}",
     "PaceMeasured": "lanes of {dataset} are shared anew: {reason}",
     "RecoveryRefused": "{worker} could not have {source}: {reason}",
+    "StorageUnreachable": "{worker} cannot reach checkpoint {checkpoint}: {reason}",
+    "StorageReached": "{task} waited {waited_s} for storage: {reason}",
     "SampleSkipped": "skipped row {row} of {dataset} in {file}: {reason}",
     "CheckpointStarted": "{worker} began checkpoint {checkpoint} at step {step}",
     "CheckpointPartAcked": "rank {rank} ({worker}) has its part of {checkpoint} on disk",

@@ -5,6 +5,7 @@ from strata.core.resources import Saving
 from strata.core.save_points import PostponeCheckpoint, RequestCheckpoint
 from strata.core.saving import AckPart, BeginCheckpoint, FailCheckpoint
 from strata.core.setbacks import RefuseRecovery
+from strata.core.storage_waits import ReportStorage
 from strata.errors import InvalidArgument
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -22,6 +23,7 @@ BODIES = (
     "request_save",
     "postpone_save",
     "refuse_recovery",
+    "report_storage",
 )
 """The messages that `command` understands."""
 
@@ -64,6 +66,7 @@ def command(
     | RequestCheckpoint
     | PostponeCheckpoint
     | RefuseRecovery
+    | ReportStorage
 ):
     """What a worker asks for in its session."""
     kind = message.WhichOneof("body")
@@ -80,12 +83,21 @@ def command(
         return RequestCheckpoint(task=task, reason=reason)
     if kind == "postpone_save":
         return _postponed(worker, incarnation, message.postpone_save)
+    if kind == "report_storage":
+        return ReportStorage(
+            worker=worker,
+            incarnation=incarnation,
+            generation=message.report_storage.generation,
+            reachable=message.report_storage.reachable,
+            reason=message.report_storage.reason,
+        )
     assert kind == "refuse_recovery", kind
     return RefuseRecovery(
         worker=worker,
         incarnation=incarnation,
         generation=message.refuse_recovery.generation,
         reason=message.refuse_recovery.reason,
+        damaged=message.refuse_recovery.damaged,
     )
 
 

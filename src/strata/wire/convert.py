@@ -175,6 +175,7 @@ def standing_message(standing: Standing, stored_seq: int, peer_token: str) -> pb
         peer_token=peer_token,
         leader=standing.leader,
         agreed=standing.agreed,
+        finished_step=standing.finished_step,
     )
     left = standing.loop_exit
     if left is not None:
@@ -191,6 +192,8 @@ def standing_message(standing: Standing, stored_seq: int, peer_token: str) -> pb
                 model_generation=standing.recovery.model_generation,
                 peers=[pb.Peer(worker_id=w, address=a) for w, a in standing.peers.items()],
                 fetching=standing.fetching,
+                copies=standing.copies,
+                model_attempt=standing.recovery.model_attempt,
             )
         )
     for dataset, lanes in standing.lanes.items():

@@ -57,6 +57,14 @@ def _tasks(state: Cluster, now_ns: int) -> Iterator[Attention]:
                 f"{task.id} failed: {task.reason}",
                 f"strata logs --task {task.id}",
             )
+        elif task.storage_wait is not None and task.storage_wait.workers and not task.ended:
+            waited_s = (now_ns - task.storage_wait.since_ns) // SECOND_NS
+            yield Attention(
+                "error",
+                f"task:{task.id}",
+                f"{task.id} has waited {waited_s} s for storage: {task.storage_wait.reason}",
+                "bring the checkpoint storage back; the task goes on by itself",
+            )
         elif waits_for := why_waiting(state, task):
             yield Attention(
                 "warning",

@@ -7,7 +7,8 @@ from litestar import delete, post
 from litestar.params import FromPath, QueryParameter
 from msgspec import Struct
 
-from strata.checkpoint.catalog import Catalog
+from strata.checkpoint.format import MANIFEST_SUFFIX, decode_manifest
+from strata.checkpoint.reach import ReachedStorage, Unreachable
 from strata.checkpoint.reader import CheckpointReader
 from strata.coordinator.http import views
 from strata.coordinator.http.faults import WRITES
@@ -50,16 +51,24 @@ async def verify_checkpoint(
     places = api.places
     if places is None:
         raise NotAllowedNow("a simulated checkpoint has no files", hint="ask a real coordinator")
-    damage = ""
+    trouble, away = "", None
     async with places.reading:
-        for storage in places.storages(task):
+        for number, storage in enumerate(places.storages(task)):
             try:
                 size = await asyncio.to_thread(verified_bytes, storage, checkpoint_id)
-                return VerifiedResponse(checkpoint_id, task, True, size, damage)
-            except (Corrupt, NotFound) as error:
-                damage = damage or str(error)
-    await api.engine.submit(FailCheckpoint(task=task, checkpoint=checkpoint_id, reason=damage))
-    return VerifiedResponse(checkpoint_id, task, False, 0, damage)
+                return VerifiedResponse(checkpoint_id, task, True, size, trouble)
+            except Corrupt as error:
+                trouble = trouble or str(error)
+            except Unreachable as error:
+                trouble = trouble or str(error)
+                if number == 0 or not error.missing:
+                    away = away or error
+    if away is not None:
+        raise away  # what was not read is not damaged
+    await api.engine.submit(
+        FailCheckpoint(task=task, checkpoint=checkpoint_id, reason=trouble, damaged=True)
+    )
+    return VerifiedResponse(checkpoint_id, task, False, 0, trouble)
 
 
 @delete("/checkpoints/{checkpoint_id:str}", status_code=200, responses=WRITES)
@@ -100,6 +109,8 @@ async def _task_of(api: TheApi, checkpoint_id: str, task_id: str) -> str:
 
 
 def verified_bytes(storage: StorageBackend, checkpoint_id: str) -> int:
-    """Reads all of a checkpoint; how much that was."""
-    with CheckpointReader(storage, Catalog(storage).read(checkpoint_id)) as reader:
+    """Reads a checkpoint and compares all of it; returns how many bytes that were."""
+    reached, name = ReachedStorage(storage), checkpoint_id + MANIFEST_SUFFIX
+    manifest = decode_manifest(reached.get(name), f"{storage.url}/{name}")
+    with CheckpointReader(reached, manifest) as reader:
         return reader.verify()

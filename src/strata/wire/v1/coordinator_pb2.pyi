@@ -420,7 +420,7 @@ class WaitBarrierResponse(_message.Message):
     def __init__(self, released: _Optional[bool] = ..., participants: _Optional[int] = ..., arrival_order: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class WorkerMessage(_message.Message):
-    __slots__ = ("request", "hello", "beat", "events", "logs", "arrive", "enter", "attach", "begin_checkpoint", "ack_part", "fail_part", "leave", "preview", "request_save", "refuse_recovery", "broken_exchange", "acquire_lease", "return_lease", "agree", "leave_loop", "stop_run", "postpone_save")
+    __slots__ = ("request", "hello", "beat", "events", "logs", "arrive", "enter", "attach", "begin_checkpoint", "ack_part", "fail_part", "leave", "preview", "request_save", "refuse_recovery", "broken_exchange", "acquire_lease", "return_lease", "agree", "leave_loop", "stop_run", "postpone_save", "report_storage")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
@@ -443,6 +443,7 @@ class WorkerMessage(_message.Message):
     LEAVE_LOOP_FIELD_NUMBER: _ClassVar[int]
     STOP_RUN_FIELD_NUMBER: _ClassVar[int]
     POSTPONE_SAVE_FIELD_NUMBER: _ClassVar[int]
+    REPORT_STORAGE_FIELD_NUMBER: _ClassVar[int]
     request: int
     hello: Hello
     beat: Beat
@@ -465,7 +466,8 @@ class WorkerMessage(_message.Message):
     leave_loop: LeaveLoop
     stop_run: StopRun
     postpone_save: PostponeSave
-    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., events: _Optional[_Union[EventBatch, _Mapping]] = ..., logs: _Optional[_Union[LogLines, _Mapping]] = ..., arrive: _Optional[_Union[Arrive, _Mapping]] = ..., enter: _Optional[_Union[Enter, _Mapping]] = ..., attach: _Optional[_Union[AttachDataset, _Mapping]] = ..., begin_checkpoint: _Optional[_Union[BeginCheckpoint, _Mapping]] = ..., ack_part: _Optional[_Union[AckPart, _Mapping]] = ..., fail_part: _Optional[_Union[FailPart, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., preview: _Optional[_Union[Preview, _Mapping]] = ..., request_save: _Optional[_Union[RequestSave, _Mapping]] = ..., refuse_recovery: _Optional[_Union[RefuseRecovery, _Mapping]] = ..., broken_exchange: _Optional[_Union[ReportBrokenExchange, _Mapping]] = ..., acquire_lease: _Optional[_Union[AcquireLease, _Mapping]] = ..., return_lease: _Optional[_Union[ReturnLease, _Mapping]] = ..., agree: _Optional[_Union[Agree, _Mapping]] = ..., leave_loop: _Optional[_Union[LeaveLoop, _Mapping]] = ..., stop_run: _Optional[_Union[StopRun, _Mapping]] = ..., postpone_save: _Optional[_Union[PostponeSave, _Mapping]] = ...) -> None: ...
+    report_storage: ReportStorage
+    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., events: _Optional[_Union[EventBatch, _Mapping]] = ..., logs: _Optional[_Union[LogLines, _Mapping]] = ..., arrive: _Optional[_Union[Arrive, _Mapping]] = ..., enter: _Optional[_Union[Enter, _Mapping]] = ..., attach: _Optional[_Union[AttachDataset, _Mapping]] = ..., begin_checkpoint: _Optional[_Union[BeginCheckpoint, _Mapping]] = ..., ack_part: _Optional[_Union[AckPart, _Mapping]] = ..., fail_part: _Optional[_Union[FailPart, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., preview: _Optional[_Union[Preview, _Mapping]] = ..., request_save: _Optional[_Union[RequestSave, _Mapping]] = ..., refuse_recovery: _Optional[_Union[RefuseRecovery, _Mapping]] = ..., broken_exchange: _Optional[_Union[ReportBrokenExchange, _Mapping]] = ..., acquire_lease: _Optional[_Union[AcquireLease, _Mapping]] = ..., return_lease: _Optional[_Union[ReturnLease, _Mapping]] = ..., agree: _Optional[_Union[Agree, _Mapping]] = ..., leave_loop: _Optional[_Union[LeaveLoop, _Mapping]] = ..., stop_run: _Optional[_Union[StopRun, _Mapping]] = ..., postpone_save: _Optional[_Union[PostponeSave, _Mapping]] = ..., report_storage: _Optional[_Union[ReportStorage, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("worker_id", "incarnation", "nonce")
@@ -622,12 +624,24 @@ class PostponeSave(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., step: _Optional[int] = ..., reason: _Optional[str] = ..., busy_s: _Optional[float] = ..., missed: _Optional[bool] = ...) -> None: ...
 
 class RefuseRecovery(_message.Message):
-    __slots__ = ("generation", "reason")
+    __slots__ = ("generation", "reason", "damaged")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
     generation: int
     reason: str
-    def __init__(self, generation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    damaged: bool
+    def __init__(self, generation: _Optional[int] = ..., reason: _Optional[str] = ..., damaged: _Optional[bool] = ...) -> None: ...
+
+class ReportStorage(_message.Message):
+    __slots__ = ("generation", "reachable", "reason")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    REACHABLE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    reachable: bool
+    reason: str
+    def __init__(self, generation: _Optional[int] = ..., reachable: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Saving(_message.Message):
     __slots__ = ("checkpoint_id", "written_bytes", "total_bytes")
@@ -797,7 +811,7 @@ class CoordinatorMessage(_message.Message):
     def __init__(self, request: _Optional[int] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., pulse: _Optional[_Union[Pulse, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., barrier: _Optional[_Union[BarrierOutcome, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointOpened, _Mapping]] = ..., feed: _Optional[_Union[Feed, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., agreed: _Optional[_Union[Agreed, _Mapping]] = ...) -> None: ...
 
 class Standing(_message.Message):
-    __slots__ = ("worker_id", "incarnation", "task_id", "task_state", "generation", "rank", "world_size", "phase", "attempt", "committed", "checkpoint_requests", "recovery", "lanes", "stored_seq", "save_at", "peer_token", "leader", "agreed", "loop_exit")
+    __slots__ = ("worker_id", "incarnation", "task_id", "task_state", "generation", "rank", "world_size", "phase", "attempt", "committed", "checkpoint_requests", "recovery", "lanes", "stored_seq", "save_at", "peer_token", "leader", "agreed", "loop_exit", "finished_step")
     class LanesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -824,6 +838,7 @@ class Standing(_message.Message):
     LEADER_FIELD_NUMBER: _ClassVar[int]
     AGREED_FIELD_NUMBER: _ClassVar[int]
     LOOP_EXIT_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_STEP_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     incarnation: int
     task_id: str
@@ -843,10 +858,11 @@ class Standing(_message.Message):
     leader: str
     agreed: int
     loop_exit: LeaveLoop
-    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., task_id: _Optional[str] = ..., task_state: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., phase: _Optional[str] = ..., attempt: _Optional[int] = ..., committed: _Optional[int] = ..., checkpoint_requests: _Optional[int] = ..., recovery: _Optional[_Union[Recovery, _Mapping]] = ..., lanes: _Optional[_Mapping[str, Lanes]] = ..., stored_seq: _Optional[int] = ..., save_at: _Optional[int] = ..., peer_token: _Optional[str] = ..., leader: _Optional[str] = ..., agreed: _Optional[int] = ..., loop_exit: _Optional[_Union[LeaveLoop, _Mapping]] = ...) -> None: ...
+    finished_step: int
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., task_id: _Optional[str] = ..., task_state: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., phase: _Optional[str] = ..., attempt: _Optional[int] = ..., committed: _Optional[int] = ..., checkpoint_requests: _Optional[int] = ..., recovery: _Optional[_Union[Recovery, _Mapping]] = ..., lanes: _Optional[_Mapping[str, Lanes]] = ..., stored_seq: _Optional[int] = ..., save_at: _Optional[int] = ..., peer_token: _Optional[str] = ..., leader: _Optional[str] = ..., agreed: _Optional[int] = ..., loop_exit: _Optional[_Union[LeaveLoop, _Mapping]] = ..., finished_step: _Optional[int] = ...) -> None: ...
 
 class Recovery(_message.Message):
-    __slots__ = ("source", "step", "worker_id", "checkpoint_id", "model_generation", "peers", "fetching")
+    __slots__ = ("source", "step", "worker_id", "checkpoint_id", "model_generation", "peers", "fetching", "copies", "model_attempt")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -854,6 +870,8 @@ class Recovery(_message.Message):
     MODEL_GENERATION_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
     FETCHING_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
+    MODEL_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     source: str
     step: int
     worker_id: str
@@ -861,7 +879,9 @@ class Recovery(_message.Message):
     model_generation: int
     peers: _containers.RepeatedCompositeFieldContainer[Peer]
     fetching: int
-    def __init__(self, source: _Optional[str] = ..., step: _Optional[int] = ..., worker_id: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., model_generation: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., fetching: _Optional[int] = ...) -> None: ...
+    copies: int
+    model_attempt: int
+    def __init__(self, source: _Optional[str] = ..., step: _Optional[int] = ..., worker_id: _Optional[str] = ..., checkpoint_id: _Optional[str] = ..., model_generation: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., fetching: _Optional[int] = ..., copies: _Optional[int] = ..., model_attempt: _Optional[int] = ...) -> None: ...
 
 class Peer(_message.Message):
     __slots__ = ("worker_id", "address")

@@ -1,0 +1,180 @@
+"""Waiting for storage: a checkpoint that cannot be reached is not a damaged one.
+
+A member that cannot read the chosen checkpoint because its storage is away (no connection, a
+missing mount, refused credentials, an object that is not listed) reports that and tries again.
+The task waits: it is `recovering`, its reason names the storage, and the checkpoint stays
+committed. The wait ends when every waiting member has the model. After `storage_timeout_s`
+(`core/liveness`) the task fails with its checkpoints untouched; it never starts again from step 0.
+"""
+
+from typing import TYPE_CHECKING
+
+from strata.core.checkpoints import committed_newest_first
+from strata.core.decision import Decision
+from strata.core.events import Command, Event, Fact, applies, decides
+from strata.core.fencing import living
+from strata.core.limits import shortened
+from strata.core.tasks import StorageWait, change_state
+from strata.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from strata.core.state import Cluster
+    from strata.core.tasks import Task
+
+SECOND_NS = 1_000_000_000
+
+
+class StorageUnreachable(Fact, frozen=True):
+    """A member cannot read the chosen checkpoint now; it tries again until it can."""
+
+    task: str
+    worker: str
+    generation: int
+    checkpoint: str
+    reason: str
+
+
+class StorageReached(Fact, frozen=True):
+    """A member no longer waits for storage; `ended` when it was the last one to wait."""
+
+    task: str
+    worker: str
+    waited_s: float
+    ended: bool
+    reason: str
+
+
+class ReportStorage(Command, frozen=True):
+    """Sent by a member when it begins to wait for storage, and when it has the model."""
+
+    worker: str
+    incarnation: int
+    generation: int
+    reachable: bool
+    reason: str = ""
+
+
+class GiveUpStorage(Command, frozen=True):
+    """The storage of a task has been away for too long."""
+
+    task: str
+    timeout_s: float
+
+
+@applies(StorageUnreachable)
+def _unreachable(state: "Cluster", fact: StorageUnreachable, event: Event) -> None:
+    task = state.tasks[fact.task]
+    if task.storage_wait is None:
+        task.storage_wait = StorageWait(event.wall_ns, fact.reason)
+    task.storage_wait.reason = fact.reason
+    task.storage_wait.workers.append(fact.worker)
+    state.workers[fact.worker].reason = f"storage unreachable: {fact.reason}"
+
+
+@applies(StorageReached)
+def _reached(state: "Cluster", fact: StorageReached, event: Event) -> None:
+    task = state.tasks[fact.task]
+    assert task.storage_wait is not None, "only a wait that began can end"
+    if fact.worker in task.storage_wait.workers:
+        task.storage_wait.workers.remove(fact.worker)
+        state.workers[fact.worker].reason = ""
+    if fact.ended:
+        task.storage_wait = None
+
+
+@decides(ReportStorage)
+def report(d: Decision, c: ReportStorage) -> "Task":
+    """Records that a member waits for storage, or no longer does; repeating changes nothing."""
+    worker = living(d, c.worker, c.incarnation, c.cause)
+    task = d.state.tasks[worker.task]
+    if c.reachable:
+        return _note_reached(d, task, c)
+    if not c.reason:
+        raise InvalidArgument(
+            "an unreachable storage is reported without a reason", hint="give the error's text"
+        )
+    waits = task.storage_wait is not None and c.worker in task.storage_wait.workers
+    source = task.recovery
+    current = c.generation == task.generation and task.phase == "running"
+    if task.ended or not current or source is None or not source.checkpoint:
+        return task
+    reason = shortened(c.reason)
+    cause: str | tuple[str, ...] = c.cause
+    if not waits:
+        found = StorageUnreachable(task.id, c.worker, c.generation, source.checkpoint, reason)
+        cause = d.record(found, c.cause)
+    if task.state == "running":
+        change_state(d, task, "recovering", f"storage unreachable: {reason}", cause)
+    return task
+
+
+def _note_reached(d: Decision, task: "Task", c: ReportStorage) -> "Task":
+    wait = task.storage_wait
+    if wait is None or c.worker not in wait.workers:
+        return task
+    ended = wait.workers == [c.worker]
+    _record_reached(d, task, c.worker, ended, f"worker {c.worker} has the model", c.cause)
+    return task
+
+
+def end_storage_wait(d: Decision, task: "Task", cause: tuple[str, ...]) -> None:
+    """Ends a wait because every member has applied a step: all of them have the model."""
+    if task.storage_wait is not None:
+        _record_reached(d, task, "", True, "every member trains", cause)
+
+
+def _record_reached(
+    d: Decision, task: "Task", worker: str, ended: bool, reason: str, cause: tuple[str, ...]
+) -> None:
+    assert task.storage_wait is not None
+    waited_s = max(d.now.wall_ns - task.storage_wait.since_ns, 0) / SECOND_NS
+    reached = d.record(StorageReached(task.id, worker, waited_s, ended, reason), cause)
+    if ended and task.state == "recovering" and task.phase == "running":
+        change_state(d, task, "running", f"generation {task.generation} trains", reached)
+
+
+@decides(GiveUpStorage)
+def give_up(d: Decision, c: GiveUpStorage) -> None:
+    """Fails a task that still waits for storage; its checkpoints stay as they are."""
+    task = d.state.tasks.get(c.task)
+    if task is None or task.storage_wait is None or not task.storage_wait.workers:
+        return
+    if task.state not in ("running", "recovering"):
+        return
+    saved = ", ".join(checkpoint.id for checkpoint in committed_newest_first(task))
+    reason = (
+        f"storage was unreachable for {c.timeout_s:g} s (storage_timeout_s): "
+        f"{task.storage_wait.reason}. No checkpoint was changed ({saved}). When the storage is "
+        f'back, start a task with run.restore(..., resume="{task.id}")'
+    )
+    change_state(d, task, "failed", reason, c.cause, 1)
+
+
+class StorageDeadlines:
+    """When each waiting task fails: soft state of the liveness watch, in the monotonic clock."""
+
+    def __init__(self, timeout_ns: int) -> None:
+        self._timeout_ns = timeout_ns
+        self._deadlines: dict[str, int] = {}
+
+    def follow(self, fact: StorageUnreachable | StorageReached, now_ns: int) -> None:
+        """Keeps up with a fact that was just recorded."""
+        if isinstance(fact, StorageUnreachable):
+            self.expect(fact.task, now_ns)
+        elif fact.ended:
+            self._deadlines.pop(fact.task, None)
+
+    def expect(self, task: str, now_ns: int) -> None:
+        """A task waits; the deadline counts from the first member that does."""
+        self._deadlines.setdefault(task, now_ns + self._timeout_ns)
+
+    def moments(self) -> list[int]:
+        """When to look again."""
+        return list(self._deadlines.values())
+
+    def overdue(self, now_ns: int) -> list[Command]:
+        """Commands for the waits whose time is over."""
+        over = [task for task, deadline_ns in self._deadlines.items() if deadline_ns <= now_ns]
+        for task in over:
+            del self._deadlines[task]
+        return [GiveUpStorage(task=task, timeout_s=self._timeout_ns / SECOND_NS) for task in over]

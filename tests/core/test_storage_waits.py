@@ -1,0 +1,168 @@
+"""Guards that storage which is away costs time and nothing else: the task waits, says so, and fails
+after a timeout with every checkpoint as it was."""
+
+import pytest
+
+from strata.coordinator.http.attention import attention
+from strata.core.checkpoints import CheckpointFailed
+from strata.core.events import Envelope
+from strata.core.liveness import Patience, Watch
+from strata.core.recovery import RecoveryChosen
+from strata.core.scheduling import StopTask
+from strata.core.storage_waits import (
+    GiveUpStorage,
+    ReportStorage,
+    StorageReached,
+    StorageUnreachable,
+)
+from strata.errors import InvalidArgument
+from tests.core.world import SECOND_NS, World
+
+
+def restoring(workers=2):
+    """A task whose workers were all lost and are to restore its newest checkpoint."""
+    world = World()
+    task = world.submit(workers)
+    peers = world.join(task, *"abcd"[:workers])
+    world.sync(task)
+    world.train(task, 10)
+    world.save(task, 5)
+    world.save(task, 9)
+    for peer in peers:
+        peer.lost()
+    again = [peer.again() for peer in peers]
+    for peer in again:
+        peer.enter()
+    return world, task, again
+
+
+def report(world, peer, reachable=False, reason="connection refused"):
+    world.do(
+        ReportStorage(
+            **peer.me, generation=peer.task.generation, reachable=reachable, reason=reason
+        )
+    )
+
+
+def states(task):
+    return [checkpoint.state for checkpoint in task.checkpoints.values()]
+
+
+def test_task_waits_for_storage_and_says_so():
+    world, task, (a, b) = restoring()
+    report(world, a)
+    fact = world.one(StorageUnreachable)
+    assert (fact.worker, fact.checkpoint) == ("a", task.recovery.checkpoint)
+    assert (task.state, task.reason) == ("recovering", "storage unreachable: connection refused")
+    assert a.worker.reason == "storage unreachable: connection refused"
+    assert task.storage_wait.workers == ["a"]
+    (item,) = attention(world.state, 100 * SECOND_NS)
+    assert (item.severity, item.subject) == ("error", f"task:{task.id}")
+    assert "connection refused" in item.text
+    report(world, b)
+    report(world, b)
+    assert task.storage_wait.workers == ["a", "b"]
+    assert states(task) == ["committed"] * 2
+    assert world.facts(CheckpointFailed) == []
+
+
+def test_wait_ends_when_the_last_member_has_the_model():
+    world, task, (a, b) = restoring()
+    report(world, a)
+    report(world, b)
+    report(world, a, reachable=True)
+    assert (world.one(StorageReached).ended, task.state) == (False, "recovering")
+    report(world, b, reachable=True)
+    ended = world.one(StorageReached)
+    assert (ended.ended, ended.waited_s, task.state) == (True, 3.0, "running")
+    assert (task.storage_wait, b.worker.reason) == (None, "")
+    report(world, b, reachable=True)
+    assert world.last == []
+
+
+def test_wait_survives_the_loss_of_a_member_that_waits():
+    world, task, (a, b) = restoring()
+    report(world, a)
+    since_ns = task.storage_wait.since_ns
+    a.lost()
+    a = a.again()
+    for peer in (a, b):
+        peer.enter()
+    assert (task.recovery.source, task.storage_wait.workers) == ("checkpoint", [])
+    report(world, b)
+    assert (task.storage_wait.since_ns, task.state) == (since_ns, "recovering")
+
+
+def test_wait_ends_when_steps_commit_again():
+    world, task, (a, _b) = restoring()
+    report(world, a)
+    a.lost()
+    a.again()
+    world.sync(task)
+    world.train(task, 11)
+    assert world.one(StorageReached).ended
+    assert (task.storage_wait, task.state) == (None, "running")
+
+
+def test_task_fails_after_the_timeout_and_its_checkpoints_stay():
+    world, task, (a, b) = restoring()
+    report(world, a)
+    world.do(GiveUpStorage(task=task.id, timeout_s=1800.0))
+    assert (task.state, task.exit_code) == ("failed", 1)
+    for named in ("1800 s", "connection refused", "step-00000009", task.id):
+        assert named in task.reason
+    assert states(task) == ["committed"] * 2
+    assert "fresh" not in [chosen.source for chosen in world.facts(RecoveryChosen)[1:]]
+    assert b.worker.alive
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_nothing_fails_where_nobody_waits(ended):
+    world, task, (a, _b) = restoring()
+    report(world, a)
+    if ended:
+        report(world, a, reachable=True)
+    else:
+        world.do(StopTask(task=task.id))
+    world.do(GiveUpStorage(task=task.id, timeout_s=1.0))
+    assert world.last == []
+    world.do(GiveUpStorage(task="none", timeout_s=1.0))
+
+
+def test_reports_that_do_not_fit_are_ignored_or_refused():
+    world, task, (a, _b) = restoring()
+    old = ReportStorage(
+        **a.me, generation=task.generation - 1, reachable=False, reason="connection refused"
+    )
+    world.do(old)
+    assert (world.last, task.storage_wait) == ([], None)
+    with pytest.raises(InvalidArgument, match="without a reason"):
+        report(world, a, reason="")
+
+
+def test_deadline_counts_from_the_first_member_that_waits():
+    world, task, (_a, _b) = restoring()
+    watch = Watch(Patience(storage_timeout_s=100.0, heartbeat_timeout_s=10_000.0))
+    waited = [StorageUnreachable(task.id, each, 3, "c", "away") for each in "ab"]
+    watch.follow(Envelope(0, 0, 10 * SECOND_NS, waited[0]))
+    watch.follow(Envelope(1, 0, 60 * SECOND_NS, waited[1]))
+    assert watch.next_ns() == 110 * SECOND_NS
+    assert watch.overdue(world.state, 109 * SECOND_NS) == []
+    assert watch.overdue(world.state, 110 * SECOND_NS) == [
+        GiveUpStorage(task=task.id, timeout_s=100.0)
+    ]
+    assert watch.overdue(world.state, 111 * SECOND_NS) == []
+
+
+def test_deadline_is_dropped_when_the_wait_ends_and_set_anew_after_a_restart():
+    world, task, (a, _b) = restoring()
+    watch = Watch(Patience(storage_timeout_s=100.0, heartbeat_timeout_s=10_000.0))
+    watch.follow(Envelope(0, 0, 0, StorageUnreachable(task.id, "a", 3, "c", "away")))
+    watch.follow(Envelope(1, 0, 1, StorageReached(task.id, "a", 1.0, True, "it is back")))
+    assert watch.overdue(world.state, 200 * SECOND_NS) == []
+    report(world, a)
+    restarted = Watch(Patience(storage_timeout_s=5.0))
+    restarted.adopt(world.state, 0)
+    assert GiveUpStorage(task=task.id, timeout_s=5.0) in restarted.overdue(
+        world.state, 5 * SECOND_NS
+    )

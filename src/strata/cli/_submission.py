@@ -28,6 +28,13 @@ Spares = Annotated[
     int, typer.Option(min=0, help="Workers that wait, ready to take the place of a lost one.")
 ]
 MaxRestarts = Annotated[int, typer.Option(min=0, help="Restarts of a worker without progress.")]
+FreshStart = Annotated[
+    bool,
+    typer.Option(
+        "--allow-fresh-start",
+        help="Train again from step 0 when no checkpoint can be restored, instead of failing.",
+    ),
+]
 Config = Annotated[
     list[str] | None,
     typer.Option("--config", metavar="KEY=VALUE", help="For the script: run.config; repeatable."),
@@ -98,6 +105,7 @@ def request(
     config: list[str] | None,
     env: list[str] | None,
     wrap: str | None = None,
+    allow_fresh_start: bool = False,
 ) -> dict[str, Any]:
     """The body of `POST /api/tasks`; the workers start in the present folder."""
     entry = entry_of(script)
@@ -114,6 +122,7 @@ def request(
         "min_workers": min_workers,
         "spares": spares,
         "max_restarts": max_restarts,
+        "allow_fresh_start": allow_fresh_start,
         "config": {key: typed(value) for key, value in pairs(config, "--config").items()},
         "env": {"PWD": str(Path.cwd())} | pairs(env, "--env"),
     }

@@ -1189,6 +1189,8 @@ export interface components {
         };
         /** CreateTaskRequest */
         CreateTaskRequest: {
+            /** @default false */
+            allow_fresh_start: boolean;
             args?: string[];
             config?: {
                 [key: string]: unknown;

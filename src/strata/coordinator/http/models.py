@@ -307,7 +307,8 @@ class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """A run to start. Without an `entry` it waits for workers that are started elsewhere.
 
     It trains with `min_workers` or more while lost ones are replaced; 0 leaves it to the policy.
-    Of its checkpoints `keep_count` are kept; 0 leaves that to the coordinator's setting.
+    Of its checkpoints `keep_count` are kept; 0 leaves that to the coordinator's setting. When none
+    of them can be restored it fails, unless `allow_fresh_start` lets it train again from step 0.
     """
 
     name: Name
@@ -324,6 +325,7 @@ class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     model_state: ModelState = "replicated"
     keep_count: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     max_restarts: Annotated[int, Meta(ge=0, le=1_000_000)] = 3
+    allow_fresh_start: bool = False
 
 
 class RestartTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):

@@ -78,6 +78,7 @@ async def create_task(api: TheApi, data: JSONBody[CreateTaskRequest]) -> CreateT
         model_state=data.model_state,
         keep_count=data.keep_count,
         max_restarts=data.max_restarts,
+        allow_fresh_start=data.allow_fresh_start,
         entry=data.entry,
         args=data.args,
         config=config.decode(),

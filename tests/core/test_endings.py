@@ -5,7 +5,10 @@ import pytest
 
 from strata.core.recovery import RecoveryChosen, StepsCommitted
 from strata.core.scheduling import StopTask
-from strata.core.tasks import UNSAVED_EXIT_CODE, TaskStateChanged
+from strata.core.setbacks import RefuseRecovery
+from strata.core.standing import standing, told
+from strata.core.tasks import UNSAVED_EXIT_CODE, TaskPlaced, TaskStateChanged
+from strata.core.workers import WorkerStateChanged
 from strata.errors import NotFound
 from tests.core.world import World
 
@@ -96,13 +99,109 @@ def test_a_newcomer_at_the_end_does_not_make_the_task_begin_again():
     assert (task.state, task.committed) == ("completed", 12)
 
 
-def test_a_newcomer_is_taken_in_at_the_end_where_the_others_cannot_do_without():
-    world, task, (a, b, _c) = running(3, policy="replace")
+def test_a_newcomer_is_taken_in_at_the_end_where_a_sharded_model_needs_it():
+    world, task, (a, b, _c) = running(3, policy="replace", model_state="sharded")
     a.leave("done", steps=12)
     b.lost()
     assert task.phase == "forming"
     world.join(task, "instead")
     assert "instead" in task.members
+
+
+@pytest.mark.parametrize("policy", ["replace", "continue"])
+def test_survivor_trains_the_last_steps_without_a_replacement(policy):
+    world, task, (a, b, c) = running(3, policy=policy)
+    a.leave("done", steps=12)
+    b.lost()
+    (late,) = world.join(task, "late")
+    world.sync(task)
+    assert (task.members, task.waiting) == (["c"], ["late"])
+    c.leave("done", steps=12)
+    assert (task.state, task.committed) == ("completed", 12)
+    assert late.worker.rank == -1
+
+
+def test_a_lost_worker_is_not_placed_again_once_another_has_finished():
+    world = World()
+    world.agent("host", 3)
+    task = world.submit(3, external=False)
+    a, b, _c = world.start(task)
+    world.sync(task)
+    world.train(task, 10)
+    a.leave("done", steps=12)
+    world.exit(task, b.id, code=137, signal=9)
+    assert world.new(TaskPlaced) == []
+
+
+@pytest.mark.parametrize("saved", [0, 10])
+def test_a_replacement_that_joined_late_does_not_train_again_what_was_finished(saved):
+    """The other worker has ended its loop and never enters the generation of the newcomer."""
+    world, task, (a, b) = running(min_workers=1)
+    if saved:
+        world.save(task, saved)
+    b.lost()
+    world.sync(task)
+    world.train(task, 11)
+    again = b.again()
+    again.enter()
+    assert (task.phase, set(task.members)) == ("syncing", {"a", "b"})
+    a.leave("done", steps=12)
+    assert (task.state, task.committed, task.attempt) == ("completed", 12, 1)
+    assert len(world.facts(RecoveryChosen)) == 2
+
+
+def test_a_spare_does_not_train_again_what_was_finished():
+    world = World()
+    world.agent("host", 3)
+    task = world.submit(2, external=False, spares=1)
+    a, b, _spare = world.start(task)
+    world.sync(task)
+    world.train(task, 10)
+    a.leave("done", steps=12)
+    b.lost()
+    assert (task.state, task.committed) == ("completed", 12)
+
+
+def test_a_newcomer_whose_giver_finished_does_not_start_again():
+    world, task, (a, b) = running(min_workers=1)
+    world.save(task, 10)
+    b.lost()
+    b = b.again()
+    world.sync(task)
+    assert task.recovery.worker == "a"
+    a.leave("done", steps=12)
+    assert not task.ended, "the newcomer may have fetched the model"
+    world.do(
+        RefuseRecovery(**b.me, generation=task.generation, reason="a cannot be reached: it left")
+    )
+    assert (task.state, task.committed) == ("completed", 12)
+
+
+def test_a_worker_that_fails_after_the_others_finished_fails_the_task():
+    _world, task, (a, b) = running()
+    a.leave("done", steps=12)
+    b.leave("failed", steps=12)
+    assert (task.state, task.exit_code) == ("failed", 1)
+    assert "worker b failed after a had finished" in task.reason
+
+
+def test_a_worker_that_finishes_without_training_is_no_result():
+    _world, task, (a, b) = running(min_workers=1)
+    a.lost()
+    again = a.again()
+    again.leave("done", steps=0)
+    assert not task.ended
+    b.enter()
+    assert (task.recovery.source, task.recovery.step) == ("peer", 10)
+
+
+def test_standing_names_the_step_at_which_members_finished():
+    world, _task, (a, _b) = running()
+    assert standing(world.state, "b").finished_step == -1
+    a.leave("done", steps=12)
+    assert standing(world.state, "b").finished_step == 12
+    (left,) = [event for event in world.log if event.body is world.new(WorkerStateChanged)[0]]
+    assert told(world.state, left).workers == ["a", "b"]
 
 
 def test_who_leaves_before_the_task_began_does_not_complete_it():

@@ -70,11 +70,11 @@ def test_a_task_that_continues_with_fewer_prefers_a_spare():
     assert len(task.members) == 2
 
 
-def test_a_spare_does_not_take_the_seat_of_one_that_has_finished():
+def test_a_spare_takes_no_seat_once_a_member_has_finished():
     world, task = training(3, 1)
     world.members(task)[0].leave("done")
     world.exit(task, task.members[1], signal=9)
-    assert sorted(task.members) == ["demo-1-w2", "demo-1-w3"]
+    assert sorted(task.members) == ["demo-1-w2"]
     assert world.peers["demo-1-w0"].worker.done
 
 

@@ -130,6 +130,51 @@ def test_kill_any_worker_at_any_moment_and_every_step_counts_once(hub, trainees,
     assert hub.state.tasks[task].state == "completed"
 
 
+@pytest.mark.parametrize("every", [0, 7])
+def test_a_replacement_that_joins_after_the_others_ended_their_loop_trains_nothing(
+    hub, trainees, tmp_path, every
+):
+    task = submit(hub, worker_count=2, min_workers=1)
+    given = {"task": task, "steps": 150, "step_s": 0.02, "checkpoint_every": every}
+    gate = tmp_path / "gate"
+    first = trainees(hub.address, "keep", worker_id="a", linger=str(gate), **given)
+    second = trainees(hub.address, "keep", worker_id="b", **given)
+    second.says("restored")
+    until(lambda: hub.state.tasks[task].committed > 10)
+    second.kill()
+    until(lambda: not alive(hub, "b"))
+    first.says("looped")
+    third = trainees(hub.address, "keep", worker_id="b", **given)
+    until(lambda: "b" in hub.state.tasks[task].entered, what="the newcomer's entry")
+    gate.touch()
+    assert first.says("ended")["exact"]
+    assert first.ends() == 0
+    third.ends()
+    assert not [each for each in third.said if each["say"] == "restored"]
+    ended = hub.state.tasks[task]
+    assert (ended.state, ended.committed, ended.attempt) == ("completed", 150, 1)
+
+
+def test_a_survivor_one_step_behind_a_finished_worker_keeps_its_model(hub, trainees, tmp_path):
+    """Workers that do not meet at each step, and no checkpoint."""
+    task = submit(hub, worker_count=3, min_workers=1)
+    given = {"task": task, "meet": False, "steps": 60}
+    slow = trainees(hub.address, "keep", worker_id="c", step_s=0.2, **given)
+    lost = trainees(hub.address, "keep", worker_id="a", step_s=0.2, **given)
+    done = trainees(hub.address, "keep", worker_id="b", step_s=0.001, **given)
+    assert done.ends() == 0
+    assert hub.state.tasks[task].finished_step == 60
+    lost.kill()
+    recovered = slow.says("recovered")
+    assert (recovered["source"], recovered["in_place"]) == ("peer", True)
+    assert slow.says("ended")["exact"]
+    assert slow.ends() == 0
+    ended = hub.state.tasks[task]
+    assert (ended.state, ended.committed, ended.attempt) == ("completed", 60, 2)
+    (rolled,) = hub.facts("RolledBack")
+    assert (rolled.origin, rolled.to) == (60, recovered["steps"])
+
+
 def test_the_model_that_is_offered_needs_the_generations_token(hub, trainees):
     given = {"world_size": 2, "steps": 10**6, "step_s": 0.02}
     first, second = (trainees(hub.address, "keep", worker_id=name, **given) for name in "ab")

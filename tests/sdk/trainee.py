@@ -211,9 +211,13 @@ def keep(
     dawdle_s=0.0,
     when_busy="postpone",
     adaptive=False,
+    linger="",
     **given,
 ):
-    """Trains a model that tells whether each step was applied exactly once, and saves it."""
+    """Trains a model that tells whether each step was applied exactly once, and saves it.
+
+    After the loop it stays until there is a file `linger`, where one is named.
+    """
     os.environ["STRATA_CHECKPOINT_ADAPTIVE"] = str(adaptive).lower()
     os.environ["STRATA_CHECKPOINT_WHEN_BUSY"] = when_busy
     with strata.join(**given) as run:
@@ -239,6 +243,9 @@ def keep(
                 run.restore(run.state)
                 how = {"in_place": run.recovery.in_place, "interval_s": run.checkpoint_interval_s}
                 say("recovered", source=run.recovery.source, **how, **place(run))
+        say("looped")
+        while linger and not os.path.exists(linger):
+            time.sleep(0.005)
         found = [float(run.state["sum"].min()), float(run.state["squares"].max())]
         exact = found == value_after(run.steps) and run.state["applied"] == run.steps
         say("ended", exact=exact, found=found, why=run.stop_requested, **place(run))

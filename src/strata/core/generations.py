@@ -9,6 +9,10 @@ than the task requires it is `forming` again: the rest wait, and train on when o
 What depends on membership follows in the same turn: lanes and shards, barriers, checkpoints.
 Workers beyond those that a task asked for wait as spares, and take such a seat in the same turn.
 Lanes of a lost worker stay in its name while the task is forming, for its replacement to take.
+
+Once a member of a replicated model has finished, its result stands. The members that trained with
+it train on until they finish, too; nobody takes the seat of one that is lost, and when none of them
+is left the task is complete. A newcomer would only train again what is finished.
 """
 
 from typing import TYPE_CHECKING
@@ -83,16 +87,39 @@ def begin_again(d: Decision, task: "Task", reason: str, cause: str) -> None:
     _regroup(d, task, [], reason, cause)
 
 
+def result_stands(d: Decision, task: "Task") -> bool:
+    """Whether members finished and no member is left that trained with them."""
+    if not task.ran_generation or not any(d.state.workers[w].ran for w in task.finished):
+        return False
+    if task.spec.model_state == "sharded" and task.committed < task.finished_step:
+        return False
+    return not any(_trains(d, task, worker) for worker in task.members)
+
+
+def _trains(d: Decision, task: "Task", worker_id: str) -> bool:
+    """Whether a member may hold a model of the newest lineage."""
+    worker, entry = d.state.workers[worker_id], task.entered.get(worker_id)
+    empty = entry is not None and entry.step < 0 and task.phase == "syncing"
+    return worker.alive and worker.ran == task.ran_generation and not empty
+
+
 def finish(d: Decision, task: "Task", steps: int, reason: str, cause: str) -> None:
-    """Completes a task when everyone still in it has finished."""
-    if task.phase == "running":
+    """Completes a task when every member that trained in it has finished."""
+    stands = result_stands(d, task)
+    if task.phase == "running" or stands:
         commit_steps(d, task, steps, "a worker finished after them", cause)
-    if not set(task.members) <= set(task.finished):
+    if not stands and not set(task.members) <= set(task.finished):
         if task.phase == "syncing":  # everyone else waits for it to enter, which it never will
             begin_again(d, task, "a member finished instead of entering", cause)
         else:
             look_again(d, task, "the others have finished", cause)
-    elif task.state in ("starting", "running", "recovering"):
+    else:
+        complete(d, task, reason, cause)
+
+
+def complete(d: Decision, task: "Task", reason: str, cause: str | tuple[str, ...]) -> None:
+    """End a task whose result is there; its reason says if the final checkpoint failed."""
+    if task.state in ("starting", "running", "recovering"):
         exit_code = UNSAVED_EXIT_CODE if task.save_failure else 0
         change_state(d, task, "completed", with_save_failure(task, reason), cause, exit_code)
     elif task.state == "stopping":
@@ -120,9 +147,11 @@ def _through(d: Decision, task: "Task") -> list[str]:
 def _room(d: Decision, task: "Task", left: list[str]) -> int:
     """How many may be taken in when these have left.
 
-    Once somebody has finished, no more than the others cannot do without: when the last of them
-    finishes as well, a newcomer would be alone, without their model, and do everything again.
+    Once a member has finished, no more than the others cannot do without, and nobody when none of
+    them is left: a newcomer would be alone, without their model, and train everything again.
     """
+    if result_stands(d, task):
+        return 0
     stay = len(task.members) - len(left)
     return (task.required if task.finished else _most(d, task)) - stay
 

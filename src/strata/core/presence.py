@@ -4,7 +4,7 @@ from strata.core.checkpoints import fail_without
 from strata.core.decision import Decision
 from strata.core.events import decides
 from strata.core.fencing import living
-from strata.core.generations import finish, join, leave, with_save_failure
+from strata.core.generations import finish, join, leave, result_stands, with_save_failure
 from strata.core.leases import take_back_leases
 from strata.core.limits import (
     require_entries,
@@ -158,6 +158,7 @@ def deregister(d: Decision, c: DeregisterWorker) -> None:
                 incarnation=c.incarnation,
                 signal="exit",
                 reason=reason,
+                gave_up=True,
                 cause=c.cause,
             ),
         )
@@ -216,6 +217,17 @@ def declare_lost(d: Decision, c: DeclareLost) -> None:
         lose(d, worker, c)
 
 
+def _complete(d: Decision, task: Task, worker: Worker, c: DeclareLost, cause: str) -> None:
+    """Ends a task whose other members have finished; a worker's own failure is not passed over."""
+    if c.gave_up and task.state in ("starting", "running", "recovering"):
+        others = ", ".join(task.finished)
+        reason = f"worker {worker.id} failed after {others} had finished: {c.reason}"
+        change_state(d, task, "failed", reason, cause, 1)
+    else:
+        steps = max(task.committed, task.finished_step)
+        finish(d, task, steps, "the others had finished", cause)
+
+
 def lose(d: Decision, worker: Worker, c: DeclareLost) -> None:
     """Declares a living worker lost, and lets everything that depends on it follow."""
     task = d.state.tasks[worker.task]
@@ -225,8 +237,9 @@ def lose(d: Decision, worker: Worker, c: DeclareLost) -> None:
     )
     _let_go(d, task, worker.id, lost)
     leave(d, task, worker.id, f"worker {worker.id} was lost: {c.reason}", lost)
-    if task.finished and set(task.members) <= set(task.finished):
-        finish(d, task, task.committed, "the others had finished", lost)
+    finished = task.finished and set(task.members) <= set(task.finished)
+    if finished or result_stands(d, task):
+        _complete(d, task, worker, c, lost)
     elif not task.ended:
         handle_loss(d, task, worker.id, c.reason, lost, spare)
     if task.ended:

@@ -176,6 +176,8 @@ def place_vacant(d: Decision, task: Task, reason: str, cause: str) -> None:
         return
     if task.spec.policy == "continue" and task.phase != "forming" and not task.spec.spares:
         return
+    if task.finished and task.phase != "forming":
+        return  # the others train the last steps without it
     free = free_slots(d.state)
     placed: dict[str, Placement] = {}
     for worker in task.vacant:

@@ -20,8 +20,9 @@ from strata.core.checkpoints import committed_newest_first, record_failure
 from strata.core.decision import Decision
 from strata.core.events import Command, Event, Fact, applies, decides
 from strata.core.fencing import living
-from strata.core.generations import begin_again
+from strata.core.generations import begin_again, complete
 from strata.core.limits import shortened
+from strata.core.standing import model_holders
 from strata.core.tasks import RecoverySource
 from strata.errors import NotAllowedNow
 
@@ -96,6 +97,9 @@ def refuse(d: Decision, c: RefuseRecovery) -> "Task":
     source = task.recovery
     if c.generation != task.generation or task.phase != "running" or source is None:
         return task
+    if source.source == "peer" and _giver_finished(task):
+        complete(d, task, "the workers that held the model had finished", c.cause)
+        return task
     _require_another(task, source.source)
     if source.source == "checkpoint" and not c.damaged:
         raise NotAllowedNow(
@@ -111,6 +115,13 @@ def refuse(d: Decision, c: RefuseRecovery) -> "Task":
         record_failure(d, task, checkpoint, f"worker {c.worker}: {reason}", cause)
     begin_again(d, task, f"worker {c.worker} could not restore: {reason}", cause)
     return task
+
+
+def _giver_finished(task: "Task") -> bool:
+    """Whether every member that brought the chosen model has finished since: its result stands."""
+    holders = set(model_holders(task))
+    replicated = task.spec.model_state == "replicated"
+    return replicated and bool(holders) and holders <= set(task.finished)
 
 
 def _require_another(task: "Task", source: RecoverySource) -> None:

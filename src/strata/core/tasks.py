@@ -221,6 +221,8 @@ class Task(Struct):
         began = self.ran_generation if self.spec.syncs else self.generation
         if not began:
             return everyone
+        if self.finished and self.spec.model_state == "replicated":
+            return 1  # nobody is replaced any more: see core/generations
         fewest = 1 if self.spec.policy == "continue" else everyone
         return min(self.spec.min_workers or fewest, everyone)
 

@@ -69,7 +69,8 @@ FORGOTTEN_AT_ONCE = 1_000
 
 
 class Worker(Struct, gc=False):
-    """A worker as the coordinator knows it. `rank` is -1 outside a generation."""
+    """A worker as the coordinator knows it. `rank` is -1 outside a generation; `ran` is the newest
+    generation that this incarnation trained in, 0 for none."""
 
     id: str
     incarnation: int
@@ -87,6 +88,7 @@ class Worker(Struct, gc=False):
     reason: str = ""
     outcome: Outcome | Literal[""] = ""
     rank: int = -1
+    ran: int = 0
     fenced: list[int] = field(default_factory=list)
     metadata: dict[str, str] = field(default_factory=dict)
 
@@ -200,11 +202,14 @@ class DeregisterWorker(Command, frozen=True):
 
 
 class DeclareLost(Command, frozen=True):
+    """`gave_up`: the worker itself said that it failed."""
+
     worker: str
     incarnation: int
     signal: Signal
     reason: str
     evidence: dict[str, float] = field(default_factory=dict)
+    gave_up: bool = False
 
 
 @applies(WorkerRegistered)

@@ -6,6 +6,7 @@ from contextlib import suppress
 import pytest
 
 from strata.core.agents import UNKNOWN_CODE, ReportExit, WorkerExited
+from strata.core.restarts import ENOUGH_STEPS
 from strata.core.scheduling import StopTask
 from strata.core.tasks import RESTART_LOOP_EXIT_CODE, TaskPlaced
 from strata.core.workers import WorkerLost
@@ -216,12 +217,85 @@ def test_a_loop_of_processes_that_never_join_is_a_restart_loop_too():
 def test_progress_between_losses_is_no_loop():
     world, task = running(1, max_restarts=1)
     (worker,) = task.members
-    for step in range(1, 8):
+    for step in range(ENOUGH_STEPS, 8 * ENOUGH_STEPS, ENOUGH_STEPS):
         world.train(task, step)
         world.save(task, step)
         world.exit(task, worker)
         back_to_work(world, task)
     assert task.state == "running"
+
+
+def crash_again_and_again(world, task, worker, crashes, how, step=1):
+    """The worker takes part in `step` steps, then fails; so many times, or until the task ends."""
+    for crash in range(crashes):
+        world.train(task, task.committed + step)
+        world.save(task, task.committed)
+        how(crash)
+        if task.ended:
+            return
+        back_to_work(world, task)
+
+
+def test_a_crash_loop_that_gains_one_step_each_time_ends():
+    world, task = running(1, max_restarts=3)
+    (worker,) = task.members
+    crash_again_and_again(world, task, worker, 9, lambda _: world.exit(task, worker))
+    assert (task.state, task.exit_code, task.committed) == ("failed", 93, 4)
+    assert "4 times in the same way" in task.reason
+    assert "exit code 1" in task.reason
+
+
+def test_numbers_in_a_cause_do_not_make_it_another_one():
+    world, task = running(1, max_restarts=3)
+    (worker,) = task.members
+
+    def fail(crash):
+        world.peers[worker].lost("exit", f"ValueError: sample {crash} at 0x7f{crash} is bad")
+
+    crash_again_and_again(world, task, worker, 9, fail)
+    assert (task.state, task.exit_code, task.committed) == ("failed", 93, 4)
+
+
+def test_failures_of_different_causes_with_some_progress_are_counted_apart():
+    world, task = running(1, max_restarts=3)
+    (worker,) = task.members
+    causes = ["no memory", "no network", "no card", "no power"]
+    crash_again_and_again(
+        world, task, worker, 4, lambda crash: world.peers[worker].lost("exit", causes[crash])
+    )
+    assert task.state == "running"
+
+
+def test_steps_of_the_survivors_do_not_reset_the_count_of_a_worker():
+    world, task = running(2, min_workers=1, max_restarts=2)
+    bad = task.members[1]
+    starts = set()
+    for _ in range(6):
+        world.exit(task, bad)
+        starts.add(task.placements[bad].start)
+        world.sync(task)
+        world.train(task, task.committed + 1_000)
+        if bad not in task.vacant:
+            back_to_work(world, task)
+    assert starts == {2, 3}, "its seat stays empty and the other trains on"
+    assert (task.state, len(task.members)) == ("running", 1)
+
+
+def test_steps_that_a_rollback_repeats_are_no_progress():
+    world, task = running(1, max_restarts=3)
+    (worker,) = task.members
+    world.train(task, 20)
+    world.save(task, 20)
+    crashes = 0
+    while not task.ended:
+        world.train(task, 20 + 5 * ENOUGH_STEPS)
+        world.exit(task, worker)
+        crashes += 1
+        if not task.ended:
+            back_to_work(world, task)
+            assert task.committed == 20
+    assert (crashes, task.exit_code) == (4, 93)
+    assert "without progress" in task.reason
 
 
 def test_the_slots_of_a_restart_loop_go_to_the_next_task():

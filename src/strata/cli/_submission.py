@@ -27,7 +27,9 @@ MinWorkers = Annotated[
 Spares = Annotated[
     int, typer.Option(min=0, help="Workers that wait, ready to take the place of a lost one.")
 ]
-MaxRestarts = Annotated[int, typer.Option(min=0, help="Restarts of a worker without progress.")]
+MaxRestarts = Annotated[
+    int, typer.Option(min=0, help="Restarts of a worker in a row with no or little progress.")
+]
 FreshStart = Annotated[
     bool,
     typer.Option(

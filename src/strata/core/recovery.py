@@ -125,7 +125,9 @@ def _chosen(state: "Cluster", fact: RecoveryChosen, event: Event) -> None:
     task.ran_generation = fact.generation
     task.ran_members = len(task.members)
     for member in task.members:
-        state.workers[member].ran = fact.generation
+        worker = state.workers[member]
+        worker.first_step = worker.first_step if worker.ran else fact.step
+        worker.ran = fact.generation
     task.peers_refused = False
     # Whoever entered had given up waiting: what it said before must not let others pass without it.
     forget_arrivals(task, task.members)

@@ -3,8 +3,9 @@
 An agent offers slots on its host. Tasks are placed in the order of submission and all at once,
 their spare workers included:
 a task that does not fit lets nobody pass, so that a large one is never starved. A worker that was
-lost is started again, where it was if that host still stands. A slot that fails again and again
-while the task gets no further is a restart loop: the task ends with exit code 93.
+lost is started again, where it was if that host still stands. A worker that fails again and again
+with no or little progress of its own is in a restart loop (`core/restarts`): the task ends with
+exit code 93.
 """
 
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from strata.core.decision import Decision
 from strata.core.events import Command, decides
 from strata.core.fencing import living
 from strata.core.limits import require_room, shortened
+from strata.core.restarts import failures
 from strata.core.tasks import (
     RESTART_LOOP_EXIT_CODE,
     Placement,
@@ -182,28 +184,18 @@ def place_vacant(d: Decision, task: Task, reason: str, cause: str) -> None:
     placed: dict[str, Placement] = {}
     for worker in task.vacant:
         before = task.placements[worker]
-        incarnation = _incarnation(d.state, worker)
-        fruitful = task.committed > before.committed and incarnation > before.incarnation
-        fruitless = before.fruitless + 1 if before.start > 1 and not fruitful else 1
-        if fruitless > task.spec.max_restarts and task.phase != "forming":
+        failed = failures(d.state, task, worker, reason)
+        loop = failed.loop(task.spec.max_restarts)
+        if loop and task.phase != "forming":
             continue
-        if fruitless > task.spec.max_restarts:
-            often = "once" if fruitless == 1 else f"{fruitless} times"
-            change_state(
-                d,
-                task,
-                "failed",
-                f"restart loop: worker {worker} failed {often} without progress; last: {reason}",
-                cause,
-                RESTART_LOOP_EXIT_CODE,
-            )
+        if loop:
+            text = f"restart loop: worker {worker} {loop}; last: {reason}"
+            change_state(d, task, "failed", text, cause, RESTART_LOOP_EXIT_CODE)
             return
         agent = before.agent if free.get(before.agent, 0) > 0 else _roomiest(free)
         if agent:
             free[agent] -= 1
-            placed[worker] = Placement(
-                agent, before.start + 1, fruitless, task.committed, incarnation
-            )
+            placed[worker] = failed.placed(before, agent)
     if placed:
         d.record(TaskPlaced(task.id, placed, f"in place of the lost: {reason}"), cause)
 
@@ -234,12 +226,6 @@ def free_slots(state: "Cluster") -> dict[str, int]:
             if placement.agent in free and worker not in vacant:
                 free[placement.agent] = max(free[placement.agent] - 1, 0)
     return free
-
-
-def _incarnation(state: "Cluster", worker: str) -> int:
-    """Its newest; 0 for one that never joined."""
-    known = state.workers.get(worker)
-    return known.incarnation if known is not None else 0
 
 
 def why_waiting(state: "Cluster", task: Task) -> str:

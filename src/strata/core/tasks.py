@@ -110,10 +110,12 @@ class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Placement(Struct, frozen=True):
-    """Where a worker runs, and for the how-manieth time it was started.
+    """Where a worker runs, and its start count.
 
-    `fruitless` counts the starts since the task last got further than `committed` steps and this
-    worker joined, as an incarnation later than `incarnation`.
+    `fruitless` counts its failures in a row between which it took part in no new step, `causes`
+    those in a row between which it took part in few of them, by cause (`core/restarts`). When it
+    was placed, `committed` steps were the most that the task had had, and `incarnation` was the
+    newest of the worker.
     """
 
     agent: str
@@ -121,6 +123,7 @@ class Placement(Struct, frozen=True):
     fruitless: int = 0
     committed: int = 0
     incarnation: int = 0
+    causes: dict[str, int] = field(default_factory=dict)
 
 
 class Entry(Struct, frozen=True, gc=False):

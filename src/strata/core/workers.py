@@ -70,7 +70,8 @@ FORGOTTEN_AT_ONCE = 1_000
 
 class Worker(Struct, gc=False):
     """A worker as the coordinator knows it. `rank` is -1 outside a generation; `ran` is the newest
-    generation that this incarnation trained in, 0 for none."""
+    generation that this incarnation trained in, 0 for none. It has taken part in the task's
+    steps from `first_step` to `last_step`, which is set when it is lost."""
 
     id: str
     incarnation: int
@@ -89,6 +90,8 @@ class Worker(Struct, gc=False):
     outcome: Outcome | Literal[""] = ""
     rank: int = -1
     ran: int = 0
+    first_step: int = 0
+    last_step: int = 0
     fenced: list[int] = field(default_factory=list)
     metadata: dict[str, str] = field(default_factory=dict)
 
@@ -295,6 +298,7 @@ def _lost(state: "Cluster", fact: WorkerLost, event: Event) -> None:
     worker.reason = fact.reason
     worker.changed_ns = event.wall_ns
     task = state.tasks[fact.task]
+    worker.last_step = task.committed
     _forget_waiting(task, fact.worker)
     if fact.worker in task.placements and fact.worker not in task.vacant:
         task.vacant.append(fact.worker)

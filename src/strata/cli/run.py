@@ -131,13 +131,18 @@ def run(
     with stopping_hard(), on as (api, cluster):
         mishaps = Mishaps(kill, cluster.pids)
         code = watch(api, body, console(), patient=False, consider=mishaps.consider)
-        if mishaps.left:
-            spared = f"  {mishaps.left} of {kill} not killed as asked: the task was over before"
-            console().print(Text(spared, style="yellow"))
         wait_idle(cluster, settings.stop_grace_s if code == 0 else MOMENT_S)
-    look_back = f"  look back: strata timeline --data {shown_path(settings.data_dir)}"
-    console().print(Text(look_back, style="dim"), soft_wrap=True)
+    print_closing(settings.data_dir, kill, mishaps.left)
     sys.exit(code)
+
+
+def print_closing(data_dir: str, kill: int, spared: int) -> None:
+    """Print what was not killed as asked, and the command that shows the run again."""
+    if spared:
+        text = f"  {spared} of {kill} not killed as asked: the task was over before"
+        console().print(Text(text, style="yellow"))
+    look_back = f"  look back: strata timeline --data {shown_path(data_dir)}"
+    console().print(Text(look_back, style="dim"), soft_wrap=True)
 
 
 def shown_path(folder: str) -> str:

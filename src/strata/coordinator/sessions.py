@@ -29,8 +29,6 @@ from strata.core.saving import AckPart, BeginCheckpoint
 from strata.core.setbacks import ReportBrokenExchange
 from strata.core.standing import TELLING, standing, told
 from strata.core.workers import (
-    DeregisterWorker,
-    Outcome,
     ReattachWorker,
     ReportState,
     WorkerRegistered,
@@ -52,7 +50,6 @@ MANY_LINES = 256
 
 MAX_UNANSWERED = 256
 FEEDING = ("attach", "acquire_lease", "return_lease")
-OUTCOMES: dict[str, Outcome] = {"done": "done", "stopped": "stopped", "failed": "failed"}
 
 
 class Sessions:
@@ -360,19 +357,7 @@ class Session:
         self.stream.send(pb.CoordinatorMessage(request=request, checkpoint=opened))
 
     def _leave(self, request: int, message: pb.WorkerMessage) -> None:
-        outcome = OUTCOMES.get(message.leave.outcome or "done")
-        if outcome is None:
-            raise InvalidArgument(
-                f"outcome is {message.leave.outcome!r}", hint=f"use {', '.join(OUTCOMES)}"
-            )
-        command = DeregisterWorker(
-            worker=self.worker,
-            incarnation=self.incarnation,
-            outcome=outcome,
-            reason=message.leave.reason,
-            steps=message.leave.steps,
-            save_failure=message.leave.save_failure,
-        )
+        command = convert.departure(self.worker, self.incarnation, message.leave)
         self._ask(request, command, partial(self._done, request))
 
     def _done(self, request: int, answer: object) -> None:

@@ -227,6 +227,11 @@ class Keeping:
         except NotAllowedNow:
             raise error from None
 
+    def prepare_saves(self) -> None:
+        """Makes memory ready for the first save, in the background."""
+        if self.has_state and self.due.policy.active:
+            self.saver.prepare(plain(self.state), self._membership.place)
+
     def save_if_due(self, step: int, epoch: int) -> bool:
         """Begins to save if a save is due; whether it did. Every rank asks after every step."""
         return self.has_state and self.due.now(step) and self.save(step, epoch)

@@ -109,6 +109,11 @@ class Membership:
         return self.standing.agreed if self.standing is not None else 0
 
     @property
+    def finished_step(self) -> int:
+        """After how many steps other workers of the task finished; -1 while none has."""
+        return self.standing.finished_step if self.standing is not None else -1
+
+    @property
     def told_place(self) -> tuple[int, str]:
         """The newest generation and its phase, whether or not it was entered."""
         standing = self.standing

@@ -75,8 +75,16 @@ class RunSteps(Member):
         self._step = step
 
     def _require_common(self, step: Step) -> None:
-        """Refuse a step that other workers do not train, since they left the loop before it."""
-        left = self._membership.left_before(step.number, {feed.key for feed in self._feeds})
+        """Refuse a step that another worker does not train, since it left the loop or finished."""
+        loops = {feed.key for feed in self._feeds if feed.key}
+        left = self._membership.left_before(step.number, loops)
+        finished = self._membership.finished_step
+        if loops and 0 <= finished <= step.number:
+            raise Conflict(
+                f"another worker has finished after {finished} steps, and this one would train "
+                f"step {step.number}",
+                hint="all workers must end at the same step; decide with run.agree(value)",
+            )
         if left:
             raise Conflict(
                 f"worker {left!r} has left this loop before step {step.number}",
@@ -95,6 +103,8 @@ class RunSteps(Member):
         metrics = dict(step.metrics)
         averaged = step.averaged if len(self._feeds) == 1 else 0
         self._count_step(metrics.pop("loss", None), None, metrics, averaged)
+        if self._membership.applied == 1:
+            self._keeping.prepare_saves()  # from the first step on, optimizers have their moments
         if self._keeping.has_state and self.save_due():
             self.save()
 

@@ -8,11 +8,12 @@ from strata.core.recovery import EnterGeneration
 from strata.core.resources import GpuMetrics, ResourceMetrics
 from strata.core.standing import Standing
 from strata.core.tasks import Task
-from strata.core.workers import RegisterWorker, Reported, Worker
-from strata.errors import StrataError
+from strata.core.workers import DeregisterWorker, Outcome, RegisterWorker, Reported, Worker
+from strata.errors import InvalidArgument, StrataError
 from strata.wire.proof import digest
 from strata.wire.v1 import coordinator_pb2 as pb
 
+OUTCOMES: dict[str, Outcome] = {"done": "done", "stopped": "stopped", "failed": "failed"}
 STATES: dict[int, Reported] = {
     pb.WORKER_STATE_INITIALIZING: "initializing",
     pb.WORKER_STATE_IDLE: "idle",
@@ -142,6 +143,21 @@ def entry(worker: str, incarnation: int, message: pb.Enter) -> EnterGeneration:
         step=message.step,
         address=message.address,
         meeting=message.meeting,
+    )
+
+
+def departure(worker: str, incarnation: int, message: pb.Leave) -> DeregisterWorker:
+    """A worker leaves its task, and says how it went."""
+    outcome = OUTCOMES.get(message.outcome or "done")
+    if outcome is None:
+        raise InvalidArgument(f"outcome is {message.outcome!r}", hint=f"use {', '.join(OUTCOMES)}")
+    return DeregisterWorker(
+        worker=worker,
+        incarnation=incarnation,
+        outcome=outcome,
+        reason=message.reason,
+        steps=message.steps,
+        save_failure=message.save_failure,
     )
 
 

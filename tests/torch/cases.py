@@ -12,6 +12,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 SAMPLES, STEPS, BATCH = 240, 20, 48
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def data():
@@ -39,7 +40,7 @@ class Case:
 
     def __init__(self) -> None:
         torch.manual_seed(0)
-        self.model = self.build().double()
+        self.model = self.build().to(DEVICE, torch.float64)
         self.called = self.model
         self.optimizers = self.optimize()
 
@@ -70,7 +71,7 @@ class Case:
 
     def result(self):
         tensors = [*self.model.parameters(), *self.model.buffers()]
-        return torch.cat([each.detach().double().reshape(-1) for each in tensors])
+        return torch.cat([each.detach().double().reshape(-1) for each in tensors]).cpu()
 
 
 class Accumulated(Case):
@@ -102,7 +103,7 @@ class Scaled(Case):
     def optimize(self):
         self.model.float()
         self.scaler = torch.amp.GradScaler(
-            "cpu", init_scale=2.0**127, backoff_factor=2.0**-100, growth_interval=7
+            DEVICE, init_scale=2.0**127, backoff_factor=2.0**-100, growth_interval=7
         )
         return super().optimize()
 
@@ -278,7 +279,7 @@ class Autocast(Case):
     """Half precision in the forward pass: equal to the reference with one worker."""
 
     def loss(self, x, y):
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(DEVICE, torch.bfloat16):
             found = self.called(x)
         return ((found.double() - y) ** 2).mean()
 
@@ -312,7 +313,7 @@ def reference(name, steps):
     DistributedDataParallel computes: the mean of the gradients of the ranks' parts, and the running
     statistics of rank 0.
     """
-    columns = {key: torch.from_numpy(value) for key, value in data().items()}
+    columns = {key: torch.from_numpy(value).to(DEVICE) for key, value in data().items()}
     case = CASES[name]()
     torch.manual_seed(1)
     for ranks in steps:

@@ -1,7 +1,8 @@
 """Trains every case of `cases.py` in one run, each with its own model; `strata run` starts it.
 
 Config: `signal` is what rank 1 sends itself in step 12 of generation 1, `before` the case before
-which it does so, `only` the one case to train. Writes what it trained and learned to `folder`.
+which it does so, `only` the one case to train, `communicate` lets one worker alone do what several
+do. Writes what it trained and learned to `folder`.
 """
 
 import json
@@ -9,7 +10,7 @@ import os
 from pathlib import Path
 
 import torch
-from cases import ALONE, BATCH, CASES, SAMPLES, STEPS, data
+from cases import ALONE, BATCH, CASES, DEVICE, SAMPLES, STEPS, data
 
 import strata
 import strata.torch
@@ -26,12 +27,14 @@ def main() -> None:
         cases = {name: CASES[name]() for name in wanted}
         for case in cases.values():
             strata.torch.data_parallel(run, case.model)
+        for hook in run._hooks._hooks:
+            hook.always_communicate = bool(run.config.get("communicate"))
         run.restore({name: case.state() for name, case in cases.items()})
         if run.steps == 0:
             torch.manual_seed(1)
         epochs = STEPS * BATCH // SAMPLES
         for batch in run.batches(dataset, global_batch=BATCH, epochs=epochs):
-            x, y = torch.from_numpy(batch["x"]), torch.from_numpy(batch["y"])
+            x, y = (torch.from_numpy(batch[name]).to(DEVICE) for name in ("x", "y"))
             number, rank = run.steps, run.rank
             for case in cases.values():
                 case.prepare()

@@ -26,11 +26,13 @@ QUIET = ""
 KILLED = "killed before the first case"
 LATE = "killed after some optimizers have stepped"
 STOPPED = "stopped before the first case"
+COMMUNICATING = "one worker that communicates"
 HOW = {
     QUIET: [],
     KILLED: [f"signal={int(signal.SIGKILL)}"],
     LATE: [f"signal={int(signal.SIGKILL)}", "before=two_optimizers"],
     STOPPED: [f"signal={int(signal.SIGSTOP)}"],
+    COMMUNICATING: ["communicate=1"],
 }
 
 
@@ -79,6 +81,16 @@ def rows(folder, workers):
 def test_one_worker_learns_the_same_bits_as_a_plain_process(trained, name):
     folder, _ = trained(1, QUIET)
     assert torch.equal(torch.load(folder / f"{name}.pt"), reference(name, rows(folder, 1)))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_worker_that_communicates_learns_the_same(trained, name):
+    """On a GPU this is the path of nccl, which refuses several workers on one card."""
+    folder, _ = trained(1, COMMUNICATING)
+    expected = reference(name, rows(folder, 1))
+    tolerance = TOLERANCE.get(name, 1e-9)
+    found = torch.load(folder / f"{name}.pt")
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in ALONE])

@@ -264,8 +264,9 @@ class DataParallel:
             raise self._failure
         if self._tasks:
             raise NotAllowedNow(
-                "a backward pass of this step failed, so the gradients are not complete",
-                hint="let the error leave the `with run.step()` block",
+                "the gradients are not complete: a backward pass is still running, or has failed",
+                hint="call optimizer.step() after backward(), and let an error of backward() leave "
+                "the `with run.step()` block",
             )
         if self._unsent:
             raise NotAllowedNow(

@@ -58,7 +58,7 @@ def test_every_peer_receives_the_model_as_it_is_given():
     giver, address = Giver(blobs), blobs.address(("127.0.0.1", 1))
     try:
         for generation in range(1, 7):
-            giver.give(numbers(generation), generation, 1, peers=1)
+            giver.give(numbers(generation), generation, 1, peers=1, data={})
             peer = Peer("giver", address, "secret", "me", generation, Silent())
             name = f"{model_id(generation)}.json"
             manifest = decode_manifest(peer.get(name), name)

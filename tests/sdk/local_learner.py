@@ -55,15 +55,14 @@ def learn(epochs=4, step_s=0.0, crowd=0, deaf=0, keep=1.0, forgets=False, save_a
         say("joined", address=run._keeping.own_address(), **place(run))
         for batch in run.batches(line(), global_batch=48, epochs=epochs):
             say("training", **place(run))
-            try:
-                with local.round(batch) as parts:
-                    for part in parts:
-                        loss = descend(weights, part)
-                        time.sleep(step_s if run.world_size >= crowd else 0.2)
-            except strata.GenerationChanged:
+            with run.step() as step, local.round(batch) as parts:
+                for part in parts:
+                    loss = descend(weights, part)
+                    time.sleep(step_s if run.world_size >= crowd else 0.2)
+                step.log(loss=loss)
+            if run.steps == step.number:
                 say("again", weights=told(weights), **place(run))
                 continue
-            run.mark_step(loss=loss)
             say("round", loss=loss, weights=told(weights), **place(run))
             if run.steps == save_at:
                 run.save()

@@ -23,7 +23,7 @@ with strata.join(capture=False) as run:
     for batch in run.batches(data, batch_size=8, epochs=1):
         while os.environ.get("HOLD") and run.steps == 3 and not run.stop_requested:
             time.sleep(0.01)
-        if not run.step(loss=1.0):
+        if not run.mark_step(loss=1.0):
             break
     print("steps", run.steps, flush=True)
 """

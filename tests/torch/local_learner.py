@@ -30,15 +30,12 @@ def main() -> None:
         local = strata.torch.LocalSteps(run, model, STEPS, momentum=0.5)
         run.restore({"model": model, "outer": local})
         for batch in run.batches(data, global_batch=48 * STEPS, epochs=8):
-            try:
-                with local.round(batch) as parts:
-                    for part in parts:
-                        loss = train(model, optimizer, part)
-                    if run.rank == 1 and run.steps == 5 and run.generation == 1:
-                        os.kill(os.getpid(), int(run.config["signal"]))
-            except strata.GenerationChanged:
-                continue
-            run.mark_step(loss=loss)
+            with run.step() as step, local.round(batch) as parts:
+                for part in parts:
+                    loss = train(model, optimizer, part)
+                if run.rank == 1 and run.steps == 5 and run.generation == 1:
+                    os.kill(os.getpid(), int(run.config["signal"]))
+                step.log(loss=loss)
         weights = [*model.parameters(), model[1].running_mean, model[1].running_var]
         said = b"".join(each.detach().float().numpy().tobytes() for each in weights)
         print(f"weights {hashlib.sha256(said).hexdigest()} off {off(model, inputs, targets):.4f}")

@@ -87,6 +87,8 @@ def has_room(torch: Any, sources: list[Source]) -> bool:
     wanted: dict[Any, int] = {}
     for source in sources:
         device = source.value.device
+        if device.type != "cuda":
+            continue
         wanted[device] = wanted.get(device, 0) + source.size_bytes
     for device, size_bytes in wanted.items():
         free, total = torch.cuda.mem_get_info(device)

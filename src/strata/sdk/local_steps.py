@@ -173,6 +173,8 @@ class LocalSteps:
             weight += update.weight
         if not weight > 0:
             raise InvalidArgument(f"nobody had a sample in round {step}")
+        if self.run.present_step is not None:
+            self.run.present_step.averaged = round(weight)
         return total / np.float32(weight)
 
     def _decoded(

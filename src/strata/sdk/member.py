@@ -9,6 +9,7 @@ state in `run.state` instead of a variable:
     run.state, loss = train_step(run.state, batch)
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -91,6 +92,12 @@ class Member:
     def stop_requested(self) -> str:
         """Why the script should save and end; empty while it need not."""
         return self._notice.reason or self._membership.stopping
+
+    @property
+    def device(self) -> str:
+        """Where PyTorch trains in this process: `cuda` if a GPU is there, else `cpu`."""
+        torch = sys.modules.get("torch")
+        return "cuda" if torch is not None and torch.cuda.is_available() else "cpu"
 
     @property
     def datasets(self) -> list[str]:

@@ -85,7 +85,8 @@ class Step:
         """Record metrics with this step, such as `loss=loss`; the last value of a name counts."""
         for name, value in {**(values or {}), **metrics}.items():
             try:
-                self.metrics[name] = float(value)
+                detach = getattr(value, "detach", None)  # PyTorch warns about tensors of a graph
+                self.metrics[name] = float(value if detach is None else detach())
             except (TypeError, ValueError) as error:
                 raise InvalidArgument(
                     f"metric {name!r} is not a number: {error}",

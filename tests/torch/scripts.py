@@ -1,4 +1,4 @@
-"""Plain training scripts, without anything of Strata: what the same loops must compute on workers."""
+"""Plain training scripts, without anything of Strata: what the same loops on workers compute."""
 
 import torch
 from torch.utils.data import DataLoader, Dataset

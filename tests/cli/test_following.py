@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from strata.cli._stream import Event, parse
+from strata.cli._watch import recovered
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.cli.conftest import MAIN, Worker, environment, started_verb, until
 
@@ -245,3 +246,13 @@ def test_the_parser_of_streams():
         Event("message", "2"),
         Event("skipped", "", b"b"),
     ]
+
+
+def test_a_generation_that_starts_from_step_0_names_no_source():
+    """A wrapped script starts anew in each generation, at step 0 of its worker."""
+    assert recovered({"generation": 2, "step": 0, "source": "peer"}) == (
+        "generation 2 starts from step 0"
+    )
+    assert recovered({"generation": 3, "step": 7, "source": "peer"}) == (
+        "generation 3 goes on from step 7 (peer)"
+    )

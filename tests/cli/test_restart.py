@@ -22,6 +22,7 @@ ASKED = {
     "model_state": "sharded",
     "keep_count": 7,
     "max_restarts": 1,
+    "allow_fresh_start": True,
 }
 
 

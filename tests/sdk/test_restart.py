@@ -51,6 +51,33 @@ def assert_nothing_lost_or_twice(store, crowd):
     return streams
 
 
+def test_workers_started_again_after_everything_was_killed_join_at_once(
+    strata_up, trainees, tmp_path
+):
+    """The coordinator still takes the dead ones for alive when the new ones ask for their ids."""
+    given = {"world_size": 2, "step_s": 0.01, "checkpoint_every": 10}
+    killed = [
+        trainees(strata_up.address, "keep", worker_id=name, steps=10**6, **given) for name in "ab"
+    ]
+    for worker in killed:
+        worker.says("saved", count=3)
+    strata_up.kill()
+    for worker in killed:
+        worker.kill()
+    strata_up.start()
+    again = [
+        trainees(strata_up.address, "keep", worker_id=name, steps=100, **given) for name in "ab"
+    ]
+    for worker in again:
+        assert worker.says("restored")["source"] == "checkpoint"
+        assert worker.says("ended")["exact"]
+        assert worker.ends() == 0
+    strata_up.stop()
+    with SqliteStore(tmp_path / "data" / "log.db", CODEC) as store:
+        kinds = [event.kind for event in store.read()]
+    assert "WorkerRejected" not in kinds
+
+
 @pytest.mark.slow
 def test_eight_workers_outlive_the_coordinator(strata_up, trainees, tmp_path):
     crowd = [

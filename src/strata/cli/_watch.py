@@ -171,8 +171,7 @@ class Watcher:
             self.say("✗", "red", f"{fields['worker']} was lost: {fields['reason']}")
         elif kind == "RecoveryChosen" and fields["generation"] > 1:
             self.recoveries += 1
-            where = f"generation {fields['generation']} goes on from step {fields['step']}"
-            self.say("↻", "yellow", f"{where} ({fields['source']})")
+            self.say("↻", "yellow", recovered(fields))
         elif kind == "CheckpointFailed":
             why = f"checkpoint {fields['checkpoint']} failed: {fields['reason']}"
             self.say("✗", "yellow", why)
@@ -242,3 +241,11 @@ def exit_code(task: Task) -> int:
     if task.status == "stopped":
         return INTERRUPTED
     return task.exit_code or 1
+
+
+def recovered(fields: dict[str, Any]) -> str:
+    """What a generation goes on from; at step 0 there is nothing to go on from."""
+    generation, step = fields["generation"], fields["step"]
+    if step == 0:
+        return f"generation {generation} starts from step 0"
+    return f"generation {generation} goes on from step {step} ({fields['source']})"

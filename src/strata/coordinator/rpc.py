@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from strata.coordinator.agent_sessions import AgentSessions
 from strata.coordinator.engine import Engine
+from strata.coordinator.holders import require_present_holder
 from strata.coordinator.metrics import Metrics
 from strata.coordinator.observed import Observed, Seen
 from strata.coordinator.places import CheckpointPlaces
@@ -28,8 +29,19 @@ from strata.core.saving import AckPart, BeginCheckpoint
 from strata.core.sharding import epoch_order
 from strata.core.state import Cluster
 from strata.core.tasks import Task
-from strata.core.workers import DeregisterWorker, ReportState, Worker
-from strata.errors import STATUS, DeadlineExceeded, Fenced, InvalidArgument, NotFound, StrataError
+from strata.core.workers import (
+    DeregisterWorker,
+    ReportState,
+    Worker,
+)
+from strata.errors import (
+    STATUS,
+    DeadlineExceeded,
+    Fenced,
+    InvalidArgument,
+    NotFound,
+    StrataError,
+)
 from strata.wire import checkpoints, convert, datasets
 from strata.wire.grpc_call import Call
 from strata.wire.grpc_server import GrpcServer
@@ -105,6 +117,7 @@ class UnaryCalls:
     ) -> pb.RegisterWorkerResponse:
         """Lets a process in as a new incarnation of a worker."""
         command = convert.registration(request, call.peer)
+        require_present_holder(self.engine, command)
         worker = await self.engine.submit(command)
         assert isinstance(worker, Worker)
         task = self.state.tasks[worker.task]

@@ -28,6 +28,7 @@ from strata.core.save_points import Pace, has_open_request, plan
 from strata.core.storage_waits import StorageDeadlines, StorageReached, StorageUnreachable
 from strata.core.workers import (
     DeclareLost,
+    Signal,
     WorkerLost,
     WorkerRegistered,
     WorkerReturned,
@@ -184,6 +185,12 @@ class Watch:
         if heard is not None and heard.incarnation == incarnation:
             heard.broken_ns = now_ns
             self._look(heard, now_ns + _ns(self.patience.connection_grace_s), "worker", worker)
+
+    def away_s(self, worker: str, now_ns: int) -> float:
+        """Seconds since a worker was disconnected, or was expected back after a restart; else 0."""
+        heard = self._workers.get(worker)
+        since_ns = (heard.broken_ns or heard.absent * heard.beat_ns) if heard is not None else 0
+        return (now_ns - since_ns) / SECOND_NS if since_ns else 0.0
 
     def next_ns(self) -> int | None:
         """When to look again."""
@@ -359,14 +366,11 @@ class Watch:
             task = state.tasks[task_id]
             if task.phase != "running":
                 continue
-            lineage = (task.attempt, task.generation)
-            steps = min((self._applied(member, lineage) for member in task.members), default=0)
+            at = (task.attempt, task.generation)
+            steps = min((self._applied(member, at) for member in task.members), default=0)
             if steps > task.committed:
-                found.append(
-                    CommitSteps(
-                        task=task_id, attempt=lineage[0], generation=lineage[1], steps=steps
-                    )
-                )
+                command = CommitSteps(task=task_id, attempt=at[0], generation=at[1], steps=steps)
+                found.append(command)
         return found
 
     def _applied(self, worker: str, lineage: tuple[int, int]) -> int:
@@ -377,11 +381,7 @@ class Watch:
 
 
 def _lost(
-    worker: str,
-    heard: _Heard,
-    signal: Literal["connection", "heartbeat", "hang", "absent"],
-    reason: str,
-    evidence: dict[str, float],
+    worker: str, heard: _Heard, signal: Signal, reason: str, evidence: dict[str, float]
 ) -> DeclareLost:
     return DeclareLost(
         worker=worker,

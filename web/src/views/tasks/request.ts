@@ -1,7 +1,8 @@
 /** The form of a task as text, and the request it makes. */
 import type { CreateTask, TaskDetail } from "../../api/types";
 
-export type Form = Record<keyof CreateTask, string>;
+/** A task that may start again from step 0 is submitted in the terminal only. */
+export type Form = Record<Exclude<keyof CreateTask, "allow_fresh_start">, string>;
 
 export const BLANK: Form = {
   name: "",

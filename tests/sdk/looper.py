@@ -148,6 +148,25 @@ def each_alone(**given):
 
 
 @scene
+def fail_once(marker, **given):
+    """Fails in the middle of a loop, in a function of its own, the first time it is run."""
+    with strata.join(**given) as run:
+        seen, _ = begin(run)
+        say("joined", **place(run))
+        _train_or_fail(run, seen, marker)
+        say("done", seen=seen[:40].tolist(), **place(run))
+
+
+def _train_or_fail(run, seen, marker):
+    for batch in run.batches(arrays("numbers", 40), global_batch=8, epochs=2):
+        with run.step():
+            seen[batch["x"]] += 1
+        if run.steps == 6 and not os.path.exists(marker):
+            open(marker, "w").close()
+            raise RuntimeError("the loss is not a number")
+
+
+@scene
 def steps_alone(steps=20, **given):
     """A loop without data."""
     with strata.join(**given) as run:

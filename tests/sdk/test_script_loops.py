@@ -139,6 +139,15 @@ def test_workers_that_train_a_common_state_without_each_other_are_refused(looper
         assert "exchanged nothing with the other 1 workers" in worker.story()
 
 
+def test_loop_that_an_error_ended_was_not_left_by_the_script(hub, loopers, tmp_path):
+    how = {"marker": str(tmp_path / "failed"), "checkpoint_every": 2}
+    (first,) = loopers("fail_once", "a", **how)
+    assert first.ends() == 1
+    assert not hub.facts("LoopLeft")
+    (again,) = loopers("fail_once", "b", task="default-1", **how)
+    assert again.says("done")["seen"] == [2.0] * 40
+
+
 def test_loop_without_data_follows_the_membership(hub, loopers):
     (one,) = loopers("steps_alone", "a", steps=40)
     one.says("joined")

@@ -137,6 +137,8 @@ class Run(RunDecisions):
         self._notice.restore()
         if self._capture is not None:
             self._capture.restore()
+        if outcome == "done":
+            self._tell_loop_left()
         for feed in self._feeds:
             feed.close()
         worker, timeout_s = self._worker, LEAVE_TIMEOUT_S if outcome == "failed" else SAVE_TIMEOUT_S

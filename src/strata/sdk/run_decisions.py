@@ -63,6 +63,7 @@ class RunDecisions(RunLoops):
         worker scores its share, and no step is counted. When a worker is lost meanwhile, each of
         the others scores all of it.
         """
+        self._tell_loop_left()
         evaluation = Evaluation(dataset, score, batch_size, collate_fn, num_workers)
         try:
             shares = self.together(partial(self._scored, evaluation))
@@ -81,6 +82,7 @@ class RunDecisions(RunLoops):
 
     def _agreed(self, value: str) -> str:
         """What all workers take for the value at this place of the script, as JSON."""
+        self._tell_loop_left()
         key = self._script.agreement_key(self.steps)
         session, membership = self._session, self._membership
         while True:

@@ -12,7 +12,7 @@ from strata.data.dataset import OnError
 from strata.data.loader_plan import plan_loader
 from strata.data.per_lane import Transform
 from strata.data.streams import Engine
-from strata.errors import InvalidArgument, StrataError
+from strata.errors import InvalidArgument
 from strata.sdk.feeding import Loader, LoopCalls, RunBatches, open_batches
 from strata.sdk.leasing import RunShards, open_shards
 from strata.sdk.position import Position
@@ -184,6 +184,7 @@ class RunLoops(RunSteps):
             return min(each for each in (whole, most) if each)
 
         def opened() -> RunBatches | None:
+            self._tell_loop_left()
             place, past = script.open_loop()
             if past:
                 return None
@@ -218,14 +219,18 @@ class RunLoops(RunSteps):
         return feed
 
     def _loop_ended(self, feed: RunBatches, complete: bool) -> None:
-        """A loop is over; one that was left before its end must be left by all workers."""
+        """A loop is over; one that was left before its end must be left by all workers.
+
+        An error leaves a loop, too. So the others are told when the script goes on after the loop.
+        """
         if feed in self._feeds:
             self._feeds.remove(feed)
         self._script.end_loop(feed.place)
-        if complete or self._left or self._step is not None or self.stop_requested:
-            return
-        left = pb.LeaveLoop(loop=feed.place.key, step=self.steps)
-        try:
+        if not complete:
+            self._loop_left = pb.LeaveLoop(loop=feed.place.key, step=self.steps)
+
+    def _tell_loop_left(self) -> None:
+        """Tell the other workers that the script has left a loop before its end, if it has."""
+        left, self._loop_left = self._loop_left, None
+        if left is not None and not self.stop_requested:
             self._session.ask("leave_loop", left)
-        except StrataError as error:
-            log.debug("nobody was told that loop %s was left: %s", feed.place.key, error)

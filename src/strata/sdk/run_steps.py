@@ -21,6 +21,7 @@ from strata.sdk.signals import GenerationChanged, StopRequested
 from strata.sdk.step import Step, StepHook, StepHooks
 from strata.sdk.steptime import PARTS, Part, Timing
 from strata.sdk.worker import Worker
+from strata.wire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ class RunSteps(Member):
         self._step: Step | None = None
         self._exchanged = self._exchanges_last = 0
         self._arrivals = Arrivals()
+        self._loop_left: pb.LeaveLoop | None = None
         self._left = False
 
     def step(self) -> Step:

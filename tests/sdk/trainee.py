@@ -261,7 +261,7 @@ def seeded(seed, steps=10, resume="", **given):
         run.restore({"weight": np.zeros(3)}, resume=resume)
         say("drew", numbers=[random.random(), float(np.random.random())])
         while run.steps < steps:
-            run.step(loss=1.0)
+            run.mark_step(loss=1.0)
             if run.save_due():
                 run.save()
     say("left")
@@ -279,7 +279,7 @@ def drift(steps=40, drift_at=15, **given):
             state["weight"] += 1
             if run.rank == 1 and run.steps in (drift_at, 25):
                 state["running_mean"][2] += 1 if run.steps == drift_at else -1
-            run.step(loss=1.0)
+            run.mark_step(loss=1.0)
             if run.save_due():
                 run.save()
     say("left")

@@ -10,12 +10,12 @@ import json
 import os
 import signal
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import msgspec
 import uvloop
 
+from strata import __version__
 from strata.config import Settings, load_process
 from strata.coordinator.server import Running, running
 from strata.launch.local import run_folder
@@ -55,7 +55,7 @@ async def serve(settings: Settings, parent: int) -> None:
     """Runs the coordinator until it is told to end or has nobody to serve."""
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-    async with running(settings, metadata.version("strata-runtime")) as coordinator:
+    async with running(settings, __version__) as coordinator:
         announce(settings, coordinator)
         while not stopping.is_set():
             if os.getppid() != parent:

@@ -11,11 +11,11 @@ import platform
 import secrets
 import socket
 from hashlib import blake2b
-from importlib import metadata
 
 import msgspec
 import psutil
 
+from strata import __version__
 from strata.config import Settings, load_process
 from strata.core.worker_facts import RunStarted
 from strata.errors import InvalidArgument, SettingError
@@ -150,7 +150,7 @@ class Enrolment:
             role,
             self._request.hostname,
             os.getpid(),
-            metadata.version("strata-runtime"),
+            __version__,
             platform.python_version(),
             parameters,
             blake2b(encoded, digest_size=8).hexdigest(),

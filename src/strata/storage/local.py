@@ -232,7 +232,7 @@ class LocalStorage:
             yield
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
             if wanted and not self.root.is_dir():
-                hint = "is its disk mounted on this host?"
+                hint = "mount its disk on this host; give all processes the same CHECKPOINT_DIR"
                 raise Unavailable(f"the folder {self.root} does not exist", hint=hint) from error
             raise NotFound(f"there is no {self.root / name}") from error
         except OSError as error:

@@ -5,7 +5,8 @@ one of the processes that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT name. Ra
 final weights, and what it saw of the learning rate and of the evaluation.
 
 `KILL_AT` is the step in which the last rank kills itself in generation 1, `STOP_AT` the step in
-which it sends itself a SIGTERM. `KILL_IN=evaluation` makes it the evaluation after that step.
+which it sends itself a SIGTERM, `WAIT_AT` the step in which it waits until the task is stopped.
+`KILL_IN=evaluation` makes it the evaluation after that step.
 `STOP_EARLY=1` adds early stopping, `ACCUMULATE` sets the batches per optimizer step, `LOADERS=1`
 reads with a worker process, `MAX_STEPS` bounds the steps, `HALF_EPOCHS=1` evaluates twice in each
 epoch, and `REFUSED` names something that the adapter has to refuse.
@@ -15,6 +16,7 @@ import json
 import os
 import signal
 import sys
+import time
 from contextlib import nullcontext
 
 import torch
@@ -25,6 +27,7 @@ import strata.torch
 PLAIN = bool(os.environ.get("PLAIN"))
 KILL_AT = int(os.environ.get("KILL_AT", "-1"))
 STOP_AT = int(os.environ.get("STOP_AT", "-1"))
+WAIT_AT = int(os.environ.get("WAIT_AT", "-1"))
 STOP_EARLY = bool(os.environ.get("STOP_EARLY"))
 REFUSED = os.environ.get("REFUSED", "")
 ACCUMULATE = int(os.environ.get("ACCUMULATE", "1"))
@@ -65,6 +68,12 @@ def disturb(run, step: int, place: str = "step") -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if step == STOP_AT:
         os.kill(os.getpid(), signal.SIGTERM)
+    if step == WAIT_AT:
+        print("waits for a stop", flush=True)
+        while not run.stop_requested:
+            time.sleep(0.01)
+    if run.stop_requested:
+        time.sleep(0.05)  # a last save is agreed upon while it trains; it should not end before
 
 
 def lightning(run):
@@ -114,6 +123,7 @@ def lightning(run):
         strategy="ddp" if PLAIN else strata.torch.LightningStrategy(run),
         devices=int(os.environ.get("WORLD_SIZE", "1")) if PLAIN else 1,
         callbacks=[Seen(), *stopping],
+        use_distributed_sampler=REFUSED != "sampler",
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -161,7 +171,7 @@ def huggingface(run):
         arguments = TrainingArguments(
             output_dir="out",
             num_train_epochs=EPOCHS,
-            max_steps=MAX_STEPS,
+            max_steps=10 if REFUSED == "iterable" else MAX_STEPS,
             per_device_train_batch_size=8 // int(os.environ.get("WORLD_SIZE", "1")),
             gradient_accumulation_steps=ACCUMULATE,
             learning_rate=0.05,
@@ -191,7 +201,8 @@ def huggingface(run):
         trainer = make_trainer()
         trainer.train()
     else:
-        trainer = strata.torch.train(run, make_trainer)
+        made = make_trainer() if REFUSED == "trainer" else make_trainer
+        trainer = strata.torch.train(run, made)
     return trainer.model, trainer.state.global_step, seen
 
 

@@ -120,7 +120,7 @@ class _Follower(TrainerCallback):
         if not self._resumed:
             return
         finished = bool(self._tree["finished"])
-        self._supervisor.state.capture(self._reader(finished, copied(self._buffers)))
+        self._supervisor.resumed(self._reader(finished, copied(self._buffers)))
         self._tree.clear()  # the Trainer has its own copies now
         if finished:
             raise _AlreadyFinished
@@ -187,7 +187,7 @@ class _Follower(TrainerCallback):
         def read() -> dict[str, Any]:
             trainer.state.num_input_tokens_seen = tokens
             scaler = getattr(trainer.accelerator, "scaler", None)
-            tree = {
+            return {
                 "model": {**trainer.model.state_dict(), **buffers},
                 "optimizer": trainer.optimizer.state_dict(),
                 "scheduler": trainer.lr_scheduler.state_dict(),
@@ -195,7 +195,6 @@ class _Follower(TrainerCallback):
                 "trainer_state": _trainer_state(trainer),
                 "finished": finished,
             }
-            return self._supervisor.tagged(tree)
 
         return read
 

@@ -15,6 +15,10 @@ updated at the end of a resumed epoch; an early stop stays one.
 Two things differ from an undisturbed run in the epoch of a recovery: metrics that Lightning
 averages over an epoch of training (`self.log(..., on_epoch=True)` in `training_step`) cover the
 batches since the recovery, and random transforms of the dataset draw other numbers.
+
+The module and the Trainer are those of the script in every generation. Attributes of the module
+that are neither parameters, buffers nor metrics, and that `on_save_checkpoint` does not save, keep
+the value that they had when the loop was left, which may be in the middle of a step.
 """
 
 import signal
@@ -26,6 +30,8 @@ from typing import Any
 import torch
 from lightning.fabric.plugins import ClusterEnvironment
 from lightning.pytorch import Callback
+from lightning.pytorch.loops.fit_loop import _FitLoop
+from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers.launcher import _Launcher
 from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
@@ -33,6 +39,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from lightning_utilities.core.rank_zero import rank_zero_only as utilities_rank_zero_only
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
+from torchmetrics import Metric
 
 from strata.errors import InvalidArgument, NotAllowedNow
 from strata.sdk.run import Run
@@ -201,8 +208,9 @@ class _Skipping(BatchSampler):
         self.drop_last = inner.drop_last
 
     def __iter__(self) -> Iterator[list[int]]:
+        # A generator: a DataLoader with worker processes makes an iterator that it never reads.
         skip, self._skip = self._skip, 0
-        return islice(iter(self.inner), skip, None)
+        yield from islice(self.inner, skip, None)
 
     def __len__(self) -> int:
         return len(self.inner)
@@ -224,6 +232,9 @@ class _Follower(Callback):
         """Prepare the Trainer for a fit that resumes from this state; empty is the beginning."""
         for module, training in self._modes.items():
             module.training = training  # a fit that was left during validation left them in eval
+            if isinstance(module, Metric):
+                module.reset()
+        trainer.fit_loop = _fresh_loop(trainer)
         self._strategy.resumed = tree
         self._resumed = bool(tree)
         self._validated, self._loss = False, None
@@ -238,7 +249,7 @@ class _Follower(Callback):
         checkpoint = resumed.get("checkpoint", {})
         loops = checkpoint.get("loops") or trainer._checkpoint_connector._get_loops_state_dict()
         place = (loops, resumed.get("batches", 0), False)
-        self._supervisor.state.capture(self._reader(trainer, place, copied(self._buffers)))
+        self._supervisor.resumed(self._reader(trainer, place, copied(self._buffers)))
         if not self._resumed:
             self._supervisor.remember_random()
         self._strategy.resumed = {}
@@ -295,10 +306,17 @@ class _Follower(Callback):
             checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
             checkpoint["loops"] = loops
             checkpoint["state_dict"] = {**checkpoint["state_dict"], **buffers}
-            tree = {"checkpoint": checkpoint, "batches": batches, "finished": finished}
-            return self._supervisor.tagged(tree)
+            return {"checkpoint": checkpoint, "batches": batches, "finished": finished}
 
         return read
+
+
+def _fresh_loop(trainer: Any) -> _FitLoop:
+    """The Trainer's fit loop as it is before a fit: one that was left keeps parts of metrics."""
+    old = trainer.fit_loop
+    loop = _FitLoop(trainer, min_epochs=old.min_epochs, max_epochs=old.max_epochs)
+    loop.epoch_loop = _TrainingEpochLoop(trainer, min_steps=old.min_steps, max_steps=old.max_steps)
+    return loop
 
 
 def _place_between_batches(fit_loop: dict[str, Any], batches: int, validated: bool) -> None:

@@ -25,6 +25,7 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -32,6 +33,7 @@ import torch
 import torch.distributed as dist
 
 from strata.checkpoint.randomness import random_state, set_random_state
+from strata.config import load_process
 from strata.errors import DeadlineExceeded, InvalidArgument
 from strata.sdk.exchange import Exchange, LinkBroken
 from strata.sdk.run import Run
@@ -44,6 +46,15 @@ Result = TypeVar("Result")
 
 NOTICE_S = 2.0
 """For the news of a lost worker to arrive after an error in the training loop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where a training state comes from, which every resume compares."""
+
+    framework: str
+    step: int
+    world_size: int
 
 
 class TrainingState:
@@ -60,9 +71,10 @@ class TrainingState:
         self._tree: dict[str, Any] = {}
         self._read: Callable[[], dict[str, Any]] | None = None
 
-    def capture(self, read: Callable[[], dict[str, Any]]) -> None:
+    def capture(self, read: Callable[[], dict[str, Any]], origin: Origin) -> None:
         """A step is complete; `read` gives the state as long as no other step is applied."""
-        self._read, self._tree, self.applying = read, {}, False
+        self._read = lambda: read() | {"origin": asdict(origin)}
+        self._tree, self.applying = {}, False
 
     def discard(self) -> None:
         """Forget the state."""
@@ -106,6 +118,7 @@ class Supervisor:
         self._framework = framework
         self._group = DefaultGroup(run)
         self._group_of_one = group_of_one
+        self._world_size = load_process({}).world_size or run.world_size
 
     def follow(self, attempt: Callable[[dict[str, Any]], Result]) -> Result:
         """Run the loop until it has ended on all workers.
@@ -145,12 +158,16 @@ class Supervisor:
                 hint="train with one optimizer and without calling run.mark_step yourself",
             )
         self.state.random = random_state()
-        self.state.capture(read)
+        self.state.capture(read, self._origin(step))
         run.mark_step(loss, epoch=epoch, **metrics)
         if run.save_due():
             run.save(epoch=epoch, metadata={"framework": self._framework})
         if run.ending:
             raise StopRequested(f"the training loop ends: {run.stop_requested}")
+
+    def resumed(self, read: Callable[[], dict[str, Any]]) -> None:
+        """The loop is where the run is; `read` gives its state until a step is applied."""
+        self.state.capture(read, self._origin(self.run.steps))
 
     def shared_buffers(self, buffers: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Copies of rank 0's buffers, the same on every rank.
@@ -172,15 +189,6 @@ class Supervisor:
         for each, part in zip(copies.values(), flat.split(sizes), strict=True):
             each.copy_(part.view(each.dtype).view_as(each))
         return copies
-
-    def tagged(self, tree: dict[str, Any]) -> dict[str, Any]:
-        """A framework's state with what every resume checks."""
-        return {
-            **tree,
-            "framework": self._framework,
-            "step": self.run.steps,
-            "world_size": self.run.world_size,
-        }
 
     @property
     def local_rank(self) -> int:
@@ -215,19 +223,23 @@ class Supervisor:
 
     def _require_fit(self, tree: dict[str, Any]) -> None:
         run = self.run
-        saved, saved_by = tree.get("framework", self._framework), tree.get("step", 0)
-        if (saved, saved_by) != (self._framework, run.steps):
+        first = Origin(framework=self._framework, step=0, world_size=self._world_size)
+        origin = Origin(**tree["origin"]) if tree else first
+        if (origin.framework, origin.step) != (self._framework, run.steps):
             raise InvalidArgument(
-                f"the state to resume from is step {saved_by} of {saved}, but the task goes on "
-                f"from step {run.steps} with {self._framework}",
+                f"the state to resume from is step {origin.step} of {origin.framework}, but the "
+                f"task goes on from step {run.steps} with {self._framework}",
                 hint="resume a task with the script that began it",
             )
-        if tree and tree["world_size"] != run.world_size:
+        if origin.world_size != run.world_size:
             raise InvalidArgument(
-                f"the task was trained by {tree['world_size']} workers and has {run.world_size} "
-                f"now: the global batch and the order of the data would change",
+                f"the task trains with {origin.world_size} workers and has {run.world_size} now: "
+                f"the global batch and the order of the data would change",
                 hint="keep the number of workers: use the loss policy `replace`",
             )
+
+    def _origin(self, step: int) -> Origin:
+        return Origin(framework=self._framework, step=step, world_size=self.run.world_size)
 
     def _recover(self) -> None:
         self._group.leave()

@@ -4,8 +4,8 @@ Under `strata run` it trains through Strata's adapter. With `PLAIN=1` it trains 
 one of the processes that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT name. Rank 0 prints the
 final weights, and what it saw of the learning rate and of the evaluation.
 
-`KILL_AT` is the step in which the last rank kills itself in generation 1, `STOP_AT` the step in
-which it sends itself a SIGTERM, `WAIT_AT` the step in which it waits until the task is stopped.
+`KILL_AT` is the step in which rank `KILL_RANK` (the last) kills itself in generation 1, `STOP_AT`
+the step in which it sends itself a SIGTERM, `WAIT_AT` the step in which it waits for a stop.
 `KILL_IN=evaluation` makes it the evaluation after that step.
 `STOP_EARLY=1` adds early stopping, `ACCUMULATE` sets the batches per optimizer step, `LOADERS=1`
 reads with a worker process, `MAX_STEPS` bounds the steps, `HALF_EPOCHS=1` evaluates twice in each
@@ -27,6 +27,7 @@ import strata.torch
 PLAIN = bool(os.environ.get("PLAIN"))
 KILL_AT = int(os.environ.get("KILL_AT", "-1"))
 STOP_AT = int(os.environ.get("STOP_AT", "-1"))
+KILL_RANK = int(os.environ.get("KILL_RANK", "-1"))
 WAIT_AT = int(os.environ.get("WAIT_AT", "-1"))
 STOP_EARLY = bool(os.environ.get("STOP_EARLY"))
 REFUSED = os.environ.get("REFUSED", "")
@@ -62,7 +63,7 @@ def disturb(run, step: int, place: str = "step") -> None:
     """Kills or stops this process where the test asks for it."""
     if place != KILL_IN:
         return
-    if run is None or run.generation != 1 or run.rank != run.world_size - 1:
+    if run is None or run.generation != 1 or run.rank != KILL_RANK % run.world_size:
         return
     if step == KILL_AT:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -76,11 +77,8 @@ def disturb(run, step: int, place: str = "step") -> None:
         time.sleep(0.05)  # a last save is agreed upon while it trains; it should not end before
 
 
-def lightning(run):
-    from lightning.pytorch import Callback, LightningModule, Trainer
-    from lightning.pytorch.callbacks import EarlyStopping
-
-    seen = {"rates": [], "evaluated": []}
+def lightning_module(run):
+    from lightning.pytorch import LightningModule
 
     class Fitted(LightningModule):
         def __init__(self) -> None:
@@ -104,6 +102,16 @@ def lightning(run):
                 return [optimizer], [{**on_plateau, "interval": "step"}]
             return [optimizer], [{"scheduler": by_step, "interval": "step"}, on_plateau]
 
+    torch.manual_seed(0)
+    return Fitted()
+
+
+def lightning(run):
+    from lightning.pytorch import Callback, Trainer
+    from lightning.pytorch.callbacks import EarlyStopping
+
+    seen = {"rates": [], "evaluated": []}
+
     class Seen(Callback):
         def on_train_batch_start(self, trainer, module, batch, number) -> None:
             seen["rates"].append(trainer.optimizers[0].param_groups[0]["lr"])
@@ -112,8 +120,7 @@ def lightning(run):
             if not trainer.sanity_checking:
                 seen["evaluated"].append(trainer.callback_metrics["valid"].item())
 
-    torch.manual_seed(0)
-    model = Fitted()
+    model = lightning_module(run)
     stopping = [EarlyStopping("valid", min_delta=10.0, patience=1)] if STOP_EARLY else []
     trainer = Trainer(
         max_epochs=EPOCHS,

@@ -21,6 +21,7 @@ from strata.store.sqlite import SqliteReader
 from tests.sdk.harness import clean_environment
 
 pytest.importorskip("torch")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(480)]
 
 MAIN = [sys.executable, "-c", "from strata.cli import main; main()"]
 FITTING = Path(__file__).with_name("fitting.py")
@@ -142,6 +143,15 @@ def test_a_killed_worker_changes_nothing(tmp_path, plain, framework, step):
     done, _ = fit(tmp_path, framework, 2, KILL_AT=str(step))
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"goes on from step {step} (peer)" in done.stdout
+    assert_same(fitted(done.stdout), expected)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_killed_rank_0_changes_nothing(tmp_path, plain, framework):
+    expected = plain(framework, 2)
+    done, _ = fit(tmp_path, framework, 2, KILL_AT="13", KILL_RANK="0")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "goes on from step 13 (peer)" in done.stdout
     assert_same(fitted(done.stdout), expected)
 
 

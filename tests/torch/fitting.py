@@ -220,3 +220,5 @@ if __name__ == "__main__":
         if rank == 0:
             weights = torch.cat([each.double().reshape(-1) for each in model.state_dict().values()])
             print("fitted " + json.dumps({"weights": weights.tolist(), "steps": steps, **seen}))
+        if PLAIN and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()

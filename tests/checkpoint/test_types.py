@@ -90,6 +90,15 @@ def assert_equal(found, wanted):
         assert found == wanted
 
 
+@pytest.mark.parametrize("make", [of, lambda v: {"w": of(v)}, lambda v: [of(v)], Mutable])
+def test_parts_that_the_target_shares_are_restored_apart(local, make):
+    """One tree of zeros often is both moments of an optimizer before its first step."""
+    zeros = make(0)
+    saved, target = {"opt": AdamState(1, make(2), make(3))}, {"opt": AdamState(0, zeros, zeros)}
+    found = restored(local, saved, target)["opt"]
+    assert_equal(found, saved["opt"])
+
+
 def test_a_mutable_object_stays_the_same_object_and_a_frozen_one_is_replaced(local):
     target = {"mutable": Mutable(of(0)), "frozen": Frozen(of(0)), "array": of(0)}
     held = dict(target)

@@ -14,6 +14,7 @@ a model in part is refused before anything is changed.
 
 import logging
 from collections.abc import Callable
+from copy import copy
 from typing import Any, Protocol, runtime_checkable
 
 from strata.checkpoint.arrays import is_array
@@ -98,8 +99,8 @@ def put_back(state: Any, loaded: Any, placed: Callable[[Any], None] = lambda val
             hint="restore into the model that was saved; to begin a larger model with some of its "
             "weights, read them with CheckpointManager.load and load_state_dict(strict=False)",
         )
-    kept: list[str] = []
-    state = _put(state, loaded, placed, (), kept)
+    putting = Putting(placed)
+    state, kept = putting.put(state, loaded, ()), putting.kept
     if kept:
         shown = ", ".join(kept[:SHOWN]) + (f" and {len(kept) - SHOWN} more" * (len(kept) > SHOWN))
         log.warning("the checkpoint has no %s: left as it is", shown)
@@ -136,43 +137,74 @@ def shown(path: tuple[str, ...]) -> str:
     return repr(".".join(path))
 
 
-def _put(
-    state: Any,
-    loaded: Any,
-    placed: Callable[[Any], None],
-    path: tuple[str, ...],
-    kept: list[str],
-) -> Any:
-    if isinstance(state, Stateful):
-        state.load_state_dict(loaded)
-        placed(loaded)
+class Putting:
+    """Puts loaded values into a state; `kept` names what the checkpoint lacks.
+
+    A container that stands at several places of the state is filled once. At its other places a
+    copy is filled, since the values that were loaded for them may be others: a tree of zeros may be
+    both moments of an optimizer before its first step, and never again.
+    """
+
+    def __init__(self, placed: Callable[[Any], None]) -> None:
+        self.kept: list[str] = []
+        self._placed = placed
+        self._filled: set[int] = set()
+
+    def put(self, state: Any, loaded: Any, path: tuple[str, ...]) -> Any:
+        """What the state at a path becomes; the same object if it can be changed."""
+        if isinstance(state, Stateful):
+            state.load_state_dict(loaded)
+            self._placed(loaded)
+            return state
+        if isinstance(state, dict) and isinstance(loaded, dict):
+            return self._put_dict(self._own(state), loaded, path)
+        plain = isinstance(state, list | tuple) and not is_node(state)
+        if plain and isinstance(loaded, type(state)):
+            return self._put_sequence(state, loaded, path)
+        node = node_of(state)
+        if node is None or not (isinstance(loaded, dict | list | tuple) or is_node(loaded)):
+            self._placed(loaded)
+            return loaded
+        return self._put_object(state, node, fields_from(node, loaded, path), path)
+
+    def _own(self, state: Any) -> Any:
+        """The container itself the first time, then copies of it."""
+        if id(state) in self._filled:
+            return copy(state)
+        self._filled.add(id(state))
         return state
-    if isinstance(state, dict) and isinstance(loaded, dict):
-        kept += [shown((*path, str(key))) for key in state if key not in loaded]
+
+    def _put_dict(
+        self, state: dict[Any, Any], loaded: dict[Any, Any], path: tuple[str, ...]
+    ) -> dict[Any, Any]:
+        self.kept += [shown((*path, str(key))) for key in state if key not in loaded]
         for key, each in loaded.items():
-            state[key] = _put(state.get(key), each, placed, (*path, str(key)), kept)
+            state[key] = self.put(state.get(key), each, (*path, str(key)))
         return state
-    if isinstance(state, list | tuple) and isinstance(loaded, type(state)) and not is_node(state):
+
+    def _put_sequence(self, state: Any, loaded: Any, path: tuple[str, ...]) -> Any:
         known = [*state, *[None] * (len(loaded) - len(state))]
         values = [
-            _put(was, each, placed, (*path, str(index)), kept)
+            self.put(was, each, (*path, str(index)))
             for index, (was, each) in enumerate(zip(known, loaded, strict=False))
         ]
         if isinstance(state, tuple):
             return tuple(values)
+        state = self._own(state)
         state[:] = values
         return state
-    node = node_of(state)
-    if node is None or not (isinstance(loaded, dict | list | tuple) or is_node(loaded)):
-        placed(loaded)
-        return loaded
-    fields = fields_from(node, loaded, path)
-    kept += [shown((*path, name)) for name in node.fields if name not in fields]
-    new = {
-        name: _put(was, fields[name], placed, (*path, name), kept) if name in fields else was
-        for name, was in node.fields.items()
-    }
-    return filled(state, new) if is_mutable(state) and node.kind != "pytree" else like(state, new)
+
+    def _put_object(
+        self, state: Any, node: Node, fields: dict[str, Any], path: tuple[str, ...]
+    ) -> Any:
+        self.kept += [shown((*path, name)) for name in node.fields if name not in fields]
+        new = {
+            name: self.put(was, fields[name], (*path, name)) if name in fields else was
+            for name, was in node.fields.items()
+        }
+        if is_mutable(state) and node.kind != "pytree":
+            return filled(self._own(state), new)
+        return like(state, new)
 
 
 def is_node(state: Any) -> bool:

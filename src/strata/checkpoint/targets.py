@@ -54,6 +54,7 @@ class Targets(Struct):
     assignments: list[tuple[Any, Any]] = field(default_factory=list)
     fresh: dict[tuple[str, str], Any] = field(default_factory=dict)
     known: dict[int, dict[str, Any]] = field(default_factory=dict)
+    taken: dict[object, str] = field(default_factory=dict)
 
     def leaf(self, node: dict[str, Any], path: Path) -> Any:
         """What stands in the state for a `$tensor` or `$bytes` of its tree."""
@@ -66,13 +67,27 @@ class Targets(Struct):
         existing = self._found(path)
         if is_jax(existing):
             return self._jax(tensor, node, existing)
-        if isinstance(existing, Sharded) or (is_fillable(existing) and node["kind"] != "scalar"):
+        fillable = is_fillable(existing) and node["kind"] != "scalar"
+        if (isinstance(existing, Sharded) or fillable) and not self._is_taken(tensor, existing):
             self._fill(tensor, node, existing)
             return existing
         if node["kind"] == "jax" and "jax" in sys.modules:
             return self._jax(tensor, node, None)
         value = self._fresh(tensor, node["kind"], node.get("dtype"))
         return Later(lambda: value[()]) if node["kind"] == "scalar" else value
+
+    def _is_taken(self, tensor: Whole, existing: Any) -> bool:
+        """Whether another tensor of the checkpoint is read into this very array."""
+        if piece_of(existing) is not None:
+            return False
+        identity = source_of(existing, "the target").identity
+        other = tensor.name if identity is None else self.taken.setdefault(identity, tensor.name)
+        if other != tensor.name and is_torch(existing):
+            raise InvalidArgument(
+                f"{other!r} and {tensor.name!r} of the checkpoint are one tensor in this state",
+                hint="tie the same weights as in the model that was saved",
+            )
+        return other != tensor.name
 
     def object(self, node: dict[str, Any], path: Path, fields: dict[str, Any]) -> "Later":
         """What stands for an `$object`: one like that which exists there, or of the type named."""

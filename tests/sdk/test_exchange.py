@@ -97,6 +97,16 @@ def test_everyone_gets_the_same_weighted_mean_of_every_leaf(circle):
     assert {each["a"].tobytes() for each in found} == {found[0]["a"].tobytes()}
 
 
+@pytest.mark.parametrize("weights", [[1, 0], [0, 1]])
+def test_member_without_samples_adds_nothing_even_if_its_mean_is_nan(circle, weights):
+    members = circle(2)
+    members.meet()
+    found = members.average(
+        lambda rank: np.array([2.0 if weights[rank] else np.nan]), weights=weights
+    )
+    assert [each.tolist() for each in found] == [[2.0], [2.0]]
+
+
 def test_half_precision_is_added_up_in_single(circle):
     members = circle(4)
     members.meet()

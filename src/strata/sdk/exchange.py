@@ -142,12 +142,12 @@ class Exchange:
     def _lead(self, mine: Packed, leaves: Sequence[NDArray[Any]], weight: float) -> Packed:
         """Adds up everyone's, in the order of ranks, and tells everyone the mean."""
         total = weight
-        sums = [leaf.astype(_wide(leaf)) * weight for leaf in leaves]
+        sums = [_weighted(leaf, weight) for leaf in leaves]
         for rank, link in enumerate(self._links, start=1):
             theirs, their_weight = self._receive(link, mine.size, rank)
             total += their_weight
             for at, leaf in enumerate(_unpacked(theirs, leaves)):
-                sums[at] += leaf.astype(sums[at].dtype) * their_weight
+                sums[at] += _weighted(leaf, their_weight)
         if not total > 0:
             raise InvalidArgument("the weights of an average add up to 0", hint="count the samples")
         mean = _packed(
@@ -255,6 +255,12 @@ def _prepared(link: socket.socket) -> socket.socket:
     link.settimeout(None)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return link
+
+
+def _weighted(leaf: NDArray[Any], weight: float) -> NDArray[Any]:
+    """A member's part of the sum; one without weight adds nothing, whatever its values are."""
+    wide = leaf.astype(_wide(leaf))
+    return wide * weight if weight else np.zeros_like(wide)
 
 
 def _wide(leaf: NDArray[Any]) -> np.dtype[Any]:

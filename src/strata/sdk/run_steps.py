@@ -67,7 +67,7 @@ class RunSteps(Member):
         self._script.step()
         step.number = self.steps
         self._require_common(step)
-        step.samples = sum(feed.samples for feed in self._feeds) or 1
+        step.samples = sum(feed.samples for feed in self._feeds) if self._feeds else 1
         self._membership.training = {feed.key for feed in self._feeds}
         if self._keeping.has_state:
             several = self._exchanges_last > 1 and not len(self._hooks)

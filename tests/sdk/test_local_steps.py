@@ -56,8 +56,13 @@ def ended(crew):
 def assert_audited(hub, task, killed=()):
     """The audit is proven; unproven at most for the last steps of a killed worker."""
     url = f"{hub.running.http_url}/api/tasks/{task}/audit"
-    found = httpx.get(url, timeout=20).raise_for_status().json()
-    assert found["verdict"] == "proven" or (killed and found["verdict"] == "unproven"), found
+    wanted = {"proven", "unproven"} if killed else {"proven"}
+
+    def settled():
+        told = httpx.get(url, timeout=20).raise_for_status().json()
+        return told if told["verdict"] in wanted else None
+
+    found = until(settled, what="an audit of all records")
     assert sum(e["missing"] + e["twice"] for e in found["feeds"][0]["epochs"]) == 0
 
 

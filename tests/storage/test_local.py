@@ -32,7 +32,7 @@ def test_missing_root_is_unavailable_and_a_missing_object_is_not_found(storage, 
     storage.put("a", b"x")
     away = storage.root.with_name("away")
     storage.root.rename(away)
-    with pytest.raises(Unavailable, match="is its disk mounted"):
+    with pytest.raises(Unavailable, match="mount its disk"):
         getattr(storage, method)("a")
     assert not storage.exists("a")
     away.rename(storage.root)

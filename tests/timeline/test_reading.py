@@ -7,18 +7,25 @@ import msgspec
 import pytest
 
 from strata.core.catalogue import CODEC
-from strata.core.events import Envelope, UnknownFact
-from strata.core.worker_facts import ClockSampled, MessageReceived, MessageSent
+from strata.core.events import Envelope, Event, UnknownFact
+from strata.core.worker_facts import (
+    ClockSampled,
+    MessageReceived,
+    MessageSent,
+    ResourceSnapshot,
+)
 from strata.errors import InvalidArgument, NotFound
 from strata.store.batches import pack
 from strata.store.memory import MemoryStore
 from strata.store.sqlite import SqliteStore
 from strata.timeline.activity import nodes_at, recent_before
+from strata.timeline.clocks import Clocks
 from strata.timeline.desk import Desk
 from strata.timeline.opening import open_timeline
 from strata.timeline.states import state_at
 from strata.timeline.timeline import Timeline
 from strata.timeline.trust import examine
+from tests.timeline.fleet import Fleet
 from tests.timeline.planted import Planted, worker
 
 HOUR_NS = 3_600 * 10**9
@@ -274,3 +281,10 @@ def test_a_timeline_over_nothing_says_so(tmp_path):
     with open_timeline(tmp_path) as timeline, pytest.raises(NotFound):
         timeline.extent()
     assert isinstance(timeline, Timeline)
+
+
+def test_process_that_began_after_the_log_was_opened_is_placed_by_its_wall_clock():
+    fleet = Fleet(2)
+    clocks = Clocks(fleet.store)
+    event = Event(seq=0, wall_ns=7_000, mono_ns=5, body=ResourceSnapshot())
+    assert clocks.at_ns("late", 9, event) == 7_000

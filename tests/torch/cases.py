@@ -313,6 +313,7 @@ def reference(name, steps):
     DistributedDataParallel computes: the mean of the gradients of the ranks' parts, and the running
     statistics of rank 0.
     """
+    torch.set_num_threads(1)  # as the workers have: sums over threads have another order
     columns = {key: torch.from_numpy(value).to(DEVICE) for key, value in data().items()}
     case = CASES[name]()
     torch.manual_seed(1)

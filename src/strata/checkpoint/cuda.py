@@ -87,7 +87,7 @@ def has_room(torch: Any, sources: list[Source]) -> bool:
     wanted: dict[Any, int] = {}
     for source in sources:
         device = source.value.device
-        if device.type != "cuda":
+        if not str(device).startswith("cuda"):
             continue
         wanted[device] = wanted.get(device, 0) + source.size_bytes
     for device, size_bytes in wanted.items():

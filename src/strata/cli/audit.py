@@ -1,4 +1,4 @@
-"""Compare the samples that workers applied with the dataset's order."""
+"""Compare the samples that workers applied with the order."""
 
 import sys
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def audit(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the samples that workers applied with the dataset's order.
+    """Compare the samples that workers applied with the order.
 
     Exit code 0, proven: every worker's samples of every applied step are recorded, and they are
     those of the order. 1, broken: a sample is missing or was applied twice, or a record contradicts

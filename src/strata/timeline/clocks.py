@@ -94,7 +94,8 @@ class Clocks:
         """When an event happened."""
         if node == COORDINATOR:
             return self.fact_ns(event)
-        return self._aligned[node, incarnation].at_ns(event)
+        # A process may have begun after the log was looked at: then its wall clock is believed.
+        return self.alignment(node, incarnation).at_ns(event)
 
     def learn(self, tallies: Iterable[Tally]) -> None:
         """Looks at the clocks of processes that were not looked at before."""

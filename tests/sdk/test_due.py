@@ -27,7 +27,7 @@ def test_the_interval_follows_the_cost_of_a_save_and_the_rate_of_losses(hub, tra
     saved = first.says("saved")
     assert saved["step"] == second.says("saved")["step"], "nobody asked for it"
     measured_s, least_s = saved["interval_s"], math.sqrt(2 * LEAST_COST_S * PRIOR_S)
-    assert measured_s > 1.2 * least_s, "24 MB take longer than what is taken for the least"
+    assert measured_s >= least_s, "no save is taken to cost less"
     until(lambda: "committed" in states(hub).values())
     second.kill()
     until(lambda: not hub.state.workers["b"].alive)

@@ -69,7 +69,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """When a silent worker counts as lost, and how long to wait for one."""
     heartbeat_interval_s: Seconds = 5.0
     heartbeat_timeout_s: Seconds = 30.0
-    connection_grace_s: Seconds = 0.5
+    connection_grace_s: Seconds = 1.5
     reattach_grace_s: Seconds = 30.0
     barrier_timeout_s: Seconds = 300.0
     hang_floor_s: Seconds = 60.0

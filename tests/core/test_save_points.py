@@ -5,7 +5,8 @@ step too late fails what others began there and has another step scheduled."""
 import pytest
 
 from strata.core.checkpoints import CheckpointFailed, CheckpointRequested
-from strata.core.liveness import Beat, Patience, Watch
+from strata.core.liveness import Patience, Watch
+from strata.core.signals import Beat
 from strata.core.save_points import (
     LEAD_STEPS,
     CheckpointPostponed,

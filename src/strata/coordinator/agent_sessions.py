@@ -23,13 +23,9 @@ from strata.coordinator.metrics import Metrics
 from strata.coordinator.vault import Vault
 from strata.core.agents import Agent, RegisterAgent
 from strata.core.events import Event
+from strata.core.signals import AgentBeat
 from strata.core.standing import TELLING, duties, told
-from strata.errors import (
-    Fenced,
-    InvalidArgument,
-    NotFound,
-    StrataError,
-)
+from strata.errors import InvalidArgument, NotFound, StrataError
 from strata.store.base import Batch
 from strata.wire import convert
 from strata.wire.grpc_call import CloseReason
@@ -183,20 +179,15 @@ class AgentSession:
             assert isinstance(agent, Agent)
             self.agent, self.incarnation = agent.id, agent.incarnation
             self.sessions.attach(self)
-            self._heard()
+            self.engine.notice(AgentBeat(self.agent, self.incarnation))
             self.tell_duties()
 
     def _beat(self, message: pb.AgentMessage) -> None:
-        if not self._heard():
-            raise Fenced(
-                f"incarnation {self.incarnation} of agent {self.agent!r} no longer counts",
-                hint="register the agent again",
-            )
+        self.engine.notice(AgentBeat(self.agent, self.incarnation), self._heard)
 
-    def _heard(self) -> bool:
-        kernel = self.engine.kernel
-        now_ns = kernel.clock().mono_ns
-        return kernel.watch.agent_beat(self.agent, self.incarnation, now_ns)
+    def _heard(self, answer: object, refusal: StrataError | None) -> None:
+        if refusal is not None and not isinstance(refusal, PASSING):
+            self._refuse(refusal)
 
     def _exited(self, message: pb.AgentMessage) -> None:
         command = convert.exit_report(message.exited, self.agent, self.incarnation)

@@ -1,8 +1,13 @@
 """The engine: the one task that owns the state, and the doors to it.
 
-Everything (an RPC, a REST call, a timer, a lost connection) becomes a command in the inbox. The
-engine takes whatever is waiting as one turn: decide, store, answer, publish. While the disk works
-the inbox fills, so under load turns grow by themselves: group commit without a timer.
+Everything enters by the inbox, in the order in which it came: commands of RPCs and REST calls, and
+signals, which are beats and broken connections. The engine takes whatever is waiting as one turn:
+decide, store, answer, publish. While the disk works the inbox fills, so under load turns grow by
+themselves: group commit without a timer. Once all of it is heard, the same turn decides who is
+overdue. A worker's beats wait as one: a newer one takes the place of one that is not heard yet.
+
+Time in which the coordinator itself did not run (it was stopped, or a turn took that long) is
+nobody's silence: it is noticed by a clock that ticks late, and credited to everyone.
 
 Answers go out when the facts are on disk. Callers run before the next turn is decided, so what
 they read of the state is durable; `settled` gives the same promise to readers.
@@ -28,9 +33,12 @@ from functools import partial
 from itertools import islice
 from typing import TypeAlias
 
-from strata.coordinator.kernel import Kernel, Turn
+from msgspec import Struct
+
+from strata.coordinator.kernel import Asked, Kernel, Turn
 from strata.core.barriers import BarrierArrived, BarrierOpened
 from strata.core.events import Command, Event, Fact
+from strata.core.signals import Signal, WorkerBeat, WorkerDisconnected
 from strata.core.state import Cluster
 from strata.errors import Conflict, Overloaded, StrataError, Unavailable
 from strata.store.base import Batch
@@ -41,6 +49,16 @@ MAX_TURN = 4096
 RECENT_FACTS = 16_384
 IDLE_LOOK_S = 1.0
 GATHER_S = 0.002
+BEATS_S = 0.01
+"""How long beats wait for others to be heard with them."""
+
+REFUSED_EVERY_S = 10.0
+"""How often it is said that the disk still refuses."""
+
+TICK_S = 0.5
+ASLEEP_S = 1.0
+"""A tick that comes so much later than the one before it shows that nothing ran in between."""
+
 QUIET = frozenset({BarrierOpened, BarrierArrived})
 """Facts that can wait so long for others to be stored with them."""
 
@@ -49,7 +67,14 @@ Reply: TypeAlias = Callable[[object, StrataError | None], None]
 """Called with the answer to a request, or with its refusal."""
 
 Observer: TypeAlias = Callable[[Sequence[Event]], None]
-Request: TypeAlias = tuple[Command | None, Batch | None, Reply | None]
+
+
+class Request(Struct, gc=False):
+    """What waits in the inbox: a command or signal, or a worker's batch of events."""
+
+    asked: Asked | None
+    batch: Batch | None
+    reply: Reply | None
 
 
 class Engine:
@@ -61,6 +86,12 @@ class Engine:
         self.recent: deque[Event] = deque(maxlen=RECENT_FACTS)
         self._observers: list[tuple[Observer, frozenset[type[Fact]]]] = []
         self._inbox: deque[Request] = deque()
+        self._unheard: dict[tuple[str, int], Request] = {}
+        self._hearing: asyncio.TimerHandle | None = None
+        self._awake_ns = 0
+        self._asleep_ns = 0
+        self._refused = 0
+        self._refused_s = 0.0
         self._wake = asyncio.Event()
         self._published = asyncio.Event()
         self._position = kernel.durable
@@ -84,6 +115,7 @@ class Engine:
 
     def start(self) -> None:
         """Begins to take turns."""
+        self._awake_ns = self.kernel.clock().mono_ns
         self._task = asyncio.create_task(self._run(), name="strata-engine")
 
     async def ended(self) -> None:
@@ -105,10 +137,11 @@ class Engine:
         """
         self._put(command, None, reply)
 
-    async def submit(self, command: Command) -> object:
-        """The answer to a command, once its facts are on disk; raises its refusal."""
+    async def submit(self, asked: Asked) -> object:
+        """The answer to a command, once its facts are on disk, or to a signal, once it is heard;
+        raises its refusal."""
         answer: Answer = asyncio.get_running_loop().create_future()
-        self.ask(command, partial(_resolve, answer))
+        self._put(asked, None, partial(_resolve, answer))
         return await answer
 
     def post(self, command: Command) -> None:
@@ -119,9 +152,32 @@ class Engine:
         """Stores a worker's batch of events; calls back when it is on disk, or refused."""
         self._put(None, batch, reply)
 
-    def look_again(self) -> None:
-        """Something was heard that may have to be acted upon before the next look."""
-        self._wake.set()
+    def notice(self, signal: Signal, reply: Reply | None = None) -> None:
+        """Takes a signal in; calls back when it was heard, or refused.
+
+        Signals are never turned away: there are not more of them than sessions.
+        """
+        request = Request(signal, None, reply)
+        if isinstance(signal, WorkerBeat):
+            sender = (signal.worker, signal.incarnation)
+            waiting = self._unheard.get(sender)
+            if waiting is not None:
+                waiting.asked, waiting.reply = signal, reply
+                return
+            self._unheard[sender] = request
+        elif isinstance(signal, WorkerDisconnected):
+            # What comes over its next connection was said after this.
+            self._unheard.pop((signal.worker, signal.incarnation), None)
+        self._inbox.append(request)
+        if isinstance(signal, WorkerBeat) and not signal.beat.request:
+            self._hear_soon()
+        else:
+            self._wake.set()
+
+    def _hear_soon(self) -> None:
+        if self._hearing is None:
+            loop = asyncio.get_running_loop()
+            self._hearing = loop.call_later(BEATS_S, self._wake.set)
 
     @asynccontextmanager
     async def settled(self) -> AsyncIterator[Cluster]:
@@ -149,28 +205,41 @@ class Engine:
         stop = min(stop, start + MAX_TURN)
         return await asyncio.to_thread(lambda: list(self.kernel.store.read(start, stop)))
 
-    def _put(self, command: Command | None, batch: Batch | None, reply: Reply | None) -> None:
+    def _put(self, asked: Asked | None, batch: Batch | None, reply: Reply | None) -> None:
         if self._stopping:
             raise Unavailable("the coordinator is stopping", hint="try again when it is back")
         if len(self._inbox) >= self.inbox_limit:
             raise Overloaded(
                 f"{self.inbox_limit} requests are waiting", hint="try again in a moment"
             )
-        self._inbox.append((command, batch, reply))
+        self._inbox.append(Request(asked, batch, reply))
         self._wake.set()
 
-    async def _run(self) -> None:
+    def _tick(self) -> None:
+        """Measures whether the coordinator runs: called every `TICK_S`, and before every turn."""
+        now_ns = self.kernel.clock().mono_ns
+        gap_ns = now_ns - self._awake_ns
+        self._awake_ns = now_ns
+        if gap_ns >= ASLEEP_S * 1e9:
+            log.warning("the coordinator did not run for %.1f s", gap_ns / 1e9)
+            self._asleep_ns += gap_ns
+
+    async def _keep_time(self) -> None:
         while True:
-            await self._wait()
-            for command in self.kernel.overdue():
-                self._inbox.append((command, None, None))
-            if self._inbox:
+            await asyncio.sleep(TICK_S)
+            self._tick()
+
+    async def _run(self) -> None:
+        ticking = asyncio.create_task(self._keep_time(), name="strata-engine-clock")
+        try:
+            while self._inbox or not self._stopping:
+                await self._wait()
                 await self._take_turn()
                 # Let the callers read the state that is durable now, before it moves on.
                 await asyncio.sleep(0)
-            elif self._stopping:
-                self._published.set()
-                return
+        finally:
+            ticking.cancel()
+        self._published.set()
 
     async def _wait(self) -> None:
         """Until there is something in the inbox, or silence has to be looked at."""
@@ -189,25 +258,43 @@ class Engine:
 
     async def _take_turn(self) -> None:
         async with self._turn:
+            self._tick()
+            if self._asleep_ns:
+                self.kernel.watch.credit(self._asleep_ns)
+                self._asleep_ns = 0
             taken, turn = self._take()
             if turn.events and all(type(event.body) in QUIET for event in turn.events):
                 await self._gather(taken, turn)
-            batches = [batch for _, batch, _ in taken if batch is not None]
+            batches = [request.batch for request in taken if request.batch is not None]
             try:
                 refusals = await self._store(turn, batches)
             except StrataError as error:
                 self._refuse(taken, error)
                 return
+            if self._refused and turn.events:
+                log.warning("facts are stored again, after %d turns that were not", self._refused)
+                self._refused = 0
             self._publish(turn)
             self._answer(taken, turn, refusals)
 
     def _take(self) -> tuple[list[Request], Turn]:
         """What waits, decided."""
+        if self._hearing is not None:
+            self._hearing.cancel()
+            self._hearing = None
         inbox = self._inbox
         taken = [inbox.popleft() for _ in range(min(len(inbox), MAX_TURN))]
-        return taken, self.kernel.decide(
-            [command for command, _, _ in taken if command is not None]
-        )
+        if self._unheard:
+            self._forget_heard(taken)
+        asked = [request.asked for request in taken if request.asked is not None]
+        return taken, self.kernel.decide(asked, judge=not inbox)
+
+    def _forget_heard(self, taken: list[Request]) -> None:
+        for request in taken:
+            if isinstance(request.asked, WorkerBeat):
+                sender = (request.asked.worker, request.asked.incarnation)
+                if self._unheard.get(sender) is request:
+                    del self._unheard[sender]
 
     async def _gather(self, taken: list[Request], turn: Turn) -> None:
         """Takes up what comes meanwhile, until there is something that somebody waits for."""
@@ -225,7 +312,7 @@ class Engine:
             turn.outcomes += decided.outcomes
             turn.events += decided.events
             known = all(type(event.body) in QUIET for event in decided.events)
-            loud = not known or any(batch is not None for _, batch, _ in more)
+            loud = not known or any(request.batch is not None for request in more)
 
     async def _store(self, turn: Turn, batches: list[Batch]) -> list[StrataError | None]:
         """Makes facts durable, then batches; in a thread, since both wait for the disk."""
@@ -239,26 +326,37 @@ class Engine:
         return await asyncio.to_thread(work)
 
     def _refuse(self, taken: list[Request], error: StrataError) -> None:
-        """The disk did not take the turn: nothing happened, and everyone is told so."""
-        log.error("facts could not be stored: %s", error)
+        """The disk did not take the turn: nothing happened, and every caller is told so.
+
+        A connection that broke in this turn stays broken, so that is heard again.
+        """
+        self._say_refused(error)
         refusal = Unavailable(f"nothing was recorded: {error.message}", hint=error.hint)
-        for _, _, reply in taken:
-            if reply is not None:
-                reply(None, refusal)
+        for request in taken:
+            if isinstance(request.asked, WorkerDisconnected):
+                self._inbox.appendleft(request)
+            elif request.reply is not None:
+                request.reply(None, refusal)
         if isinstance(error, Conflict):
             raise error
 
+    def _say_refused(self, error: StrataError) -> None:
+        self._refused += 1
+        now_s = self.kernel.clock().mono_ns / 1e9
+        if self._refused == 1 or now_s - self._refused_s >= REFUSED_EVERY_S:
+            self._refused_s = now_s
+            log.error("facts could not be stored (%d turns so far): %s", self._refused, error)
+
     def _answer(self, taken: list[Request], turn: Turn, refusals: list[StrataError | None]) -> None:
         outcomes, batches = iter(turn.outcomes), iter(refusals)
-        for command, _, reply in taken:
-            if command is None:
-                refusal = next(batches)
-                if reply is not None:
-                    reply(None, refusal)
+        for request in taken:
+            if request.asked is None:
+                answer, refusal = None, next(batches)
             else:
                 outcome = next(outcomes)
-                if reply is not None:
-                    reply(outcome.answer, outcome.refusal)
+                answer, refusal = outcome.answer, outcome.refusal
+            if request.reply is not None:
+                request.reply(answer, refusal)
 
     def _publish(self, turn: Turn) -> None:
         if not turn.events:

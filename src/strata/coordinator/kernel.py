@@ -1,30 +1,41 @@
 """The single writer without its event loop: decide, append, and nothing else.
 
-A *turn* is a batch of commands. `decide` runs the rules over all of them, in memory; `commit` puts
-the facts of the whole turn on disk in one transaction. Only then may answers go out and facts be
-published: `durable` is the position up to which that holds. If the disk refuses, the state in
-memory has run ahead of the log; it is thrown away and folded again from what is stored.
+A *turn* is a batch of commands and signals. `decide` takes them in order, in memory: commands run
+the rules, signals (beats, broken connections) change what is known about who is alive. At the end
+of the turn, when everything that came is heard, it is judged who is overdue; so whatever arrived
+in time counts, and a verdict holds in the turn in which it is recorded. `commit` puts the facts of
+the whole turn on disk in one transaction. Only then may answers go out and facts be published:
+`durable` is the position up to which that holds. If the disk refuses, the state in memory has run
+ahead of the log; it is thrown away and folded again from what is stored.
 
-The engine drives a kernel with an event loop, the simulator with a virtual clock; both run this
-same code.
+The engine drives a kernel with an event loop.
 
 Restart. The newest snapshot is loaded and the facts after it are folded in. A snapshot is taken
 after every `snapshot_every` facts, unless the log grew by less than half of what the last one
 takes, compressed: so snapshots do not outweigh the log by much, and reading any moment folds a
-bounded number of facts.
+bounded number of facts. A snapshot that the disk refuses is only a slower restart.
 """
 
+import logging
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from strata.coordinator.holders import away_holder
 from strata.core import state as cluster_state
 from strata.core.cluster import Outcome, StartCoordinator, decide, fold
 from strata.core.events import Command, Event, Now
 from strata.core.liveness import Patience, Watch
+from strata.core.signals import AgentBeat, Signal, WorkerBeat, WorkerDisconnected
 from strata.core.state import Cluster, Rules
-from strata.errors import StrataError
+from strata.core.workers import RegisterWorker, ReportState
+from strata.errors import Conflict, Fenced, StrataError
 from strata.store.base import Batch, EventStore, Snapshot
+
+log = logging.getLogger(__name__)
+
+Asked: TypeAlias = Command | Signal
 
 BYTES_PER_FACT = 16
 """About what a fact takes in the log, compressed in its batch: used to pace snapshots."""
@@ -34,10 +45,10 @@ COMPRESSED = 25
 
 
 class Turn(Struct):
-    """Commands decided together: their outcomes, in order, and the facts to be stored."""
+    """Decided together: an outcome for each command and signal, in order, and all the facts."""
 
-    outcomes: list[Outcome]
-    events: list[Event]
+    outcomes: list[Outcome] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
 
 
 class Kernel:
@@ -55,20 +66,16 @@ class Kernel:
         self.patience = patience or Patience()
         self.snapshot_every = snapshot_every
         self.schema = cluster_state.schema()
-        self.durable = 0
-        self.state = Cluster()
-        self.watch = Watch(self.patience)
-        self._snapshot_at = 0
         self._snapshot_bytes = 0
         self.load()
 
     def load(self) -> None:
         """Folds the state anew from what is stored; everyone gets the grace to come back."""
-        self.state = state_at(self.store, None, self.schema)
-        self.durable = self.state.position
-        self._snapshot_at = self.durable
-        self.watch = Watch(self.patience)
-        self.watch.adopt(self.state, self.clock().mono_ns)
+        state = state_at(self.store, None, self.schema)
+        watch = Watch(self.patience)
+        watch.adopt(state, self.clock().mono_ns)
+        self.state, self.watch = state, watch
+        self.durable = self._snapshot_at = state.position
 
     def start(self, cluster: str, release: str, rules: Rules | None = None) -> Turn:
         """Takes the log over: raises the coordinator's incarnation."""
@@ -77,30 +84,25 @@ class Kernel:
         self.commit(turn)
         return turn
 
-    def decide(self, commands: Sequence[Command]) -> Turn:
-        """Runs the rules; the state in memory advances."""
-        outcomes = [decide(self.state, command, self.clock()) for command in commands]
-        events = [event for outcome in outcomes for event in outcome.events]
-        for event in events:
-            self.watch.follow(event)
-        return Turn(outcomes, events)
+    def decide(self, asked: Sequence[Asked], judge: bool = True) -> Turn:
+        """Decides what was asked and noticed; the state in memory advances.
 
-    def overdue(self) -> list[Command]:
-        """What silence has to be answered with."""
-        return self.watch.overdue(self.state, self.clock().mono_ns)
+        `judge` is false while more waits to be heard, which may be a sign of life.
+        """
+        turn = Turn()
+        for each in asked:
+            outcome = self._take(each)
+            turn.outcomes.append(outcome)
+            turn.events += outcome.events
+        if judge:
+            for verdict in self.watch.overdue(self.state, self.clock().mono_ns):
+                turn.events += self._decide(verdict).events
+        return turn
 
     def commit(self, turn: Turn) -> None:
         """Makes a turn durable; afterwards its answers may go out. Blocks on the disk."""
         if turn.events:
-            try:
-                self.store.append(
-                    turn.events,
-                    incarnation=self.state.coordinator_incarnation,
-                    expected=self.durable,
-                )
-            except BaseException:
-                self.load()
-                raise
+            self._append(turn.events)
         self.durable = self.state.position
         if self.durable - self._snapshot_at >= self.snapshot_every:
             self._snapshot()
@@ -122,12 +124,83 @@ class Kernel:
             return [refusal for batch in batches for refusal in self.ingest([batch])]
         return [None] * len(batches)
 
+    def _take(self, asked: Asked) -> Outcome:
+        if isinstance(asked, WorkerBeat):
+            return self._beat(asked)
+        if isinstance(asked, AgentBeat):
+            return self._agent_beat(asked)
+        if isinstance(asked, WorkerDisconnected):
+            now_ns = self.clock().mono_ns
+            self.watch.disconnected(asked.worker, asked.incarnation, now_ns)
+            return Outcome()
+        assert isinstance(asked, Command)
+        if isinstance(asked, RegisterWorker):
+            return self._register(asked)
+        return self._decide(asked)
+
+    def _decide(self, command: Command) -> Outcome:
+        outcome = decide(self.state, command, self.clock())
+        for event in outcome.events:
+            self.watch.follow(event)
+        return outcome
+
+    def _beat(self, heard: WorkerBeat) -> Outcome:
+        """A beat counts if its incarnation does; what the worker is doing is recorded when that
+        changed."""
+        worker = self.state.workers.get(heard.worker)
+        now_ns = self.clock().mono_ns
+        known = self.watch.beat(heard.worker, heard.incarnation, heard.beat, now_ns)
+        if known and worker is not None and heard.state in (None, worker.state):
+            return Outcome()
+        return self._decide(
+            ReportState(
+                worker=heard.worker,
+                incarnation=heard.incarnation,
+                state=heard.state or "idle",
+                step=heard.beat.step,
+            )
+        )
+
+    def _agent_beat(self, heard: AgentBeat) -> Outcome:
+        if self.watch.agent_beat(heard.agent, heard.incarnation, self.clock().mono_ns):
+            return Outcome()
+        refusal = Fenced(
+            f"incarnation {heard.incarnation} of agent {heard.agent!r} no longer counts",
+            hint="register the agent again",
+        )
+        return Outcome(refusal=refusal)
+
+    def _register(self, command: RegisterWorker) -> Outcome:
+        """Lets a worker in, unless its id belongs to one that is away and may come back."""
+        away = away_holder(self.state, self.watch, command, self.clock().mono_ns)
+        if isinstance(away, StrataError):
+            return Outcome(refusal=away)
+        lost = self._decide(away).events if away is not None else []
+        registered = self._decide(command)
+        return Outcome(lost + registered.events, registered.answer, registered.refusal)
+
+    def _append(self, events: list[Event]) -> None:
+        expected = self.durable
+        try:
+            self.store.append(
+                events, incarnation=self.state.coordinator_incarnation, expected=expected
+            )
+        except BaseException as error:
+            self.load()
+            if isinstance(error, Conflict) or list(self.store.read(expected)) != events:
+                raise
+            log.warning("the facts are stored, although the disk reported: %s", error)
+
     def _snapshot(self) -> None:
         grown_bytes = (self.durable - self._snapshot_at) * BYTES_PER_FACT
         if grown_bytes < self._snapshot_bytes / COMPRESSED / 2:
             return
         encoded = cluster_state.encode(self.state)
-        self.store.save_snapshot(Snapshot(self.durable, self.clock().wall_ns, self.schema, encoded))
+        snapshot = Snapshot(self.durable, self.clock().wall_ns, self.schema, encoded)
+        try:
+            self.store.save_snapshot(snapshot)
+        except StrataError as error:
+            log.warning("a snapshot could not be stored, so a restart takes longer: %s", error)
         self._snapshot_at = self.durable
         self._snapshot_bytes = len(encoded)
 

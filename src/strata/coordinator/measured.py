@@ -7,9 +7,9 @@ difference to the next one's, and needs no further clock reads.
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from strata.coordinator.kernel import Kernel, Turn
+from strata.coordinator.kernel import Asked, Kernel, Turn
 from strata.core.datasets import AssignmentChanged
-from strata.core.events import Command, Now
+from strata.core.events import Now
 from strata.core.liveness import Patience
 from strata.core.windows import LATENCY_BOUNDS_S, SECOND_NS, Histogram
 from strata.store.base import EventStore
@@ -51,9 +51,11 @@ class MeasuredKernel(Kernel):
         self.timings = Timings()
         super().__init__(store, clock, patience, snapshot_every)
 
-    def decide(self, commands: Sequence[Command]) -> Turn:
+    def decide(self, asked: Sequence[Asked], judge: bool = True) -> Turn:
         began_ns = self.clock().mono_ns
-        turn = super().decide(commands)
+        turn = super().decide(asked, judge)
+        if not asked and not turn.events:
+            return turn  # a look at the clock
         ended_ns = self.clock().mono_ns
         self.timings.decide_s.add((ended_ns - began_ns) / SECOND_NS)
         if AssignmentChanged in {type(event.body) for event in turn.events}:

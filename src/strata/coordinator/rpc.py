@@ -3,6 +3,10 @@
 A worker that uses only these is alive for as long as it beats. Where a request names no incarnation
 the living one is meant; clients that care about zombies name theirs. A worker that registered with
 a nonce shows it with everything that speaks for it (see `wire.proof`).
+
+What a call is answered is on disk: it is read in the turn that decided on the call, or while the
+state is settled. What is looked at before (is the worker known, has the caller its nonce) may be
+newer than the disk; it decides only whether the call is passed on to the rules.
 """
 
 import asyncio
@@ -13,7 +17,6 @@ from google.protobuf.message import DecodeError
 
 from strata.coordinator.agent_sessions import AgentSessions
 from strata.coordinator.engine import Engine
-from strata.coordinator.holders import require_present_holder
 from strata.coordinator.metrics import Metrics
 from strata.coordinator.observed import Observed, Seen
 from strata.coordinator.places import CheckpointPlaces
@@ -22,22 +25,20 @@ from strata.coordinator.sessions import Sessions
 from strata.coordinator.waiting import BarrierRoom, Ended
 from strata.core.barriers import ArriveAtBarrier, Barrier
 from strata.core.checkpoints import Checkpoint, committed_newest_first
-from strata.core.datasets import AttachDataset, Feed, RegisterDataset
+from strata.core.datasets import AttachDataset, RegisterDataset
 from strata.core.leases import AdvanceEpoch
-from strata.core.liveness import Beat
 from strata.core.saving import AckPart, BeginCheckpoint
 from strata.core.sharding import epoch_order
+from strata.core.signals import Beat, WorkerBeat
 from strata.core.state import Cluster
 from strata.core.tasks import Task
 from strata.core.workers import (
     DeregisterWorker,
-    ReportState,
     Worker,
 )
 from strata.errors import (
     STATUS,
     DeadlineExceeded,
-    Fenced,
     InvalidArgument,
     NotFound,
     StrataError,
@@ -53,6 +54,7 @@ SERVICE = "strata.v1.Coordinator"
 UnaryCall: TypeAlias = Call[Any, Any]
 Spoken: TypeAlias = (
     pb.DeregisterWorkerRequest
+    | pb.AdvanceEpochRequest
     | pb.HeartbeatRequest
     | pb.NotifyCheckpointRequest
     | pb.WaitBarrierRequest
@@ -80,7 +82,7 @@ class UnaryCalls:
 
     @property
     def state(self) -> Cluster:
-        """The cluster, as of the last turn."""
+        """The cluster; settled only where a turn has just been awaited (see `Engine`)."""
         return self.engine.kernel.state
 
     def serve(self, server: GrpcServer, sessions: Sessions, agents: AgentSessions) -> None:
@@ -116,9 +118,7 @@ class UnaryCalls:
         self, request: pb.RegisterWorkerRequest, call: UnaryCall
     ) -> pb.RegisterWorkerResponse:
         """Lets a process in as a new incarnation of a worker."""
-        command = convert.registration(request, call.peer)
-        require_present_holder(self.engine, command)
-        worker = await self.engine.submit(command)
+        worker = await self.engine.submit(convert.registration(request, call.peer))
         assert isinstance(worker, Worker)
         task = self.state.tasks[worker.task]
         return convert.registered(worker, task, self.heartbeat_s, self.places.told(task.id))
@@ -133,23 +133,16 @@ class UnaryCalls:
         )
         return pb.DeregisterWorkerResponse(success=True)
 
-    def heartbeat(self, request: pb.HeartbeatRequest, call: UnaryCall) -> pb.HeartbeatResponse:
+    async def heartbeat(
+        self, request: pb.HeartbeatRequest, call: UnaryCall
+    ) -> pb.HeartbeatResponse:
         """A sign of life; touches no disk unless the worker's state changed."""
         worker, incarnation = self._speaker(request)
-        kernel = self.engine.kernel
-        now = kernel.clock()
+        now = self.engine.kernel.clock()
         training = request.state == pb.WORKER_STATE_TRAINING
         beat = Beat(step=request.current_step, training=training)
-        if not kernel.watch.beat(request.worker_id, incarnation, beat, now.mono_ns):
-            # The rule refuses it too, and records that it did.
-            self.engine.post(
-                ReportState(worker=request.worker_id, incarnation=incarnation, state="idle")
-            )
-            raise Fenced(
-                f"incarnation {incarnation} of worker {request.worker_id!r} no longer counts: "
-                f"it was declared {worker.state}",
-                hint="register again; the worker then gets a new incarnation",
-            )
+        state = convert.STATES.get(request.state)
+        await self.engine.submit(WorkerBeat(worker.id, incarnation, beat, state))
         measured = convert.resources(request.resources) if request.HasField("resources") else None
         seen = Seen(
             incarnation,
@@ -158,12 +151,7 @@ class UnaryCalls:
             request.current_epoch,
             measured,
         )
-        self.observed.note(request.worker_id, seen)
-        state = convert.STATES.get(request.state)
-        if state is not None and worker.state != state:
-            self.engine.post(
-                ReportState(worker=request.worker_id, incarnation=incarnation, state=state)
-            )
+        self.observed.note(worker.id, seen)
         return pb.HeartbeatResponse(
             acknowledged=True,
             server_timestamp_ms=now.wall_ns // 1_000_000,
@@ -196,15 +184,21 @@ class UnaryCalls:
         self, request: pb.GetDataShardsRequest, call: UnaryCall
     ) -> pb.GetDataShardsResponse:
         """The shards that a worker owns, in the order of an epoch."""
-        shards = await self._shards(request.worker_id, request.dataset_id, request.epoch)
-        generation = self._task_of(request.worker_id).generation
-        return pb.GetDataShardsResponse(shards=shards, generation=generation)
+        await self._attach(request.worker_id, request.dataset_id)
+        async with self.engine.settled() as state:
+            task = _task_of(state, request.worker_id)
+            return pb.GetDataShardsResponse(
+                shards=_shards(state, request.worker_id, request.dataset_id, request.epoch),
+                generation=task.generation,
+            )
 
     async def get_data_shard(
         self, request: pb.GetDataShardRequest, call: UnaryCall
     ) -> pb.DataShard:
         """One of the shards that a worker owns."""
-        shards = await self._shards(request.worker_id, request.dataset_id, request.epoch)
+        await self._attach(request.worker_id, request.dataset_id)
+        async with self.engine.settled() as state:
+            shards = _shards(state, request.worker_id, request.dataset_id, request.epoch)
         if not 0 <= request.index < len(shards):
             raise NotFound(
                 f"worker {request.worker_id!r} owns {len(shards)} shards of "
@@ -213,27 +207,35 @@ class UnaryCalls:
             )
         return shards[request.index]
 
-    async def _shards(self, worker: str, dataset: str, epoch: int) -> list[pb.DataShard]:
-        task = self._task_of(worker)
-        feed = task.feeds.get(dataset)
-        if feed is None:
-            attached = await self.engine.submit(AttachDataset(task=task.id, dataset=dataset))
-            assert isinstance(attached, Feed)
-            feed = attached
-        spec = self.state.dataset(dataset).spec
-        owned = feed.holdings.get(worker, [])
-        order = epoch_order(owned, spec.seed, epoch) if spec.shuffle else sorted(owned)
-        return [datasets.shard_message(dataset, spec, feed, number, epoch) for number in order]
+    async def _attach(self, worker_id: str, dataset: str) -> None:
+        """The dataset is part of the worker's task from its first use on."""
+        worker = _worker(self.state, worker_id)
+        if dataset not in self.state.tasks[worker.task].feeds:
+            command = AttachDataset(
+                worker=worker.id,
+                incarnation=worker.incarnation,
+                task=worker.task,
+                dataset=dataset,
+            )
+            await self.engine.submit(command)
 
     async def advance_epoch(
         self, request: pb.AdvanceEpochRequest, call: UnaryCall
     ) -> pb.AdvanceEpochResponse:
         """Opens the next epoch, once, however many workers ask for it."""
-        task = self._task_of(request.worker_id)
-        feed = task.feeds.get(request.dataset_id)
+        worker, incarnation = self._speaker(request)
+        feed = self.state.tasks[worker.task].feeds.get(request.dataset_id)
         if feed is None or feed.epoch == request.from_epoch:
-            await self.engine.submit(AdvanceEpoch(task=task.id, dataset=request.dataset_id))
-        return pb.AdvanceEpochResponse(epoch=task.feeds[request.dataset_id].epoch)
+            command = AdvanceEpoch(
+                worker=worker.id,
+                incarnation=incarnation,
+                task=worker.task,
+                dataset=request.dataset_id,
+            )
+            await self.engine.submit(command)
+        async with self.engine.settled() as state:
+            epoch = state.task(worker.task).feeds[request.dataset_id].epoch
+            return pb.AdvanceEpochResponse(epoch=epoch)
 
     async def notify_checkpoint(
         self, request: pb.NotifyCheckpointRequest, call: UnaryCall
@@ -277,19 +279,20 @@ class UnaryCalls:
         self, request: pb.GetLatestCheckpointRequest, call: UnaryCall
     ) -> pb.RecoveryResponse:
         """From where a worker goes on: the newest committed checkpoint, and its shards."""
-        task = self.state.task(request.task_id) if request.task_id else None
-        task = task or self._task_of(request.worker_id)
-        answer = pb.RecoveryResponse(resume_step=0)
-        newest = next(iter(committed_newest_first(task)), None)
-        if newest is not None:
-            answer.has_checkpoint = True
-            answer.latest_checkpoint.CopyFrom(checkpoints.message(newest))
-            answer.resume_step, answer.resume_epoch = newest.step, newest.epoch
-        for dataset, feed in task.feeds.items() if request.worker_id else ():
-            if feed.unit == "shard":
-                shards = await self._shards(request.worker_id, dataset, answer.resume_epoch)
-                answer.shard_assignments.extend(shards)
-        return answer
+        async with self.engine.settled() as state:
+            named = state.task(request.task_id) if request.task_id else None
+            task = named or _task_of(state, request.worker_id)
+            answer = pb.RecoveryResponse(resume_step=0)
+            newest = next(iter(committed_newest_first(task)), None)
+            if newest is not None:
+                answer.has_checkpoint = True
+                answer.latest_checkpoint.CopyFrom(checkpoints.message(newest))
+                answer.resume_step, answer.resume_epoch = newest.step, newest.epoch
+            for dataset, feed in task.feeds.items() if request.worker_id else ():
+                if feed.unit == "shard":
+                    shards = _shards(state, request.worker_id, dataset, answer.resume_epoch)
+                    answer.shard_assignments.extend(shards)
+            return answer
 
     async def wait_barrier(
         self, request: pb.WaitBarrierRequest, call: UnaryCall
@@ -336,19 +339,29 @@ class UnaryCalls:
 
     def _speaker(self, request: Spoken) -> tuple[Worker, int]:
         """The worker that a request speaks for, and as which incarnation."""
-        worker = self._worker(request.worker_id)
+        worker = _worker(self.state, request.worker_id)
         incarnation = request.incarnation or worker.incarnation
         require_proof(worker, incarnation, request.nonce)
         return worker, incarnation
 
-    def _worker(self, worker_id: str) -> Worker:
-        worker = self.state.workers.get(worker_id)
-        if worker is None:
-            raise NotFound(f"worker {worker_id!r} is not registered", hint="register it first")
-        return worker
 
-    def _task_of(self, worker_id: str) -> Task:
-        return self.state.tasks[self._worker(worker_id).task]
+def _worker(state: Cluster, worker_id: str) -> Worker:
+    worker = state.workers.get(worker_id)
+    if worker is None:
+        raise NotFound(f"worker {worker_id!r} is not registered", hint="register it first")
+    return worker
+
+
+def _task_of(state: Cluster, worker_id: str) -> Task:
+    return state.tasks[_worker(state, worker_id).task]
+
+
+def _shards(state: Cluster, worker: str, dataset: str, epoch: int) -> list[pb.DataShard]:
+    """A worker's shards of a dataset that its task uses, in the order of an epoch."""
+    feed, spec = _task_of(state, worker).feeds[dataset], state.dataset(dataset).spec
+    owned = feed.holdings.get(worker, [])
+    order = epoch_order(owned, spec.seed, epoch) if spec.shuffle else sorted(owned)
+    return [datasets.shard_message(dataset, spec, feed, number, epoch) for number in order]
 
 
 def decoder(message: Any) -> Callable[[bytes], Any]:

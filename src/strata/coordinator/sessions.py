@@ -6,6 +6,9 @@ the same worker may open another within the grace and go on as if nothing had ha
 
 Requests are answered when their facts are on disk, in whatever order that happens; the number of
 the request says which one it was. Beats touch no disk.
+
+Whatever a worker says is decided in a turn of the engine, its Hello too: so a worker is told only
+what is on disk, and every command of a session is fenced there (see `core.fencing`).
 """
 
 import logging
@@ -24,16 +27,14 @@ from strata.coordinator.tokens import PeerTokens
 from strata.coordinator.waiting import BarrierRoom, Ended
 from strata.core.barriers import Barrier
 from strata.core.checkpoints import Checkpoint
-from strata.core.events import Command, Event
+from strata.core.events import Event
+from strata.core.fencing import WorkerCommand
 from strata.core.saving import AckPart, BeginCheckpoint
 from strata.core.setbacks import ReportBrokenExchange
+from strata.core.signals import WorkerBeat, WorkerDisconnected
 from strata.core.standing import TELLING, standing, told
-from strata.core.workers import (
-    ReattachWorker,
-    ReportState,
-    WorkerRegistered,
-)
-from strata.errors import Fenced, InvalidArgument, Overloaded, StrataError
+from strata.core.workers import ReattachWorker, Worker, WorkerRegistered
+from strata.errors import InvalidArgument, Overloaded, StrataError
 from strata.store.base import Batch
 from strata.wire import agreements, checkpoints, convert, datasets
 from strata.wire.grpc_call import CloseReason
@@ -95,9 +96,7 @@ class Sessions:
         if self.open.get(session.worker) is session:
             del self.open[session.worker]
             self.previews.forget(session.worker)
-            now_ns = self.engine.kernel.clock().mono_ns
-            self.engine.kernel.watch.disconnected(session.worker, session.incarnation, now_ns)
-            self.engine.look_again()
+            self.engine.notice(WorkerDisconnected(session.worker, session.incarnation))
 
     def is_new(self, incarnation: int) -> bool:
         """Whether an incarnation opens its first session since it registered here."""
@@ -128,6 +127,7 @@ class Session:
         self.stream = stream
         self.worker = ""
         self.incarnation = 0
+        self.task = ""
         self._unanswered = 0
         self._lines_taken = 0
         self.intake: Intake | None = None
@@ -200,16 +200,20 @@ class Session:
         if known is not None:
             require_proof(known, hello.incarnation, hello.nonce)
         self._greeted = True
-        living = known is not None and known.alive and known.incarnation == hello.incarnation
-        if living and self.sessions.is_new(hello.incarnation):
-            return self._welcome(hello, None)
-        again = ReattachWorker(worker=hello.worker_id, incarnation=hello.incarnation)
-        self._ask(request, again, partial(self._welcome, hello))
+        command = ReattachWorker(
+            worker=hello.worker_id,
+            incarnation=hello.incarnation,
+            first=self.sessions.is_new(hello.incarnation),
+        )
+        self._ask(request, command, self._welcome)
 
-    def _welcome(self, hello: pb.Hello, answer: object) -> None:
+    def _welcome(self, answer: object) -> None:
+        assert isinstance(answer, Worker)
         if self.stream.closed:
+            if answer.id not in self.sessions.open:
+                self.engine.notice(WorkerDisconnected(answer.id, answer.incarnation))
             return
-        self.worker, self.incarnation = hello.worker_id, hello.incarnation
+        self.worker, self.incarnation, self.task = answer.id, answer.incarnation, answer.task
         self.intake = self.sessions.intakes.of(self.worker, self.incarnation)
         self.sessions.attach(self)
         self.tell_standing()
@@ -222,40 +226,29 @@ class Session:
             self.on_message(message)
 
     def _beat(self, request: int, message: pb.WorkerMessage) -> None:
-        beat = message.beat
-        kernel = self.engine.kernel
-        now = kernel.clock()
-        if not kernel.watch.beat(self.worker, self.incarnation, convert.beat(beat), now.mono_ns):
-            # The rule refuses it too, and records that it did.
-            self.engine.post(
-                ReportState(worker=self.worker, incarnation=self.incarnation, state="idle")
-            )
-            raise Fenced(
-                f"incarnation {self.incarnation} of worker {self.worker!r} no longer counts",
-                hint="register again; the worker then gets a new incarnation",
-            )
-        measured = convert.resources(beat.resources) if beat.HasField("resources") else None
+        """Answers at once, so that the worker can align its clock; whether the worker still counts
+        is decided in the turn that hears the beat."""
+        beat, now = message.beat, self.engine.kernel.clock()
         seen = Seen(
             self.incarnation,
             now.wall_ns // 1_000_000,
             max(beat.step, 0),
             beat.epoch,
-            measured,
+            convert.resources(beat.resources) if beat.HasField("resources") else None,
             checkpoints.saving(beat),
             beat.loss if beat.HasField("loss") else None,
         )
-        self.sessions.observed.note(self.worker, seen)
-        if kernel.watch.pressing:
-            self.engine.look_again()
         state = convert.STATES.get(beat.state)
-        if state is not None and kernel.state.workers[self.worker].state != state:
-            self.engine.post(
-                ReportState(
-                    worker=self.worker, incarnation=self.incarnation, state=state, step=beat.step
-                )
-            )
+        signal = WorkerBeat(self.worker, self.incarnation, convert.beat(beat), state)
+        self.engine.notice(signal, partial(self._heard, request, seen))
         pulse = convert.pulse(beat, now, self._lines_taken)
         self.stream.send(pb.CoordinatorMessage(request=request, pulse=pulse))
+
+    def _heard(self, request: int, seen: Seen, answer: object, refusal: StrataError | None) -> None:
+        if refusal is None:
+            self.sessions.observed.note(self.worker, seen)
+        elif not isinstance(refusal, PASSING):
+            self._refuse(request, refusal)
 
     def _events(self, request: int, message: pb.WorkerMessage) -> None:
         batch = batch_of(message.events, self.worker, self.incarnation)
@@ -286,8 +279,7 @@ class Session:
         self.stream.send(pb.CoordinatorMessage(stored=stored))
 
     def _logs(self, request: int, message: pb.WorkerMessage) -> None:
-        task = self.engine.kernel.state.workers[self.worker].task
-        self._lines_taken = self.sessions.lines.take(message.logs, task, self.worker)
+        self._lines_taken = self.sessions.lines.take(message.logs, self.task, self.worker)
         if len(message.logs.lines) >= MANY_LINES:
             self._tell_stored()
 
@@ -297,8 +289,7 @@ class Session:
 
     def _arrived(self, request: int, arrival: int, answer: object) -> None:
         assert isinstance(answer, Barrier)
-        state = self.engine.kernel.state
-        task = state.tasks[state.workers[self.worker].task]
+        task = self.engine.kernel.state.tasks[self.task]
         tell = partial(self._tell_barrier, request, arrival)
         self.sessions.barriers.wait(task, answer, self.worker, tell)
 
@@ -326,30 +317,27 @@ class Session:
         self._ask(request, command, partial(self._done, request))
 
     def _feed(self, request: int, message: pb.WorkerMessage) -> None:
-        task = self.engine.kernel.state.workers[self.worker].task
-        command = datasets.command(task, self.worker, self.incarnation, message)
-        self._ask(request, command, partial(self._fed, task, message))
+        command = datasets.command(self.task, self.worker, self.incarnation, message)
+        self._ask(request, command, partial(self._fed, message))
 
-    def _fed(self, task: str, message: pb.WorkerMessage, answer: object) -> None:
+    def _fed(self, message: pb.WorkerMessage, answer: object) -> None:
         state = self.engine.kernel.state
-        self.stream.send(datasets.answer(state, task, message, answer))
+        self.stream.send(datasets.answer(state, self.task, message, answer))
 
     def _preview(self, request: int, message: pb.WorkerMessage) -> None:
         preview = message.preview
         self.sessions.previews.note(preview.dataset_id, self.worker, preview.samples)
 
     def _save(self, request: int, message: pb.WorkerMessage) -> None:
-        task = self.engine.kernel.state.workers[self.worker].task
-        command = checkpoints.command(task, self.worker, self.incarnation, message)
+        command = checkpoints.command(self.task, self.worker, self.incarnation, message)
         then = {BeginCheckpoint: self._tell_checkpoint, AckPart: self._acked}
         self._ask(request, command, partial(then.get(type(command), self._done), request))
 
     def _acked(self, request: int, answer: object) -> None:
         """An acknowledgement is answered when the checkpoint has ended, well or badly."""
         assert isinstance(answer, Checkpoint)
-        task = self.engine.kernel.state.workers[self.worker].task
         tell = partial(self._tell_checkpoint, request)
-        self.sessions.saves.wait(task, answer, self.worker, tell)
+        self.sessions.saves.wait(self.task, answer, self.worker, tell)
 
     def _tell_checkpoint(self, request: int, answer: object) -> None:
         assert isinstance(answer, Checkpoint)
@@ -363,7 +351,7 @@ class Session:
     def _done(self, request: int, answer: object) -> None:
         self.stream.send(pb.CoordinatorMessage(request=request, done=pb.Done()))
 
-    def _ask(self, request: int, command: Command, then: Callable[[object], None]) -> None:
+    def _ask(self, request: int, command: WorkerCommand, then: Callable[[object], None]) -> None:
         self.engine.ask(command, partial(self._answered, request, then))
         self._unanswered += 1
 

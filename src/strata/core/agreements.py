@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from strata.core.decision import Decision
-from strata.core.events import Command, Event, Fact, applies, decides
-from strata.core.fencing import living
+from strata.core.events import Event, Fact, applies, decides
+from strata.core.fencing import WorkerCommand
 from strata.core.limits import require_name
 from strata.core.loops import leave_loop
 from strata.errors import Conflict, InvalidArgument, NotAllowedNow
@@ -63,17 +63,13 @@ class LoopLeft(Fact, frozen=True):
     worker: str
 
 
-class AgreeOnValue(Command, frozen=True):
-    worker: str
-    incarnation: int
+class AgreeOnValue(WorkerCommand, frozen=True):
     key: str
     step: int
     value: str = ""
 
 
-class LeaveLoop(Command, frozen=True):
-    worker: str
-    incarnation: int
+class LeaveLoop(WorkerCommand, frozen=True):
     loop: str
     step: int
 
@@ -104,7 +100,7 @@ def drop_agreements_after(task: "Task", step: int) -> None:
 @decides(AgreeOnValue)
 def agree(d: Decision, c: AgreeOnValue) -> str:
     """The value of a key: the known one, or rank 0's. Others ask again when there is news."""
-    worker = living(d, c.worker, c.incarnation, c.cause)
+    worker = d.state.workers[c.worker]
     task = d.state.tasks[worker.task]
     known = task.agreements.get(c.key)
     if known is not None:
@@ -129,7 +125,7 @@ def agree(d: Decision, c: AgreeOnValue) -> str:
 @decides(LeaveLoop)
 def leave_loop_early(d: Decision, c: LeaveLoop) -> None:
     """Note that a worker left a loop early; refused if another one left it at another step."""
-    worker = living(d, c.worker, c.incarnation, c.cause)
+    worker = d.state.workers[c.worker]
     task = d.state.tasks[worker.task]
     known = task.loop_exit
     if known is None or known.loop != c.loop:

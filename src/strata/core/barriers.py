@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from strata.core.decision import Decision
 from strata.core.events import Command, Event, Fact, applies, decides
-from strata.core.fencing import living
+from strata.core.fencing import WorkerCommand
 from strata.core.lifecycle import Lifecycle
 from strata.core.limits import require_name
 from strata.errors import NotAllowedNow
@@ -104,9 +104,7 @@ class BarrierFailed(Fact, frozen=True):
     reason: str
 
 
-class ArriveAtBarrier(Command, frozen=True):
-    worker: str
-    incarnation: int
+class ArriveAtBarrier(WorkerCommand, frozen=True):
     barrier: str
     request: int
     step: int = 0
@@ -169,7 +167,7 @@ def _failed(state: "Cluster", fact: BarrierFailed, event: Event) -> None:
 def arrive(d: Decision, c: ArriveAtBarrier) -> Barrier:
     """Counts a worker in; the answer is the round it belongs to, perhaps released already."""
     require_name("barrier_id", c.barrier)
-    worker = living(d, c.worker, c.incarnation, c.cause)
+    worker = d.state.workers[c.worker]
     task = d.state.tasks[worker.task]
     if worker.rank < 0:
         raise NotAllowedNow(

@@ -14,7 +14,6 @@ from strata.core import (  # noqa: F401 - importing fills the tables of rules
     barriers,
     checkpoints,
     datasets,
-    fencing,
     generations,
     keeping,
     leases,
@@ -45,6 +44,7 @@ from strata.core.events import (
     applies,
     decides,
 )
+from strata.core.fencing import WorkerCommand, require_living
 from strata.core.lifecycle import Lifecycle
 from strata.core.state import Cluster, Rules
 from strata.errors import StrataError
@@ -100,6 +100,8 @@ def decide(state: Cluster, command: Command, now: Now) -> Outcome:
     """Runs the rule for a command; the state has advanced by the facts that are returned."""
     decision = Decision(state, now)
     try:
+        if isinstance(command, WorkerCommand):
+            require_living(decision, command)
         answer = DECIDE[type(command)](decision, command)
     except StrataError as refusal:
         return Outcome(decision.events, refusal=refusal)

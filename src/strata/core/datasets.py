@@ -16,6 +16,7 @@ from msgspec import Struct, field
 
 from strata.core.decision import Decision
 from strata.core.events import Command, Event, Fact, applies, decides
+from strata.core.fencing import SharedCommand
 from strata.core.limits import require_entries, require_name, require_room, require_text
 from strata.core.loops import new_loop, require_loop
 from strata.core.order import Mode, Order, OrderSpec
@@ -145,7 +146,7 @@ class RegisterDataset(Command, frozen=True):
     spec: DatasetSpec
 
 
-class AttachDataset(Command, frozen=True):
+class AttachDataset(SharedCommand, frozen=True):
     """Lanes need `global_batch`, or `batch_size` for each of the workers there are at first.
 
     So the global batch stays as it is, however many workers there are later. Without `lanes` as

@@ -1,23 +1,37 @@
 """Fencing: only the newest incarnation of a worker is listened to.
 
-Every message names the sender's incarnation. A zombie (a process that was declared lost and does
-not know it, or an old process beside its replacement) is refused, told its standing, and the
-refusal is a fact, once per incarnation.
+Every command that a worker sends names its incarnation, and `decide` checks it before the rule of
+the command runs: no rule has to remember to. A process that was declared lost and does not know
+it, or an old process beside its replacement, is refused. The refusal is a fact, once per
+incarnation.
 """
 
 from typing import TYPE_CHECKING
 
 from strata.core.decision import Decision
-from strata.core.events import Event, Fact, applies
+from strata.core.events import Command, Event, Fact, applies
 from strata.errors import Fenced, NotFound
 
 if TYPE_CHECKING:
     from strata.core.state import Cluster
-    from strata.core.workers import Worker
 
 
 MAX_FENCED = 16
-"""Zombies of a worker that are remembered; each of them is recorded once."""
+"""Refused incarnations of a worker that are remembered; each of them is recorded once."""
+
+
+class WorkerCommand(Command, frozen=True, kw_only=True):
+    """A command that a worker sends."""
+
+    worker: str
+    incarnation: int
+
+
+class SharedCommand(WorkerCommand, frozen=True, kw_only=True):
+    """A command that a worker sends, or an operator or the coordinator itself, without a worker."""
+
+    worker: str = ""
+    incarnation: int = 0
 
 
 class WorkerFenced(Fact, frozen=True):
@@ -36,23 +50,25 @@ def _fenced(state: "Cluster", fact: WorkerFenced, event: Event) -> None:
     del fenced[:-MAX_FENCED]
 
 
-def living(d: Decision, worker_id: str, incarnation: int, cause: tuple[str, ...] = ()) -> "Worker":
-    """The worker, if this incarnation of it is alive; otherwise a refusal."""
-    worker = d.state.workers.get(worker_id)
+def require_living(d: Decision, c: WorkerCommand) -> None:
+    """Refuses a command unless the incarnation that sends it is the living one."""
+    if not c.worker and isinstance(c, SharedCommand):
+        return
+    worker = d.state.workers.get(c.worker)
     if worker is None:
-        raise NotFound(f"worker {worker_id!r} is not registered", hint="register it first")
-    if worker.incarnation == incarnation and worker.alive:
-        return worker
-    if worker.incarnation == incarnation:
+        raise NotFound(f"worker {c.worker!r} is not registered", hint="register it first")
+    if worker.incarnation == c.incarnation and worker.alive:
+        return
+    if worker.incarnation == c.incarnation:
         reason = f"it was declared {worker.state}: {worker.reason}"
-    elif not 0 < incarnation <= worker.incarnation:
+    elif not 0 < c.incarnation <= worker.incarnation:
         reason = "it was never given to this worker"
     else:
         reason = f"incarnation {worker.incarnation} has taken its place"
-    if 0 < incarnation <= worker.incarnation and incarnation not in worker.fenced:
+    if 0 < c.incarnation <= worker.incarnation and c.incarnation not in worker.fenced:
         current = worker.incarnation if worker.alive else 0
-        d.record(WorkerFenced(worker_id, incarnation, current, reason), cause)
+        d.record(WorkerFenced(c.worker, c.incarnation, current, reason), c.cause)
     raise Fenced(
-        f"incarnation {incarnation} of worker {worker_id!r} is fenced: {reason}",
+        f"incarnation {c.incarnation} of worker {c.worker!r} is fenced: {reason}",
         hint="register again; the worker then gets a new incarnation",
     )

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from strata.core.datasets import Feed, Lease
 from strata.core.decision import Decision
-from strata.core.events import Command, Event, Fact, applies, decides
-from strata.core.fencing import living
+from strata.core.events import Event, Fact, applies, decides
+from strata.core.fencing import SharedCommand, WorkerCommand
 from strata.core.shard_order import shard_at
 from strata.errors import NotAllowedNow, NotFound
 
@@ -56,24 +56,20 @@ class LeaseReturned(Fact, frozen=True):
     reason: str
 
 
-class AdvanceEpoch(Command, frozen=True):
+class AdvanceEpoch(SharedCommand, frozen=True):
     task: str
     dataset: str
     reason: str = "asked for"
 
 
-class AcquireLease(Command, frozen=True):
+class AcquireLease(WorkerCommand, frozen=True):
     """`after` is the newest lease that the worker knows of; -1 asks for one more in any case."""
 
-    worker: str
-    incarnation: int
     dataset: str
     after: int = -1
 
 
-class ReturnLease(Command, frozen=True):
-    worker: str
-    incarnation: int
+class ReturnLease(WorkerCommand, frozen=True):
     dataset: str
     lease: int
     consumed: bool = True
@@ -136,7 +132,7 @@ def advance_epoch(d: Decision, c: AdvanceEpoch) -> int:
 @decides(AcquireLease)
 def acquire_lease(d: Decision, c: AcquireLease) -> Lease | None:
     """The next shard for a worker; None when every shard of the last epoch is taken."""
-    task, feed = _lease_feed(d, c.worker, c.incarnation, c.dataset)
+    task, feed = _lease_feed(d, c)
     for lease in feed.leases.values() if c.after >= 0 else ():
         if lease.id > c.after and (lease.worker, lease.incarnation) == (c.worker, c.incarnation):
             return lease
@@ -156,7 +152,7 @@ def acquire_lease(d: Decision, c: AcquireLease) -> Lease | None:
 @decides(ReturnLease)
 def return_lease(d: Decision, c: ReturnLease) -> None:
     """Ends a lease; only its holder may, so that what a zombie trained never counts."""
-    task, feed = _lease_feed(d, c.worker, c.incarnation, c.dataset)
+    task, feed = _lease_feed(d, c)
     lease = feed.leases.get(c.lease)
     if lease is None or (lease.worker, lease.incarnation) != (c.worker, c.incarnation):
         raise NotAllowedNow(
@@ -194,12 +190,11 @@ def take_back_leases(d: Decision, task: "Task", worker: str, cause: str) -> None
             )
 
 
-def _lease_feed(d: Decision, worker_id: str, incarnation: int, dataset: str) -> tuple["Task", Feed]:
-    worker = living(d, worker_id, incarnation)
-    task = d.state.tasks[worker.task]
-    feed = task.feeds.get(dataset)
+def _lease_feed(d: Decision, c: AcquireLease | ReturnLease) -> tuple["Task", Feed]:
+    task = d.state.tasks[d.state.workers[c.worker].task]
+    feed = task.feeds.get(c.dataset)
     if feed is None or feed.unit != "lease":
         raise NotFound(
-            f"task {task.id!r} has no leases of {dataset!r}", hint="attach it with unit='lease'"
+            f"task {task.id!r} has no leases of {c.dataset!r}", hint="attach it with unit='lease'"
         )
     return task, feed

@@ -25,6 +25,7 @@ from strata.core.events import Command, Event
 from strata.core.pace import Paces
 from strata.core.recovery import CommitSteps
 from strata.core.save_points import Pace, has_open_request, plan
+from strata.core.signals import Beat
 from strata.core.storage_waits import StorageDeadlines, StorageReached, StorageUnreachable
 from strata.core.workers import (
     DeclareLost,
@@ -50,7 +51,7 @@ class Patience(Struct, frozen=True):
     """How long to wait for what."""
 
     heartbeat_timeout_s: float = 30.0
-    connection_grace_s: float = 0.5
+    connection_grace_s: float = 1.5
     reattach_grace_s: float = 30.0
     barrier_timeout_s: float = 300.0
     storage_timeout_s: float = 1800.0
@@ -58,22 +59,6 @@ class Patience(Struct, frozen=True):
     hang_factor: float = 10.0
     hang_unlearned_s: float = 900.0
     commit_interval_s: float = 1.0
-
-
-class Beat(Struct, frozen=True):
-    """What a worker says of itself; `waiting` means that it waits for others.
-
-    `request` is the open request for a checkpoint, 0 while a save of its own is under way (see
-    `save_points`); `busy_s` is how long its part of a step takes, if it tells (see `pace`).
-    """
-
-    attempt: int = 0
-    generation: int = 0
-    step: int = -1
-    training: bool = False
-    waiting: bool = False
-    request: int = 0
-    busy_s: float = 0.0
 
 
 class _Heard(Struct):
@@ -185,6 +170,20 @@ class Watch:
         if heard is not None and heard.incarnation == incarnation:
             heard.broken_ns = now_ns
             self._look(heard, now_ns + _ns(self.patience.connection_grace_s), "worker", worker)
+
+    def credit(self, gap_ns: int) -> None:
+        """The coordinator itself did not run for so long: that time is nobody's silence."""
+        for heard in (*self._workers.values(), *self._agents.values()):
+            heard.beat_ns += gap_ns
+            heard.step_ns += gap_ns
+            heard.look_ns += gap_ns
+            heard.broken_ns += gap_ns if heard.broken_ns else 0
+        self._due = [(due_ns + gap_ns, kind, key) for due_ns, kind, key in self._due]
+        self._barriers = {
+            key: (round, deadline_ns + gap_ns)
+            for key, (round, deadline_ns) in self._barriers.items()
+        }
+        self._storage.credit(gap_ns)
 
     def away_s(self, worker: str, now_ns: int) -> float:
         """Seconds since a worker was disconnected, or was expected back after a restart; else 0."""

@@ -3,7 +3,6 @@
 from strata.core.checkpoints import fail_without
 from strata.core.decision import Decision
 from strata.core.events import decides
-from strata.core.fencing import living
 from strata.core.generations import finish, join, leave, result_stands, with_save_failure
 from strata.core.leases import take_back_leases
 from strata.core.limits import (
@@ -118,15 +117,16 @@ def _reject(d: Decision, c: RegisterWorker, holder: Worker) -> None:
 @decides(ReattachWorker)
 def reattach(d: Decision, c: ReattachWorker) -> Worker:
     """A worker's new connection: the same incarnation goes on, unless it was declared lost."""
-    worker = living(d, c.worker, c.incarnation, c.cause)
-    d.record(WorkerReturned(c.worker, c.incarnation, worker.task, c.reason), c.cause)
+    worker = d.state.workers[c.worker]
+    if not c.first:
+        d.record(WorkerReturned(c.worker, c.incarnation, worker.task, c.reason), c.cause)
     return worker
 
 
 @decides(ReportState)
 def report_state(d: Decision, c: ReportState) -> Worker:
     """Records what a worker does, when that changed."""
-    worker = living(d, c.worker, c.incarnation, c.cause)
+    worker = d.state.workers[c.worker]
     if worker.state != c.state:
         d.record(
             WorkerStateChanged(
@@ -146,7 +146,7 @@ def report_state(d: Decision, c: ReportState) -> Worker:
 @decides(DeregisterWorker)
 def deregister(d: Decision, c: DeregisterWorker) -> None:
     """A worker leaves by itself: it has finished, was told to stop, or gives up."""
-    worker = living(d, c.worker, c.incarnation, c.cause)
+    worker = d.state.workers[c.worker]
     task = d.state.tasks[worker.task]
     if c.outcome == "failed":
         reason = shortened(c.reason) or "it gave up"

@@ -29,7 +29,7 @@ from strata.core.barriers import forget_arrivals
 from strata.core.checkpoints import committed_newest_first
 from strata.core.decision import Decision
 from strata.core.events import Command, Event, Fact, applies, decides
-from strata.core.fencing import living
+from strata.core.fencing import WorkerCommand
 from strata.core.leases import EpochAdvanced
 from strata.core.limits import require_text
 from strata.core.loops import drop_loops_after, trained_steps
@@ -90,9 +90,7 @@ class RolledBack(Fact, frozen=True):
     reason: str
 
 
-class EnterGeneration(Command, frozen=True):
-    worker: str
-    incarnation: int
+class EnterGeneration(WorkerCommand, frozen=True):
     generation: int
     model_attempt: int = 0
     model_generation: int = 0
@@ -155,7 +153,7 @@ def _rolled_back(state: "Cluster", fact: RolledBack, event: Event) -> None:
 @decides(EnterGeneration)
 def enter(d: Decision, c: EnterGeneration) -> "Task":
     """Takes a member into its generation; the last one lets the recovery be chosen."""
-    worker = living(d, c.worker, c.incarnation, c.cause)
+    worker = d.state.workers[c.worker]
     task = d.state.tasks[worker.task]
     if worker.rank < 0 or c.generation != task.generation or task.ended:
         raise NotAllowedNow(

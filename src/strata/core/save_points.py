@@ -31,7 +31,7 @@ from msgspec import Struct
 from strata.core.checkpoints import Checkpoint, CheckpointRequested, record_failure
 from strata.core.decision import Decision
 from strata.core.events import Command, Event, Fact, applies, decides
-from strata.core.fencing import living
+from strata.core.fencing import SharedCommand, WorkerCommand
 from strata.core.limits import require_text, shortened
 from strata.errors import NotAllowedNow
 
@@ -82,7 +82,7 @@ class Pace(Struct, frozen=True):
         return ceil(seconds / self.step_s) if self.step_s > 0 else 0
 
 
-class RequestCheckpoint(Command, frozen=True):
+class RequestCheckpoint(SharedCommand, frozen=True):
     task: str
     reason: str = "asked for"
 
@@ -95,9 +95,7 @@ class ScheduleCheckpoint(Command, frozen=True):
     lead: int = LEAD_STEPS
 
 
-class PostponeCheckpoint(Command, frozen=True):
-    worker: str
-    incarnation: int
+class PostponeCheckpoint(WorkerCommand, frozen=True):
     generation: int
     step: int
     reason: str
@@ -151,7 +149,7 @@ def postpone(d: Decision, c: PostponeCheckpoint) -> int:
 
     A message about an older generation, or about a schedule that was replaced, changes nothing.
     """
-    worker = living(d, c.worker, c.incarnation, c.cause)
+    worker = d.state.workers[c.worker]
     task = d.state.tasks[worker.task]
     stale = task.ended or task.phase != "running" or c.generation != task.generation
     if stale or worker.rank < 0 or (c.missed and c.step != task.save_at):

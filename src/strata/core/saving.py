@@ -18,7 +18,7 @@ from strata.core.checkpoints import (
 )
 from strata.core.decision import Decision
 from strata.core.events import Command, decides
-from strata.core.fencing import living
+from strata.core.fencing import SharedCommand, WorkerCommand
 from strata.core.limits import require_entries, require_name, require_text, shortened
 from strata.core.recovery import commit_steps, recover_if_ready
 from strata.core.retention import retain
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from strata.core.tasks import Task
 
 
-class BeginCheckpoint(Command, frozen=True):
-    worker: str
-    incarnation: int
+class BeginCheckpoint(WorkerCommand, frozen=True):
     generation: int
     step: int
     epoch: int = 0
@@ -43,9 +41,7 @@ class BeginCheckpoint(Command, frozen=True):
     final: bool = False
 
 
-class AckPart(Command, frozen=True):
-    worker: str
-    incarnation: int
+class AckPart(WorkerCommand, frozen=True):
     checkpoint: str
     path: str
     size_bytes: int
@@ -64,7 +60,7 @@ class NoteCopy(Command, frozen=True):
     path: str
 
 
-class FailCheckpoint(Command, frozen=True):
+class FailCheckpoint(SharedCommand, frozen=True):
     """`damaged`: the bytes of a committed checkpoint were read and did not verify."""
 
     task: str
@@ -76,7 +72,7 @@ class FailCheckpoint(Command, frozen=True):
 @decides(BeginCheckpoint)
 def begin(d: Decision, c: BeginCheckpoint) -> Checkpoint:
     """Opens a checkpoint, or joins the one that another rank opened at the same step."""
-    worker = living(d, c.worker, c.incarnation, c.cause)
+    worker = d.state.workers[c.worker]
     task = d.state.tasks[worker.task]
     if c.checkpoint:
         require_name("checkpoint_id", c.checkpoint)
@@ -183,7 +179,7 @@ def _open_at(task: "Task", c: BeginCheckpoint) -> Checkpoint | None:
 @decides(AckPart)
 def acknowledge(d: Decision, c: AckPart) -> Checkpoint:
     """Takes in one rank's part; the last one seals or commits. Repeating changes nothing."""
-    worker = living(d, c.worker, c.incarnation, c.cause)
+    worker = d.state.workers[c.worker]
     task = d.state.tasks[worker.task]
     require_text(path=c.path, checksum=c.checksum)
     checkpoint = find(task, c.checkpoint)

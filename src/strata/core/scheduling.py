@@ -14,7 +14,7 @@ import msgspec
 
 from strata.core.decision import Decision
 from strata.core.events import Command, decides
-from strata.core.fencing import living
+from strata.core.fencing import WorkerCommand
 from strata.core.limits import require_room, shortened
 from strata.core.restarts import failures
 from strata.core.tasks import (
@@ -43,9 +43,7 @@ class StopTask(Command, frozen=True):
     reason: str = "asked to stop"
 
 
-class StopRun(Command, frozen=True):
-    worker: str
-    incarnation: int
+class StopRun(WorkerCommand, frozen=True):
     reason: str
 
 
@@ -143,7 +141,7 @@ def stop(d: Decision, c: StopTask) -> Task:
 @decides(StopRun)
 def stop_run(d: Decision, c: StopRun) -> Task:
     """Stop the task because the script of one worker asks for it."""
-    worker = living(d, c.worker, c.incarnation, c.cause)
+    worker = d.state.workers[c.worker]
     reason = f"worker {c.worker}: {shortened(c.reason)}" if c.reason else f"worker {c.worker} asked"
     return stop(d, StopTask(task=worker.task, reason=reason, cause=c.cause))
 

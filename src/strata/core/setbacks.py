@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from strata.core.checkpoints import committed_newest_first, record_failure
 from strata.core.decision import Decision
-from strata.core.events import Command, Event, Fact, applies, decides
-from strata.core.fencing import living
+from strata.core.events import Event, Fact, applies, decides
+from strata.core.fencing import WorkerCommand
 from strata.core.generations import begin_again, complete
 from strata.core.limits import shortened
 from strata.core.standing import model_holders
@@ -41,11 +41,9 @@ class RecoveryRefused(Fact, frozen=True):
     reason: str
 
 
-class RefuseRecovery(Command, frozen=True):
+class RefuseRecovery(WorkerCommand, frozen=True):
     """`damaged`: the bytes of the checkpoint were read and did not verify."""
 
-    worker: str
-    incarnation: int
     generation: int
     reason: str
     damaged: bool = False
@@ -60,9 +58,7 @@ class ExchangeBroken(Fact, frozen=True):
     reason: str
 
 
-class ReportBrokenExchange(Command, frozen=True):
-    worker: str
-    incarnation: int
+class ReportBrokenExchange(WorkerCommand, frozen=True):
     generation: int
     reason: str
 
@@ -75,7 +71,7 @@ def _broken(state: "Cluster", fact: ExchangeBroken, event: Event) -> None:
 @decides(ReportBrokenExchange)
 def break_exchange(d: Decision, c: ReportBrokenExchange) -> "Task":
     """Begins a new generation of the same members; repeating changes nothing."""
-    worker = living(d, c.worker, c.incarnation, c.cause)
+    worker = d.state.workers[c.worker]
     task = d.state.tasks[worker.task]
     if c.generation == task.generation and task.phase == "running" and not task.ended:
         reason = shortened(c.reason)
@@ -92,7 +88,7 @@ def _refused(state: "Cluster", fact: RecoveryRefused, event: Event) -> None:
 @decides(RefuseRecovery)
 def refuse(d: Decision, c: RefuseRecovery) -> "Task":
     """Begins a new generation without the source; repeating changes nothing."""
-    worker = living(d, c.worker, c.incarnation, c.cause)
+    worker = d.state.workers[c.worker]
     task = d.state.tasks[worker.task]
     source = task.recovery
     if c.generation != task.generation or task.phase != "running" or source is None:

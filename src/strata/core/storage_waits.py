@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from strata.core.checkpoints import committed_newest_first
 from strata.core.decision import Decision
 from strata.core.events import Command, Event, Fact, applies, decides
-from strata.core.fencing import living
+from strata.core.fencing import WorkerCommand
 from strata.core.limits import shortened
 from strata.core.tasks import StorageWait, change_state
 from strata.errors import InvalidArgument
@@ -44,11 +44,9 @@ class StorageReached(Fact, frozen=True):
     reason: str
 
 
-class ReportStorage(Command, frozen=True):
+class ReportStorage(WorkerCommand, frozen=True):
     """Sent by a member when it begins to wait for storage, and when it has the model."""
 
-    worker: str
-    incarnation: int
     generation: int
     reachable: bool
     reason: str = ""
@@ -85,7 +83,7 @@ def _reached(state: "Cluster", fact: StorageReached, event: Event) -> None:
 @decides(ReportStorage)
 def report(d: Decision, c: ReportStorage) -> "Task":
     """Records that a member waits for storage, or no longer does; repeating changes nothing."""
-    worker = living(d, c.worker, c.incarnation, c.cause)
+    worker = d.state.workers[c.worker]
     task = d.state.tasks[worker.task]
     if c.reachable:
         return _note_reached(d, task, c)
@@ -167,6 +165,10 @@ class StorageDeadlines:
     def expect(self, task: str, now_ns: int) -> None:
         """A task waits; the deadline counts from the first member that does."""
         self._deadlines.setdefault(task, now_ns + self._timeout_ns)
+
+    def credit(self, gap_ns: int) -> None:
+        """Puts every deadline off: the coordinator did not run for so long."""
+        self._deadlines = {task: at_ns + gap_ns for task, at_ns in self._deadlines.items()}
 
     def moments(self) -> list[int]:
         """When to look again."""

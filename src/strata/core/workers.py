@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from msgspec import Struct, field
 
 from strata.core.events import Command, Event, Fact, applies
+from strata.core.fencing import WorkerCommand
 from strata.core.lifecycle import Lifecycle
 
 if TYPE_CHECKING:
@@ -181,23 +182,20 @@ class RegisterWorker(Command, frozen=True):
     metadata: dict[str, str] = field(default_factory=dict)
 
 
-class ReattachWorker(Command, frozen=True):
-    worker: str
-    incarnation: int
+class ReattachWorker(WorkerCommand, frozen=True):
+    """A worker opens a session; `first` if it is the first one since it registered."""
+
+    first: bool = False
     reason: str = "its connection was made anew"
 
 
-class ReportState(Command, frozen=True):
-    worker: str
-    incarnation: int
+class ReportState(WorkerCommand, frozen=True):
     state: Reported
     reason: str = ""
     step: int = -1
 
 
-class DeregisterWorker(Command, frozen=True):
-    worker: str
-    incarnation: int
+class DeregisterWorker(WorkerCommand, frozen=True):
     outcome: Outcome = "done"
     reason: str = ""
     steps: int = 0

@@ -214,8 +214,8 @@ class TrainingOrchestrator:
         known = self._epochs.get(dataset_id, 0) if from_epoch is None else from_epoch
         request = build(
             pb.AdvanceEpochRequest,
+            **self._identity(),
             dataset_id=dataset_id,
-            worker_id=self._registered().worker_id,
             from_epoch=known,
         )
         epoch = self._call("AdvanceEpoch", request, pb.AdvanceEpochResponse).epoch

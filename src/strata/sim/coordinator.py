@@ -13,8 +13,9 @@ from strata.core.catalogue import CODEC
 from strata.core.checkpoints import CheckpointDeleted, CheckpointSealed
 from strata.core.cluster import Outcome
 from strata.core.events import Command, Event
-from strata.core.liveness import Beat, Patience
+from strata.core.liveness import Patience
 from strata.core.saving import ConfirmCheckpoint
+from strata.core.signals import Beat
 from strata.core.standing import Standing, duties, standing, told
 from strata.core.state import Cluster
 from strata.sim.disk import DiskRefused, Model, SimDisk, Storage
@@ -159,10 +160,8 @@ class SimCoordinator:
         if kernel is None:
             return
         inbox, self._inbox = self._inbox, []
-        overdue = kernel.overdue()
-        commands = overdue + [command for command, _, _, _ in inbox]
-        if commands:
-            turn = kernel.decide(commands)
+        turn = kernel.decide([command for command, _, _, _ in inbox])
+        if inbox or turn.events:
             if self.crash_at == "before":
                 return self.crash(inbox)
             try:
@@ -174,8 +173,7 @@ class SimCoordinator:
             self._publish(turn)
             if self.crash_at == "after":
                 return self.crash(inbox)
-            answers = turn.outcomes[len(overdue) :]
-            for (_, peer, session, reply), outcome in zip(inbox, answers, strict=True):
+            for (_, peer, session, reply), outcome in zip(inbox, turn.outcomes, strict=True):
                 self._answer(peer, session, reply, outcome)
         self._look_again()
 

@@ -29,8 +29,8 @@ from strata.coordinator.server import http_serving, taking_turns
 from strata.coordinator.vault import Vault
 from strata.core.cluster import CODEC
 from strata.core.events import Event
-from strata.core.liveness import Beat
 from strata.core.resources import GpuMetrics, ResourceMetrics
+from strata.core.signals import Beat
 from strata.core.state import Cluster
 from strata.core.worker_facts import ResourceSnapshot
 from strata.sim.disk import SimDisk

@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Callable
 
 from strata.coordinator.engine import Engine, Reply
-from strata.coordinator.kernel import Kernel, Turn
+from strata.coordinator.kernel import Asked, Kernel, Turn
 from strata.core.cluster import fold
-from strata.core.events import Command, Event
+from strata.core.events import Event
 from strata.errors import NotAllowedNow
 from strata.store.base import Batch
 
@@ -38,7 +38,7 @@ class Playback(Engine):
             await asyncio.sleep(TICK_S)
         self._published.set()
 
-    def _put(self, command: Command | None, batch: Batch | None, reply: Reply | None) -> None:
+    def _put(self, asked: Asked | None, batch: Batch | None, reply: Reply | None) -> None:
         raise NotAllowedNow(
             "this is a demo: nothing can be changed", hint="start a coordinator with: strata up"
         )

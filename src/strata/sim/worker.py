@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal
 from strata.core.barriers import ArriveAtBarrier, Barrier
 from strata.core.checkpoints import Checkpoint
 from strata.core.cluster import Outcome
-from strata.core.liveness import Beat
 from strata.core.recovery import EnterGeneration
 from strata.core.saving import AckPart, BeginCheckpoint
+from strata.core.signals import Beat
 from strata.core.standing import Standing
 from strata.core.worker_facts import (
     ConnectionChanged,

@@ -77,10 +77,16 @@ def command(
     if kind == "fail_part":
         failed = message.fail_part
         reason = f"worker {worker}: {failed.reason}"
-        return FailCheckpoint(task=task, checkpoint=failed.checkpoint_id, reason=reason)
+        return FailCheckpoint(
+            worker=worker,
+            incarnation=incarnation,
+            task=task,
+            checkpoint=failed.checkpoint_id,
+            reason=reason,
+        )
     if kind == "request_save":
         reason = f"worker {worker}: {message.request_save.reason}"
-        return RequestCheckpoint(task=task, reason=reason)
+        return RequestCheckpoint(worker=worker, incarnation=incarnation, task=task, reason=reason)
     if kind == "postpone_save":
         return _postponed(worker, incarnation, message.postpone_save)
     if kind == "report_storage":

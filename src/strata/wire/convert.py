@@ -3,9 +3,9 @@
 from strata.core.agents import ReportExit
 from strata.core.barriers import ArriveAtBarrier, Barrier
 from strata.core.events import Now
-from strata.core.liveness import Beat
 from strata.core.recovery import EnterGeneration
 from strata.core.resources import GpuMetrics, ResourceMetrics
+from strata.core.signals import Beat
 from strata.core.standing import Standing
 from strata.core.tasks import Task
 from strata.core.workers import DeregisterWorker, Outcome, RegisterWorker, Reported, Worker

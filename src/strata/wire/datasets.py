@@ -48,7 +48,7 @@ def command(
     """What a worker asks for in its session."""
     kind = message.WhichOneof("body")
     if kind == "attach":
-        return _attachment(task, message.attach)
+        return _attachment(task, worker, incarnation, message.attach)
     if kind == "acquire_lease":
         asked = message.acquire_lease
         return AcquireLease(
@@ -85,13 +85,17 @@ def answer(
     return pb.CoordinatorMessage(request=message.request, lease=given)
 
 
-def _attachment(task: str, message: pb.AttachDataset) -> AttachDataset:
+def _attachment(
+    task: str, worker: str, incarnation: int, message: pb.AttachDataset
+) -> AttachDataset:
     unit, mode = UNITS.get(message.unit), MODES.get(message.mode or "global")
     if unit is None:
         raise InvalidArgument(f"unit is {message.unit!r}", hint=f"use {', '.join(UNITS)}")
     if mode is None:
         raise InvalidArgument(f"mode is {message.mode!r}", hint=f"use {', '.join(MODES)}")
     return AttachDataset(
+        worker=worker,
+        incarnation=incarnation,
         task=task,
         dataset=message.dataset_id,
         unit=unit,

@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 from strata.core.limits import require_text
 from strata.core.workers import Worker
-from strata.errors import PermissionDenied
+from strata.errors import Fenced, PermissionDenied
 
 DIGEST_BYTES = 16
 
@@ -26,8 +26,15 @@ def digest(nonce: str) -> str:
 def require_proof(worker: Worker, incarnation: int, nonce: str) -> None:
     """Refuses to take a caller for the present incarnation of a worker unless it has its nonce.
 
-    Whoever names another incarnation is left to the rules, which refuse that one anyway.
+    An older incarnation is left to the rules, which refuse it and record that. One that was never
+    given is refused here: it may be given before the rules see it.
     """
+    if incarnation > worker.incarnation:
+        raise Fenced(
+            f"incarnation {incarnation} of worker {worker.id!r} is fenced: it was never given to "
+            f"this worker",
+            hint="register again; the worker then gets a new incarnation",
+        )
     if not worker.nonce or incarnation != worker.incarnation:
         return
     if not hmac.compare_digest(digest(nonce), worker.nonce):

@@ -8,7 +8,8 @@ have come back after the log's own decision ended its wait, except where that wo
 import msgspec
 
 from strata.core.events import COORDINATOR
-from strata.core.liveness import Beat, Patience, Watch
+from strata.core.liveness import Patience, Watch
+from strata.core.signals import Beat
 from strata.core.state import Cluster
 from strata.core.worker_facts import ClockSampled
 from strata.core.workers import DeclareLost, WorkerLost

@@ -285,14 +285,18 @@ class GetDataShardsResponse(_message.Message):
     def __init__(self, shards: _Optional[_Iterable[_Union[DataShard, _Mapping]]] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class AdvanceEpochRequest(_message.Message):
-    __slots__ = ("dataset_id", "worker_id", "from_epoch")
+    __slots__ = ("dataset_id", "worker_id", "from_epoch", "incarnation", "nonce")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     FROM_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     worker_id: str
     from_epoch: int
-    def __init__(self, dataset_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., from_epoch: _Optional[int] = ...) -> None: ...
+    incarnation: int
+    nonce: str
+    def __init__(self, dataset_id: _Optional[str] = ..., worker_id: _Optional[str] = ..., from_epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[str] = ...) -> None: ...
 
 class AdvanceEpochResponse(_message.Message):
     __slots__ = ("epoch",)

@@ -8,14 +8,17 @@ import pytest
 from strata.coordinator.clock import read_clock
 from strata.coordinator.engine import MAX_TURN, Engine
 from strata.coordinator.kernel import Kernel
+from strata.core.agents import RegisterAgent
 from strata.core.barriers import ArriveAtBarrier
 from strata.core.cluster import CODEC
+from strata.core.events import Now
 from strata.core.liveness import Patience
 from strata.core.scheduling import SubmitTask
+from strata.core.signals import Beat, WorkerBeat, WorkerDisconnected
 from strata.core.tasks import TaskSpec
 from strata.core.workers import RegisterWorker, ReportState, Worker, WorkerLost
 from strata.errors import NotFound, Overloaded, Unavailable
-from strata.sim.disk import SimDisk
+from strata.sim.disk import DiskRefused, SimDisk
 from strata.store.base import Batch, Window
 
 pytestmark = pytest.mark.anyio
@@ -135,6 +138,77 @@ async def test_stopping_does_not_wait_for_more_arrivals(disk, monkeypatch):
         await asyncio.sleep(0)
     await engine.stop()
     assert (await arrived).state == "waiting"
+
+
+class NoSnapshots(SimDisk):
+    """A disk with room for facts and none for a snapshot."""
+
+    def save_snapshot(self, snapshot):
+        raise DiskRefused("the disk is full", hint="free some space")
+
+
+async def test_a_refused_snapshot_is_not_a_refused_command():
+    engine = await running(engine_on(NoSnapshots(CODEC), snapshot_every=1))
+    facts = engine.subscribe(engine.position)
+    submitted = await engine.submit(task("a"))
+    assert submitted.id == "a-1"
+    assert "TaskSubmitted" in [event.kind for event in await anext(facts)]
+    await engine.stop()
+
+
+class Skipping:
+    """The real clock, and time that nobody noticed pass."""
+
+    def __init__(self):
+        self.skipped_ns = 0
+
+    def __call__(self) -> Now:
+        now = read_clock()
+        return Now(now.wall_ns + self.skipped_ns, now.mono_ns + self.skipped_ns)
+
+
+async def test_time_in_which_the_coordinator_did_not_run_is_no_silence(disk):
+    clock = Skipping()
+    kernel = Kernel(disk, clock, Patience(heartbeat_timeout_s=6.0))
+    kernel.start("test", "0")
+    engine = await running(Engine(kernel))
+    worker = await engine.submit(RegisterWorker(worker="w"))
+    await engine.submit(RegisterAgent(agent="a"))
+    clock.skipped_ns += 45_000_000_000
+    await engine.submit(WorkerBeat("w", worker.incarnation, Beat()))
+    await engine.submit(task("a"))
+    assert worker.alive
+    assert engine.kernel.state.agents["a"].up
+    await engine.stop()
+
+
+async def test_a_workers_unheard_beats_wait_as_one_and_none_is_turned_away(disk):
+    engine = engine_on(disk)
+    engine.inbox_limit = 2
+    heard = []
+    for step in range(5):
+        beat = WorkerBeat("w", 1, Beat(step=step))
+        engine.notice(beat, lambda answer, refusal, step=step: heard.append((step, refusal)))
+    assert engine.inbox_depth() == 1
+    engine.notice(WorkerDisconnected("w", 1))
+    engine.notice(WorkerBeat("w", 1, Beat()))
+    assert engine.inbox_depth() == 3
+    await running(engine)
+    await engine.stop()
+    assert [(step, type(refusal)) for step, refusal in heard] == [(4, NotFound)]
+
+
+async def test_a_full_disk_is_said_now_and_then_and_when_it_is_over(disk, caplog):
+    engine = await running(engine_on(disk))
+    for _ in range(20):
+        disk.refuse_next = True
+        with pytest.raises(Unavailable):
+            await engine.submit(task("a"))
+    await engine.submit(task("a"))
+    said = [record.message for record in caplog.records if "stored" in record.message]
+    assert len(said) == 2
+    assert "after 20 turns" in said[1]
+    await engine.stop()
 
 
 async def test_a_refusal_reaches_only_its_caller(disk):

@@ -6,10 +6,12 @@ from strata.coordinator.kernel import Kernel, state_at
 from strata.core import state as cluster_state
 from strata.core.cluster import CODEC
 from strata.core.events import Codec, Now
+from strata.core.liveness import Patience
 from strata.core.scheduling import SubmitTask
+from strata.core.signals import Beat, WorkerBeat, WorkerDisconnected
 from strata.core.tasks import TaskSpec
-from strata.core.workers import RegisterWorker, ReportState
-from strata.errors import Conflict, UnknownKind
+from strata.core.workers import ReattachWorker, RegisterWorker, ReportState
+from strata.errors import Conflict, Fenced, Unavailable, UnknownKind
 from strata.sim.disk import DiskRefused, SimDisk
 from strata.store.memory import MemoryStore
 from strata.store.sqlite import SqliteStore
@@ -63,6 +65,115 @@ def test_a_refused_write_rolls_the_state_back_and_the_next_one_works():
     assert "job-1" in kernel.state.tasks
 
 
+class NoSnapshots(SimDisk):
+    """A disk with room for facts and none for a snapshot."""
+
+    def save_snapshot(self, snapshot):
+        raise DiskRefused("the disk is full", hint="free some space")
+
+
+def test_a_refused_snapshot_does_not_undo_what_is_stored():
+    disk = NoSnapshots(CODEC)
+    kernel = Kernel(disk, Ticks(), snapshot_every=1)
+    kernel.start("c", "1")
+    submit(kernel)
+    assert kernel.durable == disk.position == kernel.state.position
+
+
+class LateError(SimDisk):
+    """A disk that stores everything and then reports an error, as a failed fsync may."""
+
+    def append(self, events, **given):
+        stored = super().append(events, **given)
+        if events and len(events) > 1:
+            raise DiskRefused("the disk did not answer", hint="look at it")
+        return stored
+
+
+def test_facts_that_are_stored_count_even_if_the_disk_reports_an_error():
+    disk = LateError(CODEC)
+    kernel = Kernel(disk, Ticks())
+    kernel.start("c", "1")
+    turn = kernel.decide([SubmitTask(spec=TaskSpec(name=name)) for name in ("a", "b")])
+    kernel.commit(turn)
+    assert set(kernel.state.tasks) == {"a-1", "b-2"}
+    assert kernel.durable == disk.position
+
+
+SECOND_NS = 1_000_000_000
+
+
+class Still:
+    """A clock that moves only when it is told to."""
+
+    def __init__(self):
+        self.now_s = 1.0
+
+    def __call__(self) -> Now:
+        return Now(int(self.now_s * SECOND_NS), int(self.now_s * SECOND_NS))
+
+
+@pytest.fixture
+def watched():
+    """A kernel with one registered worker, the worker, and the clock."""
+    clock = Still()
+    kernel = Kernel(SimDisk(CODEC), clock, Patience(heartbeat_timeout_s=30.0))
+    kernel.start("c", "1")
+    kernel.commit(kernel.decide([RegisterWorker(worker="w")]))
+    return kernel, kernel.state.workers["w"], clock
+
+
+def kinds(turn) -> list[str]:
+    return [event.kind for event in turn.events]
+
+
+def test_a_beat_that_came_in_time_is_heard_before_silence_is_judged(watched):
+    kernel, worker, clock = watched
+    clock.now_s = 32.0
+    beat = WorkerBeat("w", worker.incarnation, Beat())
+    assert kinds(kernel.decide([beat])) == []
+    clock.now_s = 63.0
+    assert kinds(kernel.decide([]))[:1] == ["WorkerLost"]
+
+
+def test_a_worker_that_returns_in_the_turn_of_its_verdict_is_not_lost(watched):
+    kernel, worker, clock = watched
+    kernel.decide([WorkerDisconnected("w", worker.incarnation)])
+    clock.now_s = 10.0
+    again = ReattachWorker(worker="w", incarnation=worker.incarnation)
+    assert kinds(kernel.decide([again])) == ["WorkerReturned"]
+
+
+def test_nobody_is_judged_while_more_waits_to_be_heard(watched):
+    kernel, _worker, clock = watched
+    clock.now_s = 32.0
+    assert kinds(kernel.decide([], judge=False)) == []
+
+
+def test_a_beat_of_a_lost_worker_is_refused_and_recorded_once(watched):
+    kernel, worker, clock = watched
+    clock.now_s = 32.0
+    kernel.commit(kernel.decide([]))
+    beat = WorkerBeat("w", worker.incarnation, Beat(), "training")
+    first, second = kernel.decide([beat]), kernel.decide([beat])
+    assert isinstance(first.outcomes[0].refusal, Fenced)
+    assert kinds(first) == ["WorkerFenced"]
+    assert kinds(second) == []
+
+
+def test_an_id_whose_holder_is_away_is_given_away_in_the_turn_that_declares_it_lost(watched):
+    kernel, worker, clock = watched
+    kernel.watch.patience = Patience(connection_grace_s=100.0)
+    kernel.decide([WorkerDisconnected("w", worker.incarnation)])
+    clock.now_s = 2.0
+    waiting = kernel.decide([RegisterWorker(worker="w", nonce="other")])
+    assert isinstance(waiting.outcomes[0].refusal, Unavailable)
+    clock.now_s = 8.0
+    turn = kernel.decide([RegisterWorker(worker="w", nonce="other")])
+    assert turn.outcomes[0].answer.incarnation == worker.incarnation + 1
+    assert kinds(turn)[0] == "WorkerLost"
+
+
 def test_of_two_writers_only_one_wins():
     store = MemoryStore(CODEC)
     first, second = Kernel(store, Ticks()), Kernel(store, Ticks())
@@ -73,7 +184,7 @@ def test_of_two_writers_only_one_wins():
 
 def test_snapshots_bound_what_a_restart_folds():
     store = MemoryStore(CODEC)
-    kernel = Kernel(store, Ticks(), snapshot_every=100)
+    kernel = Kernel(store, Ticks(), Patience(heartbeat_timeout_s=1e6), snapshot_every=100)
     kernel.start("c", "1")
     kernel.commit(kernel.decide([RegisterWorker(worker="w")]))
     incarnation = kernel.state.workers["w"].incarnation

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from strata.core.datasets import AssignmentChanged, Feed
 from strata.core.generations import GenerationChanged
 from strata.core.liveness import Patience, Watch
-from strata.core.signals import Beat
 from strata.core.pace import STEPS, BalanceLanes, PaceMeasured, Paces, planned
 from strata.core.sharding import apply_moves, assign
+from strata.core.signals import Beat
 from strata.timeline.audit import audit
 from tests.timeline.fleet import Fleet
 

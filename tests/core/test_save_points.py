@@ -6,7 +6,6 @@ import pytest
 
 from strata.core.checkpoints import CheckpointFailed, CheckpointRequested
 from strata.core.liveness import Patience, Watch
-from strata.core.signals import Beat
 from strata.core.save_points import (
     LEAD_STEPS,
     CheckpointPostponed,
@@ -17,6 +16,7 @@ from strata.core.save_points import (
     ScheduleCheckpoint,
     plan,
 )
+from strata.core.signals import Beat
 from strata.core.standing import standing, told
 from strata.errors import NotAllowedNow
 from tests.core.world import World

@@ -7,8 +7,8 @@ light client process. Prints JSON; CPU is that of the coordinator unless it says
   connection each. `at_once`: everyone arrives in one burst, so the others' arrivals are still under
   way when the last is sent. `straggler`: everyone else waits already. With `--torchft`, a Python
   that has torchft installed, its lighthouse forms a quorum of the same size in turns with each
-  round, asked by the same client. A release is on disk before anyone hears of it; `sync_ms` is one
-  write and fdatasync of the same disk, in turns with the rounds.
+  round, asked by the same client. A release is told before it is on disk; `sync_ms` is one write
+  and fdatasync of the same disk, in turns with the rounds.
 - beats: messages per second and CPU per beat; what 1,000 workers cost that beat every 5 s.
 - fleet: memory with 10,000 workers, each registered and with a session open.
 """

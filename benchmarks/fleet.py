@@ -34,7 +34,7 @@ class Fleet:
             self._frames(worker, pb.WorkerMessage(beat=beat_of(worker)))
             for worker in range(workers)
         ]
-        self._arrivals = 0
+        self._arrivals = self._round = 0
         self._beaten = 0.0
         self.beat()
         self.swarm.settle(0.5 + workers / 5_000)  # the first beats change states, which are facts
@@ -121,7 +121,13 @@ class Fleet:
         """One round of a barrier: seconds from the last arrival to the last release."""
         swarm, last = self.swarm, self.size - 1
         self._arrivals += 1
-        arrive = pb.Arrive(barrier_id="step", arrival=self._arrivals, step=self._arrivals)
+        arrive = pb.Arrive(
+            barrier_id="step",
+            arrival=self._arrivals,
+            step=self._arrivals,
+            generation=1,
+            after=self._round,
+        )
         message = pb.WorkerMessage(request=self._arrivals, arrive=arrive)
         ready = [self._frames(worker, message) for worker in range(self.size)]
         swarm.taken.clear()
@@ -132,7 +138,9 @@ class Fleet:
         began = time.perf_counter()
         swarm.send(last, ready[last])
         took = swarm.receive(messages=self.size) - began
-        assert all(message_of(taken).barrier.outcome.released for taken in swarm.taken)
+        outcomes = [message_of(taken).barrier.outcome for taken in swarm.taken]
+        assert all(outcome.released for outcome in outcomes)
+        (self._round,) = {outcome.round for outcome in outcomes}
         return took
 
 

@@ -4,6 +4,7 @@ import asyncio
 import threading
 
 import pytest
+from msgspec import structs
 
 from strata.coordinator.clock import read_clock
 from strata.coordinator.engine import MAX_TURN, Engine
@@ -16,7 +17,7 @@ from strata.core.liveness import Patience
 from strata.core.scheduling import SubmitTask
 from strata.core.signals import Beat, WorkerBeat, WorkerDisconnected
 from strata.core.tasks import TaskSpec
-from strata.core.workers import RegisterWorker, ReportState, Worker, WorkerLost
+from strata.core.workers import DeclareLost, RegisterWorker, ReportState, Worker, WorkerLost
 from strata.errors import NotFound, Overloaded, Unavailable
 from strata.sim.disk import DiskRefused, SimDisk
 from strata.store.base import Batch, Window
@@ -108,6 +109,65 @@ async def test_arrivals_wait_for_the_disk_once_with_the_release(disk, monkeypatc
     await engine.stop()
 
 
+def heard(answers: dict, name: str):
+    """A reply that notes what it is called with."""
+    return lambda answer, refusal: answers.setdefault(name, refusal or answer.state)
+
+
+async def test_a_release_does_not_wait_for_the_disk(disk):
+    engine = await running(engine_on(disk))
+    arrivals = await group(engine, 2)
+    disk.gate.clear()
+    answers: dict[str, object] = {}
+    for arrival in arrivals:
+        engine.ask(arrival, heard(answers, arrival.worker), early=True)
+    while len(answers) < 2:
+        await asyncio.sleep(0)
+    assert answers == {"w0": "released", "w1": "released"}
+    assert engine.position == disk.position
+    disk.gate.set()
+    await engine.stop()
+    assert "BarrierReleased" in [event.kind for event in disk.read()]
+
+
+async def test_a_release_that_the_disk_refused_stays_a_release(disk):
+    engine = await running(engine_on(disk))
+    arrivals = await group(engine, 2)
+    disk.refuse_next = True
+    answers: dict[str, object] = {}
+    for arrival in arrivals:
+        engine.ask(arrival, heard(answers, arrival.worker), early=True)
+    while "BarrierReleased" not in [event.kind for event in disk.read()]:
+        await asyncio.sleep(0.01)
+    assert answers == {"w0": "released", "w1": "released"}
+    first = engine.kernel.state.tasks["default-1"].barriers["b"]
+    assert list(first.arrived) == ["w0", "w1"]
+    for arrival in arrivals:
+        answer = await engine.submit(structs.replace(arrival, request=2))
+    assert (answer.state, answer.round) == ("released", first.round + 1)
+    await engine.stop()
+
+
+async def test_a_release_after_a_loss_waits_for_the_disk(disk):
+    engine = await running(engine_on(disk))
+    arrivals = await group(engine, 3)
+    answers: dict[str, object] = {}
+    for arrival in arrivals[:2]:
+        engine.ask(arrival, heard(answers, arrival.worker), early=True)
+    await engine.submit(task("a"))
+    disk.gate.clear()
+    lost = arrivals[2]
+    engine.post(
+        DeclareLost(worker=lost.worker, incarnation=lost.incarnation, signal="exit", reason="died")
+    )
+    while engine.kernel.state.workers[lost.worker].alive:
+        await asyncio.sleep(0)
+    assert engine.kernel.state.tasks["default-1"].barriers["b"].state != "waiting"
+    assert set(answers.values()) == {"waiting"}
+    disk.gate.set()
+    await engine.stop()
+
+
 async def test_something_else_ends_the_gathering(disk, monkeypatch):
     monkeypatch.setattr("strata.coordinator.engine.GATHER_S", 60.0)
     engine = await running(engine_on(disk))
@@ -184,7 +244,7 @@ async def test_time_in_which_the_coordinator_did_not_run_is_no_silence(disk):
 
 async def test_a_workers_unheard_beats_wait_as_one_and_none_is_turned_away(disk):
     engine = engine_on(disk)
-    engine.inbox_limit = 2
+    engine.inbox.limit = 2
     heard = []
     for step in range(5):
         beat = WorkerBeat("w", 1, Beat(step=step))

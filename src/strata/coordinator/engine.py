@@ -4,7 +4,7 @@ Everything enters by the inbox, in the order in which it came: commands of RPCs 
 signals, which are beats and broken connections. The engine takes whatever is waiting as one turn:
 decide, store, answer, publish. While the disk works the inbox fills, so under load turns grow by
 themselves: group commit without a timer. Once all of it is heard, the same turn decides who is
-overdue. A worker's beats wait as one: a newer one takes the place of one that is not heard yet.
+overdue.
 
 Time in which the coordinator itself did not run (it was stopped, or a turn took that long) is
 nobody's silence: it is noticed by a clock that ticks late, and credited to everyone.
@@ -12,11 +12,12 @@ nobody's silence: it is noticed by a clock that ticks late, and credited to ever
 Answers go out when the facts are on disk. Callers run before the next turn is decided, so what
 they read of the state is durable; `settled` gives the same promise to readers.
 
-Some facts change nothing that anybody is told: that one more has arrived at a barrier. A turn with
-nothing else stays open for a moment, so that those who arrive together are stored together, with
-the release, and wait for the disk once. If they are lost, those who arrived ask again.
+Barriers do not wait for the disk. A turn with nothing but arrivals and releases stays open for a
+moment, so that those who arrive together are stored together, and a release is told as soon as it
+is decided. A release that follows from anything else, such as a loss, waits. If the disk then
+refuses the turn, that release is decided again before anything else; if the coordinator dies
+first, those who left tell it (see `core.barriers`).
 
-The inbox is bounded: when it is full callers are told to try again, and others are unaffected.
 A rule that fails in a way it should not ends the engine, and with it the coordinator: a state that
 nobody understands must not be built upon. What is on disk is sound, and a restart begins there.
 
@@ -33,14 +34,20 @@ from functools import partial
 from itertools import islice
 from typing import TypeAlias
 
-from msgspec import Struct
-
+from strata.coordinator.inbox import Inbox, Reply, Request
 from strata.coordinator.kernel import Asked, Kernel, Turn
-from strata.core.barriers import BarrierArrived, BarrierOpened
+from strata.core.barriers import (
+    Barrier,
+    BarrierArrived,
+    BarrierOpened,
+    BarrierReleased,
+    LeftBarrier,
+    NoteRelease,
+)
 from strata.core.events import Command, Event, Fact
-from strata.core.signals import Signal, WorkerBeat, WorkerDisconnected
+from strata.core.signals import Signal, WorkerDisconnected
 from strata.core.state import Cluster
-from strata.errors import Conflict, Overloaded, StrataError, Unavailable
+from strata.errors import Conflict, StrataError, Unavailable
 from strata.store.base import Batch
 
 log = logging.getLogger(__name__)
@@ -49,8 +56,8 @@ MAX_TURN = 4096
 RECENT_FACTS = 16_384
 IDLE_LOOK_S = 1.0
 GATHER_S = 0.002
-BEATS_S = 0.01
-"""How long beats wait for others to be heard with them."""
+REFUSED_S = 0.1
+"""How long the engine waits after the disk refused a turn."""
 
 REFUSED_EVERY_S = 10.0
 """How often it is said that the disk still refuses."""
@@ -59,22 +66,11 @@ TICK_S = 0.5
 ASLEEP_S = 1.0
 """A tick that comes so much later than the one before it shows that nothing ran in between."""
 
-QUIET = frozenset({BarrierOpened, BarrierArrived})
-"""Facts that can wait so long for others to be stored with them."""
+QUIET = frozenset({BarrierOpened, BarrierArrived, BarrierReleased})
+"""Facts of a turn that stays open for so long; a release among them is told before it is stored."""
 
 Answer = asyncio.Future[object]
-Reply: TypeAlias = Callable[[object, StrataError | None], None]
-"""Called with the answer to a request, or with its refusal."""
-
 Observer: TypeAlias = Callable[[Sequence[Event]], None]
-
-
-class Request(Struct, gc=False):
-    """What waits in the inbox: a command or signal, or a worker's batch of events."""
-
-    asked: Asked | None
-    batch: Batch | None
-    reply: Reply | None
 
 
 class Engine:
@@ -82,22 +78,24 @@ class Engine:
 
     def __init__(self, kernel: Kernel, inbox_limit: int = 65_536) -> None:
         self.kernel = kernel
-        self.inbox_limit = inbox_limit
+        self.inbox = Inbox(inbox_limit)
         self.recent: deque[Event] = deque(maxlen=RECENT_FACTS)
         self._observers: list[tuple[Observer, frozenset[type[Fact]]]] = []
-        self._inbox: deque[Request] = deque()
-        self._unheard: dict[tuple[str, int], Request] = {}
-        self._hearing: asyncio.TimerHandle | None = None
+        self._early: list[Callable[[str, Barrier], None]] = []
+        self._told: list[tuple[str, Barrier]] = []
         self._awake_ns = 0
         self._asleep_ns = 0
         self._refused = 0
         self._refused_s = 0.0
-        self._wake = asyncio.Event()
         self._published = asyncio.Event()
         self._position = kernel.durable
         self._turn = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
+
+    def follow_releases(self, observer: Callable[[str, Barrier], None]) -> None:
+        """Shows the observer each round that is released, with its task, before it is durable."""
+        self._early.append(observer)
 
     def follow(self, observer: Observer, *kinds: type[Fact], first: bool = False) -> None:
         """Shows the observer the facts of those kinds, or all, turn by turn, when they are durable;
@@ -111,7 +109,7 @@ class Engine:
 
     def inbox_depth(self) -> int:
         """How many requests wait for the next turn."""
-        return len(self._inbox)
+        return len(self.inbox)
 
     def start(self) -> None:
         """Begins to take turns."""
@@ -126,58 +124,37 @@ class Engine:
     async def stop(self) -> None:
         """Finishes what is in the inbox, then ends."""
         self._stopping = True
-        self._wake.set()
+        self.inbox.news.set()
         if self._task is not None:
             await self._task
 
-    def ask(self, command: Command, reply: Reply) -> None:
+    def ask(self, command: Command, reply: Reply, early: bool = False) -> None:
         """Submits a command; calls back once its facts are on disk or it is refused.
 
-        A callback runs inside the turn and must not raise.
+        An arrival at a barrier may be answered `early`: when the round is released, before that is
+        on disk. A callback runs inside the turn and must not raise.
         """
-        self._put(command, None, reply)
+        self._put(Request(command, None, reply, early))
 
     async def submit(self, asked: Asked) -> object:
         """The answer to a command, once its facts are on disk, or to a signal, once it is heard;
         raises its refusal."""
         answer: Answer = asyncio.get_running_loop().create_future()
-        self._put(asked, None, partial(_resolve, answer))
+        self._put(Request(asked, None, partial(_resolve, answer)))
         return await answer
 
     def post(self, command: Command) -> None:
         """Submits a command whose answer nobody waits for."""
-        self._put(command, None, None)
+        self._put(Request(command))
 
     def ingest(self, batch: Batch, reply: Reply) -> None:
         """Stores a worker's batch of events; calls back when it is on disk, or refused."""
-        self._put(None, batch, reply)
+        self._put(Request(None, batch, reply))
 
     def notice(self, signal: Signal, reply: Reply | None = None) -> None:
-        """Takes a signal in; calls back when it was heard, or refused.
-
-        Signals are never turned away: there are not more of them than sessions.
-        """
-        request = Request(signal, None, reply)
-        if isinstance(signal, WorkerBeat):
-            sender = (signal.worker, signal.incarnation)
-            waiting = self._unheard.get(sender)
-            if waiting is not None:
-                waiting.asked, waiting.reply = signal, reply
-                return
-            self._unheard[sender] = request
-        elif isinstance(signal, WorkerDisconnected):
-            # What comes over its next connection was said after this.
-            self._unheard.pop((signal.worker, signal.incarnation), None)
-        self._inbox.append(request)
-        if isinstance(signal, WorkerBeat) and not signal.beat.request:
-            self._hear_soon()
-        else:
-            self._wake.set()
-
-    def _hear_soon(self) -> None:
-        if self._hearing is None:
-            loop = asyncio.get_running_loop()
-            self._hearing = loop.call_later(BEATS_S, self._wake.set)
+        """Takes a signal in; calls back when it was heard, or refused, unless a newer beat of the
+        same worker came before that."""
+        self.inbox.notice(signal, reply)
 
     @asynccontextmanager
     async def settled(self) -> AsyncIterator[Cluster]:
@@ -205,15 +182,10 @@ class Engine:
         stop = min(stop, start + MAX_TURN)
         return await asyncio.to_thread(lambda: list(self.kernel.store.read(start, stop)))
 
-    def _put(self, asked: Asked | None, batch: Batch | None, reply: Reply | None) -> None:
+    def _put(self, request: Request) -> None:
         if self._stopping:
             raise Unavailable("the coordinator is stopping", hint="try again when it is back")
-        if len(self._inbox) >= self.inbox_limit:
-            raise Overloaded(
-                f"{self.inbox_limit} requests are waiting", hint="try again in a moment"
-            )
-        self._inbox.append(Request(asked, batch, reply))
-        self._wake.set()
+        self.inbox.put(request)
 
     def _tick(self) -> None:
         """Measures whether the coordinator runs: called every `TICK_S`, and before every turn."""
@@ -232,7 +204,7 @@ class Engine:
     async def _run(self) -> None:
         ticking = asyncio.create_task(self._keep_time(), name="strata-engine-clock")
         try:
-            while self._inbox or not self._stopping:
+            while self.inbox or not self._stopping:
                 await self._wait()
                 await self._take_turn()
                 # Let the callers read the state that is durable now, before it moves on.
@@ -243,18 +215,13 @@ class Engine:
 
     async def _wait(self) -> None:
         """Until there is something in the inbox, or silence has to be looked at."""
-        if self._inbox or self._stopping:
+        if self.inbox or self._stopping:
             return
-        self._wake.clear()
         delay_s = IDLE_LOOK_S
         next_ns = self.kernel.watch.next_ns()
         if next_ns is not None:
             delay_s = min(max((next_ns - self.kernel.clock().mono_ns) / 1e9, 0.0), IDLE_LOOK_S)
-        try:
-            async with asyncio.timeout(delay_s):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+        await self.inbox.wait(delay_s)
 
     async def _take_turn(self) -> None:
         async with self._turn:
@@ -263,14 +230,17 @@ class Engine:
                 self.kernel.watch.credit(self._asleep_ns)
                 self._asleep_ns = 0
             taken, turn = self._take()
-            if turn.events and all(type(event.body) in QUIET for event in turn.events):
+            if turn.events and _is_quiet(turn):
+                self._tell_released(taken, turn, turn.events)
                 await self._gather(taken, turn)
             batches = [request.batch for request in taken if request.batch is not None]
             try:
                 refusals = await self._store(turn, batches)
             except StrataError as error:
                 self._refuse(taken, error)
+                await asyncio.sleep(REFUSED_S)
                 return
+            self._told.clear()
             if self._refused and turn.events:
                 log.warning("facts are stored again, after %d turns that were not", self._refused)
                 self._refused = 0
@@ -279,40 +249,54 @@ class Engine:
 
     def _take(self) -> tuple[list[Request], Turn]:
         """What waits, decided."""
-        if self._hearing is not None:
-            self._hearing.cancel()
-            self._hearing = None
-        inbox = self._inbox
-        taken = [inbox.popleft() for _ in range(min(len(inbox), MAX_TURN))]
-        if self._unheard:
-            self._forget_heard(taken)
+        taken = self.inbox.take(MAX_TURN)
         asked = [request.asked for request in taken if request.asked is not None]
-        return taken, self.kernel.decide(asked, judge=not inbox)
+        return taken, self.kernel.decide(asked, judge=not self.inbox)
 
-    def _forget_heard(self, taken: list[Request]) -> None:
+    def _tell_released(self, taken: list[Request], turn: Turn, events: list[Event]) -> None:
+        """Lets go those whose barrier is complete, without waiting for the disk."""
+        released = [event.body for event in events if isinstance(event.body, BarrierReleased)]
+        if not released:
+            return
+        rounds = [(body.task, self._round(body)) for body in released]
+        self._told += rounds
+        for observer in self._early:
+            for task, barrier in rounds:
+                observer(task, barrier)
+        outcomes = iter(turn.outcomes)
         for request in taken:
-            if isinstance(request.asked, WorkerBeat):
-                sender = (request.asked.worker, request.asked.incarnation)
-                if self._unheard.get(sender) is request:
-                    del self._unheard[sender]
+            if request.asked is None:
+                continue
+            outcome = next(outcomes)
+            if request.early and request.reply is not None and _is_released(outcome.answer):
+                request.reply(outcome.answer, None)
+                request.reply = None
+
+    def _round(self, body: BarrierReleased) -> Barrier:
+        """The round that was just released; the name may stand for the next one by now."""
+        newest = self.kernel.state.tasks[body.task].barriers[body.barrier]
+        if newest.round == body.round:
+            return newest
+        assert newest.last is not None
+        return newest.last
 
     async def _gather(self, taken: list[Request], turn: Turn) -> None:
         """Takes up what comes meanwhile, until there is something that somebody waits for."""
-        deadline_s = asyncio.get_running_loop().time() + GATHER_S
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + GATHER_S
         loud = False
         while not (loud or self._stopping) and len(taken) < MAX_TURN:
-            self._wake.clear()
-            try:
-                async with asyncio.timeout_at(deadline_s):
-                    await self._wake.wait()
-            except TimeoutError:
+            if not await self.inbox.wait(deadline_s - loop.time()):
                 return
             more, decided = self._take()
             taken += more
             turn.outcomes += decided.outcomes
             turn.events += decided.events
-            known = all(type(event.body) in QUIET for event in decided.events)
-            loud = not known or any(request.batch is not None for request in more)
+            if _is_quiet(decided):
+                self._tell_released(taken, turn, decided.events)
+                loud = any(request.batch is not None for request in more)
+            else:
+                loud = True
 
     async def _store(self, turn: Turn, batches: list[Batch]) -> list[StrataError | None]:
         """Makes facts durable, then batches; in a thread, since both wait for the disk."""
@@ -328,17 +312,20 @@ class Engine:
     def _refuse(self, taken: list[Request], error: StrataError) -> None:
         """The disk did not take the turn: nothing happened, and every caller is told so.
 
-        A connection that broke in this turn stays broken, so that is heard again.
+        A connection that broke in this turn stays broken, and a barrier that was released stays
+        released: both come first in the next turn.
         """
         self._say_refused(error)
         refusal = Unavailable(f"nothing was recorded: {error.message}", hint=error.hint)
         for request in taken:
-            if isinstance(request.asked, WorkerDisconnected):
-                self._inbox.appendleft(request)
-            elif request.reply is not None:
+            if request.reply is not None:
                 request.reply(None, refusal)
         if isinstance(error, Conflict):
             raise error
+        stays = [Request(_noted(*told)) for told in self._told]
+        stays += [each for each in taken if isinstance(each.asked, WorkerDisconnected)]
+        self.inbox.put_first(stays)
+        self._told.clear()
 
     def _say_refused(self, error: StrataError) -> None:
         self._refused += 1
@@ -369,6 +356,25 @@ class Engine:
                 observer(wanted)
         published, self._published = self._published, asyncio.Event()
         published.set()
+
+
+def _noted(task: str, barrier: Barrier) -> NoteRelease:
+    left = LeftBarrier(
+        barrier=barrier.name,
+        round=barrier.round,
+        generation=barrier.generation,
+        participants=barrier.participants,
+        step=barrier.step,
+    )
+    return NoteRelease(task=task, left=left, arrived=barrier.arrived)
+
+
+def _is_quiet(turn: Turn) -> bool:
+    return all(type(event.body) in QUIET for event in turn.events)
+
+
+def _is_released(answer: object) -> bool:
+    return isinstance(answer, Barrier) and answer.state == "released"
 
 
 def _resolve(answer: Answer, result: object, refusal: StrataError | None) -> None:

@@ -317,8 +317,7 @@ class UnaryCalls:
             if not ended.done():
                 ended.set_result(told.outcome(order))
 
-        task = self.state.tasks[worker.task]
-        self.barriers.wait(task, barrier, request.worker_id, tell)
+        self.barriers.wait(worker.task, barrier, request.worker_id, tell)
         outcome = await ended
         if not outcome.released:
             raise DeadlineExceeded(

@@ -131,7 +131,7 @@ GAUGES: tuple[Gauge, ...] = (
     (
         "inbox_limit",
         "Waiting requests at which new ones are refused.",
-        lambda m: m.engine.inbox_limit,
+        lambda m: m.engine.inbox.limit,
     ),
     (
         "sessions",

@@ -204,6 +204,7 @@ class Session:
             worker=hello.worker_id,
             incarnation=hello.incarnation,
             first=self.sessions.is_new(hello.incarnation),
+            left=convert.left_barriers(hello),
         )
         self._ask(request, command, self._welcome)
 
@@ -285,13 +286,14 @@ class Session:
 
     def _arrive(self, request: int, message: pb.WorkerMessage) -> None:
         command = convert.arrival(self.worker, self.incarnation, message.arrive)
-        self._ask(request, command, partial(self._arrived, request, message.arrive.arrival))
+        early = command.generation > 0
+        then = partial(self._arrived, request, message.arrive.arrival, early)
+        self._ask(request, command, then, early)
 
-    def _arrived(self, request: int, arrival: int, answer: object) -> None:
+    def _arrived(self, request: int, arrival: int, early: bool, answer: object) -> None:
         assert isinstance(answer, Barrier)
-        task = self.engine.kernel.state.tasks[self.task]
         tell = partial(self._tell_barrier, request, arrival)
-        self.sessions.barriers.wait(task, answer, self.worker, tell)
+        self.sessions.barriers.wait(self.task, answer, self.worker, tell, early)
 
     def _tell_barrier(self, request: int, arrival: int, ended: Ended, order: int) -> None:
         self.stream.send(ended.message(request, arrival, order))
@@ -351,8 +353,14 @@ class Session:
     def _done(self, request: int, answer: object) -> None:
         self.stream.send(pb.CoordinatorMessage(request=request, done=pb.Done()))
 
-    def _ask(self, request: int, command: WorkerCommand, then: Callable[[object], None]) -> None:
-        self.engine.ask(command, partial(self._answered, request, then))
+    def _ask(
+        self,
+        request: int,
+        command: WorkerCommand,
+        then: Callable[[object], None],
+        early: bool = False,
+    ) -> None:
+        self.engine.ask(command, partial(self._answered, request, then), early)
         self._unanswered += 1
 
     def _answered(

@@ -1,8 +1,9 @@
 """Who waits at which barrier, and tells them how it ended.
 
-An arrival is a command; its answer is the round it counts in. If that has not ended, whoever asked
-is kept here until the fact that ends it is published. Each waiter has a callback of its own: one
-that is gone takes nobody with it.
+An arrival is a command; its answer is the round it counts in. If that has not ended, the caller
+is kept here until it does. A caller that counts the rounds it left is told of a release at once
+(see `core.barriers`); all others, and everyone when a round fails, once that is on disk. Each
+waiter has a callback of its own: one that is gone takes nobody with it.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +12,6 @@ from typing import TypeAlias
 from strata.coordinator.engine import Engine
 from strata.core.barriers import Barrier, BarrierFailed, BarrierReleased
 from strata.core.events import Event
-from strata.core.tasks import Task
 from strata.wire import convert
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -45,6 +45,8 @@ class Ended:
 
 
 Told: TypeAlias = Callable[[Ended, int], None]
+Waiter: TypeAlias = tuple[Told, bool]
+"""Whom to tell, and whether a release may be told before it is on disk."""
 
 
 class BarrierRoom:
@@ -52,19 +54,31 @@ class BarrierRoom:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._waiters: dict[tuple[str, str, int], tuple[Barrier, dict[str, Told]]] = {}
+        self._waiters: dict[tuple[str, str, int], tuple[Barrier, dict[str, Waiter]]] = {}
         self._newest: Ended | None = None
+        engine.follow_releases(self._release)
         engine.follow(self._follow, BarrierReleased, BarrierFailed)
 
-    def wait(self, task: Task, barrier: Barrier, worker: str, told: Told) -> None:
+    def wait(
+        self, task: str, barrier: Barrier, worker: str, told: Told, early: bool = False
+    ) -> None:
         """Calls back when the round has ended; at once if it has."""
         if barrier.state == "waiting":
-            key = (task.id, barrier.name, barrier.round)
-            self._waiters.setdefault(key, (barrier, {}))[1][worker] = told
+            key = (task, barrier.name, barrier.round)
+            self._waiters.setdefault(key, (barrier, {}))[1][worker] = (told, early)
             return
         if self._newest is None or self._newest.barrier is not barrier:
             self._newest = Ended(barrier)
         told(self._newest, self._newest.order.get(worker, -1))
+
+    def _release(self, task: str, barrier: Barrier) -> None:
+        """A round is complete, and that is not on disk yet."""
+        key = (task, barrier.name, barrier.round)
+        held, waiters = self._waiters.pop(key, (barrier, {}))
+        later = {worker: waiter for worker, waiter in waiters.items() if not waiter[1]}
+        if later:
+            self._waiters[key] = (held, later)
+        self._tell(barrier, {worker: waiters[worker] for worker in waiters if worker not in later})
 
     def _follow(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -88,7 +102,7 @@ class BarrierRoom:
                 return barrier
         return held
 
-    def _tell(self, barrier: Barrier, waiters: dict[str, Told]) -> None:
+    def _tell(self, barrier: Barrier, waiters: dict[str, Waiter]) -> None:
         self._newest = ended = Ended(barrier)
-        for worker, told in waiters.items():
+        for worker, (told, _) in waiters.items():
             told(ended, ended.order.get(worker, -1))

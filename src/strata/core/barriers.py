@@ -10,9 +10,15 @@ A barrier's name may be used again and again; each use is a *round*. An arrival 
 worker's own request number, counted within its incarnation: the same number again is the same
 arrival (a resend after a lost answer), a higher one asks for the next round. So nobody is released
 twice, and nobody who was released is made to wait again.
+
+A release is told before it is on disk. If the coordinator dies in between, those who heard of it
+have left a round that the log still waits for, or does not know. A worker that opens a session
+again therefore says which rounds it left last, and such a release is recorded then (`told` is the
+number under which the worker knows the round). Those who did not hear of it arrive again, and say
+in which generation they arrived and which round they left before: so the learnt round is theirs.
 """
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeGuard
 
 from msgspec import Struct, field
 
@@ -42,6 +48,10 @@ MAX_BARRIERS = 256
 """Barriers a task remembers; the oldest that has ended makes room."""
 
 
+MAX_LEFT = 16
+"""Rounds that a worker remembers to have left; no more than one per thread can be unknown."""
+
+
 class Barrier(Struct, gc=False):
     """The newest round of a barrier, and the `last` one, for those whose answer was lost.
 
@@ -59,6 +69,13 @@ class Barrier(Struct, gc=False):
     reason: str = ""
     missing: list[str] = field(default_factory=list)
     last: "Barrier | None" = None
+    participants: int = 0
+    told: int = 0
+
+    @property
+    def ended(self) -> "Barrier | None":
+        """The newest round that has ended."""
+        return self.last if self.state == "waiting" else self
 
 
 class BarrierOpened(Fact, frozen=True):
@@ -84,7 +101,11 @@ class BarrierArrived(Fact, frozen=True):
 
 
 class BarrierReleased(Fact, frozen=True):
-    """Everyone expected is there."""
+    """Everyone expected is there.
+
+    `told` is set if workers left the round before its release was stored: the number under which
+    they know it.
+    """
 
     task: str
     barrier: str
@@ -92,6 +113,7 @@ class BarrierReleased(Fact, frozen=True):
     generation: int
     participants: int
     reason: str
+    told: int = 0
 
 
 class BarrierFailed(Fact, frozen=True):
@@ -104,10 +126,33 @@ class BarrierFailed(Fact, frozen=True):
     reason: str
 
 
+class LeftBarrier(Struct, frozen=True, gc=False):
+    """A round that a worker was released from."""
+
+    barrier: str
+    round: int
+    generation: int
+    participants: int
+    step: int = 0
+
+
 class ArriveAtBarrier(WorkerCommand, frozen=True):
+    """`generation` is the one in which the worker arrived, `after` the round of this barrier that
+    it left last; 0 if it does not say."""
+
     barrier: str
     request: int
     step: int = 0
+    generation: int = 0
+    after: int = 0
+
+
+class NoteRelease(Command, frozen=True):
+    """A release that was told and then not stored; `arrived` is who was there."""
+
+    task: str
+    left: LeftBarrier
+    arrived: dict[str, tuple[int, int]]
 
 
 class FailBarrier(Command, frozen=True):
@@ -152,6 +197,8 @@ def _released(state: "Cluster", fact: BarrierReleased, event: Event) -> None:
     barrier.ended_ns = event.wall_ns
     barrier.reason = fact.reason
     barrier.generation = fact.generation
+    barrier.participants = fact.participants
+    barrier.told = fact.told
 
 
 @applies(BarrierFailed)
@@ -178,6 +225,8 @@ def arrive(d: Decision, c: ArriveAtBarrier) -> Barrier:
     for known in (barrier, barrier.last if barrier else None):
         if known is not None and (c.incarnation, c.request) <= known.arrived.get(c.worker, (0, 0)):
             return known
+    if barrier is not None and _was_released(barrier.ended, c):
+        return barrier.ended
     cause = c.cause
     if barrier is None or barrier.state != "waiting":
         cause = (_open(d, task, c),)
@@ -185,6 +234,65 @@ def arrive(d: Decision, c: ArriveAtBarrier) -> Barrier:
     arrived = BarrierArrived(task.id, c.barrier, barrier.round, c.worker, c.incarnation, c.request)
     release_if_complete(d, task, barrier, "everyone arrived", d.record(arrived, cause))
     return barrier
+
+
+def _was_released(round: Barrier | None, c: ArriveAtBarrier) -> TypeGuard[Barrier]:
+    """Whether a learnt round is the one in which this arrival counted: the worker was a member
+    when it was released, and has not left it."""
+    if round is None or not round.told or round.state != "released":
+        return False
+    return 0 < c.generation <= round.generation and c.after < min(round.round, round.told)
+
+
+def learn_release(
+    d: Decision,
+    task: "Task",
+    left: LeftBarrier,
+    who: str,
+    cause: tuple[str, ...],
+    arrived: dict[str, tuple[int, int]] | None = None,
+) -> None:
+    """Records a release that workers heard of and the log does not know, with those arrivals that
+    are known."""
+    require_name("barrier_id", left.barrier)
+    barrier = task.barriers.get(left.barrier)
+    ended = barrier.ended if barrier is not None else None
+    if ended is not None and left.round <= max(ended.round, ended.told):
+        return
+    causes = cause
+    if barrier is None or barrier.state != "waiting":
+        round = max(task.last_round + 1, left.round)
+        opened = BarrierOpened(
+            task.id, left.barrier, round, left.step, left.generation, left.participants
+        )
+        causes = (d.record(opened, cause),)
+        barrier = task.barriers[left.barrier]
+    for worker, (incarnation, request) in (arrived or {}).items():
+        if worker not in barrier.arrived:
+            arrival = BarrierArrived(
+                task.id, left.barrier, barrier.round, worker, incarnation, request
+            )
+            d.record(arrival, causes)
+    d.record(
+        BarrierReleased(
+            task=task.id,
+            barrier=left.barrier,
+            round=barrier.round,
+            generation=left.generation,
+            participants=left.participants,
+            reason=f"{who} left it before its release was stored",
+            told=left.round,
+        ),
+        causes,
+    )
+
+
+@decides(NoteRelease)
+def note_release(d: Decision, c: NoteRelease) -> None:
+    """Records a release that this coordinator has told and could not store."""
+    task = d.state.tasks.get(c.task)
+    if task is not None:
+        learn_release(d, task, c.left, "its workers", c.cause, c.arrived)
 
 
 def _open(d: Decision, task: "Task", c: ArriveAtBarrier) -> str:

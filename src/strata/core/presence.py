@@ -1,5 +1,6 @@
 """Who is there: the rules by which workers come, return, report, leave and are lost."""
 
+from strata.core.barriers import learn_release
 from strata.core.checkpoints import fail_without
 from strata.core.decision import Decision
 from strata.core.events import decides
@@ -119,7 +120,10 @@ def reattach(d: Decision, c: ReattachWorker) -> Worker:
     """A worker's new connection: the same incarnation goes on, unless it was declared lost."""
     worker = d.state.workers[c.worker]
     if not c.first:
-        d.record(WorkerReturned(c.worker, c.incarnation, worker.task, c.reason), c.cause)
+        returned = WorkerReturned(c.worker, c.incarnation, worker.task, c.reason)
+        cause = (d.record(returned, c.cause),)
+        for left in c.left:
+            learn_release(d, d.state.tasks[worker.task], left, f"worker {c.worker}", cause)
     return worker
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from msgspec import Struct, field
 
+from strata.core.barriers import LeftBarrier
 from strata.core.events import Command, Event, Fact, applies
 from strata.core.fencing import WorkerCommand
 from strata.core.lifecycle import Lifecycle
@@ -183,9 +184,13 @@ class RegisterWorker(Command, frozen=True):
 
 
 class ReattachWorker(WorkerCommand, frozen=True):
-    """A worker opens a session; `first` if it is the first one since it registered."""
+    """A worker opens a session; `first` if it is the first one since it registered.
+
+    `left` are the rounds of barriers that it was released from last.
+    """
 
     first: bool = False
+    left: tuple[LeftBarrier, ...] = ()
     reason: str = "its connection was made anew"
 
 

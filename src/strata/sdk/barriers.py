@@ -33,19 +33,21 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._last = 0
-        self._unfinished: dict[str, int] = {}
+        self._unfinished: dict[str, tuple[int, int]] = {}
         self._lock = threading.Lock()
 
-    def number(self, name: str) -> int:
-        """The number of the arrival at a barrier: a new one, unless one is still unfinished."""
+    def number(self, name: str, generation: int = 0) -> tuple[int, int]:
+        """The number of the arrival at a barrier and the generation in which it began: a new one,
+        unless one is still unfinished."""
         with self._lock:
-            number = self._unfinished.pop(name, 0)
-            if not number:
-                self._last = number = self._last + 1
-            self._unfinished[name] = number
+            found = self._unfinished.pop(name, None)
+            if found is None:
+                self._last += 1
+                found = (self._last, generation)
+            self._unfinished[name] = found
             if len(self._unfinished) > MAX_UNFINISHED:
                 del self._unfinished[next(iter(self._unfinished))]
-            return number
+            return found
 
     def finish(self, name: str) -> None:
         """The next arrival at that barrier is another one."""
@@ -79,8 +81,14 @@ def meet(
     Raises `DeadlineExceeded` with the names of the missing when the coordinator gives the barrier
     up, and without them when the time given here is over.
     """
-    number = arrivals.number(name)
-    arrive = pb.Arrive(barrier_id=name, step=step, arrival=number)
+    number, generation = arrivals.number(name, session.generation)
+    arrive = pb.Arrive(
+        barrier_id=name,
+        step=step,
+        arrival=number,
+        generation=generation,
+        after=session.left.round_of(name),
+    )
     request = session.ask("arrive", arrive, barrier=name)
     try:
         in_time = session.wait_for(lambda: request.done or given_up() is not None, timeout_s)
@@ -99,7 +107,10 @@ def meet(
     if request.error is not None:
         raise reason or request.error
     assert request.answer is not None
-    return _result(name, request.answer.barrier.outcome, reason)
+    outcome = request.answer.barrier.outcome
+    if outcome.released:
+        session.left.note(name, step, outcome)
+    return _result(name, outcome, reason)
 
 
 def _result(

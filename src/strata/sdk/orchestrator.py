@@ -329,7 +329,7 @@ class TrainingOrchestrator:
             **self._identity(),
             barrier_id=barrier_id,
             step=step,
-            request=self._arrivals.number(barrier_id),
+            request=self._arrivals.number(barrier_id)[0],
         )
         outcome = self._call("WaitBarrier", request, pb.WaitBarrierResponse, timeout_s)
         self._arrivals.finish(barrier_id)

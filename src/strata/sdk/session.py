@@ -39,6 +39,7 @@ from strata.errors import (
 from strata.sdk import forks
 from strata.sdk.channel import UNREACHABLE_HINT, Connection, Stream, delays_s, error_of
 from strata.sdk.events import Recorder
+from strata.sdk.left_barriers import LeftBarriers
 from strata.sdk.lines import LineBuffer
 from strata.sdk.outbox import Outbox, Request
 from strata.sdk.pulse import Pulse, Source
@@ -101,6 +102,8 @@ class Session:
     ) -> None:
         self.news = threading.Condition()
         self.identity = identity
+        self.left = LeftBarriers()
+        self.generation = 0
         self.attached = False
         self.error: StrataError | None = None
         self.pulse = Pulse(owner, interval_s, recorder, lines)
@@ -251,7 +254,8 @@ class Session:
     def _converse(self) -> tuple[StrataError, bool]:
         """One connection, from Hello to its end: why it ended, and whether we were attached."""
         outbox = Outbox()
-        outbox.put(pb.WorkerMessage(hello=pb.Hello(**structs.asdict(self.identity))))
+        hello = pb.Hello(**structs.asdict(self.identity), left=self.left.all())
+        outbox.put(pb.WorkerMessage(hello=hello))
         stream = self._connection.session(iter(outbox))
         with self.news:
             self._outbox, self._stream = outbox, stream
@@ -287,6 +291,7 @@ class Session:
             if self._leaving:
                 raise error  # it has left, whether or not the answer came
             self.identity = self._owner.rejoin(error)
+            self.left = LeftBarriers()
         elif isinstance(error, HOPELESS):
             raise error  # only a Hello's refusal ends a connection this way
         elif self._give_up_after_s is not None and away_s > self._give_up_after_s:
@@ -331,6 +336,7 @@ class Session:
             return
         with self.news:
             first, self.attached = not self.attached, True
+            self.generation = standing.generation
             self._owner.told(standing)
             if first:
                 for request in self._requests.values():

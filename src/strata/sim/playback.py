@@ -7,12 +7,12 @@ published, a store that holds them. What would change something is refused.
 import asyncio
 from collections.abc import Callable
 
-from strata.coordinator.engine import Engine, Reply
-from strata.coordinator.kernel import Asked, Kernel, Turn
+from strata.coordinator.engine import Engine
+from strata.coordinator.inbox import Request
+from strata.coordinator.kernel import Kernel, Turn
 from strata.core.cluster import fold
 from strata.core.events import Event
 from strata.errors import NotAllowedNow
-from strata.store.base import Batch
 
 TICK_S = 0.1
 
@@ -38,7 +38,7 @@ class Playback(Engine):
             await asyncio.sleep(TICK_S)
         self._published.set()
 
-    def _put(self, asked: Asked | None, batch: Batch | None, reply: Reply | None) -> None:
+    def _put(self, request: Request) -> None:
         raise NotAllowedNow(
             "this is a demo: nothing can be changed", hint="start a coordinator with: strata up"
         )

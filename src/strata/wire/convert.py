@@ -1,7 +1,7 @@
 """The one place that turns messages of the wire into what the core speaks, and back."""
 
 from strata.core.agents import ReportExit
-from strata.core.barriers import ArriveAtBarrier, Barrier
+from strata.core.barriers import MAX_LEFT, ArriveAtBarrier, Barrier, LeftBarrier
 from strata.core.events import Now
 from strata.core.recovery import EnterGeneration
 from strata.core.resources import GpuMetrics, ResourceMetrics
@@ -129,6 +129,22 @@ def arrival(worker: str, incarnation: int, message: pb.Arrive) -> ArriveAtBarrie
         barrier=message.barrier_id,
         request=message.arrival,
         step=message.step,
+        generation=message.generation,
+        after=message.after,
+    )
+
+
+def left_barriers(hello: pb.Hello) -> tuple[LeftBarrier, ...]:
+    """The rounds of barriers that a worker was released from last."""
+    return tuple(
+        LeftBarrier(
+            barrier=left.barrier_id,
+            round=left.round,
+            generation=left.generation,
+            participants=left.participants,
+            step=left.step,
+        )
+        for left in hello.left[:MAX_LEFT]
     )
 
 
@@ -165,10 +181,12 @@ def barrier_outcome(barrier: Barrier, order: int) -> pb.WaitBarrierResponse:
     """How a barrier ended for the one who came as number `order`."""
     return pb.WaitBarrierResponse(
         released=barrier.state == "released",
-        participants=len(barrier.arrived),
+        participants=barrier.participants or len(barrier.arrived),
         arrival_order=order,
         missing=barrier.missing,
         reason=barrier.reason,
+        round=barrier.round,
+        generation=barrier.generation,
     )
 
 

@@ -410,18 +410,22 @@ class WaitBarrierRequest(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., barrier_id: _Optional[str] = ..., step: _Optional[int] = ..., incarnation: _Optional[int] = ..., request: _Optional[int] = ..., nonce: _Optional[str] = ...) -> None: ...
 
 class WaitBarrierResponse(_message.Message):
-    __slots__ = ("released", "participants", "arrival_order", "missing", "reason")
+    __slots__ = ("released", "participants", "arrival_order", "missing", "reason", "round", "generation")
     RELEASED_FIELD_NUMBER: _ClassVar[int]
     PARTICIPANTS_FIELD_NUMBER: _ClassVar[int]
     ARRIVAL_ORDER_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     released: bool
     participants: int
     arrival_order: int
     missing: _containers.RepeatedScalarFieldContainer[str]
     reason: str
-    def __init__(self, released: _Optional[bool] = ..., participants: _Optional[int] = ..., arrival_order: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
+    round: int
+    generation: int
+    def __init__(self, released: _Optional[bool] = ..., participants: _Optional[int] = ..., arrival_order: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., round: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class WorkerMessage(_message.Message):
     __slots__ = ("request", "hello", "beat", "events", "logs", "arrive", "enter", "attach", "begin_checkpoint", "ack_part", "fail_part", "leave", "preview", "request_save", "refuse_recovery", "broken_exchange", "acquire_lease", "return_lease", "agree", "leave_loop", "stop_run", "postpone_save", "report_storage")
@@ -474,14 +478,30 @@ class WorkerMessage(_message.Message):
     def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., events: _Optional[_Union[EventBatch, _Mapping]] = ..., logs: _Optional[_Union[LogLines, _Mapping]] = ..., arrive: _Optional[_Union[Arrive, _Mapping]] = ..., enter: _Optional[_Union[Enter, _Mapping]] = ..., attach: _Optional[_Union[AttachDataset, _Mapping]] = ..., begin_checkpoint: _Optional[_Union[BeginCheckpoint, _Mapping]] = ..., ack_part: _Optional[_Union[AckPart, _Mapping]] = ..., fail_part: _Optional[_Union[FailPart, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., preview: _Optional[_Union[Preview, _Mapping]] = ..., request_save: _Optional[_Union[RequestSave, _Mapping]] = ..., refuse_recovery: _Optional[_Union[RefuseRecovery, _Mapping]] = ..., broken_exchange: _Optional[_Union[ReportBrokenExchange, _Mapping]] = ..., acquire_lease: _Optional[_Union[AcquireLease, _Mapping]] = ..., return_lease: _Optional[_Union[ReturnLease, _Mapping]] = ..., agree: _Optional[_Union[Agree, _Mapping]] = ..., leave_loop: _Optional[_Union[LeaveLoop, _Mapping]] = ..., stop_run: _Optional[_Union[StopRun, _Mapping]] = ..., postpone_save: _Optional[_Union[PostponeSave, _Mapping]] = ..., report_storage: _Optional[_Union[ReportStorage, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("worker_id", "incarnation", "nonce")
+    __slots__ = ("worker_id", "incarnation", "nonce", "left")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     incarnation: int
     nonce: str
-    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[str] = ...) -> None: ...
+    left: _containers.RepeatedCompositeFieldContainer[LeftBarrier]
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., nonce: _Optional[str] = ..., left: _Optional[_Iterable[_Union[LeftBarrier, _Mapping]]] = ...) -> None: ...
+
+class LeftBarrier(_message.Message):
+    __slots__ = ("barrier_id", "round", "generation", "participants", "step")
+    BARRIER_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    PARTICIPANTS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    barrier_id: str
+    round: int
+    generation: int
+    participants: int
+    step: int
+    def __init__(self, barrier_id: _Optional[str] = ..., round: _Optional[int] = ..., generation: _Optional[int] = ..., participants: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Beat(_message.Message):
     __slots__ = ("state", "attempt", "generation", "step", "epoch", "waiting", "resources", "sent_mono_ns", "sent_wall_ns", "save_request", "saving", "loss", "busy_s")
@@ -554,14 +574,18 @@ class LogLine(_message.Message):
     def __init__(self, timestamp_ms: _Optional[int] = ..., level: _Optional[str] = ..., message: _Optional[str] = ..., stream: _Optional[str] = ...) -> None: ...
 
 class Arrive(_message.Message):
-    __slots__ = ("barrier_id", "step", "arrival")
+    __slots__ = ("barrier_id", "step", "arrival", "generation", "after")
     BARRIER_ID_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     ARRIVAL_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     barrier_id: str
     step: int
     arrival: int
-    def __init__(self, barrier_id: _Optional[str] = ..., step: _Optional[int] = ..., arrival: _Optional[int] = ...) -> None: ...
+    generation: int
+    after: int
+    def __init__(self, barrier_id: _Optional[str] = ..., step: _Optional[int] = ..., arrival: _Optional[int] = ..., generation: _Optional[int] = ..., after: _Optional[int] = ...) -> None: ...
 
 class Enter(_message.Message):
     __slots__ = ("generation", "model_attempt", "model_generation", "step", "address", "meeting")

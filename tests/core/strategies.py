@@ -45,6 +45,8 @@ def values(hint: object, choices: Choices) -> SearchStrategy:
     if origin is dict:
         return st.dictionaries(values(args[0], choices), values(args[1], choices), max_size=3)
     if origin is tuple:
+        if args[-1] is Ellipsis:
+            return st.lists(values(args[0], choices), max_size=3).map(tuple)
         return st.tuples(*(values(arg, choices) for arg in args))
     if isinstance(hint, type) and issubclass(hint, Struct):
         return instances(hint, choices)

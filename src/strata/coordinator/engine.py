@@ -231,7 +231,7 @@ class Engine:
                 self._asleep_ns = 0
             taken, turn = self._take()
             if turn.events and _is_quiet(turn):
-                self._tell_released(taken, turn, turn.events)
+                self._tell_released(taken, turn, turn)
                 await self._gather(taken, turn)
             batches = [request.batch for request in taken if request.batch is not None]
             try:
@@ -253,32 +253,30 @@ class Engine:
         asked = [request.asked for request in taken if request.asked is not None]
         return taken, self.kernel.decide(asked, judge=not self.inbox)
 
-    def _tell_released(self, taken: list[Request], turn: Turn, events: list[Event]) -> None:
-        """Lets go those whose barrier is complete, without waiting for the disk."""
-        released = [event.body for event in events if isinstance(event.body, BarrierReleased)]
-        if not released:
-            return
-        rounds = [(body.task, self._round(body)) for body in released]
+    def _tell_released(self, taken: list[Request], turn: Turn, decided: Turn) -> None:
+        """Lets go those whose barrier is complete, without waiting for the disk.
+
+        `decided` is the newest part of the turn. The state may have forgotten the round by now, so
+        the round itself is kept.
+        """
+        rounds = [
+            (event.body.task, outcome.answer)
+            for outcome in decided.outcomes
+            for event in outcome.events
+            if isinstance(event.body, BarrierReleased) and isinstance(outcome.answer, Barrier)
+        ]
         self._told += rounds
         for observer in self._early:
             for task, barrier in rounds:
                 observer(task, barrier)
-        outcomes = iter(turn.outcomes)
-        for request in taken:
+        outcomes = iter(turn.outcomes if rounds else ())
+        for request in taken if rounds else ():
             if request.asked is None:
                 continue
             outcome = next(outcomes)
             if request.early and request.reply is not None and _is_released(outcome.answer):
                 request.reply(outcome.answer, None)
                 request.reply = None
-
-    def _round(self, body: BarrierReleased) -> Barrier:
-        """The round that was just released; the name may stand for the next one by now."""
-        newest = self.kernel.state.tasks[body.task].barriers[body.barrier]
-        if newest.round == body.round:
-            return newest
-        assert newest.last is not None
-        return newest.last
 
     async def _gather(self, taken: list[Request], turn: Turn) -> None:
         """Takes up what comes meanwhile, until there is something that somebody waits for."""
@@ -293,7 +291,7 @@ class Engine:
             turn.outcomes += decided.outcomes
             turn.events += decided.events
             if _is_quiet(decided):
-                self._tell_released(taken, turn, decided.events)
+                self._tell_released(taken, turn, decided)
                 loud = any(request.batch is not None for request in more)
             else:
                 loud = True

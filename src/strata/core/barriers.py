@@ -251,14 +251,14 @@ def learn_release(
     who: str,
     cause: tuple[str, ...],
     arrived: dict[str, tuple[int, int]] | None = None,
-) -> None:
+) -> Barrier | None:
     """Records a release that workers heard of and the log does not know, with those arrivals that
-    are known."""
+    are known; answers with the round, if there was one to record."""
     require_name("barrier_id", left.barrier)
     barrier = task.barriers.get(left.barrier)
     ended = barrier.ended if barrier is not None else None
     if ended is not None and left.round <= max(ended.round, ended.told):
-        return
+        return None
     causes = cause
     if barrier is None or barrier.state != "waiting":
         round = max(task.last_round + 1, left.round)
@@ -285,14 +285,16 @@ def learn_release(
         ),
         causes,
     )
+    return barrier
 
 
 @decides(NoteRelease)
-def note_release(d: Decision, c: NoteRelease) -> None:
+def note_release(d: Decision, c: NoteRelease) -> Barrier | None:
     """Records a release that this coordinator has told and could not store."""
     task = d.state.tasks.get(c.task)
-    if task is not None:
-        learn_release(d, task, c.left, "its workers", c.cause, c.arrived)
+    if task is None:
+        return None
+    return learn_release(d, task, c.left, "its workers", c.cause, c.arrived)
 
 
 def _open(d: Decision, task: "Task", c: ArriveAtBarrier) -> str:

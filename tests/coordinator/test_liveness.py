@@ -1,6 +1,7 @@
 """Guards how death is noticed, with real processes: a stopped one by its silence, a killed one by
 its broken connection, a hanging one by its steps; nobody else is blamed, who returns is told."""
 
+import os
 import re
 import signal
 import subprocess
@@ -15,10 +16,13 @@ import grpc
 import pytest
 
 from strata.config import Settings
+from strata.core.cluster import CODEC
 from strata.core.fencing import WorkerFenced
 from strata.core.workers import WorkerLost, WorkerRegistered
+from strata.store.sqlite import SqliteStore
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.coordinator.conftest import Client, coordinator
+from tests.coordinator.process import process
 from tests.coordinator.test_rpc import Stream, open_session, refused
 
 CHILD = Path(__file__).with_name("child_worker.py")
@@ -275,3 +279,25 @@ def test_a_unary_beat_with_a_wrong_clock_counts_when_it_arrives(tmp_path, skew_s
         event = cluster.fact(WorkerLost)
     assert event.body.signal == "heartbeat"
     assert event.body.evidence["silence_s"] == pytest.approx(0.6, abs=0.4)
+
+
+def test_a_coordinator_that_was_stopped_declares_nobody_lost(tmp_path):
+    with process(tmp_path, **STOPPABLE) as up:
+        child = Child(up.address, "w", FOREVER)
+        try:
+            child.heard("pulse")
+            os.kill(up.pid, signal.SIGSTOP)
+            time.sleep(3 * STOPPABLE["heartbeat_timeout_s"])
+            os.kill(up.pid, signal.SIGCONT)
+            for _ in range(30):
+                child.heard("pulse")
+        finally:
+            child.process.kill()
+            child.process.wait()
+            child.reading.join()
+            child.process.stdout.close()
+        up.kill()
+        with SqliteStore(up.store, CODEC) as store:
+            facts = [event.body for event in store.read()]
+    assert [fact for fact in facts if isinstance(fact, WorkerLost)] == []
+    assert "the coordinator did not run for" in up.output()

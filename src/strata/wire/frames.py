@@ -69,7 +69,6 @@ class Http2Stream:
     receive_window: int
     half_closed: bool
     closed: bool = False
-    offered: bool = False
     waiting: bytearray = field(default_factory=bytearray)
     trailers: bytes | None = None
     owner: Any = None

@@ -10,9 +10,10 @@ afterwards). `receive` never raises.
 
 What a peer can make us hold or do is bounded. Open streams, header blocks and frames: by `Limits`.
 Bytes that wait for the peer's windows: by the caller, who sees `waiting_bytes`. Frames that cost
-us work and the peer nothing (PING, SETTINGS, RST_STREAM, empty DATA, CONTINUATION, streams beyond
-the limit) draw on an allowance that time refills; it covers a client that cancels all its calls at
-once, and ends floods.
+us work and the peer nothing (PING, SETTINGS, RST_STREAM, empty DATA, CONTINUATION, DATA of ended
+streams, streams beyond the limit) draw on an allowance that time refills; it covers a client that
+cancels all its calls at once, and ends floods. WINDOW_UPDATE draws on it too, beyond the two that
+each DATA frame of ours is worth, and SETTINGS ACK beyond the one that we wait for.
 
 Receiving windows are refilled as bytes arrive, because the layer above consumes messages at once
 and has its own limit on unfinished ones. Events as objects cost a unary call 1.1 µs more than
@@ -80,6 +81,7 @@ class Http2Connection(FrameSender, Generic[Head]):
         self._rest = b""
         self._last_id = 0
         self._refusing = False
+        self._settings_acknowledged = False
         self._continued: tuple[int, int, bytearray] | None = None
         self._allowance = float(limits.control_frame_burst)
         self._allowance_at = self._now = 0.0
@@ -186,6 +188,7 @@ class Http2Connection(FrameSender, Generic[Head]):
             self._receive_window = whole
         stream = self._stream(stream_id)
         if stream is None:
+            self._spend()
             return
         if stream.half_closed:
             self._stream_fault(stream, ErrorCode.STREAM_CLOSED)
@@ -280,9 +283,12 @@ class Http2Connection(FrameSender, Generic[Head]):
             self._events.append(StreamReset(stream, int.from_bytes(payload, "big")))
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if flags & ACK and not payload:
+        if flags & ACK and not payload and not self._settings_acknowledged:
+            self._settings_acknowledged = True
             return
         self._spend()
+        if flags & ACK and not payload:
+            return
         if flags & ACK or len(payload) % SETTING.size:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
         settings = dict(SETTING.iter_unpack(payload))
@@ -318,6 +324,7 @@ class Http2Connection(FrameSender, Generic[Head]):
             self._goaway(self._last_id, ErrorCode.NO_ERROR, "draining")
 
     def _on_window_update(self, flags: int, stream_id: int, payload: bytes) -> None:
+        self._pay_for_update()
         increment = int.from_bytes(payload, "big") & MAX_WINDOW_BYTES
         if stream_id == 0:
             self._send_window += increment
@@ -334,6 +341,13 @@ class Http2Connection(FrameSender, Generic[Head]):
                 self._offer(stream)
         if self._offered:
             self._pump()
+
+    def _pay_for_update(self) -> None:
+        """Use up a free window update if our DATA has earned one, else draw on the allowance."""
+        if self._free_updates > 0:
+            self._free_updates = min(self._free_updates, self._limits.control_frame_burst) - 1
+        else:
+            self._spend()
 
     def _on_ignored(self, flags: int, stream_id: int, payload: bytes) -> None:
         self._spend()

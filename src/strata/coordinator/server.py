@@ -47,6 +47,7 @@ from strata.core.liveness import Patience
 from strata.core.state import Rules
 from strata.errors import SettingError, Unauthenticated, Unavailable
 from strata.store.sqlite import SqliteStore
+from strata.wire.connection_budget import Bounds
 from strata.wire.grpc_server import GrpcServer
 from strata.wire.health import Health
 from strata.wire.reflection import serve_reflection
@@ -54,7 +55,8 @@ from strata.wire.reflection import serve_reflection
 log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 2.0
-MAX_CONNECTIONS = 20_000
+BOUNDS = Bounds(max_connections=20_000, max_total_bytes=2 << 30, max_unauthenticated=10_000)
+"""All workers may connect at once; until then none of them is authenticated."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ async def grpc_serving(
 ) -> AsyncIterator[int]:
     """The gRPC service with health checking and reflection; gives its port."""
     server = GrpcServer(
-        max_connections=MAX_CONNECTIONS,
+        bounds=BOUNDS,
         keepalive_interval_s=settings.heartbeat_interval_s,
         keepalive_timeout_s=settings.heartbeat_timeout_s,
         status_of=status_of,

@@ -35,6 +35,7 @@ class FrameSender:
         self.outgoing: list[bytes] = []
         self.streams: dict[int, Http2Stream] = {}
         self.waiting_bytes = 0
+        self.kept_bytes = 0
         self._writable = True
         self._send_window = self._initial_send_window = DEFAULT_WINDOW_BYTES
         self._send_frame_bytes = MAX_FRAME_BYTES
@@ -73,6 +74,9 @@ class FrameSender:
         if stream.closed:
             return
         if stream.waiting:
+            if stream.trailers is None:
+                stream.kept_bytes += len(block)
+                self.kept_bytes += len(block)
             stream.trailers = block
             return
         self._header_frames(stream.id, block, END_STREAM)
@@ -105,6 +109,7 @@ class FrameSender:
     def _forget(self, stream: Http2Stream) -> None:
         stream.closed = True
         del self.streams[stream.id]
+        self.kept_bytes -= stream.kept_bytes
         self._offered.pop(stream.id, None)
         if stream.waiting:
             self.discard_waiting(stream)

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TypeAlias
 
 from strata.config import Settings
+from strata.coordinator.backlog import Backlog, SharedBacklog
 from strata.coordinator.engine import Engine
 from strata.coordinator.intake import PASSING, Intake, Intakes, batch_of
 from strata.coordinator.lines import LineIntake
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 
 AgentStream: TypeAlias = Stream[pb.AgentMessage, pb.AgentOrder]
 MAX_COMPLETED = 100
+MAX_MESSAGES = 1_024
+"""So many messages of an agent may wait for their answers; all its processes may end at once."""
 
 
 class AgentSessions:
@@ -55,7 +58,9 @@ class AgentSessions:
         vault: Vault,
         metrics: Metrics,
         settings: Settings,
+        backlog: SharedBacklog,
     ) -> None:
+        self.backlog = backlog
         self.engine = engine
         self.lines = lines
         self.intakes = intakes
@@ -124,6 +129,7 @@ class AgentSession:
         self.stream = stream
         self.agent = ""
         self.incarnation = 0
+        self._backlog = Backlog(sessions.backlog, MAX_MESSAGES)
         self._handlers: dict[str, Callable[[pb.AgentMessage], None]] = {
             "beat": self._beat,
             "exited": self._exited,
@@ -137,7 +143,7 @@ class AgentSession:
         kind = message.WhichOneof("body")
         try:
             if kind == "hello":
-                self._hello(message.hello)
+                self._hello(message)
             elif not self.agent:
                 raise InvalidArgument("the first message must be AgentHello", hint="say who it is")
             elif kind is None:
@@ -165,7 +171,8 @@ class AgentSession:
         """Sends the agent all that it has to keep running."""
         self.stream.send(pb.AgentOrder(duties=self.sessions.duties_of(self.agent)))
 
-    def _hello(self, hello: pb.AgentHello) -> None:
+    def _hello(self, message: pb.AgentMessage) -> None:
+        hello = message.hello
         if self.agent:
             raise InvalidArgument("AgentHello was said before", hint="open one stream per agent")
         command = RegisterAgent(
@@ -174,7 +181,8 @@ class AgentSession:
             slots=hello.slots,
             nonce=digest(hello.nonce),
         )
-        self.engine.ask(command, self._registered)
+        put = partial(self.engine.ask, command)
+        self._backlog.submit(message.ByteSize(), put, self._registered)
 
     def _registered(self, agent: object, refusal: StrataError | None) -> None:
         if refusal is not None:
@@ -200,7 +208,9 @@ class AgentSession:
 
     def _exited(self, message: pb.AgentMessage) -> None:
         command = convert.exit_report(message.exited, self.agent, self.incarnation)
-        self.engine.ask(command, partial(self._exit_settled, message.exited))
+        put = partial(self.engine.ask, command)
+        settled = partial(self._exit_settled, message.exited)
+        self._backlog.submit(message.ByteSize(), put, settled)
 
     def _exit_settled(
         self, exited: pb.ProcessExited, answer: object, refusal: StrataError | None
@@ -236,7 +246,9 @@ class AgentSession:
             intake = self.sessions.intakes.of(left.worker_id, left.incarnation)
             if intake.take(batch):
                 with intake.owing(batch):
-                    self.engine.ingest(batch, partial(self._left_stored, left, intake, batch))
+                    stored = partial(self._left_stored, left, intake, batch)
+                    put = partial(self.engine.ingest, batch)
+                    self._backlog.submit(message.ByteSize(), put, stored)
                 return
         except StrataError as error:
             self._settle_left(left, error)

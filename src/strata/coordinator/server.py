@@ -103,7 +103,7 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
         lines, intakes = LineIntake(logs), Intakes(store)
         tokens = PeerTokens(folder / "peers.secret")
         sessions = Sessions(engine, observed, barriers, metrics, lines, intakes, tokens)
-        agents = AgentSessions(engine, lines, intakes, vault, metrics, settings)
+        agents = AgentSessions(engine, lines, intakes, vault, metrics, settings, sessions.backlog)
         metrics.probes = Probes(
             inbox_depth=engine.inbox_depth, sessions=sessions.open.__len__, logs=logs.stats
         )

@@ -4,6 +4,8 @@ While somebody reads, the state is looked at a few times a second and compared, 
 what was last told. What differs becomes a patch, encoded once and sent to all; a reader only holds
 a number. The first event of a stream is a patch against nothing (`reset`), unless the reader names
 the last mark it saw (Last-Event-ID, which a browser sends by itself) and that is not long ago.
+Large patches are cut into pieces (see `patch_history`); there is no mark to go on from until the
+last piece of everything was sent.
 
 Looking is paced by what it costs, so that a large cluster is looked at less often instead of
 slowing it down. A worker's row is made anew when it beat or changed; what else a row shows (its
@@ -13,9 +15,9 @@ shards) follows with the next full look.
 import asyncio
 import secrets
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
+from itertools import count
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -42,6 +44,7 @@ from strata.coordinator.http.models import (
 )
 from strata.coordinator.http.newest import Newest
 from strata.coordinator.http.paging import by_id, page
+from strata.coordinator.http.patch_history import PatchHistory, pieces
 from strata.coordinator.http.ports import Api, Closing, HeartbeatSeconds
 from strata.coordinator.http.stream import (
     HEARTBEAT,
@@ -66,14 +69,12 @@ QUIET_S = 5.0
 SHARE_OF_TIME = 0.04
 """Looking may take this share of the coordinator's time; it pauses the longer the more it costs."""
 
-KEPT_PATCHES = 256
-KEPT_BYTES = 4 * 1024 * 1024
-
 
 class LivePatch(Struct, frozen=True, omit_defaults=True):
     """What changed since the patch before: rows to put in place by their id, and ids that are gone.
 
-    With `reset` it holds everything. `at` is the coordinator's clock. A checkpoint's id counts
+    With `reset` everything begins anew; rows that do not fit follow in further patches. `mark` is
+    empty until everything was told. `at` is the coordinator's clock. A checkpoint's id counts
     within its task: `gone` names it as `task/checkpoint`.
     """
 
@@ -107,13 +108,11 @@ class Live:
         self._api = api
         self._newest = Newest(api)
         self._name = secrets.token_hex(4)
-        self._number = 0
-        self._patches: deque[tuple[int, bytes]] = deque()
-        self._kept_bytes = 0
+        self._history = PatchHistory()
         self._changed = asyncio.Event()
         self._readers = 0
         self._task: asyncio.Task[None] | None = None
-        self._whole = (-1, b"")
+        self._whole: tuple[int, list[bytes]] = (-1, [])
         self._single: Rows = {}
         self._rows: Collections = {}
         self._signatures: dict[str, Signature] = {}
@@ -127,15 +126,11 @@ class Live:
             told = self._resumed(mark)
             while True:
                 changed = self._changed
-                if told is None:
-                    told = self._number
-                    yield self._everything()
-                elif told < self._number:
-                    first = told - self._number + len(self._patches)
-                    following = [encoded for _, encoded in self._patches][first:]
-                    lost, told = first < 0, self._number
-                    yield self._everything() if lost else b"".join(following)
-                else:
+                following = None if told is None else self._history.after(told)
+                told = self._history.number
+                for piece in self._everything() if following is None else following:
+                    yield piece
+                if told == self._history.number:
                     await changed.wait()
         finally:
             await self._leave()
@@ -159,8 +154,7 @@ class Live:
         name, _, number = mark.partition("-")
         if name != self._name or not number.isdigit():
             return None
-        oldest = self._number - len(self._patches)
-        return int(number) if oldest <= int(number) <= self._number else None
+        return None if self._history.after(int(number)) is None else int(number)
 
     async def _run(self) -> None:
         while True:
@@ -227,33 +221,36 @@ class Live:
         quiet = now_s - self._told_at_s >= QUIET_S
         if quiet or told or gone or any(changed.values()):
             self._told_at_s = now_s
-            self._number += 1
-            self._keep(self._event(self._patch(gone=gone, **told, **changed)))
+            first, *others = pieces(changed)
+            parts: list[Rows] = [first | told | {"gone": gone}, *others]
+            marks = (self._mark(number) for number in count(self._history.number + 1))
+            self._keep([event(mark, part) for mark, part in zip(marks, parts, strict=False)])
 
-    def _keep(self, encoded: bytes) -> None:
-        self._patches.append((self._number, encoded))
-        self._kept_bytes += len(encoded)
-        while len(self._patches) > KEPT_PATCHES or self._kept_bytes > KEPT_BYTES:
-            self._kept_bytes -= len(self._patches.popleft()[1])
+    def _keep(self, encoded: list[bytes]) -> None:
+        self._history.keep(encoded)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    def _patch(self, **fields: Any) -> LivePatch:
-        at_ms = time.time_ns() // 1_000_000
-        return LivePatch(mark=f"{self._name}-{self._number}", at=at_ms, **fields)
+    def _mark(self, number: int) -> str:
+        return f"{self._name}-{number}"
 
-    def _everything(self) -> bytes:
-        """All that was told, as one event; made once for all who come before the next patch."""
+    def _everything(self) -> list[bytes]:
+        """All that was told, in pieces; made once for all who come before the next patch."""
         number, encoded = self._whole
-        if number != self._number:
-            rows = {name: list(known.values()) for name, known in self._rows.items()}
-            encoded = self._event(self._patch(reset=True, **self._single, **rows))
-            self._whole = self._number, encoded
+        if number != self._history.number:
+            number = self._history.number
+            first, *others = pieces({name: [*rows.values()] for name, rows in self._rows.items()})
+            parts: list[Rows] = [first | self._single | {"reset": True}, *others]
+            marks = [""] * len(others) + [self._mark(number)]
+            encoded = [event(mark, part) for mark, part in zip(marks, parts, strict=True)]
+            self._whole = number, encoded
         return encoded
 
-    @staticmethod
-    def _event(patch: LivePatch) -> bytes:
-        return b"id: %b\ndata: %b\n\n" % (patch.mark.encode(), msgspec.json.encode(patch))
+
+def event(mark: str, fields: Rows) -> bytes:
+    """A patch as a server-sent event."""
+    patch = LivePatch(mark=mark, at=time.time_ns() // 1_000_000, **fields)
+    return b"id: %b\ndata: %b\n\n" % (mark.encode(), msgspec.json.encode(patch))
 
 
 def signature(worker: Worker, seen: Seen | None) -> Signature:

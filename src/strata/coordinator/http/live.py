@@ -10,12 +10,16 @@ last piece of everything was sent.
 Looking is paced by what it costs, so that a large cluster is looked at less often instead of
 slowing it down. A worker's row is made anew when it beat or changed; what else a row shows (its
 shards) follows with the next full look.
+
+If the newest facts or log lines cannot be read, the attention list says so and the rest goes on. If
+a look fails in any other way, all streams end: their readers connect again and get everything.
 """
 
 import asyncio
+import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from itertools import count
 from typing import Annotated, Any, TypeAlias
@@ -57,7 +61,10 @@ from strata.coordinator.metrics import MetricsSnapshot
 from strata.coordinator.observed import Observed, Seen
 from strata.core.state import Cluster
 from strata.core.workers import Worker
+from strata.errors import StrataError, Unavailable
 from strata.timeline.answers import EventAnswer
+
+log = logging.getLogger(__name__)
 
 ITEMS = 100
 LOOK_S = 0.25
@@ -96,6 +103,9 @@ class LivePatch(Struct, frozen=True, omit_defaults=True):
     gone: dict[str, list[str]] = field(default_factory=dict)
 
 
+READ_PARTS = {"happened": "events", "logs": "log lines"}
+"""The parts of a patch that are read from files, and what they are called."""
+
 Rows: TypeAlias = dict[str, Any]
 Collections: TypeAlias = dict[str, Rows]
 Signature: TypeAlias = tuple[int, int, str, int, Seen | None]
@@ -107,11 +117,17 @@ class Live:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._newest = Newest(api)
-        self._name = secrets.token_hex(4)
-        self._history = PatchHistory()
-        self._changed = asyncio.Event()
         self._readers = 0
         self._task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._unreadable: dict[str, Attention] = {}
+        self._failed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget what was told; whoever comes is told everything."""
+        self._name = secrets.token_hex(4)
+        self._history = PatchHistory()
         self._whole: tuple[int, list[bytes]] = (-1, [])
         self._single: Rows = {}
         self._rows: Collections = {}
@@ -123,9 +139,11 @@ class Live:
         """Events to send: everything, or what came after the mark, then each patch."""
         try:
             await self._enter()
-            told = self._resumed(mark)
+            name, told = self._name, self._resumed(mark)
             while True:
                 changed = self._changed
+                if name != self._name:
+                    raise failed_look()
                 following = None if told is None else self._history.after(told)
                 told = self._history.number
                 for piece in self._everything() if following is None else following:
@@ -138,7 +156,7 @@ class Live:
     async def _enter(self) -> None:
         self._readers += 1
         if self._task is None:
-            await self._look()
+            await self._checked_look()
             self._task = self._task or asyncio.create_task(self._run(), name="strata-live")
 
     async def _leave(self) -> None:
@@ -159,9 +177,26 @@ class Live:
     async def _run(self) -> None:
         while True:
             began_s = time.perf_counter()
-            await self._look()
+            try:
+                await self._checked_look()
+            except Unavailable:
+                self._task = None
+                return
             took_s = time.perf_counter() - began_s
             await asyncio.sleep(max(LOOK_S, took_s / SHARE_OF_TIME))
+
+    async def _checked_look(self) -> None:
+        """Look; if that fails, end all streams, since parts of a patch may be lost."""
+        try:
+            await self._look()
+        except Exception as error:
+            level = logging.DEBUG if self._failed else logging.ERROR
+            log.log(level, "the live view fails, its streams end", exc_info=error)
+            self._failed = True
+            self._begin()
+            self._wake()
+            raise failed_look() from error
+        self._failed = False
 
     async def _look(self) -> None:
         """Compares the state with what was told; tells what differs."""
@@ -170,8 +205,8 @@ class Live:
         figures = now_s - self._figures_at_s >= FIGURES_S
         if figures:
             self._figures_at_s = now_s
-            single["happened"] = await self._newest.happened()
-            single["logs"] = await self._newest.lines()
+            await self._read("happened", self._newest.happened, single)
+            await self._read("logs", self._newest.lines, single)
         async with self._api.engine.settled() as state:
             rows: Collections = {"workers": self._workers(state, now_s)}
             if state.position != self._position:
@@ -179,9 +214,24 @@ class Live:
                 rows |= collections(state, self._api.observed)
                 single |= {"coordinator": status(self._api, state), "totals": totals(state)}
             if figures:
-                single["attention"] = attention(state, time.time_ns())
+                seen = attention(state, time.time_ns())
+                single["attention"] = [*self._unreadable.values(), *seen]
                 single["metrics"] = self._api.metrics.snapshot()
         self._tell(single, rows, now_s)
+
+    async def _read(self, name: str, read: Callable[[], Awaitable[object]], into: Rows) -> None:
+        """Read one part of a patch; if that is impossible, the attention list says why."""
+        try:
+            into[name] = await read()
+        except (StrataError, OSError) as error:
+            what = READ_PARTS[name]
+            if name not in self._unreadable:
+                log.error("the live view has no new %s: %s", what, error)
+            hint = error.hint if isinstance(error, StrataError) else "mend the coordinator's disk"
+            text = f"new {what} cannot be read: {error}"
+            self._unreadable[name] = Attention("error", f"coordinator:{name}", text, hint)
+        else:
+            self._unreadable.pop(name, None)
 
     def _workers(self, state: Cluster, now_s: float) -> Rows:
         """Every worker's row; made anew where something about it changed."""
@@ -228,6 +278,9 @@ class Live:
 
     def _keep(self, encoded: list[bytes]) -> None:
         self._history.keep(encoded)
+        self._wake()
+
+    def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -251,6 +304,11 @@ def event(mark: str, fields: Rows) -> bytes:
     """A patch as a server-sent event."""
     patch = LivePatch(mark=mark, at=time.time_ns() // 1_000_000, **fields)
     return b"id: %b\ndata: %b\n\n" % (mark.encode(), msgspec.json.encode(patch))
+
+
+def failed_look() -> Unavailable:
+    """The error that ends the streams after a failed look."""
+    return Unavailable("the live view could not be made", hint="connect again")
 
 
 def signature(worker: Worker, seen: Seen | None) -> Signature:

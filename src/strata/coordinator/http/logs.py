@@ -13,6 +13,7 @@ from strata.coordinator.http.paging import DEFAULT_LIMIT, HEADERS, Cursor, Limit
 from strata.coordinator.http.ports import Api, TheApi
 from strata.coordinator.logs import LogEntry, Page, Query
 from strata.coordinator.logs.entries import Level as LevelName
+from strata.errors import Unavailable
 
 ANSWER_BYTES = 4 * 1024 * 1024
 MESSAGE_CHARS = 400
@@ -102,7 +103,12 @@ async def answer(api: Api, query: Query, limit: int, cursor: str) -> Response[li
 
 async def recent(api: Api, query: Query, limit: int, cursor: str = "") -> Page:
     """The newest matching lines; looked for in a thread, since that may read files."""
-    return await asyncio.to_thread(api.logs.recent, query, limit, cursor)
+    try:
+        return await asyncio.to_thread(api.logs.recent, query, limit, cursor)
+    except OSError as error:
+        raise Unavailable(
+            f"log lines cannot be read: {error}", hint="mend the coordinator's log folder"
+        ) from error
 
 
 def shortened(entry: LogEntry) -> LogEntry:

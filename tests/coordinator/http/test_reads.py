@@ -365,7 +365,7 @@ def test_a_task_environment_is_not_told(coordinator, client):
     for path in ("/api/events", f"/api/tasks/{task}", "/api/tasks", "/api/dashboard"):
         assert "s3cret" not in client.get(path).text
     spec = coordinator.engine.kernel.state.tasks[task].spec
-    assert coordinator.api.vault.get(spec.env_key) == {"API_KEY": "s3cret"}
+    assert coordinator.api.vault.read(spec.env_key) == {"API_KEY": "s3cret"}
     assert b"s3cret" not in b"".join(
         CODEC.encode([event]) for event in coordinator.engine.kernel.store.read()
     )

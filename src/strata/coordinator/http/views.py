@@ -39,6 +39,7 @@ from strata.core.state import Cluster
 from strata.core.tasks import Task
 from strata.core.workers import Worker, WorkerState
 from strata.errors import NotFound
+from strata.timeline.records import ref_of_cause
 
 NAMES_SHOWN = 100
 MS_NS = 1_000_000
@@ -351,7 +352,7 @@ def fact(event: Event) -> FactResponse:
         id=position_id(event.seq),
         kind=event.kind,
         time=milliseconds(event.wall_ns),
-        cause=list(event.cause),
+        cause=[ref_of_cause(cause) for cause in event.cause],
         op=event.op,
         fields=fields,
     )

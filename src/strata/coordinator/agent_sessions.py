@@ -24,7 +24,7 @@ from strata.coordinator.metrics import Metrics
 from strata.coordinator.vault import Vault
 from strata.core.agents import Agent, RegisterAgent
 from strata.core.events import Event
-from strata.core.standing import TELLING, duties_by_agent, told
+from strata.core.standing import TELLING, Duty, duties_by_agent, told
 from strata.core.tasks import Task, TaskStateChanged
 from strata.errors import (
     Fenced,
@@ -69,6 +69,8 @@ class AgentSessions:
         self.metrics = metrics
         self.settings = settings
         self.open: dict[str, AgentSession] = {}
+        self._duties: dict[str, list[Duty]] = {}
+        self._duties_at = -1
         engine.follow(self._follow, *TELLING)
 
     def listen(self, stream: AgentStream) -> "AgentSession":
@@ -90,12 +92,16 @@ class AgentSessions:
     def tell(self, agents: Iterable[str]) -> None:
         """Send these agents, where they are connected, all that each has to keep running."""
         state = self.engine.kernel.state
-        connected = [agent for agent in agents if agent in self.open]
+        if self._duties_at != state.position:
+            self._duties_at, self._duties = state.position, duties_by_agent(state)
         completed = [task.id for task in state.tasks.values() if task.state == "completed"]
         jobs: dict[str, pb.Job] = {}
-        for agent, seats in duties_by_agent(state, connected).items():
+        for agent in agents:
+            session = self.open.get(agent)
+            if session is None:
+                continue
             own: dict[str, pb.Job] = {}
-            for seat in seats:
+            for seat in self._duties.get(agent, ()):
                 if seat.task not in jobs:
                     jobs[seat.task] = self._job(state.tasks[seat.task])
                 if seat.task not in own:
@@ -107,7 +113,7 @@ class AgentSessions:
                 heartbeat_interval_ms=int(self.settings.heartbeat_interval_s * 1000),
                 completed_task_ids=completed[-MAX_COMPLETED:],
             )
-            self.open[agent].stream.send(pb.AgentOrder(duties=duties))
+            session.stream.send(pb.AgentOrder(duties=duties))
 
     def _job(self, task: Task) -> pb.Job:
         values, blocked = self.environments.of(task)

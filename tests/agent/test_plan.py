@@ -37,6 +37,11 @@ def test_a_task_that_stops_ends_what_runs_and_starts_nothing():
     assert (todo.starts, todo.stops) == ([], {A1: "asked"})
 
 
+def test_blocked_task_keeps_what_runs_and_starts_nothing():
+    todo = plan([A1], {}, [Duty(A1, blocked=True), Duty(B1, blocked=True)])
+    assert (todo.starts, todo.stops) == ([], {})
+
+
 def test_workers_of_the_same_name_in_two_tasks_are_two():
     assert plan([A1], {}, [Duty(A1), Duty(Start("u", "a", 1))]).starts == [Start("u", "a", 1)]
 

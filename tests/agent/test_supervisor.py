@@ -271,3 +271,15 @@ async def test_exits_are_remembered_until_they_are_settled(watching, script):
         second.supervisor.settled(Start("t", "w", 1))
     async with watching() as third:
         assert third.supervisor.exits == {}
+
+
+async def test_blocked_task_starts_nobody_until_it_has_its_environment(watching, script):
+    file = script("import os\nprint(os.environ['KEY'], flush=True)\n" + FOREVER)
+    async with watching() as watched:
+        watched.want(file, ("a", 1), environment={"KEY": "one"})
+        await until(lambda: "ready" in watched.lines())
+        watched.want(file, ("a", 1), ("b", 1), blocked="the environment is being read")
+        assert watched.supervisor.running == [Start("t", "a", 1)]
+        watched.want(file, ("a", 1), ("b", 1), environment={"KEY": "two"})
+        await until(lambda: "two" in watched.lines())
+        assert watched.supervisor.running == [Start("t", "a", 1), Start("t", "b", 1)]

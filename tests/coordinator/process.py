@@ -39,6 +39,7 @@ class Process:
         self._config.write_text("\n".join(lines).replace("'", '"'), "utf-8")
         self._output = folder / "up.log"
         self._process: subprocess.Popen | None = None
+        self.prefix: list[str] = []
         self.http_url = ""
 
     @property
@@ -57,7 +58,7 @@ class Process:
         """Returns when it serves."""
         with self._output.open("w") as output:
             self._process = subprocess.Popen(
-                [*STRATA, "up", "--config", str(self._config)],
+                [*self.prefix, *STRATA, "up", "--config", str(self._config)],
                 cwd=self.folder,
                 stdout=output,
                 stderr=output,

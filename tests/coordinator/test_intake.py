@@ -49,3 +49,14 @@ def test_a_batch_that_finds_no_room_is_owed(intakes):
     with pytest.raises(Overloaded), intake.owing(batch(0, 3)):
         raise Overloaded("65,536 requests are waiting")
     assert intake.take(batch(0, 3))
+
+
+def test_events_on_their_way_to_disk_are_not_told_as_stored_because_later_ones_are_owed(intakes):
+    intake = intakes.of("w", 1)
+    stored, on_its_way, owed = batch(0, 3), batch(3, 6), batch(6, 9)
+    assert all(intake.take(each) for each in (stored, on_its_way, owed))
+    intake.owe(owed)
+    intake.stored(stored)
+    assert intake.stored_seq == 2
+    intake.stored(on_its_way)
+    assert intake.stored_seq == 5

@@ -1,17 +1,19 @@
 """Guards the environments of tasks: kept for whoever starts them, readable by nobody else."""
 
+import os
+
 import pytest
 
 from strata.coordinator.vault import Vault
 from strata.core.state import Cluster
 from strata.core.tasks import Task, TaskSpec
-from strata.errors import NotFound
+from strata.errors import Corrupt, NotFound, Unavailable
 
 
 def test_an_environment_is_kept_for_its_user_alone(tmp_path):
     vault = Vault(tmp_path / "vault")
     key = vault.keep({"API_KEY": "s3cret"})
-    assert Vault(tmp_path / "vault").get(key) == {"API_KEY": "s3cret"}
+    assert Vault(tmp_path / "vault").read(key) == {"API_KEY": "s3cret"}
     assert [file.stat().st_mode & 0o777 for file in (tmp_path / "vault").iterdir()] == [0o600]
     assert (tmp_path / "vault").stat().st_mode & 0o777 == 0o700
 
@@ -23,13 +25,82 @@ def test_what_no_task_needs_is_removed(tmp_path):
     state.tasks["one"] = Task("one", TaskSpec(name="one", env_key=kept), 0)
     state.tasks["two"] = Task("two", TaskSpec(name="two", env_key=ended), 0, state="failed")
     vault.sweep(state)
-    assert vault.get(kept) == {"A": "a"}
+    assert vault.read(kept) == {"A": "a"}
     for gone in (dropped, ended):
         with pytest.raises(NotFound):
-            vault.get(gone)
+            vault.read(gone)
 
 
 def test_an_empty_environment_needs_no_key(tmp_path):
     vault = Vault(tmp_path)
     assert vault.keep({}) == ""
-    assert vault.get("") == {}
+    assert vault.known("") == {}
+
+
+def test_environment_is_read_from_memory_until_it_is_forgotten(tmp_path):
+    vault = Vault(tmp_path)
+    key = vault.keep({"A": "1"})
+    assert vault.known(key) == {"A": "1"}
+    vault.forget(key)
+    assert vault.known(key) is None
+    assert vault.read(key) == {"A": "1"}
+    assert vault.known(key) == {"A": "1"}
+    vault.discard(key)
+    assert vault.known(key) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def damaged(path, how):
+    """Put something unreadable in the place of a file."""
+    content = path.read_bytes()
+    path.unlink()
+    match how:
+        case "directory":
+            path.mkdir()
+        case "truncated":
+            path.write_bytes(content[:-4])
+        case "empty":
+            path.write_bytes(b"")
+        case "not UTF-8":
+            path.write_bytes(b'{"A": "\xff\xfe"}')
+        case "other type":
+            path.write_bytes(b'["A"]')
+        case "pipe":
+            os.mkfifo(path)
+        case "I/O error":
+            path.symlink_to("/proc/self/mem")  # its first page cannot be read: EIO
+        case "link loop":
+            path.symlink_to(path)
+        case "gone":
+            pass
+
+
+DAMAGES = ["directory", "truncated", "empty", "not UTF-8", "other type", "pipe", "gone"]
+
+
+@pytest.mark.parametrize("how", [*DAMAGES, "I/O error", "link loop"])
+def test_unreadable_environment_is_a_typed_error_with_a_hint(tmp_path, how):
+    vault = Vault(tmp_path)
+    key = vault.keep({"A": "1"})
+    damaged(tmp_path / key, how)
+    passing = Unavailable if how in ("I/O error", "link loop") else (Corrupt, NotFound)
+    with pytest.raises(passing) as caught:
+        Vault(tmp_path).read(key)
+    assert caught.value.hint
+
+
+def test_sweep_passes_over_what_it_cannot_remove(tmp_path):
+    vault = Vault(tmp_path)
+    (tmp_path / "folder").mkdir()
+    key = vault.keep({"A": "1"})
+    vault.sweep(Cluster())
+    assert [file.name for file in tmp_path.iterdir()] == ["folder"]
+    with pytest.raises(NotFound):
+        vault.read(key)
+
+
+def test_environment_that_cannot_be_stored_is_a_typed_error(tmp_path):
+    vault = Vault(tmp_path / "vault")
+    (tmp_path / "vault").rmdir()
+    with pytest.raises(Unavailable):
+        vault.keep({"A": "1"})

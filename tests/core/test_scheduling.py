@@ -4,7 +4,14 @@ waits."""
 import pytest
 
 from strata.core.agents import AgentLost, AgentRegistered, AgentSlotsChanged
-from strata.core.scheduling import StopTask, SubmitTask, free_slots, why_waiting
+from strata.core.scheduling import (
+    FailStart,
+    StopTask,
+    SubmitTask,
+    free_slots,
+    unstarted,
+    why_waiting,
+)
 from strata.core.state import Rules
 from strata.core.tasks import TaskPlaced, TaskSpec
 from strata.errors import AlreadyExists, InvalidArgument, LimitExceeded, NotFound
@@ -193,3 +200,51 @@ def test_tasks_whose_workers_come_by_themselves_take_no_slots():
     assert world.submit(5).state == "starting"
     assert world.facts(TaskPlaced) == []
     assert placed(world).state == "starting"
+
+
+@pytest.mark.parametrize(
+    ("name", "task_id"),
+    [("--workers", "workers-1"), ("-", "task-1"), ("..", "task-1"), ("a-b", "a-b-1")],
+)
+def test_task_id_begins_with_no_dash_or_dot(name, task_id):
+    assert World().submit(1, name=name).id == task_id
+
+
+def test_task_whose_workers_cannot_be_started_fails_and_frees_its_slots():
+    world = hosts(a=2)
+    task, other = placed(world, 2), placed(world, 2)
+    assert unstarted(world.state, task) == {f"{task.id}-w0": 1, f"{task.id}-w1": 1}
+    world.do(FailStart(task=task.id, reason="no environment"))
+    assert (task.state, task.reason, task.exit_code) == ("failed", "no environment", 1)
+    assert other.state == "starting"
+
+
+def test_task_that_has_not_been_placed_does_not_fail_for_its_start():
+    world = World()
+    task = placed(world, 1)
+    world.do(FailStart(task=task.id, reason="no environment"))
+    assert task.state == "queued"
+
+
+def test_task_whose_workers_all_run_does_not_fail_for_its_start():
+    world = hosts(a=2)
+    task = placed(world, 2)
+    world.start(task)
+    world.do(FailStart(task=task.id, reason="no environment"))
+    assert unstarted(world.state, task) == {}
+    assert task.state != "failed"
+
+
+def test_task_that_trains_without_a_lost_worker_does_not_fail_for_its_start():
+    world = hosts(a=3)
+    task = placed(world, 3, min_workers=2)
+    peers = world.start(task)
+    world.sync(task)
+    peers[2].lost()
+    assert unstarted(world.state, task) == {f"{task.id}-w2": 2}
+    world.do(FailStart(task=task.id, reason="no environment"))
+    assert task.state != "failed"
+    world.sync(task)
+    peers[1].lost()
+    world.do(FailStart(task=task.id, reason="no environment"))
+    assert task.state == "failed"

@@ -234,7 +234,7 @@ class TestBesideAWriter:
             more = Envelope(before, last.wall_ns + 1, last.mono_ns + 1, last.body)
             store.append([more], incarnation=1, expected=before)
             assert timeline.position == before + 1
-            assert timeline.record(f"p:{before}").event == more
+            assert timeline.record(f"@{before}").event == more
 
     def test_what_came_since_it_was_counted_is_not_taken_for_archived(self, folder, tmp_path):
         copy = tmp_path / "live"

@@ -103,10 +103,10 @@ class TestCoordinator:
         [
             ("timeline",),
             ("at",),
-            ("at", "p:3"),
+            ("at", "@3"),
             ("why", "trust"),
-            ("why", "p:2"),
-            ("diff", "p:1", "p:4"),
+            ("why", "@2"),
+            ("diff", "@1", "@4"),
         ],
     )
     def test_the_same_verbs_ask_a_coordinator_that_runs(self, url, arguments):
@@ -123,12 +123,12 @@ class TestCoordinator:
 
 class TestMoments:
     def test_a_moment_is_typed_in_many_ways(self):
-        assert Moment("p:12").position == 12
+        assert Moment("@12").position == 12
         assert Moment("step:7").step == 7
         assert Moment("1750000000000").time_ms == 1750000000000
         assert Moment("2026-11-16T12:00:00+00:00").time_ms == 1794830400000
 
-    @pytest.mark.parametrize("text", ["yesterday", "p:x", "25:99", "end+5m"])
+    @pytest.mark.parametrize("text", ["yesterday", "@x", "25:99", "end+5m"])
     def test_what_is_none_is_refused_with_what_would_be(self, text):
         with pytest.raises(InvalidArgument) as refused:
             Moment(text)

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
+from strata.wire.connection_budget import Bounds
 from strata.wire.frames import DATA, GOAWAY, PING, RST_STREAM
 from strata.wire.grpc_call import CloseReason
 from tests.wire.harness import (
@@ -252,10 +253,12 @@ def test_draining_announces_itself_before_it_refuses(server):
 
 
 def test_connections_beyond_the_limit_are_turned_away(start):
-    server = start(max_connections=2)
+    server = start(bounds=Bounds(max_connections=2))
+    server.stream("Talk", Recorders())
     first, second = RawClient(server.port), RawClient(server.port)
-    assert first.is_served()
-    assert second.is_served()
+    for client in (first, second):
+        client.send(client.headers(1, "/test.Test/Talk"))
+        assert client.is_served()
     third = RawClient(server.port)
     assert third.next_frame() is None
     first.close()

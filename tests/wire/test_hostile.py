@@ -173,6 +173,9 @@ FLOODS = {
     "unknown frames": frame(0xFA, 0, 0, b"whatever"),
     "RST of a closed stream": frame(RST_STREAM, 0, 1, bytes(4)),
     "GOAWAY": frame(GOAWAY, 0, 0, bytes(8)),
+    "SETTINGS ACK": frame(SETTINGS, ACK, 0),
+    "WINDOW_UPDATE": frame(WINDOW_UPDATE, 0, 0, b"\0\0\0\1"),
+    "WINDOW_UPDATE of a stream": frame(WINDOW_UPDATE, 0, 1, b"\0\0\0\1"),
 }
 
 

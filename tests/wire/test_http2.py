@@ -256,6 +256,59 @@ def test_the_allowance_refills_with_time():
     assert connection.fault.code is ErrorCode.ENHANCE_YOUR_CALM
 
 
+def test_reset_stream_no_longer_waits_for_the_connection_window():
+    connection = greeted(Limits(control_frame_burst=10**9))
+    connection.receive(frame(SETTINGS, 0, 0, SETTING.pack(INITIAL_WINDOW_SIZE, 70_000)), 0.0)
+    for stream_id in range(1, 2_001, 2):
+        [event] = connection.receive(frame(HEADERS, END_HEADERS, stream_id, block()), 0.0)
+        connection.send_data(event.stream, bytes(70_000))
+        connection.receive(frame(RST_STREAM, 0, stream_id, bytes(4)), 0.0)
+    assert connection._send_window == 0
+    assert len(connection._offered) == 0
+    assert connection.waiting_bytes == 0
+
+
+def test_window_updates_that_answer_data_are_free():
+    connection, stream = opened()
+    for _ in range(500):
+        connection.send_data(stream, bytes(100))
+        for stream_id in (0, 1):
+            connection.receive(frame(WINDOW_UPDATE, 0, stream_id, b"\0\0\0\x64"), 0.0)
+    assert connection.fault is None
+
+
+@pytest.mark.parametrize("stream_id", [0, 1])
+def test_window_updates_that_answer_no_data_draw_on_the_allowance(stream_id):
+    connection, _ = opened()
+    connection.receive(frame(WINDOW_UPDATE, 0, stream_id, b"\0\0\0\1") * 100, 0.0)
+    assert connection.fault.code is ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_window_updates_of_one_byte_draw_on_the_allowance_though_data_waits():
+    connection = greeted()
+    connection.receive(frame(SETTINGS, 0, 0, SETTING.pack(INITIAL_WINDOW_SIZE, 0)), 0.0)
+    [event] = connection.receive(frame(HEADERS, END_HEADERS, 1, block()), 0.0)
+    connection.send_data(event.stream, bytes(10_000))
+    connection.receive(frame(WINDOW_UPDATE, 0, 1, b"\0\0\0\1") * 100, 0.0)
+    assert connection.fault.code is ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_only_one_settings_ack_is_free():
+    connection = greeted()
+    left = SMALL.control_frame_burst - 1  # the greeting's SETTINGS drew on it, too
+    connection.receive(frame(SETTINGS, ACK, 0) * (1 + left), 0.0)
+    assert connection.fault is None
+    connection.receive(frame(SETTINGS, ACK, 0), 0.0)
+    assert connection.fault.code is ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_data_for_an_ended_stream_draws_on_the_allowance():
+    connection, stream = opened()
+    connection.send_trailers(stream, OK_TRAILERS)
+    connection.receive(frame(DATA, 0, 1, b"x") * 100, 0.0)
+    assert connection.fault.code is ErrorCode.ENHANCE_YOUR_CALM
+
+
 def test_after_a_fault_nothing_is_read():
     connection = greeted()
     connection.receive(frame(PING, 0, 0, b""), 0.0)
@@ -281,6 +334,7 @@ def drive(data: list[bytes], reply: bool) -> None:
         assert len(connection.streams) <= SMALL.max_concurrent_streams
         assert connection.waiting_bytes == sum(len(s.waiting) for s in connection.streams.values())
         assert len(connection._rest) <= 16_384 + 9
+        assert len(connection._offered) <= len(connection.streams)
         for kind, _, _, payload in sent(connection):
             assert kind != DATA or len(payload) <= 2**18
 

@@ -35,10 +35,11 @@ class Start(NamedTuple):
 
 
 class Duty(NamedTuple):
-    """A start that is wanted; of a task that is `stopping` nothing new begins."""
+    """A start that is wanted; of a task that is `stopping` or `blocked` nothing new begins."""
 
     start: Start
     stopping: bool = False
+    blocked: bool = False
 
 
 class Plan(Struct, frozen=True):
@@ -69,7 +70,7 @@ def plan(
     occupied = {start.place for start in running}
     for place, duty in wanted.items():
         fresh = duty.start.number > ended.get(place, 0)
-        if fresh and not duty.stopping and place not in occupied:
+        if fresh and not (duty.stopping or duty.blocked or place in occupied):
             result.starts.append(duty.start)
     return result
 

@@ -18,6 +18,7 @@ from msgspec import Struct, field
 
 from strata.agent.plan import Start
 from strata.errors import AlreadyExists
+from strata.files import write_whole
 
 FILE = "agent.json"
 
@@ -60,10 +61,8 @@ def load(folder: Path) -> Records:
 
 
 def save(folder: Path, records: Records) -> None:
-    """Remembers."""
-    draft = folder / f"{FILE}.new"
-    draft.write_bytes(msgspec.json.encode(records))
-    draft.replace(folder / FILE)
+    """Write the records; they are on disk when the call returns."""
+    write_whole(folder / FILE, msgspec.json.encode(records))
 
 
 @contextmanager

@@ -117,7 +117,7 @@ class Supervisor:
         """The coordinator said what it wants here: all of it."""
         self._jobs = {job.task_id: job for job in duties.jobs}
         self._duties = [
-            Duty(Start(job.task_id, seat.worker_id, seat.start), job.stopping)
+            Duty(Start(job.task_id, seat.worker_id, seat.start), job.stopping, bool(job.blocked))
             for job in duties.jobs
             for seat in job.seats
         ]
@@ -241,9 +241,11 @@ class Supervisor:
 
     def _prepare_for_adopted(self) -> None:
         """Workers that an earlier agent started may have to be replaced, too."""
+        if self._templates is None:
+            return
         for start, child in self._children.items():
             job = self._jobs.get(start.task)
-            if self._templates is not None and job and not self._templates.knows(start.task):
+            if job and not job.blocked and not self._templates.knows(start.task):
                 self._templates.prepare(start.task, self._launch(child.kept, job))
 
     def _free_slot(self) -> int:

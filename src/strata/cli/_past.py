@@ -44,7 +44,7 @@ RunName = Annotated[
 
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 RELATIVE = re.compile(r"^(?:start\+|end-)(\d+(?:\.\d+)?)(ms|s|min|m|h|d)$")
-MOMENT_HINT = "use 14:03:07, 2026-11-16T14:03:07, end, end-5m, start+2h, p:120, step:40 or Unix ms"
+MOMENT_HINT = "use 14:03:07, 2026-11-16T14:03:07, end, end-5m, start+2h, @120, step:40 or Unix ms"
 
 Wanted = TypeVar("Wanted")
 
@@ -224,8 +224,8 @@ class Moment:
                 self._after_start_ms = away_ms
             else:
                 self._before_end_ms = away_ms
-        elif kind in ("p", "position") and number.isdecimal():
-            self.position = int(number)
+        elif text.startswith("@") and text[1:].isdecimal():
+            self.position = int(text[1:])
         elif kind == "step" and number.isdecimal():
             self.step = int(number)
         elif text.replace(".", "", 1).isdecimal():

@@ -1,6 +1,7 @@
 """Offer this host to a coordinator: start its workers here and tell how they end."""
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -16,6 +17,16 @@ from strata.errors import SettingError
 from strata.launch.local import AGENTS
 from strata.logsetup import configure
 from strata.sdk.cards import visible_cards
+from strata.wire.open_files import raise_limit
+
+log = logging.getLogger(__name__)
+
+OPEN_FILES = 65_536
+"""Wanted for the agent, and for its workers and their data loaders, which inherit the limit."""
+
+OWN_FILES = 64
+FILES_PER_WORKER = 8
+"""The pipes of a process, what watches it, and files that are open for a moment."""
 
 
 def agent(
@@ -45,7 +56,20 @@ def agent(
     leaving: Leaving = "leave" if keep_workers else "end"
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         slots = slots or len(visible_cards()) or os.cpu_count() or 1
+        open_files_for(slots)
         runner.run(serve(settings, name, slots, leaving))
+
+
+def open_files_for(slots: int) -> None:
+    """Raise the limit of open files; say so if it stays too small for so many workers."""
+    files = raise_limit(OPEN_FILES)
+    workers = max(files - OWN_FILES, 0) // FILES_PER_WORKER
+    if workers < slots:
+        log.warning(
+            "this agent may open %d files, which is enough for %d workers and not for %d slots: "
+            "raise the hard limit to %d (ulimit -Hn, or LimitNOFILE= of the service)",
+            *(files, workers, slots, OWN_FILES + slots * FILES_PER_WORKER),
+        )
 
 
 async def serve(settings: Settings, name: str, slots: int, leaving: Leaving) -> None:

@@ -15,7 +15,7 @@ from strata.cli._scene import print_trust, stamp
 from strata.timeline.answers import MomentAnswer
 
 When = Annotated[
-    str, typer.Argument(metavar="[MOMENT]", help="14:03:07, end-5m, p:120, step:40 or Unix ms.")
+    str, typer.Argument(metavar="[MOMENT]", help="14:03:07, end-5m, @120, step:40 or Unix ms.")
 ]
 WhoseStep = Annotated[
     str, typer.Option("--task", help="Whose step:40 is meant.", show_default=False)
@@ -70,9 +70,7 @@ def print_moment(out: Console, answer: MomentAnswer, note: str) -> None:
     """The moment, its tasks and its nodes."""
     as_of = answer.as_of
     out.print(
-        Text.assemble(
-            (stamp(as_of.time_ms, dated=True), "bold"), (f"   p:{as_of.position}", "cyan")
-        )
+        Text.assemble((stamp(as_of.time_ms, dated=True), "bold"), (f"   @{as_of.position}", "cyan"))
     )
     if note:
         out.print(Text(plain(note), style="yellow"), soft_wrap=True)

@@ -28,7 +28,7 @@ def diff(
 ) -> None:
     """Show what is different between two moments of a run, or where two runs part.
 
-    A moment is 14:03:07, end-5m, start+2h, p:120, step:40 or Unix milliseconds.
+    A moment is 14:03:07, end-5m, start+2h, @120, step:40 or Unix milliseconds.
     """
     if Path(first).exists() and Path(second).exists():
         answer = past_of(first, run, None).why("differs", params={"other": second})

@@ -37,7 +37,7 @@ def timeline(
 ) -> None:
     """Show a run along its time: how much happened, what each worker did, the turning points.
 
-    A moment is 14:03:07, end-5m, start+2h, p:120, step:40 or Unix milliseconds.
+    A moment is 14:03:07, end-5m, start+2h, @120, step:40 or Unix milliseconds.
     """
     past = past_of(data, run, url)
     span = past.span()

@@ -17,7 +17,7 @@ from strata.timeline.answers import WhyAnswer
 
 Question = Annotated[
     str,
-    typer.Argument(metavar="[QUESTION|REF]", help="A question's name, or an event: p:120, w/3/57."),
+    typer.Argument(metavar="[QUESTION|REF]", help="A question's name, or an event: @120, w/3/57."),
 ]
 Params = Annotated[
     list[str] | None,
@@ -41,7 +41,7 @@ def why(
     if not question:
         list_questions(past, as_json)
         return
-    is_ref = question.startswith(("p:", "@")) or question.count("/") >= 2
+    is_ref = question.startswith("@") or question.count("/") >= 2
     given = parse(past, question, params or [])
     answer = past.why("" if is_ref else question, question if is_ref else "", given)
     if as_json:

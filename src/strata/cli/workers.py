@@ -11,6 +11,9 @@ from strata.cli._options import AsJson, Limit, OfTask, Url
 
 Status = Literal["active", "idle", "checkpointing", "recovering", "failed"]
 OfStatus = Annotated[Status | None, typer.Option("--status", help="Only of this status.")]
+Ended = Annotated[
+    bool, typer.Option("--ended", help="Also workers lost in tasks that have ended since.")
+]
 
 
 class Gpu(Struct, frozen=True):
@@ -94,9 +97,11 @@ LOOK = Look(
 def workers(
     status: OfStatus = None,
     task: OfTask = "",
+    ended: Ended = False,
     limit: Limit = 100,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """List the workers: what each one does, how far it is, and when it last beat."""
-    print_list(reach(url), LOOK, limit, as_json, status=status, task_id=task)
+    also = "true" if ended else None
+    print_list(reach(url), LOOK, limit, as_json, status=status, task_id=task, ended=also)

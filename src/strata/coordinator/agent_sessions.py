@@ -5,26 +5,28 @@ comes everything that the agent has to keep running, whole, whenever a fact chan
 the start. A stream that breaks says nothing about the workers, so it is only the agent's silence
 that counts.
 
-The values of a task's environment come from the vault. Its `PWD`, if it has one, is the folder in
-which the workers start.
+The values of a task's environment come from `environments`. Its `PWD`, if it has one, is the folder
+in which the workers start.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeAlias
 
 from strata.config import Settings
+from strata.coordinator.backlog import Backlog, SharedBacklog
 from strata.coordinator.engine import Engine
+from strata.coordinator.environments import Environments
 from strata.coordinator.intake import PASSING, Intake, Intakes, batch_of
 from strata.coordinator.lines import LineIntake
-from strata.coordinator.logs import Line
 from strata.coordinator.metrics import Metrics
 from strata.coordinator.vault import Vault
 from strata.core.agents import Agent, RegisterAgent
 from strata.core.events import Event
 from strata.core.signals import AgentBeat
-from strata.core.standing import TELLING, duties, told
+from strata.core.standing import TELLING, Duty, duties_by_agent, told
+from strata.core.tasks import Task, TaskStateChanged
 from strata.errors import InvalidArgument, NotFound, StrataError
 from strata.store.base import Batch
 from strata.wire import convert
@@ -38,6 +40,8 @@ log = logging.getLogger(__name__)
 
 AgentStream: TypeAlias = Stream[pb.AgentMessage, pb.AgentOrder]
 MAX_COMPLETED = 100
+MAX_MESSAGES = 1_024
+"""So many messages of an agent may wait for their answers; all its processes may end at once."""
 
 
 class AgentSessions:
@@ -51,14 +55,18 @@ class AgentSessions:
         vault: Vault,
         metrics: Metrics,
         settings: Settings,
+        backlog: SharedBacklog,
     ) -> None:
+        self.backlog = backlog
         self.engine = engine
         self.lines = lines
         self.intakes = intakes
-        self.vault = vault
+        self.environments = Environments(engine, vault, self._tell_agents_of)
         self.metrics = metrics
         self.settings = settings
         self.open: dict[str, AgentSession] = {}
+        self._duties: dict[str, list[Duty]] = {}
+        self._duties_at = -1
         engine.follow(self._follow, *TELLING)
 
     def listen(self, stream: AgentStream) -> "AgentSession":
@@ -77,38 +85,48 @@ class AgentSessions:
         if self.open.get(session.agent) is session:
             del self.open[session.agent]
 
-    def duties_of(self, agent: str) -> pb.Duties:
-        """All that an agent has to keep running, task by task."""
+    def tell(self, agents: Iterable[str]) -> None:
+        """Send these agents, where they are connected, all that each has to keep running."""
         state = self.engine.kernel.state
-        jobs: dict[str, pb.Job] = {}
-        for duty in duties(state, agent):
-            if duty.task not in jobs:
-                task = state.tasks[duty.task]
-                environment = self._environment(task.id, task.spec.env_key)
-                jobs[duty.task] = convert.job(task, environment, self.settings.stop_grace_s)
-            jobs[duty.task].seats.append(pb.Seat(worker_id=duty.worker, start=duty.start))
-        beat_ms = int(self.settings.heartbeat_interval_s * 1000)
+        if self._duties_at != state.position:
+            self._duties_at, self._duties = state.position, duties_by_agent(state)
         completed = [task.id for task in state.tasks.values() if task.state == "completed"]
-        return pb.Duties(
-            jobs=jobs.values(),
-            heartbeat_interval_ms=beat_ms,
-            completed_task_ids=completed[-MAX_COMPLETED:],
-        )
+        jobs: dict[str, pb.Job] = {}
+        for agent in agents:
+            session = self.open.get(agent)
+            if session is None:
+                continue
+            own: dict[str, pb.Job] = {}
+            for seat in self._duties.get(agent, ()):
+                if seat.task not in jobs:
+                    jobs[seat.task] = self._job(state.tasks[seat.task])
+                if seat.task not in own:
+                    own[seat.task] = pb.Job()
+                    own[seat.task].CopyFrom(jobs[seat.task])
+                own[seat.task].seats.append(pb.Seat(worker_id=seat.worker, start=seat.start))
+            duties = pb.Duties(
+                jobs=own.values(),
+                heartbeat_interval_ms=int(self.settings.heartbeat_interval_s * 1000),
+                completed_task_ids=completed[-MAX_COMPLETED:],
+            )
+            session.stream.send(pb.AgentOrder(duties=duties))
 
-    def _environment(self, task: str, key: str) -> dict[str, str]:
-        try:
-            return self.vault.get(key)
-        except NotFound as error:
-            self.lines.logs.append(Line("error", error.message, "coordinator", task))
-            return {}
+    def _job(self, task: Task) -> pb.Job:
+        values, blocked = self.environments.of(task)
+        return convert.job(task, values, self.settings.stop_grace_s, blocked)
+
+    def _tell_agents_of(self, task_id: str) -> None:
+        task = self.engine.kernel.state.tasks.get(task_id)
+        if task is not None:
+            self.tell({placement.agent: None for placement in task.placements.values()})
 
     def _follow(self, events: Sequence[Event]) -> None:
         state = self.engine.kernel.state
-        agents = {agent: None for event in events for agent in told(state, event).agents}
-        for agent in agents:
-            session = self.open.get(agent)
-            if session is not None:
-                session.tell_duties()
+        self.tell({agent: None for event in events for agent in told(state, event).agents})
+        for event in events:
+            task = state.tasks.get(getattr(event.body, "task", ""))
+            if isinstance(event.body, TaskStateChanged) and task is not None and task.ended:
+                self.environments.discard(task)
 
 
 class AgentSession:
@@ -120,6 +138,7 @@ class AgentSession:
         self.stream = stream
         self.agent = ""
         self.incarnation = 0
+        self._backlog = Backlog(sessions.backlog, MAX_MESSAGES)
         self._handlers: dict[str, Callable[[pb.AgentMessage], None]] = {
             "beat": self._beat,
             "exited": self._exited,
@@ -133,7 +152,7 @@ class AgentSession:
         kind = message.WhichOneof("body")
         try:
             if kind == "hello":
-                self._hello(message.hello)
+                self._hello(message)
             elif not self.agent:
                 raise InvalidArgument("the first message must be AgentHello", hint="say who it is")
             elif kind is None:
@@ -159,9 +178,10 @@ class AgentSession:
 
     def tell_duties(self) -> None:
         """Sends the agent all that it has to keep running."""
-        self.stream.send(pb.AgentOrder(duties=self.sessions.duties_of(self.agent)))
+        self.sessions.tell([self.agent])
 
-    def _hello(self, hello: pb.AgentHello) -> None:
+    def _hello(self, message: pb.AgentMessage) -> None:
+        hello = message.hello
         if self.agent:
             raise InvalidArgument("AgentHello was said before", hint="open one stream per agent")
         command = RegisterAgent(
@@ -170,7 +190,8 @@ class AgentSession:
             slots=hello.slots,
             nonce=digest(hello.nonce),
         )
-        self.engine.ask(command, self._registered)
+        put = partial(self.engine.ask, command)
+        self._backlog.submit(message.ByteSize(), put, self._registered)
 
     def _registered(self, agent: object, refusal: StrataError | None) -> None:
         if refusal is not None:
@@ -191,7 +212,9 @@ class AgentSession:
 
     def _exited(self, message: pb.AgentMessage) -> None:
         command = convert.exit_report(message.exited, self.agent, self.incarnation)
-        self.engine.ask(command, partial(self._exit_settled, message.exited))
+        put = partial(self.engine.ask, command)
+        settled = partial(self._exit_settled, message.exited)
+        self._backlog.submit(message.ByteSize(), put, settled)
 
     def _exit_settled(
         self, exited: pb.ProcessExited, answer: object, refusal: StrataError | None
@@ -227,7 +250,9 @@ class AgentSession:
             intake = self.sessions.intakes.of(left.worker_id, left.incarnation)
             if intake.take(batch):
                 with intake.owing(batch):
-                    self.engine.ingest(batch, partial(self._left_stored, left, intake, batch))
+                    stored = partial(self._left_stored, left, intake, batch)
+                    put = partial(self.engine.ingest, batch)
+                    self._backlog.submit(message.ByteSize(), put, stored)
                 return
         except StrataError as error:
             self._settle_left(left, error)

@@ -56,7 +56,7 @@ class Intake:
     @property
     def stored_seq(self) -> int:
         """The highest that is on disk and has nothing owed before it."""
-        return min((first - 1 for first, _ in self._owed), default=self._highest_seq)
+        return min([self._highest_seq, *(first - 1 for first, _ in self._owed)])
 
     def take(self, batch: Batch) -> bool:
         """Whether a batch has to be stored; it counts as taken from now on."""

@@ -16,11 +16,17 @@ from strata.storage.opening import configured_storage, open_storage
 
 
 class CheckpointPlaces:
-    """The storages of tasks, opened when first needed; `reading` is held by whoever reads a lot."""
+    """The storages of tasks, opened when first needed; `reading` is held by whoever reads a lot.
+
+    `far_root` is the second place, to which checkpoints are copied; empty where there is none. A
+    setting that names no storage is an error at once, not at the first checkpoint.
+    """
 
     def __init__(self, settings: Settings, cluster: str) -> None:
         self._settings = settings
         self.root = configured_storage(settings).url
+        upload = settings.checkpoint_upload.rstrip("/")
+        self.far_root = open_storage(upload, settings).url if upload else ""
         self.cluster = cluster
         self.recycle = settings.checkpoint_recycle
         self.reading = asyncio.Lock()
@@ -39,11 +45,10 @@ class CheckpointPlaces:
 
     def far_storage(self, task: str) -> StorageBackend | None:
         """Where the checkpoints of a task are copied to, if anywhere."""
-        root = self._settings.checkpoint_upload.rstrip("/")
-        if not root:
+        if not self.far_root:
             return None
         if task not in self._far:
-            self._far[task] = open_storage(f"{root}/{self.folder(task)}", self._settings)
+            self._far[task] = open_storage(f"{self.far_root}/{self.folder(task)}", self._settings)
         return self._far[task]
 
     def storages(self, task: str) -> list[StorageBackend]:

@@ -132,23 +132,22 @@ class Sealing:
     def _copy_later(self, task: str, checkpoint_id: str) -> None:
         """Where there is a second place, has the checkpoint copied there."""
         checkpoint = self._known(task, checkpoint_id)
-        if checkpoint is not None and checkpoint.manifest and self._places.far_storage(task):
+        if checkpoint is not None and checkpoint.manifest and self._places.far_root:
             self._begin(self._copy(task, checkpoint_id))
 
     async def _copy(self, task: str, checkpoint_id: str) -> None:
         """Copies one checkpoint at a time, until that has gone well or the checkpoint expires."""
-        far = self._places.far_storage(task)
-        assert far is not None, "a copy is begun only where there is a place for it"
         for delay_s in chain(DELAYS_S, repeat(DELAYS_S[-1])):
             async with self._copying:
                 checkpoint = self._known(task, checkpoint_id)
                 if checkpoint is None or checkpoint.state != "committed":
                     return
                 try:
-                    near = self._places.storage(task)
+                    near, far = self._places.storages(task)
                     await asyncio.to_thread(copy_named, near, far, checkpoint_id)
                 except StrataError as error:
-                    log.warning("checkpoint %s is not in %s yet: %s", checkpoint_id, far.url, error)
+                    place = self._places.far_root
+                    log.warning("checkpoint %s is not in %s yet: %s", checkpoint_id, place, error)
                 else:
                     path = f"{far.url}/{checkpoint_id}"
                     note = NoteCopy(task=task, checkpoint=checkpoint_id, path=path)

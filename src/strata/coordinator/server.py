@@ -21,9 +21,11 @@ import msgspec
 from strata.config import Settings
 from strata.coordinator.agent_sessions import AgentSessions
 from strata.coordinator.archiving import Archiver
+from strata.coordinator.capacity import Capacity, capacity, shortage, wanted_files
 from strata.coordinator.clock import read_clock
 from strata.coordinator.engine import Engine
 from strata.coordinator.http.app import create_app
+from strata.coordinator.http.limits import Limits
 from strata.coordinator.http.ports import Api
 from strata.coordinator.http.security import is_loopback
 from strata.coordinator.http.server import serve
@@ -49,12 +51,12 @@ from strata.errors import SettingError, Unauthenticated, Unavailable
 from strata.store.sqlite import SqliteStore
 from strata.wire.grpc_server import GrpcServer
 from strata.wire.health import Health
+from strata.wire.open_files import raise_limit
 from strata.wire.reflection import serve_reflection
 
 log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 2.0
-MAX_CONNECTIONS = 20_000
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
     """A coordinator, for as long as the context is open."""
     tls = tls_context(settings)
     folder = data_folder(settings)
+    room = capacity(settings.max_workers, raise_limit(wanted_files(settings.max_workers)))
     with (
         SqliteStore(folder / "log.db", CODEC) as store,
         log_store(folder / "logs", settings.log_max_bytes) as logs,
@@ -101,7 +104,7 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
         lines, intakes = LineIntake(logs), Intakes(store)
         tokens = PeerTokens(folder / "peers.secret")
         sessions = Sessions(engine, observed, barriers, metrics, lines, intakes, tokens)
-        agents = AgentSessions(engine, lines, intakes, vault, metrics, settings)
+        agents = AgentSessions(engine, lines, intakes, vault, metrics, settings, sessions.backlog)
         metrics.probes = Probes(
             inbox_depth=engine.inbox_depth, sessions=sessions.open.__len__, logs=logs.stats
         )
@@ -110,7 +113,9 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
         calls = UnaryCalls(
             engine, observed, barriers, metrics, settings.heartbeat_interval_s, places
         )
-        serving = grpc_serving(calls, sessions, agents, settings, tls)
+        if short := shortage(room, settings.max_workers):
+            log.warning("%s", short)
+        serving = grpc_serving(calls, sessions, agents, settings, tls, room)
         async with taking_turns(engine), sealing_checkpoints(sealing), serving as grpc_port:
             api = Api(
                 engine=engine,
@@ -127,7 +132,7 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
             )
             archiver = Archiver(engine, settings)
             archiving = archiver.working() if settings.archive_runs else nullcontext()
-            async with archiving, http_serving(api, settings) as http_url:
+            async with archiving, http_serving(api, settings, room.http) as http_url:
                 narrate(started.events)
                 yield Running(engine, sessions, metrics, grpc_port, http_url, settings.token)
 
@@ -159,10 +164,11 @@ async def grpc_serving(
     agents: AgentSessions,
     settings: Settings,
     tls: ssl.SSLContext | None,
+    room: Capacity,
 ) -> AsyncIterator[int]:
     """The gRPC service with health checking and reflection; gives its port."""
     server = GrpcServer(
-        max_connections=MAX_CONNECTIONS,
+        bounds=room.bounds,
         keepalive_interval_s=settings.heartbeat_interval_s,
         keepalive_timeout_s=settings.heartbeat_timeout_s,
         status_of=status_of,
@@ -189,9 +195,11 @@ async def grpc_serving(
 
 
 @asynccontextmanager
-async def http_serving(api: Api, settings: Settings) -> AsyncIterator[str]:
+async def http_serving(
+    api: Api, settings: Settings, limits: Limits | None = None
+) -> AsyncIterator[str]:
     """The REST API and the page; gives their address."""
-    app = create_app(api, settings)
+    app = create_app(api, settings, limits)
     async with serve(
         app,
         settings.http_host,

@@ -16,7 +16,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
+from strata.coordinator.backlog import Backlog, Postponed, SharedBacklog
 from strata.coordinator.engine import Engine
+from strata.coordinator.inbox import Reply
 from strata.coordinator.intake import PASSING, Intake, Intakes, batch_of
 from strata.coordinator.lines import LineIntake
 from strata.coordinator.metrics import Metrics
@@ -49,7 +51,6 @@ WorkerStream: TypeAlias = Stream[pb.WorkerMessage, pb.CoordinatorMessage]
 MANY_LINES = 256
 """So many in one message are acknowledged at once; else the next answer does that, too."""
 
-MAX_UNANSWERED = 256
 FEEDING = ("attach", "acquire_lease", "return_lease")
 
 
@@ -75,6 +76,7 @@ class Sessions:
         self.tokens = tokens
         self.saves = SaveRoom(engine)
         self.previews = Previews()
+        self.backlog = SharedBacklog()
         self.open: dict[str, Session] = {}
         self._new: set[int] = set()
         # First of all, so that a worker knows its generation before it hears what followed from it.
@@ -128,11 +130,12 @@ class Session:
         self.worker = ""
         self.incarnation = 0
         self.task = ""
-        self._unanswered = 0
+        self._backlog = Backlog(sessions.backlog)
+        self._size_bytes: Callable[[], int] = int
         self._lines_taken = 0
         self.intake: Intake | None = None
         self._greeted = False
-        self._early: list[pb.WorkerMessage] = []
+        self._early: Postponed[pb.WorkerMessage] = Postponed(self._backlog)
         self._handlers: dict[str, Callable[[int, pb.WorkerMessage], None]] = {
             "beat": self._beat,
             "events": self._events,
@@ -151,17 +154,14 @@ class Session:
         """Acts on one message; a refusal answers it and leaves the stream open."""
         self.sessions.metrics.count_request("grpc")
         kind = message.WhichOneof("body")
+        self._size_bytes = message.ByteSize
         try:
             if kind == "hello":
                 self._hello(message.request, message.hello)
-            elif self._unanswered + len(self._early) >= MAX_UNANSWERED:
-                raise Overloaded(
-                    f"{MAX_UNANSWERED} requests of this session wait", hint="wait for answers"
-                )
             elif not self._greeted:
                 raise InvalidArgument("the first message must be Hello", hint="say who you are")
             elif not self.worker:
-                self._early.append(message)
+                self._keep_early(message)
             elif kind is None:
                 raise InvalidArgument("the message is empty", hint="set one of its bodies")
             else:
@@ -175,6 +175,7 @@ class Session:
 
     def on_close(self, reason: CloseReason) -> None:
         """The stream is over."""
+        self._early.take()
         if self.worker:
             log.debug("session of %s closed: %s", self.worker, reason)
             self.sessions.detach(self)
@@ -220,10 +221,17 @@ class Session:
         self.tell_standing()
         self._hear_early()
 
+    def _keep_early(self, message: pb.WorkerMessage) -> None:
+        """Events that were refused here would be missing before those that are taken later, so
+        the stream ends instead: the worker sends everything again on the next."""
+        try:
+            self._early.keep(message, message.ByteSize())
+        except Overloaded as error:
+            self.stream.fail(error)
+
     def _hear_early(self) -> None:
         """Takes up what was said while the Hello was being decided."""
-        early, self._early = self._early, []
-        for message in early:
+        for message in self._early.take():
             self.on_message(message)
 
     def _beat(self, request: int, message: pb.WorkerMessage) -> None:
@@ -256,8 +264,8 @@ class Session:
         assert self.intake is not None, "a session that was welcomed takes events in"
         if self.intake.take(batch):
             with self.intake.owing(batch):
-                self.engine.ingest(batch, partial(self._ingested, request, batch))
-            self._unanswered += 1
+                put = partial(self.engine.ingest, batch)
+                self._submit(put, partial(self._ingested, request, batch))
         else:
             self._tell_stored()
 
@@ -360,8 +368,11 @@ class Session:
         then: Callable[[object], None],
         early: bool = False,
     ) -> None:
-        self.engine.ask(command, partial(self._answered, request, then), early)
-        self._unanswered += 1
+        put = partial(self.engine.ask, command, early=early)
+        self._submit(put, partial(self._answered, request, then))
+
+    def _submit(self, put: Callable[[Reply], None], reply: Reply) -> None:
+        self._backlog.submit(self._size_bytes(), put, reply)
 
     def _answered(
         self,
@@ -370,7 +381,6 @@ class Session:
         answer: object,
         refusal: StrataError | None,
     ) -> None:
-        self._unanswered -= 1
         try:
             if refusal is None:
                 then(answer)

@@ -38,6 +38,11 @@ class SubmitTask(Command, frozen=True):
     spec: TaskSpec
 
 
+class FailStart(Command, frozen=True):
+    task: str
+    reason: str
+
+
 class StopTask(Command, frozen=True):
     task: str
     reason: str = "asked to stop"
@@ -89,7 +94,8 @@ def _check(d: Decision, spec: TaskSpec) -> None:
 
 def _slug(name: str) -> str:
     kept = "".join(ch if ch.isalnum() or ch in "._-" else "-" for ch in name.strip().lower())
-    return kept[:60] or "task"
+    # A command line would take an id that begins with a dash for an option.
+    return kept.lstrip("-.")[:60] or "task"
 
 
 def group_for(
@@ -120,6 +126,28 @@ def group_for(
         keep_count=0,
     )
     return submit(d, SubmitTask(spec=spec, cause=cause))
+
+
+@decides(FailStart)
+def fail_start(d: Decision, c: FailStart) -> Task:
+    """Fail a task whose workers cannot be started, unless it trains without them."""
+    task = d.state.task(c.task)
+    fails = task.state in ("starting", "recovering", "running") and task.phase == "forming"
+    if fails and unstarted(d.state, task):
+        place_waiting(d, change_state(d, task, "failed", shortened(c.reason), c.cause, 1))
+    return task
+
+
+def unstarted(state: "Cluster", task: Task) -> dict[str, int]:
+    """The placed workers that no process has joined as yet, and their start counts."""
+    vacant = set(task.vacant)
+    found: dict[str, int] = {}
+    for worker_id, placement in task.placements.items():
+        worker = state.workers.get(worker_id)
+        joined = worker is not None and (worker.alive or worker.done)
+        if not joined and worker_id not in vacant:
+            found[worker_id] = placement.start
+    return found
 
 
 @decides(StopTask)

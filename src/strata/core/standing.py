@@ -5,6 +5,7 @@ message, and after a restart of either side. So telling twice is harmless, and n
 remembered about what was told before.
 """
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -164,12 +165,18 @@ def _givers(task: Task, holders: dict[str, str]) -> list[tuple[str, str]]:
 
 def duties(state: "Cluster", agent: str) -> list[Duty]:
     """What an agent has to keep running; it ends whatever else it runs."""
-    return [
-        Duty(task.id, worker, placement.start)
-        for task in state.tasks.values()
-        for worker, placement in task.placements.items()
-        if placement.agent == agent and worker not in task.vacant
-    ]
+    return duties_by_agent(state).get(agent, [])
+
+
+def duties_by_agent(state: "Cluster") -> dict[str, list[Duty]]:
+    """What each agent has to keep running, in one pass over all placements."""
+    found: defaultdict[str, list[Duty]] = defaultdict(list)
+    for task in state.tasks.values():
+        vacant = set(task.vacant)
+        for worker, placement in task.placements.items():
+            if worker not in vacant:
+                found[placement.agent].append(Duty(task.id, worker, placement.start))
+    return found
 
 
 def told(state: "Cluster", event: Event) -> Told:

@@ -23,6 +23,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from strata.errors import AlreadyExists, InvalidArgument, NotFound, Unavailable
+from strata.files import sync_folder
 from strata.storage.base import Buffer, Listing, ObjectInfo, checked_name
 from strata.storage.blocks import BlockWriter
 from strata.storage.faults import disk_fault
@@ -316,14 +317,3 @@ def make_folders(folder: Path) -> None:
     with suppress(FileExistsError):
         folder.mkdir()
     sync_folder(folder.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # network filesystems sync by rename
-            raise
-    finally:
-        os.close(fd)

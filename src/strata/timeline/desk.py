@@ -294,6 +294,10 @@ class Desk:
         """Why: one of the sixteen questions, or of an event."""
         if bool(question) == bool(ref):
             raise InvalidArgument("ask a question, or about an event", hint="give one of the two")
+        if ref and params:
+            raise InvalidArgument(
+                f"why of an event has no parameter {min(params)!r}", hint="give `ref` alone"
+            )
         case = Case(self.timeline, self.trust())
         if ref:
             question, answer = why_event(case, self.timeline.record(ref))

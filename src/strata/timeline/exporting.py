@@ -13,6 +13,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from strata.core.events import COORDINATOR
 from strata.core.state import schema
 from strata.errors import AlreadyExists
+from strata.files import write_whole
 from strata.timeline.columns import EXACT, tables
 from strata.timeline.parquet import EVENTS, FACTS, SNAPSHOTS
 from strata.timeline.records import MS_NS, Record
@@ -79,7 +80,7 @@ def write_parquet(timeline: Timeline, folder: Path) -> RunFile:
     _write(folder / EVENTS, tables(_by_wall_clock(timeline), exact=True))
     _write_snapshots(timeline, folder / SNAPSHOTS)
     run = _described(timeline)
-    (folder / RUN).write_bytes(msgspec.json.format(msgspec.json.encode(run)))
+    write_whole(folder / RUN, msgspec.json.format(msgspec.json.encode(run)), mode=0o666)
     return run
 
 

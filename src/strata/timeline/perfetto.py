@@ -16,7 +16,7 @@ from strata.core.worker_facts import StepFinished
 from strata.timeline.causes import ARRIVALS, receivers
 from strata.timeline.lanes import MARKS, Span, lanes
 from strata.timeline.operations import Operation, Pairing
-from strata.timeline.records import SECOND_NS, Record
+from strata.timeline.records import SECOND_NS, Record, is_fact
 from strata.timeline.timeline import Timeline
 from strata.timeline.words import sentence
 
@@ -63,7 +63,7 @@ def _states(spans: list[Span], pid: int, to_ns: int) -> Iterator[Object]:
     """What a worker was, one after the other; the parts of its steps are drawn as they lie."""
     end_ns = 0
     for span in sorted(spans, key=lambda span: span.from_ns):
-        if span.ref and not span.ref.startswith("p:"):
+        if span.ref and not is_fact(span.ref):
             continue
         start_ns = max(span.from_ns, end_ns)
         end_ns = max(to_ns if span.to_ns is None else span.to_ns, start_ns)
@@ -171,7 +171,7 @@ class _Flow:
                 yield from self._arrow("cause", cause, record)
 
     def _cause(self, ref: str) -> Record | None:
-        return self._timeline.record(ref) if ref.startswith("p:") else None
+        return self._timeline.record(ref) if is_fact(ref) else None
 
     def _message(self, record: Record, pid: int) -> Iterator[Object]:
         name = record.text("message")

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Struct
 
-from strata.core.events import COORDINATOR, TAGS, Event, UnknownFact
+from strata.core.events import COORDINATOR, TAGS, Event, UnknownFact, position_id
 from strata.errors import InvalidArgument
 
 MS_NS = 1_000_000
@@ -95,13 +95,18 @@ def tag_of(event: Event) -> str:
 
 def reference(node: str, incarnation: int, seq: int) -> str:
     """How an event is referred to."""
-    return f"p:{seq}" if node == COORDINATOR else f"{node}/{incarnation}/{seq}"
+    return position_id(seq) if node == COORDINATOR else f"{node}/{incarnation}/{seq}"
+
+
+def is_fact(ref: str) -> bool:
+    """Whether a reference names a fact, and not a worker's event."""
+    return ref.startswith("@") and "/" not in ref
 
 
 def ref_of_cause(cause: str) -> str:
     """A cause as the log writes it, as a reference."""
     if cause.startswith("@"):
-        return f"p:{cause[1:]}"
+        return cause
     node, _, rest = cause.rpartition(".")
     node, _, incarnation = node.rpartition(".")
     return f"{node}/{incarnation}/{rest}"
@@ -110,12 +115,12 @@ def ref_of_cause(cause: str) -> str:
 def parse_ref(ref: str) -> Place:
     """What a reference names."""
     try:
-        if ref.startswith(("p:", "@")):
-            return COORDINATOR, 0, int(ref.lstrip("p:@"))
+        if is_fact(ref):
+            return COORDINATOR, 0, int(ref[1:])
         node, incarnation, seq = ref.rsplit("/", 2)
         return node, int(incarnation), int(seq)
     except ValueError as error:
         raise InvalidArgument(
             f"{ref[:80]!r} does not name an event",
-            hint="it looks like p:1234 for a fact, or worker-1/3/57 for a worker's event",
+            hint="it looks like @1234 for a fact, or worker-1/3/57 for a worker's event",
         ) from error

@@ -199,7 +199,7 @@ def _coordinator_clock(timeline: Timeline) -> Iterator[Finding]:
     for position, skew_ns in timeline.probed():
         if abs(skew_ns - before) > JUMP_NS:
             text = f"the coordinator's wall clock jumped by {seconds(skew_ns - before)} before "
-            yield Finding("clock jump", f"{text}p:{position}; corrected", COORDINATOR, grave=False)
+            yield Finding("clock jump", f"{text}@{position}; corrected", COORDINATOR, grave=False)
         before = skew_ns
 
 
@@ -215,7 +215,7 @@ def _unknown(timeline: Timeline) -> Iterator[Finding]:
     """Kinds that this release does not know: it cannot fold the coordinator's, only show them."""
     past = state_at(timeline, timeline.position)
     if past.doubt:
-        yield Finding("unfolded", f"the state is known up to p:{past.position}: {past.doubt}")
+        yield Finding("unfolded", f"the state is known up to @{past.position}: {past.doubt}")
     kinds = {kind: tally.node for tally in timeline.tallies() for kind in tally.kinds}
     for kind, node in sorted(kinds.items()):
         if kind not in KNOWN_KINDS and not kind.startswith(USER_PREFIX):

@@ -250,7 +250,7 @@ def pulse(message: pb.Beat, now: Now, lines: int) -> pb.Pulse:
     )
 
 
-def job(task: Task, environment: dict[str, str], grace_s: float) -> pb.Job:
+def job(task: Task, environment: dict[str, str], grace_s: float, blocked: str = "") -> pb.Job:
     """What an agent has to know of a task to run its workers; their seats are still to be set."""
     own = {name: value for name, value in environment.items() if name != "PWD"}
     return pb.Job(
@@ -263,6 +263,7 @@ def job(task: Task, environment: dict[str, str], grace_s: float) -> pb.Job:
         grace_ms=int(grace_s * 1000),
         stopping=task.state == "stopping",
         world_size=task.spec.worker_count,
+        blocked=blocked,
     )
 
 

@@ -44,12 +44,19 @@ class ConnectionFault(Exception):
         self.reason = reason
 
 
+def unpadded(payload: bytes) -> bytes:
+    """The payload of a frame without its padding."""
+    if not payload or payload[0] >= len(payload):
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding longer than its frame")
+    return payload[1 : len(payload) - payload[0]]
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What one connection may ask for."""
 
     max_concurrent_streams: int = 1_000
-    max_header_list_bytes: int = 32_768
+    max_header_list_bytes: int = 8_192
     stream_window_bytes: int = 1_048_576
     connection_window_bytes: int = 4_194_304
     control_frame_burst: int = 2_000
@@ -62,14 +69,17 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class Http2Stream:
-    """One stream's windows and what waits to be sent; the layer above keeps its own in `owner`."""
+    """One stream's windows and what waits to be sent; the layer above keeps its own in `owner`.
+
+    `kept_bytes` is what the stream costs besides `waiting`: its request's head, its trailers.
+    """
 
     id: int
     send_window: int
     receive_window: int
     half_closed: bool
+    kept_bytes: int
     closed: bool = False
-    offered: bool = False
     waiting: bytearray = field(default_factory=bytearray)
     trailers: bytes | None = None
     owner: Any = None

@@ -49,6 +49,7 @@ class CloseReason(StrEnum):
     PEER_SILENT = "peer_silent"
     PEER_SLOW = "peer_slow"
     PEER_FAULT = "peer_fault"
+    SERVER_FULL = "server_full"
     SHUTDOWN = "shutdown"
 
 
@@ -69,13 +70,17 @@ MALFORMED = Outcome(Status.INVALID_ARGUMENT, "the request message is malformed")
 ONE_REQUEST = RpcError(Status.UNIMPLEMENTED, "the method takes exactly one request")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
+    """How a method is served; `single` says that it takes exactly one request."""
+
     call_type: "type[Call[Any, Any]]"
     decode: Callable[[bytes], Any]
     encode: Callable[[Any], bytes]
     handler: Callable[..., Any]
     public: bool
+    single: bool
+    max_message_bytes: int
 
 
 class Call(Generic[Request, Response]):
@@ -90,6 +95,7 @@ class Call(Generic[Request, Response]):
         "_expected_bytes",
         "_method",
         "_partial",
+        "_request_bytes",
         "_stream",
         "_task",
         "_timer",
@@ -112,6 +118,7 @@ class Call(Generic[Request, Response]):
         self._method = method
         self._partial: bytearray | None = None
         self._expected_bytes = 0
+        self._request_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Future[Any] | None = None
 
@@ -143,9 +150,9 @@ class Call(Generic[Request, Response]):
         """Cut arriving bytes into messages; an unfinished one is kept until the rest comes."""
         if self._partial is not None:
             self._partial += data
-            self._connection.partial_bytes += len(data)
+            self._hold(len(data))
             if len(self._partial) < self._expected_bytes and not ended:
-                self._check_partial()
+                self._check_held()
                 return
             data = bytes(self._partial)
             self._drop_partial()
@@ -153,8 +160,8 @@ class Call(Generic[Request, Response]):
         while end - position >= PREFIX_BYTES:
             compressed, size = PREFIX.unpack_from(data, position)
             expected = PREFIX_BYTES + size
-            if size > self._connection.server.max_message_bytes:
-                self.fail(too_large(size, self._connection.server.max_message_bytes))
+            if size > self._method.max_message_bytes:
+                self.fail(too_large(size, self._method.max_message_bytes))
                 return
             if position + expected > end:
                 break
@@ -166,21 +173,26 @@ class Call(Generic[Request, Response]):
         if position < end:
             self._partial = bytearray(data[position:])
             self._expected_bytes = expected
-            self._connection.partial_bytes += end - position
-            self._check_partial()
+            self._hold(end - position)
+            self._check_held()
         if ended and not self.closed:
             if self._partial is not None:
                 self._refuse(Status.INTERNAL, "the request ends within a message")
             else:
                 self._on_half_close()
 
-    def _check_partial(self) -> None:
-        if self._connection.partial_bytes > self._connection.server.max_buffered_bytes:
-            self._refuse(Status.RESOURCE_EXHAUSTED, "too many unfinished messages")
+    def _hold(self, size: int) -> None:
+        """Count bytes of requests that the connection keeps for this call."""
+        self._request_bytes += size
+        self._connection.request_bytes += size
+
+    def _check_held(self) -> None:
+        if self._connection.request_bytes > self._connection.server.max_buffered_bytes:
+            self._refuse(Status.RESOURCE_EXHAUSTED, "too many unfinished requests")
 
     def _drop_partial(self) -> None:
         if self._partial is not None:
-            self._connection.partial_bytes -= len(self._partial)
+            self._hold(-len(self._partial))
             self._partial = None
 
     def _take(self, payload: bytes, compressed: int) -> None:
@@ -192,13 +204,17 @@ class Call(Generic[Request, Response]):
             outcome = self._connection.server.known_outcome(error) or MALFORMED
             self._end(outcome, CloseReason.FAILED)
         else:
-            self._on_message(message)
+            if self._method.single:
+                self._hold(len(payload))
+                self._check_held()
+            if not self.closed:
+                self._on_message(message)
 
     def _decompress(self, payload: bytes) -> bytes:
         if not self.head.gzip:
             raise RpcError(Status.INTERNAL, "compressed message without grpc-encoding")
         inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
-        payload = inflater.decompress(payload, self._connection.server.max_message_bytes)
+        payload = inflater.decompress(payload, self._method.max_message_bytes)
         if inflater.unconsumed_tail:
             raise RpcError(Status.RESOURCE_EXHAUSTED, "message is too large once decompressed")
         if not inflater.eof:
@@ -228,7 +244,11 @@ class Call(Generic[Request, Response]):
         if self.closed:
             return
         self.closed = True
-        self._drop_partial()
+        self._stream.owner = (
+            None  # else both wait for the garbage collector, with the request's head
+        )
+        self._partial = None
+        self._hold(-self._request_bytes)
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:

@@ -5,13 +5,15 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from strata.wire.connection_budget import network_of
 from strata.wire.frames import DataReceived, Http2Stream, RequestReceived
-from strata.wire.grpc_call import Call, CloseReason
+from strata.wire.grpc_call import Call, CloseReason, RpcError
 from strata.wire.hpack import (
     NOT_GRPC_HEAD,
     RESPONSE_HEAD,
     Outcome,
     RequestHead,
+    Status,
     encode_trailers,
     read_request,
 )
@@ -24,10 +26,17 @@ logger = logging.getLogger(__name__)
 
 CLOSING_TIMEOUT_S = 1.0
 TURN_BYTES = 8_192
+TOO_MANY_CALLS = RpcError(
+    Status.RESOURCE_EXHAUSTED, "too many calls on a connection that has not authenticated"
+)
 
 
-class Connection(asyncio.Protocol):
-    """One client's socket: bytes in, events to calls, gathered bytes out; watches for silence."""
+class Connection(asyncio.BufferedProtocol):
+    """One client's socket: bytes in, events to calls, gathered bytes out; watches for silence.
+
+    A turn of the loop reads `TURN_BYTES` of one peer and no more, so that others come in between;
+    what else the peer has sent stays in the socket, and costs this process nothing.
+    """
 
     transport: asyncio.Transport
 
@@ -35,10 +44,12 @@ class Connection(asyncio.Protocol):
         self.server = server
         self.loop = asyncio.get_running_loop()
         self.http2 = Http2Connection(read_request, server.limits)
-        self.peer = ""
-        self.partial_bytes = 0
+        self.http2.streams_cost = True
+        self.peer = self.network = ""
+        self.authenticated = False
+        self.held_bytes = 0
+        self.request_bytes = 0
         self._awake = False
-        self._untaken = b""
         self._full = False
         self._draining = False
         self._heard_at = self.loop.time()
@@ -49,31 +60,27 @@ class Connection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         encrypted = transport.get_extra_info("ssl_object")
         speaks_h2 = encrypted is None or encrypted.selected_alpn_protocol() == "h2"
+        address = transport.get_extra_info("peername")
+        self.peer, self.network = _peer_name(address), network_of(address[0])
         if not speaks_h2 or not self.server.admit(self):
             self.transport.abort()
             return
-        self.peer = _peer_name(transport.get_extra_info("peername"))
         self._watch_by(self.server.keepalive_interval_s, self._check_alive)
         self.flush()
 
-    def data_received(self, data: bytes) -> None:
-        """A turn of the loop takes so much of one peer and no more: others come in between."""
-        self._heard_at = self.loop.time()
-        self._take(data[:TURN_BYTES])
-        if len(data) > TURN_BYTES and not self.transport.is_closing():
-            self._untaken = data[TURN_BYTES:]
-            self.transport.pause_reading()
-            self.loop.call_soon(self._take_more)
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """All connections read into one buffer: each takes what it read before the next reads."""
+        return self.server.read_buffer
 
-    def _take_more(self) -> None:
-        data, self._untaken = self._untaken, b""
-        if self.transport.is_closing():
-            return
-        self._take(data[:TURN_BYTES])
-        if len(data) > TURN_BYTES:
-            self._untaken = data[TURN_BYTES:]
-            self.loop.call_soon(self._take_more)
-        elif not self.transport.is_closing():
+    def buffer_updated(self, nbytes: int) -> None:
+        self._heard_at = self.loop.time()
+        self._take(bytes(self.server.read_buffer[:nbytes]))
+        if nbytes == TURN_BYTES and not self.transport.is_closing():
+            self.transport.pause_reading()
+            self.loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if not self.transport.is_closing():
             self.transport.resume_reading()
 
     def _take(self, data: bytes) -> None:
@@ -96,8 +103,10 @@ class Connection(asyncio.Protocol):
             call._arm_deadline()
         self.flush()
         self._advance()
-        if self.http2.fault is not None:
-            logger.info("ending connection of %s: %s", self.peer, self.http2.fault)
+        if self.http2.fault is not None and not self.transport.is_closing():
+            # A client without the token must not be able to fill the log.
+            level = logging.INFO if self.authenticated else logging.DEBUG
+            logger.log(level, "ending connection of %s: %s", self.peer, self.http2.fault)
             self.close(CloseReason.PEER_FAULT)
 
     def _start(
@@ -108,6 +117,11 @@ class Connection(asyncio.Protocol):
             return
         try:
             method = self.server.method_for(head)
+            if not (method.public or self.authenticated):
+                self.http2.streams_cost = False
+                self.server.budget.authenticate(self)
+            if not self.authenticated and self._has_many_calls():
+                raise TOO_MANY_CALLS
         except Exception as error:
             outcome = self.server.outcome_of(error, head.path)
             self.http2.send_trailers(stream, RESPONSE_HEAD + encode_trailers(outcome))
@@ -118,6 +132,10 @@ class Connection(asyncio.Protocol):
             call._receive(b"", True)
         if call.deadline is not None:
             timed.append(call)
+
+    def _has_many_calls(self) -> bool:
+        calls = sum(stream.owner is not None for stream in self.http2.streams.values())
+        return calls >= self.server.bounds.max_unauthenticated_calls_each
 
     def wake(self) -> None:
         """See that what was sent is written at the end of this turn of the loop."""
@@ -137,6 +155,33 @@ class Connection(asyncio.Protocol):
             self.abort(CloseReason.PEER_SLOW)
         elif self._draining and self.http2.drained:
             self.close(CloseReason.SHUTDOWN)
+        self._settle()
+
+    def measure(self) -> int:
+        """Return the bytes that the connection holds because of its peer."""
+        unsent = self.transport.get_write_buffer_size()
+        return self.request_bytes + self.http2.held_bytes + unsent
+
+    def _settle(self) -> None:
+        held_bytes = self.measure()
+        if held_bytes != self.held_bytes:
+            self.server.budget.settle(self, held_bytes)
+        if not self.authenticated and self.http2.fault is None:
+            limit = self.server.bounds.max_unauthenticated_bytes_each
+            if held_bytes > limit:
+                self.http2.end(f"holds more than {limit} bytes and has not authenticated")
+                self.flush()
+                self.close(CloseReason.PEER_FAULT)
+
+    def evict(self, reason: str) -> None:
+        """Close at once; a peer that has read everything so far is told why."""
+        reads = not self.transport.get_write_buffer_size()
+        self.http2.end(reason)
+        self.flush()
+        if reads:
+            self.close(CloseReason.SERVER_FULL)
+        else:
+            self.abort(CloseReason.SERVER_FULL)
 
     async def progress(self) -> None:
         """Wait until the peer has been heard from, or the socket has room again."""

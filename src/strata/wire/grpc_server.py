@@ -12,6 +12,8 @@ awaitable. A call that is answered in the turn it arrived in needs no task and n
 
 Rules.
 - Handlers run on the event loop and must not block it.
+- A connection is unauthenticated, and may hold little, until it has called a method that is not
+  public (see `connection_budget`).
 - `Stream.send` never waits. A peer that reads more slowly than it is sent to loses the stream
   (RESOURCE_EXHAUSTED), never the server its memory.
 - `on_close` comes exactly once and last, and never from inside a call that the handler makes.
@@ -24,11 +26,14 @@ Rules.
 import asyncio
 import logging
 import ssl
+import time
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
+from strata.wire.connection_budget import Bounds, ConnectionBudget
 from strata.wire.frames import Limits
 from strata.wire.grpc_call import Call, CloseReason, Method, Request, Response, RpcError, UnaryCall
-from strata.wire.grpc_connection import CLOSING_TIMEOUT_S, Connection
+from strata.wire.grpc_connection import CLOSING_TIMEOUT_S, TURN_BYTES, Connection
 from strata.wire.grpc_stream import Listener, SingleRequest, Stream
 from strata.wire.hpack import Outcome, RequestHead, Status
 
@@ -45,8 +50,9 @@ class GrpcServer:
     `authorize` sees the metadata of every call to a method that is not public, and raises.
 
     `max_outgoing_bytes` is what may wait on a stream when a further message is sent.
-    `max_buffered_bytes` bounds, per connection, unfinished messages and all that waits to be sent.
-    `limits` are those of HTTP/2.
+    `max_buffered_bytes` bounds, per connection, requests that are unfinished or being answered,
+    and all that waits to be sent. `bounds` are those of all connections together. `limits` are
+    those of HTTP/2.
     """
 
     def __init__(
@@ -55,9 +61,9 @@ class GrpcServer:
         max_message_bytes: int = 4_194_304,
         max_outgoing_bytes: int = 4_194_304,
         max_buffered_bytes: int = 33_554_432,
-        max_connections: int = 10_000,
         keepalive_interval_s: float = 10.0,
         keepalive_timeout_s: float = 5.0,
+        bounds: Bounds | None = None,
         limits: Limits | None = None,
         status_of: Callable[[BaseException], Outcome | None] | None = None,
         authorize: Callable[[Mapping[str, str | bytes]], None] | None = None,
@@ -67,9 +73,11 @@ class GrpcServer:
         self.max_buffered_bytes = max_buffered_bytes
         self.keepalive_interval_s = keepalive_interval_s
         self.keepalive_timeout_s = keepalive_timeout_s
+        self.bounds = bounds or Bounds()
+        self.budget = ConnectionBudget(self.bounds, time.monotonic)
         self.limits = limits or Limits()
         self.methods: dict[str, Method] = {}
-        self._max_connections = max_connections
+        self.read_buffer = memoryview(bytearray(TURN_BYTES))
         self._status_of = status_of
         self._authorize = authorize
         self._listening: list[asyncio.Server] = []
@@ -87,7 +95,7 @@ class GrpcServer:
         public: bool = False,
     ) -> None:
         """Serve a method whose handler returns the response, or an awaitable of it."""
-        self.methods[name] = Method(UnaryCall, decode, encode, handler, public)
+        self._serve(UnaryCall, name, (decode, encode), handler, public=public, single=True)
 
     def stream(
         self,
@@ -99,7 +107,7 @@ class GrpcServer:
         public: bool = False,
     ) -> None:
         """Serve a method with messages both ways; the handler gives each stream its listener."""
-        self.methods[name] = Method(Stream, decode, encode, handler, public)
+        self._serve(Stream, name, (decode, encode), handler, public=public, single=False)
 
     def server_stream(
         self,
@@ -115,7 +123,28 @@ class GrpcServer:
         def listen(stream: Stream[Request, Response]) -> Listener[Request]:
             return SingleRequest(stream, handler)
 
-        self.stream(name, decode, encode, listen, public=public)
+        self._serve(Stream, name, (decode, encode), listen, public=public, single=True)
+
+    def _serve(
+        self,
+        call_type: type[Call[Any, Any]],
+        name: str,
+        codec: tuple[Callable[[bytes], Any], Callable[[Any], bytes]],
+        handler: Callable[..., Any],
+        *,
+        public: bool,
+        single: bool,
+    ) -> None:
+        public_bytes = min(self.bounds.max_public_message_bytes, self.max_message_bytes)
+        self.methods[name] = Method(
+            call_type=call_type,
+            decode=codec[0],
+            encode=codec[1],
+            handler=handler,
+            public=public,
+            single=single,
+            max_message_bytes=public_bytes if public else self.max_message_bytes,
+        )
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Accept connections, by TLS if given a context (ALPN is set here); return the port."""
@@ -159,13 +188,13 @@ class GrpcServer:
         return True
 
     def admit(self, connection: Connection) -> bool:
-        if len(self._connections) >= self._max_connections:
-            logger.warning("refusing a connection: %d are open", len(self._connections))
-            return False
-        self._connections.add(connection)
-        return True
+        admitted = self.budget.admit(connection)
+        if admitted:
+            self._connections.add(connection)
+        return admitted
 
     def dismiss(self, connection: Connection) -> None:
+        self.budget.dismiss(connection)
         self._connections.discard(connection)
         if self._emptied is not None and not self._connections:
             self._emptied.set()

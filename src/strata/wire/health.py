@@ -14,6 +14,7 @@ from strata.wire.grpc_stream import Stream
 from strata.wire.hpack import Status
 
 SERVICE = "grpc.health.v1.Health"
+MAX_SERVICE_CHARACTERS = 200
 
 _SERVING = HealthCheckResponse(status=HealthCheckResponse.SERVING)
 _NOT_SERVING = HealthCheckResponse(status=HealthCheckResponse.NOT_SERVING)
@@ -68,7 +69,8 @@ class Health:
     ) -> HealthCheckResponse:
         answer = self._answers.get(request.service)
         if answer is None:
-            raise RpcError(Status.NOT_FOUND, f"unknown service {request.service!r}")
+            name = request.service[:MAX_SERVICE_CHARACTERS]
+            raise RpcError(Status.NOT_FOUND, f"unknown service {name!r}")
         return answer
 
 
@@ -83,6 +85,8 @@ class _Watch:
     def on_message(self, message: HealthCheckRequest) -> None:
         if self._service is not None:
             raise RpcError(Status.UNIMPLEMENTED, "Watch takes exactly one request")
+        if len(message.service) > MAX_SERVICE_CHARACTERS:
+            raise RpcError(Status.INVALID_ARGUMENT, "the name of the service is too long")
         self._service = message.service
         self._health.watch(message.service, self._stream)
 

@@ -33,6 +33,7 @@ Interpretation = TypeVar("Interpretation")
 TABLE_BYTES = 4096
 FIELD_OVERHEAD_BYTES = 32
 REMEMBERED_BLOCKS = 64
+REMEMBERED_BYTES = 16_384
 
 _STATIC: tuple[Field, ...] = ((b"", b""), *HeaderTable.STATIC_TABLE)
 _STATIC_COUNT = len(_STATIC)
@@ -51,7 +52,9 @@ class HeaderListTooLarge(HeaderBlockError):
 class HeaderDecoder(Generic[Interpretation]):
     """Turns header blocks into what `interpret` makes of their fields.
 
-    `interpret` must be pure: equal blocks share its result. None (not a request) is not kept.
+    `interpret` must be pure: equal blocks share its result. None (not a request) is not kept, and
+    no more than `REMEMBERED_BYTES` of blocks and their fields are. `list_bytes` is the size of the
+    fields of the last block.
     """
 
     def __init__(
@@ -59,25 +62,45 @@ class HeaderDecoder(Generic[Interpretation]):
     ) -> None:
         self._interpret = interpret
         self._max_list_bytes = max_list_bytes
+        self.list_bytes = 0
         self._table: deque[Field] = deque()
         self._table_bytes = 0
         self._table_limit_bytes = TABLE_BYTES
-        self._remembered: dict[bytes, Interpretation] = {}
+        self._remembered: dict[bytes, tuple[Interpretation, int]] = {}
+        self._remembered_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        return self._table_bytes + self._remembered_bytes
 
     def decode(self, block: bytes) -> Interpretation | None:
         known = self._remembered.get(block)
         if known is not None:
-            return known
+            result, self.list_bytes = known
+            return result
         try:
             fields, table_changed = self._fields(block)
         except (IndexError, HPACKDecodingError) as error:
             raise HeaderBlockError(str(error)) from error
-        result = self._interpret(fields)
-        if table_changed or len(self._remembered) >= REMEMBERED_BLOCKS:
-            self._remembered.clear()
-        if not table_changed and result is not None:
-            self._remembered[block] = result
-        return result
+        interpreted = self._interpret(fields)
+        if table_changed:
+            self._forget_blocks()
+        elif interpreted is not None:
+            self._remember(block, interpreted)
+        return interpreted
+
+    def _remember(self, block: bytes, interpreted: Interpretation) -> None:
+        size = len(block) + self.list_bytes
+        full = len(self._remembered) >= REMEMBERED_BLOCKS
+        if full or self._remembered_bytes + size > REMEMBERED_BYTES:
+            self._forget_blocks()
+        if size <= REMEMBERED_BYTES:
+            self._remembered[block] = interpreted, self.list_bytes
+            self._remembered_bytes += size
+
+    def _forget_blocks(self) -> None:
+        self._remembered.clear()
+        self._remembered_bytes = 0
 
     def _fields(self, block: bytes) -> tuple[list[Field], bool]:
         """Decode every field; running off the block's end shows as IndexError."""
@@ -105,9 +128,10 @@ class HeaderDecoder(Generic[Interpretation]):
                 field, position = self._literal(block, position, 0x0F)
             budget -= len(field[0]) + len(field[1]) + FIELD_OVERHEAD_BYTES
             if budget < 0:
-                self._remembered.clear()
+                self._forget_blocks()
                 raise HeaderListTooLarge(f"more than {self._max_list_bytes} bytes of fields")
             fields.append(field)
+        self.list_bytes = self._max_list_bytes - budget
         return fields, table_changed
 
     def _entry(self, index: int) -> Field:

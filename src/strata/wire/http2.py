@@ -10,9 +10,10 @@ afterwards). `receive` never raises.
 
 What a peer can make us hold or do is bounded. Open streams, header blocks and frames: by `Limits`.
 Bytes that wait for the peer's windows: by the caller, who sees `waiting_bytes`. Frames that cost
-us work and the peer nothing (PING, SETTINGS, RST_STREAM, empty DATA, CONTINUATION, streams beyond
-the limit) draw on an allowance that time refills; it covers a client that cancels all its calls at
-once, and ends floods.
+us work and the peer nothing (PING, SETTINGS, RST_STREAM, empty DATA, CONTINUATION, DATA of ended
+streams, streams beyond the limit) draw on an allowance that time refills; it covers a client that
+cancels all its calls at once, and ends floods. WINDOW_UPDATE draws on it too, beyond the two that
+each DATA frame of ours is worth, and SETTINGS ACK beyond the one that we wait for.
 
 Receiving windows are refilled as bytes arrive, because the layer above consumes messages at once
 and has its own limit on unfinished ones. Events as objects cost a unary call 1.1 µs more than
@@ -22,6 +23,7 @@ callbacks would; the fuzz test and the plain control flow are worth that.
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from strata.wire.allowance import Allowance
 from strata.wire.frames import (
     ACK,
     CONTINUATION,
@@ -59,30 +61,37 @@ from strata.wire.frames import (
     Limits,
     RequestReceived,
     StreamReset,
+    unpadded,
 )
 from strata.wire.hpack import Field, HeaderBlockError, HeaderDecoder, HeaderListTooLarge
 from strata.wire.http2_sending import DRAIN_MARK, FrameSender
 
 Head = TypeVar("Head")
 
+STREAM_BYTES = 1_024
+"""About what an open stream costs, with the call that is made of it, besides its request's head."""
+
 
 class Http2Connection(FrameSender, Generic[Head]):
     """One connection. `interpret` makes a request's head of its fields, or None if they are not
-    a request's; it must be pure, since equal header blocks share its result."""
+    a request's; it must be pure, since equal header blocks share its result. While `streams_cost`
+    is set, each new stream draws on the allowance."""
 
     def __init__(self, interpret: Callable[[list[Field]], Head | None], limits: Limits) -> None:
         super().__init__()
         self.fault: ConnectionFault | None = None
         self.greeted = False
+        self.streams_cost = False
         self._limits = limits
         self._decoder = HeaderDecoder(interpret, limits.max_header_list_bytes)
         self._events: list[Event] = []
         self._rest = b""
         self._last_id = 0
         self._refusing = False
+        self._settings_acknowledged = False
         self._continued: tuple[int, int, bytearray] | None = None
-        self._allowance = float(limits.control_frame_burst)
-        self._allowance_at = self._now = 0.0
+        self._allowance = Allowance(limits.control_frame_burst, limits.control_frames_per_s)
+        self._now = 0.0
         self._receive_window = limits.connection_window_bytes
         self._greet()
 
@@ -96,6 +105,13 @@ class Http2Connection(FrameSender, Generic[Head]):
         self._frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*setting) for setting in settings))
         if self._receive_window > DEFAULT_WINDOW_BYTES:
             self._grant(0, self._receive_window - DEFAULT_WINDOW_BYTES)
+
+    @property
+    def held_bytes(self) -> int:
+        """What the peer makes us hold: unfinished frames, header blocks, streams, unsent data."""
+        continued = 0 if self._continued is None else len(self._continued[2])
+        received = len(self._rest) + continued + self._decoder.held_bytes
+        return received + self.waiting_bytes + self.kept_bytes
 
     @property
     def drained(self) -> bool:
@@ -153,15 +169,14 @@ class Http2Connection(FrameSender, Generic[Head]):
         return data[position:]
 
     def _spend(self) -> None:
-        """Draw one frame from the allowance; when it seems empty, add what time has refilled."""
-        self._allowance -= 1
-        if self._allowance < 0:
-            limits = self._limits
-            refill = (self._now - self._allowance_at) * limits.control_frames_per_s
-            self._allowance = min(self._allowance + refill, limits.control_frame_burst)
-            self._allowance_at = self._now
-            if self._allowance < 0:
-                raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many control frames")
+        self._allowance.spend(self._now)
+
+    def end(self, reason: str) -> None:
+        """End the connection because of what the peer does, though it broke no rule."""
+        if self.fault is None:
+            self.fault = ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, reason)
+            self._goaway(self._last_id, ErrorCode.ENHANCE_YOUR_CALM, reason)
+            self._rest = b""
 
     def _stream(self, stream_id: int) -> Http2Stream | None:
         """The open stream, or None if it has been closed; one never opened is a fault."""
@@ -186,6 +201,7 @@ class Http2Connection(FrameSender, Generic[Head]):
             self._receive_window = whole
         stream = self._stream(stream_id)
         if stream is None:
+            self._spend()
             return
         if stream.half_closed:
             self._stream_fault(stream, ErrorCode.STREAM_CLOSED)
@@ -193,7 +209,7 @@ class Http2Connection(FrameSender, Generic[Head]):
         ended = flags & END_STREAM != 0
         self._take_from_window(stream, size, ended)
         if flags & PADDED:
-            payload = _unpad(payload)
+            payload = unpadded(payload)
         if not payload and not ended:
             self._spend()
             return
@@ -211,9 +227,11 @@ class Http2Connection(FrameSender, Generic[Head]):
 
     def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         if flags & PADDED:
-            payload = _unpad(payload)
+            payload = unpadded(payload)
         if flags & HAS_PRIORITY:
             payload = payload[5:]
+        if len(payload) > self._limits.max_header_list_bytes:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "header block too large")
         if flags & END_HEADERS:
             self._on_header_block(flags, stream_id, payload)
         else:
@@ -256,11 +274,20 @@ class Http2Connection(FrameSender, Generic[Head]):
         if stream_id % 2 == 0:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "clients open odd streams")
         self._last_id = stream_id
+        if self.streams_cost:
+            self._spend()
         if self._refusing:
             return
-        limits, window = self._limits, self._initial_send_window
-        stream = Http2Stream(stream_id, window, limits.stream_window_bytes, ended)
+        limits = self._limits
+        stream = Http2Stream(
+            id=stream_id,
+            send_window=self._initial_send_window,
+            receive_window=limits.stream_window_bytes,
+            half_closed=ended,
+            kept_bytes=STREAM_BYTES + self._decoder.list_bytes,
+        )
         self.streams[stream_id] = stream
+        self.kept_bytes += stream.kept_bytes
         if head is None:
             self._refuse(stream, ErrorCode.PROTOCOL_ERROR)
         elif len(self.streams) > limits.max_concurrent_streams:
@@ -280,9 +307,12 @@ class Http2Connection(FrameSender, Generic[Head]):
             self._events.append(StreamReset(stream, int.from_bytes(payload, "big")))
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if flags & ACK and not payload:
+        if flags & ACK and not payload and not self._settings_acknowledged:
+            self._settings_acknowledged = True
             return
         self._spend()
+        if flags & ACK and not payload:
+            return
         if flags & ACK or len(payload) % SETTING.size:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
         settings = dict(SETTING.iter_unpack(payload))
@@ -318,6 +348,10 @@ class Http2Connection(FrameSender, Generic[Head]):
             self._goaway(self._last_id, ErrorCode.NO_ERROR, "draining")
 
     def _on_window_update(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if self._free_updates > 0:
+            self._free_updates = min(self._free_updates, self._limits.control_frame_burst) - 1
+        else:
+            self._spend()
         increment = int.from_bytes(payload, "big") & MAX_WINDOW_BYTES
         if stream_id == 0:
             self._send_window += increment
@@ -340,12 +374,6 @@ class Http2Connection(FrameSender, Generic[Head]):
 
     def _on_forbidden(self, flags: int, stream_id: int, payload: bytes) -> None:
         raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "clients do not push")
-
-
-def _unpad(payload: bytes) -> bytes:
-    if not payload or payload[0] >= len(payload):
-        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding longer than its frame")
-    return payload[1 : len(payload) - payload[0]]
 
 
 class _FrameRule(NamedTuple):

@@ -1,6 +1,6 @@
 """What goes out on an HTTP/2 connection, and what waits for the peer's windows."""
 
-from collections import deque
+from collections import OrderedDict
 
 from strata.wire.frames import (
     CONTINUATION,
@@ -22,6 +22,10 @@ from strata.wire.frames import (
 
 ALIVE_MARK = b"alive?\0\0"
 DRAIN_MARK = b"drain\0\0\0"
+UPDATES_PER_FRAME = 2
+"""Window updates that a peer may send for each DATA frame: its stream's and the connection's."""
+
+SMALL_FRAME_BYTES = 256
 
 
 class FrameSender:
@@ -31,10 +35,12 @@ class FrameSender:
         self.outgoing: list[bytes] = []
         self.streams: dict[int, Http2Stream] = {}
         self.waiting_bytes = 0
+        self.kept_bytes = 0
         self._writable = True
         self._send_window = self._initial_send_window = DEFAULT_WINDOW_BYTES
         self._send_frame_bytes = MAX_FRAME_BYTES
-        self._offered: deque[Http2Stream] = deque()
+        self._free_updates = 0
+        self._offered: OrderedDict[int, Http2Stream] = OrderedDict()
 
     def send_headers(self, stream: Http2Stream, block: bytes) -> None:
         if not stream.closed:
@@ -54,6 +60,7 @@ class FrameSender:
         ):
             stream.send_window -= size
             self._send_window -= size
+            self._free_updates += UPDATES_PER_FRAME
             self.outgoing.append(FRAME_HEADER.pack(size >> 16, size & 0xFFFF, DATA, 0, stream.id))
             self.outgoing.append(data)
             return
@@ -67,6 +74,9 @@ class FrameSender:
         if stream.closed:
             return
         if stream.waiting:
+            if stream.trailers is None:
+                stream.kept_bytes += len(block)
+                self.kept_bytes += len(block)
             stream.trailers = block
             return
         self._header_frames(stream.id, block, END_STREAM)
@@ -99,20 +109,24 @@ class FrameSender:
     def _forget(self, stream: Http2Stream) -> None:
         stream.closed = True
         del self.streams[stream.id]
+        self.kept_bytes -= stream.kept_bytes
+        self._offered.pop(stream.id, None)
         if stream.waiting:
             self.discard_waiting(stream)
 
     def _offer(self, stream: Http2Stream) -> None:
-        if not stream.offered and stream.send_window > 0:
-            stream.offered = True
-            self._offered.append(stream)
+        if stream.send_window > 0:
+            self._offered.setdefault(stream.id, stream)
 
     def _pump(self) -> None:
-        """Send what waits, one frame per stream in turn, as far as the windows go."""
+        """Send what waits, one frame per stream in turn, as far as the windows go.
+
+        A small frame that only a small window made does not pay for window updates: a peer could
+        otherwise have its data cut into single bytes for ever.
+        """
         offered = self._offered
         while offered and self._writable and self._send_window > 0:
-            stream = offered.popleft()
-            stream.offered = False
+            _, stream = offered.popitem(last=False)
             waiting = stream.waiting
             window = min(stream.send_window, self._send_window, self._send_frame_bytes)
             if not waiting or window <= 0:
@@ -123,6 +137,8 @@ class FrameSender:
             stream.send_window -= len(chunk)
             self._send_window -= len(chunk)
             self.waiting_bytes -= len(chunk)
+            if len(chunk) >= SMALL_FRAME_BYTES or not waiting:
+                self._free_updates += UPDATES_PER_FRAME
             if waiting:
                 self._offer(stream)
             elif stream.trailers is not None:

@@ -6,6 +6,7 @@ import tarfile
 import numpy as np
 import pytest
 
+from strata.core.datasets import DatasetSpec, RegisterDataset
 from tests.coordinator.http.test_writes import error
 
 
@@ -111,3 +112,63 @@ def test_a_preview_of_nothing_is_empty_and_of_the_unknown_not_found(client, rows
 
 def test_an_audit_of_the_unknown_is_not_found(client):
     assert error(client.get("/api/tasks/nobody/audit"), 404)["code"] == "not_found"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"total_samples": 95, "shard_size": 10},
+        {"total_samples": 95, "shard_size": 10, "name": "d", "seed": 7, "shuffle": False},
+        {"total_samples": 95, "shard_size": 10, "name": "digits", "fingerprint": "f"},
+        {"total_samples": 95, "shard_size": 10, "metadata": {"source": "here"}},
+    ],
+)
+def test_what_get_shows_can_be_posted(client, given):
+    client.post("/api/datasets", json={"dataset_id": "d", **given}).raise_for_status()
+    [shown] = client.get("/api/datasets").json()
+    again = client.post("/api/datasets", json=shown)
+    assert (again.status_code, again.json()) == (201, shown)
+
+
+def test_measured_dataset_can_be_posted_as_get_shows_it(client, rows):
+    register(client, rows)
+    [shown] = client.get("/api/datasets").json()
+    assert shown["fingerprint"]
+    again = client.post("/api/datasets", json=shown)
+    assert (again.status_code, again.json()) == (201, shown)
+
+
+def test_name_that_was_stored_like_the_id_stays(coordinator, client):
+    spec = DatasetSpec(total_samples=10, shard_size=5, name="d")
+    coordinator.submit(RegisterDataset(dataset="d", spec=spec))
+    [shown] = client.get("/api/datasets").json()
+    assert client.post("/api/datasets", json=shown).json() == shown
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({}, "dataset_id is missing"),
+        ({"id": "a", "dataset_id": "b"}, "id is 'a' and dataset_id is 'b'"),
+        ({"id": "a", "shard_count": 9}, "shard_count is 9"),
+    ],
+)
+def test_dataset_that_contradicts_itself_is_refused(client, body, words):
+    sizes = {"total_samples": 100, "shard_size": 10}
+    assert words in error(client.post("/api/datasets", json=sizes | body), 400)["message"]
+
+
+def test_datasets_with_much_metadata_come_in_small_pages(client):
+    text = {f"{number}": "x" * 4_000 for number in range(200)}
+    for number in range(8):
+        body = {"id": f"d{number}", "total_samples": 1, "shard_size": 1, "metadata": text}
+        client.post("/api/datasets", json=body).raise_for_status()
+    found, cursor = [], ""
+    while True:
+        answer = client.get("/api/datasets", params={"cursor": cursor})
+        assert len(answer.content) < 5 * 1024 * 1024
+        found += [each["id"] for each in answer.json()]
+        cursor = answer.headers.get("X-Next-Cursor", "")
+        if not cursor:
+            break
+    assert found == [f"d{number}" for number in range(8)]

@@ -134,3 +134,56 @@ def test_newest_facts_come_first(coordinator, client):
     kind = {"newest": True, "kinds": "DatasetRegistered"}
     [registered] = client.get("/api/events", params=kind).json()
     assert registered["fields"]["dataset"] == "digits"
+
+
+def test_unreadable_log_lines_are_reported_and_the_rest_goes_on(coordinator, client, caplog):
+    worker, _ = coordinator.train(2)
+    with stream(client, "/api/live") as answer:
+        found = patches(answer)
+        next(found)
+        (coordinator.folder / "lines").rename(coordinator.folder / "elsewhere")
+        coordinator.logs.append(Line("info", "unseen"))
+        patch = until(found, lambda patch: patch.get("attention"))
+        [item] = [each for each in patch["attention"] if each["subject"] == "coordinator:logs"]
+        assert item["severity"] == "error"
+        assert "cannot be read" in item["text"]
+        beat(coordinator, worker, step=8)
+        assert until(found, lambda patch: patch.get("workers"))["workers"][0]["current_step"] == 8
+        (coordinator.folder / "elsewhere").rename(coordinator.folder / "lines")
+        patch = until(found, lambda patch: patch.get("attention") == [])
+        assert [line["message"] for line in patch["logs"]] == ["unseen"]
+    said = [record.message for record in caplog.records if "log lines" in record.message]
+    assert len([line for line in said if "cannot be read" in line]) == 1
+
+
+def test_log_lines_that_cannot_be_read_are_a_503(coordinator, client):
+    coordinator.logs.append(Line("info", "unseen"))
+    coordinator.logs.flush()
+    (coordinator.folder / "lines").rename(coordinator.folder / "elsewhere")
+    answer = client.get("/api/logs")
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "unavailable"
+
+
+def test_failed_look_ends_every_stream_and_the_next_one_begins_anew(
+    coordinator, client, monkeypatch, caplog
+):
+    coordinator.train(1)
+    with stream(client, "/api/live") as one, stream(client, "/api/live") as two:
+        readers = [Reader(one), Reader(two)]
+        marks = [next(reader.events())["id"] for reader in readers]
+
+        def fails():
+            raise OSError("no more files")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(coordinator.api.metrics, "snapshot", fails)
+            for reader in readers:
+                list(reader.events())  # ends
+            with stream(client, "/api/live") as three:
+                assert list(Reader(three).events()) == []
+    assert any("no more files" in str(record.exc_info) for record in caplog.records)
+    with stream(client, "/api/live", headers={"Last-Event-ID": marks[0]}) as again:
+        first = next(patches(again))
+        assert first["reset"]
+        assert first["metrics"]

@@ -14,8 +14,11 @@ from strata.core.leases import AcquireLease, ReturnLease
 from strata.core.recovery import CommitSteps, EnterGeneration
 from strata.core.resources import GpuMetrics, ResourceMetrics
 from strata.core.saving import AckPart, BeginCheckpoint, FailCheckpoint
+from strata.core.scheduling import StopTask
 from strata.core.workers import DeclareLost, DeregisterWorker, RegisterWorker, WorkerState
 from tests.coordinator.http.served import Coordinator, wait_for
+from tests.coordinator.http.test_live import patches
+from tests.coordinator.http.test_stream import stream
 
 FIELDS = {
     "/api/workers": "id ip port status gpu_count last_heartbeat assigned_shards current_epoch "
@@ -365,7 +368,7 @@ def test_a_task_environment_is_not_told(coordinator, client):
     for path in ("/api/events", f"/api/tasks/{task}", "/api/tasks", "/api/dashboard"):
         assert "s3cret" not in client.get(path).text
     spec = coordinator.engine.kernel.state.tasks[task].spec
-    assert coordinator.api.vault.get(spec.env_key) == {"API_KEY": "s3cret"}
+    assert coordinator.api.vault.read(spec.env_key) == {"API_KEY": "s3cret"}
     assert b"s3cret" not in b"".join(
         CODEC.encode([event]) for event in coordinator.engine.kernel.store.read()
     )
@@ -416,3 +419,48 @@ def test_logs_of_a_span_of_time(coordinator, client):
     span = {"since_ms": 1001, "until_ms": 1003}
     found = client.get("/api/logs", params=span).json()
     assert [entry["message"] for entry in found] == ["line 2", "line 1"]
+
+
+def lose(coordinator, worker, reason="no heartbeat"):
+    coordinator.submit(
+        DeclareLost(
+            worker=worker.id, incarnation=worker.incarnation, signal="heartbeat", reason=reason
+        )
+    )
+
+
+def ids(answer):
+    return [worker["id"] for worker in answer.json()]
+
+
+def test_lost_worker_is_shown_until_its_task_ends(coordinator, client):
+    first, second = coordinator.train(2)
+    lose(coordinator, first)
+    assert ids(client.get("/api/workers", params={"status": "failed"})) == ["w0"]
+    lose(coordinator, second)
+    coordinator.submit(StopTask(task=first.task))
+    assert coordinator.engine.kernel.state.tasks[first.task].ended
+    listed = client.get("/api/workers")
+    assert (ids(listed), listed.headers["X-Total-Count"]) == ([], "0")
+    shown = client.get("/api/dashboard").json()
+    assert (shown["workers"], shown["totals"]["workers"]) == ([], 0)
+    assert shown["totals"]["workers_by_status"]["failed"] == 0
+    asked = client.get("/api/workers", params={"ended": True})
+    assert ids(asked) == ["w0", "w1"]
+    assert [worker["assigned_shards"] for worker in asked.json()] == [0, 0]
+    assert client.get("/api/workers/w0").json()["status"] == "failed"
+    shards = client.get("/api/datasets/digits/shards").json()
+    assert {(shard["state"], shard["worker_id"]) for shard in shards} == {("todo", None)}
+
+
+def test_live_stream_drops_lost_workers_when_their_task_ends(coordinator, client):
+    first, second = coordinator.train(2)
+    with stream(client, "/api/live") as answer:
+        found = patches(answer)
+        assert len(next(found)["workers"]) == 2
+        lose(coordinator, first)
+        lose(coordinator, second)
+        coordinator.submit(StopTask(task=first.task))
+        gone = set()
+        while gone != {"w0", "w1"}:
+            gone |= set(next(found).get("gone", {}).get("workers", []))

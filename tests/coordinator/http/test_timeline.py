@@ -60,10 +60,25 @@ def test_an_event_and_what_came_of_it(get):
     events = get("events", kind="WorkerRegistered").json()
     detail = get(f"event/{events[0]['ref']}").json()
     assert detail["kind"] == "WorkerRegistered"
-    assert detail["position"] == int(events[0]["ref"].removeprefix("p:"))
+    assert detail["position"] == int(events[0]["ref"].removeprefix("@"))
     again = get("events", limit=1)
     following = get("events", limit=1, cursor=again.headers["X-Next-Cursor"]).json()
     assert following[0]["ref"] != again.json()[0]["ref"]
+
+
+def test_event_has_one_id_everywhere(coordinator, get):
+    with coordinator.client() as client:
+        facts = client.get("/api/events", params={"limit": 1000}).json()
+    assert facts[0]["id"] == "@0"
+    listed = {each["ref"]: each["kind"] for each in get("events", limit=1000).json()}
+    caused = [fact for fact in facts if fact["cause"]]
+    assert caused
+    for fact in facts:
+        assert listed[fact["id"]] == fact["kind"]
+        assert set(fact["cause"]) <= listed.keys()
+    detail = get(f"event/{caused[0]['id']}").json()
+    assert detail["ref"] == caused[0]["id"]
+    assert [each["ref"] for each in detail["causes"]] == caused[0]["cause"]
 
 
 def test_reasons_stories_and_differences(get):
@@ -100,7 +115,7 @@ def test_what_the_views_show_of_a_moment(get, coordinator):
 @pytest.mark.parametrize(
     ("path", "params", "status"),
     [
-        ("event/p:999999", {}, 404),
+        ("event/@999999", {}, 404),
         ("event/nonsense", {}, 400),
         ("story", {"subject": "planet:mars"}, 400),
         ("why", {"question": "nonsense"}, 400),

@@ -981,7 +981,7 @@ export interface paths {
         };
         /**
          * ListWorkers
-         * @description The workers that have not left, by name.
+         * @description The workers that are connected or belong to a task that goes on, by name.
          */
         get: operations["ApiWorkersListWorkers"];
         put?: never;
@@ -1248,6 +1248,23 @@ export interface components {
             tasks: components["schemas"]["TaskResponse"][];
             totals: components["schemas"]["Totals"];
             workers: components["schemas"]["WorkerResponse"][];
+        };
+        /** DatasetDetail */
+        DatasetDetail: {
+            fingerprint: string;
+            format: string;
+            id: string;
+            metadata: {
+                [key: string]: string;
+            };
+            name: string;
+            path: string;
+            registered_at: number;
+            seed: number;
+            shard_count: number;
+            shard_size: number;
+            shuffle: boolean;
+            total_samples: number;
         };
         /** DatasetResponse */
         DatasetResponse: {
@@ -1611,11 +1628,14 @@ export interface components {
         };
         /** RegisterDatasetRequest */
         RegisterDatasetRequest: {
+            /** @default  */
             dataset_id: string;
             /** @default  */
             fingerprint: string;
             /** @default  */
             format: string;
+            /** @default  */
+            id: string;
             metadata?: {
                 [key: string]: string;
             };
@@ -1623,8 +1643,11 @@ export interface components {
             name: string;
             /** @default  */
             path: string;
+            /** @default 0 */
+            registered_at: number;
             /** @default 42 */
             seed: number;
+            shard_count?: number | null;
             /** @default 0 */
             shard_size: number;
             /** @default true */
@@ -2666,7 +2689,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["DatasetResponse"][];
+                    "application/json": components["schemas"]["DatasetDetail"][];
                 };
             };
             /** @description The request makes no sense, whatever the state. */
@@ -2726,7 +2749,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["DatasetResponse"];
+                    "application/json": components["schemas"]["DatasetDetail"];
                 };
             };
             /** @description The request makes no sense, whatever the state. */
@@ -5324,7 +5347,10 @@ export interface operations {
     };
     ApiTimelineQuestionsListQuestions: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description An archived run, by its name or task, or `demo`; else the log. */
+                run?: string;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -5360,6 +5386,15 @@ export interface operations {
             };
             /** @description The Host or the Origin is not one that may ask. */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5817,6 +5852,8 @@ export interface operations {
             query?: {
                 /** @description The X-Next-Cursor of the page before; empty for the first. */
                 cursor?: string;
+                /** @description Also workers that were lost in tasks that have ended since. */
+                ended?: boolean;
                 /** @description How many at most. */
                 limit?: number;
                 /** @description Only of this status. */

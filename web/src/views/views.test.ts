@@ -1,9 +1,10 @@
 import { describe, expect, it } from "vitest";
-import type { Fact, Metrics, TaskDetail, Worker } from "../api/types";
+import type { Fact, Metrics, Task, TaskDetail, Worker } from "../api/types";
 import { grown, KEPT } from "../state/history";
 import { distanceOf, matching } from "../shell/matching";
 import { median, stageOf, stragglers } from "./barriers/stragglers";
 import { worded } from "./data/moves";
+import { workerState } from "./tasks/cells";
 import { BLANK, formOf, requestOf } from "./tasks/request";
 import { askedFor, chosen, following, lastWork, rounded, usual } from "./timeline/window";
 import { cellsOf, gpuUse } from "./workers/cells";
@@ -25,6 +26,15 @@ describe("stragglers", () => {
     expect(second).toMatchObject({ worker: "quick", last: 0, worstMs: 0 });
   });
   it("knows medians", () => expect([median([]), median([3]), median([4, 1])]).toEqual([0, 3, 2.5]));
+});
+
+describe("a task's workers", () => {
+  const of = (status: string) => ({ status }) as Task;
+  it("look as they are, and as ended with their task", () => {
+    expect(workerState(of("running"), { status: "failed" } as Worker)).toBe("failed");
+    expect(workerState(of("running"), undefined)).toBe("idle");
+    expect(workerState(of("failed"), undefined)).toBe("stopped");
+  });
 });
 
 describe("a task's form", () => {

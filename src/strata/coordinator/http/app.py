@@ -31,6 +31,7 @@ from strata.coordinator.http.bodies import StrictRequest
 from strata.coordinator.http.faults import HANDLERS
 from strata.coordinator.http.limits import Limits
 from strata.coordinator.http.openapi import describe
+from strata.coordinator.http.parameters import refuse_unknown_parameters
 from strata.coordinator.http.past import PastReader, past_for
 from strata.coordinator.http.ports import Api, TheApi
 from strata.coordinator.http.security import Access, Guard
@@ -128,9 +129,10 @@ def create_app(api: Api, settings: Settings, limits: Limits | None = None) -> Gu
 
 def routes() -> list[Router]:
     """The endpoints, each where it belongs."""
+    check = refuse_unknown_parameters
     return [
-        Router("/api", route_handlers=ENDPOINTS),
-        Router("/", route_handlers=[cluster.get_prometheus]),
+        Router("/api", route_handlers=ENDPOINTS, before_request=check),
+        Router("/", route_handlers=[cluster.get_prometheus], before_request=check),
     ]
 
 
@@ -157,7 +159,12 @@ def provided(
     }
 
 
-@get("/api/openapi.json", include_in_schema=False, sync_to_thread=True)
+@get(
+    "/api/openapi.json",
+    include_in_schema=False,
+    sync_to_thread=True,
+    before_request=refuse_unknown_parameters,
+)
 def get_description(api: TheApi) -> Response[bytes]:
     """Made when it is first asked for: it takes as long as a third of the coordinator's start."""
     return Response(document(api.version), media_type="application/json")

@@ -14,13 +14,11 @@ from strata.coordinator.engine import Engine
 from strata.coordinator.http import views
 from strata.coordinator.http.faults import READS
 from strata.coordinator.http.models import FactResponse
-from strata.coordinator.http.paging import DEFAULT_LIMIT, HEADERS, Limit, paged
+from strata.coordinator.http.paging import ANSWER_BYTES, DEFAULT_LIMIT, HEADERS, Limit, paged
 from strata.coordinator.http.ports import TheApi
 from strata.coordinator.http.stream import Kinds, wanted_kinds
 from strata.core.cluster import CODEC
 from strata.core.events import Event, Fact
-
-ANSWER_BYTES = 4 * 1024 * 1024
 
 NEWEST_LOOKED_AT = 16_384
 

@@ -4,18 +4,24 @@ While somebody reads, the state is looked at a few times a second and compared, 
 what was last told. What differs becomes a patch, encoded once and sent to all; a reader only holds
 a number. The first event of a stream is a patch against nothing (`reset`), unless the reader names
 the last mark it saw (Last-Event-ID, which a browser sends by itself) and that is not long ago.
+Large patches are cut into pieces (see `patch_history`); there is no mark to go on from until the
+last piece of everything was sent.
 
 Looking is paced by what it costs, so that a large cluster is looked at less often instead of
 slowing it down. A worker's row is made anew when it beat or changed; what else a row shows (its
 shards) follows with the next full look.
+
+If the newest facts or log lines cannot be read, the attention list says so and the rest goes on. If
+a look fails in any other way, all streams end: their readers connect again and get everything.
 """
 
 import asyncio
+import logging
 import secrets
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
+from itertools import count
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -42,6 +48,7 @@ from strata.coordinator.http.models import (
 )
 from strata.coordinator.http.newest import Newest
 from strata.coordinator.http.paging import by_id, page
+from strata.coordinator.http.patch_history import PatchHistory, pieces
 from strata.coordinator.http.ports import Api, Closing, HeartbeatSeconds
 from strata.coordinator.http.stream import (
     HEARTBEAT,
@@ -54,7 +61,10 @@ from strata.coordinator.metrics import MetricsSnapshot
 from strata.coordinator.observed import Observed, Seen
 from strata.core.state import Cluster
 from strata.core.workers import Worker
+from strata.errors import StrataError, Unavailable
 from strata.timeline.answers import EventAnswer
+
+log = logging.getLogger(__name__)
 
 ITEMS = 100
 LOOK_S = 0.25
@@ -66,14 +76,12 @@ QUIET_S = 5.0
 SHARE_OF_TIME = 0.04
 """Looking may take this share of the coordinator's time; it pauses the longer the more it costs."""
 
-KEPT_PATCHES = 256
-KEPT_BYTES = 4 * 1024 * 1024
-
 
 class LivePatch(Struct, frozen=True, omit_defaults=True):
     """What changed since the patch before: rows to put in place by their id, and ids that are gone.
 
-    With `reset` it holds everything. `at` is the coordinator's clock. A checkpoint's id counts
+    With `reset` everything begins anew; rows that do not fit follow in further patches. `mark` is
+    empty until everything was told. `at` is the coordinator's clock. A checkpoint's id counts
     within its task: `gone` names it as `task/checkpoint`.
     """
 
@@ -95,6 +103,9 @@ class LivePatch(Struct, frozen=True, omit_defaults=True):
     gone: dict[str, list[str]] = field(default_factory=dict)
 
 
+READ_PARTS = {"happened": "events", "logs": "log lines"}
+"""The parts of a patch that are read from files, and what they are called."""
+
 Rows: TypeAlias = dict[str, Any]
 Collections: TypeAlias = dict[str, Rows]
 Signature: TypeAlias = tuple[int, int, str, int, Seen | None]
@@ -106,14 +117,18 @@ class Live:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._newest = Newest(api)
-        self._name = secrets.token_hex(4)
-        self._number = 0
-        self._patches: deque[tuple[int, bytes]] = deque()
-        self._kept_bytes = 0
-        self._changed = asyncio.Event()
         self._readers = 0
         self._task: asyncio.Task[None] | None = None
-        self._whole = (-1, b"")
+        self._changed = asyncio.Event()
+        self._unreadable: dict[str, Attention] = {}
+        self._failed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget what was told; whoever comes is told everything."""
+        self._name = secrets.token_hex(4)
+        self._history = PatchHistory()
+        self._whole: tuple[int, list[bytes]] = (-1, [])
         self._single: Rows = {}
         self._rows: Collections = {}
         self._signatures: dict[str, Signature] = {}
@@ -124,18 +139,16 @@ class Live:
         """Events to send: everything, or what came after the mark, then each patch."""
         try:
             await self._enter()
-            told = self._resumed(mark)
+            name, told = self._name, self._resumed(mark)
             while True:
                 changed = self._changed
-                if told is None:
-                    told = self._number
-                    yield self._everything()
-                elif told < self._number:
-                    first = told - self._number + len(self._patches)
-                    following = [encoded for _, encoded in self._patches][first:]
-                    lost, told = first < 0, self._number
-                    yield self._everything() if lost else b"".join(following)
-                else:
+                if name != self._name:
+                    raise failed_look()
+                following = None if told is None else self._history.after(told)
+                told = self._history.number
+                for piece in self._everything() if following is None else following:
+                    yield piece
+                if told == self._history.number:
                     await changed.wait()
         finally:
             await self._leave()
@@ -143,7 +156,7 @@ class Live:
     async def _enter(self) -> None:
         self._readers += 1
         if self._task is None:
-            await self._look()
+            await self._checked_look()
             self._task = self._task or asyncio.create_task(self._run(), name="strata-live")
 
     async def _leave(self) -> None:
@@ -159,15 +172,31 @@ class Live:
         name, _, number = mark.partition("-")
         if name != self._name or not number.isdigit():
             return None
-        oldest = self._number - len(self._patches)
-        return int(number) if oldest <= int(number) <= self._number else None
+        return None if self._history.after(int(number)) is None else int(number)
 
     async def _run(self) -> None:
         while True:
             began_s = time.perf_counter()
-            await self._look()
+            try:
+                await self._checked_look()
+            except Unavailable:
+                self._task = None
+                return
             took_s = time.perf_counter() - began_s
             await asyncio.sleep(max(LOOK_S, took_s / SHARE_OF_TIME))
+
+    async def _checked_look(self) -> None:
+        """Look; if that fails, end all streams, since parts of a patch may be lost."""
+        try:
+            await self._look()
+        except Exception as error:
+            level = logging.DEBUG if self._failed else logging.ERROR
+            log.log(level, "the live view fails, its streams end", exc_info=error)
+            self._failed = True
+            self._begin()
+            self._wake()
+            raise failed_look() from error
+        self._failed = False
 
     async def _look(self) -> None:
         """Compares the state with what was told; tells what differs."""
@@ -176,8 +205,8 @@ class Live:
         figures = now_s - self._figures_at_s >= FIGURES_S
         if figures:
             self._figures_at_s = now_s
-            single["happened"] = await self._newest.happened()
-            single["logs"] = await self._newest.lines()
+            await self._read("happened", self._newest.happened, single)
+            await self._read("logs", self._newest.lines, single)
         async with self._api.engine.settled() as state:
             rows: Collections = {"workers": self._workers(state, now_s)}
             if state.position != self._position:
@@ -185,9 +214,24 @@ class Live:
                 rows |= collections(state, self._api.observed)
                 single |= {"coordinator": status(self._api, state), "totals": totals(state)}
             if figures:
-                single["attention"] = attention(state, time.time_ns())
+                seen = attention(state, time.time_ns())
+                single["attention"] = [*self._unreadable.values(), *seen]
                 single["metrics"] = self._api.metrics.snapshot()
         self._tell(single, rows, now_s)
+
+    async def _read(self, name: str, read: Callable[[], Awaitable[object]], into: Rows) -> None:
+        """Read one part of a patch; if that is impossible, the attention list says why."""
+        try:
+            into[name] = await read()
+        except (StrataError, OSError) as error:
+            what = READ_PARTS[name]
+            if name not in self._unreadable:
+                log.error("the live view has no new %s: %s", what, error)
+            hint = error.hint if isinstance(error, StrataError) else "mend the coordinator's disk"
+            text = f"new {what} cannot be read: {error}"
+            self._unreadable[name] = Attention("error", f"coordinator:{name}", text, hint)
+        else:
+            self._unreadable.pop(name, None)
 
     def _workers(self, state: Cluster, now_s: float) -> Rows:
         """Every worker's row; made anew where something about it changed."""
@@ -227,33 +271,44 @@ class Live:
         quiet = now_s - self._told_at_s >= QUIET_S
         if quiet or told or gone or any(changed.values()):
             self._told_at_s = now_s
-            self._number += 1
-            self._keep(self._event(self._patch(gone=gone, **told, **changed)))
+            first, *others = pieces(changed)
+            parts: list[Rows] = [first | told | {"gone": gone}, *others]
+            marks = (self._mark(number) for number in count(self._history.number + 1))
+            self._keep([event(mark, part) for mark, part in zip(marks, parts, strict=False)])
 
-    def _keep(self, encoded: bytes) -> None:
-        self._patches.append((self._number, encoded))
-        self._kept_bytes += len(encoded)
-        while len(self._patches) > KEPT_PATCHES or self._kept_bytes > KEPT_BYTES:
-            self._kept_bytes -= len(self._patches.popleft()[1])
+    def _keep(self, encoded: list[bytes]) -> None:
+        self._history.keep(encoded)
+        self._wake()
+
+    def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    def _patch(self, **fields: Any) -> LivePatch:
-        at_ms = time.time_ns() // 1_000_000
-        return LivePatch(mark=f"{self._name}-{self._number}", at=at_ms, **fields)
+    def _mark(self, number: int) -> str:
+        return f"{self._name}-{number}"
 
-    def _everything(self) -> bytes:
-        """All that was told, as one event; made once for all who come before the next patch."""
+    def _everything(self) -> list[bytes]:
+        """All that was told, in pieces; made once for all who come before the next patch."""
         number, encoded = self._whole
-        if number != self._number:
-            rows = {name: list(known.values()) for name, known in self._rows.items()}
-            encoded = self._event(self._patch(reset=True, **self._single, **rows))
-            self._whole = self._number, encoded
+        if number != self._history.number:
+            number = self._history.number
+            first, *others = pieces({name: [*rows.values()] for name, rows in self._rows.items()})
+            parts: list[Rows] = [first | self._single | {"reset": True}, *others]
+            marks = [""] * len(others) + [self._mark(number)]
+            encoded = [event(mark, part) for mark, part in zip(marks, parts, strict=True)]
+            self._whole = number, encoded
         return encoded
 
-    @staticmethod
-    def _event(patch: LivePatch) -> bytes:
-        return b"id: %b\ndata: %b\n\n" % (patch.mark.encode(), msgspec.json.encode(patch))
+
+def event(mark: str, fields: Rows) -> bytes:
+    """A patch as a server-sent event."""
+    patch = LivePatch(mark=mark, at=time.time_ns() // 1_000_000, **fields)
+    return b"id: %b\ndata: %b\n\n" % (mark.encode(), msgspec.json.encode(patch))
+
+
+def failed_look() -> Unavailable:
+    """The error that ends the streams after a failed look."""
+    return Unavailable("the live view could not be made", hint="connect again")
 
 
 def signature(worker: Worker, seen: Seen | None) -> Signature:

@@ -9,12 +9,19 @@ from litestar.datastructures import ResponseHeader
 from litestar.params import FromPath, QueryParameter
 
 from strata.coordinator.http.faults import READS, READS_ONE
-from strata.coordinator.http.paging import DEFAULT_LIMIT, HEADERS, Cursor, Limit, paged
+from strata.coordinator.http.paging import (
+    DEFAULT_LIMIT,
+    HEADERS,
+    Cursor,
+    Limit,
+    paged,
+    within,
+)
 from strata.coordinator.http.ports import Api, TheApi
 from strata.coordinator.logs import LogEntry, Page, Query
 from strata.coordinator.logs.entries import Level as LevelName
+from strata.errors import Unavailable
 
-ANSWER_BYTES = 4 * 1024 * 1024
 MESSAGE_CHARS = 400
 EXACT = "X-Total-Exact"
 LOG_HEADERS = [
@@ -93,7 +100,7 @@ async def list_task_logs(
 async def answer(api: Api, query: Query, limit: int, cursor: str) -> Response[list[LogEntry]]:
     """A page of lines, cut where the answer would become too large."""
     found = await recent(api, query, limit, cursor)
-    kept = within(found.entries, ANSWER_BYTES)
+    kept = within(found.entries)
     following = kept[-1].id if len(kept) < len(found.entries) else found.cursor
     response = paged(kept, found.total, following)
     response.headers[EXACT] = "true" if found.exact else "false"
@@ -102,7 +109,12 @@ async def answer(api: Api, query: Query, limit: int, cursor: str) -> Response[li
 
 async def recent(api: Api, query: Query, limit: int, cursor: str = "") -> Page:
     """The newest matching lines; looked for in a thread, since that may read files."""
-    return await asyncio.to_thread(api.logs.recent, query, limit, cursor)
+    try:
+        return await asyncio.to_thread(api.logs.recent, query, limit, cursor)
+    except OSError as error:
+        raise Unavailable(
+            f"log lines cannot be read: {error}", hint="mend the coordinator's log folder"
+        ) from error
 
 
 def shortened(entry: LogEntry) -> LogEntry:
@@ -110,12 +122,3 @@ def shortened(entry: LogEntry) -> LogEntry:
     if len(entry.message) <= MESSAGE_CHARS:
         return entry
     return msgspec.structs.replace(entry, message=entry.message[: MESSAGE_CHARS - 1] + "…")
-
-
-def within(entries: list[LogEntry], size_bytes: int) -> list[LogEntry]:
-    """As many entries as fit, at least one."""
-    for count, entry in enumerate(entries):
-        size_bytes -= len(msgspec.json.encode(entry))
-        if size_bytes < 0 and count:
-            return entries[:count]
-    return entries

@@ -125,6 +125,13 @@ class DatasetResponse(Struct, frozen=True):
     path: str
 
 
+class DatasetDetail(DatasetResponse, frozen=True):
+    """A registered dataset with all that it was registered with; it can be posted as it is."""
+
+    fingerprint: str
+    metadata: dict[str, str]
+
+
 class ShardResponse(Struct, frozen=True):
     """A shard in the present epoch of a task.
 
@@ -288,10 +295,13 @@ class DashboardResponse(Struct, frozen=True):
 class RegisterDatasetRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """A dataset to register; repeating the same registration changes nothing.
 
-    With a `path` and no `total_samples` the data is looked at, where the coordinator runs.
+    With a `path` and no `total_samples` the data is looked at, where the coordinator runs. What GET
+    /api/datasets shows can be posted: `id` is another name of `dataset_id`, a `shard_count` is
+    compared with what the sizes give, and `registered_at` is not used.
     """
 
-    dataset_id: Name
+    dataset_id: Annotated[str, Meta(max_length=200)] = ""
+    id: Annotated[str, Meta(max_length=200)] = ""
     total_samples: Count = 0
     shard_size: Count = 0
     shuffle: bool = True
@@ -301,6 +311,8 @@ class RegisterDatasetRequest(Struct, frozen=True, forbid_unknown_fields=True):
     format: Annotated[str, Meta(max_length=200)] = ""
     fingerprint: Annotated[str, Meta(max_length=200)] = ""
     metadata: dict[str, str] = field(default_factory=dict)
+    shard_count: Count | None = None
+    registered_at: Count = 0
 
 
 class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):

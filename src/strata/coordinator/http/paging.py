@@ -19,6 +19,7 @@ from strata.errors import InvalidArgument
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000
+ANSWER_BYTES = 4 * 1024 * 1024
 TOTAL = "X-Total-Count"
 NEXT = "X-Next-Cursor"
 
@@ -102,6 +103,16 @@ def unpack(cursor: str) -> Key:
             f"cursor {cursor[:40]!r} is not one that was handed out",
             hint=f"pass the {NEXT} header of the page before, or no cursor to begin anew",
         ) from error
+
+
+def within(shown: list[Shown]) -> list[Shown]:
+    """As many items as an answer may hold, at least one."""
+    room_bytes = ANSWER_BYTES
+    for count, item in enumerate(shown):
+        room_bytes -= len(msgspec.json.encode(item))
+        if room_bytes < 0 and count:
+            return shown[:count]
+    return shown
 
 
 def paged(shown: list[Shown], total: int, next_cursor: str) -> Response[list[Shown]]:

@@ -2,8 +2,8 @@
 
 Shards that workers own are `leased` to their owner. Leases go out one at a time: a shard is `todo`
 until it is handed out, `leased` while somebody trains it and `consumed` afterwards. A dataset that
-nobody trains on is all `todo`. Only the shards of the page are looked at, since there may be
-millions.
+nobody trains on is all `todo`; workers of a task that has ended own nothing. Only the shards of the
+page are looked at, since there may be millions.
 """
 
 from strata.coordinator.http.models import ShardResponse, ShardState
@@ -48,7 +48,7 @@ def shards(dataset: Dataset, task: Task | None, first: int, limit: int) -> list[
         return [_shown(dataset, None, None, shard, "todo", None) for shard in wanted]
     feed = task.feeds[dataset.id]
     wanted = range(first, min(first + limit, feed.count))
-    owners = _owners(feed, wanted)
+    owners = {} if task.ended else _owners(feed, wanted)
     returned = set(feed.returned)
     return [
         _shown(dataset, task, feed, shard, _state(feed, shard, owners, returned), owners.get(shard))

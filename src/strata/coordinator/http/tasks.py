@@ -34,7 +34,13 @@ from strata.coordinator.logs import LogEntry, Query
 from strata.core.save_points import RequestCheckpoint
 from strata.core.scheduling import StopTask, SubmitTask
 from strata.core.tasks import Task, TaskSpec, TaskState
-from strata.errors import InvalidArgument, LimitExceeded, NotAllowedNow
+from strata.errors import (
+    InvalidArgument,
+    LimitExceeded,
+    NotAllowedNow,
+    StrataError,
+    Unavailable,
+)
 
 TAIL_LINES = 5
 TAIL_CHARS = 200
@@ -91,7 +97,14 @@ async def submitted(api: Api, spec: TaskSpec, env: dict[str, str]) -> CreateTask
     """The answer to a submission; the values of its environment stay out of the log."""
     key = await asyncio.to_thread(api.vault.keep, env)
     spec = msgspec.structs.replace(spec, env_names=sorted(env), env_key=key)
-    task = await api.engine.submit(SubmitTask(spec=spec))
+    try:
+        task = await api.engine.submit(SubmitTask(spec=spec))
+    except Unavailable:
+        api.vault.forget(key)  # the next start removes the file, unless the task was recorded
+        raise
+    except StrataError:
+        await asyncio.to_thread(api.vault.discard, key)
+        raise
     assert isinstance(task, Task)
     return CreateTaskResponse(task.id, task.state)
 

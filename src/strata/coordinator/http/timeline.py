@@ -17,6 +17,7 @@ from strata.coordinator.http.paging import (
     page,
     paged,
 )
+from strata.coordinator.http.parameters import CHECKED_BY_ENDPOINT
 from strata.coordinator.http.past import AtResponse, TheArchive, ThePast, dashboard_at
 from strata.coordinator.http.ports import TheApi
 from strata.errors import InvalidArgument
@@ -152,7 +153,7 @@ async def get_story(
     return await past.ask(lambda desk: desk.story(subject, limit, cursor))
 
 
-@get("/timeline/why", responses=READS_ONE)
+@get("/timeline/why", responses=READS_ONE, opt={CHECKED_BY_ENDPOINT: True})
 async def get_why(
     past: ThePast, request: Request[Any, Any, Any], question: Text = "", ref: Text = ""
 ) -> WhyAnswer:
@@ -167,10 +168,10 @@ async def get_why(
     return await past.ask(lambda desk: desk.why(question, ref, params))
 
 
-@get("/timeline/questions", responses=READS)
-async def list_questions(archive: TheArchive) -> list[QuestionAnswer]:
+@get("/timeline/questions", responses=READS_ONE)
+async def list_questions(past: ThePast) -> list[QuestionAnswer]:
     """The questions that can be asked, with what each needs."""
-    return await archive.ask(lambda desk: desk.questions())
+    return await past.ask(lambda desk: desk.questions())
 
 
 @get("/timeline/diff", responses=READS_ONE)

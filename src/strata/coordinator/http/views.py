@@ -15,6 +15,7 @@ from strata.coordinator.http.models import (
     BarrierResponse,
     CheckpointResponse,
     CheckpointStatus,
+    DatasetDetail,
     DatasetResponse,
     FactResponse,
     GpuResponse,
@@ -38,6 +39,7 @@ from strata.core.state import Cluster
 from strata.core.tasks import Task
 from strata.core.workers import Worker, WorkerState
 from strata.errors import NotFound
+from strata.timeline.records import ref_of_cause
 
 NAMES_SHOWN = 100
 MS_NS = 1_000_000
@@ -68,14 +70,20 @@ def milliseconds(moment_ns: int) -> int:
     return moment_ns // MS_NS
 
 
-def shown_workers(state: Cluster) -> Iterator[Worker]:
-    """Those that have not left."""
-    return (worker for worker in state.workers.values() if worker.state in WORKER_STATUS)
+def shown_workers(state: Cluster, ended: bool = False) -> Iterator[Worker]:
+    """The workers that have not left. With `ended`, also those that were lost in tasks that have
+    ended since."""
+    return (
+        worker
+        for worker in state.workers.values()
+        if worker.state in WORKER_STATUS
+        and (ended or worker.alive or not state.tasks[worker.task].ended)
+    )
 
 
 def count_workers(state: Cluster) -> dict[WorkerStatus, int]:
-    """How many workers have each status; those of nobody are 0."""
-    found = Counter(worker.state for worker in state.workers.values())
+    """How many of the shown workers have each status; a status that no worker has is 0."""
+    found = Counter(worker.state for worker in shown_workers(state))
     counts: dict[WorkerStatus, int] = dict.fromkeys(WORKER_STATUS.values(), 0)
     for worker_state, status in WORKER_STATUS.items():
         counts[status] += found[worker_state]
@@ -103,7 +111,8 @@ def _worker(task: Task, worker: Worker, observed: Observed, leases: int) -> Work
     seen = observed.workers.get(worker.id)
     if seen is not None and seen.incarnation != worker.incarnation:
         seen = None
-    held = sum(len(feed.holdings.get(worker.id, ())) for feed in task.feeds.values())
+    feeds = () if task.ended else task.feeds.values()  # nobody trains on them any more
+    held = sum(len(feed.holdings.get(worker.id, ())) for feed in feeds)
     epoch = max((feed.epoch for feed in task.feeds.values()), default=0)
     return WorkerResponse(
         id=worker.id,
@@ -112,7 +121,7 @@ def _worker(task: Task, worker: Worker, observed: Observed, leases: int) -> Work
         status=WORKER_STATUS[worker.state],
         gpu_count=worker.gpu_count,
         last_heartbeat=seen.last_heartbeat_ms if seen else milliseconds(worker.changed_ns),
-        assigned_shards=held + leases,
+        assigned_shards=0 if task.ended else held + leases,
         current_epoch=seen.epoch if seen else epoch,
         current_step=seen.step if seen else task.committed,
         current_task=worker.task,
@@ -155,6 +164,13 @@ def dataset(known: Dataset) -> DatasetResponse:
         seed=spec.seed,
         path=spec.path,
     )
+
+
+def dataset_detail(known: Dataset) -> DatasetDetail:
+    """A dataset with all that it was registered with."""
+    spec = known.spec
+    shown = msgspec.structs.asdict(dataset(known))
+    return DatasetDetail(**shown, fingerprint=spec.fingerprint, metadata=spec.metadata)
 
 
 def shown_checkpoints(state: Cluster, task_id: str = "") -> Iterator[tuple[Task, Checkpoint]]:
@@ -336,7 +352,7 @@ def fact(event: Event) -> FactResponse:
         id=position_id(event.seq),
         kind=event.kind,
         time=milliseconds(event.wall_ns),
-        cause=list(event.cause),
+        cause=[ref_of_cause(cause) for cause in event.cause],
         op=event.op,
         fields=fields,
     )

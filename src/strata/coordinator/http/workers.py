@@ -21,6 +21,9 @@ from strata.coordinator.http.ports import TheApi
 
 Status = Annotated[WorkerStatus | None, QueryParameter(description="Only of this status.")]
 OfTask = Annotated[str, QueryParameter(max_length=200, description="Only of this task.")]
+Ended = Annotated[
+    bool, QueryParameter(description="Also workers that were lost in tasks that have ended since.")
+]
 
 
 @get("/workers", responses=READS, response_headers=HEADERS)
@@ -30,12 +33,13 @@ async def list_workers(
     cursor: Cursor = "",
     status: Status = None,
     task_id: OfTask = "",
+    ended: Ended = False,
 ) -> Response[list[WorkerResponse]]:
-    """The workers that have not left, by name."""
+    """The workers that are connected or belong to a task that goes on, by name."""
     async with api.engine.settled() as state:
         wanted = (
             worker
-            for worker in views.shown_workers(state)
+            for worker in views.shown_workers(state, ended)
             if task_id in ("", worker.task) and status in (None, views.WORKER_STATUS[worker.state])
         )
         found = page(wanted, by_id, limit, cursor)

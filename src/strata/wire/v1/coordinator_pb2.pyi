@@ -1104,7 +1104,7 @@ class Duties(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., heartbeat_interval_ms: _Optional[int] = ..., completed_task_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("task_id", "entry", "args", "config", "environment", "working_dir", "grace_ms", "stopping", "world_size", "seats")
+    __slots__ = ("task_id", "entry", "args", "config", "environment", "working_dir", "grace_ms", "stopping", "world_size", "seats", "blocked")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1122,6 +1122,7 @@ class Job(_message.Message):
     STOPPING_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     SEATS_FIELD_NUMBER: _ClassVar[int]
+    BLOCKED_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     entry: str
     args: _containers.RepeatedScalarFieldContainer[str]
@@ -1132,7 +1133,8 @@ class Job(_message.Message):
     stopping: bool
     world_size: int
     seats: _containers.RepeatedCompositeFieldContainer[Seat]
-    def __init__(self, task_id: _Optional[str] = ..., entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., config: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., working_dir: _Optional[str] = ..., grace_ms: _Optional[int] = ..., stopping: _Optional[bool] = ..., world_size: _Optional[int] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ...) -> None: ...
+    blocked: str
+    def __init__(self, task_id: _Optional[str] = ..., entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., config: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., working_dir: _Optional[str] = ..., grace_ms: _Optional[int] = ..., stopping: _Optional[bool] = ..., world_size: _Optional[int] = ..., seats: _Optional[_Iterable[_Union[Seat, _Mapping]]] = ..., blocked: _Optional[str] = ...) -> None: ...
 
 class Seat(_message.Message):
     __slots__ = ("worker_id", "start")

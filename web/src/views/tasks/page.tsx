@@ -11,7 +11,7 @@ import { Empty, Fault, Loading } from "../../ui/empty";
 import { Mark } from "../../ui/marks";
 import { Page, Scroll, Section } from "../../ui/page";
 import { LogLines } from "../logs/lines";
-import { elapsed, progressOf, workersOf } from "./cells";
+import { elapsed, progressOf, workersOf, workerState } from "./cells";
 import { StoryList } from "../timeline/story";
 import { Actions } from "./actions";
 
@@ -101,7 +101,7 @@ function Workers({ task }: { task: Task }) {
         {task.worker_ids.map((worker) => (
           <li key={worker}>
             <a href={hrefTo(["workers", worker])} className="hover:underline">
-              <Mark state={cluster?.workers.get(worker)?.status ?? "idle"} label={worker} />
+              <Mark state={workerState(task, cluster?.workers.get(worker))} label={worker} />
             </a>
           </li>
         ))}

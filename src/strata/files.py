@@ -1,0 +1,39 @@
+"""Small files that must be whole or absent: secrets, ids, records of what runs.
+
+`write_whole` writes a draft beside the file, syncs it, renames it and syncs the folder. After a
+power cut the file has its old content or its new content, never an empty or a torn one.
+"""
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Replace a file by one with this content, on disk when the call returns."""
+    draft = path.with_name(f"{path.name}.new")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the names in a folder on disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # network filesystems sync by rename
+            raise
+    finally:
+        os.close(descriptor)

@@ -339,7 +339,7 @@ class Watch:
 
     def _save_points(self, state: "Cluster", now_ns: int) -> list[Command]:
         """Where every member is ready for a request, sets the step at which all of them save."""
-        tasks = {state.workers[worker].task for worker in self._asked}
+        tasks = {state.workers[w].task for w in self._asked if w in state.workers}
         self._asked.clear()
         found: list[Command] = []
         for task in (state.tasks[task_id] for task_id in sorted(tasks)):
@@ -358,7 +358,7 @@ class Watch:
         if not self._moved or now_ns - self._commit_ns < _ns(self.patience.commit_interval_s):
             return []
         self._commit_ns = now_ns
-        tasks = {state.workers[worker].task for worker in self._moved}
+        tasks = {state.workers[w].task for w in self._moved if w in state.workers}
         self._moved.clear()
         found: list[Command] = []
         for task_id in sorted(tasks):

@@ -173,23 +173,36 @@ def duties(state: "Cluster", agent: str) -> list[Duty]:
 
 
 def told(state: "Cluster", event: Event) -> Told:
-    """Whose standing a fact changes."""
+    """Whose standing a fact changes.
+
+    The task may have been forgotten later in the same turn; then none of its workers is alive.
+    """
     body = event.body
-    if isinstance(body, TELLING_MEMBERS):
-        return Told(list(state.tasks[body.task].members))
     if isinstance(body, WorkerRegistered):
         return Told([body.worker])
     if isinstance(body, TaskPlaced):
         return Told(agents=sorted({p.agent for p in body.placements.values()}))
-    if isinstance(body, WorkerStateChanged):
-        return Told(list(state.tasks[body.task].members) if body.finished else [])
-    if isinstance(body, WorkerLost) and body.task in state.tasks:
-        placement = state.tasks[body.task].placements.get(body.worker)
-        return Told(agents=[placement.agent] if placement else [])
+    if not isinstance(body, TELLING):
+        return Told()
+    task = state.tasks.get(body.task)
     if isinstance(body, TaskStateChanged):
-        task = state.tasks[body.task]
-        agents = (
-            {p.agent for p in task.placements.values()} if not task.ended else set(state.agents)
-        )
-        return Told([*task.members, *task.waiting], sorted(agents))
-    return Told()
+        return _told_of_state(state, task)
+    if task is None:
+        return Told()
+    if isinstance(body, TELLING_MEMBERS):
+        return Told(list(task.members))
+    if isinstance(body, WorkerStateChanged):
+        return Told(list(task.members) if body.finished else [])
+    assert isinstance(body, WorkerLost)
+    placement = task.placements.get(body.worker)
+    return Told(agents=[placement.agent] if placement else [])
+
+
+def _told_of_state(state: "Cluster", task: Task | None) -> Told:
+    """The workers of a task and its agents; all agents when it has ended, and no longer needs any
+    of the processes that they run for it."""
+    if task is None or task.ended:
+        members = [*task.members, *task.waiting] if task is not None else []
+        return Told(members, sorted(state.agents))
+    agents = {placement.agent for placement in task.placements.values()}
+    return Told([*task.members, *task.waiting], sorted(agents))

@@ -23,6 +23,7 @@ from strata.coordinator.metrics import Metrics
 from strata.coordinator.observed import Observed, Seen
 from strata.coordinator.previews import Previews
 from strata.coordinator.saves import SaveRoom
+from strata.coordinator.standings import StandingMessages
 from strata.coordinator.tokens import PeerTokens
 from strata.coordinator.waiting import BarrierRoom, Ended
 from strata.core.barriers import Barrier
@@ -32,7 +33,7 @@ from strata.core.fencing import WorkerCommand
 from strata.core.saving import AckPart, BeginCheckpoint
 from strata.core.setbacks import ReportBrokenExchange
 from strata.core.signals import WorkerBeat, WorkerDisconnected
-from strata.core.standing import TELLING, standing, told
+from strata.core.standing import TELLING, told
 from strata.core.workers import ReattachWorker, Worker, WorkerRegistered
 from strata.errors import InvalidArgument, Overloaded, StrataError
 from strata.store.base import Batch
@@ -72,7 +73,7 @@ class Sessions:
         self.metrics = metrics
         self.lines = lines
         self.intakes = intakes
-        self.tokens = tokens
+        self.standings = StandingMessages(tokens)
         self.saves = SaveRoom(engine)
         self.previews = Previews()
         self.open: dict[str, Session] = {}
@@ -188,10 +189,7 @@ class Session:
         state = self.engine.kernel.state
         if self.worker in state.workers:
             stored_seq = self.intake.stored_seq if self.intake else -1
-            place = standing(state, self.worker)
-            token = self.sessions.tokens.of(place.task, place.generation)
-            message = convert.standing_message(place, stored_seq, token)
-            self.stream.send(pb.CoordinatorMessage(standing=message))
+            self.stream.send_raw(self.sessions.standings.framed(state, self.worker, stored_seq))
 
     def _hello(self, request: int, hello: pb.Hello) -> None:
         if self._greeted:

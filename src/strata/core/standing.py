@@ -7,7 +7,7 @@ remembered about what was told before.
 
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from strata.core.agreements import LoopExit, LoopLeft, ValueAgreed
 from strata.core.checkpoints import CheckpointRequested
@@ -45,8 +45,8 @@ TELLING = (
 """The facts that change somebody's standing; most, arrivals above all, do not."""
 
 
-class Standing(Struct, frozen=True):
-    """A worker's place in its task.
+class TaskStanding(Struct, frozen=True, kw_only=True):
+    """What every worker of a task is told alike.
 
     `save_request` is a request for a checkpoint whose step is still to be agreed upon, `save_at`
     the step that was; 0 for none. Where a recovery is from peers, `peers` are those who give the
@@ -56,12 +56,9 @@ class Standing(Struct, frozen=True):
     finished, -1 while none has; `copies`, in how many further storages the chosen checkpoint lies.
     """
 
-    worker: str
-    incarnation: int
     task: str
     task_state: TaskState
     generation: int
-    rank: int
     world_size: int
     phase: Phase
     attempt: int
@@ -72,11 +69,19 @@ class Standing(Struct, frozen=True):
     peers: dict[str, str]
     fetching: int
     leader: str
-    lanes: dict[str, list[int]]
     agreed: int = 0
     loop_exit: LoopExit | None = None
     finished_step: int = -1
     copies: int = 0
+
+
+class Standing(TaskStanding, frozen=True, kw_only=True):
+    """A worker's place in its task, and what its task is doing."""
+
+    worker: str
+    incarnation: int
+    rank: int
+    lanes: dict[str, list[int]]
 
 
 class Duty(Struct, frozen=True):
@@ -98,15 +103,23 @@ def standing(state: "Cluster", worker_id: str) -> Standing:
     """The standing of a worker that is registered."""
     worker = state.workers[worker_id]
     task = state.tasks[worker.task]
-    holders = model_holders(task)
-    chosen = task.checkpoints.get(task.recovery.checkpoint) if task.recovery else None
     return Standing(
         worker=worker.id,
         incarnation=worker.incarnation,
+        rank=worker.rank,
+        lanes=lanes_of(task, worker_id),
+        **structs.asdict(task_standing(task)),
+    )
+
+
+def task_standing(task: Task) -> TaskStanding:
+    """What the workers of a task share; it takes as long as the task has members."""
+    holders = model_holders(task)
+    chosen = task.checkpoints.get(task.recovery.checkpoint) if task.recovery else None
+    return TaskStanding(
         task=task.id,
         task_state=task.state,
         generation=task.generation,
-        rank=worker.rank,
         world_size=len(task.members),
         phase=task.phase,
         attempt=task.attempt,
@@ -117,16 +130,20 @@ def standing(state: "Cluster", worker_id: str) -> Standing:
         peers=dict(_givers(task, holders)),
         fetching=len(task.members) - len(holders) if holders else 0,
         leader=_leader(task),
-        lanes={
-            feed.dataset: list(feed.holdings.get(worker_id, ()))
-            for feed in task.feeds.values()
-            if feed.unit == "lane"
-        },
         agreed=task.agreed,
         loop_exit=task.loop_exit,
         finished_step=task.finished_step,
         copies=len(chosen.copies) if chosen is not None else 0,
     )
+
+
+def lanes_of(task: Task, worker_id: str) -> dict[str, list[int]]:
+    """The lanes that a worker owns, by dataset."""
+    return {
+        feed.dataset: list(feed.holdings.get(worker_id, ()))
+        for feed in task.feeds.values()
+        if feed.unit == "lane"
+    }
 
 
 def open_request(task: Task) -> int:

@@ -76,13 +76,16 @@ def join(d: Decision, task: "Task", reason: str, cause: str) -> None:
         _regroup(d, task, [], reason, cause)
 
 
-def leave(d: Decision, task: "Task", worker: str, reason: str, cause: str) -> None:
-    """Takes a worker out that is lost or has left."""
-    if d.state.workers[worker].rank >= 0:
-        _regroup(d, task, [worker], reason, cause)
+def leave(
+    d: Decision, task: "Task", workers: list[str], reason: str, cause: str | tuple[str, ...]
+) -> None:
+    """Takes workers out that are lost or have left, all of them in one new generation."""
+    left = [worker for worker in workers if d.state.workers[worker].rank >= 0]
+    if left:
+        _regroup(d, task, left, reason, cause)
 
 
-def begin_again(d: Decision, task: "Task", reason: str, cause: str) -> None:
+def begin_again(d: Decision, task: "Task", reason: str, cause: str | tuple[str, ...]) -> None:
     """A new generation of the same members, so that they agree anew from where to go on."""
     _regroup(d, task, [], reason, cause)
 
@@ -103,7 +106,9 @@ def _trains(d: Decision, task: "Task", worker_id: str) -> bool:
     return worker.alive and worker.ran == task.ran_generation and not empty
 
 
-def finish(d: Decision, task: "Task", steps: int, reason: str, cause: str) -> None:
+def finish(
+    d: Decision, task: "Task", steps: int, reason: str, cause: str | tuple[str, ...]
+) -> None:
     """Completes a task when every member that trained in it has finished."""
     stands = result_stands(d, task)
     if task.phase == "running" or stands:
@@ -156,7 +161,9 @@ def _room(d: Decision, task: "Task", left: list[str]) -> int:
     return (task.required if task.finished else _most(d, task)) - stay
 
 
-def _regroup(d: Decision, task: "Task", left: list[str], reason: str, cause: str) -> None:
+def _regroup(
+    d: Decision, task: "Task", left: list[str], reason: str, cause: str | tuple[str, ...]
+) -> None:
     left = left + [worker for worker in _through(d, task) if worker not in left]
     stay = len(task.members) - len(left)
     room = max(0, _room(d, task, left))

@@ -8,6 +8,7 @@ with no or little progress of its own is in a restart loop (`core/restarts`): th
 exit code 93.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,6 +27,7 @@ from strata.core.tasks import (
     TaskSubmitted,
     change_state,
 )
+from strata.core.workers import were_lost
 from strata.errors import InvalidArgument, NotAllowedNow, NotFound
 
 if TYPE_CHECKING:
@@ -147,9 +149,14 @@ def stop_run(d: Decision, c: StopRun) -> Task:
 
 
 def handle_loss(
-    d: Decision, task: Task, worker: str, reason: str, cause: str, spare: bool = False
+    d: Decision,
+    task: Task,
+    workers: Sequence[str],
+    reason: str,
+    cause: str | tuple[str, ...],
+    spare: bool = False,
 ) -> None:
-    """What the task's policy makes of a lost worker; a spare one is only started again."""
+    """What the task's policy makes of lost workers; spare ones are only started again."""
     if task.state == "stopping":
         if not task.members and not task.waiting:
             change_state(d, task, "stopped", "every worker is gone", cause)
@@ -158,7 +165,7 @@ def handle_loss(
             d,
             task,
             "failed",
-            f"worker {worker} was lost and the policy is stop: {reason}",
+            f"{were_lost(workers)} and the policy is stop: {reason}",
             cause,
             1,
         )
@@ -166,7 +173,7 @@ def handle_loss(
         place_vacant(d, task, reason, cause)
 
 
-def place_vacant(d: Decision, task: Task, reason: str, cause: str) -> None:
+def place_vacant(d: Decision, task: Task, reason: str, cause: str | tuple[str, ...]) -> None:
     """Starts lost workers again where there is a slot, unless that leads nowhere.
 
     A task that continues with fewer needs them only when too few are left, or to be spare again.
@@ -198,7 +205,7 @@ def place_vacant(d: Decision, task: Task, reason: str, cause: str) -> None:
         d.record(TaskPlaced(task.id, placed, f"in place of the lost: {reason}"), cause)
 
 
-def place_waiting(d: Decision, cause: str) -> None:
+def place_waiting(d: Decision, cause: str | tuple[str, ...]) -> None:
     """Starts queued tasks, oldest first, for as long as the next one fits."""
     for task in [task for task in d.state.tasks.values() if task.vacant]:
         place_vacant(d, task, "a slot became free", cause)

@@ -5,6 +5,8 @@ once, however many of its workers are gone, and no replacement is placed on a ho
 well. The workers of a lost host are lost with it: nobody can tell whether they still run.
 """
 
+from typing import TYPE_CHECKING
+
 from msgspec import field
 
 from strata.core.agents import AgentLost, DeclareAgentLost
@@ -13,6 +15,9 @@ from strata.core.events import Command, decides
 from strata.core.presence import lose
 from strata.core.scheduling import place_waiting
 from strata.core.workers import DeclareLost
+
+if TYPE_CHECKING:
+    from strata.core.state import Cluster
 
 
 class DeclareLosses(Command, frozen=True):
@@ -67,3 +72,11 @@ def _workers_on(d: Decision, gone: dict[str, str]) -> list[DeclareLost]:
         and (worker := d.state.workers.get(worker_id)) is not None
         and worker.alive
     ]
+
+
+def host_of(state: "Cluster", worker_id: str) -> str:
+    """The agent that a worker was placed on; empty where nobody placed it."""
+    worker = state.workers.get(worker_id)
+    task = state.tasks.get(worker.task) if worker is not None else None
+    placement = task.placements.get(worker_id) if task is not None else None
+    return placement.agent if placement is not None else ""

@@ -4,7 +4,8 @@ A generation is one version of a task's membership; its number only grows. Ranks
 0 … world_size-1, neighbours on a host, and as stable as that allows (`core/seating`).
 
 The first generation forms when as many workers as required have registered. From then on every
-loss and every leave makes a new one at once, so that nobody waits for the dead. If fewer are left
+loss and every leave makes a new one at once, so that nobody waits for the dead; losses that are
+declared together (`core/losses`) make one. If fewer are left
 than the task requires it is `forming` again: the rest wait, and train on when others have joined.
 What depends on membership follows in the same turn: lanes and shards, barriers, checkpoints.
 Workers beyond those that a task asked for wait as spares, and take such a seat in the same turn.

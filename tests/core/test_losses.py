@@ -180,3 +180,57 @@ def test_losses_declared_together_end_as_if_declared_one_by_one(spec, indices, s
         placed = {worker: p.start for worker, p in task.placements.items()}
         outcomes.append((sorted(task.members), task.phase, task.state, placed, task.vacant))
     assert outcomes[0] == outcomes[1]
+
+
+def in_doubt(world, *workers):
+    """Losses by a broken connection, where the agent of the host is not heard either."""
+    return [
+        DeclareLost(
+            **world.peers[worker].me,
+            signal="connection",
+            reason="its connection broke",
+            host_in_doubt=True,
+        )
+        for worker in workers
+    ]
+
+
+def test_replacement_is_not_placed_on_a_host_that_is_in_doubt():
+    world, task = running(2, {"a": 2})
+    world.agent("b", 1)
+    world.agent("c", 1)
+    world.do(DeclareLosses(workers=in_doubt(world, *task.members)))
+    placed = world.one(TaskPlaced)
+    assert sorted(p.agent for p in placed.placements.values()) == ["b", "c"]
+    assert "host a may be lost" in placed.reason
+
+
+def test_replacement_is_placed_on_a_host_in_doubt_where_no_other_has_a_slot():
+    """The host may only be cut off; if it is lost, its loss places the worker anew."""
+    world, task = running(2, {"a": 2})
+    world.do(DeclareLosses(workers=in_doubt(world, task.members[0])))
+    assert {p.agent for p in world.one(TaskPlaced).placements.values()} == {"a"}
+
+
+def test_other_workers_are_still_placed_where_they_were():
+    world, task = running(4, {"a": 4, "b": 4}, min_workers=1)
+    doubted, sound = on(task, "a")[0], on(task, "b")[0]
+    world.do(DeclareLosses(workers=[*in_doubt(world, doubted), *silent(world, sound)]))
+    placements = world.one(TaskPlaced).placements
+    assert (placements[doubted].agent, placements[sound].agent) == ("b", "b")
+
+
+def test_workers_without_a_slot_are_placed_as_slots_come():
+    world, task = running(4, {"a": 4})
+    world.lose_agent("a")
+    for number, agent in enumerate("bcde", start=1):
+        world.agent(agent, 1)
+        assert [p.agent for p in world.one(TaskPlaced).placements.values()] == [agent]
+        assert len(task.vacant) == 4 - number
+
+
+def test_restart_loop_ends_a_task_also_when_no_slot_is_free():
+    world, task = running(1, {"a": 1}, max_restarts=0)
+    world.lose_agent("a")
+    assert task.state == "failed"
+    assert "restart loop" in task.reason

@@ -115,9 +115,11 @@ def _lost(state: "Cluster", fact: AgentLost, event: Event) -> None:
     agent.reason = fact.reason
     for task in state.tasks.values():
         for worker_id, placement in task.placements.items():
+            if placement.agent != fact.agent:
+                continue
             worker = state.workers.get(worker_id)
             settled = worker is not None and (worker.alive or worker.done)
-            if placement.agent == fact.agent and not settled and worker_id not in task.vacant:
+            if not settled and worker_id not in task.vacant:
                 task.vacant.append(worker_id)
 
 

@@ -222,6 +222,7 @@ class _Losses(Struct):
     declared: list[DeclareLost] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)
     only_spares: bool = True
+    doubtful_hosts: set[str] = field(default_factory=set)
 
     @property
     def workers(self) -> list[str]:
@@ -254,6 +255,9 @@ def lose(d: Decision, losses: Iterable[DeclareLost]) -> None:
         together.declared.append(c)
         together.facts.append(lost)
         together.only_spares &= spare
+        placement = task.placements.get(worker.id)
+        if c.host_in_doubt and placement is not None:
+            together.doubtful_hosts.add(placement.agent)
     for task_id, together in of_tasks.items():
         _follow_losses(d, d.state.tasks[task_id], together)
 
@@ -266,7 +270,8 @@ def _follow_losses(d: Decision, task: Task, lost: _Losses) -> None:
     if finished or result_stands(d, task):
         _complete(d, task, lost, causes)
     elif not task.ended:
-        handle_loss(d, task, workers, lost.reason, causes, lost.only_spares)
+        spare, doubtful = lost.only_spares, lost.doubtful_hosts
+        handle_loss(d, task, workers, lost.reason, causes, spare, doubtful)
     if task.ended:
         place_waiting(d, causes)
 

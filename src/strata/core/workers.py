@@ -210,7 +210,8 @@ class DeregisterWorker(WorkerCommand, frozen=True):
 
 
 class DeclareLost(Command, frozen=True):
-    """`gave_up`: the worker itself said that it failed."""
+    """`gave_up`: the worker itself said that it failed. `host_in_doubt`: the agent of its host is
+    not heard either, so that its replacement is better placed on another host."""
 
     worker: str
     incarnation: int
@@ -218,6 +219,7 @@ class DeclareLost(Command, frozen=True):
     reason: str
     evidence: dict[str, float] = field(default_factory=dict)
     gave_up: bool = False
+    host_in_doubt: bool = False
 
 
 def were_lost(workers: Sequence[str]) -> str:

@@ -111,6 +111,62 @@ def test_worker_waits_for_the_verdict_about_its_host_no_longer_than_the_host_is_
     assert [(fact.worker, fact.signal) for fact in lost] == [(quiet, "heartbeat")]
 
 
+def connections_break(hosts, agent, second):
+    for worker in hosts.on(agent):
+        peer = hosts.world.peers[worker]
+        hosts.watch.disconnected(worker, peer.incarnation, int(second * SECOND_NS))
+
+
+def test_broken_connections_of_a_host_whose_agent_is_silent_are_replaced_elsewhere():
+    hosts = Hosts(min_workers=1)
+    connections_break(hosts, "a", 15)
+    facts = hosts.look(17)
+    losses = [fact for fact in facts if isinstance(fact, WorkerLost)]
+    assert [(fact.signal, fact.evidence["host_silence_s"]) for fact in losses] == [
+        ("connection", 17.0)
+    ] * 2
+    (placed,) = [fact for fact in facts if isinstance(fact, TaskPlaced)]
+    assert {p.agent for p in placed.placements.values()} == {"b"}
+
+
+def test_broken_connections_of_a_host_whose_agent_is_disconnected_are_replaced_elsewhere():
+    hosts = Hosts(min_workers=1)
+    hosts.agent_beats("a", 14)
+    connections_break(hosts, "a", 15)
+    incarnation = hosts.world.state.agents["a"].incarnation
+    hosts.watch.agent_disconnected("a", incarnation, 15 * SECOND_NS)
+    (placed,) = [fact for fact in hosts.look(17) if isinstance(fact, TaskPlaced)]
+    assert {p.agent for p in placed.placements.values()} == {"b"}
+
+
+def test_broken_connections_of_a_host_whose_agent_came_back_are_replaced_there():
+    hosts = Hosts(min_workers=1)
+    hosts.agent_beats("a", 14)
+    connections_break(hosts, "a", 15)
+    incarnation = hosts.world.state.agents["a"].incarnation
+    hosts.watch.agent_disconnected("a", incarnation, 15 * SECOND_NS)
+    hosts.agent_beats("a", 16)
+    facts = hosts.look(17)
+    assert all(
+        "host_silence_s" not in fact.evidence for fact in facts if isinstance(fact, WorkerLost)
+    )
+    (placed,) = [fact for fact in facts if isinstance(fact, TaskPlaced)]
+    assert {p.agent for p in placed.placements.values()} == {"a"}
+
+
+def test_connections_that_break_within_milliseconds_are_one_generation():
+    hosts = Hosts(min_workers=1)
+    for number, worker in enumerate(hosts.task.members[:3]):
+        hosts.watch.disconnected(
+            worker, hosts.world.peers[worker].incarnation, (1_000 + 3 * number) * 1_000_000
+        )
+    found = []
+    while (due_ns := hosts.watch.next_ns()) is not None and due_ns < 5 * SECOND_NS:
+        found += hosts.look(due_ns / SECOND_NS)
+    assert len([fact for fact in found if isinstance(fact, WorkerLost)]) == 3
+    assert len([fact for fact in found if isinstance(fact, GenerationChanged)]) == 1
+
+
 def test_silent_worker_without_an_agent_is_lost_at_its_own_deadline():
     world = World()
     (a,) = world.join(world.submit(1), "a")

@@ -76,6 +76,9 @@ class AgentSessions:
         """A session is over; its agent may open another until it counts as silent."""
         if self.open.get(session.agent) is session:
             del self.open[session.agent]
+            kernel = self.engine.kernel
+            now_ns = kernel.clock().mono_ns
+            kernel.watch.agent_disconnected(session.agent, session.incarnation, now_ns)
 
     def duties_of(self, agent: str) -> pb.Duties:
         """All that an agent has to keep running, task by task."""

@@ -34,8 +34,12 @@ class LastHeard(Struct):
         return self.beat_ns + self.patience_ns
 
     def is_doubtful(self, now_ns: int) -> bool:
+        """Whether its connection is broken, or a quarter of its time passed without a heartbeat."""
+        return self.broken_ns > 0 or now_ns - self.beat_ns >= self.patience_ns // 4
+
+    def is_nearly_lost(self, now_ns: int) -> bool:
         """Whether half of the time until its deadline has passed without a heartbeat."""
-        return now_ns - self.beat_ns >= self.patience_ns // 2
+        return self.patience_ns // 2 <= now_ns - self.beat_ns < self.patience_ns
 
     def hang_limit_ns(self, patience: "Patience") -> int:
         """How long a step may take, 0 if the worker is not computing.

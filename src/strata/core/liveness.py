@@ -23,7 +23,7 @@ from strata.core.agents import AgentLost, AgentRegistered, DeclareAgentLost
 from strata.core.barriers import BarrierFailed, BarrierOpened, BarrierReleased, FailBarrier
 from strata.core.events import Command, Event
 from strata.core.last_heard import SECOND_NS, LastHeard
-from strata.core.losses import DeclareLosses, host_of
+from strata.core.losses import DeclareLosses, doubting, host_of
 from strata.core.pace import Paces
 from strata.core.recovery import CommitSteps
 from strata.core.save_points import Pace, has_open_request, plan
@@ -40,6 +40,9 @@ from strata.core.workers import (
 
 if TYPE_CHECKING:
     from strata.core.state import Cluster
+
+TOGETHER_NS = 50_000_000
+"""Connections that break within this time of the first one are judged together."""
 
 FOLLOWED = frozenset(
     {WorkerRegistered, WorkerReturned, WorkerLost, WorkerStateChanged, AgentRegistered, AgentLost}
@@ -76,6 +79,7 @@ class Watch:
         self._moved: set[str] = set()
         self._asked: set[str] = set()
         self._commit_ns = 0
+        self._broken_look_ns = 0
 
     def adopt(self, state: "Cluster", now_ns: int) -> None:
         """Takes over a state after a restart: everyone alive has the grace to come back."""
@@ -153,7 +157,16 @@ class Watch:
         heard = self._workers.get(worker)
         if heard is not None and heard.incarnation == incarnation:
             heard.broken_ns = now_ns
-            self._look(heard, now_ns + _ns(self.patience.connection_grace_s), "worker", worker)
+            deadline_ns = now_ns + _ns(self.patience.connection_grace_s)
+            if deadline_ns > self._broken_look_ns:
+                self._broken_look_ns = deadline_ns + TOGETHER_NS
+            self._look(heard, self._broken_look_ns, "worker", worker)
+
+    def agent_disconnected(self, agent: str, incarnation: int, now_ns: int) -> None:
+        """Notes that an agent's connection broke: its host is in doubt until it is heard again."""
+        heard = self._agents.get(agent)
+        if heard is not None and heard.incarnation == incarnation:
+            heard.broken_ns = now_ns
 
     def credit(self, gap_ns: int) -> None:
         """The coordinator itself did not run for so long: that time is nobody's silence."""
@@ -253,26 +266,19 @@ class Watch:
         if heard is None or heard.look_ns != due_ns:
             return []
         verdict = self._verdict(worker, heard, now_ns)
-        look_ns = self._next_look(heard, now_ns)
-        if verdict is not None:
-            look_ns = self._next_look_with_host(state, verdict, now_ns)
-            if not look_ns:
+        if verdict is None:
+            look_ns = self._next_look(heard, now_ns)
+        else:
+            host = self._agents.get(host_of(state, worker))
+            if host is None or not host.is_doubtful(now_ns):
                 return [verdict]
+            # When a host dies, its workers and its agent sent their last heartbeats at different
+            # moments: the agent's deadline is at most one heartbeat later. Then all are lost.
+            if verdict.signal == "connection" or not host.is_nearly_lost(now_ns):
+                return [doubting(verdict, (now_ns - host.beat_ns) / SECOND_NS)]
+            look_ns = min(host.deadline_ns, now_ns + SECOND_NS)
         self._look(heard, look_ns, "worker", worker)
         return []
-
-    def _next_look_with_host(self, state: "Cluster", verdict: DeclareLost, now_ns: int) -> int:
-        """When to look again at a silent worker whose host may be lost, too; 0 where it is heard.
-
-        When a host dies, each worker and the agent sent their last heartbeat at another moment, so
-        the agent's deadline is at most one heartbeat after the worker's. Then all are lost at once.
-        """
-        host = self._agents.get(host_of(state, verdict.worker))
-        if host is None or verdict.signal not in ("heartbeat", "absent"):
-            return 0
-        if not host.is_doubtful(now_ns) or now_ns >= host.deadline_ns:
-            return 0
-        return min(host.deadline_ns, now_ns + SECOND_NS)
 
     def _verdict(self, worker: str, heard: LastHeard, now_ns: int) -> DeclareLost | None:
         grace = _ns(self.patience.connection_grace_s)

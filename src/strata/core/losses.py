@@ -7,7 +7,7 @@ well. The workers of a lost host are lost with it: nobody can tell whether they 
 
 from typing import TYPE_CHECKING
 
-from msgspec import field
+from msgspec import field, structs
 
 from strata.core.agents import AgentLost, DeclareAgentLost
 from strata.core.decision import Decision
@@ -80,3 +80,9 @@ def host_of(state: "Cluster", worker_id: str) -> str:
     task = state.tasks.get(worker.task) if worker is not None else None
     placement = task.placements.get(worker_id) if task is not None else None
     return placement.agent if placement is not None else ""
+
+
+def doubting(loss: DeclareLost, host_silence_s: float) -> DeclareLost:
+    """A worker's loss, with the evidence that the agent of its host is not heard either."""
+    evidence = {**loss.evidence, "host_silence_s": host_silence_s}
+    return structs.replace(loss, evidence=evidence, host_in_doubt=True)

@@ -19,14 +19,15 @@ from strata.core.checkpoints import Checkpoint
 from strata.core.cluster import decide
 from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
 from strata.core.events import Command, Event, Now
-from strata.core.liveness import Beat, Patience, Watch
+from strata.core.liveness import Patience, Watch
 from strata.core.losses import DeclareLosses
 from strata.core.recovery import CommitSteps, EnterGeneration
 from strata.core.saving import AckPart, BeginCheckpoint
 from strata.core.scheduling import SubmitTask
+from strata.core.signals import Beat
 from strata.core.state import Cluster, Rules
 from strata.core.tasks import Task, TaskSpec
-from strata.core.workers import RegisterWorker, Worker
+from strata.core.workers import DeregisterWorker, RegisterWorker, Worker
 
 PER_HOST = 8
 DATASET = "samples"
@@ -42,7 +43,7 @@ class Crowd:
     """A cluster whose one task has `workers` workers, which are placed and not yet registered."""
 
     def __init__(self, workers: int, spare_hosts: int = 0) -> None:
-        self.state = Cluster(rules=Rules(max_workers=2 * workers))
+        self.state = Cluster(rules=Rules(max_workers=1_000_000))
         self.mono_ns = 0
         for host in range(workers // PER_HOST + spare_hosts):
             name = f"host-{host}"
@@ -147,6 +148,15 @@ class Crowd:
             )
             self.do(command)
 
+    def finish(self) -> None:
+        """Every member leaves, since its part is done."""
+        for worker in self.members():
+            self.do(
+                DeregisterWorker(
+                    worker=worker.id, incarnation=worker.incarnation, steps=self.task.committed
+                )
+            )
+
     def save(self, step: int) -> None:
         """Every member begins a checkpoint and acknowledges its part."""
         found = [
@@ -240,6 +250,8 @@ def bench_turns(workers: int) -> dict[str, object]:
         for name, work in works.items():
             took.setdefault(name, []).append(cpu_timed(work))
         took.setdefault("commit_step", []).append(bench_commits(crowd))
+        took.setdefault("finish", []).append(cpu_timed(crowd.finish))
+        assert crowd.task.state == "completed"
     return {f"{name}_ms": spread(each, 1e3, 1) for name, each in took.items()}
 
 

@@ -10,6 +10,7 @@ from strata.core.generations import GenerationChanged
 from strata.core.invariants import broken
 from strata.core.losses import DeclareLosses
 from strata.core.scheduling import StopTask
+from strata.core.standing import told, told_of_turn
 from strata.core.tasks import TaskPlaced
 from strata.core.workers import DeclareLost, WorkerLost
 from tests.core.world import World
@@ -157,6 +158,19 @@ def test_task_that_stops_is_stopped_when_every_worker_is_lost_at_once():
     world.do(StopTask(task=task.id))
     world.lose_agent("a")
     assert task.state == "stopped"
+
+
+def test_turn_tells_whom_its_facts_tell_and_nobody_twice():
+    world, task = running(3, {"a": 2, "b": 2}, spares=1)
+    for worker in task.members[:2]:
+        world.peers[worker].leave("done")
+    world.lose_agent("b")
+    whole = told_of_turn(world.state, world.log)
+    each = [told(world.state, event) for event in world.log]
+    assert sorted(whole.workers) == sorted({worker for one in each for worker in one.workers})
+    assert sorted(whole.agents) == sorted({agent for one in each for agent in one.agents})
+    assert whole.workers
+    assert whole.agents
 
 
 SPECS = st.sampled_from(

@@ -24,7 +24,7 @@ from strata.coordinator.vault import Vault
 from strata.core.agents import Agent, RegisterAgent
 from strata.core.events import Event
 from strata.core.signals import AgentBeat
-from strata.core.standing import TELLING, duties, told
+from strata.core.standing import TELLING, duties, told_of_turn
 from strata.errors import InvalidArgument, NotFound, StrataError
 from strata.store.base import Batch
 from strata.wire import convert
@@ -107,8 +107,7 @@ class AgentSessions:
 
     def _follow(self, events: Sequence[Event]) -> None:
         state = self.engine.kernel.state
-        agents = {agent: None for event in events for agent in told(state, event).agents}
-        for agent in agents:
+        for agent in told_of_turn(state, events).agents:
             session = self.open.get(agent)
             if session is not None:
                 session.tell_duties()

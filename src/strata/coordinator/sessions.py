@@ -33,7 +33,7 @@ from strata.core.fencing import WorkerCommand
 from strata.core.saving import AckPart, BeginCheckpoint
 from strata.core.setbacks import ReportBrokenExchange
 from strata.core.signals import WorkerBeat, WorkerDisconnected
-from strata.core.standing import TELLING, told
+from strata.core.standing import TELLING, told_of_turn
 from strata.core.workers import ReattachWorker, Worker, WorkerRegistered
 from strata.errors import InvalidArgument, Overloaded, StrataError
 from strata.store.base import Batch
@@ -108,12 +108,10 @@ class Sessions:
     def _follow(self, events: Sequence[Event]) -> None:
         state = self.engine.kernel.state
         self.observed.follow(events, state.workers)
-        workers: dict[str, None] = {}
         for event in events:
             if isinstance(event.body, WorkerRegistered):
                 self._new.add(event.body.incarnation)
-            workers.update(dict.fromkeys(told(state, event).workers))
-        for worker in workers:
+        for worker in told_of_turn(state, events).workers:
             session = self.open.get(worker)
             if session is not None:
                 session.tell_standing()

@@ -97,7 +97,14 @@ def result_stands(d: Decision, task: "Task") -> bool:
         return False
     if task.spec.model_state == "sharded" and task.committed < task.finished_step:
         return False
-    return not any(_trains(d, task, worker) for worker in task.members)
+    # The last first: members often finish in the order of their ranks, and one is enough.
+    return not any(_trains(d, task, worker) for worker in reversed(task.members))
+
+
+def all_finished(task: "Task") -> bool:
+    """Whether every member has finished."""
+    # Counting first: comparing takes as long as the group is large.
+    return len(task.finished) >= len(task.members) and set(task.members) <= set(task.finished)
 
 
 def _trains(d: Decision, task: "Task", worker_id: str) -> bool:
@@ -114,7 +121,7 @@ def finish(
     stands = result_stands(d, task)
     if task.phase == "running" or stands:
         commit_steps(d, task, steps, "a worker finished after them", cause)
-    if not stands and not set(task.members) <= set(task.finished):
+    if not stands and not all_finished(task):
         if task.phase == "syncing":  # everyone else waits for it to enter, which it never will
             begin_again(d, task, "a member finished instead of entering", cause)
         else:

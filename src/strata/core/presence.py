@@ -8,7 +8,14 @@ from strata.core.barriers import learn_release
 from strata.core.checkpoints import fail_without
 from strata.core.decision import Decision
 from strata.core.events import decides
-from strata.core.generations import finish, join, leave, result_stands, with_save_failure
+from strata.core.generations import (
+    all_finished,
+    finish,
+    join,
+    leave,
+    result_stands,
+    with_save_failure,
+)
 from strata.core.leases import take_back_leases
 from strata.core.limits import (
     require_entries,
@@ -266,8 +273,7 @@ def _follow_losses(d: Decision, task: Task, lost: _Losses) -> None:
     """Lets everything that depends on lost workers follow."""
     workers, causes = lost.workers, tuple(lost.facts)
     leave(d, task, workers, f"{were_lost(workers)}: {lost.reason}", causes)
-    finished = task.finished and set(task.members) <= set(task.finished)
-    if finished or result_stands(d, task):
+    if (task.finished and all_finished(task)) or result_stands(d, task):
         _complete(d, task, lost, causes)
     elif not task.ended:
         spare, doubtful = lost.only_spares, lost.doubtful_hosts

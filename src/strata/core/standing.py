@@ -5,6 +5,7 @@ message, and after a restart of either side. So telling twice is harmless, and n
 remembered about what was told before.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field, structs
@@ -187,6 +188,30 @@ def duties(state: "Cluster", agent: str) -> list[Duty]:
         for worker, placement in task.placements.items()
         if placement.agent == agent and worker not in task.vacant
     ]
+
+
+def told_of_turn(state: "Cluster", events: Iterable[Event]) -> Told:
+    """Whose standing the facts of a turn change, each named once.
+
+    The members of a task are listed once, also when thousands of them finish in one turn.
+    """
+    workers: dict[str, None] = {}
+    agents: dict[str, None] = {}
+    tasks: dict[str, None] = {}
+    for event in events:
+        body = event.body
+        if isinstance(body, TELLING_MEMBERS):
+            tasks[body.task] = None
+        elif isinstance(body, WorkerStateChanged):
+            if body.finished:
+                tasks[body.task] = None
+        else:
+            whose = told(state, event)
+            workers.update(dict.fromkeys(whose.workers))
+            agents.update(dict.fromkeys(whose.agents))
+    for task in (state.tasks[task_id] for task_id in tasks if task_id in state.tasks):
+        workers.update(dict.fromkeys(task.members))
+    return Told(list(workers), list(agents))
 
 
 def told(state: "Cluster", event: Event) -> Told:

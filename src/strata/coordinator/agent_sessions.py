@@ -23,7 +23,7 @@ from strata.coordinator.metrics import Metrics
 from strata.coordinator.vault import Vault
 from strata.core.agents import Agent, RegisterAgent
 from strata.core.events import Event
-from strata.core.signals import AgentBeat
+from strata.core.signals import AgentBeat, AgentDisconnected
 from strata.core.standing import TELLING, duties, told_of_turn
 from strata.errors import InvalidArgument, NotFound, StrataError
 from strata.store.base import Batch
@@ -76,9 +76,7 @@ class AgentSessions:
         """A session is over; its agent may open another until it counts as silent."""
         if self.open.get(session.agent) is session:
             del self.open[session.agent]
-            kernel = self.engine.kernel
-            now_ns = kernel.clock().mono_ns
-            kernel.watch.agent_disconnected(session.agent, session.incarnation, now_ns)
+            self.engine.notice(AgentDisconnected(session.agent, session.incarnation))
 
     def duties_of(self, agent: str) -> pb.Duties:
         """All that an agent has to keep running, task by task."""

@@ -1,6 +1,7 @@
 """What the core and a log of a million facts cost: folding, restarting, and looking into the past.
 
     python benchmarks/bench_core.py [folder on the disk to measure] [--facts N] [--many N]
+    python benchmarks/bench_core.py --only-crowd
 
 The facts are those of simulated clusters of 8, 32 and 64 workers with all faults, one after the
 other, repeated until there are enough. Two logs are made of them, both through a kernel and its
@@ -12,8 +13,9 @@ ended than a state remembers.
 The facts are stored in turns of 200, which saves the time of half a million syncs; but the last of
 `few_tasks`, as many as a kernel lets come together before its next snapshot, in turns as small as
 they were decided. That is what a quiet cluster's log looks like, and the slowest to read. Rates
-are of CPU time, so that a busy machine gives the same; of the others both times are given. Prints
-one JSON object.
+are of CPU time, so that a busy machine gives the same; of the others both times are given.
+
+`crowd` is what one task with 10,000 workers costs the rules (`crowd.py`). Prints one JSON object.
 """
 
 import argparse
@@ -29,6 +31,7 @@ from statistics import fmean
 
 import msgspec
 from common import cpu_timed, median, show, spread
+from crowd import bench_crowd
 from processes import coordinator
 
 from strata.coordinator.clock import read_clock
@@ -257,13 +260,17 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", help="on the disk to measure")
     parser.add_argument("--facts", type=int, default=FACTS)
     parser.add_argument("--many", type=int, default=MANY_FACTS, help="facts of many_tasks")
+    parser.add_argument("--only-crowd", action="store_true", help="measure nothing but the crowd")
     given = parser.parse_args()
+    if given.only_crowd:
+        return show("core", {"crowd": bench_crowd()})
     began = time.perf_counter()
     events, turns = simulated()
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         folder = Path(name)
         result: dict[str, object] = {
             "fold": bench_fold(events),
+            "crowd": bench_crowd(),
             "crowded": bench_crowded(simulated(SCENARIOS[-1:])[0]),
             "few_tasks": bench_log(folder / "few", events, turns, given.facts, renamed=False),
             "many_tasks": bench_log(folder / "many", events, turns, given.many, renamed=True),

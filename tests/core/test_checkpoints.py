@@ -312,3 +312,19 @@ def test_a_task_remembers_only_so_many_that_failed():
     assert len(task.checkpoints) == MAX_ENDED + 1
     assert newest(task) == kept.id
     assert len({fact.checkpoint for fact in world.facts(CheckpointStarted)}) == MAX_ENDED + 6
+
+
+def test_spare_cannot_acknowledge_a_part():
+    world = World()
+    world.agent("host", 3)
+    task = world.submit(2, external=False, spares=1)
+    world.start(task)
+    world.sync(task)
+    world.train(task, 10)
+    first, _second = world.members(task)
+    (spare,) = (world.peers[worker] for worker in task.waiting)
+    checkpoint = first.begin(10)
+    first.ack(checkpoint)
+    with pytest.raises(NotAllowedNow, match="not a member of generation 1"):
+        spare.ack(checkpoint)
+    assert (checkpoint.state, list(checkpoint.parts)) == ("in_progress", [0])

@@ -1,7 +1,12 @@
 """Guards the bounds of the state: what has ended is forgotten in time, what lives never is."""
 
+import pytest
+
 from strata.core import tasks, workers
-from tests.core.world import World
+from strata.core.liveness import Patience, Watch
+from strata.core.signals import Beat
+from strata.core.standing import told, told_of_turn
+from tests.core.world import SECOND_NS, World
 
 
 def test_the_oldest_ended_tasks_are_forgotten_and_their_workers_with_them(monkeypatch):
@@ -52,3 +57,47 @@ def test_one_who_was_forgotten_returns_as_a_new_incarnation(monkeypatch):
         world.register(name).lost()
     assert "a" not in world.state.workers
     assert world.register("a").incarnation > first.incarnation
+
+
+@pytest.mark.parametrize("beat", [Beat(1, 1, step=5), Beat(1, 1, request=1)])
+def test_watch_passes_over_a_worker_that_was_forgotten_since_its_last_heartbeat(monkeypatch, beat):
+    world = World()
+    task = world.submit(1)
+    (a,) = world.join(task, "a")
+    world.sync(task)
+    watch = Watch(Patience())
+    watch.adopt(world.state, 0)
+    assert watch.beat(a.id, a.incarnation, beat, SECOND_NS)
+    position = len(world.log)
+    a.leave("done")
+    monkeypatch.setattr(tasks, "MAX_ENDED_TASKS", 0)
+    monkeypatch.setattr(tasks, "FORGOTTEN_AT_ONCE", 1)
+    world.join(world.submit(1), "b")[0].leave("stopped")
+    assert "a" not in world.state.workers
+    for event in world.log[position:]:
+        watch.follow(event)
+    assert watch.overdue(world.state, 10 * SECOND_NS) == []
+
+
+def test_nobody_is_told_about_a_task_that_was_forgotten_in_the_same_turn(monkeypatch):
+    world = World()
+    world.agent("host", 1)
+    task = world.submit(1)
+    (a,) = world.join(task, "a")
+    world.sync(task)
+    position = len(world.log)
+    a.leave("done")
+    monkeypatch.setattr(tasks, "MAX_ENDED_TASKS", 0)
+    monkeypatch.setattr(tasks, "FORGOTTEN_AT_ONCE", 1)
+    world.join(world.submit(1), "b")[0].leave("stopped")
+    assert task.id not in world.state.tasks
+    about = [told(world.state, e) for e in world.log[position:] if _task_of(e) == task.id]
+    assert len(about) >= 2
+    assert all(not each.workers for each in about)
+    whole = told_of_turn(world.state, world.log[position:])
+    assert (whole.workers, whole.agents) == (["b"], ["host"])
+    assert ["host"] in [each.agents for each in about], "its processes may still be there"
+
+
+def _task_of(event):
+    return getattr(event.body, "task", "")

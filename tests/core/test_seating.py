@@ -32,9 +32,36 @@ def test_a_replacement_on_the_same_host_takes_the_seat_and_nobody_moves():
 
 
 def test_a_new_host_takes_the_seats_of_one_that_is_gone():
-    after, moved = seated(["a0", "a1", "b0", "b1", "c0", "c1"], ["b0", "b1"], ["d0", "d1"])
-    assert after == ["a0", "a1", "c0", "c1", "d0", "d1"]
-    assert moved == 2
+    members = ["a0", "a1", "b0", "b1", "c0", "c1"]
+    assert seated(members, ["b0", "b1"], ["d0", "d1"]) == (["a0", "a1", "d0", "d1", "c0", "c1"], 0)
+
+
+def test_new_host_of_another_size_comes_last():
+    members = ["a0", "a1", "b0", "b1", "c0", "c1"]
+    after, _ = seated(members, ["b0", "b1"], ["d0", "d1", "d2"])
+    assert after == ["a0", "a1", "c0", "c1", "d0", "d1", "d2"]
+
+
+def test_last_host_takes_the_seats_of_one_that_is_gone_and_the_others_stay():
+    members = [f"{host}{number}" for host in "abcdef" for number in range(8)]
+    after, moved = seated(members, [f"b{number}" for number in range(8)])
+    assert after == [f"{host}{number}" for host in "afcde" for number in range(8)]
+    assert moved == 8
+
+
+def test_last_host_of_the_same_size_takes_the_seats_where_hosts_differ():
+    sizes = {"a": 8, "b": 8, "c": 8, "d": 8, "e": 3, "f": 2}
+    members = [f"{host}{number}" for host, size in sizes.items() for number in range(size)]
+    after, moved = seated(members, [f"b{number}" for number in range(8)])
+    assert "".join(host for host, _ in groupby(after, host_of)) == "adcef"
+    assert moved == 8 + 3 + 2
+
+
+def test_many_hosts_that_are_gone_are_each_made_up_for_by_one():
+    members = [f"{host}{number}" for host in "abcdefgh" for number in range(4)]
+    after, moved = seated(members, [f"{host}{number}" for host in "bd" for number in range(4)])
+    assert "".join(host for host, _ in groupby(after, host_of)) == "ahcgef"
+    assert moved == 8
 
 
 def test_a_loss_moves_few_and_the_replacement_brings_the_host_together_again():

@@ -24,8 +24,8 @@ from strata.coordinator.metrics import Metrics
 from strata.coordinator.vault import Vault
 from strata.core.agents import Agent, RegisterAgent
 from strata.core.events import Event
-from strata.core.signals import AgentBeat
-from strata.core.standing import TELLING, Duty, duties_by_agent, told
+from strata.core.signals import AgentBeat, AgentDisconnected
+from strata.core.standing import TELLING, Duty, duties_by_agent, told_of_turn
 from strata.core.tasks import Task, TaskStateChanged
 from strata.errors import InvalidArgument, NotFound, StrataError
 from strata.store.base import Batch
@@ -84,6 +84,7 @@ class AgentSessions:
         """A session is over; its agent may open another until it counts as silent."""
         if self.open.get(session.agent) is session:
             del self.open[session.agent]
+            self.engine.notice(AgentDisconnected(session.agent, session.incarnation))
 
     def tell(self, agents: Iterable[str]) -> None:
         """Send these agents, where they are connected, all that each has to keep running."""
@@ -122,7 +123,7 @@ class AgentSessions:
 
     def _follow(self, events: Sequence[Event]) -> None:
         state = self.engine.kernel.state
-        self.tell({agent: None for event in events for agent in told(state, event).agents})
+        self.tell(told_of_turn(state, events).agents)
         for event in events:
             task = state.tasks.get(getattr(event.body, "task", ""))
             if isinstance(event.body, TaskStateChanged) and task is not None and task.ended:

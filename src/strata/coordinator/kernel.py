@@ -27,7 +27,13 @@ from strata.core import state as cluster_state
 from strata.core.cluster import Outcome, StartCoordinator, decide, fold
 from strata.core.events import Command, Event, Now
 from strata.core.liveness import Patience, Watch
-from strata.core.signals import AgentBeat, Signal, WorkerBeat, WorkerDisconnected
+from strata.core.signals import (
+    AgentBeat,
+    AgentDisconnected,
+    Signal,
+    WorkerBeat,
+    WorkerDisconnected,
+)
 from strata.core.state import Cluster, Rules
 from strata.core.workers import RegisterWorker, ReportState
 from strata.errors import Conflict, Fenced, StrataError
@@ -132,6 +138,10 @@ class Kernel:
         if isinstance(asked, WorkerDisconnected):
             now_ns = self.clock().mono_ns
             self.watch.disconnected(asked.worker, asked.incarnation, now_ns)
+            return Outcome()
+        if isinstance(asked, AgentDisconnected):
+            now_ns = self.clock().mono_ns
+            self.watch.agent_disconnected(asked.agent, asked.incarnation, now_ns)
             return Outcome()
         assert isinstance(asked, Command)
         if isinstance(asked, RegisterWorker):

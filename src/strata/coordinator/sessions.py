@@ -25,6 +25,7 @@ from strata.coordinator.metrics import Metrics
 from strata.coordinator.observed import Observed, Seen
 from strata.coordinator.previews import Previews
 from strata.coordinator.saves import SaveRoom
+from strata.coordinator.standings import StandingMessages
 from strata.coordinator.tokens import PeerTokens
 from strata.coordinator.waiting import BarrierRoom, Ended
 from strata.core.barriers import Barrier
@@ -34,7 +35,7 @@ from strata.core.fencing import WorkerCommand
 from strata.core.saving import AckPart, BeginCheckpoint
 from strata.core.setbacks import ReportBrokenExchange
 from strata.core.signals import WorkerBeat, WorkerDisconnected
-from strata.core.standing import TELLING, standing, told
+from strata.core.standing import TELLING, told_of_turn
 from strata.core.workers import ReattachWorker, Worker, WorkerRegistered
 from strata.errors import InvalidArgument, Overloaded, StrataError
 from strata.store.base import Batch
@@ -73,7 +74,7 @@ class Sessions:
         self.metrics = metrics
         self.lines = lines
         self.intakes = intakes
-        self.tokens = tokens
+        self.standings = StandingMessages(tokens)
         self.saves = SaveRoom(engine)
         self.previews = Previews()
         self.backlog = SharedBacklog()
@@ -109,12 +110,10 @@ class Sessions:
     def _follow(self, events: Sequence[Event]) -> None:
         state = self.engine.kernel.state
         self.observed.follow(events, state.workers)
-        workers: dict[str, None] = {}
         for event in events:
             if isinstance(event.body, WorkerRegistered):
                 self._new.add(event.body.incarnation)
-            workers.update(dict.fromkeys(told(state, event).workers))
-        for worker in workers:
+        for worker in told_of_turn(state, events).workers:
             session = self.open.get(worker)
             if session is not None:
                 session.tell_standing()
@@ -189,10 +188,7 @@ class Session:
         state = self.engine.kernel.state
         if self.worker in state.workers:
             stored_seq = self.intake.stored_seq if self.intake else -1
-            place = standing(state, self.worker)
-            token = self.sessions.tokens.of(place.task, place.generation)
-            message = convert.standing_message(place, stored_seq, token)
-            self.stream.send(pb.CoordinatorMessage(standing=message))
+            self.stream.send_raw(self.sessions.standings.framed(state, self.worker, stored_seq))
 
     def _hello(self, request: int, hello: pb.Hello) -> None:
         if self._greeted:

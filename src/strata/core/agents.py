@@ -9,7 +9,7 @@ from strata.core.events import Command, Event, Fact, applies, decides
 from strata.core.presence import lose
 from strata.core.scheduling import handle_loss, place_waiting
 from strata.core.tasks import change_state
-from strata.core.workers import DeclareLost, Signal, Worker
+from strata.core.workers import DeclareLost
 from strata.errors import AlreadyExists, Fenced, InvalidArgument
 
 if TYPE_CHECKING:
@@ -115,9 +115,11 @@ def _lost(state: "Cluster", fact: AgentLost, event: Event) -> None:
     agent.reason = fact.reason
     for task in state.tasks.values():
         for worker_id, placement in task.placements.items():
+            if placement.agent != fact.agent:
+                continue
             worker = state.workers.get(worker_id)
             settled = worker is not None and (worker.alive or worker.done)
-            if placement.agent == fact.agent and not settled and worker_id not in task.vacant:
+            if not settled and worker_id not in task.vacant:
                 task.vacant.append(worker_id)
 
 
@@ -161,21 +163,6 @@ def _note_slots(d: Decision, agent: Agent, c: RegisterAgent) -> None:
     place_waiting(d, d.record(AgentSlotsChanged(agent.id, agent.slots, c.slots), c.cause))
 
 
-@decides(DeclareAgentLost)
-def declare_lost(d: Decision, c: DeclareAgentLost) -> None:
-    """A host is gone: so are the workers that ran on it."""
-    agent = d.state.agents.get(c.agent)
-    if agent is None or not agent.up or agent.incarnation != c.incarnation:
-        return
-    lost = d.record(AgentLost(c.agent, c.incarnation, c.reason), c.cause)
-    for task in list(d.state.tasks.values()):
-        for worker_id, placement in list(task.placements.items()):
-            worker = d.state.workers.get(worker_id)
-            if placement.agent == c.agent and worker is not None and worker.alive:
-                _lose(d, worker, "agent", f"its host {c.agent} is lost", lost)
-    place_waiting(d, lost)
-
-
 @decides(ReportExit)
 def report_exit(d: Decision, c: ReportExit) -> None:
     """An agent says how a process ended. That is a fact; it changes things only if it is news."""
@@ -201,12 +188,19 @@ def report_exit(d: Decision, c: ReportExit) -> None:
     if not news:
         return
     if worker is not None and worker.alive:
-        _lose(d, worker, "exit", f"its process ended with {how}", exited)
+        ended = DeclareLost(
+            worker=worker.id,
+            incarnation=worker.incarnation,
+            signal="exit",
+            reason=f"its process ended with {how}",
+            cause=(exited,),
+        )
+        lose(d, [ended])
     elif worker is None and c.code == 0 and not c.signal and task.state != "stopping":
         change_state(d, task, "failed", f"{c.worker} {NEVER_JOINED}", exited, 1)
     elif worker is None or not worker.done:
         when = "before it joined" if worker is None else "before the task was done"
-        handle_loss(d, task, c.worker, f"its process ended with {how} {when}", exited)
+        handle_loss(d, task, [c.worker], f"its process ended with {how} {when}", exited)
     if task.ended:
         place_waiting(d, exited)
 
@@ -218,17 +212,3 @@ def how_it_ended(code: int, signal: int) -> str:
     if code == UNKNOWN_CODE:
         return "an exit code that nobody saw: the agent that started it was gone"
     return f"exit code {code}"
-
-
-def _lose(d: Decision, worker: Worker, signal: Signal, reason: str, cause: str) -> None:
-    lose(
-        d,
-        worker,
-        DeclareLost(
-            worker=worker.id,
-            incarnation=worker.incarnation,
-            signal=signal,
-            reason=reason,
-            cause=(cause,),
-        ),
-    )

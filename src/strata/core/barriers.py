@@ -314,7 +314,7 @@ def _open(d: Decision, task: "Task", c: ArriveAtBarrier) -> str:
 
 
 def release_if_complete(
-    d: Decision, task: "Task", barrier: Barrier, reason: str, cause: str
+    d: Decision, task: "Task", barrier: Barrier, reason: str, cause: str | tuple[str, ...]
 ) -> None:
     """Releases a waiting barrier once every member of the generation has arrived."""
     if barrier.state != "waiting" or not task.members:
@@ -337,7 +337,7 @@ def release_if_complete(
     )
 
 
-def look_again(d: Decision, task: "Task", reason: str, cause: str) -> None:
+def look_again(d: Decision, task: "Task", reason: str, cause: str | tuple[str, ...]) -> None:
     """After a change of generation: a waiting barrier may now be complete."""
     for barrier in list(task.barriers.values()):
         release_if_complete(d, task, barrier, reason, cause)

@@ -19,6 +19,7 @@ from strata.core import (  # noqa: F401 - importing fills the tables of rules
     leases,
     limits,
     loops,
+    losses,
     pace,
     presence,
     recovery,

@@ -4,7 +4,8 @@ A generation is one version of a task's membership; its number only grows. Ranks
 0 … world_size-1, neighbours on a host, and as stable as that allows (`core/seating`).
 
 The first generation forms when as many workers as required have registered. From then on every
-loss and every leave makes a new one at once, so that nobody waits for the dead. If fewer are left
+loss and every leave makes a new one at once, so that nobody waits for the dead; losses that are
+declared together (`core/losses`) make one. If fewer are left
 than the task requires it is `forming` again: the rest wait, and train on when others have joined.
 What depends on membership follows in the same turn: lanes and shards, barriers, checkpoints.
 Workers beyond those that a task asked for wait as spares, and take such a seat in the same turn.
@@ -76,13 +77,16 @@ def join(d: Decision, task: "Task", reason: str, cause: str) -> None:
         _regroup(d, task, [], reason, cause)
 
 
-def leave(d: Decision, task: "Task", worker: str, reason: str, cause: str) -> None:
-    """Takes a worker out that is lost or has left."""
-    if d.state.workers[worker].rank >= 0:
-        _regroup(d, task, [worker], reason, cause)
+def leave(
+    d: Decision, task: "Task", workers: list[str], reason: str, cause: str | tuple[str, ...]
+) -> None:
+    """Takes workers out that are lost or have left, all of them in one new generation."""
+    left = [worker for worker in workers if d.state.workers[worker].rank >= 0]
+    if left:
+        _regroup(d, task, left, reason, cause)
 
 
-def begin_again(d: Decision, task: "Task", reason: str, cause: str) -> None:
+def begin_again(d: Decision, task: "Task", reason: str, cause: str | tuple[str, ...]) -> None:
     """A new generation of the same members, so that they agree anew from where to go on."""
     _regroup(d, task, [], reason, cause)
 
@@ -93,7 +97,14 @@ def result_stands(d: Decision, task: "Task") -> bool:
         return False
     if task.spec.model_state == "sharded" and task.committed < task.finished_step:
         return False
-    return not any(_trains(d, task, worker) for worker in task.members)
+    # The last first: members often finish in the order of their ranks, and one is enough.
+    return not any(_trains(d, task, worker) for worker in reversed(task.members))
+
+
+def all_finished(task: "Task") -> bool:
+    """Whether every member has finished."""
+    # Counting first: comparing takes as long as the group is large.
+    return len(task.finished) >= len(task.members) and set(task.members) <= set(task.finished)
 
 
 def _trains(d: Decision, task: "Task", worker_id: str) -> bool:
@@ -103,12 +114,14 @@ def _trains(d: Decision, task: "Task", worker_id: str) -> bool:
     return worker.alive and worker.ran == task.ran_generation and not empty
 
 
-def finish(d: Decision, task: "Task", steps: int, reason: str, cause: str) -> None:
+def finish(
+    d: Decision, task: "Task", steps: int, reason: str, cause: str | tuple[str, ...]
+) -> None:
     """Completes a task when every member that trained in it has finished."""
     stands = result_stands(d, task)
     if task.phase == "running" or stands:
         commit_steps(d, task, steps, "a worker finished after them", cause)
-    if not stands and not set(task.members) <= set(task.finished):
+    if not stands and not all_finished(task):
         if task.phase == "syncing":  # everyone else waits for it to enter, which it never will
             begin_again(d, task, "a member finished instead of entering", cause)
         else:
@@ -156,7 +169,9 @@ def _room(d: Decision, task: "Task", left: list[str]) -> int:
     return (task.required if task.finished else _most(d, task)) - stay
 
 
-def _regroup(d: Decision, task: "Task", left: list[str], reason: str, cause: str) -> None:
+def _regroup(
+    d: Decision, task: "Task", left: list[str], reason: str, cause: str | tuple[str, ...]
+) -> None:
     left = left + [worker for worker in _through(d, task) if worker not in left]
     stay = len(task.members) - len(left)
     room = max(0, _room(d, task, left))

@@ -32,6 +32,8 @@ def _task_faults(state: Cluster, task: Task) -> Iterator[str]:
         complete = len(checkpoint.parts) == checkpoint.expected
         if checkpoint.state in ("committed", "sealing") and not complete:
             yield f"{where}: checkpoint {checkpoint.id} is {checkpoint.state} without all its parts"
+        if not all(0 <= rank < checkpoint.expected for rank in checkpoint.parts):
+            yield f"{where}: checkpoint {checkpoint.id} has parts of ranks that do not exist"
         if checkpoint.state == "in_progress" and checkpoint.generation != task.generation:
             yield f"{where}: checkpoint {checkpoint.id} waits for a generation that has ended"
     yield from _feed_faults(state, task, where)

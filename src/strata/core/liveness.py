@@ -22,6 +22,8 @@ from msgspec import Struct
 from strata.core.agents import AgentLost, AgentRegistered, DeclareAgentLost
 from strata.core.barriers import BarrierFailed, BarrierOpened, BarrierReleased, FailBarrier
 from strata.core.events import Command, Event
+from strata.core.last_heard import SECOND_NS, LastHeard
+from strata.core.losses import DeclareLosses, doubting, host_of
 from strata.core.pace import Paces
 from strata.core.recovery import CommitSteps
 from strata.core.save_points import Pace, has_open_request, plan
@@ -39,7 +41,9 @@ from strata.core.workers import (
 if TYPE_CHECKING:
     from strata.core.state import Cluster
 
-SECOND_NS = 1_000_000_000
+TOGETHER_NS = 50_000_000
+"""Connections that break within this time of the first one are judged together."""
+
 FOLLOWED = frozenset(
     {WorkerRegistered, WorkerReturned, WorkerLost, WorkerStateChanged, AgentRegistered, AgentLost}
     | {BarrierOpened, BarrierReleased, BarrierFailed, StorageUnreachable, StorageReached}
@@ -61,37 +65,21 @@ class Patience(Struct, frozen=True):
     commit_interval_s: float = 1.0
 
 
-class _Heard(Struct):
-    incarnation: int
-    beat_ns: int
-    patience_ns: int
-    look_ns: int
-    absent: bool = False
-    broken_ns: int = 0
-    attempt: int = 0
-    generation: int = 0
-    step: int = -1
-    step_ns: int = 0
-    step_mean_ns: float = 0.0
-    steps_seen: int = 0
-    hangable: bool = False
-    request: int = 0
-
-
 class Watch:
     """Hears beats, follows facts, and says what is overdue."""
 
     def __init__(self, patience: Patience) -> None:
         self.patience = patience
         self._paces = Paces()
-        self._workers: dict[str, _Heard] = {}
-        self._agents: dict[str, _Heard] = {}
+        self._workers: dict[str, LastHeard] = {}
+        self._agents: dict[str, LastHeard] = {}
         self._due: list[tuple[int, Literal["worker", "agent", "barrier"], tuple[str, ...]]] = []
         self._barriers: dict[tuple[str, str], tuple[int, int]] = {}
         self._storage = StorageDeadlines(_ns(patience.storage_timeout_s))
         self._moved: set[str] = set()
         self._asked: set[str] = set()
         self._commit_ns = 0
+        self._broken_look_ns = 0
 
     def adopt(self, state: "Cluster", now_ns: int) -> None:
         """Takes over a state after a restart: everyone alive has the grace to come back."""
@@ -169,7 +157,16 @@ class Watch:
         heard = self._workers.get(worker)
         if heard is not None and heard.incarnation == incarnation:
             heard.broken_ns = now_ns
-            self._look(heard, now_ns + _ns(self.patience.connection_grace_s), "worker", worker)
+            deadline_ns = now_ns + _ns(self.patience.connection_grace_s)
+            if deadline_ns > self._broken_look_ns:
+                self._broken_look_ns = deadline_ns + TOGETHER_NS
+            self._look(heard, self._broken_look_ns, "worker", worker)
+
+    def agent_disconnected(self, agent: str, incarnation: int, now_ns: int) -> None:
+        """Notes that an agent's connection broke: its host is in doubt until it is heard again."""
+        heard = self._agents.get(agent)
+        if heard is not None and heard.incarnation == incarnation:
+            heard.broken_ns = now_ns
 
     def credit(self, gap_ns: int) -> None:
         """The coordinator itself did not run for so long: that time is nobody's silence."""
@@ -206,25 +203,28 @@ class Watch:
     def overdue(self, state: "Cluster", now_ns: int) -> list[Command]:
         """What has to be declared now."""
         found: list[Command] = []
+        lost = DeclareLosses()
         while self._due and self._due[0][0] <= now_ns:
             due_ns, kind, key = heappop(self._due)
             if kind == "worker":
-                found += self._check_worker(key[0], due_ns, now_ns)
+                lost.workers.extend(self._check_worker(state, key[0], due_ns, now_ns))
             elif kind == "agent":
-                found += self._check_agent(key[0], due_ns, now_ns)
+                lost.agents.extend(self._check_agent(key[0], due_ns, now_ns))
             else:
                 found += self._check_barrier(key[0], key[1], now_ns)
+        if lost.agents or lost.workers:
+            found.insert(0, lost)
         found += self._storage.overdue(now_ns) + self._save_points(state, now_ns)
         return found + self._commits(state, now_ns) + self._paces.due(state)
 
-    def _alive(self, heard: _Heard, now_ns: int) -> None:
+    def _alive(self, heard: LastHeard, now_ns: int) -> None:
         heard.beat_ns = now_ns
         heard.broken_ns = 0
         if heard.absent:
             heard.absent = False
             heard.patience_ns = _ns(self.patience.heartbeat_timeout_s)
 
-    def _moved_on(self, heard: _Heard, beat: Beat, now_ns: int) -> None:
+    def _moved_on(self, heard: LastHeard, beat: Beat, now_ns: int) -> None:
         """Learns how long a step takes from steps within one generation."""
         if beat.generation == heard.generation and beat.step > heard.step >= 0:
             took = (now_ns - heard.step_ns) / (beat.step - heard.step)
@@ -235,20 +235,20 @@ class Watch:
 
     def _expect(
         self,
-        table: dict[str, _Heard],
+        table: dict[str, LastHeard],
         kind: Literal["worker", "agent"],
         name: str,
         incarnation: int,
         now_ns: int,
         patience_ns: int,
     ) -> None:
-        heard = _Heard(incarnation, now_ns, patience_ns, 0, absent=True, step_ns=now_ns)
+        heard = LastHeard(incarnation, now_ns, patience_ns, 0, absent=True, step_ns=now_ns)
         table[name] = heard
         first_look_ns = min(patience_ns, _ns(self.patience.hang_floor_s))
         self._look(heard, now_ns + first_look_ns, kind, name)
 
     def _look(
-        self, heard: _Heard, when_ns: int, kind: Literal["worker", "agent"], name: str
+        self, heard: LastHeard, when_ns: int, kind: Literal["worker", "agent"], name: str
     ) -> None:
         """Sets the one moment that counts; an entry for any other is dropped when it comes up."""
         heard.look_ns = when_ns
@@ -259,17 +259,28 @@ class Watch:
         self._barriers[task, barrier] = (round, deadline)
         heappush(self._due, (deadline, "barrier", (task, barrier)))
 
-    def _check_worker(self, worker: str, due_ns: int, now_ns: int) -> list[Command]:
+    def _check_worker(
+        self, state: "Cluster", worker: str, due_ns: int, now_ns: int
+    ) -> list[DeclareLost]:
         heard = self._workers.get(worker)
         if heard is None or heard.look_ns != due_ns:
             return []
         verdict = self._verdict(worker, heard, now_ns)
-        if verdict is not None:
-            return [verdict]
-        self._look(heard, self._next_look(heard, now_ns), "worker", worker)
+        if verdict is None:
+            look_ns = self._next_look(heard, now_ns)
+        else:
+            host = self._agents.get(host_of(state, worker))
+            if host is None or not host.is_doubtful(now_ns):
+                return [verdict]
+            # When a host dies, its workers and its agent sent their last heartbeats at different
+            # moments: the agent's deadline is at most one heartbeat later. Then all are lost.
+            if verdict.signal == "connection" or not host.is_nearly_lost(now_ns):
+                return [doubting(verdict, (now_ns - host.beat_ns) / SECOND_NS)]
+            look_ns = min(host.deadline_ns, now_ns + SECOND_NS)
+        self._look(heard, look_ns, "worker", worker)
         return []
 
-    def _verdict(self, worker: str, heard: _Heard, now_ns: int) -> DeclareLost | None:
+    def _verdict(self, worker: str, heard: LastHeard, now_ns: int) -> DeclareLost | None:
         grace = _ns(self.patience.connection_grace_s)
         silence_s = (now_ns - heard.beat_ns) / SECOND_NS
         limit_s = heard.patience_ns / SECOND_NS
@@ -283,7 +294,7 @@ class Watch:
                 reason = f"it did not come back within {limit_s:g} s"
                 return _lost(worker, heard, "absent", reason, evidence)
             return _lost(worker, heard, "heartbeat", f"no beat for {silence_s:.1f} s", evidence)
-        limit_ns = self._hang_limit_ns(heard)
+        limit_ns = heard.hang_limit_ns(self.patience)
         if limit_ns and now_ns - heard.step_ns >= limit_ns:
             stuck_s = (now_ns - heard.step_ns) / SECOND_NS
             mean_s = heard.step_mean_ns / SECOND_NS
@@ -296,36 +307,22 @@ class Watch:
             return _lost(worker, heard, "hang", reason, evidence)
         return None
 
-    def _hang_limit_ns(self, heard: _Heard) -> int:
-        """How long a step may take, 0 if the worker is not computing.
-
-        The first steps of a worker may compile or warm up, so they get more.
-        """
-        if not heard.hangable:
-            return 0
-        if heard.steps_seen < 3:
-            return _ns(self.patience.hang_unlearned_s)
-        return max(
-            _ns(self.patience.hang_floor_s), int(heard.step_mean_ns * self.patience.hang_factor)
-        )
-
-    def _next_look(self, heard: _Heard, now_ns: int) -> int:
+    def _next_look(self, heard: LastHeard, now_ns: int) -> int:
         # What it does may change between looks, so a hang is looked for at least this often.
-        moments = [heard.beat_ns + heard.patience_ns, now_ns + _ns(self.patience.hang_floor_s)]
+        moments = [heard.deadline_ns, now_ns + _ns(self.patience.hang_floor_s)]
         if heard.broken_ns:
             moments.append(heard.broken_ns + _ns(self.patience.connection_grace_s))
-        limit_ns = self._hang_limit_ns(heard)
+        limit_ns = heard.hang_limit_ns(self.patience)
         if limit_ns:
             moments.append(heard.step_ns + limit_ns)
         return max(min(moments), now_ns + 1)
 
-    def _check_agent(self, agent: str, due_ns: int, now_ns: int) -> list[Command]:
+    def _check_agent(self, agent: str, due_ns: int, now_ns: int) -> list[DeclareAgentLost]:
         heard = self._agents.get(agent)
         if heard is None or heard.look_ns != due_ns:
             return []
-        deadline_ns = heard.beat_ns + heard.patience_ns
-        if now_ns < deadline_ns:
-            self._look(heard, deadline_ns, "agent", agent)
+        if now_ns < heard.deadline_ns:
+            self._look(heard, heard.deadline_ns, "agent", agent)
             return []
         reason = f"no beat for {(now_ns - heard.beat_ns) / SECOND_NS:.1f} s"
         return [DeclareAgentLost(agent=agent, incarnation=heard.incarnation, reason=reason)]
@@ -339,7 +336,7 @@ class Watch:
 
     def _save_points(self, state: "Cluster", now_ns: int) -> list[Command]:
         """Where every member is ready for a request, sets the step at which all of them save."""
-        tasks = {state.workers[worker].task for worker in self._asked}
+        tasks = {state.workers[w].task for w in self._asked if w in state.workers}
         self._asked.clear()
         found: list[Command] = []
         for task in (state.tasks[task_id] for task_id in sorted(tasks)):
@@ -358,7 +355,7 @@ class Watch:
         if not self._moved or now_ns - self._commit_ns < _ns(self.patience.commit_interval_s):
             return []
         self._commit_ns = now_ns
-        tasks = {state.workers[worker].task for worker in self._moved}
+        tasks = {state.workers[w].task for w in self._moved if w in state.workers}
         self._moved.clear()
         found: list[Command] = []
         for task_id in sorted(tasks):
@@ -380,7 +377,7 @@ class Watch:
 
 
 def _lost(
-    worker: str, heard: _Heard, signal: Signal, reason: str, evidence: dict[str, float]
+    worker: str, heard: LastHeard, signal: Signal, reason: str, evidence: dict[str, float]
 ) -> DeclareLost:
     return DeclareLost(
         worker=worker,

@@ -1,10 +1,21 @@
 """Who is there: the rules by which workers come, return, report, leave and are lost."""
 
+from collections.abc import Iterable
+
+from msgspec import Struct, field
+
 from strata.core.barriers import learn_release
 from strata.core.checkpoints import fail_without
 from strata.core.decision import Decision
 from strata.core.events import decides
-from strata.core.generations import finish, join, leave, result_stands, with_save_failure
+from strata.core.generations import (
+    all_finished,
+    finish,
+    join,
+    leave,
+    result_stands,
+    with_save_failure,
+)
 from strata.core.leases import take_back_leases
 from strata.core.limits import (
     require_entries,
@@ -17,6 +28,7 @@ from strata.core.retention import release_all
 from strata.core.scheduling import group_for, handle_loss, place_waiting
 from strata.core.tasks import Task, change_state
 from strata.core.workers import (
+    NAMED_LOSSES,
     DeclareLost,
     DeregisterWorker,
     Outcome,
@@ -29,6 +41,7 @@ from strata.core.workers import (
     WorkerRejected,
     WorkerReturned,
     WorkerStateChanged,
+    were_lost,
 )
 from strata.errors import AlreadyExists, Fenced, InvalidArgument, NotAllowedNow
 
@@ -154,18 +167,15 @@ def deregister(d: Decision, c: DeregisterWorker) -> None:
     task = d.state.tasks[worker.task]
     if c.outcome == "failed":
         reason = shortened(c.reason) or "it gave up"
-        lose(
-            d,
-            worker,
-            DeclareLost(
-                worker=c.worker,
-                incarnation=c.incarnation,
-                signal="exit",
-                reason=reason,
-                gave_up=True,
-                cause=c.cause,
-            ),
+        gave_up = DeclareLost(
+            worker=c.worker,
+            incarnation=c.incarnation,
+            signal="exit",
+            reason=reason,
+            gave_up=True,
+            cause=c.cause,
         )
+        lose(d, [gave_up])
         return
     reason = (
         shortened(c.reason) or {"done": "it finished", "stopped": "it was told to stop"}[c.outcome]
@@ -192,7 +202,7 @@ def deregister(d: Decision, c: DeregisterWorker) -> None:
         fail_without(d, task, worker.rank, f"worker {c.worker} finished without saving it", cause)
         finish(d, task, c.steps, "every worker finished", cause)
     else:
-        leave(d, task, c.worker, f"worker {c.worker} left: {reason}", cause)
+        leave(d, task, [c.worker], f"worker {c.worker} left: {reason}", cause)
         _end_if_deserted(d, task, c.outcome, cause)
     place_waiting(d, cause)
 
@@ -213,38 +223,72 @@ def _end_if_deserted(d: Decision, task: Task, outcome: Outcome, cause: str) -> N
         change_state(d, task, "completed", "every worker left", cause)
 
 
-@decides(DeclareLost)
-def declare_lost(d: Decision, c: DeclareLost) -> None:
-    """Takes a worker out; one that has already ended, or has returned since, is left alone."""
-    worker = d.state.workers.get(c.worker)
-    if worker is not None and worker.alive and worker.incarnation == c.incarnation:
-        lose(d, worker, c)
+class _Losses(Struct):
+    """Workers of one task that are lost at the same time, and the facts that say so."""
+
+    declared: list[DeclareLost] = field(default_factory=list)
+    facts: list[str] = field(default_factory=list)
+    only_spares: bool = True
+    doubtful_hosts: set[str] = field(default_factory=set)
+
+    @property
+    def workers(self) -> list[str]:
+        """Their ids."""
+        return [loss.worker for loss in self.declared]
+
+    @property
+    def reason(self) -> str:
+        """Why they were lost: the first few reasons, each once."""
+        reasons = dict.fromkeys(loss.reason for loss in self.declared)
+        return "; ".join(list(reasons)[:NAMED_LOSSES])
 
 
-def _complete(d: Decision, task: Task, worker: Worker, c: DeclareLost, cause: str) -> None:
+def lose(d: Decision, losses: Iterable[DeclareLost]) -> None:
+    """Declares workers lost together, so that each of their tasks changes its generation once.
+
+    A worker that has already ended, or has registered again since, is left alone.
+    """
+    of_tasks: dict[str, _Losses] = {}
+    for c in losses:
+        worker = d.state.workers.get(c.worker)
+        if worker is None or not worker.alive or worker.incarnation != c.incarnation:
+            continue
+        task = d.state.tasks[worker.task]
+        spare = task.spec.spares > 0 and worker.rank < 0 and task.phase != "forming"
+        fact = WorkerLost(worker.id, worker.incarnation, task.id, c.signal, c.reason, c.evidence)
+        lost = d.record(fact, c.cause)
+        _let_go(d, task, worker.id, lost)
+        together = of_tasks.setdefault(task.id, _Losses())
+        together.declared.append(c)
+        together.facts.append(lost)
+        together.only_spares &= spare
+        placement = task.placements.get(worker.id)
+        if c.host_in_doubt and placement is not None:
+            together.doubtful_hosts.add(placement.agent)
+    for task_id, together in of_tasks.items():
+        _follow_losses(d, d.state.tasks[task_id], together)
+
+
+def _follow_losses(d: Decision, task: Task, lost: _Losses) -> None:
+    """Lets everything that depends on lost workers follow."""
+    workers, causes = lost.workers, tuple(lost.facts)
+    leave(d, task, workers, f"{were_lost(workers)}: {lost.reason}", causes)
+    if (task.finished and all_finished(task)) or result_stands(d, task):
+        _complete(d, task, lost, causes)
+    elif not task.ended:
+        spare, doubtful = lost.only_spares, lost.doubtful_hosts
+        handle_loss(d, task, workers, lost.reason, causes, spare, doubtful)
+    if task.ended:
+        place_waiting(d, causes)
+
+
+def _complete(d: Decision, task: Task, lost: _Losses, causes: tuple[str, ...]) -> None:
     """Ends a task whose other members have finished; a worker's own failure is not passed over."""
-    if c.gave_up and task.state in ("starting", "running", "recovering"):
+    gave_up = next((loss for loss in lost.declared if loss.gave_up), None)
+    if gave_up is not None and task.state in ("starting", "running", "recovering"):
         others = ", ".join(task.finished)
-        reason = f"worker {worker.id} failed after {others} had finished: {c.reason}"
-        change_state(d, task, "failed", reason, cause, 1)
+        reason = f"worker {gave_up.worker} failed after {others} had finished: {gave_up.reason}"
+        change_state(d, task, "failed", reason, causes, 1)
     else:
         steps = max(task.committed, task.finished_step)
-        finish(d, task, steps, "the others had finished", cause)
-
-
-def lose(d: Decision, worker: Worker, c: DeclareLost) -> None:
-    """Declares a living worker lost, and lets everything that depends on it follow."""
-    task = d.state.tasks[worker.task]
-    spare = task.spec.spares > 0 and worker.rank < 0 and task.phase != "forming"
-    lost = d.record(
-        WorkerLost(worker.id, worker.incarnation, task.id, c.signal, c.reason, c.evidence), c.cause
-    )
-    _let_go(d, task, worker.id, lost)
-    leave(d, task, worker.id, f"worker {worker.id} was lost: {c.reason}", lost)
-    finished = task.finished and set(task.members) <= set(task.finished)
-    if finished or result_stands(d, task):
-        _complete(d, task, worker, c, lost)
-    elif not task.ended:
-        handle_loss(d, task, worker.id, c.reason, lost, spare)
-    if task.ended:
-        place_waiting(d, lost)
+        finish(d, task, steps, "the others had finished", causes)

@@ -183,6 +183,12 @@ def acknowledge(d: Decision, c: AckPart) -> Checkpoint:
     task = d.state.tasks[worker.task]
     require_text(path=c.path, checksum=c.checksum)
     checkpoint = find(task, c.checkpoint)
+    if worker.rank < 0:
+        raise NotAllowedNow(
+            f"worker {c.worker!r} is not a member of generation {task.generation} of task "
+            f"{task.id!r} and has no part in checkpoint {c.checkpoint!r}",
+            hint="drop this part; a spare saves once it has a rank",
+        )
     part = checkpoint.parts.get(worker.rank)
     if part is not None and part.worker == c.worker:
         return checkpoint

@@ -8,6 +8,8 @@ with no or little progress of its own is in a restart loop (`core/restarts`): th
 exit code 93.
 """
 
+from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +19,7 @@ from strata.core.events import Command, decides
 from strata.core.fencing import WorkerCommand
 from strata.core.limits import require_room, shortened
 from strata.core.restarts import failures
+from strata.core.slots import FreeSlots
 from strata.core.tasks import (
     RESTART_LOOP_EXIT_CODE,
     Placement,
@@ -26,6 +29,7 @@ from strata.core.tasks import (
     TaskSubmitted,
     change_state,
 )
+from strata.core.workers import were_lost
 from strata.errors import InvalidArgument, NotAllowedNow, NotFound
 
 if TYPE_CHECKING:
@@ -175,9 +179,18 @@ def stop_run(d: Decision, c: StopRun) -> Task:
 
 
 def handle_loss(
-    d: Decision, task: Task, worker: str, reason: str, cause: str, spare: bool = False
+    d: Decision,
+    task: Task,
+    workers: Sequence[str],
+    reason: str,
+    cause: str | tuple[str, ...],
+    spare: bool = False,
+    doubtful: Collection[str] = (),
 ) -> None:
-    """What the task's policy makes of a lost worker; a spare one is only started again."""
+    """What the task's policy makes of lost workers; spare ones are only started again.
+
+    `doubtful` are hosts that may be lost, too.
+    """
     if task.state == "stopping":
         if not task.members and not task.waiting:
             change_state(d, task, "stopped", "every worker is gone", cause)
@@ -186,17 +199,25 @@ def handle_loss(
             d,
             task,
             "failed",
-            f"worker {worker} was lost and the policy is stop: {reason}",
+            f"{were_lost(workers)} and the policy is stop: {reason}",
             cause,
             1,
         )
     else:
-        place_vacant(d, task, reason, cause)
+        place_vacant(d, task, reason, cause, workers, doubtful)
 
 
-def place_vacant(d: Decision, task: Task, reason: str, cause: str) -> None:
+def place_vacant(
+    d: Decision,
+    task: Task,
+    reason: str,
+    cause: str | tuple[str, ...],
+    lost: Collection[str] = (),
+    doubtful: Collection[str] = (),
+) -> None:
     """Starts lost workers again where there is a slot, unless that leads nowhere.
 
+    Those that are `lost` now are judged in any case, the others when there is a slot for them.
     A task that continues with fewer needs them only when too few are left, or to be spare again.
     One that leads nowhere fails the task, unless that trains without it: then its seat stays empty.
     """
@@ -206,9 +227,11 @@ def place_vacant(d: Decision, task: Task, reason: str, cause: str) -> None:
         return
     if task.finished and task.phase != "forming":
         return  # the others train the last steps without it
-    free = free_slots(d.state)
+    free, new = FreeSlots(free_slots(d.state), doubtful), set(lost)
     placed: dict[str, Placement] = {}
     for worker in task.vacant:
+        if not free.total and worker not in new:
+            continue
         before = task.placements[worker]
         failed = failures(d.state, task, worker, reason)
         loop = failed.loop(task.spec.max_restarts)
@@ -218,40 +241,40 @@ def place_vacant(d: Decision, task: Task, reason: str, cause: str) -> None:
             text = f"restart loop: worker {worker} {loop}; last: {reason}"
             change_state(d, task, "failed", text, cause, RESTART_LOOP_EXIT_CODE)
             return
-        agent = before.agent if free.get(before.agent, 0) > 0 else _roomiest(free)
+        agent = free.take(before.agent)
         if agent:
-            free[agent] -= 1
             placed[worker] = failed.placed(before, agent)
     if placed:
-        d.record(TaskPlaced(task.id, placed, f"in place of the lost: {reason}"), cause)
+        doubt = f"; host {', '.join(sorted(doubtful))} may be lost" if doubtful else ""
+        d.record(TaskPlaced(task.id, placed, f"in place of the lost: {reason}{doubt}"), cause)
 
 
-def place_waiting(d: Decision, cause: str) -> None:
+def place_waiting(d: Decision, cause: str | tuple[str, ...]) -> None:
     """Starts queued tasks, oldest first, for as long as the next one fits."""
     for task in [task for task in d.state.tasks.values() if task.vacant]:
         place_vacant(d, task, "a slot became free", cause)
     for task in [task for task in d.state.tasks.values() if task.state == "queued"]:
-        free = free_slots(d.state)
-        if sum(free.values()) < task.spec.slots:
+        free = FreeSlots(free_slots(d.state))
+        if free.total < task.spec.slots:
             return
-        placements: dict[str, Placement] = {}
-        for number in range(task.spec.slots):
-            agent = _roomiest(free)
-            free[agent] -= 1
-            placements[f"{task.id}-w{number}"] = Placement(agent)
+        placements = {
+            f"{task.id}-w{number}": Placement(free.take()) for number in range(task.spec.slots)
+        }
         placed = d.record(TaskPlaced(task.id, placements, "its slots are free"), cause)
         change_state(d, task, "starting", "its workers are being started", placed)
 
 
 def free_slots(state: "Cluster") -> dict[str, int]:
     """Free slots by agent that stands."""
-    free = {agent.id: agent.slots for agent in state.agents.values() if agent.up}
+    taken = Counter[str]()
     for task in state.tasks.values():
         vacant = set(task.vacant)
-        for worker, placement in task.placements.items():
-            if placement.agent in free and worker not in vacant:
-                free[placement.agent] = max(free[placement.agent] - 1, 0)
-    return free
+        taken.update(p.agent for worker, p in task.placements.items() if worker not in vacant)
+    return {
+        agent.id: max(agent.slots - taken[agent.id], 0)
+        for agent in state.agents.values()
+        if agent.up
+    }
 
 
 def why_waiting(state: "Cluster", task: Task) -> str:
@@ -275,8 +298,3 @@ def _offer(state: "Cluster") -> str:
     if not offered:
         return "no agent is up"
     return f"{sum(free_slots(state).values())} of {offered} are free"
-
-
-def _roomiest(free: dict[str, int]) -> str:
-    best = max(free, key=lambda agent: free[agent], default="")
-    return best if best and free[best] > 0 else ""

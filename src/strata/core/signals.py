@@ -50,3 +50,10 @@ class AgentBeat(Signal, frozen=True):
 
     agent: str
     incarnation: int
+
+
+class AgentDisconnected(Signal, frozen=True):
+    """The connection of an agent broke."""
+
+    agent: str
+    incarnation: int

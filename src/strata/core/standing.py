@@ -6,9 +6,10 @@ remembered about what was told before.
 """
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from strata.core.agreements import LoopExit, LoopLeft, ValueAgreed
 from strata.core.checkpoints import CheckpointRequested
@@ -46,8 +47,8 @@ TELLING = (
 """The facts that change somebody's standing; most, arrivals above all, do not."""
 
 
-class Standing(Struct, frozen=True):
-    """A worker's place in its task.
+class TaskStanding(Struct, frozen=True, kw_only=True):
+    """What every worker of a task is told alike.
 
     `save_request` is a request for a checkpoint whose step is still to be agreed upon, `save_at`
     the step that was; 0 for none. Where a recovery is from peers, `peers` are those who give the
@@ -57,12 +58,9 @@ class Standing(Struct, frozen=True):
     finished, -1 while none has; `copies`, in how many further storages the chosen checkpoint lies.
     """
 
-    worker: str
-    incarnation: int
     task: str
     task_state: TaskState
     generation: int
-    rank: int
     world_size: int
     phase: Phase
     attempt: int
@@ -73,11 +71,19 @@ class Standing(Struct, frozen=True):
     peers: dict[str, str]
     fetching: int
     leader: str
-    lanes: dict[str, list[int]]
     agreed: int = 0
     loop_exit: LoopExit | None = None
     finished_step: int = -1
     copies: int = 0
+
+
+class Standing(TaskStanding, frozen=True, kw_only=True):
+    """A worker's place in its task, and what its task is doing."""
+
+    worker: str
+    incarnation: int
+    rank: int
+    lanes: dict[str, list[int]]
 
 
 class Duty(Struct, frozen=True):
@@ -99,15 +105,23 @@ def standing(state: "Cluster", worker_id: str) -> Standing:
     """The standing of a worker that is registered."""
     worker = state.workers[worker_id]
     task = state.tasks[worker.task]
-    holders = model_holders(task)
-    chosen = task.checkpoints.get(task.recovery.checkpoint) if task.recovery else None
     return Standing(
         worker=worker.id,
         incarnation=worker.incarnation,
+        rank=worker.rank,
+        lanes=lanes_of(task, worker_id),
+        **structs.asdict(task_standing(task)),
+    )
+
+
+def task_standing(task: Task) -> TaskStanding:
+    """What the workers of a task share; it takes as long as the task has members."""
+    holders = model_holders(task)
+    chosen = task.checkpoints.get(task.recovery.checkpoint) if task.recovery else None
+    return TaskStanding(
         task=task.id,
         task_state=task.state,
         generation=task.generation,
-        rank=worker.rank,
         world_size=len(task.members),
         phase=task.phase,
         attempt=task.attempt,
@@ -118,16 +132,20 @@ def standing(state: "Cluster", worker_id: str) -> Standing:
         peers=dict(_givers(task, holders)),
         fetching=len(task.members) - len(holders) if holders else 0,
         leader=_leader(task),
-        lanes={
-            feed.dataset: list(feed.holdings.get(worker_id, ()))
-            for feed in task.feeds.values()
-            if feed.unit == "lane"
-        },
         agreed=task.agreed,
         loop_exit=task.loop_exit,
         finished_step=task.finished_step,
         copies=len(chosen.copies) if chosen is not None else 0,
     )
+
+
+def lanes_of(task: Task, worker_id: str) -> dict[str, list[int]]:
+    """The lanes that a worker owns, by dataset."""
+    return {
+        feed.dataset: list(feed.holdings.get(worker_id, ()))
+        for feed in task.feeds.values()
+        if feed.unit == "lane"
+    }
 
 
 def open_request(task: Task) -> int:
@@ -179,24 +197,61 @@ def duties_by_agent(state: "Cluster") -> dict[str, list[Duty]]:
     return found
 
 
+def told_of_turn(state: "Cluster", events: Iterable[Event]) -> Told:
+    """Whose standing the facts of a turn change, each named once.
+
+    The members of a task are listed once, also when thousands of them finish in one turn.
+    """
+    workers: dict[str, None] = {}
+    agents: dict[str, None] = {}
+    tasks: dict[str, None] = {}
+    for event in events:
+        body = event.body
+        if isinstance(body, TELLING_MEMBERS):
+            tasks[body.task] = None
+        elif isinstance(body, WorkerStateChanged):
+            if body.finished:
+                tasks[body.task] = None
+        else:
+            whose = told(state, event)
+            workers.update(dict.fromkeys(whose.workers))
+            agents.update(dict.fromkeys(whose.agents))
+    for task in (state.tasks[task_id] for task_id in tasks if task_id in state.tasks):
+        workers.update(dict.fromkeys(task.members))
+    return Told(list(workers), list(agents))
+
+
 def told(state: "Cluster", event: Event) -> Told:
-    """Whose standing a fact changes."""
+    """Whose standing a fact changes.
+
+    The task may have been forgotten later in the same turn; then none of its workers is alive.
+    """
     body = event.body
-    if isinstance(body, TELLING_MEMBERS):
-        return Told(list(state.tasks[body.task].members))
     if isinstance(body, WorkerRegistered):
         return Told([body.worker])
     if isinstance(body, TaskPlaced):
         return Told(agents=sorted({p.agent for p in body.placements.values()}))
-    if isinstance(body, WorkerStateChanged):
-        return Told(list(state.tasks[body.task].members) if body.finished else [])
-    if isinstance(body, WorkerLost) and body.task in state.tasks:
-        placement = state.tasks[body.task].placements.get(body.worker)
-        return Told(agents=[placement.agent] if placement else [])
+    if not isinstance(body, TELLING):
+        return Told()
+    task = state.tasks.get(body.task)
     if isinstance(body, TaskStateChanged):
-        task = state.tasks[body.task]
-        agents = (
-            {p.agent for p in task.placements.values()} if not task.ended else set(state.agents)
-        )
-        return Told([*task.members, *task.waiting], sorted(agents))
-    return Told()
+        return _told_of_state(state, task)
+    if task is None:
+        return Told()
+    if isinstance(body, TELLING_MEMBERS):
+        return Told(list(task.members))
+    if isinstance(body, WorkerStateChanged):
+        return Told(list(task.members) if body.finished else [])
+    assert isinstance(body, WorkerLost)
+    placement = task.placements.get(body.worker)
+    return Told(agents=[placement.agent] if placement else [])
+
+
+def _told_of_state(state: "Cluster", task: Task | None) -> Told:
+    """The workers of a task and its agents; all agents when it has ended, and no longer needs any
+    of the processes that they run for it."""
+    if task is None or task.ended:
+        members = [*task.members, *task.waiting] if task is not None else []
+        return Told(members, sorted(state.agents))
+    agents = {placement.agent for placement in task.placements.values()}
+    return Told([*task.members, *task.waiting], sorted(agents))

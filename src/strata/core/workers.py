@@ -10,6 +10,7 @@ its process ended, its connection broke, its beats or its steps stopped, its age
 not come back after a restart. It has *left* when it said so itself.
 """
 
+from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -68,6 +69,7 @@ MAX_DEAD = 10_000
 """Dead workers that are remembered; the log keeps them all."""
 
 FORGOTTEN_AT_ONCE = 1_000
+NAMED_LOSSES = 3
 
 
 class Worker(Struct, gc=False):
@@ -208,7 +210,8 @@ class DeregisterWorker(WorkerCommand, frozen=True):
 
 
 class DeclareLost(Command, frozen=True):
-    """`gave_up`: the worker itself said that it failed."""
+    """`gave_up`: the worker itself said that it failed. `host_in_doubt`: the agent of its host is
+    not heard either, so that its replacement is better placed on another host."""
 
     worker: str
     incarnation: int
@@ -216,6 +219,16 @@ class DeclareLost(Command, frozen=True):
     reason: str
     evidence: dict[str, float] = field(default_factory=dict)
     gave_up: bool = False
+    host_in_doubt: bool = False
+
+
+def were_lost(workers: Sequence[str]) -> str:
+    """That workers were lost, in words that stay short however many there are."""
+    if len(workers) == 1:
+        return f"worker {workers[0]} was lost"
+    named = ", ".join(workers[:NAMED_LOSSES])
+    more = f" and {len(workers) - NAMED_LOSSES} more" if len(workers) > NAMED_LOSSES else ""
+    return f"{len(workers)} workers were lost ({named}{more})"
 
 
 @applies(WorkerRegistered)

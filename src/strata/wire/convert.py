@@ -6,7 +6,6 @@ from strata.core.events import Now
 from strata.core.recovery import EnterGeneration
 from strata.core.resources import GpuMetrics, ResourceMetrics
 from strata.core.signals import Beat
-from strata.core.standing import Standing
 from strata.core.tasks import Task
 from strata.core.workers import DeregisterWorker, Outcome, RegisterWorker, Reported, Worker
 from strata.errors import InvalidArgument, StrataError
@@ -188,51 +187,6 @@ def barrier_outcome(barrier: Barrier, order: int) -> pb.WaitBarrierResponse:
         round=barrier.round,
         generation=barrier.generation,
     )
-
-
-def standing_message(standing: Standing, stored_seq: int, peer_token: str) -> pb.Standing:
-    """A worker's standing for the wire."""
-    message = pb.Standing(
-        worker_id=standing.worker,
-        incarnation=standing.incarnation,
-        task_id=standing.task,
-        task_state=standing.task_state,
-        generation=standing.generation,
-        rank=standing.rank,
-        world_size=standing.world_size,
-        phase=standing.phase,
-        attempt=standing.attempt,
-        committed=standing.committed,
-        checkpoint_requests=standing.save_request,
-        stored_seq=stored_seq,
-        save_at=standing.save_at,
-        peer_token=peer_token,
-        leader=standing.leader,
-        agreed=standing.agreed,
-        finished_step=standing.finished_step,
-    )
-    left = standing.loop_exit
-    if left is not None:
-        message.loop_exit.CopyFrom(
-            pb.LeaveLoop(loop=left.loop, step=left.step, worker_id=left.worker)
-        )
-    if standing.recovery is not None:
-        message.recovery.CopyFrom(
-            pb.Recovery(
-                source=standing.recovery.source,
-                step=standing.recovery.step,
-                worker_id=standing.recovery.worker,
-                checkpoint_id=standing.recovery.checkpoint,
-                model_generation=standing.recovery.model_generation,
-                peers=[pb.Peer(worker_id=w, address=a) for w, a in standing.peers.items()],
-                fetching=standing.fetching,
-                copies=standing.copies,
-                model_attempt=standing.recovery.model_attempt,
-            )
-        )
-    for dataset, lanes in standing.lanes.items():
-        message.lanes[dataset].lanes.extend(lanes)
-    return message
 
 
 def refusal(error: StrataError) -> pb.Refused:

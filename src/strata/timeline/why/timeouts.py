@@ -9,10 +9,11 @@ import msgspec
 
 from strata.core.events import COORDINATOR
 from strata.core.liveness import Patience, Watch
+from strata.core.losses import DeclareLosses
 from strata.core.signals import Beat
 from strata.core.state import Cluster
 from strata.core.worker_facts import ClockSampled
-from strata.core.workers import DeclareLost, WorkerLost
+from strata.core.workers import WorkerLost
 from strata.errors import InvalidArgument
 from strata.timeline.records import SECOND_NS, Record
 from strata.timeline.states import state_at
@@ -112,10 +113,8 @@ def _with_its_host(
 def _declares(watch: Watch, state: Cluster, body: WorkerLost, now_ns: int) -> bool:
     """Whether the watch would declare this loss now; what else it says is decided already."""
     watch._moved.clear()
-    return any(
-        isinstance(command, DeclareLost) and command.worker == body.worker
-        for command in watch.overdue(state, now_ns)
-    )
+    declared = [c for c in watch.overdue(state, now_ns) if isinstance(c, DeclareLosses)]
+    return any(loss.worker == body.worker for command in declared for loss in command.workers)
 
 
 def _show(watch: Watch, record: Record, body: WorkerLost, now_ns: int) -> None:

@@ -1,0 +1,271 @@
+"""A task with thousands of workers in the core alone, without sockets and disk, and what it costs.
+
+Eight workers run on each host. They train on a dataset in lanes and were placed by agents, so that
+a lost host means what it means in a real cluster: a new generation, other lanes, replacements.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import cast
+
+from common import cpu_timed, spread
+
+from strata.coordinator.standings import StandingMessages
+from strata.coordinator.tokens import PeerTokens
+from strata.core.agents import DeclareAgentLost, RegisterAgent
+from strata.core.barriers import ArriveAtBarrier
+from strata.core.checkpoints import Checkpoint
+from strata.core.cluster import decide
+from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
+from strata.core.events import Command, Event, Now
+from strata.core.liveness import Patience, Watch
+from strata.core.losses import DeclareLosses
+from strata.core.recovery import CommitSteps, EnterGeneration
+from strata.core.saving import AckPart, BeginCheckpoint
+from strata.core.scheduling import SubmitTask
+from strata.core.signals import Beat
+from strata.core.state import Cluster, Rules
+from strata.core.tasks import Task, TaskSpec
+from strata.core.workers import DeregisterWorker, RegisterWorker, Worker
+
+PER_HOST = 8
+DATASET = "samples"
+STEPS = 10
+ROUNDS = 5
+WORKERS = 10_000
+HOSTS_LOST = 16
+WORKERS_OF_HOSTS_LOST = 4_000
+SECOND_NS = 1_000_000_000
+
+
+class Crowd:
+    """A cluster whose one task has `workers` workers, which are placed and not yet registered."""
+
+    def __init__(self, workers: int, spare_hosts: int = 0) -> None:
+        self.state = Cluster(rules=Rules(max_workers=1_000_000))
+        self.mono_ns = 0
+        for host in range(workers // PER_HOST + spare_hosts):
+            name = f"host-{host}"
+            self.do(RegisterAgent(agent=name, hostname=name, slots=PER_HOST))
+        spec = DatasetSpec(path="/data", total_samples=100 * workers, shard_size=100)
+        self.do(RegisterDataset(dataset=DATASET, spec=spec))
+        asked = TaskSpec(name="crowd", worker_count=workers, min_workers=workers // 2)
+        self.task = cast("Task", self.do(SubmitTask(spec=asked)))
+
+    def do(self, command: Command) -> object:
+        """The answer to a command; raises its refusal."""
+        return self.decide(command)[0]
+
+    def decide(self, command: Command) -> tuple[object, list[Event]]:
+        """The answer to a command, and its facts."""
+        self.mono_ns += 1_000_000
+        outcome = decide(self.state, command, Now(self.mono_ns, self.mono_ns))
+        if outcome.refusal is not None:
+            raise outcome.refusal
+        return outcome.answer, outcome.events
+
+    def members(self) -> list[Worker]:
+        """The members of the present generation, by rank."""
+        return [self.state.workers[member] for member in self.task.members]
+
+    def start(self) -> None:
+        """Every process that was placed and does not run registers."""
+        for worker, placement in self.task.placements.items():
+            known = self.state.workers.get(worker)
+            if known is None or not known.alive:
+                self.do(
+                    RegisterWorker(
+                        worker=worker,
+                        task=self.task.id,
+                        hostname=placement.agent,
+                        start=placement.start,
+                    )
+                )
+
+    def enter(self, newcomers: Iterable[str] = ()) -> None:
+        """Every member enters the generation; all but the newcomers bring the newest model."""
+        task, without = self.task, set(newcomers)
+        trained = task.ran_generation
+        for worker in self.members():
+            holds = trained > 0 and worker.id not in without
+            self.do(
+                EnterGeneration(
+                    worker=worker.id,
+                    incarnation=worker.incarnation,
+                    generation=task.generation,
+                    model_attempt=task.attempt if holds else 0,
+                    model_generation=trained if holds else 0,
+                    step=task.committed if holds else -1,
+                    address=f"{worker.hostname}:9000",
+                    meeting=f"{worker.hostname}:9001",
+                )
+            )
+
+    def train(self) -> None:
+        """Every worker registers, enters, attaches the dataset and applies some steps."""
+        self.start()
+        self.enter()
+        task = self.task
+        self.do(
+            AttachDataset(
+                task=task.id, dataset=DATASET, unit="lane", global_batch=2 * len(task.members)
+            )
+        )
+        self.commit(STEPS)
+
+    def commit(self, steps: int) -> None:
+        """Every member has applied so many steps."""
+        task = self.task
+        self.do(
+            CommitSteps(task=task.id, attempt=task.attempt, generation=task.generation, steps=steps)
+        )
+
+    def lose_hosts(self, first: int, count: int) -> None:
+        """Hosts are declared lost together."""
+        names = [f"host-{number}" for number in range(first, first + count)]
+        agents = [
+            DeclareAgentLost(
+                agent=name, incarnation=self.state.agents[name].incarnation, reason="no heartbeat"
+            )
+            for name in names
+        ]
+        self.do(DeclareLosses(agents=agents))
+
+    def recover(self) -> None:
+        """The replacements of lost workers register and take the model from the others."""
+        workers = self.state.workers
+        lost = [worker for worker in self.task.placements if not workers[worker].alive]
+        self.start()
+        self.enter(lost)
+        assert self.task.phase == "running", self.task.phase
+
+    def meet(self, request: int) -> None:
+        """Every member arrives at a barrier."""
+        for worker in self.members():
+            command = ArriveAtBarrier(
+                worker=worker.id, incarnation=worker.incarnation, barrier="meet", request=request
+            )
+            self.do(command)
+
+    def finish(self) -> None:
+        """Every member leaves, since its part is done."""
+        for worker in self.members():
+            self.do(
+                DeregisterWorker(
+                    worker=worker.id, incarnation=worker.incarnation, steps=self.task.committed
+                )
+            )
+
+    def save(self, step: int) -> None:
+        """Every member begins a checkpoint and acknowledges its part."""
+        found = [
+            self.do(
+                BeginCheckpoint(
+                    worker=worker.id,
+                    incarnation=worker.incarnation,
+                    generation=self.task.generation,
+                    step=step,
+                )
+            )
+            for worker in self.members()
+        ]
+        checkpoint = cast("Checkpoint", found[0]).id
+        for worker in self.members():
+            self.do(
+                AckPart(
+                    worker=worker.id,
+                    incarnation=worker.incarnation,
+                    checkpoint=checkpoint,
+                    path=f"{checkpoint}/rank-{worker.rank}",
+                    size_bytes=1,
+                )
+            )
+
+
+def bench_losses(workers: int, hosts: int) -> dict[str, object]:
+    """CPU milliseconds to decide that hosts are lost, again and again."""
+    crowd = Crowd(workers, spare_hosts=hosts * ROUNDS)
+    crowd.train()
+    took = []
+    for turn in range(ROUNDS):
+        generation = crowd.task.generation
+        took.append(cpu_timed(lambda first=turn * hosts: crowd.lose_hosts(first, hosts)))
+        assert crowd.task.generation == generation + 1
+        crowd.recover()
+    return spread(took, 1e3, 1)
+
+
+def bench_standings(workers: int) -> dict[str, object]:
+    """CPU milliseconds to encode everyone's standing while some take the model from peers."""
+    crowd = Crowd(workers, spare_hosts=1)
+    crowd.train()
+    crowd.lose_hosts(0, 1)
+    crowd.recover()
+    assert crowd.task.recovery is not None
+    assert crowd.task.recovery.source == "peer"
+    took = []
+    with tempfile.TemporaryDirectory() as folder:
+        tokens = PeerTokens(Path(folder) / "secret")
+        for _ in range(ROUNDS):
+            messages = StandingMessages(tokens)  # a new one knows no position yet
+            took.append(
+                cpu_timed(
+                    lambda made=messages: [
+                        made.framed(crowd.state, member, -1) for member in crowd.task.members
+                    ]
+                )
+            )
+    return spread(took, 1e3, 1)
+
+
+def bench_commits(crowd: Crowd) -> float:
+    """CPU seconds for a heartbeat of every member and the commit of the step they tell."""
+    watch = Watch(Patience())
+    watch.adopt(crowd.state, 0)
+    task = crowd.task
+
+    def work() -> None:
+        beat = Beat(task.attempt, task.generation, task.committed + 1, training=True)
+        for worker in crowd.members():
+            watch.beat(worker.id, worker.incarnation, beat, 2 * SECOND_NS)
+        commands = watch.overdue(crowd.state, 2 * SECOND_NS)
+        assert [type(command) for command in commands] == [CommitSteps]
+        crowd.do(commands[0])
+
+    return cpu_timed(work)
+
+
+def bench_turns(workers: int) -> dict[str, object]:
+    """CPU milliseconds of what all members of a task do at about the same time."""
+    took: dict[str, list[float]] = {}
+    for _ in range(ROUNDS):
+        crowd = Crowd(workers)
+        works: dict[str, Callable[[], object]] = {
+            "register": crowd.start,
+            "enter": crowd.enter,
+            "arrive_at_barrier": lambda one=crowd: one.meet(1),
+            "save": lambda one=crowd: one.save(0),
+        }
+        for name, work in works.items():
+            took.setdefault(name, []).append(cpu_timed(work))
+        took.setdefault("commit_step", []).append(bench_commits(crowd))
+        took.setdefault("finish", []).append(cpu_timed(crowd.finish))
+        assert crowd.task.state == "completed"
+    return {f"{name}_ms": spread(each, 1e3, 1) for name, each in took.items()}
+
+
+def bench_crowd() -> dict[str, object]:
+    """What thousands of workers in one task cost the core, in CPU milliseconds."""
+    return {
+        "workers": WORKERS,
+        "all_standings_in_peer_recovery_ms": bench_standings(WORKERS),
+        "all_standings_in_peer_recovery_ms_wanted": 500,
+        "one_host_of_8_lost_ms": bench_losses(WORKERS, 1),
+        "one_host_of_8_lost_ms_wanted": 50,
+        "hosts_lost": HOSTS_LOST,
+        "workers_of_hosts_lost": WORKERS_OF_HOSTS_LOST,
+        "hosts_of_8_lost_ms": bench_losses(WORKERS_OF_HOSTS_LOST, HOSTS_LOST),
+        "hosts_of_8_lost_ms_wanted": 300,
+        "all_workers_once": bench_turns(WORKERS),
+    }

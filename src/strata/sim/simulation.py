@@ -4,28 +4,33 @@ Tasks run one after another until the hours are over; then the faults stop and t
 must finish by itself. Whatever happened, the checkers must be content.
 """
 
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import process_time
 
 from msgspec import Struct
 
-from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
-from strata.core.events import Event
+from strata.core.datasets import DatasetSpec, RegisterDataset
+from strata.core.events import Command, Event
 from strata.core.generations import GenerationChanged
 from strata.core.liveness import Patience
 from strata.core.scheduling import SubmitTask
 from strata.core.state import Cluster
 from strata.core.tasks import ENDED, Policy, TaskSpec, TaskStateChanged, TaskSubmitted
 from strata.sim.agent import SimAgent
-from strata.sim.checkers import Broken, Checkers
+from strata.sim.checkers import Checkers
 from strata.sim.coordinator import SimCoordinator
 from strata.sim.faults import FAULTS
 from strata.sim.network import Network
 from strata.sim.process import Process
+from strata.sim.promises import Broken
 from strata.sim.witness import PEER_S
-from strata.sim.worker import SimWorker
+from strata.sim.worker import DATASET, SimWorker
 from strata.sim.world import SECOND_NS, World
+from strata.wire.v1 import coordinator_pb2 as pb
 
-DATASET = "sim"
+ENVIRONMENT = {"SECRET": "of the task"}
 DRAIN_HOURS = 12
 
 
@@ -63,11 +68,13 @@ class Simulation:
         self.network = Network(self.world)
         self.coordinator = SimCoordinator(self.world, self.network, Patience())
         check_every = max(1, scenario.workers // 64)
-        self.checkers = Checkers(self.coordinator.storage, scenario.steps, check_every)
+        self.checkers = Checkers(self.coordinator.storages, scenario.steps, check_every)
         self.coordinator.on_turn += [self.checkers.after_turn, self._follow]
+        self.coordinator.on_start.append(self._submit_missing)
+        self.on_beat: list[Callable[[SimWorker, pb.Beat], None]] = []
         self.agents: dict[str, SimAgent] = {}
         self.workers: dict[str, SimWorker] = {}
-        self.impostors: list[str] = []
+        self.vault_damaged = False
         self.wrong_clocks: dict[str, int] = {}
         self.cut_peers: dict[tuple[str, str], list[tuple[SimWorker, str, str, int, str]]] = {}
         self.story: list[tuple[int, str, str]] = []
@@ -83,17 +90,16 @@ class Simulation:
     def run(self) -> "Simulation":
         """Lets the whole scenario happen; raises `Broken` if a promise is."""
         began = process_time()
-        self.begin()
-        self.world.run(int(self.scenario.hours * 3_600 * SECOND_NS))
-        self._over = True
-        self.world.run(self.world.now_ns + DRAIN_HOURS * 3_600 * SECOND_NS, self._quiet)
+        with _silent("strata.coordinator"):
+            self.begin()
+            self.world.run(int(self.scenario.hours * 3_600 * SECOND_NS))
+            self._over = True
+            self.world.run(self.world.now_ns + DRAIN_HOURS * 3_600 * SECOND_NS, self._quiet)
         self.cpu_s = process_time() - began
         kernel = self.coordinator.kernel
         if kernel is None or not self._quiet():
             raise Broken("the cluster did not come to rest by itself")
         self.checkers.at_end(kernel.state, self.coordinator.disk)
-        if self.impostors:
-            raise Broken(f"an impostor was let in as {self.impostors[0]}")
         return self
 
     def begin(self) -> None:
@@ -104,12 +110,21 @@ class Simulation:
         for number, first in enumerate(range(0, slots, per_host)):
             self.boot(f"host{number}", min(per_host, slots - first))
         spec = DatasetSpec(total_samples=self.lanes * scenario.steps, shard_size=self.lanes)
-        self.coordinator.receive(None, 0, RegisterDataset(dataset=DATASET, spec=spec), None)
+        self.coordinator.order(lambda: RegisterDataset(dataset=DATASET, spec=spec))
         self._submit()
         if scenario.faults:
             self.world.after(self.world.about(scenario.fault_every_s, 0.9), self._strike)
 
     def _submit(self) -> None:
+        self.coordinator.order(self._task)
+
+    def _submit_missing(self) -> None:
+        """A task whose submission was lost with the coordinator is submitted again."""
+        if self.agents and not self._open and not self._over:
+            self._submit()
+
+    def _task(self) -> Command:
+        """The order to train; each time with the values of its environment in the vault."""
         scenario = self.scenario
         spec = TaskSpec(
             name="train",
@@ -120,8 +135,14 @@ class Simulation:
             spares=scenario.spares,
             model_state="sharded" if scenario.sharded else "replicated",
             max_restarts=1_000,
+            env_key=self.coordinator.keep(ENVIRONMENT),
         )
-        self.coordinator.receive(None, 0, SubmitTask(spec=spec), None)
+        return SubmitTask(spec=spec)
+
+    def started(self, job: pb.Job) -> None:
+        """An agent starts a worker: with the environment that the task was submitted with."""
+        if dict(job.environment) != ENVIRONMENT:
+            raise Broken(f"a worker of {job.task_id} is started with another environment")
 
     def _strike(self) -> None:
         if self._over:
@@ -141,19 +162,23 @@ class Simulation:
         agent.later(self.world.about(1.0), agent.connect)
 
     def lose_host(self, host: str) -> None:
-        """Power is lost: agent and workers vanish without a word; the host comes back later."""
+        """Power is lost: agent and workers vanish without a word; the host comes back later.
+
+        The coordinator notices at once, or when its keepalive finds the connections dead.
+        """
         agent = self.agents[host]
         if not agent.alive:
             return
         lost: list[Process] = [agent, *agent.running.values()]
+        noticed_s = self.world.random.choice((0.0, self.world.random.uniform(0, 40)))
         for process in lost:
             process.alive = False
-            self.coordinator.reset(process)
+            if process.line is not None:
+                self.world.after(noticed_s, self.coordinator.lost, process.line)
         self.world.after(self.world.random.uniform(60, 600), self.boot, host, agent.slots)
 
     def ended(self, worker: SimWorker, code: int, signal: int) -> None:
-        """A worker's process ended: its connection breaks and its agent sees it."""
-        self.coordinator.reset(worker)
+        """A worker's process ended, and its agent sees it."""
         self.agents[worker.host].ended(worker, code, signal)
 
     def all_reduce(self, worker: SimWorker, generation: int, step: int) -> None:
@@ -163,7 +188,7 @@ class Simulation:
         if len(arrived) < worker.world_size:
             return
         del self._reduces[worker.task, generation, step]
-        self.checkers.trained([one.lanes[DATASET] for one in arrived], self.lanes)
+        self.checkers.trained([one.lanes for one in arrived], self.lanes)
         for one in arrived:
             one.later(self.world.random.uniform(0.001, 0.05), one.applied, generation, step)
 
@@ -202,15 +227,6 @@ class Simulation:
             body = event.body
             if isinstance(body, TaskSubmitted):
                 self._open.add(body.task)
-                attach = AttachDataset(
-                    task=body.task,
-                    dataset=DATASET,
-                    unit="lane",
-                    global_batch=self.lanes,
-                    lanes=self.lanes,
-                    epochs=1,
-                )
-                self.coordinator.receive(None, 0, attach, None)
             elif isinstance(body, TaskStateChanged):
                 self.tell(f"task {body.task}", f"{body.before} → {body.after}: {body.reason}")
                 if body.after in ENDED:
@@ -223,13 +239,25 @@ class Simulation:
                 }
 
     def _quiet(self) -> bool:
-        return not self._open and self.coordinator.kernel is not None
+        return not self._open and self.coordinator.settled
 
     def tell(self, what: str, detail: str) -> None:
         """Adds a line to the story of the run; only the newest are kept."""
         self.story.append((self.world.now_ns, what, detail))
         if len(self.story) > 20_000:
             del self.story[:10_000]
+
+
+@contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """Keeps what the coordinator logs about simulated faults from the terminal."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def steps_for(workers: int) -> int:

@@ -14,6 +14,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -39,7 +40,7 @@ from strata.core.catalogue import CODEC
 from strata.core.events import Command, Event
 from strata.core.liveness import Patience
 from strata.core.state import Cluster
-from strata.errors import Overloaded, StrataError, Unavailable
+from strata.errors import StrataError, Unavailable
 from strata.sim.disk import DiskRefused, PowerLost, SimDisk
 from strata.sim.loop import VirtualLoop
 from strata.sim.models import SimStorages
@@ -137,7 +138,6 @@ class SimCoordinator:
         self.slow = False
         self.crashes = 0
         self.turns = 0
-        self.on_start: list[Callable[[], None]] = []
         self.on_turn: list[Callable[[Cluster, list[Event]], None]] = []
         self._seen = 0
         self._kept = 0
@@ -180,8 +180,6 @@ class SimCoordinator:
         self._publish(kernel, list(self.disk.read(self._seen)))
         life.engine.follow(partial(self._follow, kernel))
         life.loop.enter(life.start, self._ended)
-        for observe in self.on_start:
-            observe()
 
     def crash(self) -> None:
         """Loses everything that is not on disk; every connection breaks."""
@@ -214,21 +212,15 @@ class SimCoordinator:
             self._refuse(host, reply)
         self.world.after(self.world.random.uniform(1, 60), self.start)
 
-    def order(self, make: Callable[[], Command]) -> None:
-        """Submits a command as an operator would: again while the coordinator is away or full."""
+    def order(self, command: Command) -> None:
+        """Submits a command as an operator does, who looks later whether it was carried out."""
         life = self.life
-        if life is None:
-            self.world.after(1.0, self.order, make)
-        else:
-            life.loop.enter(lambda: life.loop.create_task(self._submit(life, make)))
+        if life is not None:
+            life.loop.enter(lambda: life.loop.create_task(self._submit(life, command)))
 
-    async def _submit(self, life: Life, make: Callable[[], Command]) -> None:
-        try:
-            await life.engine.submit(make())
-        except (Unavailable, Overloaded):
-            self.world.after(1.0, self.order, make)
-        except StrataError:
-            return
+    async def _submit(self, life: Life, command: Command) -> None:
+        with suppress(StrataError):
+            await life.engine.submit(command)
 
     def keep(self, environment: dict[str, str]) -> str:
         """Puts an environment into the vault, under a key that the same run gives it again."""

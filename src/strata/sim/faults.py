@@ -168,7 +168,7 @@ def save(sim: "Simulation") -> str:
     if sim.world.random.random() < 0.5:
         worker.request_save()
     else:
-        sim.coordinator.order(lambda: RequestCheckpoint(task=worker.task))
+        sim.coordinator.order(RequestCheckpoint(task=worker.task))
     return worker.task
 
 

@@ -86,9 +86,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.alive = False
         self._ready.clear()
 
-    def enter(
-        self, action: Callable[[Unpack[Arguments]], object], *args: *Arguments
-    ) -> None:
+    def enter(self, action: Callable[[Unpack[Arguments]], object], *args: *Arguments) -> None:
         """Calls from outside, such as a message that arrives; then runs all that became ready."""
         if not self.alive:
             return

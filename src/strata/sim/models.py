@@ -13,6 +13,7 @@ from strata.checkpoint.format import MANIFEST_SUFFIX, Part, decode_manifest
 from strata.checkpoint.parts import part_file
 from strata.checkpoint.replicas import Replicas
 from strata.checkpoint.sidecar import Sidecar, sidecar_name
+from strata.config import Settings
 from strata.coordinator.places import CheckpointPlaces
 from strata.errors import AlreadyExists, NotFound, Unavailable
 from strata.storage.base import Buffer, Listing, ObjectInfo, StorageBackend
@@ -142,28 +143,19 @@ class SimStorages(CheckpointPlaces):
     """The storages of tasks; they outlive coordinators."""
 
     def __init__(self) -> None:
-        self.root = "sim://"
-        self.cluster = "sim"
-        self.recycle = False
+        super().__init__(Settings(), "sim")
         self.unreachable = False
         self._tasks: dict[str, SimStorage] = {}
 
     def of(self, task: str) -> SimStorage:
         """The storage of one task."""
         if task not in self._tasks:
-            self._tasks[task] = SimStorage(f"{self.root}{task}", self)
+            self._tasks[task] = SimStorage(f"sim://{task}", self)
         return self._tasks[task]
 
     def storage(self, task: str) -> StorageBackend:
         """The same, as the coordinator knows it."""
         return self.of(task)  # type: ignore[return-value]  # it has what the coordinator calls
-
-    def far_storage(self, task: str) -> None:
-        """There is no second place."""
-
-    def told(self, task: str) -> dict[str, str]:
-        """What a worker has to know to find the same place."""
-        return {"checkpoint_root": self.root, "checkpoint_folder": self.folder(task)}
 
     def close(self) -> None:
         """Nothing is held."""

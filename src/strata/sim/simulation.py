@@ -1,7 +1,7 @@
 """A whole cluster in one process: hosts, workers, a coordinator, faults, and the checkers.
 
-Tasks run one after another until the hours are over; then the faults stop and the last task
-must finish by itself. Whatever happened, the checkers must be content.
+Tasks run one after another until the hours are over; then the faults stop and the last tasks must
+finish by themselves. Whatever happened, the checkers must be content.
 """
 
 import logging
@@ -32,13 +32,18 @@ from strata.wire.v1 import coordinator_pb2 as pb
 
 ENVIRONMENT = {"SECRET": "of the task"}
 DRAIN_HOURS = 12
+LOOK_S = 1.0
 
 
 class Scenario(Struct, frozen=True):
-    """What is simulated; all durations are virtual. With `events` workers record their own too."""
+    """What is simulated; all durations are virtual. With `events` workers record their own too.
+
+    `tasks` train at the same time, each with its own `workers`.
+    """
 
     seed: int = 0
     workers: int = 8
+    tasks: int = 1
     hours: float = 1.0
     faults: tuple[str, ...] = tuple(FAULTS)
     fault_every_s: float = 300.0
@@ -70,7 +75,6 @@ class Simulation:
         check_every = max(1, scenario.workers // 64)
         self.checkers = Checkers(self.coordinator.storages, scenario.steps, check_every)
         self.coordinator.on_turn += [self.checkers.after_turn, self._follow]
-        self.coordinator.on_start.append(self._submit_missing)
         self.on_beat: list[Callable[[SimWorker, pb.Beat], None]] = []
         self.agents: dict[str, SimAgent] = {}
         self.workers: dict[str, SimWorker] = {}
@@ -106,25 +110,29 @@ class Simulation:
         """Brings the hosts up and submits the first task; the world does the rest."""
         scenario = self.scenario
         self.coordinator.start()
-        per_host, slots = scenario.workers_per_host, scenario.workers + scenario.spares
+        per_host = scenario.workers_per_host
+        slots = (scenario.workers + scenario.spares) * scenario.tasks
         for number, first in enumerate(range(0, slots, per_host)):
             self.boot(f"host{number}", min(per_host, slots - first))
-        spec = DatasetSpec(total_samples=self.lanes * scenario.steps, shard_size=self.lanes)
-        self.coordinator.order(lambda: RegisterDataset(dataset=DATASET, spec=spec))
-        self._submit()
+        self._keep_busy()
         if scenario.faults:
             self.world.after(self.world.about(scenario.fault_every_s, 0.9), self._strike)
 
-    def _submit(self) -> None:
-        self.coordinator.order(self._task)
+    def _keep_busy(self) -> None:
+        """Orders what is missing, now and then: an order may be refused, or lost in a crash."""
+        kernel = self.coordinator.kernel
+        if kernel is not None and DATASET not in kernel.state.datasets:
+            self.coordinator.order(self._dataset())
+        elif kernel is not None and not self._over and len(self._open) < self.scenario.tasks:
+            self.coordinator.order(self._task())
+        self.world.after(LOOK_S, self._keep_busy)
 
-    def _submit_missing(self) -> None:
-        """A task whose submission was lost with the coordinator is submitted again."""
-        if self.agents and not self._open and not self._over:
-            self._submit()
+    def _dataset(self) -> Command:
+        spec = DatasetSpec(total_samples=self.lanes * self.scenario.steps, shard_size=self.lanes)
+        return RegisterDataset(dataset=DATASET, spec=spec)
 
     def _task(self) -> Command:
-        """The order to train; each time with the values of its environment in the vault."""
+        """The order to train; the values of its environment are in the vault."""
         scenario = self.scenario
         spec = TaskSpec(
             name="train",
@@ -231,8 +239,6 @@ class Simulation:
                 self.tell(f"task {body.task}", f"{body.before} → {body.after}: {body.reason}")
                 if body.after in ENDED:
                     self._open.discard(body.task)
-                    if not self._over:
-                        self.world.after(1.0, self._submit)
             elif isinstance(body, GenerationChanged):
                 self._reduces = {
                     key: value for key, value in self._reduces.items() if key[0] != body.task

@@ -45,7 +45,7 @@ from strata.sim.disk import DiskRefused, PowerLost, SimDisk
 from strata.sim.loop import VirtualLoop
 from strata.sim.models import SimStorages
 from strata.sim.network import Network
-from strata.sim.promises import Broken, Promises
+from strata.sim.promises import Broken, Promises, Sign
 from strata.sim.streams import Line, Reply, VirtualStream, answer
 from strata.sim.world import World
 from strata.wire.grpc_server import GrpcServer
@@ -241,21 +241,21 @@ class SimCoordinator:
         line.stream = VirtualStream(life.server, life.loop, line, self._sends, self._defect)
         life.lines[line] = line.stream
 
-    def say(self, line: Line, payload: bytes, sign: bool) -> None:
-        """A message of a process arrives; `sign` tells whether it is a sign of life."""
+    def say(self, line: Line, payload: bytes, sign: Sign | None) -> None:
+        """A message of a process arrives; `sign` tells which sign of life it is, if any."""
         stream, life = line.stream, self.life
         if stream is None or life is None or line not in life.lines:
             line.hang_up()
             return
-        if sign and not stream.closed:
-            self.promises.heard(line.peer.name, line.incarnation, self.world.now_ns)
+        if sign is not None and not stream.closed:
+            self.promises.noticed(line.peer.name, line.incarnation, self.world.now_ns, sign)
         life.loop.enter(stream.take, payload)
 
     def lost(self, line: Line) -> None:
         """The coordinator notices that a connection broke."""
         life = self.life
         if life is not None and line in life.lines:
-            self.promises.broke(line.peer.name, line.incarnation, self.world.now_ns)
+            self.promises.noticed(line.peer.name, line.incarnation, self.world.now_ns, "broken")
             life.loop.enter(life.lines.pop(line).lose)
 
     def call(self, host: str, path: str, payload: bytes, reply: Callable[[Reply], None]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from google.protobuf.message import Message
 
+from strata.sim.promises import Sign
 from strata.sim.streams import Line, Reply
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Process:
         self.line = line = Line(sim.network, self, path, self.incarnation)
         sim.network.send(self.host, True, sim.coordinator.open, line)
 
-    def say(self, message: Message, sign: bool = False) -> None:
+    def say(self, message: Message, sign: Sign | None = None) -> None:
         """Sends a message over the stream."""
         assert self.line is not None
         sim, payload = self.sim, message.SerializeToString()

@@ -11,6 +11,7 @@ incarnation into the reasons that they give, and the facts repeat these reasons.
 import re
 from collections import deque
 from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
@@ -24,6 +25,14 @@ from strata.sim.world import SECOND_NS
 from strata.wire.v1 import coordinator_pb2 as pb
 
 SIGNS = 64
+Sign: TypeAlias = Literal["hello", "beat", "broken"]
+COUNTING: dict[str, tuple[Sign, ...]] = {
+    "connection": ("hello", "beat", "broken"),
+    "heartbeat": ("beat",),
+    "absent": ("hello", "beat"),
+}
+"""Which signs a verdict must have taken into account."""
+
 SPOKEN = re.compile(r"worker (\S+): incarnation (\d+)")
 
 
@@ -40,14 +49,11 @@ class _Progress(Struct):
 
 
 class _Life(Struct):
-    """An incarnation of a worker: whether it counts, and when it was heard or its connection broke.
-
-    A sign is a moment, and whether it is one of life.
-    """
+    """An incarnation of a worker: whether it counts, and when which signs of it arrived."""
 
     incarnation: int
     counts: bool = True
-    signs: deque[tuple[int, bool]] = field(default_factory=lambda: deque(maxlen=SIGNS))
+    signs: deque[tuple[int, Sign]] = field(default_factory=lambda: deque(maxlen=SIGNS))
 
 
 def spoken(incarnation: int, reason: str) -> str:
@@ -88,18 +94,11 @@ class Promises:
             elif isinstance(body, CheckpointFailed | CheckpointRequested):
                 self._require_living(body, body.reason)
 
-    def heard(self, worker: str, incarnation: int, now_ns: int) -> None:
-        """A sign of life of an incarnation arrives."""
-        self._note(worker, incarnation, now_ns, True)
-
-    def broke(self, worker: str, incarnation: int, now_ns: int) -> None:
-        """The coordinator notices that an incarnation's connection broke."""
-        self._note(worker, incarnation, now_ns, False)
-
-    def _note(self, worker: str, incarnation: int, now_ns: int, alive: bool) -> None:
+    def noticed(self, worker: str, incarnation: int, now_ns: int, sign: Sign) -> None:
+        """A sign of an incarnation reaches the coordinator."""
         life = self._lives.get(worker)
         if life is not None and life.incarnation == incarnation:
-            life.signs.append((now_ns, alive))
+            life.signs.append((now_ns, sign))
 
     def told(self, standing: pb.Standing) -> None:
         """A standing leaves: all of it must be on disk."""
@@ -135,16 +134,16 @@ class Promises:
         life = self._lives[body.worker]
         life.counts = False
         limit_s = self._limits_s.get(body.signal)
-        before = [sign for sign in life.signs if sign[0] < decided_ns]
+        counting = COUNTING.get(body.signal, ())
+        before = [each for each in life.signs if each[0] < decided_ns and each[1] in counting]
         if limit_s is None or not before:
             return
-        sign_ns, alive = before[-1]
+        sign_ns, sign = before[-1]
         since_s = (decided_ns - sign_ns) / SECOND_NS
-        if since_s < limit_s or (alive and body.signal == "connection"):
-            sign = "it was heard" if alive else "its connection broke only"
+        if since_s < limit_s or (sign != "broken" and body.signal == "connection"):
             raise Broken(
-                f"{body.worker} was declared lost ({body.signal}) though {sign} {since_s:.3f} s "
-                "before"
+                f"{body.worker} was declared lost ({body.signal}) though the newest sign of it, "
+                f"{sign}, came {since_s:.3f} s before"
             )
 
     def _require_living(self, body: Fact, reason: str) -> None:

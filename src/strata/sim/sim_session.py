@@ -21,6 +21,7 @@ from strata.errors import (
     Unavailable,
 )
 from strata.sdk.channel import error_of
+from strata.sdk.left_barriers import LeftBarriers
 from strata.sim.coordinator import SESSION
 from strata.sim.process import Process
 from strata.sim.promises import Broken
@@ -44,6 +45,7 @@ class SimSession(Process):
         self.task = task
         self.start = start
         self.leaving = ""
+        self.left = LeftBarriers()
         self._secret = f"{sim.world.random.random()}"
         self._over = 0
         self._requests: dict[int, tuple[pb.WorkerMessage, Then]] = {}
@@ -58,8 +60,13 @@ class SimSession(Process):
         """Registers as a new incarnation, or reattaches as the one it is."""
         if self.incarnation:
             self.open(SESSION)
-            hello = pb.Hello(worker_id=self.name, incarnation=self.incarnation, nonce=self.nonce)
-            self.say(pb.WorkerMessage(hello=hello), sign=True)
+            hello = pb.Hello(
+                worker_id=self.name,
+                incarnation=self.incarnation,
+                nonce=self.nonce,
+                left=self.left.all(),
+            )
+            self.say(pb.WorkerMessage(hello=hello), sign="hello")
         else:
             self.call("RegisterWorker", self.registration(), self._registered)
 
@@ -149,6 +156,7 @@ class SimSession(Process):
             self.exit(0)
             return
         self._over, self.incarnation = self.incarnation, 0
+        self.left = LeftBarriers()
         self.over()
         self.connect()
 

@@ -200,6 +200,16 @@ class Simulation:
         for one in arrived:
             one.later(self.world.random.uniform(0.001, 0.05), one.applied, generation, step)
 
+    def met(self, worker: SimWorker) -> None:
+        """A worker goes on after a barrier: every living member of its generation has arrived."""
+        for other in self.workers.values():
+            standing = other.standing
+            if other.task != worker.task or not other.alive or other.leaving or standing is None:
+                continue
+            member = standing.rank >= 0 and standing.generation == worker.generation
+            if member and (worker.generation, worker.waits_at) not in other.arrived_at:
+                raise Broken(f"{worker.name} left barrier {worker.waits_at} before {other.name}")
+
     def next_rank(self, worker: SimWorker) -> SimWorker | None:
         """The living worker whose rank follows, if there is another one."""
         standing = worker.standing

@@ -57,6 +57,7 @@ class SimWorker(SimSession):
         self.saving = 0
         self.cannot_write = False
         self.arrivals = 0
+        self.arrived_at: set[tuple[int, str]] = set()
         self.waits_at = ""
         self.data_s = 0.0
         self.witness = Witness(self)
@@ -102,7 +103,7 @@ class SimWorker(SimSession):
         )
         for observe in self.sim.on_beat:
             observe(self, beat)
-        self.say(pb.WorkerMessage(beat=beat), sign=True)
+        self.say(pb.WorkerMessage(beat=beat), sign="beat")
 
     def _report(self, state: Reported) -> None:
         """Tells at once what it does now."""
@@ -119,6 +120,7 @@ class SimWorker(SimSession):
         """Its events up to `seq` are stored; on a new stream the others are sent again."""
         self.witness.stored(seq)
         if again:
+            self._beat_now()
             self.witness.record(ConnectionChanged("coordinator", "direct"))
             self.witness.resend()
 
@@ -247,7 +249,14 @@ class SimWorker(SimSession):
         self.arrivals += 1
         self.waiting = True
         self.witness.begun("barrier")
-        arrive = pb.Arrive(barrier_id=self.waits_at, arrival=self.arrivals)
+        self.arrived_at.add((self.generation, self.waits_at))
+        arrive = pb.Arrive(
+            barrier_id=self.waits_at,
+            step=self.model.steps if self.model else 0,
+            arrival=self.arrivals,
+            generation=self.generation,
+            after=self.left.round_of(self.waits_at),
+        )
         self._arrival = request = self.ask("arrive", arrive, self._met)
         asked = RequestSubmitted(request, "arrive", self.waits_at)
         self.witness.record(asked, f"request-{request}")
@@ -255,10 +264,12 @@ class SimWorker(SimSession):
     def _met(self, answer: pb.CoordinatorMessage | None, error: StrataError | None) -> None:
         """Everyone is at the barrier; one that failed is tried again."""
         request, self._arrival = self._arrival, 0
-        if not self.waits_at or not self.training:
+        if not self.waits_at or not self.training or self.model is None:
             return
         if answer is not None and answer.barrier.outcome.released:
             self.waiting = False
+            self.left.note(self.waits_at, self.model.steps, answer.barrier.outcome)
+            self.sim.met(self)
             met = RequestCompleted(request, "arrive", True, barrier=self.waits_at)
             self.witness.record(met, f"request-{request}")
             self._next_step()

@@ -6,8 +6,8 @@ from strata.core import barriers, datasets, recovery
 from strata.core.cluster import decide
 from strata.core.state import Cluster
 from strata.core.tasks import Task
-from strata.sim.checkers import Broken
-from strata.sim.disk import Model
+from strata.sim.models import Model
+from strata.sim.promises import Broken
 from strata.sim.simulation import Scenario, Simulation
 
 QUIET = Scenario(seed=3, hours=0.4, faults=(), steps=40)

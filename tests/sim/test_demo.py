@@ -6,7 +6,7 @@ import pytest
 
 from strata.config import Settings
 from strata.sim.demo import demonstrating
-from strata.sim.simulation import DATASET
+from strata.sim.worker import DATASET
 
 
 @pytest.mark.anyio

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from strata.sim.checkers import Broken
 from strata.sim.faults import FAULTS
+from strata.sim.promises import Broken
 from strata.sim.report import report
 from strata.sim.simulation import Scenario, Simulation
 

@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "torch": INNER | {"sdk"},
     "launch": INNER | {"agent", "coordinator", "strata"},
     "coordinator": INNER | {"timeline"},
-    "sim": INNER | {"coordinator"},
+    "sim": INNER | {"coordinator", "sdk"},
     "cli": INNER | {"coordinator", "agent", "launch", "sdk", "sim", "timeline", "strata"},
     "strata": {"checkpoint", "data", "errors", "sdk", "storage"},
     "dtruntime": {"strata"},

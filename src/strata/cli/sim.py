@@ -10,8 +10,8 @@ from rich.table import Table
 
 from strata.core.catalogue import CODEC
 from strata.errors import InvalidArgument
-from strata.sim.checkers import Broken
 from strata.sim.faults import FAULTS
+from strata.sim.promises import Broken
 from strata.sim.report import Report, command_of, report
 from strata.sim.simulation import Scenario, Simulation, steps_for
 from strata.sim.world import SECOND_NS

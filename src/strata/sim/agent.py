@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from strata.core.agents import Agent, RegisterAgent, ReportExit
-from strata.core.cluster import Outcome
-from strata.core.standing import Duty
 from strata.errors import AlreadyExists
+from strata.sdk.channel import error_of
+from strata.sim.coordinator import AGENT_SESSION
 from strata.sim.process import Process
 from strata.sim.worker import SimWorker
+from strata.wire.v1 import coordinator_pb2 as pb
 
 if TYPE_CHECKING:
     from strata.sim.simulation import Simulation
@@ -21,83 +21,92 @@ class SimAgent(Process):
         self.slots = slots
         self.life = life
         self.running: dict[str, SimWorker] = {}
-        self.unreported: list[ReportExit] = []
+        self.unreported: dict[tuple[str, str, int], pb.ProcessExited] = {}
         self._beating = False
 
     def connect(self) -> None:
         """Registers, or is recognised as the one it is."""
-        self.call(
-            RegisterAgent(
-                agent=self.name, hostname=self.host, slots=self.slots, nonce=f"{self.life}"
-            ),
-            self._registered,
+        self.open(AGENT_SESSION)
+        hello = pb.AgentHello(
+            agent_id=self.name, hostname=self.host, slots=self.slots, nonce=f"{self.life}"
         )
+        self.say(pb.AgentMessage(hello=hello))
 
-    def _registered(self, outcome: Outcome) -> None:
-        if isinstance(outcome.refusal, AlreadyExists):
+    def heard(self, payload: bytes) -> None:
+        """Acts on an order."""
+        order = pb.AgentOrder.FromString(payload)
+        kind = order.WhichOneof("body")
+        if kind == "duties":
+            if not self.connected:
+                self._attach()
+            self._obey(order.duties)
+        elif kind == "exit_stored":
+            stored = order.exit_stored
+            self.unreported.pop((stored.task_id, stored.worker_id, stored.start), None)
+        elif kind == "refused":
+            self._refused(order.refused)
+
+    def _attach(self) -> None:
+        self.attached()
+        for exited in self.unreported.values():
+            self.say(pb.AgentMessage(exited=exited))
+        if not self._beating:
+            self._beating = True
+            self._beat()
+
+    def _refused(self, refused: pb.Refused) -> None:
+        """Ends the stream and opens another: later where the host's agent before still counts."""
+        self.drop()
+        error = error_of(refused.code, "", refused.message, refused.hint)
+        if isinstance(error, AlreadyExists):
             self.later(self.sim.world.about(5.0), self.connect)
-        elif isinstance(outcome.answer, Agent):
-            self.attached(outcome.answer.incarnation)
-            for report in self.unreported:
-                self._report(report)
-            if not self._beating:
-                self._beating = True
-                self._beat()
+        else:
+            self.try_again()
 
     def _beat(self) -> None:
-        sim = self.sim
         if self.connected:
-            sim.network.send(
-                self.host, True, sim.coordinator.beat, self, self.session, self.incarnation, None
-            )
-        self.later(sim.scenario.heartbeat_s, self._beat)
+            self.say(pb.AgentMessage(beat=pb.AgentBeat()))
+        self.later(self.sim.scenario.heartbeat_s, self._beat)
 
-    def heard(self, message: object) -> None:
+    def _obey(self, duties: pb.Duties) -> None:
         """Starts what is missing and ends what is not wanted any more."""
-        assert isinstance(message, list)
-        wanted: dict[str, Duty] = {duty.worker: duty for duty in message}
+        starts = {seat.worker_id: (job, seat.start) for job in duties.jobs for seat in job.seats}
         for name, worker in list(self.running.items()):
-            duty = wanted.get(name)
-            if duty is None or duty.start > worker.start:
+            if name not in starts or starts[name][1] > worker.start:
                 self.later(self.sim.scenario.kill_s, self._end, worker)
-        for duty in wanted.values():
-            self._start(duty)
+        for name, (job, start) in starts.items():
+            self._start(job, name, start)
 
     def _end(self, worker: SimWorker) -> None:
         worker.paused = False
         worker.exit(137, 9)
 
-    def _start(self, duty: Duty) -> None:
-        old = self.running.get(duty.worker)
-        if old is not None and old.start >= duty.start:
+    def _start(self, job: pb.Job, name: str, start: int) -> None:
+        old = self.running.get(name)
+        if old is not None and old.start >= start:
             return
-        worker = SimWorker(self.sim, self.host, duty.worker, duty.task, duty.start)
-        self.running[duty.worker] = worker
-        before = self.sim.workers.get(duty.worker)
+        self.sim.started(job)
+        worker = SimWorker(self.sim, self.host, name, job.task_id, start)
+        self.running[name] = worker
+        before = self.sim.workers.get(name)
         if before is None or not before.alive:
-            self.sim.workers[duty.worker] = worker
+            self.sim.workers[name] = worker
         worker.later(self.sim.world.about(self.sim.scenario.start_s), worker.connect)
 
     def ended(self, worker: SimWorker, code: int, signal: int) -> None:
         """One of its workers ended."""
         if self.running.get(worker.name) is worker:
             del self.running[worker.name]
-        report = ReportExit(
-            agent=self.name,
-            incarnation=self.incarnation,
-            task=worker.task,
-            worker=worker.name,
+        exited = pb.ProcessExited(
+            task_id=worker.task,
+            worker_id=worker.name,
             start=worker.start,
             code=code,
             signal=signal,
         )
-        self.unreported.append(report)
-        self._do(self._report, report)
+        self.unreported[worker.task, worker.name, worker.start] = exited
+        self._do(self._report, exited)
 
-    def _report(self, report: ReportExit) -> None:
+    def _report(self, exited: pb.ProcessExited) -> None:
         if self.connected:
-            self.call(report, lambda outcome: self._reported(report))
-
-    def _reported(self, report: ReportExit) -> None:
-        if report in self.unreported:
-            self.unreported.remove(report)
+            self.say(pb.AgentMessage(exited=exited))

@@ -19,11 +19,9 @@ from strata.core.invariants import Historian, broken
 from strata.core.recovery import RecoveryChosen, RolledBack, StepsCommitted
 from strata.core.state import Cluster
 from strata.core.workers import WorkerRegistered, WorkerStateChanged
-from strata.sim.disk import Model, SimDisk, Storage, step_digest
-
-
-class Broken(AssertionError):
-    """A promise was broken; says which, and the seed's moment."""
+from strata.sim.disk import SimDisk
+from strata.sim.models import Model, SimStorages, step_digest
+from strata.sim.promises import Broken
 
 
 class _Run(Struct):
@@ -46,8 +44,8 @@ class Checkers:
     time in a large fleet: there they are checked after every `check_every` turns.
     """
 
-    def __init__(self, storage: Storage, steps: int, check_every: int = 1) -> None:
-        self.storage = storage
+    def __init__(self, storages: SimStorages, steps: int, check_every: int = 1) -> None:
+        self.storages = storages
         self.check_every = check_every
         self._turns = 0
         self.models: dict[str, Model] = {}
@@ -134,10 +132,9 @@ class Checkers:
             self._require(arrival > before, f"an arrival at {key} was counted twice")
             run.arrived[key][body.worker] = arrival
         elif isinstance(body, BarrierReleased):
-            self._require(
-                run.members - run.finished <= set(run.arrived[key]),
-                f"barrier {key} was released early",
-            )
+            # Of a release that was told before it was stored, not every arrival is known.
+            everyone = run.members - run.finished <= set(run.arrived[key])
+            self._require(everyone or body.told > 0, f"barrier {key} was released early")
             self._require(key not in run.released, f"barrier {key} was released twice")
             run.released.add(key)
             del run.arrived[key]
@@ -151,7 +148,7 @@ class Checkers:
 
     def restored(self, task: str, checkpoint: str) -> Model:
         """A worker reads a checkpoint: it has a manifest and holds what the steps made of it."""
-        model = self.storage.manifests.get((task, checkpoint))
+        model = self.storages.of(task).load(checkpoint)
         if model is None:
             raise Broken(f"checkpoint {checkpoint} of {task} is restored and has no manifest")
         return model

@@ -1,252 +1,324 @@
-"""The coordinator in the simulation: the real kernel, driven by virtual time, able to crash.
+"""The coordinator in the simulation: the real one, on a virtual event loop, able to crash.
 
-It can crash before its facts are stored, after they are stored but before anyone is answered, or
-between turns. Whatever was not stored is lost; whatever was answered is not.
+Engine, sessions, rooms, calls and the sealing of checkpoints are those of the server, put together
+as there. Virtual is what they stand on: the loop with its clock and threads, the streams, the
+log's disk and the checkpoint storage. The vault is a real folder, whose files can be damaged.
+
+It can crash before its facts are stored, after they are stored but before anyone is answered, or at
+any other moment. Whatever was not stored is lost; whatever was answered is not. It may also be
+stopped in good order. Either way another one begins later from what is on disk. An engine that
+ends by itself, or a handler that raises what is no answer, ends the run.
 """
 
-from collections.abc import Callable, Sequence
-from copy import copy
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
 
-from strata.coordinator.kernel import Kernel, Turn
+from google.protobuf.message import Message
+
+from strata.config import Settings
+from strata.coordinator.agent_sessions import AgentSessions
+from strata.coordinator.engine import Engine
+from strata.coordinator.intake import Intakes
+from strata.coordinator.kernel import Kernel
+from strata.coordinator.lines import LineIntake
+from strata.coordinator.logs import Line as LogLine
+from strata.coordinator.logs import LogStore
+from strata.coordinator.metrics import Metrics
+from strata.coordinator.observed import Observed
+from strata.coordinator.rpc import SERVICE, UnaryCalls, status_of
+from strata.coordinator.sealing import Sealing
+from strata.coordinator.sessions import Sessions
+from strata.coordinator.tokens import PeerTokens
+from strata.coordinator.vault import Vault
+from strata.coordinator.waiting import BarrierRoom
 from strata.core.catalogue import CODEC
-from strata.core.checkpoints import CheckpointDeleted, CheckpointSealed
-from strata.core.cluster import Outcome
 from strata.core.events import Command, Event
 from strata.core.liveness import Patience
-from strata.core.saving import ConfirmCheckpoint
-from strata.core.signals import Beat
-from strata.core.standing import Standing, duties, standing, told
 from strata.core.state import Cluster
-from strata.sim.disk import DiskRefused, Model, SimDisk, Storage
+from strata.errors import StrataError, Unavailable
+from strata.sim.disk import DiskRefused, PowerLost, SimDisk
+from strata.sim.loop import VirtualLoop
+from strata.sim.models import SimStorages
 from strata.sim.network import Network
-from strata.sim.world import SECOND_NS, World
-from strata.store.base import Batch
+from strata.sim.promises import Broken, Promises, Sign
+from strata.sim.streams import Line, Reply, VirtualStream, answer
+from strata.sim.world import World
+from strata.wire.grpc_server import GrpcServer
+from strata.wire.v1 import coordinator_pb2 as pb
 
-if TYPE_CHECKING:
-    from strata.sim.worker import SimWorker
-
-TURN_S = 0.0005
-MANIFEST_S = 0.05
-
-
-class Peer(Protocol):
-    """Whoever holds a session with the coordinator."""
-
-    host: str
-    name: str
-
-    def broken(self, session: int) -> None:
-        """The connection is gone."""
-
-    def hear(self, session: int, message: object) -> None:
-        """The coordinator says something."""
+SNAPSHOT_EVERY = 500
+DISK_S = (0.0002, 0.001)
+SLOW_S = (0.05, 5.0)
+SESSION, AGENT_SESSION = f"/{SERVICE}/Session", f"/{SERVICE}/AgentSession"
 
 
-Reply: TypeAlias = Callable[[Outcome], None]
-Asked: TypeAlias = tuple[Command, Peer | None, int, Reply | None]
+class SimLogs(LogStore):
+    """A log of lines that keeps nothing: lines are not facts, and nobody reads them here."""
+
+    def __init__(self) -> None:
+        """Opens no file and starts no thread."""
+
+    def append(self, line: LogLine) -> None:
+        """Takes a line."""
+
+    def extend(self, lines: Iterable[LogLine]) -> None:
+        """Takes lines."""
+
+
+class Life:
+    """One process of the coordinator, from its start to its end."""
+
+    def __init__(self, owner: "SimCoordinator", kernel: Kernel) -> None:
+        self.kernel = kernel
+        # The stubs call every method of a loop abstract; those for sockets are never called here.
+        self.loop = VirtualLoop(owner.world, owner.work_s, owner.crashed)  # type: ignore[abstract]
+        self.engine = engine = Engine(kernel)
+        self.server = GrpcServer(status_of=status_of)
+        settings, folder = owner.settings, owner.folder
+        self.vault = vault = Vault(owner.vault)
+        vault.sweep(kernel.state)
+        observed = Observed()
+        barriers = BarrierRoom(engine)
+        metrics = Metrics(engine, observed)
+        lines, intakes = LineIntake(SimLogs()), Intakes(kernel.store)
+        tokens = PeerTokens(folder / "peers.secret")
+        self.sessions = Sessions(engine, observed, barriers, metrics, lines, intakes, tokens)
+        self.agents = AgentSessions(engine, lines, intakes, vault, metrics, settings)
+        self.sealing = Sealing(engine, observed, owner.storages, settings.checkpoint_timeout_s)
+        calls = UnaryCalls(
+            engine, observed, barriers, metrics, settings.heartbeat_interval_s, owner.storages
+        )
+        calls.serve(self.server, self.sessions, self.agents)
+        self.lines: dict[Line, VirtualStream] = {}
+        self.calls: dict[Callable[[Reply], None], str] = {}
+        self.stopping = False
+
+    def start(self, on_end: Callable[[Exception], None]) -> None:
+        """Begins to take turns and to seal checkpoints."""
+        self.engine.start()
+        self.sealing.start()
+        self.loop.create_task(self._watch(on_end))
+
+    async def _watch(self, on_end: Callable[[Exception], None]) -> None:
+        try:
+            await self.engine.ended()
+        except Exception as error:
+            on_end(error)
+
+    async def stop(self, then: Callable[[], None]) -> None:
+        """Stops in good order, as the server does."""
+        for session in list(self.sessions.open.values()):
+            session.end()
+        for agent in list(self.agents.open.values()):
+            agent.end()
+        await self.sealing.stop()
+        await self.engine.stop()
+        then()
 
 
 class SimCoordinator:
-    """Takes commands over the network, turns them into facts, tells who has to know."""
+    """Starts, crashes and starts the coordinator again; carries messages to and from it."""
 
     def __init__(self, world: World, network: Network, patience: Patience) -> None:
         self.world = world
         self.network = network
         self.patience = patience
+        self.settings = Settings()
         self.disk = SimDisk(CODEC)
-        self.storage = Storage({}, {})
-        self.kernel: Kernel | None = None
-        self.crash_at: str = ""
+        self.storages = SimStorages()
+        self.promises = Promises(patience)
+        self.folder = Path(tempfile.mkdtemp(prefix="strata-sim-"))
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+        self.life: Life | None = None
+        self.slow = False
         self.crashes = 0
         self.turns = 0
         self.on_turn: list[Callable[[Cluster, list[Event]], None]] = []
-        self.on_beat: list[Callable[[str, int, Beat], None]] = []
-        self._inbox: list[Asked] = []
-        self._sessions: dict[str, tuple[Peer, int, int]] = {}
-        self._turn_due = False
-        self._look_ns = -1
+        self._seen = 0
+        self._kept = 0
+
+    @property
+    def vault(self) -> Path:
+        """The folder of the vault."""
+        return self.folder / "vault"
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """The kernel, while there is a coordinator."""
+        return self.life.kernel if self.life is not None else None
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is a coordinator, and all that it has decided is on disk and published."""
+        kernel = self.kernel
+        return kernel is not None and kernel.state.position == self.disk.position == self._seen
+
+    def work_s(self) -> float:
+        """How long a thread's work takes: mostly a moment, now and then long."""
+        dice = self.world.random
+        if self.slow or dice.random() < 0.003:
+            return dice.uniform(*SLOW_S)
+        return dice.uniform(*DISK_S)
 
     def start(self) -> None:
         """Begins, or begins again, from what is on disk."""
-        kernel = Kernel(self.disk, self.world.clock, self.patience, snapshot_every=5_000)
+        if not self.disk.on_stored:
+            self.disk.on_stored.append(self._stored)
+        self.disk.power_on()
         try:
-            turn = kernel.start("sim", "sim")
-        except DiskRefused:
-            return self.world.after(1.0, self.start)
-        self.kernel = kernel
-        self._publish(turn)
-        for task in kernel.state.tasks.values():
-            for checkpoint in task.checkpoints.values():
-                if checkpoint.state == "sealing":
-                    self._seal(task.id, checkpoint.id)
-        self._look_again()
-
-    def crash(self, unanswered: Sequence[Asked] = ()) -> None:
-        """Loses everything that is not on disk; every connection breaks."""
-        if self.kernel is None:
+            kernel = Kernel(self.disk, self.world.clock, self.patience, SNAPSHOT_EVERY)
+            kernel.start("sim", "sim")
+        except (DiskRefused, PowerLost):
+            self.world.after(1.0, self.start)
             return
-        self.kernel = None
+        self.life = life = Life(self, kernel)
+        self._publish(kernel, list(self.disk.read(self._seen)))
+        life.engine.follow(partial(self._follow, kernel))
+        life.loop.enter(life.start, self._ended)
+
+    def crash(self) -> None:
+        """Loses everything that is not on disk; every connection breaks."""
+        if self.life is None:
+            return
         self.crashes += 1
-        self.crash_at = ""
-        asked = [*unanswered, *self._inbox]
-        asking = [(peer, session) for _, peer, session, _ in asked if peer is not None]
-        attached = [(peer, session) for peer, session, _ in self._sessions.values()]
-        self._inbox = []
-        self._sessions = {}
-        for peer, session in asking + attached:
-            self.network.send(peer.host, False, peer.broken, session)
+        self._gone()
+
+    def crashed(self) -> bool:
+        """Whether the machine has lost its power; the coordinator is then gone."""
+        if not self.disk.powered:
+            self.crash()
+        return not self.disk.powered
+
+    def stop(self) -> None:
+        """Stops in good order and starts again later."""
+        life = self.life
+        if life is not None and not life.stopping:
+            life.stopping = True
+            life.loop.enter(lambda: life.loop.create_task(life.stop(self._gone)))
+
+    def _gone(self) -> None:
+        assert self.life is not None
+        life, self.life = self.life, None
+        life.loop.end()
+        for line, stream in life.lines.items():
+            if not stream.closed:
+                line.hang_up()
+        for reply, host in life.calls.items():
+            self._refuse(host, reply)
         self.world.after(self.world.random.uniform(1, 60), self.start)
 
-    def receive(
-        self, peer: Peer | None, session: int, command: Command, reply: Reply | None
-    ) -> None:
-        """A command arrives."""
-        if self.kernel is None:
-            if peer is not None:
-                self.network.send(peer.host, False, peer.broken, session)
-            return
-        self._inbox.append((command, peer, session, reply))
-        self._turn_soon()
+    def order(self, command: Command) -> None:
+        """Submits a command as an operator does, who looks later whether it was carried out."""
+        life = self.life
+        if life is not None:
+            life.loop.enter(lambda: life.loop.create_task(self._submit(life, command)))
 
-    def attach(self, peer: Peer, session: int, incarnation: int) -> None:
-        """A session is open: its peer is told its standing, now and after every change."""
-        self._sessions[peer.name] = (peer, session, incarnation)
-        self._tell_worker(peer.name)
-        self._tell_agent(peer.name)
+    async def _submit(self, life: Life, command: Command) -> None:
+        with suppress(StrataError):
+            await life.engine.submit(command)
 
-    def reset(self, peer: Peer) -> None:
-        """A connection breaks, and both sides notice."""
-        found = self._sessions.get(peer.name)
-        if found is None or found[0] is not peer or self.kernel is None:
-            return
-        _, session, incarnation = self._sessions.pop(peer.name)
-        self.kernel.watch.disconnected(peer.name, incarnation, self.world.now_ns)
-        self._look_again()
-        self.network.send(peer.host, False, peer.broken, session)
+    def keep(self, environment: dict[str, str]) -> str:
+        """Puts an environment into the vault, under a key that the same run gives it again."""
+        self._kept += 1
+        key = f"{self._kept:032x}"
+        (self.vault / Vault(self.vault).keep(environment)).rename(self.vault / key)
+        return key
 
-    def beat(self, peer: Peer, session: int, incarnation: int, beat: Beat | None) -> None:
-        """A sign of life; one that does not count breaks the connection."""
-        if self.kernel is None:
-            self.network.send(peer.host, False, peer.broken, session)
-            return
-        watch, now_ns = self.kernel.watch, self.world.now_ns
-        if beat is None:
-            heard = watch.agent_beat(peer.name, incarnation, now_ns)
+    def open(self, line: Line) -> None:
+        """A process opens a stream."""
+        life = self.life
+        if life is None:
+            line.hang_up()
         else:
-            heard = watch.beat(peer.name, incarnation, beat, now_ns)
-            for observe in self.on_beat if heard else ():
-                observe(peer.name, incarnation, beat)
-        if heard:
-            self._look_again()
-        else:
-            self.network.send(peer.host, False, peer.broken, session)
+            life.loop.enter(self._open, life, line)
 
-    def take_events(self, peer: "SimWorker", batch: Batch) -> None:
-        """A worker's own events arrive; whether they were stored is told, unless it crashes."""
-        if self.kernel is not None:
-            (refusal,) = self.kernel.ingest([batch])
-            if refusal is None:
-                self.network.send(peer.host, False, peer.witness.stored, batch)
+    def _open(self, life: Life, line: Line) -> None:
+        line.stream = VirtualStream(life.server, life.loop, line, self._sends, self._defect)
+        life.lines[line] = line.stream
 
-    def _turn_soon(self) -> None:
-        if not self._turn_due:
-            self._turn_due = True
-            self.world.after(TURN_S, self._take_turn)
-
-    def _take_turn(self) -> None:
-        self._turn_due = False
-        kernel = self.kernel
-        if kernel is None:
+    def say(self, line: Line, payload: bytes, sign: Sign | None) -> None:
+        """A message of a process arrives; `sign` tells which sign of life it is, if any."""
+        stream, life = line.stream, self.life
+        if stream is None or life is None or line not in life.lines:
+            line.hang_up()
             return
-        inbox, self._inbox = self._inbox, []
-        turn = kernel.decide([command for command, _, _, _ in inbox])
-        if inbox or turn.events:
-            if self.crash_at == "before":
-                return self.crash(inbox)
-            try:
-                kernel.commit(turn)
-            except DiskRefused as refusal:
-                for _, peer, session, reply in inbox:
-                    self._answer(peer, session, reply, Outcome(refusal=refusal))
-                return self._look_again()
-            self._publish(turn)
-            if self.crash_at == "after":
-                return self.crash(inbox)
-            for (_, peer, session, reply), outcome in zip(inbox, turn.outcomes, strict=True):
-                self._answer(peer, session, reply, outcome)
-        self._look_again()
+        if sign is not None and not stream.closed:
+            self.promises.noticed(line.peer.name, line.incarnation, self.world.now_ns, sign)
+        life.loop.enter(stream.take, payload)
 
-    def _answer(
-        self, peer: Peer | None, session: int, reply: Reply | None, outcome: Outcome
+    def lost(self, line: Line) -> None:
+        """The coordinator notices that a connection broke."""
+        life = self.life
+        if life is not None and line in life.lines:
+            self.promises.noticed(line.peer.name, line.incarnation, self.world.now_ns, "broken")
+            life.loop.enter(life.lines.pop(line).lose)
+
+    def call(self, host: str, path: str, payload: bytes, reply: Callable[[Reply], None]) -> None:
+        """A unary call arrives; `reply` is called at the caller when it is answered or broken."""
+        life = self.life
+        if life is None:
+            self._refuse(host, reply)
+            return
+        life.calls[reply] = host
+        life.loop.enter(lambda: life.loop.create_task(self._call(life, host, path, payload, reply)))
+
+    async def _call(
+        self, life: Life, host: str, path: str, payload: bytes, reply: Callable[[Reply], None]
     ) -> None:
-        if peer is not None and reply is not None:
-            # A copy: what is on its way does not change with the state.
-            sent = Outcome(answer=copy(outcome.answer), refusal=outcome.refusal)
-            self.network.send(peer.host, False, reply, sent)
+        method = life.server.methods[f"/{SERVICE}/{path}"]
+        try:
+            result = await answer(life.server, method, path, host, payload)
+        except Exception as error:
+            self._defect(error)
+            return
+        del life.calls[reply]
+        if path == "RegisterWorker" and result.error is None:
+            self._guard(
+                self.promises.registered, pb.RegisterWorkerResponse.FromString(result.payload)
+            )
+        self.network.send(host, False, reply, result)
 
-    def _publish(self, turn: Turn) -> None:
-        assert self.kernel is not None
-        state = self.kernel.state
+    def _refuse(self, host: str, reply: Callable[[Reply], None]) -> None:
+        broken = Reply(error=Unavailable("the connection broke"))
+        self.network.send(host, False, reply, broken)
+
+    def _sends(self, line: Line, message: Message) -> None:
+        if isinstance(message, pb.CoordinatorMessage) and message.HasField("standing"):
+            self._guard(self.promises.told, message.standing)
+
+    def _stored(self, events: Sequence[Event]) -> None:
+        self._guard(self.promises.stored, events)
+        if events and self.life is not None and events[0].seq != self._seen:
+            stored = f"facts from {self._seen} to {events[0].seq - 1}"
+            self.world.fail(Broken(f"{stored} are on disk and were never published"))
+
+    def _follow(self, kernel: Kernel, events: Sequence[Event]) -> None:
+        self._publish(kernel, list(events))
+
+    def _publish(self, kernel: Kernel, events: list[Event]) -> None:
         self.turns += 1
+        self._seen += len(events)
         for observe in self.on_turn:
-            observe(state, turn.events)
-        workers: dict[str, None] = {}
-        agents: dict[str, None] = {}
-        for event in turn.events:
-            whose = told(state, event)
-            workers.update(dict.fromkeys(whose.workers))
-            agents.update(dict.fromkeys(whose.agents))
-            body = event.body
-            if isinstance(body, CheckpointSealed):
-                self._seal(body.task, body.checkpoint)
-            elif isinstance(body, CheckpointDeleted):
-                self.storage.manifests.pop((body.task, body.checkpoint), None)
-        for name in workers:
-            self._tell_worker(name)
-        for name in agents:
-            self._tell_agent(name)
+            self._guard(observe, kernel.state, events)
 
-    def _tell_worker(self, name: str) -> None:
-        assert self.kernel is not None
-        if name in self._sessions and name in self.kernel.state.workers:
-            message: Standing = standing(self.kernel.state, name)
-            peer, session, _ = self._sessions[name]
-            self.network.send(peer.host, False, peer.hear, session, message)
+    def _ended(self, error: Exception) -> None:
+        broken = Broken(f"the engine ended: {error!r}")
+        broken.__cause__ = error
+        self.world.fail(broken)
 
-    def _tell_agent(self, name: str) -> None:
-        assert self.kernel is not None
-        if name in self._sessions and name in self.kernel.state.agents:
-            peer, session, _ = self._sessions[name]
-            self.network.send(peer.host, False, peer.hear, session, duties(self.kernel.state, name))
+    def _defect(self, error: BaseException) -> None:
+        broken = Broken(f"a handler raised {error!r}")
+        broken.__cause__ = error
+        self.world.fail(broken)
 
-    def _seal(self, task: str, checkpoint: str) -> None:
-        self.world.after(self.world.about(MANIFEST_S), self._write_manifest, task, checkpoint)
-
-    def _write_manifest(self, task: str, checkpoint: str) -> None:
-        """Writes a manifest once; a coordinator that crashed meanwhile finds it and confirms."""
-        if self.kernel is None:
-            return
-        parts = self.kernel.state.tasks[task].checkpoints[checkpoint].parts
-        models = [self.storage.parts[task, checkpoint, rank] for rank in parts]
-        manifest: Model = models[0]
-        self.storage.manifests.setdefault((task, checkpoint), manifest)
-        command = ConfirmCheckpoint(task=task, checkpoint=checkpoint, path=f"sim://{checkpoint}")
-        self.receive(None, 0, command, None)
-
-    def _look_again(self) -> None:
-        """Wakes up when silence has to be looked at."""
-        kernel = self.kernel
-        next_ns = kernel.watch.next_ns() if kernel is not None else None
-        if next_ns is None:
-            return
-        next_ns = max(next_ns, self.world.now_ns)
-        if self.world.now_ns <= self._look_ns <= next_ns:
-            return
-        self._look_ns = next_ns
-        self.world.after((next_ns - self.world.now_ns) / SECOND_NS, self._look, next_ns)
-
-    def _look(self, when_ns: int) -> None:
-        if when_ns == self._look_ns:
-            self._look_ns = -1
-            self._take_turn()
+    def _guard(self, check: Callable[..., None], *args: object) -> None:
+        """Reports a broken promise from within the coordinator, which must not be disturbed."""
+        try:
+            check(*args)
+        except Broken as broken:
+            self.world.fail(broken)

@@ -5,12 +5,14 @@ minutes have happened before it opens, so there is a past to look at. One seed, 
 listens for workers, and what would change something is refused.
 """
 
+import asyncio
 import logging
 import math
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -30,16 +32,17 @@ from strata.coordinator.vault import Vault
 from strata.core.cluster import CODEC
 from strata.core.events import Event
 from strata.core.resources import GpuMetrics, ResourceMetrics
-from strata.core.signals import Beat
 from strata.core.state import Cluster
 from strata.core.worker_facts import ResourceSnapshot
 from strata.sim.disk import SimDisk
 from strata.sim.playback import Playback
 from strata.sim.samples import samples
-from strata.sim.simulation import DATASET, Scenario, Simulation
+from strata.sim.simulation import Scenario, Simulation
+from strata.sim.worker import DATASET, SimWorker
 from strata.sim.world import EPOCH_NS, SECOND_NS
 from strata.store.base import Batch
 from strata.store.sqlite import SqliteStore
+from strata.wire.v1 import coordinator_pb2 as pb
 
 MS_NS = 1_000_000
 PAST_S = 240
@@ -114,7 +117,7 @@ class Demo:
         sim.world.now_ns = begin_ns - EPOCH_NS
         sim.coordinator.disk = disk = MirroredDisk(CODEC)
         sim.coordinator.on_turn.append(self._note)
-        sim.coordinator.on_beat.append(self._beat)
+        sim.on_beat.append(self._beat)
         sim.begin()
         sim.world.run(until_ns - EPOCH_NS)
         disk.mirror_in(store)
@@ -136,18 +139,22 @@ class Demo:
                 named = LEVELS.get(level, "error")
                 self._logs.append(Line(named, text, "coordinator", task, worker, timestamp=at_ms))
 
-    def _beat(self, worker: str, incarnation: int, beat: Beat) -> None:
-        step = max(beat.step, 0)
+    def _beat(self, process: SimWorker, beat: pb.Beat) -> None:
+        """A worker beats: adds what it would have measured, and what it would have written."""
+        kernel = self._sim.coordinator.kernel
+        known = kernel.state.workers.get(process.name) if kernel is not None else None
+        if known is None or not known.alive or known.incarnation != process.incarnation:
+            return
+        worker, step = process.name, max(beat.step, 0)
         at_ms = self._sim.world.clock().wall_ns // MS_NS
         before = self.observed.workers.get(worker)
-        process = self._sim.workers[worker]
-        first = process.standing is not None and process.standing.rank == 0
-        if first and before is not None and step // 10 > before.step // 10:
+        if known.rank == 0 and before is not None and step // 10 > before.step // 10:
             text = f"step {step}: loss {loss(step):.4f}"
             self._logs.append(Line("info", text, "worker", process.task, worker, "stdout", at_ms))
-        used = self._resources(beat, step)
-        self.observed.note(worker, Seen(incarnation, at_ms, step, 0, used))
-        if beat.training:
+        training = beat.state == pb.WORKER_STATE_TRAINING
+        used = self._resources(training, training and not beat.waiting, step)
+        self.observed.note(worker, Seen(process.incarnation, at_ms, step, 0, used))
+        if training:
             self._show(worker, step)
         if at_ms - self._recorded_ms.get(worker, 0) >= RESOURCES_EVERY_MS:
             self._recorded_ms[worker] = at_ms
@@ -162,14 +169,13 @@ class Demo:
         sent = msgspec.json.encode(samples(step, first, SHOWN, total)).decode()
         self.previews.note(DATASET, worker, sent)
 
-    def _resources(self, beat: Beat, step: int) -> ResourceMetrics:
-        busy = beat.training and not beat.waiting
+    def _resources(self, training: bool, busy: bool, step: int) -> ResourceMetrics:
         use = self._random.gauss(93 if busy else 12, 3)
         card = GpuMetrics(
             index=0,
             name="simulated",
             utilization_percent=min(max(use, 0.0), 100.0),
-            memory_used_bytes=int(GPU_BYTES * (0.72 if beat.training else 0.1)),
+            memory_used_bytes=int(GPU_BYTES * (0.72 if training else 0.1)),
             memory_total_bytes=GPU_BYTES,
         )
         return ResourceMetrics(
@@ -202,7 +208,8 @@ async def demonstrating(
         ):
             now_ns = time.time_ns()
             begin_ns = now_ns - PAST_S * SECOND_NS
-            demo = Demo(scenario(seed, workers), store, logs, begin_ns, now_ns)
+            play = partial(Demo, scenario(seed, workers), store, logs, begin_ns, now_ns)
+            demo = await asyncio.to_thread(play)  # its event loop needs a thread without one
             engine = Playback(Kernel(store, read_clock), demo.advance)
             metrics = Metrics(engine, demo.observed)
             await engine.play()

@@ -1,20 +1,23 @@
-"""The coordinator's disk and the checkpoint storage, as far as a crash can touch them.
+"""The coordinator's disk, as far as a crash or a fault can touch it.
 
-The log's store is a real one. What a crash may do to an append is decided here: nothing of it is
-stored, or all of it although the answer never goes out, or the disk refuses and the coordinator
-lives on.
+The log's store is a real one. What can happen to a write is decided here: the power fails before
+it or right after it, or the disk refuses it and the coordinator lives on. Each kind of write can be
+refused by itself: facts, or snapshots alone, which need more room.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Literal
 
-from msgspec import Struct
-
-from strata.core.events import COORDINATOR, Event
+from strata.core.events import COORDINATOR, Codec, Event
 from strata.core.state import schema
 from strata.errors import Unavailable
-from strata.store.base import Batch, Window
+from strata.store.base import Batch, Snapshot, Window
 from strata.store.memory import MemoryStore
 from strata.store.sqlite import SqliteStore
+
+
+class PowerLost(BaseException):
+    """The coordinator's machine has stopped: what it would write is not written."""
 
 
 class DiskRefused(Unavailable):
@@ -24,9 +27,18 @@ class DiskRefused(Unavailable):
 
 
 class SimDisk(MemoryStore):
-    """A store whose next append can be made to fail."""
+    """A store whose writes can be made to fail; `on_stored` is called with facts on disk.
 
-    refuse_next = False
+    With `power_fails` the machine stops at the next write of facts, before it or right after.
+    """
+
+    def __init__(self, codec: Codec) -> None:
+        super().__init__(codec)
+        self.refuse_next = False
+        self.refuse_snapshots = False
+        self.power_fails: Literal["", "before", "after"] = ""
+        self.powered = True
+        self.on_stored: list[Callable[[Sequence[Event]], None]] = []
 
     def append(
         self,
@@ -36,11 +48,36 @@ class SimDisk(MemoryStore):
         expected: int,
         batches: Sequence[Batch] = (),
     ) -> int:
-        """Stores, unless told to refuse."""
+        """Stores, unless told to refuse or to lose power."""
         if self.refuse_next:
             self.refuse_next = False
             raise DiskRefused("the disk is full", hint="free some space")
-        return super().append(events, incarnation=incarnation, expected=expected, batches=batches)
+        if self.power_fails == "before":
+            self.powered = False
+        self._require_power()
+        position = super().append(
+            events, incarnation=incarnation, expected=expected, batches=batches
+        )
+        for observe in self.on_stored:
+            observe(events)
+        if self.power_fails == "after":
+            self.powered = False
+        return position
+
+    def power_on(self) -> None:
+        """The machine starts."""
+        self.power_fails, self.powered = "", True
+
+    def _require_power(self) -> None:
+        if not self.powered:
+            raise PowerLost
+
+    def save_snapshot(self, snapshot: Snapshot) -> None:
+        """Keeps a snapshot, unless there is no room for one."""
+        self._require_power()
+        if self.refuse_snapshots:
+            raise DiskRefused("no room for a snapshot", hint="free some space")
+        super().save_snapshot(snapshot)
 
     def copy_to(self, target: SqliteStore) -> None:
         """Writes the whole log into a file, as a coordinator would have left it."""
@@ -51,33 +88,3 @@ class SimDisk(MemoryStore):
         while (snapshot := self.load_snapshot(at, schema())) is not None:
             target.save_snapshot(snapshot)
             at = snapshot.position - 1
-
-
-class Model(Struct):
-    """A model in training: `digest` depends on every step applied and on their order."""
-
-    attempt: int
-    generation: int
-    steps: int = 0
-    digest: int = 0
-
-    def train(self) -> None:
-        """Applies the next step."""
-        self.digest = step_digest(self.digest, self.steps)
-        self.steps += 1
-
-    def copy(self) -> "Model":
-        """The same model elsewhere."""
-        return Model(self.attempt, self.generation, self.steps, self.digest)
-
-
-def step_digest(digest: int, step: int) -> int:
-    """What a model's digest becomes by applying a step."""
-    return (digest * 6364136223846793005 + step + 1442695040888963407) % (1 << 64)
-
-
-class Storage(Struct):
-    """Checkpoint parts and manifests; a checkpoint without a manifest does not exist."""
-
-    parts: dict[tuple[str, str, int], Model] = {}
-    manifests: dict[tuple[str, str], Model] = {}

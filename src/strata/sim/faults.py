@@ -4,11 +4,10 @@
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strata.core.cluster import Outcome
 from strata.core.save_points import RequestCheckpoint
-from strata.core.workers import RegisterWorker
 from strata.sim.worker import SimWorker
 from strata.sim.world import SECOND_NS
 
@@ -58,15 +57,17 @@ def slow(sim: "Simulation") -> str:
 def reset(sim: "Simulation") -> str:
     """A connection breaks; the process behind it is well."""
     worker = _some_worker(sim)
-    sim.coordinator.reset(worker)
+    worker.reset()
     return worker.name
 
 
 def partition(sim: "Simulation") -> str:
-    """A host is cut off for a while."""
-    host = _some_host(sim)
+    """A host is cut off for a while; its workers go on asking."""
+    host, dice = _some_host(sim), sim.world.random
     sim.network.cut(host)
-    sim.world.after(sim.world.random.uniform(1, 120), sim.network.heal, host)
+    sim.world.after(dice.uniform(1, 120), sim.network.heal, host)
+    for worker in sim.agents[host].running.values():
+        worker.later(dice.uniform(1, 120), worker.request_save)
     return host
 
 
@@ -82,15 +83,67 @@ def coordinator(sim: "Simulation") -> str:
     moment = sim.world.random.choice(("now", "before", "after"))
     if moment == "now":
         sim.coordinator.crash()
+    elif moment == "before":
+        sim.coordinator.disk.power_fails = "before"
     else:
-        sim.coordinator.crash_at = moment
+        sim.coordinator.disk.power_fails = "after"
     return moment
+
+
+def restart(sim: "Simulation") -> str:
+    """The coordinator is stopped in good order and started again."""
+    sim.coordinator.stop()
+    return "stopped"
 
 
 def disk(sim: "Simulation") -> str:
     """The coordinator's disk refuses one write."""
     sim.coordinator.disk.refuse_next = True
     return "full"
+
+
+def snapshots(sim: "Simulation") -> str:
+    """The coordinator's disk has room for facts, and for a while none for snapshots."""
+    sim.coordinator.disk.refuse_snapshots = True
+    sim.world.after(sim.world.random.uniform(60, 1800), _take_snapshots, sim)
+    return "nearly full"
+
+
+def slow_disk(sim: "Simulation") -> str:
+    """Writes of the coordinator take seconds for a while, as connections break."""
+    dice = sim.world.random
+    sim.coordinator.slow = True
+    length_s = dice.uniform(5, 60)
+    sim.world.after(length_s, _speed_up_disk, sim)
+    for worker in dice.sample([w for w in sim.workers.values() if w.alive], 1):
+        worker.later(dice.uniform(0, length_s), worker.reset)
+    return f"{length_s:.0f} s"
+
+
+def storage(sim: "Simulation") -> str:
+    """The coordinator cannot reach the checkpoint storage for a while."""
+    sim.coordinator.storages.unreachable = True
+    sim.world.after(sim.world.random.uniform(1, 30), _reach_storage, sim)
+    return "unreachable"
+
+
+def vault(sim: "Simulation") -> str:
+    """The files of the vault cannot be read for a while, as an agent connects again."""
+    dice = sim.world.random
+    if sim.vault_damaged:
+        return "damaged already"
+    sim.vault_damaged = True
+    kept = {file: file.read_bytes() for file in sorted(sim.coordinator.vault.iterdir())}
+    for file in kept:
+        file.unlink()
+        if dice.random() < 0.5:
+            file.symlink_to(file.name)  # reading it is an error of the system
+        else:
+            file.write_bytes(b"\0" * 16)
+    sim.world.after(dice.uniform(1, 60), _mend, sim, kept)
+    agent = sim.agents[_some_host(sim)]
+    agent.later(dice.uniform(0, 1), agent.reset)
+    return f"{len(kept)} files"
 
 
 def skew(sim: "Simulation") -> str:
@@ -100,23 +153,30 @@ def skew(sim: "Simulation") -> str:
 
 
 def impostor(sim: "Simulation") -> str:
-    """A process claims the id of a worker that is alive."""
+    """A process claims the id of a worker."""
     worker = _some_worker(sim)
-    kernel = sim.coordinator.kernel
-    known = kernel.state.workers.get(worker.name) if kernel else None
-    if known is not None and known.alive and known.incarnation == worker.incarnation:
-        claim = RegisterWorker(
-            worker=worker.name, task=worker.task, nonce="impostor", start=worker.start, syncs=True
-        )
-        sim.coordinator.receive(worker, -1, claim, lambda outcome: _refused(sim, worker, outcome))
+    claim = worker.registration()
+    claim.nonce = "impostor"
+    payload = claim.SerializeToString()
+    sim.coordinator.call(worker.host, "RegisterWorker", payload, lambda reply: None)
     return worker.name
 
 
 def save(sim: "Simulation") -> str:
-    """Somebody asks for a checkpoint at an odd moment."""
+    """Somebody asks for a checkpoint at an odd moment: an operator, or a worker."""
     worker = _some_worker(sim)
-    sim.coordinator.receive(None, 0, RequestCheckpoint(task=worker.task), None)
+    if sim.world.random.random() < 0.5:
+        worker.request_save()
+    else:
+        sim.coordinator.order(RequestCheckpoint(task=worker.task))
     return worker.task
+
+
+def write(sim: "Simulation") -> str:
+    """A worker cannot write its next part of a checkpoint."""
+    worker = _some_worker(sim)
+    worker.cannot_write = True
+    return worker.name
 
 
 FAULTS: dict[str, Callable[["Simulation"], str]] = {
@@ -131,17 +191,37 @@ FAULTS: dict[str, Callable[["Simulation"], str]] = {
         partition,
         host,
         coordinator,
+        restart,
         disk,
+        snapshots,
+        slow_disk,
+        storage,
+        vault,
         skew,
         impostor,
         save,
+        write,
     )
 }
 
 
-def _refused(sim: "Simulation", worker: SimWorker, outcome: Outcome) -> None:
-    if outcome.refusal is None:
-        sim.impostors.append(worker.name)
+def _take_snapshots(sim: "Simulation") -> None:
+    sim.coordinator.disk.refuse_snapshots = False
+
+
+def _speed_up_disk(sim: "Simulation") -> None:
+    sim.coordinator.slow = False
+
+
+def _reach_storage(sim: "Simulation") -> None:
+    sim.coordinator.storages.unreachable = False
+
+
+def _mend(sim: "Simulation", kept: dict[Path, bytes]) -> None:
+    sim.vault_damaged = False
+    for file, content in kept.items():
+        file.unlink(missing_ok=True)
+        file.write_bytes(content)
 
 
 def _speed_up(worker: SimWorker) -> None:

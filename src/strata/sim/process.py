@@ -1,16 +1,17 @@
-"""A simulated process: it can be paused, resumed and killed, and it keeps one session alive.
+"""A simulated process: it can be paused, resumed and killed, and it keeps one stream open.
 
 Every action of a process goes through `later` or a message; a paused process does them when it
-is resumed, a dead one never. A session that breaks is opened again with a growing delay; answers
-that belong to a broken session are dropped, so callers must be able to ask again.
+is resumed, a dead one never. A stream that breaks is opened again with a growing delay; what
+arrives on a stream that is not the newest is dropped.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from strata.core.cluster import Outcome
-from strata.core.events import Command
-from strata.errors import Unavailable
+from google.protobuf.message import Message
+
+from strata.sim.promises import Sign
+from strata.sim.streams import Line, Reply
 
 if TYPE_CHECKING:
     from strata.sim.simulation import Simulation
@@ -26,10 +27,11 @@ class Process:
         self.alive = True
         self.paused = False
         self.incarnation = 0
-        self.session = 0
+        self.line: Line | None = None
         self.connected = False
         self._frozen: list[tuple[Callable[..., None], tuple[object, ...]]] = []
         self._failures = 0
+        self._calls = 0
 
     def later(self, seconds: float, action: Callable[..., None], *args: object) -> None:
         """Does something after a while, if still running then."""
@@ -52,67 +54,79 @@ class Process:
         for action, args in frozen:
             self.later(0.0, action, *args)
 
-    def call(self, command: Command, then: Callable[[Outcome], None] | None = None) -> None:
-        """Asks the coordinator; the answer comes unless the session breaks before."""
-        coordinator, session = self.sim.coordinator, self.session
+    def call(self, path: str, request: Message, then: Callable[[Reply], None]) -> None:
+        """Makes a unary call; an answer to a call that is not the newest is dropped."""
+        self._calls += 1
+        number, sim = self._calls, self.sim
 
-        def reply(outcome: Outcome) -> None:
-            self._do(self._take, session, command, then, outcome)
+        def reply(result: Reply) -> None:
+            self._do(self._answered, number, then, result)
 
-        self.sim.network.send(self.host, True, coordinator.receive, self, session, command, reply)
+        payload = request.SerializeToString()
+        sim.network.send(self.host, True, sim.coordinator.call, self.host, path, payload, reply)
 
-    def _take(
-        self,
-        session: int,
-        command: Command,
-        then: Callable[[Outcome], None] | None,
-        outcome: Outcome,
-    ) -> None:
-        if session != self.session:
-            return
-        if isinstance(outcome.refusal, Unavailable):
-            self.later(self.sim.world.about(1.0), self._again, session, command, then)
-        elif then is not None:
-            then(outcome)
+    def _answered(self, number: int, then: Callable[[Reply], None], result: Reply) -> None:
+        if number == self._calls:
+            then(result)
 
-    def _again(
-        self, session: int, command: Command, then: Callable[[Outcome], None] | None
-    ) -> None:
-        if session == self.session:
-            self.call(command, then)
+    def open(self, path: str) -> None:
+        """Opens a stream in place of the one there was."""
+        sim = self.sim
+        self.connected = False
+        self.line = line = Line(sim.network, self, path, self.incarnation)
+        sim.network.send(self.host, True, sim.coordinator.open, line)
 
-    def broken(self, session: int) -> None:
-        """The connection is gone: connect again, after a delay that grows."""
-        self._do(self._reconnect, session)
+    def say(self, message: Message, sign: Sign | None = None) -> None:
+        """Sends a message over the stream."""
+        assert self.line is not None
+        sim, payload = self.sim, message.SerializeToString()
+        sim.network.send(self.host, True, sim.coordinator.say, self.line, payload, sign)
 
-    def _reconnect(self, session: int) -> None:
-        if session == self.session:
-            self.session += 1
+    def drop(self) -> None:
+        """Closes the stream from this side."""
+        line, self.line = self.line, None
+        self.connected = False
+        if line is not None:
+            self.sim.network.send(self.host, True, self.sim.coordinator.lost, line)
+
+    def reset(self) -> None:
+        """The connection breaks, and both sides notice."""
+        if self.line is not None:
+            self.sim.network.send(self.host, True, self.sim.coordinator.lost, self.line)
+            self.line.hang_up()
+
+    def hung_up(self, line: Line) -> None:
+        """The stream has ended, or the connection broke."""
+        self._do(self._reconnect, line)
+
+    def _reconnect(self, line: Line) -> None:
+        if line is self.line:
+            self.line = None
             self.connected = False
-            self._failures = min(self._failures + 1, 6)
-            self.later(self.sim.world.about(0.05 * 2**self._failures, 0.5), self.connect)
+            self.try_again()
 
-    def hear(self, session: int, message: object) -> None:
-        """The coordinator says something."""
-        self._do(self._listen, session, message)
+    def try_again(self) -> None:
+        """Connects after a delay that grows with every failure."""
+        self._failures = min(self._failures + 1, 6)
+        self.later(self.sim.world.about(0.05 * 2**self._failures, 0.5), self.connect)
 
-    def _listen(self, session: int, message: object) -> None:
-        if session == self.session:
-            self.heard(message)
-
-    def attached(self, incarnation: int) -> None:
-        """The session is open and known to the coordinator."""
-        self.incarnation = incarnation
+    def attached(self) -> None:
+        """The coordinator has taken the stream for this process's own."""
         self.connected = True
         self._failures = 0
-        coordinator = self.sim.coordinator
-        if coordinator.kernel is not None:
-            coordinator.attach(self, self.session, incarnation)
+
+    def hear(self, line: Line, payload: bytes) -> None:
+        """A message of the coordinator arrives."""
+        self._do(self._listen, line, payload)
+
+    def _listen(self, line: Line, payload: bytes) -> None:
+        if line is self.line:
+            self.heard(payload)
 
     def connect(self) -> None:
         """Registers or reattaches."""
         raise NotImplementedError
 
-    def heard(self, message: object) -> None:
+    def heard(self, payload: bytes) -> None:
         """Acts on what the coordinator says."""
         raise NotImplementedError

@@ -1,39 +1,49 @@
 """A whole cluster in one process: hosts, workers, a coordinator, faults, and the checkers.
 
-Tasks run one after another until the hours are over; then the faults stop and the last task
-must finish by itself. Whatever happened, the checkers must be content.
+Tasks run one after another until the hours are over; then the faults stop and the last tasks must
+finish by themselves. Whatever happened, the checkers must be content.
 """
 
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import process_time
 
 from msgspec import Struct
 
-from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
-from strata.core.events import Event
+from strata.core.datasets import DatasetSpec, RegisterDataset
+from strata.core.events import Command, Event
 from strata.core.generations import GenerationChanged
 from strata.core.liveness import Patience
 from strata.core.scheduling import SubmitTask
 from strata.core.state import Cluster
 from strata.core.tasks import ENDED, Policy, TaskSpec, TaskStateChanged, TaskSubmitted
 from strata.sim.agent import SimAgent
-from strata.sim.checkers import Broken, Checkers
+from strata.sim.checkers import Checkers
 from strata.sim.coordinator import SimCoordinator
 from strata.sim.faults import FAULTS
 from strata.sim.network import Network
 from strata.sim.process import Process
+from strata.sim.promises import Broken
 from strata.sim.witness import PEER_S
-from strata.sim.worker import SimWorker
+from strata.sim.worker import DATASET, SimWorker
 from strata.sim.world import SECOND_NS, World
+from strata.wire.v1 import coordinator_pb2 as pb
 
-DATASET = "sim"
+ENVIRONMENT = {"SECRET": "of the task"}
 DRAIN_HOURS = 12
+LOOK_S = 1.0
 
 
 class Scenario(Struct, frozen=True):
-    """What is simulated; all durations are virtual. With `events` workers record their own too."""
+    """What is simulated; all durations are virtual. With `events` workers record their own too.
+
+    `tasks` train at the same time, each with its own `workers`.
+    """
 
     seed: int = 0
     workers: int = 8
+    tasks: int = 1
     hours: float = 1.0
     faults: tuple[str, ...] = tuple(FAULTS)
     fault_every_s: float = 300.0
@@ -63,11 +73,12 @@ class Simulation:
         self.network = Network(self.world)
         self.coordinator = SimCoordinator(self.world, self.network, Patience())
         check_every = max(1, scenario.workers // 64)
-        self.checkers = Checkers(self.coordinator.storage, scenario.steps, check_every)
+        self.checkers = Checkers(self.coordinator.storages, scenario.steps, check_every)
         self.coordinator.on_turn += [self.checkers.after_turn, self._follow]
+        self.on_beat: list[Callable[[SimWorker, pb.Beat], None]] = []
         self.agents: dict[str, SimAgent] = {}
         self.workers: dict[str, SimWorker] = {}
-        self.impostors: list[str] = []
+        self.vault_damaged = False
         self.wrong_clocks: dict[str, int] = {}
         self.cut_peers: dict[tuple[str, str], list[tuple[SimWorker, str, str, int, str]]] = {}
         self.story: list[tuple[int, str, str]] = []
@@ -83,33 +94,45 @@ class Simulation:
     def run(self) -> "Simulation":
         """Lets the whole scenario happen; raises `Broken` if a promise is."""
         began = process_time()
-        self.begin()
-        self.world.run(int(self.scenario.hours * 3_600 * SECOND_NS))
-        self._over = True
-        self.world.run(self.world.now_ns + DRAIN_HOURS * 3_600 * SECOND_NS, self._quiet)
+        with _silent("strata.coordinator"):
+            self.begin()
+            self.world.run(int(self.scenario.hours * 3_600 * SECOND_NS))
+            self._over = True
+            self.world.run(self.world.now_ns + DRAIN_HOURS * 3_600 * SECOND_NS, self._quiet)
         self.cpu_s = process_time() - began
         kernel = self.coordinator.kernel
         if kernel is None or not self._quiet():
             raise Broken("the cluster did not come to rest by itself")
         self.checkers.at_end(kernel.state, self.coordinator.disk)
-        if self.impostors:
-            raise Broken(f"an impostor was let in as {self.impostors[0]}")
         return self
 
     def begin(self) -> None:
         """Brings the hosts up and submits the first task; the world does the rest."""
         scenario = self.scenario
         self.coordinator.start()
-        per_host, slots = scenario.workers_per_host, scenario.workers + scenario.spares
+        per_host = scenario.workers_per_host
+        slots = (scenario.workers + scenario.spares) * scenario.tasks
         for number, first in enumerate(range(0, slots, per_host)):
             self.boot(f"host{number}", min(per_host, slots - first))
-        spec = DatasetSpec(total_samples=self.lanes * scenario.steps, shard_size=self.lanes)
-        self.coordinator.receive(None, 0, RegisterDataset(dataset=DATASET, spec=spec), None)
-        self._submit()
+        self._keep_busy()
         if scenario.faults:
             self.world.after(self.world.about(scenario.fault_every_s, 0.9), self._strike)
 
-    def _submit(self) -> None:
+    def _keep_busy(self) -> None:
+        """Orders what is missing, now and then: an order may be refused, or lost in a crash."""
+        kernel = self.coordinator.kernel
+        if kernel is not None and DATASET not in kernel.state.datasets:
+            self.coordinator.order(self._dataset())
+        elif kernel is not None and not self._over and len(self._open) < self.scenario.tasks:
+            self.coordinator.order(self._task())
+        self.world.after(LOOK_S, self._keep_busy)
+
+    def _dataset(self) -> Command:
+        spec = DatasetSpec(total_samples=self.lanes * self.scenario.steps, shard_size=self.lanes)
+        return RegisterDataset(dataset=DATASET, spec=spec)
+
+    def _task(self) -> Command:
+        """The order to train; the values of its environment are in the vault."""
         scenario = self.scenario
         spec = TaskSpec(
             name="train",
@@ -120,8 +143,14 @@ class Simulation:
             spares=scenario.spares,
             model_state="sharded" if scenario.sharded else "replicated",
             max_restarts=1_000,
+            env_key=self.coordinator.keep(ENVIRONMENT),
         )
-        self.coordinator.receive(None, 0, SubmitTask(spec=spec), None)
+        return SubmitTask(spec=spec)
+
+    def started(self, job: pb.Job) -> None:
+        """An agent starts a worker: with the environment that the task was submitted with."""
+        if dict(job.environment) != ENVIRONMENT:
+            raise Broken(f"a worker of {job.task_id} is started with another environment")
 
     def _strike(self) -> None:
         if self._over:
@@ -141,19 +170,23 @@ class Simulation:
         agent.later(self.world.about(1.0), agent.connect)
 
     def lose_host(self, host: str) -> None:
-        """Power is lost: agent and workers vanish without a word; the host comes back later."""
+        """Power is lost: agent and workers vanish without a word; the host comes back later.
+
+        The coordinator notices at once, or when its keepalive finds the connections dead.
+        """
         agent = self.agents[host]
         if not agent.alive:
             return
         lost: list[Process] = [agent, *agent.running.values()]
+        noticed_s = self.world.random.choice((0.0, self.world.random.uniform(0, 40)))
         for process in lost:
             process.alive = False
-            self.coordinator.reset(process)
+            if process.line is not None:
+                self.world.after(noticed_s, self.coordinator.lost, process.line)
         self.world.after(self.world.random.uniform(60, 600), self.boot, host, agent.slots)
 
     def ended(self, worker: SimWorker, code: int, signal: int) -> None:
-        """A worker's process ended: its connection breaks and its agent sees it."""
-        self.coordinator.reset(worker)
+        """A worker's process ended, and its agent sees it."""
         self.agents[worker.host].ended(worker, code, signal)
 
     def all_reduce(self, worker: SimWorker, generation: int, step: int) -> None:
@@ -163,9 +196,19 @@ class Simulation:
         if len(arrived) < worker.world_size:
             return
         del self._reduces[worker.task, generation, step]
-        self.checkers.trained([one.lanes[DATASET] for one in arrived], self.lanes)
+        self.checkers.trained([one.lanes for one in arrived], self.lanes)
         for one in arrived:
             one.later(self.world.random.uniform(0.001, 0.05), one.applied, generation, step)
+
+    def met(self, worker: SimWorker) -> None:
+        """A worker goes on after a barrier: every living member of its generation has arrived."""
+        for other in self.workers.values():
+            standing = other.standing
+            if other.task != worker.task or not other.alive or other.leaving or standing is None:
+                continue
+            member = standing.rank >= 0 and standing.generation == worker.generation
+            if member and (worker.generation, worker.waits_at) not in other.arrived_at:
+                raise Broken(f"{worker.name} left barrier {worker.waits_at} before {other.name}")
 
     def next_rank(self, worker: SimWorker) -> SimWorker | None:
         """The living worker whose rank follows, if there is another one."""
@@ -202,34 +245,35 @@ class Simulation:
             body = event.body
             if isinstance(body, TaskSubmitted):
                 self._open.add(body.task)
-                attach = AttachDataset(
-                    task=body.task,
-                    dataset=DATASET,
-                    unit="lane",
-                    global_batch=self.lanes,
-                    lanes=self.lanes,
-                    epochs=1,
-                )
-                self.coordinator.receive(None, 0, attach, None)
             elif isinstance(body, TaskStateChanged):
                 self.tell(f"task {body.task}", f"{body.before} → {body.after}: {body.reason}")
                 if body.after in ENDED:
                     self._open.discard(body.task)
-                    if not self._over:
-                        self.world.after(1.0, self._submit)
             elif isinstance(body, GenerationChanged):
                 self._reduces = {
                     key: value for key, value in self._reduces.items() if key[0] != body.task
                 }
 
     def _quiet(self) -> bool:
-        return not self._open and self.coordinator.kernel is not None
+        return not self._open and self.coordinator.settled
 
     def tell(self, what: str, detail: str) -> None:
         """Adds a line to the story of the run; only the newest are kept."""
         self.story.append((self.world.now_ns, what, detail))
         if len(self.story) > 20_000:
             del self.story[:10_000]
+
+
+@contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """Keeps what the coordinator logs about simulated faults from the terminal."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def steps_for(workers: int) -> int:

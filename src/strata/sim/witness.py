@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from strata.core.catalogue import CODEC
 from strata.core.events import Envelope, Event, Fact, event_id
-from strata.core.standing import Standing
 from strata.core.worker_facts import (
     ClockSampled,
     CoordinatorStateSeen,
@@ -20,9 +19,11 @@ from strata.core.worker_facts import (
     MessageSent,
     RunStarted,
 )
+from strata.sdk.spool import batch_message
 from strata.sim.world import EPOCH_NS, SECOND_NS
 from strata.store.base import Batch
 from strata.store.batches import pack
+from strata.wire.v1 import coordinator_pb2 as pb
 
 if TYPE_CHECKING:
     from strata.sim.worker import SimWorker
@@ -39,14 +40,17 @@ class Witness:
         self.sim = worker.sim
         self.began_ns: dict[str, int] = {}
         self._waiting: list[Event] = []
+        self._unstored: list[Batch] = []
         self._incarnation = 0
         self._next_seq = 0
         self._boot_ns = zlib.crc32(worker.host.encode()) * 1_000
 
     def begin(self) -> None:
         """A new incarnation: its numbers start at 0."""
-        worker, lost, before = self.worker, len(self._waiting), self._incarnation
-        self._incarnation, self._next_seq, self._waiting = worker.incarnation, 0, []
+        worker, before = self.worker, self._incarnation
+        lost = len(self._waiting) + sum(batch.count for batch in self._unstored)
+        self._incarnation, self._next_seq = worker.incarnation, 0
+        self._waiting, self._unstored = [], []
         self.record(RunStarted(worker.task, worker.name, worker.incarnation, hostname=worker.host))
         if lost:
             self.record(EventsDropped(lost, f"incarnation {before} was fenced before it sent"))
@@ -62,7 +66,7 @@ class Witness:
         self._next_seq += 1
         return event_id(self.worker.name, self._incarnation, event.seq)
 
-    def told(self, standing: Standing) -> None:
+    def told(self, standing: pb.Standing) -> None:
         """The worker learned its place."""
         self.record(
             CoordinatorStateSeen(
@@ -86,41 +90,38 @@ class Witness:
         now_ns = self.sim.world.now_ns
         return (now_ns - self.began_ns.get(what, now_ns)) / SECOND_NS
 
-    def beat(self) -> None:
-        """Goes out with a beat: a question about the coordinator's clock, and what has gathered."""
-        if not self.sim.scenario.events:
-            return
-        carry, host = self.sim.network.send, self.worker.host
-        carry(host, True, self._pulse, self._incarnation, self.sim.world.now_ns)
+    def send(self) -> None:
+        """Sends what has gathered; it is kept until it is known to be stored."""
         if self._waiting:
             batch = pack(CODEC, self.worker.name, self._incarnation, self._waiting)
-            carry(host, True, self.sim.coordinator.take_events, self.worker, batch)
+            self._waiting = []
+            self._unstored.append(batch)
+            self._send(batch)
 
-    def _pulse(self, incarnation: int, sent_ns: int) -> None:
-        """The beat is with the coordinator, which tells its clocks."""
-        if self.sim.coordinator.kernel is not None:
-            server = self.sim.world.clock()
-            back = (incarnation, sent_ns, server.wall_ns, server.mono_ns)
-            self.sim.network.send(self.worker.host, False, self.worker.heard_pulse, *back)
+    def resend(self) -> None:
+        """Sends again what is not known to be stored, in the same batches."""
+        for batch in self._unstored:
+            self._send(batch)
 
-    def sampled(self, incarnation: int, sent_ns: int, wall_ns: int, mono_ns: int) -> None:
+    def _send(self, batch: Batch) -> None:
+        number = -1 - batch.first_seq
+        self.worker.say(pb.WorkerMessage(request=number, events=batch_message(batch)))
+
+    def sampled(self, pulse: pb.Pulse) -> None:
         """The answer to a beat is here."""
-        if incarnation != self._incarnation:
-            return
         now_ns = self.sim.world.now_ns
-        round_trip_ns = now_ns - sent_ns
+        round_trip_ns = now_ns - pulse.sent_mono_ns
         own_ns = EPOCH_NS + now_ns + self.sim.wrong_clocks.get(self.worker.host, 0)
-        offset_ns = wall_ns - (own_ns - round_trip_ns // 2)
-        self.record(ClockSampled(offset_ns, round_trip_ns, mono_ns))
+        offset_ns = pulse.server_wall_ns - (own_ns - round_trip_ns // 2)
+        self.record(ClockSampled(offset_ns, round_trip_ns, pulse.server_mono_ns))
 
     def lose(self) -> None:
         """What waits is lost, as with a disk that fails; the gap in the numbers stays."""
         self._waiting.clear()
 
-    def stored(self, batch: Batch) -> None:
-        """The coordinator has them."""
-        if batch.incarnation == self._incarnation:
-            self._waiting = [event for event in self._waiting if event.seq >= batch.stop_seq]
+    def stored(self, seq: int) -> None:
+        """The coordinator has everything up to `seq`."""
+        self._unstored = [batch for batch in self._unstored if batch.stop_seq - 1 > seq]
 
     def announce(self, generation: int, step: int) -> None:
         """Tells the next rank that this one's share of a step is done."""

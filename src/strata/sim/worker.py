@@ -7,13 +7,6 @@ order, so a step lost or applied twice shows at the end.
 
 from typing import TYPE_CHECKING, Literal
 
-from strata.core.barriers import ArriveAtBarrier, Barrier
-from strata.core.checkpoints import Checkpoint
-from strata.core.cluster import Outcome
-from strata.core.recovery import EnterGeneration
-from strata.core.saving import AckPart, BeginCheckpoint
-from strata.core.signals import Beat
-from strata.core.standing import Standing
 from strata.core.worker_facts import (
     ConnectionChanged,
     ParametersRequested,
@@ -30,168 +23,150 @@ from strata.core.worker_operations import (
     CheckpointWriteCompleted,
     CheckpointWriteStarted,
 )
-from strata.core.workers import (
-    DeregisterWorker,
-    ReattachWorker,
-    RegisterWorker,
-    Reported,
-    ReportState,
-    Worker,
-)
-from strata.errors import AlreadyExists, Fenced, NotFound
-from strata.sim.disk import Model
-from strata.sim.process import Process
+from strata.core.workers import Reported
+from strata.errors import StrataError
+from strata.sim.models import PART_BYTES, Model
+from strata.sim.promises import spoken
+from strata.sim.sim_session import SimSession
 from strata.sim.witness import Witness
+from strata.wire.convert import STATE_NUMBERS
+from strata.wire.v1 import coordinator_pb2 as pb
 
 if TYPE_CHECKING:
     from strata.sim.simulation import Simulation
 
-PART_BYTES = 1_000_000
+DATASET = "sim"
 
 
-class SimWorker(Process):
+class SimWorker(SimSession):
     """One training process."""
 
     def __init__(self, sim: "Simulation", host: str, name: str, task: str, start: int) -> None:
-        super().__init__(sim, host, name)
-        self.task = task
-        self.start = start
-        self.nonce = f"{sim.world.random.random()}"
+        super().__init__(sim, host, name, task, start)
         self.model: Model | None = None
-        self.standing: Standing | None = None
+        self.standing: pb.Standing | None = None
         self.generation = 0
-        self.lanes: dict[str, list[int]] = {}
+        self.entered = 0
+        self.lanes: list[int] = []
         self.world_size = 0
         self.training = False
         self.waiting = False
         self.hung = False
         self.slowness = 1.0
         self.finished = False
-        self.leaving: Literal["", "done", "stopped"] = ""
-        self.unacked: dict[str, AckPart] = {}
-        self.barrier_requests = 0
+        self.saving = 0
+        self.cannot_write = False
+        self.arrivals = 0
+        self.arrived_at: set[tuple[int, str]] = set()
         self.waits_at = ""
         self.data_s = 0.0
         self.witness = Witness(self)
+        self._arrival = 0
         self._state: Reported = "initializing"
 
-    def connect(self) -> None:
-        """Registers as a new incarnation, or reattaches as the one it is."""
-        if self.incarnation:
-            again = ReattachWorker(worker=self.name, incarnation=self.incarnation)
-            self.call(again, self._registered)
-        else:
-            self.call(
-                RegisterWorker(
-                    worker=self.name,
-                    task=self.task,
-                    nonce=self.nonce,
-                    hostname=self.host,
-                    gpu_count=1,
-                    start=self.start,
-                    syncs=True,
-                ),
-                self._registered,
-            )
+    def joined(self) -> None:
+        """It is registered: it records and beats from now on."""
+        self.sim.workers[self.name] = self  # of two processes with an id, the one that is known
+        self.witness.begin()
+        self._beat(self.incarnation)
 
-    def _registered(self, outcome: Outcome) -> None:
-        if isinstance(outcome.refusal, Fenced):
-            if self.incarnation:
-                self.rejoin()
-            else:
-                self.exit(1)
-        elif isinstance(outcome.refusal, AlreadyExists):
-            self.later(self.sim.world.about(2.0), self.connect)
-        elif outcome.refusal is not None:
-            self.exit(0 if not isinstance(outcome.refusal, NotFound) else 1)
-        else:
-            assert isinstance(outcome.answer, Worker)
-            first = not self.incarnation
-            self.sim.workers[self.name] = self  # of two processes, the one that is known
-            self.attached(outcome.answer.incarnation)
-            if first:
-                self.witness.begin()
-                self._beat(self.incarnation)
-            self.witness.record(ConnectionChanged("coordinator", "direct"))
-            for part in list(self.unacked.values()):
-                self.call(part, self._acked)
-            if self.waits_at:
-                self._arrive()
-            if self.leaving:
-                self._deregister(self.leaving)
+    def ended(self, code: int, signal: int) -> None:
+        """Its host's agent sees the end of the process."""
+        self.sim.ended(self, code, signal)
 
-    def rejoin(self) -> None:
+    def over(self) -> None:
         """It was declared lost: whatever it still holds counts for nothing; it starts over."""
-        self.incarnation = 0
-        self.generation = 0
+        self.generation = self.entered = 0
         self.training = self.waiting = False
-        self.waits_at = self.leaving = ""
-        self.unacked.clear()
-        self.nonce += "'"
-        self.session += 1
-        self.connect()
+        self.waits_at = ""
+        self.saving = 0
+        self.standing = None
 
     def _beat(self, incarnation: int) -> None:
         if self.incarnation != incarnation or self.finished:
             return
-        sim = self.sim
         if self.connected:
-            self.witness.beat()
-            model = self.model
-            beat = (
-                Beat(model.attempt, model.generation, model.steps, self.training, self.waiting)
-                if model
-                else Beat()
-            )
-            sim.network.send(
-                self.host, True, sim.coordinator.beat, self, self.session, incarnation, beat
-            )
-        self.later(sim.scenario.heartbeat_s, self._beat, incarnation)
+            self.witness.send()
+            self._beat_now()
+        self.later(self.sim.scenario.heartbeat_s, self._beat, incarnation)
 
-    def heard_pulse(self, *clocks: int) -> None:
-        """The answer to a beat, which waits like everything else while the process is stopped."""
-        self.later(0.0, self.witness.sampled, *clocks)
-
-    def heard(self, message: object) -> None:
-        """Its standing changed, or is told again."""
-        assert isinstance(message, Standing)
-        if message.incarnation != self.incarnation or self.finished:
-            return
-        before, self.standing = self.standing, message
-        if before is None or before.generation != message.generation:
-            self.witness.told(message)
-        if message.task_state in ("completed", "failed", "stopped"):
-            self.exit(0)
-        elif message.task_state == "stopping":
-            self._deregister("stopped")
-        elif message.rank >= 0 and message.phase == "syncing":
-            self._enter(message)
-        elif message.rank >= 0 and message.phase == "running":
-            if self.generation != message.generation:
-                self._recover(message)
-        else:
-            self.training = self.waiting = False
-
-    def _enter(self, standing: Standing) -> None:
-        self.training = self.waiting = False
-        model = self.model or Model(0, 0, -1)
-        self.call(
-            EnterGeneration(
-                worker=self.name,
-                incarnation=self.incarnation,
-                generation=standing.generation,
-                model_attempt=model.attempt,
-                model_generation=model.generation,
-                step=model.steps,
-            )
+    def _beat_now(self) -> None:
+        model, standing = self.model or Model(0, 0, -1), self.standing
+        beat = pb.Beat(
+            state=pb.WorkerState.Name(STATE_NUMBERS["training" if self.training else self._state]),
+            attempt=model.attempt,
+            generation=model.generation,
+            step=model.steps,
+            waiting=self.waiting,
+            sent_mono_ns=self.sim.world.now_ns,
+            save_request=standing.checkpoint_requests if standing and not self.saving else 0,
         )
+        for observe in self.sim.on_beat:
+            observe(self, beat)
+        self.say(pb.WorkerMessage(beat=beat), sign="beat")
 
-    def _recover(self, standing: Standing) -> None:
-        self.generation = standing.generation
+    def _report(self, state: Reported) -> None:
+        """Tells at once what it does now."""
+        if self._state != state:
+            self._state = state
+            if self.connected:
+                self._beat_now()
+
+    def pulsed(self, pulse: pb.Pulse) -> None:
+        """The answer to a beat."""
+        self.witness.sampled(pulse)
+
+    def stored(self, seq: int, again: bool = False) -> None:
+        """Its events up to `seq` are stored; on a new stream the others are sent again."""
+        self.witness.stored(seq)
+        if again:
+            self._beat_now()
+            self.witness.record(ConnectionChanged("coordinator", "direct"))
+            self.witness.resend()
+
+    def stands(self, standing: pb.Standing) -> None:
+        """Its standing changed, or is told again."""
+        if self.finished:
+            return
+        before, self.standing = self.standing, standing
+        if before is None or before.generation != standing.generation:
+            self.witness.told(standing)
+        if standing.task_state in ("completed", "failed", "stopped"):
+            self.exit(0)
+        elif standing.task_state == "stopping":
+            self._leave("stopped")
+        elif standing.rank >= 0 and standing.phase == "syncing":
+            self._enter(standing)
+        elif standing.rank >= 0 and standing.phase == "running":
+            if self.generation != standing.generation:
+                self._recover(standing)
+        else:
+            self._pause_training()
+
+    def _pause_training(self) -> None:
         self.training = self.waiting = False
-        self.waits_at = ""
+        if self._state == "training":
+            self._state = "idle"
+
+    def _enter(self, standing: pb.Standing) -> None:
+        self._pause_training()
+        if self.entered == standing.generation:
+            return
+        self.entered = standing.generation
+        model = self.model or Model(0, 0, -1)
+        entry = pb.Enter(
+            generation=standing.generation,
+            model_attempt=model.attempt,
+            model_generation=model.generation,
+            step=model.steps,
+        )
+        self.ask("enter", entry, _ignore)
+
+    def _recover(self, standing: pb.Standing) -> None:
+        self.generation = standing.generation
+        self._pause_training()
+        self._give_up_barrier()
         recovery = standing.recovery
-        assert recovery is not None
         wanted = (recovery.model_attempt, recovery.model_generation, recovery.step)
         model = self.model
         held = (model.attempt, model.generation, model.steps) if model else None
@@ -200,19 +175,17 @@ class SimWorker(Process):
         self._report("recovering")
         seconds = self.sim.world.about(self.sim.scenario.load_s)
         if recovery.source == "peer":
-            self.witness.record(ParametersRequested(recovery.worker))
+            self.witness.record(ParametersRequested(recovery.worker_id))
             self.later(seconds, self._copy_peer, standing)
         elif recovery.source == "checkpoint":
-            op = f"load-{standing.generation}"
-            self.witness.record(CheckpointDownloadStarted(recovery.checkpoint, PART_BYTES), op)
+            op, checkpoint = f"load-{standing.generation}", recovery.checkpoint_id
+            self.witness.record(CheckpointDownloadStarted(checkpoint, PART_BYTES), op)
             self.later(seconds, self._load, standing)
         else:
             self._train_from(standing.generation, Model(0, 0))
 
-    def _copy_peer(self, standing: Standing) -> None:
-        recovery = standing.recovery
-        assert recovery is not None
-        peer = self.sim.workers.get(recovery.worker)
+    def _copy_peer(self, standing: pb.Standing) -> None:
+        peer = self.sim.workers.get(standing.recovery.worker_id)
         if peer is None or not peer.alive or self.generation != standing.generation:
             return
         ready = peer.model is not None and peer.generation == standing.generation
@@ -221,27 +194,42 @@ class SimWorker(Process):
         else:
             self.later(1.0, self._copy_peer, standing)
 
-    def _load(self, standing: Standing) -> None:
-        recovery = standing.recovery
-        assert recovery is not None
+    def _load(self, standing: pb.Standing) -> None:
         if self.generation == standing.generation:
-            op = f"load-{standing.generation}"
-            done = CheckpointDownloadCompleted(True, checkpoint=recovery.checkpoint)
+            op, checkpoint = f"load-{standing.generation}", standing.recovery.checkpoint_id
+            done = CheckpointDownloadCompleted(True, checkpoint=checkpoint)
             self.witness.record(done, op)
-            model = self.sim.checkers.restored(self.task, recovery.checkpoint)
+            model = self.sim.checkers.restored(self.task, checkpoint)
             self._train_from(standing.generation, model.copy())
 
     def _train_from(self, generation: int, model: Model) -> None:
         standing = self.standing
         if standing is None or self.generation != generation or standing.generation != generation:
             return
+        if DATASET not in standing.lanes:
+            return self._attach(generation, model)
         model.attempt, model.generation = standing.attempt, generation
         self.model = model
-        self.lanes = standing.lanes
+        self.lanes = list(standing.lanes[DATASET].lanes)
         self.world_size = standing.world_size
         self.training = True
         self._report("training")
         self._next_step()
+
+    def _attach(self, generation: int, model: Model) -> None:
+        """Asks for its share of the dataset; the standing that tells it comes before the answer."""
+        lanes = self.sim.lanes
+        wanted = pb.AttachDataset(
+            dataset_id=DATASET, unit="lane", global_batch=lanes, lanes=lanes, epochs=1
+        )
+
+        def then(answer: pb.CoordinatorMessage | None, error: StrataError | None) -> None:
+            if error is None:
+                self._train_from(generation, model)
+            else:
+                self.later(1.0, self._train_from, generation, model)
+
+        self.ask("attach", wanted, then)
 
     def _next_step(self) -> None:
         model, scenario = self.model, self.sim.scenario
@@ -250,11 +238,6 @@ class SimWorker(Process):
             return self._finish()
         if model.steps and model.steps % scenario.barrier_every == 0 and not self.waits_at:
             self.waits_at = f"step-{model.steps}"
-            self.barrier_requests += 1
-            self.waiting = True
-            self.witness.begun("barrier")
-            asked = RequestSubmitted(self.barrier_requests, "arrive", self.waits_at)
-            self.witness.record(asked, f"request-{self.barrier_requests}")
             return self._arrive()
         self.waits_at = ""
         self.witness.begun("step")
@@ -263,35 +246,43 @@ class SimWorker(Process):
         self.later(computing_s + self.data_s, self._computed, self.generation)
 
     def _arrive(self) -> None:
-        self.call(
-            ArriveAtBarrier(
-                worker=self.name,
-                incarnation=self.incarnation,
-                barrier=self.waits_at,
-                request=self.barrier_requests,
-            ),
-            self._at_barrier,
+        self.arrivals += 1
+        self.waiting = True
+        self.witness.begun("barrier")
+        self.arrived_at.add((self.generation, self.waits_at))
+        arrive = pb.Arrive(
+            barrier_id=self.waits_at,
+            step=self.model.steps if self.model else 0,
+            arrival=self.arrivals,
+            generation=self.generation,
+            after=self.left.round_of(self.waits_at),
         )
+        self._arrival = request = self.ask("arrive", arrive, self._met)
+        asked = RequestSubmitted(request, "arrive", self.waits_at)
+        self.witness.record(asked, f"request-{request}")
 
-    def _at_barrier(self, outcome: Outcome) -> None:
-        """Looks again until the barrier is released; a failed one is tried again."""
-        if not self.waits_at or not self.training:
+    def _met(self, answer: pb.CoordinatorMessage | None, error: StrataError | None) -> None:
+        """Everyone is at the barrier; one that failed is tried again."""
+        request, self._arrival = self._arrival, 0
+        if not self.waits_at or not self.training or self.model is None:
             return
-        barrier = outcome.answer
-        if isinstance(barrier, Barrier) and barrier.name == self.waits_at:
-            if barrier.state == "released":
-                self.waiting = False
-                request = self.barrier_requests
-                met = RequestCompleted(request, "arrive", True, barrier=self.waits_at)
-                self.witness.record(met, f"request-{request}")
-                return self._next_step()
-            if barrier.state == "failed":
-                self.barrier_requests += 1
-        self.later(self.sim.world.about(2.0), self._arrive_again, self.generation)
+        if answer is not None and answer.barrier.outcome.released:
+            self.waiting = False
+            self.left.note(self.waits_at, self.model.steps, answer.barrier.outcome)
+            self.sim.met(self)
+            met = RequestCompleted(request, "arrive", True, barrier=self.waits_at)
+            self.witness.record(met, f"request-{request}")
+            self._next_step()
+        else:
+            self.later(self.sim.world.about(2.0), self._arrive_again, self.generation)
 
     def _arrive_again(self, generation: int) -> None:
-        if self.waits_at and self.generation == generation and self.connected:
+        if self.waits_at and self.generation == generation and not self._arrival:
             self._arrive()
+
+    def _give_up_barrier(self) -> None:
+        self.forget(self._arrival)
+        self.waits_at, self._arrival = "", 0
 
     def _computed(self, generation: int) -> None:
         """Its share of the step is done: meets the others, unless it hangs."""
@@ -315,79 +306,79 @@ class SimWorker(Process):
         wait_s = self.witness.took_s("reduce")
         compute_s = self.witness.took_s("step") - wait_s - self.data_s
         self.witness.record(StepFinished(step, self.data_s, compute_s, 0.0, wait_s))
-        if model.steps % self.sim.scenario.save_every == 0:
+        scheduled = self.standing.save_at if self.standing is not None else 0
+        if model.steps % self.sim.scenario.save_every == 0 or model.steps == scheduled:
             self._save(model.copy())
         self._next_step()
 
-    def _save(self, model: Model) -> None:
-        command = BeginCheckpoint(
-            worker=self.name,
-            incarnation=self.incarnation,
-            generation=self.generation,
-            step=model.steps,
-            path=f"sim://{self.task}",
-        )
-        self.call(command, lambda outcome: self._write(model, outcome))
+    def request_save(self) -> None:
+        """Asks that everyone saves."""
+        if self.incarnation:
+            wanted = pb.RequestSave(reason=spoken(self.incarnation, "is asked to end"))
+            self.ask("request_save", wanted, _ignore)
 
-    def _write(self, model: Model, outcome: Outcome) -> None:
-        if isinstance(outcome.answer, Checkpoint):
-            seconds = self.sim.world.about(self.sim.scenario.save_s, 0.5)
-            saved = outcome.answer.id
-            self.witness.record(CheckpointWriteStarted(saved, PART_BYTES, model.steps), saved)
-            self.later(seconds, self._written, model, outcome.answer.id, self.incarnation)
+    def _save(self, model: Model) -> None:
+        begin = pb.BeginCheckpoint(
+            generation=self.generation, step=model.steps, path=f"sim://{self.task}"
+        )
+
+        def then(answer: pb.CoordinatorMessage | None, error: StrataError | None) -> None:
+            if answer is not None:
+                self._write(model, answer.checkpoint.checkpoint.checkpoint_id)
+
+        self.ask("begin_checkpoint", begin, then)
+
+    def _write(self, model: Model, checkpoint: str) -> None:
+        self.saving += 1
+        seconds = self.sim.world.about(self.sim.scenario.save_s, 0.5)
+        started = CheckpointWriteStarted(checkpoint, PART_BYTES, model.steps)
+        self.witness.record(started, checkpoint)
+        self.later(seconds, self._written, model, checkpoint, self.incarnation)
 
     def _written(self, model: Model, checkpoint: str, incarnation: int) -> None:
         if incarnation != self.incarnation or self.standing is None:
             return
+        self.saving -= 1
+        if self.cannot_write:
+            self.cannot_write = False
+            return self._fail(checkpoint)
         self.witness.record(CheckpointWriteCompleted(True, checkpoint=checkpoint), checkpoint)
-        self.sim.coordinator.storage.parts[self.task, checkpoint, self.standing.rank] = model
-        part = AckPart(
-            worker=self.name,
-            incarnation=incarnation,
-            checkpoint=checkpoint,
-            path=f"sim://{checkpoint}/{self.standing.rank}",
+        rank = self.standing.rank
+        self.sim.coordinator.storages.of(self.task).save(checkpoint, rank, self.world_size, model)
+        part = pb.AckPart(
+            checkpoint_id=checkpoint,
+            path=f"sim://{checkpoint}/{rank}",
             size_bytes=PART_BYTES,
-            checksum=f"{model.digest:x}",
+            checksum=model.checksum,
         )
-        self.unacked[checkpoint] = part
-        self.call(part, self._acked)
+        self.ask("ack_part", part, _ignore)
 
-    def _acked(self, outcome: Outcome) -> None:
-        if isinstance(outcome.answer, Checkpoint):
-            self.unacked.pop(outcome.answer.id, None)
-        elif outcome.refusal is not None:
-            self.unacked.clear()
-
-    def _report(self, state: Reported) -> None:
-        if self._state != state:
-            self._state = state
-            self.call(ReportState(worker=self.name, incarnation=self.incarnation, state=state))
+    def _fail(self, checkpoint: str) -> None:
+        reason = spoken(self.incarnation, "cannot write its part")
+        failed = CheckpointWriteCompleted(False, reason, checkpoint=checkpoint)
+        self.witness.record(failed, checkpoint)
+        self.ask("fail_part", pb.FailPart(checkpoint_id=checkpoint, reason=reason), _ignore)
 
     def _finish(self) -> None:
         assert self.model is not None
         self.sim.checkers.finished(self.task, self.model)
-        self._deregister("done")
+        self._leave("done")
 
-    def _deregister(self, outcome: Literal["done", "stopped"]) -> None:
-        self.training = False
-        if not self.leaving:
-            self.witness.record(RunEnded(outcome, "", self.model.steps if self.model else 0))
-            self.witness.beat()
+    def _leave(self, outcome: Literal["done", "stopped"]) -> None:
+        self._pause_training()
+        if self.leaving:
+            return
         self.leaving = outcome
-        leave = DeregisterWorker(
-            worker=self.name,
-            incarnation=self.incarnation,
-            outcome=outcome,
-            steps=self.model.steps if self.model else 0,
-        )
-        self.call(leave, self._left)
+        steps = self.model.steps if self.model else 0
+        self.witness.record(RunEnded(outcome, "", steps))
+        if self.connected:
+            self.witness.send()
+        self.ask("leave", pb.Leave(outcome=outcome, steps=steps), self._left)
 
-    def _left(self, outcome: Outcome) -> None:
-        self.finished = outcome.refusal is None
+    def _left(self, answer: pb.CoordinatorMessage | None, error: StrataError | None) -> None:
+        self.finished = error is None
         self.exit(0)
 
-    def exit(self, code: int, signal: int = 0) -> None:
-        """The process ends; its host's agent sees it."""
-        if self.alive:
-            self.alive = False
-            self.sim.ended(self, code, signal)
+
+def _ignore(answer: pb.CoordinatorMessage | None, error: StrataError | None) -> None:
+    """Nothing follows from the answer."""

@@ -21,6 +21,7 @@ class World:
         self.now_ns = 0
         self.skew_ns = 0
         self.happened = 0
+        self.failure: Exception | None = None
         self._queue: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = []
         self._count = 0
 
@@ -30,17 +31,29 @@ class World:
 
     def after(self, seconds: float, action: Callable[..., None], *args: object) -> None:
         """Lets something happen later."""
+        self.at(self.now_ns + int(seconds * SECOND_NS), action, *args)
+
+    def at(self, when_ns: int, action: Callable[..., None], *args: object) -> None:
+        """Lets something happen at a moment; what is due already happens next."""
         self._count += 1
-        when_ns = self.now_ns + max(int(seconds * SECOND_NS), 0)
-        heappush(self._queue, (when_ns, self._count, action, args))
+        heappush(self._queue, (max(when_ns, self.now_ns), self._count, action, args))
+
+    def fail(self, error: Exception, where: str = "") -> None:
+        """Ends the run with the first error that is reported, also from where nobody raises it."""
+        if self.failure is None:
+            if where:
+                error.add_note(where)
+            self.failure = error
 
     def run(self, until_ns: int, done: Callable[[], bool] = lambda: False) -> None:
-        """Lets everything happen up to a moment, or until `done`."""
+        """Lets everything happen up to a moment, or until `done`; raises what was reported."""
         queue = self._queue
         while queue and queue[0][0] <= until_ns and not done():
             self.now_ns, _, action, args = heappop(queue)
             self.happened += 1
             action(*args)
+            if self.failure is not None:
+                raise self.failure
         if not done():
             self.now_ns = max(self.now_ns, until_ns)
 

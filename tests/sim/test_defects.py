@@ -1,0 +1,124 @@
+"""Guards the simulator itself: defects that the coordinator once had are put back, and a few seeds
+must find each of them. Without the defect the same seeds pass."""
+
+import re
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from strata.coordinator.kernel import Kernel
+from strata.coordinator.sessions import Session
+from strata.core import cluster
+from strata.core import state as cluster_state
+from strata.core.fencing import SharedCommand, require_living
+from strata.sim.promises import Broken
+from strata.sim.simulation import Scenario, Simulation
+from strata.store.base import Snapshot
+
+SEEDS = range(6)
+OFTEN = Scenario(hours=0.4, fault_every_s=40, steps=60, step_s=5.0)
+
+Patch = pytest.MonkeyPatch
+
+
+def refuse_turns_with_the_snapshot(patch: Patch) -> None:
+    """A snapshot that the disk refuses makes a turn fail whose facts are stored."""
+
+    def snapshot(kernel: Kernel) -> None:
+        encoded = cluster_state.encode(kernel.state)
+        wall_ns = kernel.clock().wall_ns
+        kernel.store.save_snapshot(Snapshot(kernel.durable, wall_ns, kernel.schema, encoded))
+        kernel._snapshot_at = kernel.durable
+
+    patch.setattr(Kernel, "_snapshot", snapshot)
+
+
+def welcome_without_a_turn(patch: Patch) -> None:
+    """A new incarnation is told its standing at once, from a state that is not on disk yet."""
+    in_turn = Session._hello
+
+    def hello(session: Session, request: int, message) -> None:
+        known = session.engine.kernel.state.workers.get(message.worker_id)
+        living = known is not None and known.alive and known.incarnation == message.incarnation
+        if living and session.sessions.is_new(message.incarnation):
+            session._greeted = True
+            session._welcome(known)
+        else:
+            in_turn(session, request, message)
+
+    patch.setattr(Session, "_hello", hello)
+
+
+def judge_before_hearing(patch: Patch) -> None:
+    """Who is overdue is judged before the inbox is heard, and recorded after it."""
+    decide = Kernel.decide
+
+    def early(kernel: Kernel, asked, judge: bool = True):
+        now_ns = kernel.clock().mono_ns
+        verdicts = kernel.watch.overdue(kernel.state, now_ns) if judge else []
+        turn = decide(kernel, asked, judge=False)
+        for verdict in verdicts:
+            turn.events += kernel._decide(verdict).events
+        return turn
+
+    patch.setattr(Kernel, "decide", early)
+
+
+def fence_only_some_commands(patch: Patch) -> None:
+    """Commands that operators send, too, are accepted from an incarnation that was lost."""
+
+    def lenient(decision, command) -> None:
+        if not isinstance(command, SharedCommand):
+            require_living(decision, command)
+
+    patch.setattr(cluster, "require_living", lenient)
+
+
+DEFECTS: dict[str, tuple[Callable[[Patch], None], dict[str, object], str]] = {
+    "a refused snapshot fails its turn": (
+        refuse_turns_with_the_snapshot,
+        {"faults": ("snapshots",)},
+        "never published",
+    ),
+    "a standing leaves before it is on disk": (
+        welcome_without_a_turn,
+        {"faults": ("slow_disk", "crash")},
+        "is told generation",
+    ),
+    "a worker that came back is declared lost": (
+        judge_before_hearing,
+        {"faults": ("slow_disk",)},
+        r"declared lost \(connection\)",
+    ),
+    "a lost worker's commands are accepted": (
+        fence_only_some_commands,
+        {"faults": ("partition", "stop", "save", "write")},
+        "which is fenced",
+    ),
+}
+
+
+def scenario(defect: str, seed: int) -> Scenario:
+    return msgspec.structs.replace(OFTEN, seed=seed, **DEFECTS[defect][1])
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_seed_finds_the_defect(defect, monkeypatch):
+    patch, _, expected = DEFECTS[defect]
+    patch(monkeypatch)
+    found = []
+    for seed in SEEDS:
+        try:
+            Simulation(scenario(defect, seed)).run()
+        except Broken as broken:
+            found.append(str(broken))
+            break
+    assert found, f"no seed of {SEEDS} notices that {defect}"
+    assert re.search(expected, found[0])
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_the_seeds_pass_without_the_defect(defect):
+    for seed in SEEDS:
+        Simulation(scenario(defect, seed)).run()

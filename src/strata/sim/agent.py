@@ -75,7 +75,8 @@ class SimAgent(Process):
             if name not in starts or starts[name][1] > worker.start:
                 self.later(self.sim.scenario.kill_s, self._end, worker)
         for name, (job, start) in starts.items():
-            self._start(job, name, start)
+            if not job.blocked:
+                self._start(job, name, start)
 
     def _end(self, worker: SimWorker) -> None:
         worker.paused = False

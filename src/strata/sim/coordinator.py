@@ -88,7 +88,8 @@ class Life:
         lines, intakes = LineIntake(SimLogs()), Intakes(kernel.store)
         tokens = PeerTokens(folder / "peers.secret")
         self.sessions = Sessions(engine, observed, barriers, metrics, lines, intakes, tokens)
-        self.agents = AgentSessions(engine, lines, intakes, vault, metrics, settings)
+        backlog = self.sessions.backlog
+        self.agents = AgentSessions(engine, lines, intakes, vault, metrics, settings, backlog)
         self.sealing = Sealing(engine, observed, owner.storages, settings.checkpoint_timeout_s)
         calls = UnaryCalls(
             engine, observed, barriers, metrics, settings.heartbeat_interval_s, owner.storages

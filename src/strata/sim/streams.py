@@ -14,10 +14,11 @@ from msgspec import Struct
 from strata.errors import StrataError
 from strata.sdk.channel import error_of
 from strata.sim.network import Network
-from strata.wire.grpc_call import Call, CloseReason, Method
+from strata.wire.grpc_call import PREFIX_BYTES, Call, CloseReason, Method
 from strata.wire.grpc_server import GrpcServer
 from strata.wire.grpc_stream import Stream
 from strata.wire.hpack import Outcome
+from strata.wire.v1 import coordinator_pb2 as pb
 
 if TYPE_CHECKING:
     from strata.sim.loop import VirtualLoop
@@ -93,11 +94,18 @@ class VirtualStream(Stream[Any, Any]):
 
     def send(self, message: Message) -> bool:
         """Sends a message; False says that the stream is over."""
+        return self._deliver(message, self._method.encode(message))
+
+    def send_raw(self, framed: bytes) -> bool:
+        """Sends a standing that was encoded before."""
+        payload = framed[PREFIX_BYTES:]
+        return self._deliver(pb.CoordinatorMessage.FromString(payload), payload)
+
+    def _deliver(self, message: Message, payload: bytes) -> bool:
         if self.closed or not self._loop.alive:
             return False
         self._on_send(self._line, message)
         line = self._line
-        payload = self._method.encode(message)
         line.network.send(line.peer.host, False, line.deliver, payload)
         return True
 

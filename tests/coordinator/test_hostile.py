@@ -434,6 +434,23 @@ def test_events_cannot_grow_when_they_are_unpacked(tmp_path):
         client.channel.close()
 
 
+@pytest.mark.parametrize(
+    "cards", [[pb.GpuMetrics()] * 100_000, [pb.GpuMetrics(name=LONG)]], ids=["many", "long names"]
+)
+def test_resources_that_a_beat_tells_are_bounded(client, cards):
+    """They are kept for as long as the worker lives."""
+    stream = open_session(client, "w")
+    stream.next("standing")
+    measured = pb.ResourceMetrics(gpu_metrics=cards)
+    stream.send(request=1, beat=pb.Beat(resources=measured))
+    assert stream.next("refused").refused.code == "limit_exceeded"
+    beat = pb.HeartbeatRequest(worker_id="w", resources=measured)
+    assert code_of(refusal(client.Heartbeat, beat)) == "limit_exceeded"
+    stream.send(beat=pb.Beat(sent_mono_ns=1))
+    assert stream.next("pulse").pulse.sent_mono_ns == 1
+    stream.close()
+
+
 def test_log_lines_are_bounded(client):
     stream = open_session(client, "w")
     stream.next("standing")

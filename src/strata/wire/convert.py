@@ -8,10 +8,12 @@ from strata.core.resources import GpuMetrics, ResourceMetrics
 from strata.core.signals import Beat
 from strata.core.tasks import Task
 from strata.core.workers import DeregisterWorker, Outcome, RegisterWorker, Reported, Worker
-from strata.errors import InvalidArgument, StrataError
+from strata.errors import InvalidArgument, LimitExceeded, StrataError
 from strata.wire.proof import digest
 from strata.wire.v1 import coordinator_pb2 as pb
 
+MAX_CARDS = 256
+MAX_CARD_CHARACTERS = 200
 OUTCOMES: dict[str, Outcome] = {"done": "done", "stopped": "stopped", "failed": "failed"}
 STATES: dict[int, Reported] = {
     pb.WORKER_STATE_INITIALIZING: "initializing",
@@ -74,7 +76,13 @@ def beat(message: pb.Beat) -> Beat:
 
 
 def resources(message: pb.ResourceMetrics) -> ResourceMetrics:
-    """What a worker measured of itself."""
+    """What a worker measured of itself; refuses more cards than a host has, since they are kept."""
+    longest = max((len(card.name) for card in message.gpu_metrics), default=0)
+    if len(message.gpu_metrics) > MAX_CARDS or longest > MAX_CARD_CHARACTERS:
+        raise LimitExceeded(
+            f"metrics of {len(message.gpu_metrics)} GPUs with names of up to {longest} characters",
+            hint=f"send at most {MAX_CARDS} GPUs, and names of {MAX_CARD_CHARACTERS} characters",
+        )
     cards = [
         GpuMetrics(
             card.index,

@@ -61,8 +61,9 @@ class Connection(asyncio.BufferedProtocol):
         encrypted = transport.get_extra_info("ssl_object")
         speaks_h2 = encrypted is None or encrypted.selected_alpn_protocol() == "h2"
         address = transport.get_extra_info("peername")
-        self.peer, self.network = _peer_name(address), network_of(address[0])
-        if not speaks_h2 or not self.server.admit(self):
+        if address is not None:  # else the peer is gone already
+            self.peer, self.network = _peer_name(address), network_of(address[0])
+        if address is None or not speaks_h2 or not self.server.admit(self):
             self.transport.abort()
             return
         self._watch_by(self.server.keepalive_interval_s, self._check_alive)

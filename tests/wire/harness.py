@@ -52,8 +52,8 @@ def wait_until(condition: Callable[[], bool]) -> None:
 class Running:
     """A served GrpcServer; `on_loop` runs a function where the server lives."""
 
-    def __init__(self, tls=None, **options) -> None:
-        self._loop = uvloop.new_event_loop()
+    def __init__(self, tls=None, new_loop=uvloop.new_event_loop, **options) -> None:
+        self._loop = new_loop()
         self._loop.set_exception_handler(self._on_loop_error)
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()

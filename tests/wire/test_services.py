@@ -1,11 +1,14 @@
 """Guards the standard services (health, reflection) and TLS, through the standard clients."""
 
+import asyncio
 import socket
 import ssl
+from contextlib import ExitStack, suppress
 
 import grpc
 import pytest
 import trustme
+import uvloop
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -18,11 +21,13 @@ from grpc_reflection.v1alpha.reflection_pb2 import (
     ServerReflectionResponse,
 )
 
+from strata.wire.connection_budget import Bounds
+from strata.wire.frames import ACK, PING
 from strata.wire.grpc_call import RpcError
 from strata.wire.health import Health
 from strata.wire.hpack import Status
 from strata.wire.reflection import serve_reflection
-from tests.wire.harness import PATIENCE_S, text, unary
+from tests.wire.harness import GREETING, PATIENCE_S, frame, text, unary, wait_until
 
 SERVING = HealthCheckResponse.SERVING
 NOT_SERVING = HealthCheckResponse.NOT_SERVING
@@ -167,3 +172,71 @@ def test_tls_without_h2_is_refused(secure_server, authority):
         except (ConnectionError, ssl.SSLError):
             answer = b""
     assert answer == b""
+
+
+def tls_context(authority) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost").configure_cert(context)
+    return context
+
+
+def test_tls_handshakes_that_are_never_finished_take_no_places(start, authority):
+    bounds = Bounds(max_connections=8, max_unauthenticated=4)
+    server = start(tls=tls_context(authority), bounds=bounds)
+    server.unary("Echo", lambda request, call: request)
+    with ExitStack() as idle:
+        for _ in range(20):
+            idle.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+        wait_until(lambda: server.connection_count == 4)
+        credentials = grpc.ssl_channel_credentials(authority.cert_pem.bytes())
+        with grpc.secure_channel(f"localhost:{server.port}", credentials) as channel:
+            assert unary(channel, "Echo")(text("x")).value == "x"
+            assert server.server.budget.unauthenticated_count == 3
+    wait_until(lambda: server.connection_count == 0)
+    assert server.server.budget.unauthenticated_count == 0
+
+
+def test_server_closes_while_tls_handshakes_are_under_way(start, authority):
+    server = start(tls=tls_context(authority))
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as idle:
+        wait_until(lambda: server.connection_count == 1)
+        server.wait(server.server.close(grace_s=PATIENCE_S))
+        assert server.connection_count == 0
+        assert idle.recv(1) == b""
+
+
+def test_client_that_sends_no_tls_is_let_go(start, authority):
+    server = start(tls=tls_context(authority))
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as client:
+        client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        while client.recv(100):
+            pass
+    wait_until(lambda: server.connection_count == 0)
+
+
+@pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
+def test_data_that_comes_with_the_end_of_the_tls_handshake_is_read(start, authority, new_loop):
+    """A client may send its first request in the same packet that ends the handshake."""
+    server = start(tls=tls_context(authority), new_loop=new_loop)
+    trusting = ssl.create_default_context()
+    trusting.set_alpn_protocols(["h2"])
+    authority.configure_trust(trusting)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trusting.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as raw:
+        while True:
+            try:
+                client.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                raw.sendall(outgoing.read())
+                incoming.write(raw.recv(65_536))
+        client.write(GREETING + frame(PING, 0, 0, b"are you?"))
+        raw.sendall(outgoing.read())
+        heard = b""
+        while frame(PING, ACK, 0, b"are you?") not in heard:
+            incoming.write(raw.recv(65_536))
+            with suppress(ssl.SSLWantReadError):
+                while True:
+                    heard += client.read(65_536)
+    wait_until(lambda: server.connection_count == 0)

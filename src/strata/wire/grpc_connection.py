@@ -52,20 +52,44 @@ class Connection(asyncio.BufferedProtocol):
         self._awake = False
         self._full = False
         self._draining = False
+        self._handshaking = False
+        self._early = b""
         self._heard_at = self.loop.time()
         self._watch: asyncio.TimerHandle | None = None
         self._progress: asyncio.Future[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if self.accept(transport):
+            self._begin()
+
+    def accept(self, transport: asyncio.BaseTransport, *, handshaking: bool = False) -> bool:
+        """Take a place among the connections; close the socket if there is none."""
         self.transport = cast(asyncio.Transport, transport)
-        encrypted = transport.get_extra_info("ssl_object")
-        speaks_h2 = encrypted is None or encrypted.selected_alpn_protocol() == "h2"
+        self._handshaking = handshaking
         address = transport.get_extra_info("peername")
         if address is not None:  # else the peer is gone already
             self.peer, self.network = _peer_name(address), network_of(address[0])
-        if address is None or not speaks_h2 or not self.server.admit(self):
+        if address is None or not self.server.admit(self):
             self.transport.abort()
+            return False
+        return True
+
+    def secured(self, transport: asyncio.Transport | None) -> None:
+        """The handshake is over; give up the place if it failed, or the peer has no HTTP/2."""
+        encrypted = None if transport is None else transport.get_extra_info("ssl_object")
+        speaks_h2 = encrypted is not None and encrypted.selected_alpn_protocol() == "h2"
+        if transport is None or transport.is_closing() or not speaks_h2:
+            self.transport.abort()
+            self.server.dismiss(self)
             return
+        self._handshaking = False
+        self.transport = transport
+        self._begin()
+        early, self._early = self._early, b""
+        if early:
+            self._take(early)
+
+    def _begin(self) -> None:
         self._watch_by(self.server.keepalive_interval_s, self._check_alive)
         self.flush()
 
@@ -75,7 +99,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._heard_at = self.loop.time()
-        self._take(bytes(self.server.read_buffer[:nbytes]))
+        data = bytes(self.server.read_buffer[:nbytes])
+        if self._handshaking:  # it is over, and `secured` follows in this turn of the loop
+            self._early += data
+            return
+        self._take(data)
         if nbytes == TURN_BYTES and not self.transport.is_closing():
             self.transport.pause_reading()
             self.loop.call_soon(self._read_on)
@@ -176,6 +204,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def evict(self, reason: str) -> None:
         """Close at once; a peer that has read everything so far is told why."""
+        if self._handshaking:
+            self.abort(CloseReason.SERVER_FULL)
+            return
         reads = not self.transport.get_write_buffer_size()
         self.http2.end(reason)
         self.flush()
@@ -227,6 +258,9 @@ class Connection(asyncio.BufferedProtocol):
         self._watch = self.loop.call_later(delay_s, check)
 
     def drain(self) -> None:
+        if self._handshaking:
+            self.abort(CloseReason.SHUTDOWN)
+            return
         self._draining = True
         self.http2.drain()
         self.flush()

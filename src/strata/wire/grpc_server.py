@@ -36,10 +36,10 @@ from strata.wire.grpc_call import Call, CloseReason, Method, Request, Response, 
 from strata.wire.grpc_connection import CLOSING_TIMEOUT_S, TURN_BYTES, Connection
 from strata.wire.grpc_stream import Listener, SingleRequest, Stream
 from strata.wire.hpack import Outcome, RequestHead, Status
+from strata.wire.tls_accept import TlsAccept
 
 logger = logging.getLogger(__name__)
 
-HANDSHAKE_TIMEOUT_S = 10.0
 ACCEPT_BACKLOG = 4_096
 
 
@@ -150,15 +150,12 @@ class GrpcServer:
         """Accept connections, by TLS if given a context (ALPN is set here); return the port."""
         if tls is not None:
             tls.set_alpn_protocols(["h2"])
+
+        def accept() -> asyncio.BaseProtocol:
+            return Connection(self) if tls is None else TlsAccept(self, tls)
+
         loop = asyncio.get_running_loop()
-        listening = await loop.create_server(
-            lambda: Connection(self),
-            host,
-            port,
-            ssl=tls,
-            ssl_handshake_timeout=None if tls is None else HANDSHAKE_TIMEOUT_S,
-            backlog=ACCEPT_BACKLOG,
-        )
+        listening = await loop.create_server(accept, host, port, backlog=ACCEPT_BACKLOG)
         self._listening.append(listening)
         bound: int = listening.sockets[0].getsockname()[1]
         return bound

@@ -13,7 +13,8 @@ again those that hold the most, which are the ones whose peers do not read. When
 taken by authenticated connections, new ones are refused.
 
 Bytes are what a peer can make grow: unfinished requests, header blocks, open calls, what waits to
-be sent. The objects of an idle connection, about 10 KB, are bounded by the number of connections.
+be sent. The objects of an idle connection, about 4 KB without TLS, are bounded by the number of
+connections.
 """
 
 import logging

@@ -34,7 +34,7 @@ from strata.core.checkpoints import (
 )
 from strata.core.events import Command, Event
 from strata.core.saving import ConfirmCheckpoint, FailCheckpoint, NoteCopy
-from strata.core.tasks import Task, TaskStateChanged
+from strata.core.tasks import ENDED, Task, TaskStateChanged
 from strata.errors import StrataError, Unavailable
 from strata.storage.base import StorageBackend
 
@@ -103,7 +103,7 @@ class Sealing:
                 isinstance(body, CheckpointFailed) and not body.damaged
             ):
                 self._begin(self._remove(body.task, body.checkpoint))
-            elif isinstance(body, TaskStateChanged) and self._tasks[body.task].ended:
+            elif isinstance(body, TaskStateChanged) and body.after in ENDED:
                 self._begin(self._drop_spares(body.task))
 
     async def _seal(self, task: str, checkpoint_id: str) -> None:
@@ -193,7 +193,8 @@ class Sealing:
 
     async def _drop_spares(self, task: str) -> None:
         """Nobody saves any more."""
-        if not self._tasks[task].checkpoints:
+        known = self._tasks.get(task)  # None: forgotten in the turn in which it ended
+        if known is not None and not known.checkpoints:
             return
         try:
             await asyncio.to_thread(drop_spares, self._places.storage(task))

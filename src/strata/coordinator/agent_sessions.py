@@ -26,6 +26,7 @@ from strata.core.agents import Agent, RegisterAgent
 from strata.core.events import Event
 from strata.core.signals import AgentBeat, AgentDisconnected
 from strata.core.standing import TELLING, Duty, duties_by_agent, told_of_turn
+from strata.core.state import Cluster
 from strata.core.tasks import Task, TaskStateChanged
 from strata.errors import InvalidArgument, NotFound, StrataError
 from strata.store.base import Batch
@@ -66,6 +67,7 @@ class AgentSessions:
         self.settings = settings
         self.open: dict[str, AgentSession] = {}
         self._duties: dict[str, list[Duty]] = {}
+        self._duties_of: Cluster | None = None
         self._duties_at = -1
         engine.follow(self._follow, *TELLING)
 
@@ -89,8 +91,10 @@ class AgentSessions:
     def tell(self, agents: Iterable[str]) -> None:
         """Send these agents, where they are connected, all that each has to keep running."""
         state = self.engine.kernel.state
-        if self._duties_at != state.position:
-            self._duties_at, self._duties = state.position, duties_by_agent(state)
+        # Positions are used again when a turn was not stored; the state is another one then.
+        if state is not self._duties_of or state.position != self._duties_at:
+            self._duties_of, self._duties_at = state, state.position
+            self._duties = duties_by_agent(state)
         completed = [task.id for task in state.tasks.values() if task.state == "completed"]
         jobs: dict[str, pb.Job] = {}
         for agent in agents:

@@ -45,7 +45,7 @@ from strata.core.barriers import (
     NoteRelease,
 )
 from strata.core.events import Command, Event, Fact
-from strata.core.signals import Signal, WorkerDisconnected
+from strata.core.signals import AgentDisconnected, Signal, WorkerDisconnected
 from strata.core.state import Cluster
 from strata.errors import Conflict, StrataError, Unavailable
 from strata.store.base import Batch
@@ -68,6 +68,8 @@ ASLEEP_S = 1.0
 
 QUIET = frozenset({BarrierOpened, BarrierArrived, BarrierReleased})
 """Facts of a turn that stays open for so long; a release among them is told before it is stored."""
+
+DISCONNECTED = (WorkerDisconnected, AgentDisconnected)
 
 Answer = asyncio.Future[object]
 Observer: TypeAlias = Callable[[Sequence[Event]], None]
@@ -321,7 +323,7 @@ class Engine:
         if isinstance(error, Conflict):
             raise error
         stays = [Request(_noted(*told)) for told in self._told]
-        stays += [each for each in taken if isinstance(each.asked, WorkerDisconnected)]
+        stays += [each for each in taken if isinstance(each.asked, DISCONNECTED)]
         self.inbox.put_first(stays)
         self._told.clear()
 

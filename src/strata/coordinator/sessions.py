@@ -134,6 +134,7 @@ class Session:
         self._lines_taken = 0
         self.intake: Intake | None = None
         self._greeted = False
+        self._claimed = WorkerDisconnected("", 0)
         self._early: Postponed[pb.WorkerMessage] = Postponed(self._backlog)
         self._handlers: dict[str, Callable[[int, pb.WorkerMessage], None]] = {
             "beat": self._beat,
@@ -178,6 +179,9 @@ class Session:
         if self.worker:
             log.debug("session of %s closed: %s", self.worker, reason)
             self.sessions.detach(self)
+        elif self._greeted and self._claimed.worker not in self.sessions.open:
+            # Its Hello is still being decided. Noted now, this comes before its next Hello.
+            self.engine.notice(self._claimed)
 
     def end(self) -> None:
         """The coordinator stops; the worker will find it again."""
@@ -197,6 +201,7 @@ class Session:
         if known is not None:
             require_proof(known, hello.incarnation, hello.nonce)
         self._greeted = True
+        self._claimed = WorkerDisconnected(hello.worker_id, hello.incarnation)
         command = ReattachWorker(
             worker=hello.worker_id,
             incarnation=hello.incarnation,
@@ -208,8 +213,6 @@ class Session:
     def _welcome(self, answer: object) -> None:
         assert isinstance(answer, Worker)
         if self.stream.closed:
-            if answer.id not in self.sessions.open:
-                self.engine.notice(WorkerDisconnected(answer.id, answer.incarnation))
             return
         self.worker, self.incarnation, self.task = answer.id, answer.incarnation, answer.task
         self.intake = self.sessions.intakes.of(self.worker, self.incarnation)

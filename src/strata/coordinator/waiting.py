@@ -96,7 +96,8 @@ class BarrierRoom:
         """
         if held.state != "waiting":
             return held
-        found = self._engine.kernel.state.tasks[body.task].barriers.get(body.barrier)
+        task = self._engine.kernel.state.tasks.get(body.task)
+        found = task.barriers.get(body.barrier) if task is not None else None
         for barrier in (found, found.last if found else None):
             if barrier is not None and barrier.round == body.round:
                 return barrier

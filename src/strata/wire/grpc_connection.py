@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CLOSING_TIMEOUT_S = 1.0
+LATE_S = 1.0
 TURN_BYTES = 8_192
 TOO_MANY_CALLS = RpcError(
     Status.RESOURCE_EXHAUSTED, "too many calls on a connection that has not authenticated"
@@ -237,9 +238,15 @@ class Connection(asyncio.BufferedProtocol):
         self.wake()
 
     def _check_alive(self) -> None:
-        """Ask a silent peer for a sign of life; end one that gives none."""
-        server = self.server
-        silent_s = self.loop.time() - self._heard_at
+        """Ask a silent peer for a sign of life; end one that gives none.
+
+        A check that comes late shows that this process did not run: that is not the peer's silence.
+        """
+        server, now_s = self.server, self.loop.time()
+        late_s = now_s - self._watch.when() if self._watch is not None else 0.0
+        if late_s >= LATE_S:
+            self._heard_at += late_s
+        silent_s = now_s - self._heard_at
         next_s = server.keepalive_interval_s - silent_s
         if not self.http2.greeted or silent_s >= (
             server.keepalive_interval_s + server.keepalive_timeout_s

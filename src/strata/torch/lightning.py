@@ -289,7 +289,7 @@ class _Follower(Callback):
         self._supervisor.complete(
             trainer.global_step,
             self._reader(trainer, (loops, batches, finished), buffers),
-            loss=None if self._loss is None else float(self._loss),
+            loss=self._loss,
             epoch=int(trainer.fit_loop.epoch_progress.current.processed),
             metrics={},
         )

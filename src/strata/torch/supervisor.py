@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, SupportsFloat, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -143,7 +143,7 @@ class Supervisor:
         step: int,
         read: Callable[[], dict[str, Any]],
         *,
-        loss: float | None,
+        loss: SupportsFloat | None,
         epoch: int,
         metrics: Mapping[str, float],
     ) -> None:

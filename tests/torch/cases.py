@@ -241,6 +241,21 @@ class Normed(Case):
         return network(torch.nn.BatchNorm1d(16))
 
 
+class Synced(Case):
+    """Batch norm over all workers, for inputs with and without further dimensions."""
+
+    def build(self):
+        return torch.nn.Sequential(
+            torch.nn.Linear(8, 16),
+            torch.nn.SyncBatchNorm(16),
+            torch.nn.Unflatten(1, (4, 4)),
+            torch.nn.SyncBatchNorm(4, momentum=None, affine=False),
+            torch.nn.Flatten(),
+            torch.nn.Tanh(),
+            torch.nn.Linear(16, 1),
+        )
+
+
 class TwoOptimizers(Case):
     """A part of the model for each of two optimizers."""
 
@@ -297,6 +312,7 @@ CASES = {
     "all_checkpointed": AllCheckpointed,
     "unused": Unused,
     "frozen": Frozen,
+    "synced": Synced,
     "two_optimizers": TwoOptimizers,
     "line_search": LineSearch,
     "dropped": Dropped,

@@ -97,6 +97,12 @@ class Group:
         options.rootRank = 0
         return self.formed(exchange).broadcast([tensor], options)
 
+    def begin_gather(
+        self, rows: list[torch.Tensor], vector: torch.Tensor, exchange: Exchange
+    ) -> Any:
+        """Start to collect a vector of each worker, in the order of ranks."""
+        return self.formed(exchange).allgather([rows], [vector])
+
     def finish(self, work: Any, exchange: Exchange) -> None:
         """Wait for a collective: on the host with gloo, on the current stream with nccl."""
         try:

@@ -17,8 +17,9 @@ see the same values on all workers. All micro-batches of an update belong into o
 
 A parameter that no worker used keeps no gradient, so the optimizer leaves it alone. A parameter
 that some workers used counts as zero on the others. Buffers become those of rank 0 at the end of
-each backward pass (DistributedDataParallel: before each forward pass). In the first step all
-workers take over the parameters and buffers of rank 0, so scripts need not seed them alike.
+each backward pass (DistributedDataParallel: before each forward pass). A `SyncBatchNorm` normalizes
+over all workers, on GPUs and on CPUs. In the first step all workers take over the parameters and
+buffers of rank 0, so scripts need not seed them alike.
 
 When a worker is lost, `GenerationChanged` comes out of `backward`, or out of `optimizer.step` with
 nccl, where the host does not wait in `backward`. Random generators and buffers are put back to the
@@ -46,6 +47,7 @@ from strata.torch.buckets import Bucket, require_dense
 from strata.torch.contents import Contents
 from strata.torch.group import Group
 from strata.torch.lost_links import comes_from_lost_worker
+from strata.torch.sync_batch_norm import Statistics
 
 PASSES = 1 << 12
 
@@ -68,12 +70,6 @@ def data_parallel(
     times in reentrant checkpoints.
     """
     require_dense(model)
-    if any(isinstance(each, torch.nn.SyncBatchNorm) for each in model.modules()):
-        raise InvalidArgument(
-            "SyncBatchNorm needs the default group of torch.distributed, which data_parallel does "
-            "not form: it would work as a plain BatchNorm",
-            hint="use BatchNorm, GroupNorm or LayerNorm",
-        )
     run.add_step_hook(DataParallel(run, model, backend, broadcast_buffers, overlap))
     return model
 
@@ -97,7 +93,10 @@ class DataParallel:
         self._contents = Contents(module)
         self._contents.refresh()
         on_gpu = any(each.is_cuda for each in self._contents.parameters)
-        self.group = Group(run, backend or ("nccl" if on_gpu else "gloo"))
+        chosen = backend or ("nccl" if on_gpu else "gloo")
+        self.group = Group(run, chosen)
+        self.statistics = Statistics(run, chosen)
+        self.statistics.adopt(module)
         self.averaging = Averaging(run, self.group, self._contents, overlap)
         self._state = BlockState(self._contents)
         self._broadcast_buffers = broadcast_buffers
@@ -123,10 +122,12 @@ class DataParallel:
         """Keep what the block may change; in the first step, take over the module of rank 0."""
         if self._step is not None:  # the script left its last block by an error of its own
             self.averaging.discard()
-        self._contents.refresh()
+        if self._contents.refresh():
+            self.statistics.adopt(self._contents.module)
         if self.averaging.prepare():
             self._watch_gradients()
         self._reset()
+        self.statistics.always_communicate = self.always_communicate
         self._alone = self.run.world_size == 1 and not self.always_communicate
         if step.number == 0 and not self._alone:
             self._adopt()

@@ -6,6 +6,7 @@ is in double precision: a difference comes from a mistake then, and not from the
 """
 
 import contextlib
+import shutil
 
 import numpy as np
 import torch
@@ -147,9 +148,17 @@ class Scheduled(Case):
 class Compiled(Case):
     """A compiled model."""
 
+    backend = "aot_eager"
+
     def __init__(self) -> None:
         super().__init__()
-        self.called = torch.compile(self.model, backend="aot_eager")
+        self.called = torch.compile(self.model, backend=self.backend)
+
+
+class Inductor(Compiled):
+    """A model that is compiled to machine code, which needs a C++ compiler."""
+
+    backend = "inductor"
 
 
 class Tied(Case):
@@ -318,6 +327,8 @@ CASES = {
     "dropped": Dropped,
     "autocast": Autocast,
 }
+if shutil.which("g++"):
+    CASES["inductor"] = Inductor
 ALONE = {"dropped", "autocast"}
 TOLERANCE = {"scaled": 2e-6}
 

@@ -40,7 +40,5 @@ def test_fabric_refuses_other_ways_to_distribute(option, value):
     pytest.importorskip("lightning")
     from strata.torch import Fabric
 
-    with pytest.raises(
-        InvalidArgument, match=f"Fabric under Strata does not support {[*option][0]}"
-    ):
-        Fabric(None, accelerator="cpu", **option)
+    with pytest.raises(InvalidArgument, match=f"Fabric under Strata does not support {option}="):
+        Fabric(None, accelerator="cpu", **{option: value})

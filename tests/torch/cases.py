@@ -276,6 +276,13 @@ class TwoOptimizers(Case):
         ]
 
 
+class Fused(Case):
+    """A fused optimizer, which on a GPU is launched before the host knows the gradients."""
+
+    def optimize(self):
+        return [torch.optim.AdamW(self.model.parameters(), lr=0.01, fused=True)]
+
+
 class LineSearch(Case):
     """An optimizer that calls forward and backward itself, several times in a step."""
 
@@ -322,6 +329,7 @@ CASES = {
     "unused": Unused,
     "frozen": Frozen,
     "synced": Synced,
+    "fused": Fused,
     "two_optimizers": TwoOptimizers,
     "line_search": LineSearch,
     "dropped": Dropped,

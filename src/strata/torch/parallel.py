@@ -22,13 +22,15 @@ over all workers, on GPUs and on CPUs. In the first step all workers take over t
 buffers of rank 0, so scripts need not seed them alike.
 
 When a worker is lost, `GenerationChanged` comes out of `backward`, or out of `optimizer.step` with
-nccl, where the host does not wait in `backward`. Random generators and buffers are put back to the
+nccl, where the host does not wait in `backward`. Prefer `fused=True` there: a fused optimizer is
+launched before the host waits. Random generators and buffers are put back to the
 beginning of the block, gradients are removed, and the block can run again.
 """
 
 import threading
 from functools import partial
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim.optimizer import (
@@ -45,6 +47,7 @@ from strata.torch.averaging import Averaging, begin_copies, take_copy
 from strata.torch.block_state import BlockState
 from strata.torch.buckets import Bucket, require_dense
 from strata.torch.contents import Contents
+from strata.torch.delivery import can_skip
 from strata.torch.group import Group
 from strata.torch.lost_links import comes_from_lost_worker
 from strata.torch.sync_batch_norm import Statistics
@@ -105,6 +108,8 @@ class DataParallel:
         self._own: set[int] = set()
         self.always_communicate = False  # for measurements with one worker
         self._step: Step | None = None
+        self._guarded: Any = None
+        self._owned: WeakKeyDictionary[Any, tuple[int, bool]] = WeakKeyDictionary()
         self._reset()
         self.averaging.prepare()
         self._watch_gradients()
@@ -117,6 +122,7 @@ class DataParallel:
         self._unsent = False
         self._at_once = False
         self._failure: StrataError | None = None
+        self._end_guard()
 
     def begin(self, step: Step) -> None:
         """Keep what the block may change; in the first step, take over the module of rank 0."""
@@ -163,6 +169,7 @@ class DataParallel:
         for handle in self._handles:
             handle.remove()
         self._own = {id(each) for each in self._contents.parameters}
+        self._owned.clear()
         self._handles = [
             each.register_post_accumulate_grad_hook(partial(self._arrived, bucket, index))
             for bucket in self.averaging.buckets
@@ -250,15 +257,38 @@ class DataParallel:
                 "optimizer.step() would apply gradients that were not averaged over the workers",
                 hint="compute them by backward() in the same `with run.step()` block",
             )
-        self._settle()
+        skip = None if self._alone else self.averaging.skip
+        if skip is None or not can_skip(optimizer):
+            self._settle()
+            return
+        optimizer.found_inf = skip
+        self._guarded = optimizer
 
     def _after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._owns(optimizer):
-            self._state.optimized = True
+        if not self._owns(optimizer):
+            return
+        if self._guarded is optimizer:
+            self._end_guard()
+            if not self.averaging.confirm():
+                self._state.forget_update()
+                self._settle()  # raises
+        self._state.optimized = True
+
+    def _end_guard(self) -> None:
+        """Let the optimizer apply its gradients again without a look at the device."""
+        if self._guarded is not None:
+            del self._guarded.found_inf
+            self._guarded = None
 
     def _owns(self, optimizer: Any) -> bool:
+        """Whether an optimizer has parameters of the module; known after the first time."""
         groups = optimizer.param_groups
-        return any(id(each) in self._own for group in groups for each in group["params"])
+        count = sum(len(group["params"]) for group in groups)
+        known = self._owned.get(optimizer)
+        if known is None or known[0] != count:
+            owns = any(id(each) in self._own for group in groups for each in group["params"])
+            known = self._owned[optimizer] = (count, owns)
+        return known[1]
 
     def _require_complete(self) -> None:
         if self._failure is not None:

@@ -259,11 +259,9 @@ def without_sizes() -> Iterator[None]:
         os.environ.update(kept)
 
 
-def export(variables: Mapping[str, str], defaults: Mapping[str, str]) -> None:
-    """Set variables of this process for libraries that read them; defaults only where unset."""
+def export(variables: Mapping[str, str]) -> None:
+    """Set variables of this process, for libraries that read them."""
     os.environ.update(variables)
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)
 
 
 def tell_grpc() -> None:

@@ -94,7 +94,10 @@ def lightning_module(run):
 
         def training_step(self, batch, number):
             disturb(run, self.trainer.global_step)
-            return self.line(**batch)["loss"]
+            loss = self.line(**batch)["loss"]
+            if REFUSED == "monitor":
+                self.log("train", loss, on_epoch=True)
+            return loss
 
         def validation_step(self, batch, number):
             disturb(run, self.trainer.global_step, "evaluation")
@@ -104,7 +107,8 @@ def lightning_module(run):
             optimizer = torch.optim.AdamW(self.parameters(), lr=0.05)
             by_step = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 40)
             plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
-            on_plateau = {"scheduler": plateau, "monitor": "valid"}
+            monitored = "train" if REFUSED == "monitor" else "valid"
+            on_plateau = {"scheduler": plateau, "monitor": monitored}
             if REFUSED == "plateau":
                 return [optimizer], [{**on_plateau, "interval": "step"}]
             return [optimizer], [{"scheduler": by_step, "interval": "step"}, on_plateau]

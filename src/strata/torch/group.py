@@ -267,3 +267,28 @@ def gloo(store: dist.Store, rank: int, world_size: int, host: str) -> Any:
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
     options._timeout = TIMEOUT
     return dist.ProcessGroupGloo(store, rank, world_size, options)
+
+
+def form_default_group(run: Run, exchange: Exchange, backend: str, store: dist.Store) -> None:
+    """Form the default group of `torch.distributed` for a generation.
+
+    It uses the interface of the workers' addresses, and errors of nccl are left to the run.
+    """
+    let_runs_handle_nccl_errors()
+    use_interface(interface_of(exchange.host))
+    dist.init_process_group(
+        backend,
+        store=dist.PrefixStore(str(exchange.generation), store),
+        rank=run.rank,
+        world_size=run.world_size,
+        timeout=TIMEOUT,
+    )
+
+
+def abort_default_group() -> object:
+    """Abort the default group and its pending collectives; the group, if there was one."""
+    if not dist.is_initialized():
+        return None
+    group = dist.group.WORLD
+    dist.distributed_c10d._abort_process_group()
+    return group

@@ -127,7 +127,7 @@ class RunBatches:
             with Timing(self._times, "data"):
                 batch = next(self._batches, self)
             if batch is not self:
-                self._began(step)
+                self._began(step, batch)
                 return batch
             if self._all_through(step):  # a stream says by its end how long it is
                 self._end(complete=True)
@@ -212,7 +212,7 @@ class RunBatches:
                 hint="the process has to start again; an agent does that by itself",
             )
 
-    def _began(self, step: int) -> None:
+    def _began(self, step: int, batch: Any) -> None:
         self._handed = step
         taken = self._batches.taken
         assert taken is not None, "a batch was just taken"
@@ -226,6 +226,7 @@ class RunBatches:
                 digest=taken.digest,
             )
         )
+        self._previewing.see(batch, taken)
         self._calls.handed()
 
     def _divide(self, step: int) -> None:

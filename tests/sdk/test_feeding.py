@@ -310,6 +310,21 @@ def test_samples_of_a_torch_dataset_are_shown_as_the_script_gets_them(hub, spool
         assert sample["features"]["0"]["values"] == [float(number)]
 
 
+def test_stream_without_a_known_length_has_no_progress_in_percent(hub, spool):
+    torch = pytest.importorskip("torch")
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(torch.arange(64.0))
+
+    found = []
+    with strata.join(hub.address, "a", world_size=1, spool_dir=spool) as run:
+        for _ in run.loader(Stream(), batch_size=4, epochs=2, name="stream"):
+            with run.step():
+                found.append(httpx.get(f"{hub.running.http_url}/api/tasks/default-1").json())
+    assert {each["progress"] for each in found} == {None}
+
+
 def test_downloads_are_recorded_for_the_batch_they_are_for(hub, learners, tmp_path, monkeypatch):
     with running(tmp_path / "s3") as settings:
         monkeypatch.setenv("AWS_ENDPOINT_URL", settings.aws_endpoint_url)

@@ -11,7 +11,8 @@ costs a run.
 import difflib
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -244,11 +245,23 @@ def replace_environment(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
 
 
-def export(variables: Mapping[str, str], defaults: Mapping[str, str]) -> None:
-    """Set variables of this process for libraries that read them; defaults only where unset."""
+@contextmanager
+def without_sizes() -> Iterator[None]:
+    """Hide how many workers there are, and which one this is, from a library that would join them.
+
+    Only for as long as the library looks; not while other threads read the environment.
+    """
+    names = (*SIZES, "RANK", "LOCAL_RANK")
+    kept = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
+
+
+def export(variables: Mapping[str, str]) -> None:
+    """Set variables of this process, for libraries that read them."""
     os.environ.update(variables)
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)
 
 
 def tell_grpc() -> None:

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from strata.data.dataset import open_arrays, open_dataset
-from strata.data.preview import preview, shown
+from strata.data.preview import first_rows, preview, shown
 from strata.errors import InvalidArgument
 from tests.data import corpora
 
@@ -71,3 +71,18 @@ def test_limits(limit):
     dataset = open_arrays({"n": np.arange(5)})
     with pytest.raises(InvalidArgument, match="limit is"):
         preview(dataset, dataset.order(2), [0], limit=limit)
+
+
+def test_first_rows_leave_out_what_has_no_row_per_sample():
+    batch = {"x": np.arange(12).reshape(6, 2), "length": 6, "mask": np.ones(3), "names": ["a"] * 6}
+    found = first_rows(batch, 6, 2)
+    assert {name: each.tolist() for name, each in found.items()} == {"x": [[0, 1], [2, 3]]}
+    batch["x"][:] = 0
+    assert found["x"].tolist() == [[0, 1], [2, 3]]
+
+
+def test_first_rows_of_tensors_are_named_by_their_place():
+    torch = pytest.importorskip("torch")
+    wide, odd = torch.ones(4, 2, requires_grad=True), torch.ones(4, dtype=torch.bfloat16)
+    found = first_rows((wide, odd), 4, 1)
+    assert {name: each.tolist() for name, each in found.items()} == {"0": [[1.0, 1.0]]}

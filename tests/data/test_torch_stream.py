@@ -7,9 +7,10 @@ import random
 import numpy as np
 import pytest
 
+from strata.core.datasets import STREAM_SAMPLES
 from strata.data.loader_plan import plan_loader
 from strata.data.stream_engine import StreamLoading
-from strata.data.torch_stream import STREAM_SAMPLES, open_torch_stream
+from strata.data.torch_stream import open_torch_stream
 from strata.errors import Corrupt, InvalidArgument
 
 torch = pytest.importorskip("torch")

@@ -11,6 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
+import strata
 from strata.errors import InvalidArgument
 from strata.sdk.sources import checked_epochs
 from strata.storage.s3 import S3Storage
@@ -290,6 +291,38 @@ def test_the_coordinator_is_shown_what_is_processed(hub, learners):
     assert sample["worker_id"] == "a"
     assert sample["features"] == {"index": int(sample["id"])}
     assert sample["shard_id"] == int(sample["id"]) // 50
+
+
+def test_samples_of_a_torch_dataset_are_shown_as_the_script_gets_them(hub, spool):
+    torch = pytest.importorskip("torch")
+    pairs = torch.utils.data.TensorDataset(torch.arange(8.0).reshape(8, 1), torch.arange(8))
+    url = f"{hub.running.http_url}/api/datasets/pairs/preview"
+    found = []
+    with strata.join(hub.address, "a", world_size=1, spool_dir=spool) as run:
+        for _ in run.loader(pairs, batch_size=4, epochs=100_000, name="pairs"):
+            with run.step():
+                found = httpx.get(url).json()
+            if found:
+                break
+    for sample in found:
+        number = int(sample["id"])
+        assert sample["features"]["1"] == number
+        assert sample["features"]["0"]["values"] == [float(number)]
+
+
+def test_stream_without_a_known_length_has_no_progress_in_percent(hub, spool):
+    torch = pytest.importorskip("torch")
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(torch.arange(64.0))
+
+    found = []
+    with strata.join(hub.address, "a", world_size=1, spool_dir=spool) as run:
+        for _ in run.loader(Stream(), batch_size=4, epochs=2, name="stream"):
+            with run.step():
+                found.append(httpx.get(f"{hub.running.http_url}/api/tasks/default-1").json())
+    assert {each["progress"] for each in found} == {None}
 
 
 def test_downloads_are_recorded_for_the_batch_they_are_for(hub, learners, tmp_path, monkeypatch):

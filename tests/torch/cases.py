@@ -6,6 +6,7 @@ is in double precision: a difference comes from a mistake then, and not from the
 """
 
 import contextlib
+import shutil
 
 import numpy as np
 import torch
@@ -147,9 +148,17 @@ class Scheduled(Case):
 class Compiled(Case):
     """A compiled model."""
 
+    backend = "aot_eager"
+
     def __init__(self) -> None:
         super().__init__()
-        self.called = torch.compile(self.model, backend="aot_eager")
+        self.called = torch.compile(self.model, backend=self.backend)
+
+
+class Inductor(Compiled):
+    """A model that is compiled to machine code, which needs a C++ compiler."""
+
+    backend = "inductor"
 
 
 class Tied(Case):
@@ -241,6 +250,21 @@ class Normed(Case):
         return network(torch.nn.BatchNorm1d(16))
 
 
+class Synced(Case):
+    """Batch norm over all workers, for inputs with and without further dimensions."""
+
+    def build(self):
+        return torch.nn.Sequential(
+            torch.nn.Linear(8, 16),
+            torch.nn.SyncBatchNorm(16),
+            torch.nn.Unflatten(1, (4, 4)),
+            torch.nn.SyncBatchNorm(4, momentum=None, affine=False),
+            torch.nn.Flatten(),
+            torch.nn.Tanh(),
+            torch.nn.Linear(16, 1),
+        )
+
+
 class TwoOptimizers(Case):
     """A part of the model for each of two optimizers."""
 
@@ -250,6 +274,13 @@ class TwoOptimizers(Case):
             torch.optim.SGD(first.parameters(), lr=0.05),
             torch.optim.AdamW(last.parameters(), lr=0.01, fused=True),
         ]
+
+
+class Fused(Case):
+    """A fused optimizer, which on a GPU is launched before the host knows the gradients."""
+
+    def optimize(self):
+        return [torch.optim.AdamW(self.model.parameters(), lr=0.01, fused=True)]
 
 
 class LineSearch(Case):
@@ -297,11 +328,15 @@ CASES = {
     "all_checkpointed": AllCheckpointed,
     "unused": Unused,
     "frozen": Frozen,
+    "synced": Synced,
+    "fused": Fused,
     "two_optimizers": TwoOptimizers,
     "line_search": LineSearch,
     "dropped": Dropped,
     "autocast": Autocast,
 }
+if shutil.which("g++"):
+    CASES["inductor"] = Inductor
 ALONE = {"dropped", "autocast"}
 TOLERANCE = {"scaled": 2e-6}
 

@@ -2,11 +2,15 @@
 
 Config: `signal` is what rank 1 sends itself in step 12 of generation 1, `before` the case before
 which it does so, `only` the one case to train, `communicate` lets one worker alone do what several
-do. Writes what it trained and learned to `folder`.
+do, `late` lets optimizers be launched as on a GPU. With `skip` rank 1 is killed after its backward
+pass in step 12, and rank 0 finds its collectives aborted. Writes what it trained and learned to
+`folder`.
 """
 
 import json
 import os
+import signal
+import time
 from pathlib import Path
 
 import torch
@@ -29,6 +33,9 @@ def main() -> None:
             strata.torch.data_parallel(run, case.model)
         for hook in run._hooks._hooks:
             hook.always_communicate = bool(run.config.get("communicate"))
+            hook.averaging.late = bool(run.config.get("late"))
+        if run.config.get("skip"):
+            abort_once(run, *cases.values())
         run.restore({name: case.state() for name, case in cases.items()})
         if run.steps == 0:
             torch.manual_seed(1)
@@ -48,6 +55,30 @@ def main() -> None:
         if run.rank == 0:
             for name, case in cases.items():
                 torch.save(case.result(), folder / f"{name}.pt")
+
+
+def abort_once(run, case):
+    """Lets the optimizer be launched after the collectives of step 12 were aborted."""
+    (hook,) = run._hooks._hooks
+    apply = case.apply
+
+    def disturbed():
+        if (run.steps, run.generation) == (12, 1):
+            if run.rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            while not run.membership_changed:
+                time.sleep(0.01)
+            delivery = hook.averaging._delivery
+            aborted = torch.ones(())
+            delivery.__init__(torch.tensor(delivery.head), hook.averaging._head, 2, aborted)
+            before = case.result()
+            try:
+                apply()
+            finally:
+                assert torch.equal(case.result(), before)
+        apply()
+
+    case.apply = disturbed
 
 
 def disturb(run, name, wanted) -> None:

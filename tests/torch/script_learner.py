@@ -8,12 +8,15 @@ import os
 import signal
 from functools import partial
 
+import pytest
 import torch
 from scripts import (
     EPOCHS,
     PATIENCE,
     Ragged,
+    accelerated_update,
     build,
+    fabric_update,
     loss_of,
     mean_loss,
     padded,
@@ -22,6 +25,14 @@ from scripts import (
 
 import strata
 import strata.torch
+from strata.errors import NotAllowedNow
+
+
+def disturb(run):
+    """Kills this process in the step that the test asks for."""
+    dies = run.steps == int(run.config.get("die_at", -1)) and run.generation == 1
+    if dies and run.rank == run.world_size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def update(run, parts, batch):
@@ -29,9 +40,7 @@ def update(run, parts, batch):
     model, optimizer = parts["model"], parts["optimizer"]
     with run.step() as step:
         loss = loss_of(model, batch)
-        dies = run.steps == int(run.config.get("die_at", -1)) and run.generation == 1
-        if dies and run.rank == run.world_size - 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+        disturb(run)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -81,15 +90,65 @@ def early_stop(run, parts):
             break
 
 
+def accelerate(run, parts):
+    """The same loop with accelerate: one line of it differs from a plain script."""
+    accelerator = strata.torch.Accelerator(run, cpu=True, gradient_accumulation_steps=2)
+    given = accelerator.prepare(*parts.values())
+    parts |= dict(zip(parts, given, strict=True))
+    run.restore(**parts)
+    disturb_between_micro_batches(run, parts["model"])
+    for _ in run.epochs(EPOCHS):
+        for batch in loading(run, Ragged(72), processes=0):
+            with run.step():
+                accelerated_update(accelerator, parts, batch)
+    assert accelerator.is_main_process == (run.rank == 0)
+    assert accelerator.num_processes == run.world_size
+    with pytest.raises(NotAllowedNow, match=r"Accelerator.gather does not know the workers"):
+        accelerator.gather(torch.ones(1))
+
+
+def fabric(run, parts):
+    """The same loop with Fabric."""
+    fabric = strata.torch.Fabric(run, accelerator="cpu")
+    parts["model"], parts["optimizer"] = fabric.setup(parts["model"], parts["optimizer"])
+    run.restore(**parts)
+    disturb_between_micro_batches(run, parts["model"])
+    for _ in run.epochs(EPOCHS):
+        for batch in loading(run, Ragged(72), processes=0):
+            with run.step():
+                fabric_update(fabric, parts, batch)
+        parts["scheduler"].step()
+    assert (fabric.global_rank, fabric.world_size) == (run.rank, run.world_size)
+    fabric.save(os.path.join(run.config["folder"], "fabric.ckpt"), {"model": parts["model"]})
+    with pytest.raises(NotAllowedNow, match=r"Fabric.all_reduce does not know the workers"):
+        fabric.all_reduce(torch.ones(1))
+
+
+def disturb_between_micro_batches(run, model):
+    """Kills this process in the second forward pass of the step that the test asks for."""
+    seen = []
+
+    def look(*_):
+        seen.append(run.steps)
+        if seen.count(run.steps) == 2:
+            disturb(run)
+
+    model.register_forward_pre_hook(look)
+
+
+PLAIN = (per_epoch, two_phases, early_stop)
+OTHERS = (accelerate, fabric)
+
+
 def main():
     torch.set_num_threads(1)
     with strata.join() as run:
         parts = build()
-        strata.torch.data_parallel(run, parts["model"])
-        run.restore(**parts)
-        {"per_epoch": per_epoch, "two_phases": two_phases, "early_stop": early_stop}[
-            run.config["script"]
-        ](run, parts)
+        name = run.config["script"]
+        if name in {each.__name__ for each in PLAIN}:
+            strata.torch.data_parallel(run, parts["model"])
+            run.restore(**parts)
+        {each.__name__: each for each in (*PLAIN, *OTHERS)}[name](run, parts)
         if run.rank == 0:
             torch.save(
                 {"weights": parts["model"].state_dict(), "steps": run.steps},

@@ -91,11 +91,67 @@ def early_stop(parts):
     return steps
 
 
+def halves(batch):
+    """The two micro-batches of an update."""
+    return zip(*(each.chunk(2) for each in batch), strict=True)
+
+
+def accelerated_update(accelerator, parts, batch):
+    """An update with two micro-batches, clipping and a scheduler, as written for accelerate."""
+    for part in halves(batch):
+        with accelerator.accumulate(parts["model"]):
+            accelerator.backward(loss_of(parts["model"], part))
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(parts["model"].parameters(), 0.5)
+            parts["optimizer"].step()
+            parts["scheduler"].step()
+            parts["optimizer"].zero_grad()
+
+
+def fabric_update(fabric, parts, batch):
+    """An update with two micro-batches and clipping, as written for Fabric."""
+    model, optimizer = parts["model"], parts["optimizer"]
+    for last, part in enumerate(halves(batch)):
+        with fabric.no_backward_sync(model, enabled=not last):
+            fabric.backward(loss_of(model, part) / 2)
+    fabric.clip_gradients(model, optimizer, max_norm=0.5)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def accelerate(parts):
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    given = accelerator.prepare(*parts.values())
+    parts |= dict(zip(parts, given, strict=True))
+    for _ in range(EPOCHS):
+        for batch in batches(Ragged(72)):
+            accelerated_update(accelerator, parts, batch)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    return EPOCHS * 6
+
+
+def fabric(parts):
+    from lightning.fabric import Fabric
+
+    fabric = Fabric(accelerator="cpu", devices=1)
+    fabric.launch()
+    parts["model"], parts["optimizer"] = fabric.setup(parts["model"], parts["optimizer"])
+    for _ in range(EPOCHS):
+        for batch in batches(Ragged(72)):
+            fabric_update(fabric, parts, batch)
+        parts["scheduler"].step()
+    return EPOCHS * 6
+
+
+SCRIPTS = {each.__name__: each for each in (per_epoch, two_phases, early_stop, accelerate, fabric)}
+
+
 def reference(name):
     """The weights and the steps of a plain run."""
     torch.set_num_threads(1)
     parts = build()
-    steps = {"per_epoch": per_epoch, "two_phases": two_phases, "early_stop": early_stop}[name](
-        parts
-    )
+    steps = SCRIPTS[name](parts)
     return parts["model"].state_dict(), steps

@@ -112,12 +112,12 @@ def assert_same(found, expected):
     """The same training; of the steps before a recovery only some may have been seen here."""
     np.testing.assert_allclose(found["weights"], expected["weights"], rtol=0, atol=1e-6)
     assert found["steps"] == expected["steps"]
-    seen = len(expected["evaluated"])
-    assert found["evaluated"][-1:] == expected["evaluated"][-1:]
-    assert found["evaluated"] == expected["evaluated"][seen - len(found["evaluated"]) :]
+    seen, whole = found["evaluated"], expected["evaluated"]
+    assert bool(seen) == bool(whole)
+    np.testing.assert_allclose(seen, whole[len(whole) - len(seen) :], rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_undisturbed_training_equals_the_framework_alone(tmp_path, plain, framework, workers):
     expected = plain(framework, workers)
@@ -131,16 +131,16 @@ def test_undisturbed_training_equals_the_framework_alone(tmp_path, plain, framew
         for node in nodes:
             window = Window(node=node, kinds=frozenset({"StepFinished"}))
             steps = [event.body for _, _, event in log.query(window)]
-            assert [step.step for step in steps] == list(range(STEPS))
-            assert sum(step.loss is not None for step in steps) >= STEPS - 1
+            assert [step.step for step in steps] == list(range(expected["steps"]))
+            assert sum(step.loss is not None for step in steps) >= len(steps) - 1
 
 
 # In the middle of an epoch, in its last step, in the first step of the next one, and of all.
-@pytest.mark.parametrize("step", [13, 15, 16, 0])
+@pytest.mark.parametrize(("workers", "step"), [(2, 13), (2, 15), (2, 16), (2, 0), (3, 13), (3, 22)])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_killed_worker_changes_nothing(tmp_path, plain, framework, step):
-    expected = plain(framework, 2)
-    done, _ = fit(tmp_path, framework, 2, KILL_AT=str(step))
+def test_a_killed_worker_changes_nothing(tmp_path, plain, framework, workers, step):
+    expected = plain(framework, workers)
+    done, _ = fit(tmp_path, framework, workers, KILL_AT=str(step))
     assert done.returncode == 0, done.stdout + done.stderr
     went_on = f"goes on from step {step} (peer)" if step else "starts from step 0"
     assert went_on in done.stdout
@@ -178,7 +178,7 @@ def test_a_worker_killed_in_an_evaluation_sends_all_to_a_checkpoint(tmp_path, pl
     found = fitted(done.stdout)
     np.testing.assert_allclose(found["weights"], expected["weights"], rtol=0, atol=1e-6)
     assert found["steps"] == expected["steps"]
-    assert found["evaluated"][-2:] == expected["evaluated"][-2:]
+    np.testing.assert_allclose(found["evaluated"][-2:], expected["evaluated"][-2:], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -248,6 +248,7 @@ def test_a_stopped_task_saves_and_does_not_come_to_its_end(tmp_path, framework, 
         ("huggingface", "trainer", "needs a function that builds the Trainer"),
         ("lightning", "iterable", "does not support an IterableDataset"),
         ("lightning", "plateau", "does not support ReduceLROnPlateau with interval='step'"),
+        ("lightning", "monitor", "ReduceLROnPlateau monitors 'train'"),
         ("lightning", "sampler", "does not support a training sampler of type RandomSampler"),
     ],
 )

@@ -17,9 +17,8 @@ torch = pytest.importorskip("torch")
 
 sys.path.append(str(Path(__file__).parent))
 
-from scripts import reference  # noqa: E402
+from scripts import SCRIPTS, reference  # noqa: E402
 
-SCRIPTS = ("per_epoch", "two_phases", "early_stop")
 plain = cache(reference)
 
 
@@ -28,6 +27,8 @@ plain = cache(reference)
     ("workers", "die_at"), [(1, -1), (2, -1), (3, -1), (1, 8), (2, 7), (3, 11), (2, 12)]
 )
 def test_script_ends_with_the_weights_of_a_plain_process(tmp_path, script, workers, die_at):
+    if script in ("accelerate", "fabric"):
+        pytest.importorskip({"accelerate": "accelerate", "fabric": "lightning"}[script])
     code, shown = learn(
         tmp_path, workers, f"script={script}", f"die_at={die_at}", name="script_learner.py"
     )

@@ -40,6 +40,11 @@ USUAL_LANES = 512
 """As many lanes as this share work out evenly enough, and are still few to record."""
 
 
+STREAM_SAMPLES = 2**16 * 3**3 * 5**3 * 7 * 11 * 13 * 17 * 19
+"""The size of a stream, whose length is not known. Epochs must begin with a step, so the global
+batch has to divide it; it has many factors, so that usual ones do."""
+
+
 class DatasetSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a dataset is. Two registrations are the same if their specs are equal."""
 
@@ -52,6 +57,11 @@ class DatasetSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     format: str = ""
     fingerprint: str = ""
     metadata: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def has_length(self) -> bool:
+        """Whether the number of samples is known; that of a stream is not."""
+        return self.total_samples != STREAM_SAMPLES
 
     @property
     def shard_count(self) -> int:

@@ -6,7 +6,7 @@ thumbnails, long arrays and texts are cut, and at most `limit` samples are read,
 
 import base64
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -79,6 +79,31 @@ def features_and_label(values: Columns) -> Iterator[tuple[dict[str, Any], Any]]:
     for at in range(min(map(len, values.values()), default=0)):
         features = {name: shown(each[at]) for name, each in values.items() if name != label}
         yield features, shown(values[label][at]) if label is not None else None
+
+
+def first_rows(batch: Any, samples: int, count: int) -> Columns:
+    """Copies of the first rows of what a batch consists of, by name or place.
+
+    A part that is not an array in host memory with one row per sample is left out.
+    """
+    if isinstance(batch, Mapping):
+        parts = {str(name): each for name, each in batch.items()}
+    elif isinstance(batch, tuple | list):
+        parts = {str(place): each for place, each in enumerate(batch)}
+    else:
+        parts = {"0": batch}
+    found: Columns = {}
+    for name, part in parts.items():
+        if not hasattr(part, "shape") or getattr(part, "is_cuda", False):
+            continue
+        if len(part.shape) and part.shape[0] == samples:
+            tensor = hasattr(part, "detach")
+            try:
+                rows = part[:count].detach().numpy() if tensor else part[:count]
+                found[name] = np.array(rows)
+            except (TypeError, RuntimeError):
+                continue  # a type that NumPy does not have
+    return found
 
 
 def shown(value: Any) -> Any:

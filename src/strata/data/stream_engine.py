@@ -13,6 +13,7 @@ from typing import Any
 
 import xxhash
 
+from strata.core.datasets import STREAM_SAMPLES
 from strata.core.order import Integers, digest
 from strata.data.dataset import OnError
 from strata.data.per_lane import Transform
@@ -22,7 +23,7 @@ from strata.data.sample_engine import Collate, SampleLoading, collated, require_
 from strata.data.steps import OnSkip, Ordered
 from strata.data.torch_adapter import data_loader, import_torch
 from strata.data.torch_engine import LoaderStream, Sent, StepRequests, unchanged
-from strata.data.torch_stream import STREAM_SAMPLES, TorchStream
+from strata.data.torch_stream import TorchStream
 from strata.errors import Corrupt, InvalidArgument, StrataError
 
 log = logging.getLogger(__name__)

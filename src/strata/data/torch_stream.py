@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from strata.core.datasets import STREAM_SAMPLES
 from strata.data.random_state import restored_generators, seed_generators
 from strata.data.sample_digests import sample_digest, type_name
 from strata.data.torch_adapter import data_loader
@@ -36,13 +37,6 @@ from strata.errors import Corrupt, InvalidArgument
 
 if TYPE_CHECKING:
     from strata.data.stream_engine import StreamLoading
-
-STREAM_SAMPLES = 2**16 * 3**3 * 5**3 * 7 * 11 * 13 * 17 * 19
-"""Registered as the size of a stream (7 × 10^13); a longer one is refused.
-
-Epochs after the first must begin with a step, so the global batch has to divide this number. It is
-made of many factors, so that usual ones do.
-"""
 
 
 class TorchStream(TorchSamples):

@@ -6,6 +6,9 @@ it into batches, writes them to the spool and only then sends them. Numbers are 
 are packed, so they are dense whatever was dropped before: what does not fit into the buffer is
 counted, and the count is an event of its own.
 
+A fact may have numbers that a GPU has yet to compute (see `late_numbers`). It has its place and its
+time from `emit`, and it and what comes after it are packed when the numbers are known.
+
 The chain has one valve. Sent batches are bounded in flight; unsent ones wait in the spool; when
 that is full events wait in the buffer; when that is full they are dropped and counted.
 """
@@ -17,12 +20,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 from strata.core.events import Envelope, Event, Fact, event_id
 from strata.core.worker_facts import CODEC, EventsDropped
 from strata.errors import LimitExceeded
 from strata.sdk import blackbox
-from strata.sdk.blackbox import BlackBox
+from strata.sdk.blackbox import SLOTS, BlackBox
+from strata.sdk.late_numbers import LateFact
 from strata.sdk.spool import DEFAULT_MAX_BYTES, Spool
 from strata.store.base import Batch
 from strata.store.batches import pack
@@ -34,8 +39,13 @@ BATCH_EVENTS = 4_096
 BATCH_BYTES = 1 * 2**20
 IN_FLIGHT_BYTES = 4 * 2**20
 
-Waiting = tuple[int, int, int, Fact, tuple[str, ...], str]
+Waiting = tuple[int, int, int, Fact | LateFact, tuple[str, ...], str]
 """The number of its emission, wall clock, monotonic clock, fact, causes and operation."""
+
+Known = tuple[int, int, int, Fact, tuple[str, ...], str]
+
+
+Unknown = Literal["leave", "wait", "drop"]
 
 
 class Recorder:
@@ -61,20 +71,34 @@ class Recorder:
         self._sealed = False
         self._sought: Fact | None = None
         self._sought_seq = -1
+        self._late: list[LateFact] = []
+        self._last_number = -1
 
-    def emit(self, fact: Fact, cause: tuple[str, ...] = (), op: str = "") -> None:
-        """Records a fact."""
+    def emit(self, fact: Fact | LateFact, cause: tuple[str, ...] = (), op: str = "") -> None:
+        """Records a fact. One with late numbers is for the training thread alone."""
         if len(self._waiting) < self.limit:
-            number = next(self._numbers)
-            event = (number, time.time_ns(), time.monotonic_ns(), fact, cause, op)
+            number = self._last_number = next(self._numbers)
+            event: Waiting = (number, time.time_ns(), time.monotonic_ns(), fact, cause, op)
             self._waiting.append(event)
+            if isinstance(fact, LateFact):
+                fact.event = event
+                self._late.append(fact)
             box = self._box
             if box is not None:
-                box.note(number, event)
+                box.note(number, event if isinstance(fact, Fact) else _as_known(event))
                 if box.crowded(number):
                     self.on_crowded()
         else:
             self._drop(1, "the buffer was full")
+
+    def settle(self) -> None:
+        """Waits for the late numbers of all facts so far. For the training thread."""
+        late, self._late = self._late, []
+        for each in late:
+            each.settle(wait=True)
+            number = each.event[0]
+            if self._box is not None and self._last_number - number < SLOTS:
+                self._box.note(number, _as_known(each.event))
 
     def record(self, fact: Fact) -> str:
         """Records a fact that another node's event will name as its cause; how that is called.
@@ -85,7 +109,7 @@ class Recorder:
         with self._collecting:
             self._sought, self._sought_seq = fact, -1
             self.emit(fact)
-            self.collect()
+            self.collect("wait")
             self._sought = None
             if self._sought_seq < 0:
                 return ""
@@ -112,12 +136,18 @@ class Recorder:
             self._box = BlackBox(newest, worker, incarnation)
             self._worker, self._incarnation, self._next_seq = worker, incarnation, 0
 
-    def collect(self) -> None:
-        """Packs what has gathered and writes it to the spool."""
+    def collect(self, unknown: Unknown = "leave") -> None:
+        """Packs what has gathered and writes it to the spool.
+
+        `unknown` says what becomes of a fact whose late numbers are not known yet: it and what
+        comes after it are left for the next time, waited for, or packed without the numbers.
+        """
         with self._collecting:
             spool = self._spool
             while spool is not None and not spool.full and (self._waiting or self._dropped):
-                events, number = self._take(BATCH_EVENTS)
+                events, number = self._take(BATCH_EVENTS, unknown)
+                if not events and not self._dropped:
+                    return
                 try:
                     self._spool_up(spool, events)
                     if self._box is not None:
@@ -169,7 +199,7 @@ class Recorder:
     def close(self) -> None:
         """Ends the recording; what was not delivered stays in the spool."""
         with self._collecting:
-            self.collect()
+            self.collect("drop")
             self.seal()
             self._end_box(keep=False)
             if self._spool is not None:
@@ -205,10 +235,10 @@ class Recorder:
         else:
             self._drop(1, reason)
 
-    def _take(self, most: int) -> tuple[list[Event], int]:
+    def _take(self, most: int, unknown: Unknown) -> tuple[list[Event], int]:
         """The next events with their seqs, after a word about those that were dropped; and the
         highest number of an emission among them."""
-        taken: list[Waiting] = []
+        taken: list[Known] = []
         with self._drops:
             dropped, self._dropped = self._dropped, {}
         for reason, count in dropped.items():
@@ -216,7 +246,9 @@ class Recorder:
             taken.append((-1, time.time_ns(), time.monotonic_ns(), fact, (), ""))
         gathered = self._waiting
         for _ in range(min(most, len(gathered))):
-            waiting = gathered.popleft()
+            if unknown != "drop" and not _settled(gathered[0], wait=unknown == "wait"):
+                break
+            waiting = _as_known(gathered.popleft())
             if isinstance(waiting[3], Fact):
                 taken.append(waiting)
             else:
@@ -258,3 +290,15 @@ class Recorder:
                 spool,
                 [Envelope(s, e.wall_ns, e.mono_ns, e.body, e.cause, e.op) for s, e in renumbered],
             )
+
+
+def _settled(event: Waiting, *, wait: bool) -> bool:
+    fact = event[3]
+    return not isinstance(fact, LateFact) or fact.settle(wait=wait)
+
+
+def _as_known(event: Waiting) -> Known:
+    """The event with its fact as far as that is known."""
+    number, wall_ns, mono_ns, fact, cause, op = event
+    known = fact.fact if isinstance(fact, LateFact) else fact
+    return (number, wall_ns, mono_ns, known, cause, op)

@@ -17,10 +17,11 @@ newest model with it, and the loss of another one in its last step would cost mo
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, SupportsFloat
 
 from msgspec import Struct
 
+from strata.core.events import Fact
 from strata.core.worker_facts import (
     BatchesAssigned,
     TrainingFinished,
@@ -29,6 +30,7 @@ from strata.core.worker_facts import (
 from strata.data.streams import Engine, Stream
 from strata.errors import DeadlineExceeded, InvalidArgument, NotAllowedNow
 from strata.sdk.fetches import Fetches
+from strata.sdk.late_numbers import fact_with_numbers
 from strata.sdk.position import Position
 from strata.sdk.previewing import Previewing
 from strata.sdk.reading import Reading, recorded_skip
@@ -125,7 +127,7 @@ class RunBatches:
             with Timing(self._times, "data"):
                 batch = next(self._batches, self)
             if batch is not self:
-                self._began(step)
+                self._began(step, batch)
                 return batch
             if self._all_through(step):  # a stream says by its end how long it is
                 self._end(complete=True)
@@ -148,26 +150,29 @@ class RunBatches:
         """The epoch that the next step begins in."""
         return self._batches.order.epoch_of(self._membership.steps + self._shift)
 
-    def finished(self, step: int, loss: float | None, averaged: int = 0) -> None:
+    def finished(self, step: int, loss: SupportsFloat | None, averaged: int = 0) -> None:
         """The step was applied: its samples are trained. Called by `run.step`."""
         if self.rebalance:
             known_s, now_s = self._worker.busy_s, self._times.busy_s
             self._worker.busy_s = SMOOTHED * known_s + (1 - SMOOTHED) * now_s if known_s else now_s
         taken = self._batches.taken
         if step == self._handed and taken is not None:
-            self._recorder.emit(
-                TrainingFinished(
+            generation = self._generation
+
+            def make(loss: float | None, _: object) -> Fact:
+                return TrainingFinished(
                     batch=f"{self.name}/{step}",
                     step=step,
                     loss=loss,
                     dataset=self.name,
-                    generation=self._generation,
+                    generation=generation,
                     samples=len(taken.samples),
                     digest=taken.digest,
                     content=taken.content,
                     averaged=averaged,
                 )
-            )
+
+            self._recorder.emit(fact_with_numbers(make, loss, {}))
 
     def leave(self) -> None:
         """The script has left the loop before its end, if it was not over."""
@@ -207,7 +212,7 @@ class RunBatches:
                 hint="the process has to start again; an agent does that by itself",
             )
 
-    def _began(self, step: int) -> None:
+    def _began(self, step: int, batch: Any) -> None:
         self._handed = step
         taken = self._batches.taken
         assert taken is not None, "a batch was just taken"
@@ -221,6 +226,7 @@ class RunBatches:
                 digest=taken.digest,
             )
         )
+        self._previewing.see(batch, taken)
         self._calls.handed()
 
     def _divide(self, step: int) -> None:

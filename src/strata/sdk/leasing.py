@@ -16,7 +16,7 @@ parameter server) is the script's to say.
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, SupportsFloat
 
 from strata.core.datasets import DatasetSpec
 from strata.core.order import Integers, digest
@@ -98,7 +98,7 @@ class RunShards(Iterator[Shard]):
         """Shards are trained by each worker alone, so they give a common step no weight."""
         return 0
 
-    def finished(self, step: int, loss: float | None, averaged: int = 0) -> None:
+    def finished(self, step: int, loss: SupportsFloat | None, averaged: int = 0) -> None:
         """Steps are the script's own business here."""
 
     def close(self) -> None:

@@ -2,6 +2,9 @@
 
 The samples are read once more, raw, by a thread of its own: neither training nor the worker's beats
 are held up, and what is shown is what was read, whatever a transform makes of it.
+
+Samples of a torch Dataset are objects, which a second thread must not read. Of these the first rows
+of the batch are shown as the script gets it; they are copied when a preview is due.
 """
 
 import logging
@@ -11,9 +14,11 @@ from threading import Thread
 
 import msgspec
 
-from strata.data.preview import features_and_label
+from strata.data.base import Columns
+from strata.data.preview import features_and_label, first_rows
 from strata.data.steps import Readable
 from strata.data.streams import Taken
+from strata.data.torch_dataset import TorchSamples
 from strata.errors import StrataError
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -41,12 +46,21 @@ class Previewing:
         self._shown: Taken | None = None
         self._due_s = 0.0
         self._thread: Thread | None = None
+        self._from_batches = isinstance(dataset, TorchSamples)
+        self._rows: tuple[Taken, Columns] | None = None
+
+    def see(self, batch: object, taken: Taken) -> None:
+        """A batch is handed out. Called by the training thread."""
+        if self._from_batches and time.monotonic() >= self._due_s:
+            self._rows = (taken, first_rows(batch, len(taken.samples), SAMPLES))
 
     def tick(self, taken: Taken | None, shift: int) -> None:
         """Show what was taken, if that is new and it is time.
 
         `shift` is what to add to a step of the run to get the dataset's; the run's step is shown.
         """
+        if self._from_batches:
+            taken = None if self._rows is None else self._rows[0]
         now_s = time.monotonic()
         busy = self._thread is not None and self._thread.is_alive()
         if taken is None or taken is self._shown or now_s < self._due_s or busy:
@@ -70,7 +84,13 @@ class Previewing:
 
     def _samples(self, taken: Taken, shift: int) -> list[dict[str, object]]:
         rows = taken.samples[:SAMPLES]
-        values, _ = self._dataset.gather(rows, self._columns, lambda skipped: None)
+        seen = self._rows
+        if seen is not None and seen[0] is taken:
+            values = seen[1]
+        elif self._from_batches:
+            return []  # another batch has been handed out since
+        else:
+            values, _ = self._dataset.gather(rows, self._columns, lambda skipped: None)
         return [
             {
                 "id": str(row),

@@ -139,6 +139,7 @@ class Run(RunDecisions):
             self._capture.restore()
         if outcome == "done":
             self._tell_loop_left()
+            self._settle_numbers()
         for feed in self._feeds:
             feed.close()
         worker, timeout_s = self._worker, LEAVE_TIMEOUT_S if outcome == "failed" else SAVE_TIMEOUT_S

@@ -226,6 +226,7 @@ class RunLoops(RunSteps):
         if feed in self._feeds:
             self._feeds.remove(feed)
         self._script.end_loop(feed.place)
+        self._settle_numbers()
         if not complete:
             self._loop_left = pb.LeaveLoop(loop=feed.place.key, step=self.steps)
 

@@ -6,7 +6,8 @@ themselves: adapters of other frameworks, local steps, the wrapper around torchr
 
 import logging
 from collections.abc import Callable
-from typing import TypeAlias
+from contextlib import suppress
+from typing import SupportsFloat, TypeAlias
 
 from strata.core.worker_facts import StepFinished
 from strata.errors import Conflict, InvalidArgument, NotAllowedNow, StrataError
@@ -15,6 +16,7 @@ from strata.sdk.exchange import Exchange, LinkBroken, Values
 from strata.sdk.exchanges import Exchanges, Result
 from strata.sdk.feeding import RunBatches
 from strata.sdk.keeping import Keeping
+from strata.sdk.late_numbers import fact_with_numbers, number_of
 from strata.sdk.leasing import RunShards
 from strata.sdk.member import Member
 from strata.sdk.signals import GenerationChanged, StopRequested
@@ -39,6 +41,7 @@ class RunSteps(Member):
         self._step: Step | None = None
         self._exchanged = self._exchanges_last = 0
         self._arrivals = Arrivals()
+        self._last_loss: SupportsFloat | None = None
         self._loop_left: pb.LeaveLoop | None = None
         self._left = False
 
@@ -166,14 +169,19 @@ class RunSteps(Member):
             raise StopRequested(f"the loop ends: {self.stop_requested}")
 
     def mark_step(
-        self, loss: float | None = None, *, epoch: int | None = None, **metrics: float
+        self,
+        loss: SupportsFloat | None = None,
+        *,
+        epoch: int | None = None,
+        **metrics: SupportsFloat,
     ) -> bool:
         """Count one step as applied; False when the loop should end.
 
         For loops that drive the run themselves, in place of `run.step`. Raises `GenerationChanged`,
         after the step was counted, when the membership changed and no batches are open.
         """
-        self._count_step(loss, epoch, metrics)
+        numbers: dict[str, SupportsFloat] = {k: number_of(each) for k, each in metrics.items()}
+        self._count_step(None if loss is None else number_of(loss), epoch, numbers)
         if self.ending:
             return False
         if self._membership.changed and not self._feeds:
@@ -183,24 +191,43 @@ class RunSteps(Member):
 
     def _count_step(
         self,
-        loss: float | None,
+        loss: SupportsFloat | None,
         epoch: int | None,
-        metrics: dict[str, float],
+        metrics: dict[str, SupportsFloat],
         averaged: int = 0,
     ) -> None:
         worker = self._worker
+        self._settle_numbers()
         if epoch is not None:
             worker.epoch = epoch
-        if loss is not None:
-            loss = worker.loss = float(loss)
+        self._last_loss = loss
         number = self._membership.stepped()
         for feed in self._feeds:
             feed.finished(number, loss, averaged)
             worker.epoch = feed.epoch if epoch is None else epoch
         split = self._times.finish()
-        worker.recorder.emit(StepFinished(number, *split, loss, worker.epoch, metrics or None))
+        at = worker.epoch
+        fact = fact_with_numbers(
+            lambda loss, metrics: StepFinished(number, *split, loss, at, metrics or None),
+            loss,
+            metrics,
+        )
+        worker.recorder.emit(fact)
+        if isinstance(loss, float | int):
+            self._settle_loss()
         if worker.state != "training":
             self.report("training")
+
+    def _settle_numbers(self) -> None:
+        """Wait for the numbers of earlier steps that a GPU has yet to compute."""
+        self._worker.recorder.settle()
+        self._settle_loss()
+
+    def _settle_loss(self) -> None:
+        if self._last_loss is not None:
+            with suppress(RuntimeError):  # a device that has failed
+                self._worker.loss = float(self._last_loss)
+            self._last_loss = None
 
     def timing(self, part: Part) -> Timing:
         """Says what the time in a `with` block goes to: `data`, `communication` or `wait`."""

@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, SupportsFloat
 
 from strata.errors import InvalidArgument, NotAllowedNow
+from strata.sdk.late_numbers import number_of
 from strata.sdk.signals import GenerationChanged
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Step:
         self._run = run
         self.number = run.steps
         self.samples = self.averaged = 0
-        self.metrics: dict[str, float] = {}
+        self.metrics: dict[str, SupportsFloat] = {}
         self.accumulating = False
         self._open = False
 
@@ -82,11 +83,13 @@ class Step:
     def log(
         self, values: Mapping[str, SupportsFloat] | None = None, **metrics: SupportsFloat
     ) -> None:
-        """Record metrics with this step, such as `loss=loss`; the last value of a name counts."""
+        """Record metrics with this step, such as `loss=loss`; the last value of a name counts.
+
+        A number on a GPU is not waited for. It is copied in the background, as it is now.
+        """
         for name, value in {**(values or {}), **metrics}.items():
             try:
-                detach = getattr(value, "detach", None)  # PyTorch warns about tensors of a graph
-                self.metrics[name] = float(value if detach is None else detach())
+                self.metrics[name] = number_of(value)
             except (TypeError, ValueError) as error:
                 raise InvalidArgument(
                     f"metric {name!r} is not a number: {error}",

@@ -4,6 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "Accelerator",
+    "Fabric",
     "Group",
     "LightningStrategy",
     "Loading",
@@ -19,6 +21,8 @@ __all__ = [
 if TYPE_CHECKING:
     from strata.data.torch_adapter import StepDataset, StepSampler, loader
     from strata.data.torch_engine import Loading
+    from strata.torch.accelerate import Accelerator
+    from strata.torch.fabric import Fabric
     from strata.torch.group import Group
     from strata.torch.huggingface import train
     from strata.torch.lightning import LightningStrategy
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
     from strata.torch.parallel import data_parallel
 
 _HOMES = {
+    "Accelerator": "strata.torch.accelerate",
+    "Fabric": "strata.torch.fabric",
     "Group": "strata.torch.group",
     "LightningStrategy": "strata.torch.lightning",
     "Loading": "strata.data.torch_engine",

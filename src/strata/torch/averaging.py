@@ -22,10 +22,11 @@ from typing import Any
 import torch
 
 from strata.errors import InvalidArgument
-from strata.sdk.exchange import Exchange
+from strata.sdk.exchange import Exchange, LinkBroken
 from strata.sdk.run import Run
 from strata.torch.buckets import Bucket, buckets_of, described
 from strata.torch.contents import Contents
+from strata.torch.delivery import Delivery
 from strata.torch.group import Group
 
 log = logging.getLogger(__name__)
@@ -49,14 +50,16 @@ class Averaging:
         self._generation = -1
         self._total = self._next_total = 1.0
         self.mark = 0
+        self.late = False  # with gloo, do what is done with nccl; for tests
+        self._delivery: Delivery | None = None
         self._begin_empty()
 
     def _begin_empty(self) -> None:
         self._exchange: Exchange | None = None
         self._head: torch.Tensor = torch.zeros(3, dtype=torch.float64)
+        self._own_head = self._head
         self._head_work: Any = None
         self._works: list[Any] = []
-        self._sent_event: Any = None
         for bucket in self.buckets:
             bucket.begin_pass()
 
@@ -80,6 +83,7 @@ class Averaging:
     def discard(self) -> None:
         """Abandon a pass; collectives that are still under way keep the old buffers."""
         self.buckets, self._layout, self._generation = [], None, -1
+        self._delivery = None
         self._begin_empty()
 
     def arrived(self, bucket: Bucket, index: int, weight: float) -> None:
@@ -104,10 +108,34 @@ class Averaging:
             self._send_next(weight)
         self.run.together(partial(self._finish, source))
 
+    @property
+    def skip(self) -> torch.Tensor | None:
+        """On the device: 1.0 if the last pass must not be applied; None if it is known to be good.
+
+        An optimizer that gets it may be launched before `confirm`.
+        """
+        return None if self._delivery is None else self._delivery.skip
+
     def settle(self) -> None:
         """Make sure that the last pass is complete on the device, before anything is applied."""
-        if self._sent_event is not None:
+        if self._delivery is not None:
             self.run.together(self._settle)
+
+    def confirm(self) -> bool:
+        """Wait for the last pass, after an optimizer was launched with `skip`.
+
+        False means that the optimizer has skipped its update, and `settle` will say why.
+        """
+        delivery = self._delivery
+        if delivery is None:
+            return True
+        with self.run.timing("communication"):
+            delivery.wait()
+        if delivery.skipped:
+            return False
+        self._delivery = None
+        self._check(delivery.head)
+        return True
 
     def _send_next(self, weight: float) -> None:
         if self._exchange is None:
@@ -129,7 +157,8 @@ class Averaging:
             self._total = self._next_total = max(float(first), 1e-12)
             self._generation = exchange.generation
         head = [weight, self.mark % MARKS, int(self._digest[:8], 16)]
-        self._head = torch.tensor(head, dtype=torch.float64).to(device, non_blocking=True)
+        self._own_head = torch.tensor(head, dtype=torch.float64).to(device, non_blocking=True)
+        self._head = self._own_head.clone()
         self._head_work = self.group.begin_sum(self._head, exchange)
         self._exchange = exchange
 
@@ -146,29 +175,34 @@ class Averaging:
             group.finish(work, exchange)
         for _, _, work in copies:
             group.finish(work, exchange)
-        scale = self._total / self._head[0] if group.uses_nccl else self._checked()
+        late = group.uses_nccl or self.late
+        scale = self._total / self._head[0] if late else self._check(self._head.tolist())
         for bucket in self.buckets:
             bucket.put(scale)
             bucket.learn()
         for flat, parts, _ in copies:
             take_copy(flat, parts)
-        head = self._head
+        if late:
+            world_size = self.run.world_size
+            self._delivery = Delivery(self._head, self._own_head, world_size, group.aborted)
         self._learned = True
         self._begin_empty()
-        if group.uses_nccl:
-            self._head = torch.empty(3, dtype=torch.float64, pin_memory=True)
-            self._head.copy_(head, non_blocking=True)
-            self._sent_event = torch.cuda.Event()
-            self._sent_event.record()
 
     def _settle(self, exchange: Exchange) -> None:
-        self.group.settle(exchange, self._sent_event)
-        self._sent_event = None
-        self._checked()
+        delivery = self._delivery
+        assert delivery is not None
+        delivery.wait()
+        self._delivery = None
+        if exchange.over or delivery.aborted:
+            self.group.leave()
+            raise LinkBroken("the generation is over")
+        self._check(delivery.head)
+        if delivery.skipped:
+            raise AssertionError("an update was skipped without a reason")
 
-    def _checked(self) -> float:
+    def _check(self, head: list[float]) -> float:
         """The correction for the sum of the samples, after a look at the head."""
-        total, marks, digests = self._head.tolist()
+        total, marks, digests = head
         if digests != int(self._digest[:8], 16) * self.run.world_size:
             raise _other_parameters("another worker", self.run)
         if marks != self.mark % MARKS * self.run.world_size:

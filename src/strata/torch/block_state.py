@@ -67,6 +67,10 @@ class BlockState:
         """The buffers have been overwritten by equal values: that is no change."""
         self._versions = [each._version for each in self._buffers]
 
+    def forget_update(self) -> None:
+        """An optimizer has run and has skipped its update: that is no change of parameters."""
+        self._parameter_versions = self._parameters_now()
+
     def restore(self) -> bool:
         """Undo the block; False when parameters or a buffer cannot be put back."""
         set_random_state(self._random)

@@ -40,10 +40,10 @@ class Contents:
         self.owners: list[tuple[torch.nn.Module, str]] = []
         self._seen = -1
 
-    def refresh(self) -> None:
-        """Look at the module again, if that can make a difference."""
+    def refresh(self) -> bool:
+        """Look at the module again, if that can make a difference; whether it was looked at."""
         if self._seen == _registrations:
-            return
+            return False
         self._seen = _registrations
         parameters = list(self.module.parameters())
         if list(map(id, parameters)) != list(map(id, self.parameters)):
@@ -56,6 +56,7 @@ class Contents:
         if list(found) != list(map(id, self.buffers)):
             self.buffers = [buffer for buffer, _ in found.values()]
             self.owners = [owner for _, owner in found.values()]
+        return True
 
     def kinds(self) -> list[tuple[object, ...]]:
         """What the buckets follow from, besides the parameters themselves."""

@@ -12,19 +12,23 @@ error.
 import atexit
 import logging
 import socket
-import threading
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import psutil
 import torch
 import torch.distributed as dist
 
 from strata.config import export
 from strata.sdk.exchange import Exchange
 from strata.sdk.run import Run
-from strata.torch.group import LOOK_S, TIMEOUT, interruptible, meet
+from strata.torch.group import (
+    Watch,
+    abort_default_group,
+    form_default_group,
+    interruptible,
+    meet,
+)
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +41,7 @@ class DefaultGroup:
     def __init__(self, run: Run) -> None:
         self.local_rank = 0
         self._run = run
-        self._done = threading.Event()
+        self._watch: Watch | None = None
         self._left: list[object] = []  # a group in which a thread may be stuck is not destroyed
         atexit.register(self.leave)
 
@@ -50,34 +54,36 @@ class DefaultGroup:
         """Form the group with all members; raises `GenerationChanged` if one is lost meanwhile."""
         self._run.together(self._form)
 
+    def require_complete(self) -> None:
+        """Raise if the device may have computed with collectives that were aborted.
+
+        With nccl the host does not notice that, so it waits for the device here.
+        """
+        if self._run.world_size > 1 and torch.cuda.is_available():
+            torch.cuda.current_stream().synchronize()
+        if self._watch is not None and self._watch.aborted:
+            raise RuntimeError("the collectives of this step were aborted: a worker is lost")
+
     def leave(self) -> None:
         """Abort the group and abandon its pending collectives."""
-        self._done.set()
-        if dist.is_initialized():
-            self._left.append(dist.group.WORLD)
-            dist.distributed_c10d._abort_process_group()
+        if self._watch is not None:
+            self._watch.stop()
+        self._left.append(abort_default_group())
 
     def _form(self, exchange: Exchange) -> None:
         self.leave()
         interruptible(exchange, partial(self._begin, exchange))
-        self._done = threading.Event()
-        watch = partial(_abort_when_over, exchange, dist.group.WORLD, self._done)
-        threading.Thread(target=watch, name="strata-group", daemon=True).start()
+        self._watch = Watch(exchange, dist.group.WORLD)
         log.info("default group formed in generation %d", exchange.generation)
 
     def _begin(self, exchange: Exchange) -> None:
         run, store = self._run, meet(self._run, exchange)
         machines = exchange.everyone(f"{exchange.host} {socket.gethostname()}")
         variables = _variables(run.rank, machines, store)
-        export(variables, _interfaces(exchange.host))
+        export(variables)
         self.local_rank = int(variables["LOCAL_RANK"])
-        dist.init_process_group(
-            BOTH_BACKENDS if torch.cuda.is_available() else "gloo",
-            store=dist.PrefixStore(str(exchange.generation), store),
-            rank=run.rank,
-            world_size=run.world_size,
-            timeout=TIMEOUT,
-        )
+        backend = BOTH_BACKENDS if torch.cuda.is_available() else "gloo"
+        form_default_group(run, exchange, backend, store)
 
 
 def connection_failed(error: BaseException) -> bool:
@@ -95,19 +101,3 @@ def _variables(rank: int, machines: Sequence[str], store: Any) -> dict[str, str]
         "MASTER_ADDR": store.host,
         "MASTER_PORT": str(store.port),
     }
-
-
-def _interfaces(host: str) -> dict[str, str]:
-    """The network interface on which the other workers reach this one, for gloo and nccl."""
-    for name, addresses in psutil.net_if_addrs().items():
-        if host in {each.address for each in addresses}:
-            return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
-    return {}
-
-
-def _abort_when_over(exchange: Exchange, group: Any, done: threading.Event) -> None:
-    """Free a thread that waits in native code for a member that is gone."""
-    while not done.wait(LOOK_S):
-        if exchange.over:
-            group.abort()
-            return

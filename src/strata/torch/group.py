@@ -10,7 +10,8 @@ device: a thread aborts them when the generation is over. Forming a group waits 
 inside PyTorch, so it happens in a thread that can be abandoned.
 
 gloo is waited for by the host. nccl is not: the device waits, the host goes on, and `settle` tells
-later whether all of it is complete. Nothing may be applied before that.
+later whether all of it is complete. Nothing may be applied before that, unless the device itself
+skips it (see `delivery`).
 """
 
 import atexit
@@ -44,7 +45,7 @@ class Group:
     """The process group of the generation that a run has entered. For the training thread.
 
     `backend` is gloo or nccl; without one it is nccl where there is a GPU. Workers that share a
-    GPU use gloo, since nccl refuses that.
+    GPU use gloo, since nccl refuses that. `aborted` is set to 1.0 before collectives are aborted.
     """
 
     def __init__(self, run: Run, backend: str | None = None) -> None:
@@ -57,6 +58,7 @@ class Group:
         self._members: Any = None
         self._uses_nccl = False
         self._watch: Watch | None = None
+        self.aborted = torch.zeros(())
         self._abandoned: list[object] = []  # destroying a group waits for its pending collectives
         atexit.register(self.leave)  # nccl warns about groups that are still open at exit
 
@@ -82,6 +84,7 @@ class Group:
             self._watch.stop()
         if self._members is not None:
             if self._uses_nccl:
+                self.aborted.fill_(1.0)
                 self._members.abort()
             self._abandoned.append((self._members, self._store))
         self._members = self._store = None
@@ -96,6 +99,12 @@ class Group:
         options = dist.BroadcastOptions()
         options.rootRank = 0
         return self.formed(exchange).broadcast([tensor], options)
+
+    def begin_gather(
+        self, rows: list[torch.Tensor], vector: torch.Tensor, exchange: Exchange
+    ) -> Any:
+        """Start to collect a vector of each worker, in the order of ranks."""
+        return self.formed(exchange).allgather([rows], [vector])
 
     def finish(self, work: Any, exchange: Exchange) -> None:
         """Wait for a collective: on the host with gloo, on the current stream with nccl."""
@@ -113,17 +122,14 @@ class Group:
             self.leave()
             raise
 
-    def settle(self, exchange: Exchange, event: Any = None) -> None:
-        """Wait until the device has done everything so far, or everything before an event.
+    def settle(self, exchange: Exchange) -> None:
+        """Wait until the device has done everything so far.
 
         When the generation is over, what the device has computed since may be wrong.
         """
         if not self._uses_nccl:
             return
-        if event is None:
-            torch.cuda.current_stream().synchronize()
-        else:
-            event.synchronize()
+        torch.cuda.current_stream().synchronize()
         if exchange.over:
             self.leave()
             raise LinkBroken("the generation is over")
@@ -136,8 +142,9 @@ class Group:
             form = partial(self._form, exchange, device_of_thread())
             self._store, self._members, self._uses_nccl = interruptible(exchange, form)
             self._generation = exchange.generation
+            self.aborted = torch.zeros((), pin_memory=self._uses_nccl)
             if self._uses_nccl:
-                self._watch = Watch(exchange, self._members)
+                self._watch = Watch(exchange, self._members, self.aborted)
             name = "nccl" if self._uses_nccl else "gloo"
             log.info("%s group of %d formed, rank %d", name, run.world_size, run.rank)
         return self._members
@@ -201,10 +208,13 @@ def interruptible(exchange: Exchange, form: Callable[[], Formed]) -> Formed:
 
 
 class Watch:
-    """A thread that aborts a group's collectives when the generation ends."""
+    """A thread that aborts a group's collectives when the generation ends.
 
-    def __init__(self, exchange: Exchange, group: Any) -> None:
-        self._exchange, self._group = exchange, group
+    It sets `flag` to 1.0 before, if there is one.
+    """
+
+    def __init__(self, exchange: Exchange, group: Any, flag: torch.Tensor | None = None) -> None:
+        self._exchange, self._group, self._flag = exchange, group, flag
         self._done = threading.Event()
         self.aborted = False
         threading.Thread(target=self._look, name="strata-group", daemon=True).start()
@@ -217,6 +227,8 @@ class Watch:
         while not self._done.wait(LOOK_S):
             if self._exchange.over:
                 self.aborted = True
+                if self._flag is not None:
+                    self._flag.fill_(1.0)
                 self._group.abort()
                 return
 
@@ -255,3 +267,28 @@ def gloo(store: dist.Store, rank: int, world_size: int, host: str) -> Any:
     options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
     options._timeout = TIMEOUT
     return dist.ProcessGroupGloo(store, rank, world_size, options)
+
+
+def form_default_group(run: Run, exchange: Exchange, backend: str, store: dist.Store) -> None:
+    """Form the default group of `torch.distributed` for a generation.
+
+    It uses the interface of the workers' addresses, and errors of nccl are left to the run.
+    """
+    let_runs_handle_nccl_errors()
+    use_interface(interface_of(exchange.host))
+    dist.init_process_group(
+        backend,
+        store=dist.PrefixStore(str(exchange.generation), store),
+        rank=run.rank,
+        world_size=run.world_size,
+        timeout=TIMEOUT,
+    )
+
+
+def abort_default_group() -> object:
+    """Abort the default group and its pending collectives; the group, if there was one."""
+    if not dist.is_initialized():
+        return None
+    group = dist.group.WORLD
+    dist.distributed_c10d._abort_process_group()
+    return group

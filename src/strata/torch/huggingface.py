@@ -133,7 +133,7 @@ class _Follower(TrainerCallback):
         self._between_steps(state)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._supervisor.state.applying = True
+        self._supervisor.begin_update()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         self._logs |= {k: float(v) for k, v in (logs or {}).items() if isinstance(v, NUMBERS)}

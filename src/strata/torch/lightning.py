@@ -14,7 +14,8 @@ updated at the end of a resumed epoch; an early stop stays one.
 
 Two things differ from an undisturbed run in the epoch of a recovery: metrics that Lightning
 averages over an epoch of training (`self.log(..., on_epoch=True)` in `training_step`) cover the
-batches since the recovery, and random transforms of the dataset draw other numbers.
+batches since the recovery, and random transforms of the dataset draw other numbers. So that the
+first does not change the training, a scheduler or callback that monitors such a metric is refused.
 
 The module and the Trainer are those of the script in every generation. Attributes of the module
 that are neither parameters, buffers nor metrics, and that `on_save_checkpoint` does not save, keep
@@ -44,6 +45,11 @@ from torchmetrics import Metric
 from strata.errors import InvalidArgument, NotAllowedNow
 from strata.sdk.run import Run
 from strata.sdk.signals import GenerationChanged
+from strata.torch.lightning_checks import (
+    refusal,
+    require_resumable_monitors,
+    require_supported,
+)
 from strata.torch.supervisor import Supervisor, copied, saved_buffers
 
 RESUME_PATH = "strata-checkpoint"
@@ -61,7 +67,7 @@ class LightningStrategy(DDPStrategy):
         self.supervisor = Supervisor(run, "lightning", group_of_one=True)
         super().__init__(cluster_environment=_Workers(self.supervisor), **options)
         if not options.get("broadcast_buffers", True):
-            raise _refusal("broadcast_buffers=False")
+            raise refusal("broadcast_buffers=False")
         self.resumed: dict[str, Any] = {}
 
     @property
@@ -226,6 +232,7 @@ class _Follower(Callback):
         self._buffers: dict[str, torch.Tensor] = {}
         self._resumed = False
         self._validated = False
+        self._metrics_known = 0
         self._loss: Any = None
 
     def begin(self, trainer: Any, tree: dict[str, Any]) -> None:
@@ -243,7 +250,7 @@ class _Follower(Callback):
         trainer.should_stop = bool(tree.get("finished"))
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        _require_supported(trainer)
+        require_supported(trainer)
         self._buffers = saved_buffers(pl_module)
         resumed = self._strategy.resumed
         checkpoint = resumed.get("checkpoint", {})
@@ -267,12 +274,15 @@ class _Follower(Callback):
         self._validated = False
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        self._supervisor.state.applying = True
+        self._supervisor.begin_update()
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if len(trainer._results) != self._metrics_known:
+            require_resumable_monitors(trainer)
+            self._metrics_known = len(trainer._results)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         self._validated = not trainer.sanity_checking
@@ -289,7 +299,7 @@ class _Follower(Callback):
         self._supervisor.complete(
             trainer.global_step,
             self._reader(trainer, (loops, batches, finished), buffers),
-            loss=None if self._loss is None else float(self._loss),
+            loss=self._loss,
             epoch=int(trainer.fit_loop.epoch_progress.current.processed),
             metrics={},
         )
@@ -338,41 +348,18 @@ def _place_between_batches(fit_loop: dict[str, Any], batches: int, validated: bo
         fit_loop["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1  # counted when it resumes
 
 
-def _require_supported(trainer: Any) -> None:
-    """Refuse what cannot be resumed exactly, by name."""
-    plateau_by_step = any(
-        each.reduce_on_plateau and each.interval == "step" for each in trainer.lr_scheduler_configs
-    )
-    refused = {
-        "manual optimization": not trainer.lightning_module.automatic_optimization,
-        "several training dataloaders": len(trainer.fit_loop._combined_loader.flattened) != 1,
-        "ReduceLROnPlateau with interval='step'": plateau_by_step,
-    }
-    for name, given in refused.items():
-        if given:
-            raise _refusal(name)
-
-
 def _require_exact(dataloader: object, run: Run) -> DistributedSampler[Any]:
     """The sampler of a training dataloader, if its order can be resumed."""
     if not isinstance(dataloader, DataLoader) or type(dataloader) is not DataLoader:
-        raise _refusal(f"a training dataloader of type {type(dataloader).__name__}")
+        raise refusal(f"a training dataloader of type {type(dataloader).__name__}")
     if isinstance(dataloader.dataset, IterableDataset):
-        raise _refusal("an IterableDataset")
+        raise refusal("an IterableDataset")
     batches = dataloader.batch_sampler
     if type(batches) not in (BatchSampler, _Skipping):
-        raise _refusal(f"a batch sampler of type {type(batches).__name__}")
+        raise refusal(f"a batch sampler of type {type(batches).__name__}")
     sampler = batches.sampler
     if type(sampler) is not DistributedSampler:
-        raise _refusal(f"a training sampler of type {type(sampler).__name__}")
+        raise refusal(f"a training sampler of type {type(sampler).__name__}")
     if (sampler.rank, sampler.num_replicas) != (run.rank, run.world_size):
-        raise _refusal(f"a DistributedSampler for rank {sampler.rank} of {sampler.num_replicas}")
+        raise refusal(f"a DistributedSampler for rank {sampler.rank} of {sampler.num_replicas}")
     return sampler
-
-
-def _refusal(what: str) -> InvalidArgument:
-    return InvalidArgument(
-        f"LightningStrategy does not support {what}: it could not resume exactly",
-        hint="give a torch DataLoader over a map-style dataset and let Lightning add the sampler, "
-        "or write the loop with run.step()",
-    )

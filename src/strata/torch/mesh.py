@@ -43,16 +43,15 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from strata.config import let_runs_handle_nccl_errors, use_interface
 from strata.errors import InvalidArgument, NotAllowedNow
 from strata.sdk.exchange import Exchange, LinkBroken
 from strata.sdk.run import Run
 from strata.sdk.step import Step
 from strata.torch.group import (
-    TIMEOUT,
     Watch,
+    abort_default_group,
     device_of_thread,
-    interface_of,
+    form_default_group,
     interruptible,
     meet,
     shared_card,
@@ -140,8 +139,7 @@ class Mesh:
         if self._watch is not None:
             self._watch.stop()
         self._generation = -1
-        if dist.is_initialized():
-            dist.distributed_c10d._abort_process_group()
+        abort_default_group()
 
     @property
     def _aborted(self) -> bool:
@@ -167,7 +165,6 @@ class Mesh:
         log.info("%s mesh formed in generation %d", self.backend, exchange.generation)
 
     def _begin(self, exchange: Exchange, device: Any) -> None:
-        run = self.run
         if self.backend == "nccl":
             torch.cuda.set_device(device)
             shared = shared_card(exchange)
@@ -176,15 +173,7 @@ class Mesh:
                     f"{shared} share one GPU, which nccl refuses",
                     hint='start one worker per GPU, or use Mesh(run, backend="gloo")',
                 )
-        let_runs_handle_nccl_errors()
-        use_interface(interface_of(exchange.host))
-        dist.init_process_group(
-            self.backend,
-            store=dist.PrefixStore(str(exchange.generation), meet(run, exchange)),
-            rank=run.rank,
-            world_size=run.world_size,
-            timeout=TIMEOUT,
-        )
+        form_default_group(self.run, exchange, self.backend, meet(self.run, exchange))
 
 
 def _raise(error: Exception, exchange: Exchange) -> None:

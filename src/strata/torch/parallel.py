@@ -17,17 +17,20 @@ see the same values on all workers. All micro-batches of an update belong into o
 
 A parameter that no worker used keeps no gradient, so the optimizer leaves it alone. A parameter
 that some workers used counts as zero on the others. Buffers become those of rank 0 at the end of
-each backward pass (DistributedDataParallel: before each forward pass). In the first step all
-workers take over the parameters and buffers of rank 0, so scripts need not seed them alike.
+each backward pass (DistributedDataParallel: before each forward pass). A `SyncBatchNorm` normalizes
+over all workers, on GPUs and on CPUs. In the first step all workers take over the parameters and
+buffers of rank 0, so scripts need not seed them alike.
 
 When a worker is lost, `GenerationChanged` comes out of `backward`, or out of `optimizer.step` with
-nccl, where the host does not wait in `backward`. Random generators and buffers are put back to the
+nccl, where the host does not wait in `backward`. Prefer `fused=True` there: a fused optimizer is
+launched before the host waits. Random generators and buffers are put back to the
 beginning of the block, gradients are removed, and the block can run again.
 """
 
 import threading
 from functools import partial
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim.optimizer import (
@@ -44,8 +47,10 @@ from strata.torch.averaging import Averaging, begin_copies, take_copy
 from strata.torch.block_state import BlockState
 from strata.torch.buckets import Bucket, require_dense
 from strata.torch.contents import Contents
+from strata.torch.delivery import can_skip
 from strata.torch.group import Group
 from strata.torch.lost_links import comes_from_lost_worker
+from strata.torch.sync_batch_norm import Statistics
 
 PASSES = 1 << 12
 
@@ -68,12 +73,6 @@ def data_parallel(
     times in reentrant checkpoints.
     """
     require_dense(model)
-    if any(isinstance(each, torch.nn.SyncBatchNorm) for each in model.modules()):
-        raise InvalidArgument(
-            "SyncBatchNorm needs the default group of torch.distributed, which data_parallel does "
-            "not form: it would work as a plain BatchNorm",
-            hint="use BatchNorm, GroupNorm or LayerNorm",
-        )
     run.add_step_hook(DataParallel(run, model, backend, broadcast_buffers, overlap))
     return model
 
@@ -97,7 +96,10 @@ class DataParallel:
         self._contents = Contents(module)
         self._contents.refresh()
         on_gpu = any(each.is_cuda for each in self._contents.parameters)
-        self.group = Group(run, backend or ("nccl" if on_gpu else "gloo"))
+        chosen = backend or ("nccl" if on_gpu else "gloo")
+        self.group = Group(run, chosen)
+        self.statistics = Statistics(run, chosen)
+        self.statistics.adopt(module)
         self.averaging = Averaging(run, self.group, self._contents, overlap)
         self._state = BlockState(self._contents)
         self._broadcast_buffers = broadcast_buffers
@@ -106,6 +108,8 @@ class DataParallel:
         self._own: set[int] = set()
         self.always_communicate = False  # for measurements with one worker
         self._step: Step | None = None
+        self._guarded: Any = None
+        self._owned: WeakKeyDictionary[Any, tuple[int, bool]] = WeakKeyDictionary()
         self._reset()
         self.averaging.prepare()
         self._watch_gradients()
@@ -118,15 +122,18 @@ class DataParallel:
         self._unsent = False
         self._at_once = False
         self._failure: StrataError | None = None
+        self._end_guard()
 
     def begin(self, step: Step) -> None:
         """Keep what the block may change; in the first step, take over the module of rank 0."""
         if self._step is not None:  # the script left its last block by an error of its own
             self.averaging.discard()
-        self._contents.refresh()
+        if self._contents.refresh():
+            self.statistics.adopt(self._contents.module)
         if self.averaging.prepare():
             self._watch_gradients()
         self._reset()
+        self.statistics.always_communicate = self.always_communicate
         self._alone = self.run.world_size == 1 and not self.always_communicate
         if step.number == 0 and not self._alone:
             self._adopt()
@@ -162,6 +169,7 @@ class DataParallel:
         for handle in self._handles:
             handle.remove()
         self._own = {id(each) for each in self._contents.parameters}
+        self._owned.clear()
         self._handles = [
             each.register_post_accumulate_grad_hook(partial(self._arrived, bucket, index))
             for bucket in self.averaging.buckets
@@ -249,15 +257,38 @@ class DataParallel:
                 "optimizer.step() would apply gradients that were not averaged over the workers",
                 hint="compute them by backward() in the same `with run.step()` block",
             )
-        self._settle()
+        skip = None if self._alone else self.averaging.skip
+        if skip is None or not can_skip(optimizer):
+            self._settle()
+            return
+        optimizer.found_inf = skip
+        self._guarded = optimizer
 
     def _after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._owns(optimizer):
-            self._state.optimized = True
+        if not self._owns(optimizer):
+            return
+        if self._guarded is optimizer:
+            self._end_guard()
+            if not self.averaging.confirm():
+                self._state.forget_update()
+                self._settle()  # raises
+        self._state.optimized = True
+
+    def _end_guard(self) -> None:
+        """Let the optimizer apply its gradients again without a look at the device."""
+        if self._guarded is not None:
+            del self._guarded.found_inf
+            self._guarded = None
 
     def _owns(self, optimizer: Any) -> bool:
+        """Whether an optimizer has parameters of the module; known after the first time."""
         groups = optimizer.param_groups
-        return any(id(each) in self._own for group in groups for each in group["params"])
+        count = sum(len(group["params"]) for group in groups)
+        known = self._owned.get(optimizer)
+        if known is None or known[0] != count:
+            owns = any(id(each) in self._own for group in groups for each in group["params"])
+            known = self._owned[optimizer] = (count, owns)
+        return known[1]
 
     def _require_complete(self) -> None:
         if self._failure is not None:

@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, SupportsFloat, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -143,7 +143,7 @@ class Supervisor:
         step: int,
         read: Callable[[], dict[str, Any]],
         *,
-        loss: float | None,
+        loss: SupportsFloat | None,
         epoch: int,
         metrics: Mapping[str, float],
     ) -> None:
@@ -164,6 +164,11 @@ class Supervisor:
             run.save(epoch=epoch, metadata={"framework": self._framework})
         if run.ending:
             raise StopRequested(f"the training loop ends: {run.stop_requested}")
+
+    def begin_update(self) -> None:
+        """The optimizer is about to step; raises if its gradients may be incomplete."""
+        self._group.require_complete()
+        self.state.applying = True
 
     def resumed(self, read: Callable[[], dict[str, Any]]) -> None:
         """The loop is where the run is; `read` gives its state until a step is applied."""
@@ -234,8 +239,11 @@ class Supervisor:
         if origin.world_size != run.world_size:
             raise InvalidArgument(
                 f"the task trains with {origin.world_size} workers and has {run.world_size} now: "
-                f"the global batch and the order of the data would change",
-                hint="keep the number of workers: use the loss policy `replace`",
+                f"with {self._framework} the global batch, the number of steps in an epoch and the "
+                "order of the data follow from the number of workers, so the result would be "
+                "another one",
+                hint="keep the number of workers, with the loss policy `replace`; a loop with "
+                "run.step() trains on with any number",
             )
 
     def _origin(self, step: int) -> Origin:

@@ -317,9 +317,10 @@ def progress(state: Cluster, known: Task) -> float | None:
 def _done(state: Cluster, known: Task, feed: Feed) -> Iterator[float]:
     """The share of a dataset's epochs that is trained, where both are counted."""
     if feed.epochs and feed.unit == "lane":
-        samples = state.datasets[feed.dataset].spec.total_samples
+        spec = state.datasets[feed.dataset].spec
         trained = trained_steps(known.loops, feed.dataset, known.committed)
-        yield trained * feed.global_batch / (feed.epochs * samples)
+        if spec.has_length:
+            yield trained * feed.global_batch / (feed.epochs * spec.total_samples)
     elif feed.epochs and feed.unit == "lease":
         yield (feed.epoch * feed.count + feed.consumed) / (feed.epochs * feed.count)
 

@@ -15,6 +15,7 @@ from strata.core import (  # noqa: F401 - importing fills the tables of rules
     checkpoints,
     datasets,
     fencing,
+    final_saves,
     generations,
     keeping,
     leases,

@@ -175,6 +175,9 @@ def duties(state: "Cluster", agent: str) -> list[Duty]:
 def told(state: "Cluster", event: Event) -> Told:
     """Whose standing a fact changes."""
     body = event.body
+    if isinstance(body, GenerationChanged):
+        unseated = [worker for worker in body.left if state.workers[worker].alive]
+        return Told([*state.tasks[body.task].members, *unseated])
     if isinstance(body, TELLING_MEMBERS):
         return Told(list(state.tasks[body.task].members))
     if isinstance(body, WorkerRegistered):

@@ -13,7 +13,7 @@ from strata.errors import Conflict, InvalidArgument, NotAllowedNow, StrataError
 from strata.sdk.barriers import Arrivals, BarrierResult, check_barrier, meet
 from strata.sdk.exchange import Exchange, LinkBroken, Values
 from strata.sdk.exchanges import Exchanges, Result
-from strata.sdk.feeding import RunBatches
+from strata.sdk.feeding import PEEK_HINT, RunBatches
 from strata.sdk.keeping import Keeping
 from strata.sdk.leasing import RunShards
 from strata.sdk.member import Member
@@ -40,6 +40,7 @@ class RunSteps(Member):
         self._exchanged = self._exchanges_last = 0
         self._arrivals = Arrivals()
         self._loop_left: pb.LeaveLoop | None = None
+        self._looked_at = ""
         self._left = False
 
     def step(self) -> Step:
@@ -62,6 +63,7 @@ class RunSteps(Member):
             raise NotAllowedNow(
                 f"step {self._step.number} is still open", hint="end its block before the next one"
             )
+        self._require_trained()
         if not self._feeds:
             self._take_up_or_stop()
         self._script.step()
@@ -75,6 +77,17 @@ class RunSteps(Member):
         self._exchanged = self._exchanges.count
         self._hooks.begin(step)
         self._step = step
+
+    def _require_trained(self) -> None:
+        """Refuse to go on after a loop that was only opened to look at a batch.
+
+        It counts as a loop of the script, so it would be empty in a process that resumes the run.
+        """
+        if self._looked_at:
+            raise NotAllowedNow(
+                f"a batch of {self._looked_at!r} was taken from a loop that was left at once",
+                hint=PEEK_HINT,
+            )
 
     def _require_common(self, step: Step) -> None:
         """Refuse a step that another worker does not train, since it left the loop or finished."""

@@ -161,6 +161,7 @@ class StorageWait(Struct):
     since_ns: int
     reason: str
     workers: list[str] = field(default_factory=list)
+    missing: bool = False
 
 
 class Task(Struct):

@@ -231,6 +231,7 @@ class Keeping:
     def prepare_saves(self) -> None:
         """Makes memory ready for the first save, in the background."""
         if self.has_state and self.due.policy.active:
+            self.storage()  # from now on it is known on which disk the checkpoints lie
             self.saver.prepare(plain(self.state), self._membership.place)
 
     def save_if_due(self, step: int, epoch: int) -> bool:

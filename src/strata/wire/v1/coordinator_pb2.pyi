@@ -636,14 +636,16 @@ class RefuseRecovery(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., reason: _Optional[str] = ..., damaged: _Optional[bool] = ...) -> None: ...
 
 class ReportStorage(_message.Message):
-    __slots__ = ("generation", "reachable", "reason")
+    __slots__ = ("generation", "reachable", "reason", "missing")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     REACHABLE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
     generation: int
     reachable: bool
     reason: str
-    def __init__(self, generation: _Optional[int] = ..., reachable: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+    missing: bool
+    def __init__(self, generation: _Optional[int] = ..., reachable: _Optional[bool] = ..., reason: _Optional[str] = ..., missing: _Optional[bool] = ...) -> None: ...
 
 class Saving(_message.Message):
     __slots__ = ("checkpoint_id", "written_bytes", "total_bytes")

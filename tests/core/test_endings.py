@@ -8,7 +8,7 @@ from strata.core.scheduling import StopTask
 from strata.core.setbacks import RefuseRecovery
 from strata.core.standing import standing, told
 from strata.core.tasks import UNSAVED_EXIT_CODE, TaskPlaced, TaskStateChanged
-from strata.core.workers import WorkerStateChanged
+from strata.core.workers import DeregisterWorker, WorkerStateChanged
 from strata.errors import NotAllowedNow, NotFound, TaskEnded
 from tests.core.world import World
 
@@ -355,3 +355,9 @@ def test_process_that_joins_a_failed_task_is_refused():
     with pytest.raises(NotAllowedNow, match="is failed") as refused:
         world.join(task, "late")
     assert not isinstance(refused.value, TaskEnded)
+
+
+def test_task_that_its_only_worker_was_interrupted_in_is_stopped_and_not_completed():
+    world, task, (a,) = running(1)
+    world.do(DeregisterWorker(**a.me, outcome="stopped", reason="interrupted"))
+    assert (task.state, task.reason) == ("stopped", "every worker left: interrupted")

@@ -172,6 +172,12 @@ def _read_file(path: Path) -> Iterator[Batch]:
         yield _decoder.decode(body)
 
 
+def remove(path: Path) -> None:
+    """Removes the file of a process that has ended, and its newest events beside it."""
+    path.with_suffix(blackbox.SUFFIX).unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
+
+
 def batch_message(batch: Batch) -> pb.EventBatch:
     """A batch for the wire."""
     return pb.EventBatch(
@@ -190,6 +196,6 @@ def _forget_old(folder: Path) -> None:
     for path in folder.glob(f"*{SUFFIX}"):
         try:
             if path.stat().st_mtime < horizon_s:
-                path.unlink()
+                remove(path)
         except FileNotFoundError:
             continue  # another worker of this host was faster

@@ -50,6 +50,10 @@ def train(run, seen, loader, step_s=0.0, die_at=-1):
             seen += np.rint(run.average(counted, weight=1.0) * run.world_size)
             time.sleep(step_s)
             step.log(loss=1.0)
+        if not step.applied:
+            say("not applied", number=step.number)
+        elif step.number != run.steps - 1:
+            say("counted wrongly", number=step.number)
 
 
 @scene

@@ -59,6 +59,14 @@ def test_worker_that_joins_in_the_middle_of_the_epochs_goes_on_there(hub, looper
     for worker in (survivor, heir):
         done = worker.says("done")
         assert (done["steps"], done["schedule"], done["seen"]) == (15, 3, [3.0] * 40)
+    assert {each["say"] for each in survivor.said} <= {
+        "joined",
+        "epoch",
+        "not applied",
+        "done",
+        "left",
+    }
+    assert [each["number"] for each in survivor.said if each["say"] == "not applied"] == [die_at]
     first = next(each["number"] for each in heir.said if each["say"] == "epoch")
     assert first == die_at // 5 or die_at % 5 == 0
 

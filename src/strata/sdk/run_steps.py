@@ -118,6 +118,7 @@ class RunSteps(Member):
         metrics = dict(step.metrics)
         averaged = step.averaged if len(self._feeds) == 1 else 0
         self._count_step(metrics.pop("loss", None), None, metrics, averaged)
+        step.applied = True
         if self._membership.applied == 1:
             self._keeping.prepare_saves()  # from the first step on, optimizers have their moments
         if self._keeping.has_state and self.save_due():

@@ -60,7 +60,7 @@ def main() -> None:
 
 
 async def serve(settings: Settings, parent: int) -> None:
-    """Runs the coordinator until it is told to end or has nobody to serve."""
+    """Run the coordinator until SIGTERM, or until the process it serves is gone."""
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     async with running(settings, __version__) as coordinator:

@@ -211,7 +211,7 @@ class Due:
     def _take_up(self, step: int, scheduled: int) -> bool:
         """Whether to save where a step was scheduled that is now, or past."""
         self._settled, self._common_step = (self._membership.place.generation, scheduled), step
-        # A rank that is alone has nobody to be in step with.
+        # A rank that is alone need not save at the same step as others.
         if step == scheduled or self._membership.place.world_size == 1:
             return self._free(step)
         reason = f"it was at step {step} when it was told to save step {scheduled}"
@@ -260,7 +260,7 @@ class Due:
         )
 
     def _send(self, kind: str, message: Message) -> None:
-        """Leaves a message for the coordinator; nobody waits for the answer."""
+        """Send a message to the coordinator without waiting for the answer."""
         try:
             self._session.ask(kind, message)
         except StrataError as error:

@@ -46,7 +46,7 @@ def main():
                 loss = run.average(loss)
                 run.state = {"model": model}
                 step.log(loss=loss)
-            if run.rank == 0 and run.steps % 50 == 0:
+            if step.applied and run.rank == 0 and run.steps % 50 == 0:
                 print(f"step {run.steps}: loss {loss:.6f}")
         assert np.array_equal(run.state["model"], model_after(steps)), "a step was lost or repeated"
 

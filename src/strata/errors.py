@@ -11,6 +11,7 @@
     ├── Conflict             another writer won; read again and retry
     ├── Fenced               words of an old incarnation
     ├── NotAllowedNow        the life cycle forbids it in this state
+    │   └── TaskEnded        the task is completed or stopped: it needs no more workers
     ├── Overloaded           a queue is full; try again after `retry_after_s`
     ├── Unavailable          the other side cannot be reached or is starting
     ├── DeadlineExceeded     it took longer than allowed
@@ -78,6 +79,10 @@ class NotAllowedNow(StrataError):
     code = "not_allowed_now"
 
 
+class TaskEnded(NotAllowedNow):
+    code = "task_ended"
+
+
 class Overloaded(StrataError):
     code = "overloaded"
 
@@ -121,6 +126,7 @@ STATUS: dict[type[StrataError], Status] = {
     Conflict: Status(409, "ABORTED"),
     Fenced: Status(409, "FAILED_PRECONDITION"),
     NotAllowedNow: Status(409, "FAILED_PRECONDITION"),
+    TaskEnded: Status(409, "FAILED_PRECONDITION"),
     Overloaded: Status(429, "RESOURCE_EXHAUSTED"),
     Unavailable: Status(503, "UNAVAILABLE"),
     DeadlineExceeded: Status(504, "DEADLINE_EXCEEDED"),

@@ -4,6 +4,7 @@ from contextlib import suppress
 
 from strata.core.agreements import AgreeOnValue, LeaveLoop
 from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
+from strata.core.final_saves import EndTraining
 from strata.core.keeping import DeleteRun, ReleaseEvents
 from strata.core.leases import AcquireLease, ReturnLease
 from strata.core.pace import BalanceLanes
@@ -98,6 +99,8 @@ def _lose_the_host(world, task):
     world.lose_agent("host-1")
     world.start(task)
     world.sync(task)
+    for peer in world.members(task):
+        world.do(EndTraining(**peer.me, step=7))
     for peer in world.members(task):
         peer.leave("done", steps=7)
 

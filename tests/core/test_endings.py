@@ -8,8 +8,8 @@ from strata.core.scheduling import StopTask
 from strata.core.setbacks import RefuseRecovery
 from strata.core.standing import standing, told
 from strata.core.tasks import UNSAVED_EXIT_CODE, TaskPlaced, TaskStateChanged
-from strata.core.workers import WorkerStateChanged
-from strata.errors import NotFound
+from strata.core.workers import DeregisterWorker, WorkerStateChanged
+from strata.errors import NotAllowedNow, NotFound, TaskEnded
 from tests.core.world import World
 
 
@@ -339,3 +339,25 @@ def test_a_task_that_ended_holds_no_slots():
     world.exit(task, task.members[0])
     assert (task.state, task.placements, task.vacant) == ("failed", {}, [])
     assert waiting.state == "starting"
+
+
+def test_process_that_joins_a_task_that_went_well_is_told_that_it_ended():
+    world, task, (a, b) = running()
+    for peer in (a, b):
+        peer.leave("done", steps=12)
+    with pytest.raises(TaskEnded, match="is completed"):
+        world.join(task, "late")
+
+
+def test_process_that_joins_a_failed_task_is_refused():
+    world, task, (a, _b) = running(policy="stop")
+    a.lost()
+    with pytest.raises(NotAllowedNow, match="is failed") as refused:
+        world.join(task, "late")
+    assert not isinstance(refused.value, TaskEnded)
+
+
+def test_task_that_its_only_worker_was_interrupted_in_is_stopped_and_not_completed():
+    world, task, (a,) = running(1)
+    world.do(DeregisterWorker(**a.me, outcome="stopped", reason="interrupted"))
+    assert (task.state, task.reason) == ("stopped", "every worker left: interrupted")

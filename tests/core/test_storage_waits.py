@@ -8,6 +8,7 @@ from strata.core.checkpoints import CheckpointFailed
 from strata.core.events import Envelope
 from strata.core.liveness import Patience, Watch
 from strata.core.recovery import RecoveryChosen
+from strata.core.retention import DeleteCheckpoint
 from strata.core.scheduling import StopTask
 from strata.core.storage_waits import (
     GiveUpStorage,
@@ -15,7 +16,7 @@ from strata.core.storage_waits import (
     StorageReached,
     StorageUnreachable,
 )
-from strata.errors import InvalidArgument
+from strata.errors import InvalidArgument, NotAllowedNow
 from tests.core.world import SECOND_NS, World
 
 
@@ -36,10 +37,14 @@ def restoring(workers=2):
     return world, task, again
 
 
-def report(world, peer, reachable=False, reason="connection refused"):
+def report(world, peer, reachable=False, reason="connection refused", missing=False):
     world.do(
         ReportStorage(
-            **peer.me, generation=peer.task.generation, reachable=reachable, reason=reason
+            **peer.me,
+            generation=peer.task.generation,
+            reachable=reachable,
+            reason=reason,
+            missing=missing,
         )
     )
 
@@ -64,6 +69,61 @@ def test_task_waits_for_storage_and_says_so():
     assert task.storage_wait.workers == ["a", "b"]
     assert states(task) == ["committed"] * 2
     assert world.facts(CheckpointFailed) == []
+
+
+def test_missing_file_is_told_apart_and_the_command_that_gives_it_up_is_named():
+    world, task, (a, _b) = restoring()
+    chosen = task.recovery.checkpoint
+    report(world, a, reason="there is no part-0", missing=True)
+    command = f"strata checkpoints rm {chosen} --task {task.id}"
+    assert task.reason.startswith(f"checkpoint {chosen} lacks a file: there is no part-0. ")
+    assert task.reason.endswith(command)
+    assert states(task) == ["committed"] * 2, "it may come back"
+    (item,) = attention(world.state, 100 * SECOND_NS)
+    assert item.text.endswith(command)
+
+
+def test_file_found_missing_later_is_shown_in_the_wait():
+    world, task, (a, _b) = restoring()
+    report(world, a)
+    report(world, a, reason="there is no part-0", missing=True)
+    assert task.storage_wait.workers == ["a"]
+    assert "there is no part-0" in task.storage_wait.reason
+    report(world, a, reason="there is no part-0", missing=True)
+    assert world.last == []
+
+
+def test_checkpoint_that_is_waited_for_can_be_given_up_and_the_one_before_is_chosen():
+    world, task, (a, b) = restoring()
+    newest = task.recovery.checkpoint
+    for peer in (a, b):
+        report(world, peer, missing=True)
+    world.do(DeleteCheckpoint(task=task.id, checkpoint=newest))
+    assert task.checkpoints[newest].state == "deleted"
+    world.sync(task)
+    assert (task.recovery.source, task.recovery.step) == ("checkpoint", 5)
+    for peer in (a, b):
+        report(world, peer, reachable=True)
+    assert (task.storage_wait, task.state) == (None, "running")
+
+
+def test_giving_up_the_last_checkpoint_fails_the_task_instead_of_starting_again():
+    world, task, (a, b) = restoring()
+    for _ in range(2):
+        for peer in (a, b):
+            report(world, peer, missing=True)
+        world.do(DeleteCheckpoint(task=task.id, checkpoint=task.recovery.checkpoint))
+        for peer in (a, b):
+            if not task.ended:
+                peer.enter()
+    assert task.state == "failed"
+    assert "strata restart" in task.reason
+
+
+def test_newest_checkpoint_that_nobody_waits_for_cannot_be_deleted():
+    world, task, _ = restoring()
+    with pytest.raises(NotAllowedNow, match="is the newest"):
+        world.do(DeleteCheckpoint(task=task.id, checkpoint=task.recovery.checkpoint))
 
 
 def test_wait_ends_when_the_last_member_has_the_model():

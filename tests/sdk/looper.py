@@ -50,6 +50,10 @@ def train(run, seen, loader, step_s=0.0, die_at=-1):
             seen += np.rint(run.average(counted, weight=1.0) * run.world_size)
             time.sleep(step_s)
             step.log(loss=1.0)
+        if not step.applied:
+            say("not applied", number=step.number)
+        elif step.number != run.steps - 1:
+            say("counted wrongly", number=step.number)
 
 
 @scene
@@ -96,6 +100,43 @@ def two_phases(step_s=0.0, die_at=-1, **given):
         say("second", **place(run))
         train(run, seen, run.batches(arrays("long", 200), global_batch=20, steps=5), step_s, die_at)
         say("done", seen=seen.tolist(), **place(run))
+
+
+@scene
+def look_first(how, epochs=3, die_at=-1, **given):
+    """Looks at a batch before it trains: with `peek`, or as one does with a DataLoader."""
+    with strata.join(**given) as run:
+        seen, schedule = begin(run)
+        loader = run.batches(arrays("numbers", 40), global_batch=8)
+        other = run.batches(arrays("others", 30), global_batch=6)
+        try:
+            if how == "peek":
+                looked = [each.peek()["x"].tolist() for each in (loader, other)]
+            else:
+                looked = [next(iter(loader))["x"].tolist()]
+            say("looked", batches=looked, **place(run))
+            for _ in run.epochs(epochs):
+                train(run, seen, loader, 0.02, die_at)
+                schedule.step()
+        except (strata.StrataError, StopIteration) as error:
+            say("refused", message=str(error))
+            raise
+        say("done", seen=seen[:40].tolist(), schedule=schedule.count, **place(run))
+
+
+@scene
+def leave_at_once(**given):
+    """Leaves a loop before its first step, which is no mistake."""
+    with strata.join(**given) as run:
+        seen, _ = begin(run)
+        loader = run.batches(arrays("numbers", 40), global_batch=8)
+        for _ in run.epochs(3):
+            for batch in loader:
+                if run.steps >= 5:
+                    break
+                with run.step():
+                    seen[batch["x"]] += 1
+        say("done", seen=seen[:40].tolist(), **place(run))
 
 
 @scene

@@ -2,6 +2,7 @@
 
 import ssl
 import subprocess
+import threading
 
 import pytest
 
@@ -15,7 +16,7 @@ from strata.errors import (
     Unauthenticated,
     Unavailable,
 )
-from strata.sdk.channel import Address, Connection, build, delays_s, error_of, parse_address
+from strata.sdk.channel import Address, Connection, apart, build, delays_s, error_of, parse_address
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.coordinator.conftest import coordinator
 
@@ -101,3 +102,15 @@ def test_tls_with_a_certificate_of_ones_own(tmp_path, monkeypatch):
 def test_what_cannot_be_sent_is_named(wrong):
     with pytest.raises(InvalidArgument, match=r"batch_size is .*whole numbers"):
         build(pb.AttachDataset, dataset_id="d", batch_size=wrong)
+
+
+def test_main_thread_is_never_inside_grpc_where_an_interrupt_would_leave_a_lock_taken():
+    entered = []
+    assert apart(lambda: entered.append(threading.current_thread()) or 7) == 7
+    assert entered[0] is not threading.main_thread()
+    with pytest.raises(NotFound, match="no such thing"):
+        apart(lambda: _raise(NotFound("no such thing")))
+
+
+def _raise(error):
+    raise error

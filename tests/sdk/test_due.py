@@ -8,14 +8,12 @@ import time
 import pytest
 
 from strata.sdk.channel import Connection
-from strata.sdk.due import FIRST_SAVE_S, PRIOR_S, Due, Policy, UnderWay
+from strata.sdk.due import FIRST_SAVE_S, LEAST_COST_S, PRIOR_S, Due, Policy, UnderWay
 from strata.sdk.membership import Membership, Place
 from strata.sdk.session import Identity, Session
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.sdk.harness import until
 from tests.sdk.test_saving import states
-
-LEAST_COST_S = 0.01
 
 
 def test_the_interval_follows_the_cost_of_a_save_and_the_rate_of_losses(hub, trainees):
@@ -26,8 +24,10 @@ def test_the_interval_follows_the_cost_of_a_save_and_the_rate_of_losses(hub, tra
     assert began["interval_s"] == FIRST_SAVE_S
     saved = first.says("saved")
     assert saved["step"] == second.says("saved")["step"], "nobody asked for it"
-    measured_s, least_s = saved["interval_s"], math.sqrt(2 * LEAST_COST_S * PRIOR_S)
-    assert measured_s >= least_s, "no save is taken to cost less"
+    measured_s, cost_s = saved["interval_s"], saved["cost_s"]
+    assert cost_s > 0
+    young_s = math.sqrt(2 * max(cost_s, LEAST_COST_S) * PRIOR_S)
+    assert measured_s == pytest.approx(young_s, rel=0.05), "it follows from what this save cost"
     until(lambda: "committed" in states(hub).values())
     second.kill()
     until(lambda: not hub.state.workers["b"].alive)
@@ -80,6 +80,23 @@ def sent(session):
 
 def save_at(due, step, generation=1):
     due.told(pb.Standing(generation=generation, save_at=step))
+
+
+@pytest.mark.parametrize("cost_s", [0.0, LEAST_COST_S, 0.5, 20.0])
+def test_interval_after_a_save_is_youngs_for_its_cost(away, cost_s):
+    due = rank(away, checkpoint_adaptive=True)
+    due.begin(0)
+    assert due.interval_s == FIRST_SAVE_S
+    due.saved(10, cost_s)
+    young_s = math.sqrt(2 * max(cost_s, LEAST_COST_S) * PRIOR_S)
+    assert due.interval_s == pytest.approx(young_s, rel=0.01)
+
+
+def test_interval_is_never_shorter_than_twice_what_a_save_takes(away):
+    due = rank(away, checkpoint_adaptive=True)
+    due.saved(10, 0.5)
+    due.took(100.0)
+    assert due.interval_s == 200.0
 
 
 def test_scheduled_step_is_saved_once_and_not_before(away):

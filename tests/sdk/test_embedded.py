@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 
+import httpx
 import psutil
 import pytest
 
@@ -41,13 +42,15 @@ def start(tmp_path):
     """Starts a script in a folder of its own, as `python train.py`."""
     started = []
 
+    (tmp_path / "temp").mkdir()
+
     def begin(script=TRAIN, **given):
         file = tmp_path / "train.py"
         file.write_text(script, "utf-8")
         process = subprocess.Popen(
             [sys.executable, str(file)],
             cwd=tmp_path,
-            env=environment(STRATA_SPOOL_DIR=str(tmp_path / "spool"), **given),
+            env=environment(**given),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -71,6 +74,11 @@ def companions(process):
     """The coordinators that a process has started."""
     children = psutil.Process(process.pid).children()
     return [each for each in children if "companion" in " ".join(each.cmdline())]
+
+
+def committed(url):
+    """How many steps of the task the coordinator has committed."""
+    return httpx.get(f"{url}/api/tasks/default-1", trust_env=False).json()["committed_steps"]
 
 
 def strata_command(*arguments):
@@ -109,16 +117,24 @@ def test_embedded_coordinator_ends_with_the_script(start):
     assert not companion.is_running()
 
 
-def test_embedded_coordinator_ends_when_the_script_is_killed(tmp_path, start):
-    process = start(HOLD="1")
+@pytest.mark.parametrize("spool", ["default", "shared"])
+def test_events_of_a_script_that_is_killed_are_delivered_by_its_coordinator(tmp_path, start, spool):
+    """So every step that the coordinator knows of is in the audit, and no file stays behind."""
+    shared = {"STRATA_SPOOL_DIR": str(tmp_path / "spool")} if spool == "shared" else {}
+    process = start(HOLD="1", TMPDIR=str(tmp_path / "temp"), **shared)
     assert process.stdout.readline().startswith("joined")
     (companion,) = companions(process)
+    url = process.stderr.readline().partition("dashboard ")[2].split(",")[0]
+    until(lambda: committed(url) == 3, what="three steps")
     process.kill()
     process.wait()
     until(lambda: not companion.is_running(), what="the coordinator's end")
     assert log_says(tmp_path, "is lost")
-    audit = strata_command("audit", "default-1", "--data", run_folder(tmp_path))
-    assert audit.returncode in (0, 3), "proven, or no step had been committed"
+    folder = run_folder(tmp_path)
+    audit = strata_command("audit", "default-1", "--data", folder, "--json")
+    assert (json.loads(audit.stdout)["verdict"], audit.returncode) == ("proven", 0)
+    left = [path for suffix in ("events", "newest") for path in tmp_path.rglob(f"*.{suffix}")]
+    assert left == []
 
 
 def test_interrupt_reaches_the_script_alone(tmp_path, start):
@@ -130,6 +146,8 @@ def test_interrupt_reaches_the_script_alone(tmp_path, start):
     process.communicate(timeout=60)
     assert not companion.is_running()
     assert log_says(tmp_path, "worker worker-1 left: interrupted")
+    assert log_says(tmp_path, "task default-1 is stopped")
+    assert not log_says(tmp_path, "is completed")
 
 
 def test_runs_of_one_process_share_a_coordinator(tmp_path, start):

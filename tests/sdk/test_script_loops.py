@@ -59,6 +59,14 @@ def test_worker_that_joins_in_the_middle_of_the_epochs_goes_on_there(hub, looper
     for worker in (survivor, heir):
         done = worker.says("done")
         assert (done["steps"], done["schedule"], done["seen"]) == (15, 3, [3.0] * 40)
+    assert {each["say"] for each in survivor.said} <= {
+        "joined",
+        "epoch",
+        "not applied",
+        "done",
+        "left",
+    }
+    assert [each["number"] for each in survivor.said if each["say"] == "not applied"] == [die_at]
     first = next(each["number"] for each in heir.said if each["say"] == "epoch")
     assert first == die_at // 5 or die_at % 5 == 0
 
@@ -73,6 +81,32 @@ def test_all_workers_killed_after_an_epoch_go_on_with_its_schedule(hub, loopers)
     for worker in heirs:
         done = worker.says("done")
         assert (done["steps"], done["schedule"], done["seen"]) == (20, 4, [4.0] * 40)
+
+
+def test_peek_shows_a_batch_and_is_no_loop(hub, loopers):
+    pair = loopers("look_first", "ab", how="peek", die_at=7)
+    looked = [worker.says("looked")["batches"] for worker in pair]
+    until(lambda: any(each.process.poll() is not None for each in pair), what="a kill")
+    (heir,) = loopers("look_first", "c", task="default-1", how="peek")
+    assert heir.says("looked")["batches"] in looked, "the same in a process that resumes"
+    survivor = next(each for each in pair if each.process.poll() is None)
+    for worker in (survivor, heir):
+        done = worker.says("done")
+        assert (done["seen"], done["schedule"]) == ([3.0] * 40, 3)
+    assert {fact.loop for fact in hub.facts("LoopOpened")} == {"0.0.0", "0.1.0", "0.2.0"}
+
+
+def test_batch_taken_from_a_loop_that_is_dropped_is_refused_at_once(loopers):
+    """In a process that resumes the run that loop would be empty, so it is refused before."""
+    (worker,) = loopers("look_first", "a", how="next")
+    refused = worker.says("refused")
+    assert "left at once" in refused["message"]
+    assert "peek()" in refused["message"]
+
+
+def test_loop_that_is_left_before_its_first_step_is_no_mistake(loopers):
+    (worker,) = loopers("leave_at_once", "a")
+    assert worker.says("done")["seen"] == [1.0] * 40
 
 
 def test_datasets_in_turn_begin_with_their_first_sample_and_go_on_where_they_ended(loopers):

@@ -2,10 +2,13 @@
 says so, and training goes on from the newest checkpoint; nothing is given up and nothing starts
 again from step 0."""
 
+import subprocess
+
 import httpx
 import pytest
 
 from tests.coordinator.conftest import coordinator
+from tests.coordinator.process import STRATA
 from tests.sdk.conftest import Hub
 from tests.sdk.harness import until
 from tests.sdk.test_recovering import killed_after_two_commits
@@ -67,12 +70,33 @@ def test_training_goes_on_when_a_folder_is_back(hub, trainees, tmp_path, away):
     workers = restart(hub, trainees, newest + 5)
     shown = wait_for_report(hub)
     assert shown["status"] == "recovering"
-    assert shown["reason"].startswith("storage unreachable: ")
+    said = "storage unreachable: " if away == "folder" else "checkpoint step-"
+    assert shown["reason"].startswith(said)
+    assert ("strata checkpoints rm step-" in shown["reason"]) == (away != "folder")
     notices = httpx.get(f"{hub.running.http_url}/api/dashboard").json()["attention"]
     assert any("for storage" in notice["text"] for notice in notices)
     for path, elsewhere in moved:
         elsewhere.rename(path)
     goes_on(workers, hub, newest)
+
+
+def test_training_goes_on_from_the_checkpoint_before_when_a_person_gives_one_up(
+    hub, trainees, tmp_path
+):
+    newest = killed_after_two_commits(hub, trainees, **GIVEN)
+    chosen = max(path.stem for path in folder(hub, tmp_path).glob("step-*.json"))
+    for part in folder(hub, tmp_path).glob(f"{chosen}/part-00000.safetensors"):
+        part.unlink()
+    workers = restart(hub, trainees, newest + 5)
+    reason = wait_for_report(hub)["reason"]
+    command = reason[reason.index("strata checkpoints") :].split()
+    subprocess.run([*STRATA, *command[1:], "--url", hub.running.http_url], check=True, timeout=60)
+    for worker in workers:
+        restored = worker.says("restored")
+        assert (restored["source"], restored["applied"]) == ("checkpoint", newest - 10)
+        assert worker.says("ended")["exact"]
+        assert worker.ends() == 0
+    assert task_of(hub).state == "completed"
 
 
 def test_training_goes_on_when_an_s3_server_is_started_again(tmp_path, trainees, monkeypatch):

@@ -234,6 +234,7 @@ def keep(
                 going = run.mark_step(loss=1.0)
                 if run.save_due() and run.save(metadata={"by": run.worker_id}):
                     told = {"interval_s": run.checkpoint_interval_s, "memory": resident_bytes()}
+                    told["cost_s"] = run._keeping.due.cost_s
                     say("saved", step=run.steps, rank=run.rank, **told)
                 if not going:
                     break

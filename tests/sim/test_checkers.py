@@ -39,7 +39,7 @@ def test_an_early_release_is_noticed(monkeypatch):
             )
 
     monkeypatch.setattr(barriers, "release_if_complete", eager)
-    with pytest.raises(Broken, match="released early|left barrier"):
+    with pytest.raises(Broken, match=r"released early|left barrier"):
         Simulation(QUIET).run()
 
 

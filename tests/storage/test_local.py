@@ -3,8 +3,10 @@
 import errno
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,58 @@ def test_deleting_a_folder_does_not_follow_links(storage, tmp_path):
     storage.delete_folder("x")
     assert files(storage) == []
     assert (outside / "kept").exists()
+
+
+@pytest.fixture
+def mount(tmp_path):
+    """A mount point: a link to a folder on another filesystem. `mount(False)` unmounts it."""
+    other = Path("/dev/shm")
+    if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no second filesystem here")
+    disk = Path(tempfile.mkdtemp(dir=other))
+    point = tmp_path / "mnt"
+
+    def mounted(there):
+        point.unlink() if point.is_symlink() else None
+        shutil.rmtree(point, ignore_errors=True)
+        point.symlink_to(disk) if there else point.mkdir()
+        return point
+
+    yield mounted
+    shutil.rmtree(disk)
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_nothing_is_written_below_a_mount_point_whose_disk_is_gone(mount, used):
+    storage = LocalStorage(mount(True) / "checkpoints" / "task")
+    if used:
+        storage.put("first", b"1")
+    point = mount(False)
+    for write in (storage.put, storage.put_stream):
+        with pytest.raises(Unavailable, match="on another disk than before"):
+            write("second", [b"2"] if write == storage.put_stream else b"2")
+    assert list(point.iterdir()) == []
+    mount(True)
+    storage.put("second", b"2")
+    assert storage.get("second") == b"2"
+
+
+def test_same_path_on_the_disk_below_a_mount_point_is_not_written_to(mount):
+    storage = LocalStorage(mount(True) / "checkpoints")
+    storage.put("first", b"1")
+    bare = mount(False) / "checkpoints"
+    bare.mkdir()
+    with pytest.raises(Unavailable, match="on another disk"):
+        storage.put("second", b"2")
+    assert list(bare.iterdir()) == []
+
+
+def test_folder_that_was_deleted_on_the_same_disk_is_made_again(tmp_path):
+    storage = LocalStorage(tmp_path / "checkpoints")
+    storage.put("first", b"1")
+    shutil.rmtree(tmp_path / "checkpoints")
+    storage.put("second", b"2")
+    assert storage.get("second") == b"2"
 
 
 def test_the_root_may_be_a_link(tmp_path):

@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from strata.errors import Corrupt
-from strata.sdk.spool import SUFFIX, batch_message, read_spool
+from strata.sdk.spool import SUFFIX, batch_message, read_spool, remove
 from strata.store.base import Batch
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -96,6 +96,22 @@ class Leftovers:
         if left.batch is None:
             shutil.rmtree(left.folder, ignore_errors=True)
         return left.batch is not None
+
+
+def batches_left_by(pid: int, folder: Path) -> Iterator[Batch]:
+    """The events that a process recorded in a folder and did not deliver."""
+    for path in _spools(pid, folder):
+        yield from read_spool(path)
+
+
+def remove_left_by(pid: int, folder: Path) -> None:
+    """Removes the files in which a process recorded its events."""
+    for path in _spools(pid, folder):
+        remove(path)
+
+
+def _spools(pid: int, folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"*.{pid}{SUFFIX}"))
 
 
 def _read(left: _Left) -> Iterator[Batch]:

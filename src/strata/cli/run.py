@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from strata.launch.local import Local
 
 BEAT_S = 1.0
+KILL_BEAT_S = 0.1  # a worker is killed at a share of the steps, which heartbeats report
 MOMENT_S = 3.0
 IDLE_S = 0.02
 LAST_LOOKS = 3
@@ -123,7 +124,9 @@ def run(
         with stopping_hard():
             sys.exit(watch(reach(coordinator), body, console(), patient=True))
     flags = {"http_port": http_port, "grpc_port": 0, "stop_grace_s": stop_grace_s}
-    settings = settings_here(flags | {"data_dir": data_dir}, body["name"])
+    settings = settings_here(
+        flags | {"data_dir": data_dir}, body["name"], KILL_BEAT_S if kill else BEAT_S
+    )
     slots = slots or workers + spares
     on = embedded(settings, slots)
     if engine == "ray":
@@ -151,12 +154,12 @@ def shown_path(folder: str) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def settings_here(flags: dict[str, object], name: str) -> Settings:
+def settings_here(flags: dict[str, object], name: str, beat_s: float = BEAT_S) -> Settings:
     """The settings of a coordinator in this process, for one run."""
     settings = load_process(flags)
     if settings.heartbeat_interval_s == Settings().heartbeat_interval_s:
         # Progress rides on the beats, and here they cost nothing.
-        settings = msgspec.structs.replace(settings, heartbeat_interval_s=BEAT_S)
+        settings = msgspec.structs.replace(settings, heartbeat_interval_s=beat_s)
     if flags["data_dir"] is None:
         settings = in_own_folder(settings, name)
     else:

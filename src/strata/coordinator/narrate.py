@@ -95,7 +95,8 @@ def _words_on_data(body: Fact) -> tuple[int, str] | None:
             return INFO, f"checkpoint {body.checkpoint} at step {body.step} is complete ({size})"
         case StorageUnreachable():
             waits = f"{body.task} waits for checkpoint {body.checkpoint}"
-            return ERROR, f"{waits}: storage unreachable: {body.reason}"
+            trouble = "a file is missing" if body.missing else "storage unreachable"
+            return ERROR, f"{waits}: {trouble}: {body.reason}"
         case StorageReached():
             return INFO, f"{body.task} waited {body.waited_s:.1f} s for storage: {body.reason}"
         case CheckpointFailed():

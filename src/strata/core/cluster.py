@@ -14,6 +14,7 @@ from strata.core import (  # noqa: F401 - importing fills the tables of rules
     barriers,
     checkpoints,
     datasets,
+    final_saves,
     generations,
     keeping,
     leases,

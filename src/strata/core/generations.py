@@ -50,6 +50,9 @@ def _changed(state: "Cluster", fact: GenerationChanged, event: Event) -> None:
     task = state.tasks[fact.task]
     for worker in fact.left:
         state.workers[worker].rank = -1
+        if state.workers[worker].alive:  # it has no model, and the others save without it
+            task.waiting.append(worker)
+    task.ending = [worker for worker in task.ending if worker not in fact.left]
     members = task.members
     members.extend([""] * (fact.world_size - len(members)))
     for rank, worker in fact.seats:
@@ -91,6 +94,13 @@ def begin_again(d: Decision, task: "Task", reason: str, cause: str | tuple[str, 
     _regroup(d, task, [], reason, cause)
 
 
+def regroup_holders(d: Decision, task: "Task", reason: str, cause: str) -> None:
+    """A generation of the members that hold the model, unless the present one is that."""
+    without = [worker for worker in task.members if not holds_model(d, task, worker)]
+    if without or task.phase == "forming":
+        _regroup(d, task, without, reason, cause)
+
+
 def result_stands(d: Decision, task: "Task") -> bool:
     """Whether members finished and no member is left that trained with them."""
     if not task.ran_generation or not any(d.state.workers[w].ran for w in task.finished):
@@ -98,7 +108,7 @@ def result_stands(d: Decision, task: "Task") -> bool:
     if task.spec.model_state == "sharded" and task.committed < task.finished_step:
         return False
     # The last first: members often finish in the order of their ranks, and one is enough.
-    return not any(_trains(d, task, worker) for worker in reversed(task.members))
+    return not any(holds_model(d, task, worker) for worker in reversed(task.members))
 
 
 def all_finished(task: "Task") -> bool:
@@ -107,7 +117,7 @@ def all_finished(task: "Task") -> bool:
     return len(task.finished) >= len(task.members) and set(task.members) <= set(task.finished)
 
 
-def _trains(d: Decision, task: "Task", worker_id: str) -> bool:
+def holds_model(d: Decision, task: "Task", worker_id: str) -> bool:
     """Whether a member may hold a model of the newest lineage."""
     worker, entry = d.state.workers[worker_id], task.entered.get(worker_id)
     empty = entry is not None and entry.step < 0 and task.phase == "syncing"
@@ -160,13 +170,15 @@ def _through(d: Decision, task: "Task") -> list[str]:
 def _room(d: Decision, task: "Task", left: list[str]) -> int:
     """How many may be taken in when these have left.
 
-    Once a member has finished, no more than the others cannot do without, and nobody when none of
-    them is left: a newcomer would be alone, without their model, and train everything again.
+    Once a member has finished or ended its training, no more than the others cannot do without, and
+    nobody when none of them is left: a newcomer would be alone, without their model, and train
+    everything again.
     """
     if result_stands(d, task):
         return 0
     stay = len(task.members) - len(left)
-    return (task.required if task.finished else _most(d, task)) - stay
+    ending = task.finished or any(worker not in left for worker in task.ending)
+    return (task.required_without(left) if ending else _most(d, task)) - stay
 
 
 def _regroup(
@@ -175,7 +187,7 @@ def _regroup(
     left = left + [worker for worker in _through(d, task) if worker not in left]
     stay = len(task.members) - len(left)
     room = max(0, _room(d, task, left))
-    enough = stay + min(len(task.waiting), room) >= task.required
+    enough = stay + min(len(task.waiting), room) >= task.required_without(left)
     joined = task.waiting[:room] if enough else []
 
     def host_of(worker: str) -> str:

@@ -203,7 +203,7 @@ def deregister(d: Decision, c: DeregisterWorker) -> None:
         finish(d, task, c.steps, "every worker finished", cause)
     else:
         leave(d, task, [c.worker], f"worker {c.worker} left: {reason}", cause)
-        _end_if_deserted(d, task, c.outcome, cause)
+        _end_if_deserted(d, task, c.outcome, reason, cause)
     place_waiting(d, cause)
 
 
@@ -213,12 +213,16 @@ def _let_go(d: Decision, task: Task, worker: str, cause: str) -> None:
     release_all(d, task, worker, cause)
 
 
-def _end_if_deserted(d: Decision, task: Task, outcome: Outcome, cause: str) -> None:
+def _end_if_deserted(d: Decision, task: Task, outcome: Outcome, why: str, cause: str) -> None:
     """A task that everyone has left is over, unless its workers are to be started again."""
     if task.members or task.waiting or task.ended:
         return
     if task.state == "stopping":
         change_state(d, task, "stopped", with_save_failure(task, "every worker left"), cause)
+    elif task.spec.external and outcome == "stopped":
+        reason = f"every worker left: {why}"
+        stopping = change_state(d, task, "stopping", reason, cause)
+        change_state(d, task, "stopped", with_save_failure(task, reason), stopping)
     elif task.spec.external or (outcome == "done" and not task.spec.syncs):
         change_state(d, task, "completed", "every worker left", cause)
 

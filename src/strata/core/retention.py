@@ -11,6 +11,7 @@ from strata.core.checkpoints import (
 )
 from strata.core.decision import Decision
 from strata.core.events import Command, Event, Fact, applies, decides
+from strata.core.generations import begin_again
 from strata.errors import NotAllowedNow
 
 if TYPE_CHECKING:
@@ -82,12 +83,26 @@ def in_use(task: "Task", checkpoint: Checkpoint) -> bool:
     return bool(checkpoint.pins) or restoring
 
 
+def _waited_for(task: "Task", checkpoint: Checkpoint) -> bool:
+    """Whether members cannot read the checkpoint and wait until they can."""
+    waiting = task.storage_wait is not None and bool(task.storage_wait.workers)
+    chosen = task.recovery is not None and task.recovery.checkpoint == checkpoint.id
+    return waiting and chosen and task.phase == "running" and not task.ended
+
+
 @decides(DeleteCheckpoint)
 def delete(d: Decision, c: DeleteCheckpoint) -> None:
-    """Deletes a committed checkpoint, unless it is the newest or in use."""
+    """Delete a committed checkpoint, unless it is the newest or in use.
+
+    One whose storage the task waits for is given up: the members choose another source.
+    """
     task = d.state.task(c.task)
     checkpoint = find(task, c.checkpoint)
     LIFECYCLE.require(c.checkpoint, checkpoint.state, "deleted")
+    if _waited_for(task, checkpoint):
+        deleted = d.record(CheckpointDeleted(task.id, c.checkpoint, c.reason), c.cause)
+        begin_again(d, task, f"checkpoint {c.checkpoint} was given up: {c.reason}", deleted)
+        return
     if checkpoint is committed_newest_first(task)[0]:
         raise NotAllowedNow(
             f"checkpoint {c.checkpoint!r} is the newest of task {task.id!r}",

@@ -30,7 +30,7 @@ from strata.core.tasks import (
     change_state,
 )
 from strata.core.workers import were_lost
-from strata.errors import InvalidArgument, NotAllowedNow, NotFound
+from strata.errors import InvalidArgument, NotAllowedNow, NotFound, TaskEnded
 
 if TYPE_CHECKING:
     from strata.core.state import Cluster
@@ -109,8 +109,9 @@ def group_for(
     if task_id in d.state.tasks:
         task = d.state.tasks[task_id]
         if task.ended:
-            raise NotAllowedNow(
-                f"task {task_id!r} is {task.state}", hint="submit it again, then join that run"
+            refusal = NotAllowedNow if task.state == "failed" else TaskEnded
+            raise refusal(
+                f"task {task_id} is {task.state}", hint="submit it again, then join that run"
             )
         if task.state == "queued":
             raise NotAllowedNow(
@@ -225,7 +226,7 @@ def place_vacant(
         return
     if task.spec.policy == "continue" and task.phase != "forming" and not task.spec.spares:
         return
-    if task.finished and task.phase != "forming":
+    if (task.finished or task.ending) and task.phase != "forming":
         return  # the others train the last steps without it
     free, new = FreeSlots(free_slots(d.state), doubtful), set(lost)
     placed: dict[str, Placement] = {}

@@ -209,6 +209,8 @@ def told_of_turn(state: "Cluster", events: Iterable[Event]) -> Told:
         body = event.body
         if isinstance(body, TELLING_MEMBERS):
             tasks[body.task] = None
+            if isinstance(body, GenerationChanged):
+                workers.update(dict.fromkeys(_unseated(state, body)))
         elif isinstance(body, WorkerStateChanged):
             if body.finished:
                 tasks[body.task] = None
@@ -238,6 +240,8 @@ def told(state: "Cluster", event: Event) -> Told:
         return _told_of_state(state, task)
     if task is None:
         return Told()
+    if isinstance(body, GenerationChanged):
+        return Told([*task.members, *_unseated(state, body)])
     if isinstance(body, TELLING_MEMBERS):
         return Told(list(task.members))
     if isinstance(body, WorkerStateChanged):
@@ -245,6 +249,11 @@ def told(state: "Cluster", event: Event) -> Told:
     assert isinstance(body, WorkerLost)
     placement = task.placements.get(body.worker)
     return Told(agents=[placement.agent] if placement else [])
+
+
+def _unseated(state: "Cluster", body: GenerationChanged) -> list[str]:
+    """Workers that live on and are no longer members."""
+    return [w for w in body.left if w in state.workers and state.workers[w].alive]
 
 
 def _told_of_state(state: "Cluster", task: Task | None) -> Told:

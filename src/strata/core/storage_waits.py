@@ -3,7 +3,9 @@
 A member that cannot read the chosen checkpoint because its storage is away (no connection, a
 missing mount, refused credentials, an object that is not listed) reports that and tries again.
 The task waits: it is `recovering`, its reason names the storage, and the checkpoint stays
-committed. The wait ends when every waiting member has the model. After `storage_timeout_s`
+committed. A storage that was reached and lists other files, but not one of this checkpoint, is
+reported as such; the reason then names the command that gives the checkpoint up
+(`core/retention`). The wait ends when every waiting member has the model. After `storage_timeout_s`
 (`core/liveness`) the task fails with its checkpoints untouched; it never starts again from step 0.
 """
 
@@ -32,6 +34,7 @@ class StorageUnreachable(Fact, frozen=True):
     generation: int
     checkpoint: str
     reason: str
+    missing: bool = False
 
 
 class StorageReached(Fact, frozen=True):
@@ -45,11 +48,15 @@ class StorageReached(Fact, frozen=True):
 
 
 class ReportStorage(WorkerCommand, frozen=True):
-    """Sent by a member when it begins to wait for storage, and when it has the model."""
+    """Sent by a member when it begins to wait for storage, and when it has the model.
+
+    `missing`: the storage was reached and lists other files, but not one of the checkpoint.
+    """
 
     generation: int
     reachable: bool
     reason: str = ""
+    missing: bool = False
 
 
 class GiveUpStorage(Command, frozen=True):
@@ -64,9 +71,24 @@ def _unreachable(state: "Cluster", fact: StorageUnreachable, event: Event) -> No
     task = state.tasks[fact.task]
     if task.storage_wait is None:
         task.storage_wait = StorageWait(event.wall_ns, fact.reason)
-    task.storage_wait.reason = fact.reason
-    task.storage_wait.workers.append(fact.worker)
-    state.workers[fact.worker].reason = f"storage unreachable: {fact.reason}"
+    task.storage_wait.reason = _advice(fact) if fact.missing else fact.reason
+    task.storage_wait.missing = fact.missing
+    if fact.worker not in task.storage_wait.workers:
+        task.storage_wait.workers.append(fact.worker)
+    state.workers[fact.worker].reason = _words(fact)
+
+
+def _advice(fact: StorageUnreachable) -> str:
+    return (
+        f"{fact.reason}. Restore the file, or give this checkpoint up: "
+        f"strata checkpoints rm {fact.checkpoint} --task {fact.task}"
+    )
+
+
+def _words(fact: StorageUnreachable) -> str:
+    if fact.missing:
+        return f"checkpoint {fact.checkpoint} lacks a file: {_advice(fact)}"
+    return f"storage unreachable: {fact.reason}"
 
 
 @applies(StorageReached)
@@ -91,18 +113,25 @@ def report(d: Decision, c: ReportStorage) -> "Task":
         raise InvalidArgument(
             "an unreachable storage is reported without a reason", hint="give the error's text"
         )
-    waits = task.storage_wait is not None and c.worker in task.storage_wait.workers
+    wait = task.storage_wait
+    known = wait is not None and c.worker in wait.workers and wait.missing == c.missing
     source = task.recovery
     current = c.generation == task.generation and task.phase == "running"
     if task.ended or not current or source is None or not source.checkpoint:
         return task
-    reason = shortened(c.reason)
     cause: str | tuple[str, ...] = c.cause
-    if not waits:
-        found = StorageUnreachable(task.id, c.worker, c.generation, source.checkpoint, reason)
+    found = StorageUnreachable(
+        task=task.id,
+        worker=c.worker,
+        generation=c.generation,
+        checkpoint=source.checkpoint,
+        reason=shortened(c.reason),
+        missing=c.missing,
+    )
+    if not known:
         cause = d.record(found, c.cause)
     if task.state == "running":
-        change_state(d, task, "recovering", f"storage unreachable: {reason}", cause)
+        change_state(d, task, "recovering", _words(found), cause)
     return task
 
 

@@ -9,6 +9,7 @@ else and simply register. Workers that name no task share one external task per 
 """
 
 from collections import Counter
+from collections.abc import Container
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from msgspec import Struct, field
@@ -160,11 +161,13 @@ class StorageWait(Struct):
     since_ns: int
     reason: str
     workers: list[str] = field(default_factory=list)
+    missing: bool = False
 
 
 class Task(Struct):
     """A task and everything its run is made of. `members` is in the order of ranks, `saved` how
-    many checkpoints were ever committed, `finished_step` after how many steps members finished."""
+    many checkpoints were ever committed, `finished_step` after how many steps members finished,
+    `ending` the members that have ended their training and save its last state."""
 
     id: str
     spec: TaskSpec
@@ -184,6 +187,7 @@ class Task(Struct):
     waiting: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
     finished_step: int = -1
+    ending: list[str] = field(default_factory=list)
     entered: dict[str, Entry] = field(default_factory=dict)
     ran_generation: int = 0
     ran_members: int = 0
@@ -220,12 +224,17 @@ class Task(Struct):
     @property
     def required(self) -> int:
         """How many workers a generation needs to train."""
+        return self.required_without(())
+
+    def required_without(self, left: Container[str]) -> int:
+        """How many workers a generation needs when these have left."""
         everyone = max(self.spec.worker_count - len(self.finished), 1)
         began = self.ran_generation if self.spec.syncs else self.generation
         if not began:
             return everyone
-        if self.finished and self.spec.model_state == "replicated":
-            return 1  # nobody is replaced any more: see core/generations
+        ending = self.finished or any(worker not in left for worker in self.ending)
+        if ending and self.spec.model_state == "replicated":
+            return 1  # nobody is replaced any more: see core/generations, core/final_saves
         fewest = 1 if self.spec.policy == "continue" else everyone
         return min(self.spec.min_workers or fewest, everyone)
 

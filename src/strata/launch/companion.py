@@ -7,6 +7,7 @@ or until the process PID is gone, also when that was killed.
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -16,10 +17,13 @@ import msgspec
 import uvloop
 
 from strata import __version__
+from strata.agent.leftovers import batches_left_by, remove_left_by
 from strata.config import Settings, load_process
 from strata.coordinator.server import Running, running
+from strata.errors import StrataError
 from strata.launch.local import run_folder
 from strata.logsetup import configure
+from strata.store.base import Batch
 
 LOCAL = {
     "grpc_host": "127.0.0.1",
@@ -32,7 +36,10 @@ LOCAL = {
 BEAT_S = 1.0
 LOOK_S = 0.2
 LAST_WORDS_S = 5.0
-"""After the process was killed: its loss is noticed and recorded within this."""
+"""After the process was killed: its loss and its last events are recorded within this."""
+
+SPOOL = "spool"
+log = logging.getLogger(__name__)
 
 
 def main() -> None:
@@ -43,6 +50,7 @@ def main() -> None:
     settings = msgspec.structs.replace(
         settings,
         data_dir=str(folder),
+        spool_dir=settings.spool_dir or str(folder / SPOOL),
         heartbeat_interval_s=min(BEAT_S, settings.heartbeat_interval_s),
     )
     with (folder / "run.log").open("a", encoding="utf-8") as log:
@@ -52,7 +60,7 @@ def main() -> None:
 
 
 async def serve(settings: Settings, parent: int) -> None:
-    """Runs the coordinator until it is told to end or has nobody to serve."""
+    """Run the coordinator until SIGTERM, or until the process it serves is gone."""
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     async with running(settings, __version__) as coordinator:
@@ -60,6 +68,7 @@ async def serve(settings: Settings, parent: int) -> None:
         while not stopping.is_set():
             if os.getppid() != parent:
                 await until_lost(coordinator)
+                await deliver_spool(coordinator, Path(settings.spool_dir), parent)
                 return
             try:
                 async with asyncio.timeout(LOOK_S):
@@ -74,6 +83,7 @@ def announce(settings: Settings, coordinator: Running) -> None:
         "address": f"{settings.grpc_host}:{coordinator.grpc_port}",
         "url": coordinator.http_url,
         "folder": settings.data_dir,
+        "spool": settings.spool_dir,
     }
     print(json.dumps(where), flush=True)
     null = os.open(os.devnull, os.O_WRONLY)
@@ -91,6 +101,34 @@ async def until_lost(coordinator: Running) -> None:
                 await asyncio.sleep(LOOK_S)
     except TimeoutError:
         return
+
+
+async def deliver_spool(coordinator: Running, folder: Path, pid: int) -> None:
+    """Stores the events that a killed process had recorded and not delivered."""
+    try:
+        async with asyncio.timeout(LAST_WORDS_S):
+            for batch in batches_left_by(pid, folder):
+                await store(coordinator, batch)
+        remove_left_by(pid, folder)
+    except (OSError, StrataError, TimeoutError) as error:
+        log.warning("events of process %d in %s were not delivered: %s", pid, folder, error)
+
+
+async def store(coordinator: Running, batch: Batch) -> None:
+    """Stores a batch of events, unless the process had delivered it."""
+    intake = coordinator.sessions.intakes.of(batch.node, batch.incarnation)
+    if not intake.take(batch):
+        return
+    stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settled(answer: object, refusal: StrataError | None) -> None:
+        if refusal is None:
+            stored.set_result(None)
+        else:
+            stored.set_exception(refusal)
+
+    coordinator.engine.ingest(batch, settled)
+    await stored
 
 
 if __name__ == "__main__":

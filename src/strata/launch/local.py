@@ -1,5 +1,5 @@
 """A cluster in this process: a coordinator and one agent, in a thread of their own; or the
-coordinator alone, where agents are placed by somebody else.
+coordinator alone, where agents are placed elsewhere.
 
 For `strata run`: nothing has to be started before, and nothing is left behind after. Each run has
 a folder of its own under `runs`, so that several may go on at once. A run that was killed leaves
@@ -97,7 +97,7 @@ def local(settings: Settings, slots: int, release: str) -> Iterator[Local]:
 
 
 def _end(cluster: Local, thread: threading.Thread, leaving: Leaving) -> None:
-    """Waits until everything has ended; whoever is interrupted in this waits no longer."""
+    """Waits until everything has ended; an interrupt ends the wait."""
     cluster.stop(leaving)
     try:
         thread.join()

@@ -118,7 +118,7 @@ def _result(
 ) -> BarrierResult:
     if outcome.released:
         return BarrierResult(True, outcome.participants, outcome.arrival_order)
-    missing = ", ".join(outcome.missing) or "nobody"
+    missing = ", ".join(outcome.missing) or "no worker"
     raise reason or DeadlineExceeded(
         f"barrier {name!r} failed: {outcome.reason}; missing: {missing}",
         hint="look at the logs of the missing workers: strata logs --worker ID",

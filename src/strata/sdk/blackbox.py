@@ -82,7 +82,7 @@ class BlackBox:
         _header.pack_into(self._map, 0, self._incarnation, number, next_seq)
 
     def close(self, *, keep: bool) -> None:
-        """Lets go of the file, and removes it unless somebody else will read it."""
+        """Close the file, and remove it unless another process will read it."""
         self._map.close()
         if not keep:
             self._path.unlink(missing_ok=True)

@@ -42,7 +42,7 @@ APPEARANCE_S = 60.0
 IDLE_S = 60.0
 SEND_BYTES = 4 * 1024 * 1024
 MAX_UPLOADS = 4_096
-FORGOTTEN = "nobody said how it went, and too many have begun since"
+FORGOTTEN = "its outcome was not reported, and too many have begun since"
 MAX_MESSAGE_BYTES = 16_384
 
 PEER_HEADER = "X-Strata-Worker"
@@ -78,7 +78,9 @@ class Blobs:
 
     def __init__(self, recorder: Recorder) -> None:
         self.token = ""
-        self.on_message: Callable[[bytes, str, bool, str], str] = lambda *_: "nobody listens here"
+        self.on_message: Callable[[bytes, str, bool, str], str] = lambda *_: (
+            "this worker takes no messages"
+        )
         self._recorder = recorder
         self._news = threading.Condition()
         self._blobs: dict[str, Blob] = {}
@@ -104,7 +106,7 @@ class Blobs:
         self._recorder.emit(BlobAdded(blob.id, blob.what, blob.size_bytes))
 
     def withdraw(self, prefix: str = "") -> None:
-        """Offers no longer what begins like this; whoever is reading it is cut off."""
+        """Offers no longer what begins like this; connections that read it are cut off."""
         with self._news:
             gone = [name for name in self._blobs if name.startswith(prefix)]
             ids = {self._blobs.pop(name).id for name in gone}
@@ -172,7 +174,7 @@ class Blobs:
         self.withdraw()
 
     def became_child(self) -> None:
-        """In a forked child nobody serves."""
+        """In a forked child nothing is served."""
         self._server, self._news = None, threading.Condition()
         self._blobs, self._uploads = {}, {}
 

@@ -108,7 +108,7 @@ class Capture:
     def restore(self) -> None:
         """Ends the capture; unfinished lines of this thread are handed on.
 
-        Where somebody has put a wrapper of their own around ours, ours stays and passes through.
+        Where the script has put its own wrapper around ours, ours stays and passes output through.
         """
         if not self._active:
             return

@@ -7,8 +7,10 @@ of errors.
 """
 
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -118,10 +120,9 @@ class Connection:
             response_deserializer=answer.FromString,
         )
         try:
-            result: Answer = rpc(request, timeout=timeout_s, metadata=self._metadata)
+            return apart(lambda: rpc(request, timeout=timeout_s, metadata=self._metadata))
         except grpc.RpcError as error:
             raise self.error_from(error) from None
-        return result
 
     def session(self, messages: Iterator[pb.WorkerMessage]) -> "Stream":
         """Opens the stream of a worker; it ends when `messages` do."""
@@ -159,6 +160,26 @@ class Connection:
     def close(self) -> None:
         """Ends every call."""
         self._channel.close()
+
+
+def apart(act: Callable[[], Result]) -> Result:
+    """The result of an act, which the main thread leaves to another one.
+
+    Ctrl-C raises `KeyboardInterrupt` in the main thread wherever it is. Inside gRPC that can leave
+    a lock of the channel taken, and then every other call waits for ever.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return act()
+    done: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(act())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="strata-call", daemon=True).start()
+    return done.result()
 
 
 def build(kind: type[Answer], **fields: object) -> Answer:

@@ -1,4 +1,4 @@
-"""The results of a round: fetched from their authors or from whoever has them, and offered on.
+"""The results of a round: fetched from workers that have them, and offered on.
 
 A few threads fetch what was announced. Each result is verified, offered to others under the same
 name, and kept until the round is over. A result that its author cannot give is asked of the
@@ -102,7 +102,7 @@ class Collector:
                 self.put(said, data)
 
     def _fetch(self, circle: Circle, said: Announcement, sender: str) -> bytearray | None:
-        """A result from one who has it; None when nobody gave it, or nobody wants it any more."""
+        """A result from a worker that has it; None if none gave it, or it is not needed now."""
         sources = [said.author, *({sender} & circle.addresses.keys() - {said.author})]
         delays = delays_s(0.2, 5.0)
         for attempt in range(1, TRIES + 1):

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 FIRST_SAVE_S = 5.0
 FINAL_PATIENCE_S = 25.0
 WARN_EVERY_S = 60.0
+LEAST_COST_S = 0.01
 PRIOR_S = 3600.0
 """What the time between losses is taken for until it is known better."""
 
@@ -95,8 +96,9 @@ class Due:
     """Knows whether a save is due. For the training thread, except `told` and `request`.
 
     `under_way` tells the save that has not ended, if there is one. `waits` means that training
-    waits for it. `even` is False where workers train at their own pace, so that they end at
-    different steps: then only what was set by name is saved.
+    waits for it. `cost_s` is for how long training stood still in the last save. `even` is False
+    where workers train at their own pace, so that they end at different steps: then only what was
+    set by name is saved.
     """
 
     def __init__(self, membership: Membership, session: Session) -> None:
@@ -119,7 +121,7 @@ class Due:
         self._began_s = self._last_s = time.monotonic()
         self._warn_at_s = 0.0
         self._first_generation = 0
-        self._cost_s = self._total_s = 0.0
+        self.cost_s = self._total_s = 0.0
 
     def told(self, standing: pb.Standing) -> None:
         """Notes the open request and the scheduled step. For the session's thread."""
@@ -160,7 +162,7 @@ class Due:
         if step == self._common_step:
             self._final = self._final or bool(self._stop_seen_s)
         self._saves += 1
-        self._cost_s = stall_s
+        self.cost_s = stall_s
         self.postponed = self._asked = False
         self._last_step, self._last_s = step, time.monotonic()
 
@@ -196,7 +198,9 @@ class Due:
             return FIRST_SAVE_S
         losses = max(self._membership.place.generation - self._first_generation, 0)
         between_s = (time.monotonic() - self._began_s + PRIOR_S) / (losses + 1)
-        return max(math.sqrt(2 * max(self._cost_s, 0.01) * between_s), 2 * self._total_s, 1.0)
+        return max(
+            math.sqrt(2 * max(self.cost_s, LEAST_COST_S) * between_s), 2 * self._total_s, 1.0
+        )
 
     def _scheduled_step(self) -> int:
         """The step that was scheduled and has not been taken up; 0 if there is none."""
@@ -207,7 +211,7 @@ class Due:
     def _take_up(self, step: int, scheduled: int) -> bool:
         """Whether to save where a step was scheduled that is now, or past."""
         self._settled, self._common_step = (self._membership.place.generation, scheduled), step
-        # A rank that is alone has nobody to be in step with.
+        # A rank that is alone need not save at the same step as others.
         if step == scheduled or self._membership.place.world_size == 1:
             return self._free(step)
         reason = f"it was at step {step} when it was told to save step {scheduled}"
@@ -256,7 +260,7 @@ class Due:
         )
 
     def _send(self, kind: str, message: Message) -> None:
-        """Leaves a message for the coordinator; nobody waits for the answer."""
+        """Send a message to the coordinator without waiting for the answer."""
         try:
             self._session.ask(kind, message)
         except StrataError as error:

@@ -40,6 +40,7 @@ class Coordinator(Struct):
     address: str
     url: str
     folder: str
+    spool: str
 
 
 _own: Coordinator | None = None
@@ -54,7 +55,14 @@ def settings_for_join(**given: object) -> Settings:
     if settings.task:
         raise SettingError(f"task {settings.task!r} is named, but no coordinator", hint=HINT)
     own = coordinator(settings)
-    return replace(settings, coordinator_addr=own.address, tls_cert="", world_size=1, start=0)
+    return replace(
+        settings,
+        coordinator_addr=own.address,
+        tls_cert="",
+        world_size=1,
+        start=0,
+        spool_dir=settings.spool_dir or own.spool,
+    )
 
 
 def refuse_several(settings: Settings) -> None:
@@ -84,7 +92,7 @@ def coordinator(settings: Settings) -> Coordinator:
     """The coordinator of this process; started, and said so in one line, if there is none."""
     global _own
     if _own is None or _own.process.poll() is not None:
-        _own = start(settings.checkpoint_dir)
+        _own = start(settings)
         where = os.path.relpath(_own.folder)
         where = _own.folder if where.startswith("..") else where
         print(
@@ -96,9 +104,13 @@ def coordinator(settings: Settings) -> Coordinator:
     return _own
 
 
-def start(checkpoint_dir: str = "") -> Coordinator:
+def start(settings: Settings) -> Coordinator:
     """Starts a coordinator and waits until it serves."""
-    told = {"STRATA_CHECKPOINT_DIR": checkpoint_dir} if checkpoint_dir else {}
+    named = {
+        "STRATA_CHECKPOINT_DIR": settings.checkpoint_dir,
+        "STRATA_SPOOL_DIR": settings.spool_dir,
+    }
+    told = {name: value for name, value in named.items() if value}
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", MODULE, str(os.getpid()), script_name()],
         stdin=subprocess.DEVNULL,

@@ -123,6 +123,7 @@ class Enrolment:
             patience_s,
         )
         request.worker_id = answer.assigned_id
+        request.task_id = answer.task_id  # a later incarnation belongs to the same task
         return answer
 
     def identity(self, answer: pb.RegisterWorkerResponse) -> Identity:

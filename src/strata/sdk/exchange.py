@@ -1,9 +1,9 @@
 """`run.average`: the members of a generation average their arrays, without any framework.
 
 Everyone sends to the member with rank 0, which adds up in the order of ranks and sends the result
-to all: whoever gets a result gets the same one, bit for bit. That is simple and fast while a model
-is small (two workers exchange a megabyte in about a millisecond); for large ones there are the
-collectives of PyTorch and JAX.
+to all, so every result is the same on all members, bit for bit. That is simple and fast while a
+model is small (two workers exchange a megabyte in about a millisecond); for large ones there are
+the collectives of PyTorch and JAX.
 
 Each generation meets anew: rank 0 listens where its standing says; the others connect and prove
 with the generation's token that they belong to it. What breaks a connection in the middle (a member
@@ -130,7 +130,7 @@ class Exchange:
 
     @property
     def over(self) -> bool:
-        """Whether the generation has ended; whoever waits for others looks at it now and then."""
+        """Whether the generation has ended; members that wait for others ask now and then."""
         return self._over()
 
     def close(self) -> None:
@@ -220,7 +220,7 @@ class Exchange:
             try:
                 mark, theirs, rank, proof = _greeting(link)
             except (OSError, struct.error) as error:
-                log.debug("somebody came to the meeting and left: %s", error)
+                log.debug("a process connected to the meeting and left: %s", error)
                 link.close()
                 continue
             known = (mark, theirs) == (MARK, generation) and compare_digest(proof, token)
@@ -245,7 +245,7 @@ class Exchange:
 
 
 def _greeting(link: socket.socket) -> tuple[bytes, int, int, bytes]:
-    """What somebody says first; a stranger who says nothing does not hold others up for long."""
+    """The first message of a connection; one that sends nothing delays others only shortly."""
     link.settimeout(GREETING_S)
     mark, generation, rank, token = HELLO.unpack(link.recv(HELLO.size, socket.MSG_WAITALL))
     return mark, generation, rank, token

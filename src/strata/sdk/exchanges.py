@@ -65,7 +65,7 @@ class Exchanges:
         return self._present
 
     def _await_change(self, reason: str, stopped: Callable[[], bool]) -> None:
-        """Waits for the next generation; if everybody lives, somebody has to ask for one."""
+        """Wait for the next generation; if all members live, ask the coordinator for one."""
         session, membership = self._worker.session, self._worker.membership
         if session.wait_for(lambda: membership.changed or stopped(), NOTICE_S):
             return

@@ -16,8 +16,10 @@ newest model with it, and the loss of another one in its last step would cost mo
 """
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
-from typing import Any, SupportsFloat
+from types import FrameType
+from typing import Any, SupportsFloat, TypeAlias
 
 from msgspec import Struct
 
@@ -43,6 +45,7 @@ from strata.wire.v1 import coordinator_pb2 as pb
 log = logging.getLogger(__name__)
 
 SMOOTHED = 0.8
+PEEK_HINT = "to look at a batch without training it, call peek() of what run.batches returned"
 
 
 class LoopCalls(Struct, frozen=True):
@@ -51,29 +54,58 @@ class LoopCalls(Struct, frozen=True):
     `enter` takes up a new generation, and raises `StopRequested` when the loop should end. `meet`
     returns when every worker is through, and raises `GenerationChanged` if one is lost before.
     `handed` is told of every batch, `ended` that the loop is over, and whether at its last step.
+    `looked` is told of a dataset of which a script took one batch and left the loop at once.
     """
 
     enter: Callable[[], None]
     meet: Callable[[str], object]
     handed: Callable[[], None]
     ended: Callable[["RunBatches", bool], None]
+    looked: Callable[[str], None]
 
 
 class Iteration(Iterator[Any]):
     """One `for` loop over batches.
 
     When a script leaves the loop with `break`, nothing refers to this object any more; that is how
-    the run learns of it.
+    the run learns of it. In `next(iter(loader))` that happens in the same instruction of the script
+    in which the batch was taken: then the script only looked at a batch.
     """
 
     def __init__(self, batches: "RunBatches") -> None:
         self._batches = batches
+        self._taken_at: Instruction = None
 
     def __next__(self) -> Any:
+        self._taken_at = _instruction()
         return next(self._batches)
 
     def __del__(self) -> None:
-        self._batches.leave()
+        here = _instruction()
+        self._batches.leave(looked=here is not None and here == self._taken_at)
+
+
+class PastIteration(Iterator[Any]):
+    """A `for` loop that the run had left before this process began: it has no batches."""
+
+    def __init__(self, place: Position) -> None:
+        self._place = place
+
+    def __next__(self) -> Any:
+        # A `for` loop ends here; `next` in a script shows the message.
+        raise StopIteration(
+            f"loop {self._place.key} of this script was over when this process resumed the run; "
+            f"{PEEK_HINT}"
+        )
+
+
+Instruction: TypeAlias = tuple[int, int] | None
+
+
+def _instruction() -> Instruction:
+    """Which instruction of which frame has called the caller of this function."""
+    frame: FrameType | None = sys._getframe(1).f_back
+    return None if frame is None else (id(frame), frame.f_lasti)
 
 
 class RunBatches:
@@ -174,9 +206,14 @@ class RunBatches:
 
             self._recorder.emit(fact_with_numbers(make, loss, {}))
 
-    def leave(self) -> None:
-        """The script has left the loop before its end, if it was not over."""
+    def leave(self, *, looked: bool = False) -> None:
+        """The script has left the loop before its end, if it was not over.
+
+        `looked` means that it took a batch and left the loop at once.
+        """
         if self._open:
+            if looked and self._handed == self._membership.steps == self.start:
+                self._calls.looked(self.name)
             self._end(complete=False)
 
     def state_dict(self) -> dict[str, Any]:
@@ -267,14 +304,24 @@ class Loader:
     """
 
     def __init__(
-        self, open_loop: Callable[[], RunBatches | None], length: Callable[[], int]
+        self,
+        open_loop: Callable[[], RunBatches | Position],
+        length: Callable[[], int],
+        first: Callable[[], Any],
     ) -> None:
-        self._open_loop, self._length = open_loop, length
+        self._open_loop, self._length, self._first = open_loop, length, first
         self._current: Iterator[Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        batches = self._open_loop()
-        return iter(()) if batches is None else iter(batches)
+        opened = self._open_loop()
+        return PastIteration(opened) if isinstance(opened, Position) else iter(opened)
+
+    def peek(self) -> Any:
+        """This worker's first batch of the dataset, to look at its shapes and types.
+
+        No loop is opened, no step is counted, and the batch is trained later all the same.
+        """
+        return self._first()
 
     def __next__(self) -> Any:
         if self._current is None:
@@ -283,6 +330,27 @@ class Loader:
 
     def __len__(self) -> int:
         return self._length()
+
+
+def first_batch(worker: Worker, source: Source, reading: Reading, engine: Engine) -> Any:
+    """The first batch of a source that this worker would have with its present lanes."""
+    batches = engine(
+        source.dataset,
+        source.order,
+        worker.membership.lanes(source.name) or None,
+        0,
+        1,
+        columns=reading.columns,
+        transform=reading.transform,
+        prefetch_bytes=0,
+        on_error=reading.on_error,
+        on_skip=lambda row: None,
+        contents=False,
+    )
+    try:
+        return next(batches)
+    finally:
+        batches.close()
 
 
 def open_batches(

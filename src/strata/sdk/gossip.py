@@ -123,7 +123,7 @@ class Gossip:
             telling.due_s = now_s + min(wait_s, LONGEST_AGAIN_S)
 
     def silence(self) -> None:
-        """The generation is over: nobody has to hear anything any more."""
+        """The generation is over: nothing has to be sent any more."""
         for tellings in self._tellings.values():
             tellings.clear()
 

@@ -1,8 +1,8 @@
 """The state of a run: where its checkpoints lie; saving it, bringing it back, giving it away."""
 
 import logging
-import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from strata.checkpoint.catalog import Catalog, is_id
@@ -13,6 +13,7 @@ from strata.core.workers import Outcome
 from strata.errors import Corrupt, NotAllowedNow, NotFound, StrataError
 from strata.sdk.blobs import Blobs
 from strata.sdk.due import Policy
+from strata.sdk.final_save import FinalCalls, FinalSave
 from strata.sdk.giving import Giver
 from strata.sdk.membership import Recovery
 from strata.sdk.position import Script
@@ -230,6 +231,7 @@ class Keeping:
     def prepare_saves(self) -> None:
         """Makes memory ready for the first save, in the background."""
         if self.has_state and self.due.policy.active:
+            self.storage()  # from now on it is known on which disk the checkpoints lie
             self.saver.prepare(plain(self.state), self._membership.place)
 
     def save_if_due(self, step: int, epoch: int) -> bool:
@@ -258,38 +260,33 @@ class Keeping:
         )
         self.due.saved(step, self.saver.save(plain(self.known_state), moment))
 
-    def finish(self, outcome: Outcome, step: int, epoch: int, timeout_s: float) -> str:
+    def finish(self, outcome: Outcome, epoch: int, timeout_s: float) -> str:
         """Ends all of this; why the state in which training ended is not saved, if it should be."""
         self._worker.waiting = True  # no more steps come, and that is not a hang
-        unsaved = self._save_at_end(outcome, step, epoch, timeout_s)
+        calls = FinalCalls(
+            wanted=partial(self._wants_final_save, outcome),
+            begin=lambda step: self._begin_save(step, epoch, final=True),
+            carry_out=self.carry_out,
+        )
+        try:
+            final = FinalSave(self._session, self._membership, self.saver, calls)
+            unsaved = final.save(outcome == "done", timeout_s)
+        finally:
+            self.blobs.close()
+            for source in self._sources:
+                source.close()
+            if self._open is not None and not self.saver.busy:
+                self._open.close()
         if unsaved:
-            log.error("the state after step %d is not saved: %s", step, unsaved)
-        self.blobs.close()
-        for source in self._sources:
-            source.close()
-        if self._open is not None and not self.saver.busy:
-            self._open.close()
+            log.error("the state after step %d is not saved: %s", self._membership.steps, unsaved)
         return unsaved
 
-    def _save_at_end(self, outcome: Outcome, step: int, epoch: int, timeout_s: float) -> str:
-        """Saves the state in which training ended, and waits; why that failed, if so.
+    def _wants_final_save(self, outcome: Outcome, step: int) -> bool:
+        """Whether the state in which training ended should be saved and is not.
 
         Nothing is saved for a run that failed, or that saves nothing by itself and has nothing
         postponed; then what counts is how its last save ended.
         """
-        deadline_s = time.monotonic() + timeout_s
-        self.saver.wait(timeout_s)
-        if not self.saver.busy and self._wants_final_save(outcome, step):
-            try:
-                self._begin_save(step, epoch, final=True)
-            except Exception as error:
-                return f"step {step}: {error}"
-            self.saver.wait(max(deadline_s - time.monotonic(), 0.0))
-        if self.saver.busy:
-            return f"a save was still under way after {timeout_s:g} s"
-        return self.saver.failure
-
-    def _wants_final_save(self, outcome: Outcome, step: int) -> bool:
         due = self.due
         wanted = (due.policy.active and due.even) or due.postponed
         ended = outcome == "done" or (outcome == "stopped" and due.finishing)

@@ -108,7 +108,7 @@ class LineBuffer:
             self._sent = 0
 
     def became_child(self) -> None:
-        """In a forked child nothing is taken in: nobody would send it."""
+        """In a forked child nothing is taken in: no thread would send it."""
         self._lock = threading.Lock()
         self._entries = deque()
         self._last = deque(maxlen=0)

@@ -8,7 +8,7 @@
                 for part in parts:                # 16 steps on 32 samples each
                     loss = train_step(weights, part)
         except strata.GenerationChanged:
-            continue                              # somebody was lost: the round is done again
+            continue                              # a worker was lost: the round is done again
         run.mark_step(loss=loss)
 
 A round is one step of the run: its samples count when everyone has applied it, and never twice. In
@@ -117,7 +117,7 @@ class LocalSteps:
     def _exchanged(
         self, start: Vector, update: Vector, weight: float, step: int, exchange: Exchange
     ) -> tuple[Vector, Vector]:
-        """The mean of everyone's updates, and what of ours is not in it; all have it, or nobody."""
+        """The mean of everyone's updates, and what of ours is not in it; all have it, or none."""
         circle = self._met(exchange, step)
         digest = xxhash.xxh3_128(start.data)
         digest.update(self._outer.velocity.data)
@@ -153,7 +153,7 @@ class LocalSteps:
         circle = self.run.circle(exchange)
         self._collector.open(circle)
         self._announcer.open(circle, step)
-        exchange.everyone("")  # nobody tells anything before everyone listens
+        exchange.everyone("")  # no worker sends before all of them listen
         self._circle = circle
         return circle
 
@@ -172,7 +172,7 @@ class LocalSteps:
             total += vector * np.float32(update.weight)
             weight += update.weight
         if not weight > 0:
-            raise InvalidArgument(f"nobody had a sample in round {step}")
+            raise InvalidArgument(f"no worker had a sample in round {step}")
         if self.run.present_step is not None:
             self.run.present_step.averaged = round(weight)
         return total / np.float32(weight)

@@ -1,7 +1,7 @@
 """Where the other members of a generation meet this worker, should it have rank 0.
 
 A listening socket, opened when the worker joins and told to the coordinator whenever a generation
-is entered. Nobody accepts on it until there is something to exchange.
+is entered. No connection is accepted on it until there is something to exchange.
 """
 
 import socket
@@ -21,7 +21,7 @@ class MeetingPlace:
         self.address = f"{host}:{self.listener.getsockname()[1]}"
 
     def close(self) -> None:
-        """Nobody is met here any more."""
+        """Close the socket: no more connections are accepted."""
         self.listener.close()
 
 

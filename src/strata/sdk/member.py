@@ -271,7 +271,7 @@ class Member:
         return bool(self.stop_requested) and not self._keeping.due.finishing
 
     def report(self, state: Reported) -> None:
-        """Says what this worker does now, for whoever looks and for the watchdog."""
+        """Report what this worker does now, for the dashboard and the watchdog."""
         if state not in REPORTED:
             raise InvalidArgument(f"{state!r} is no state", hint=f"use {', '.join(REPORTED)}")
         if self._worker.state != state:
@@ -296,5 +296,6 @@ class Member:
         told = f"generation {standing.generation}" if standing else "a new incarnation"
         return GenerationChanged(
             f"the membership changed: {told} in place of generation {self.generation}",
-            hint="call run.sync() and go on from where it says",
+            hint="train in `with run.step()` in a loop over run.batches or run.loader: it enters "
+            "the new generation by itself; elsewhere call run.recover()",
         )

@@ -89,7 +89,8 @@ class Membership:
         """Takes in what the coordinator says; whether that is news."""
         known, self.standing = self.standing, standing
         state = standing.task_state
-        self.stopping = f"the task is {state}" if state in ("stopping", *ENDED) else ""
+        over = state in ("stopping", *ENDED)
+        self.stopping = f"task {standing.task_id} is {state}" if over else ""
         self.changed = standing.generation != self.place.generation
         if not self.changed:
             self._own(standing)
@@ -102,6 +103,16 @@ class Membership:
         self.changed = True
         self.place = Place()
         self.model = Model()
+
+    @property
+    def displaced(self) -> bool:
+        """Whether this worker has trained, was declared lost, and has not entered again since."""
+        return self.applied > 0 and self.place.generation == 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether the task has failed."""
+        return self.standing is not None and self.standing.task_state == "failed"
 
     @property
     def agreed(self) -> int:

@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 
 
 class Connection(http.client.HTTPConnection):
-    """Closes when nobody uses it any more: with its thread, or with the peer."""
+    """Closes when it is not used any more: with its thread, or with the peer."""
 
     def __del__(self) -> None:
         self.close()
@@ -110,7 +110,7 @@ class Peer:
         `cause` is the event that records it, for the peer's own to name.
 
         Raises `NotAllowedNow` with its reason when it does not take it, and `Unavailable` when it
-        does not answer: whoever tells decides when to tell it again.
+        does not answer: the caller decides when to tell it again.
         """
         host, port = self._target.hostname or "", self._target.port
         connection = Connection(host, port, timeout=MESSAGE_TIMEOUT_S)

@@ -206,7 +206,9 @@ class InProcess:
         with self._lock:
             self._state.dataset(dataset_id)
             if self._feed(dataset_id) is None:
-                raise NotFound(f"nobody trains on {dataset_id!r}", hint="register a worker first")
+                raise NotFound(
+                    f"no worker trains on {dataset_id!r}", hint="register a worker first"
+                )
             epoch = self._do(AdvanceEpoch(task=self._task, dataset=dataset_id))
             assert isinstance(epoch, int)
             return epoch

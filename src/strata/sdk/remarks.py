@@ -17,7 +17,7 @@ PER_MINUTE = 60
 
 
 class Remarks:
-    """A sink for `capture_output`; `lines` takes everything, where nobody reads the pipes."""
+    """A sink for `capture_output`; `lines` takes everything, where no process reads the pipes."""
 
     def __init__(self, recorder: Recorder, lines: Sink | None) -> None:
         self.lines = lines

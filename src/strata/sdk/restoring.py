@@ -45,6 +45,15 @@ class PeersUnreachable(Unavailable):
     """No member gives the model that the generation goes on from."""
 
 
+def _lists_others(storage: StorageBackend) -> bool:
+    """Whether the storage was reached: an unmounted disk or a wrong bucket lists nothing."""
+    try:
+        found = storage.list()
+    except (StrataError, OSError):
+        return False
+    return bool(found.objects or found.folders)
+
+
 class Restorer:
     """Restores states for one worker."""
 
@@ -75,6 +84,7 @@ class Restorer:
                 damage = damage or error
                 log.warning("checkpoint %s in %s is damaged: %s", checkpoint, storage.url, error)
             except Unreachable as error:
+                error.missing = error.missing and _lists_others(storage)
                 if number == 0 or copies:
                     away = away or error
         if away is not None:

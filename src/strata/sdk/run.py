@@ -22,6 +22,9 @@ exception `failed` with the reason, after Ctrl-C `stopped`.
 
 import atexit
 import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -31,10 +34,11 @@ import msgspec
 from strata.core.events import Fact
 from strata.core.worker_facts import RunEnded
 from strata.core.workers import Outcome
-from strata.errors import Fenced, StrataError
+from strata.errors import Fenced, StrataError, TaskEnded
 from strata.sdk import embedded, enrolment
 from strata.sdk.capture import Capture, capture_output
 from strata.sdk.due import policy_of
+from strata.sdk.final_save import RunWentBack
 from strata.sdk.keeping import Keeping
 from strata.sdk.remarks import Remarks
 from strata.sdk.resources import ResourceSampler
@@ -99,7 +103,8 @@ def join(
         weight=weight,
         labels=metadata,
     )
-    enrolled, answer = enrolment.enrol(settings, request, connect_timeout)
+    with _quiet_end():
+        enrolled, answer = enrolment.enrol(settings, request, connect_timeout)
     worker = Worker(enrolled, answer, sampler, settings, reconnect_limit)
     config = msgspec.json.decode(answer.config.get("config") or "{}", type=dict[str, object])
     policy = policy_of(settings, config, checkpoint_every, checkpoint_interval)
@@ -143,7 +148,11 @@ class Run(RunDecisions):
         for feed in self._feeds:
             feed.close()
         worker, timeout_s = self._worker, LEAVE_TIMEOUT_S if outcome == "failed" else SAVE_TIMEOUT_S
-        unsaved = self._keeping.finish(outcome, self.steps, worker.epoch, timeout_s)
+        unsaved, went_back = "", None
+        try:
+            unsaved = self._keeping.finish(outcome, worker.epoch, timeout_s)
+        except RunWentBack as error:
+            outcome, reason, went_back = "failed", str(error), error
         self._exchanges.close()
         worker.recorder.emit(RunEnded(outcome, reason, self.steps))
         worker.recorder.seal()
@@ -152,13 +161,15 @@ class Run(RunDecisions):
             leave = pb.Leave(outcome=outcome, reason=reason[:1000], steps=self.steps)
             leave.save_failure = unsaved[:1000]
             self._session.answer(self._session.ask("leave", leave), LEAVE_TIMEOUT_S)
-        except Fenced:
+        except (Fenced, TaskEnded):
             log.debug("the coordinator had already taken this worker out")
         except StrataError as error:
             log.warning("left without the coordinator's knowledge: %s", error)
         finally:
             self._session.close()
             worker.close()
+        if went_back is not None:
+            raise went_back
 
     def begun(self, remarks: Remarks | None, timeout_s: float | None) -> Self:
         """Starts the session and enters the first generation; part of `join`."""
@@ -173,8 +184,9 @@ class Run(RunDecisions):
             self._times.finish()
         except BaseException as error:
             self.leave(*_outcome(error, self.stop_requested))
-            if isinstance(error, StopRequested) and self._membership.spare:
-                raise SystemExit(0) from None  # its task went well without it
+            if isinstance(error, StopRequested) and not self._membership.failed:
+                with _quiet_end():
+                    raise StopRequested(self.stop_requested) from None
             raise
         return self
 
@@ -188,12 +200,22 @@ class Run(RunDecisions):
         trace: TracebackType | None,
     ) -> bool:
         self.leave(*_outcome(error, self.stop_requested))
-        return isinstance(error, StopRequested)
+        return isinstance(error, StopRequested | TaskEnded)
+
+
+@contextmanager
+def _quiet_end() -> Iterator[None]:
+    """End the process with one line where its task wants no more work, before it has trained."""
+    try:
+        yield
+    except (StopRequested, TaskEnded) as error:
+        print(f"strata: {error.message}, so this process has nothing to do", file=sys.stderr)
+        raise SystemExit(0) from None
 
 
 def _outcome(error: BaseException | None, stop: str) -> tuple[Outcome, str]:
     """How a block that ended like this is told to the coordinator."""
-    if error is None or isinstance(error, StopRequested):
+    if error is None or isinstance(error, StopRequested | TaskEnded):
         return ("stopped", stop) if stop else ("done", "")
     if isinstance(error, KeyboardInterrupt):
         return "stopped", "interrupted"

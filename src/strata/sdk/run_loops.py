@@ -13,7 +13,7 @@ from strata.data.loader_plan import plan_loader
 from strata.data.per_lane import Transform
 from strata.data.streams import Engine
 from strata.errors import InvalidArgument
-from strata.sdk.feeding import Loader, LoopCalls, RunBatches, open_batches
+from strata.sdk.feeding import Loader, LoopCalls, RunBatches, first_batch, open_batches
 from strata.sdk.leasing import RunShards, open_shards
 from strata.sdk.position import Position
 from strata.sdk.reading import Reading
@@ -183,11 +183,12 @@ class RunLoops(RunSteps):
             whole = epoch_start(found.total_samples, found.global_batch, own_epochs, drop_tail)
             return min(each for each in (whole, most) if each)
 
-        def opened() -> RunBatches | None:
+        def opened() -> RunBatches | Position:
+            self._require_trained()
             self._tell_loop_left()
             place, past = script.open_loop()
             if past:
-                return None
+                return place
             own_epochs, most = bound()
             asked = LoopAsked(
                 key=place.key,
@@ -199,7 +200,11 @@ class RunLoops(RunSteps):
             )
             return self._opened(source(asked), place, reading, engine)
 
-        return Loader(opened, length)
+        def first() -> Any:
+            found = source(LoopAsked(planned_epochs=script.epochs or epochs))
+            return first_batch(self._worker, found, reading, engine)
+
+        return Loader(opened, length, first)
 
     def _opened(self, source: Any, place: Position, reading: Reading, engine: Engine) -> RunBatches:
         calls = LoopCalls(
@@ -207,6 +212,7 @@ class RunLoops(RunSteps):
             meet=self.barrier,
             handed=self._script.handed,
             ended=self._loop_ended,
+            looked=self._looked,
         )
         feed = open_batches(self._worker, self._times, source, place, reading, engine, calls)
         for earlier in [each for each in self._feeds if isinstance(each, RunBatches)]:
@@ -217,6 +223,9 @@ class RunLoops(RunSteps):
         if self._save_wanted:
             self.save()
         return feed
+
+    def _looked(self, dataset: str) -> None:
+        self._looked_at = dataset
 
     def _loop_ended(self, feed: RunBatches, complete: bool) -> None:
         """A loop is over; one that was left before its end must be left by all workers.

@@ -14,7 +14,7 @@ from strata.errors import Conflict, InvalidArgument, NotAllowedNow, StrataError
 from strata.sdk.barriers import Arrivals, BarrierResult, check_barrier, meet
 from strata.sdk.exchange import Exchange, LinkBroken, Values
 from strata.sdk.exchanges import Exchanges, Result
-from strata.sdk.feeding import RunBatches
+from strata.sdk.feeding import PEEK_HINT, RunBatches
 from strata.sdk.keeping import Keeping
 from strata.sdk.late_numbers import fact_with_numbers, number_of
 from strata.sdk.leasing import RunShards
@@ -43,6 +43,7 @@ class RunSteps(Member):
         self._arrivals = Arrivals()
         self._last_loss: SupportsFloat | None = None
         self._loop_left: pb.LeaveLoop | None = None
+        self._looked_at = ""
         self._left = False
 
     def step(self) -> Step:
@@ -65,6 +66,7 @@ class RunSteps(Member):
             raise NotAllowedNow(
                 f"step {self._step.number} is still open", hint="end its block before the next one"
             )
+        self._require_trained()
         if not self._feeds:
             self._take_up_or_stop()
         self._script.step()
@@ -78,6 +80,17 @@ class RunSteps(Member):
         self._exchanged = self._exchanges.count
         self._hooks.begin(step)
         self._step = step
+
+    def _require_trained(self) -> None:
+        """Refuse to go on after a loop that was only opened to look at a batch.
+
+        It counts as a loop of the script, so it would be empty in a process that resumes the run.
+        """
+        if self._looked_at:
+            raise NotAllowedNow(
+                f"a batch of {self._looked_at!r} was taken from a loop that was left at once",
+                hint=PEEK_HINT,
+            )
 
     def _require_common(self, step: Step) -> None:
         """Refuse a step that another worker does not train, since it left the loop or finished."""
@@ -108,6 +121,7 @@ class RunSteps(Member):
         metrics = dict(step.metrics)
         averaged = step.averaged if len(self._feeds) == 1 else 0
         self._count_step(metrics.pop("loss", None), None, metrics, averaged)
+        step.applied = True
         if self._membership.applied == 1:
             self._keeping.prepare_saves()  # from the first step on, optimizers have their moments
         if self._keeping.has_state and self.save_due():

@@ -326,7 +326,7 @@ class Saver:
         try:
             self._session.ask("fail_part", failed)
         except StrataError as refusal:
-            log.debug("nobody was told that %s failed: %s", checkpoint, refusal)
+            log.debug("the coordinator was not told that %s failed: %s", checkpoint, refusal)
 
     def _remove(self, checkpoint: str, rank: int) -> None:
         """Takes back what was written; the coordinator removes the rest."""

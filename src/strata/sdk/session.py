@@ -162,7 +162,7 @@ class Session:
         return request.answer
 
     def forget(self, request: Request) -> None:
-        """Nobody waits for the answer any more; should it come, that is still recorded."""
+        """Stop waiting for the answer; should it come, that is still recorded."""
         with self.news:
             if self._requests.pop(request.message.request, None) is not None:
                 self._unheard[request.message.request] = request
@@ -224,7 +224,7 @@ class Session:
         self.pulse.became_child()
 
     def require_usable(self) -> None:
-        """Refuses where nobody would answer."""
+        """Raise if the session is closed, over, or of a forked parent."""
         if self.forked:
             raise NotAllowedNow(forks.INERT, hint=forks.INERT_HINT)
         if self._closing.is_set():

@@ -1,9 +1,9 @@
 """What interrupts a training loop on purpose: a change of membership, and the wish to stop.
 
-Neither is a failure. `GenerationChanged` says that the group is another one now: call `run.sync()`
-and go on from where it says. `StopRequested` comes only out of waits that a stop makes pointless;
-a loop sees the wish in what `run.step` returns, and a `with strata.join()` block ends quietly
-when it is raised through it.
+Neither is a failure. `GenerationChanged` means that a worker was lost or joined: the block of
+`run.step` takes it, and the loop enters the new generation; other code calls `run.recover()`.
+`StopRequested` means that the task stops or that this process was told to end; the block of
+`with strata.join()` takes it.
 """
 
 import os
@@ -15,7 +15,7 @@ from strata.errors import NotAllowedNow
 
 
 class GenerationChanged(NotAllowedNow):
-    """The membership changed: `run.sync()` enters the new generation."""
+    """The membership changed: `run.recover()` enters the new generation."""
 
     code = "generation_changed"
 
@@ -46,7 +46,7 @@ class TerminationNotice:
             _installed.add(self)
 
     def restore(self) -> None:
-        """Puts back what was there before, unless somebody else has taken over since."""
+        """Puts back what was there before, unless another handler was installed since."""
         if self in _installed and threading.current_thread() is threading.main_thread():
             _installed.discard(self)
             if signal.getsignal(signal.SIGTERM) == self._noted:

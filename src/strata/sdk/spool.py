@@ -2,7 +2,7 @@
 
 A batch is written here before it is sent, so a crash of this process loses at most what was not
 yet packed, and an absence of the coordinator loses nothing up to the limit. The file survives the
-process; whoever looks after its host can deliver it later.
+process; the agent of the host, or the embedded coordinator, delivers it later.
 
 The format: records, each the length and CRC-32 of what follows, then a `Batch` as msgpack. A torn
 last record is not part of the file.
@@ -46,11 +46,11 @@ class _Entry(Struct, frozen=True, gc=False):
 
 
 def default_folder() -> Path:
-    """Where spools lie when nobody says otherwise: one folder per user of the host."""
+    """The default folder of spools: one per user of the host."""
     user = os.getuid() if hasattr(os, "getuid") else 0
     folder = Path(tempfile.gettempdir()) / f"strata-spool-{user}"
     folder.mkdir(exist_ok=True, mode=0o700)
-    # The name can be guessed, so somebody else may have made it.
+    # The name can be guessed, so another user may have made it.
     return folder if folder.stat().st_uid == user else Path(tempfile.mkdtemp(prefix="strata-"))
 
 
@@ -135,7 +135,7 @@ class Spool:
         self._sent = self.in_flight_bytes = 0
 
     def abandon(self) -> None:
-        """Closes the file and leaves it: it is somebody else's."""
+        """Close the file and leave it: it belongs to another process."""
         self._file.close()
 
     def close(self) -> None:
@@ -172,6 +172,12 @@ def _read_file(path: Path) -> Iterator[Batch]:
         yield _decoder.decode(body)
 
 
+def remove(path: Path) -> None:
+    """Removes the file of a process that has ended, and its newest events beside it."""
+    path.with_suffix(blackbox.SUFFIX).unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
+
+
 def batch_message(batch: Batch) -> pb.EventBatch:
     """A batch for the wire."""
     return pb.EventBatch(
@@ -185,11 +191,11 @@ def batch_message(batch: Batch) -> pb.EventBatch:
 
 
 def _forget_old(folder: Path) -> None:
-    """Removes what nobody has delivered for a week, so that the folder stays bounded."""
+    """Remove what was not delivered within a week, so that the folder stays bounded."""
     horizon_s = time.time() - FORGOTTEN_AFTER_S
     for path in folder.glob(f"*{SUFFIX}"):
         try:
             if path.stat().st_mtime < horizon_s:
-                path.unlink()
+                remove(path)
         except FileNotFoundError:
             continue  # another worker of this host was faster

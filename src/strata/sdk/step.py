@@ -12,7 +12,8 @@ is raised inside the block. It ends there, the step is not counted, and the loop
 in hands out the same batch again after the recovery. So the script needs no `except`.
 
 When the block reaches its end the step is applied: it is counted and recorded, and the state is
-saved if a checkpoint is due.
+saved if a checkpoint is due. Code after the block, in the same round of the loop, runs in both
+cases; `step.applied` tells them apart.
 
 What takes part in a step registers a *hook* with the run. A hook prepares the step, completes it,
 or undoes what the block has changed so far. A hook that cannot undo says so; then this worker's
@@ -56,7 +57,8 @@ class Step:
     `number` counts from 0. `samples` is how many samples this worker trains in it: its weight in
     every mean over the workers. `averaged` is how many samples of all workers are in the mean that
     the step applies, as far as it is known. `accumulating` says whether gradients stay on this
-    worker for now.
+    worker for now. `applied` is True after the block if the step counts, and False if a worker was
+    lost, so that the same batch comes again.
     """
 
     def __init__(self, run: "RunSteps") -> None:
@@ -65,6 +67,7 @@ class Step:
         self.samples = self.averaged = 0
         self.metrics: dict[str, SupportsFloat] = {}
         self.accumulating = False
+        self.applied = False
         self._open = False
 
     @contextmanager

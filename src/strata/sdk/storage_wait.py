@@ -35,7 +35,7 @@ class StorageWait:
     ) -> None:
         self._session, self._membership = session, membership
         self._stopping = stopping
-        self._reported = 0
+        self._reported: tuple[int, bool] | None = None
         self._since_s = 0.0
         self._logged_s = 0.0
 
@@ -56,25 +56,31 @@ class StorageWait:
                 "the model is restored after %.1f s of waiting", time.monotonic() - self._since_s
             )
             self._report(reachable=True, reason="")
-            self._reported = 0
+            self._reported = None
 
     def _note(self, error: Unreachable) -> None:
-        """Reports the wait once in each generation, and logs it now and then."""
+        """Reports the wait once in each generation and for each cause, and logs it now and then."""
         now_s = time.monotonic()
         if not self._reported:
             self._since_s, self._logged_s = now_s, 0.0
         if now_s - self._logged_s >= LOG_EVERY_S or not self._logged_s:
             self._logged_s = now_s
             waited_s = now_s - self._since_s
-            log.error("storage unreachable for %.0f s, trying again: %s", waited_s, error)
-        generation = self._membership.place.generation
-        if self._reported != generation:
-            self._reported = generation
-            self._report(reachable=False, reason=str(error)[:REASON_CHARACTERS])
+            trouble = "a file is missing" if error.missing else "storage unreachable"
+            log.error("%s for %.0f s, trying again: %s", trouble, waited_s, error)
+        found = (self._membership.place.generation, error.missing)
+        if self._reported != found:
+            self._reported = found
+            self._report(
+                reachable=False, reason=str(error)[:REASON_CHARACTERS], missing=error.missing
+            )
 
-    def _report(self, *, reachable: bool, reason: str) -> None:
+    def _report(self, *, reachable: bool, reason: str, missing: bool = False) -> None:
         report = pb.ReportStorage(
-            generation=self._membership.place.generation, reachable=reachable, reason=reason
+            generation=self._membership.place.generation,
+            reachable=reachable,
+            reason=reason,
+            missing=missing,
         )
         self._session.ask("report_storage", report)
 

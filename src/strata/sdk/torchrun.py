@@ -104,7 +104,7 @@ def gather(run: Run, mine: Seat) -> list[Seat]:
 
 
 def free_port(host: str) -> int:
-    """A port that nobody listens on now."""
+    """A port on which no process listens now."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as server:
         port: int = server.getsockname()[1]

@@ -6,6 +6,10 @@ place, which only one writer can do; the folder is synced last. A reader holds a
 file it has open. Recycling writes over a file in place, so it takes the file exclusively first and
 leaves it alone when that fails.
 
+An unmounted disk. When a disk is unmounted, the folder below its mount point is missing, or is
+another one, and writing there would fill the wrong disk. So a storage keeps on which filesystem its
+root was when it was opened, and refuses to write on another one until the disk is back.
+
 Confinement. Names are checked, and every folder on the way is resolved: a symbolic link that leads
 out of the root is refused. The root itself may be a link; that is the operator's choice.
 """
@@ -43,6 +47,7 @@ class LocalStorage:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(os.path.abspath(root))
         self.url = str(self.root)
+        self._identity = folder_identity(self.root)
 
     def put(self, name: str, data: Buffer, *, if_absent: bool = False) -> None:
         with self._placing(name, if_absent) as hidden:
@@ -71,6 +76,7 @@ class LocalStorage:
         """Gives an object another name by a hard link, where the filesystem has those."""
         path = self._path(other)
         try:
+            self._require_same_disk()
             make_folders(path.parent)
             os.link(self._path(name), path)
             sync_folder(path.parent)
@@ -200,6 +206,21 @@ class LocalStorage:
                 return False  # there is nothing, and nothing below it
         return False
 
+    def _require_same_disk(self) -> None:
+        """Raise if the root lies on another filesystem than when this storage was opened.
+
+        A disk that is mounted again may have another device number; its folder has the same inode.
+        """
+        device, inode = self._identity
+        device_now, inode_now = folder_identity(self.root)
+        if device_now != device and (inode_now != inode or not inode):
+            raise Unavailable(
+                f"the folder {self.root} is on another disk than before",
+                hint="mount its disk again; nothing is written where the mount is missing",
+            )
+        if inode_now:
+            self._identity = device_now, inode_now
+
     def _scan(self, folder: str) -> Sequence[os.DirEntry[str]]:
         path = self._path(folder) if folder else self.root
         try:
@@ -215,6 +236,7 @@ class LocalStorage:
         """A hidden file to fill; it takes its place when that went well, else it is removed."""
         path = self._path(name)
         try:
+            self._require_same_disk()
             make_folders(path.parent)
             with hidden_file(path) as hidden:
                 yield hidden
@@ -307,6 +329,17 @@ def place_new(hidden: Path, path: Path) -> None:
             if os.path.lexists(path):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
             os.rename(hidden, path)
+
+
+def folder_identity(folder: Path) -> tuple[int, int]:
+    """Device and inode of a folder; of one that is not there, where it would be made, and 0."""
+    try:
+        found = folder.stat()
+    except OSError:
+        if folder == folder.parent:
+            raise
+        return folder_identity(folder.parent)[0], 0
+    return found.st_dev, found.st_ino
 
 
 def make_folders(folder: Path) -> None:

@@ -36,6 +36,7 @@ TEMPLATES: dict[str, str] = {
     "LoopOpened": "loop {loop} trains {dataset} from step {start} on, at its step {first}",
     "ValueAgreed": "the workers agree on {key}: {value}",
     "LoopLeft": "{worker} left loop {loop} before its end, after step {step}",
+    "TrainingEnded": "{worker} ended its training after {step} steps",
     "AssignmentChanged": "{moved} parts of {dataset} moved from step {step} on: {reason}",
     "EpochAdvanced": "{task} begins epoch {epoch} of {dataset}: {reason}",
     "LeaseGranted": "{worker} may train shard {shard} of {dataset}",

@@ -3,12 +3,13 @@
 from typing import TypeAlias
 
 from strata.core.agreements import AgreeOnValue, LeaveLoop
+from strata.core.final_saves import EndTraining
 from strata.core.scheduling import StopRun
 from strata.wire.v1 import coordinator_pb2 as pb
 
-Deciding: TypeAlias = AgreeOnValue | LeaveLoop | StopRun
+Deciding: TypeAlias = AgreeOnValue | LeaveLoop | EndTraining | StopRun
 
-KINDS = ("agree", "leave_loop", "stop_run")
+KINDS = ("agree", "leave_loop", "end_training", "stop_run")
 
 
 def command(worker: str, incarnation: int, message: pb.WorkerMessage) -> Deciding:
@@ -26,6 +27,8 @@ def command(worker: str, incarnation: int, message: pb.WorkerMessage) -> Decidin
     if kind == "leave_loop":
         left = message.leave_loop
         return LeaveLoop(worker=worker, incarnation=incarnation, loop=left.loop, step=left.step)
+    if kind == "end_training":
+        return EndTraining(worker=worker, incarnation=incarnation, step=message.end_training.step)
     return StopRun(worker=worker, incarnation=incarnation, reason=message.stop_run.reason)
 
 

@@ -96,6 +96,7 @@ def command(
             generation=message.report_storage.generation,
             reachable=message.report_storage.reachable,
             reason=message.report_storage.reason,
+            missing=message.report_storage.missing,
         )
     assert kind == "refuse_recovery", kind
     return RefuseRecovery(

@@ -1,0 +1,133 @@
+"""The save of the state in which training ended, when the run is left.
+
+Every worker saves its part, so the loss of one fails the checkpoint for all of them. Then the
+others enter the next generation and save again: they hold the whole model, and no replacement is
+waited for (`core/final_saves`). A model whose shards lie on the workers cannot be saved without the
+lost one; then the checkpoint before stays the newest, and the reason is reported.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from strata.errors import Fenced, NotAllowedNow, TaskEnded
+from strata.sdk.membership import ENDED, Membership, Recovery
+from strata.sdk.restoring import PeersUnreachable
+from strata.sdk.saving import Saver
+from strata.sdk.session import Session
+from strata.sdk.signals import GenerationChanged
+from strata.wire.v1 import coordinator_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+RESTART_HINT = "its script has ended, so the process has to start again; an agent does that"
+
+
+class RunWentBack(NotAllowedNow):
+    """The run goes on from an earlier step, and the script of this process has ended."""
+
+
+class FinalCalls(Struct, frozen=True):
+    """What the final save asks of the run's state.
+
+    `wanted` says whether a state after so many steps should be saved and is not; `begin` begins to
+    save it; `carry_out` brings the state to where a generation goes on.
+    """
+
+    wanted: Callable[[int], bool]
+    begin: Callable[[int], None]
+    carry_out: Callable[[Recovery], None]
+
+
+class FinalSave:
+    """Saves the last state of one worker. For the training thread, when it leaves the run."""
+
+    def __init__(
+        self, session: Session, membership: Membership, saver: Saver, calls: FinalCalls
+    ) -> None:
+        self._session, self._membership = session, membership
+        self._saver, self._calls = saver, calls
+        self._deadline_s = 0.0
+
+    def save(self, ended: bool, timeout_s: float) -> str:
+        """Save the last state if it should be saved, and wait; the reason if it is not saved.
+
+        Raises `RunWentBack` where the script has `ended` and the run goes on from an earlier step.
+        """
+        self._deadline_s = time.monotonic() + timeout_s
+        self._saver.wait(timeout_s)
+        tried = 0
+        try:
+            if ended:
+                self._require_place()
+            while not self._saver.busy and self._calls.wanted(self._membership.steps):
+                if not self._enter_newest() or tried == self._membership.place.generation:
+                    break
+                tried = self._membership.place.generation
+                self._calls.begin(self._membership.steps)
+                self._saver.wait(self._left_s())
+        except RunWentBack:
+            raise
+        except TaskEnded:
+            return ""  # the other workers have saved it, or a stop left it out
+        except Exception as error:  # the run is left in any case, with this reason
+            return f"step {self._membership.steps}: {error}"
+        if self._saver.busy:
+            return f"a save was still under way after {timeout_s:g} s"
+        return self._saver.failure
+
+    def _left_s(self) -> float:
+        return max(self._deadline_s - time.monotonic(), 0.0)
+
+    def _enter_newest(self) -> bool:
+        """Enter the newest generation with the model of this worker; False if the task is over."""
+        if self._membership.rebuilds:
+            return True
+        self._report_end()
+        while self._membership.changed and not self._task_over():
+            recovery = self._membership.sync(self._session, self._task_over, self._left_s())
+            if recovery is None:
+                break
+            self._take_over(recovery)
+        return not self._task_over()
+
+    def _take_over(self, recovery: Recovery) -> None:
+        """Bring the state to where the generation goes on, which must be the end of the script."""
+        try:
+            if recovery.source != "peer":
+                raise RunWentBack(f"the run goes back to step {recovery.step}", hint=RESTART_HINT)
+            self._calls.carry_out(recovery)
+            self._membership.restored()
+        except PeersUnreachable as error:
+            raise RunWentBack(error.message, hint=RESTART_HINT) from error
+        except GenerationChanged as error:
+            log.debug("the final state is saved in a later generation: %s", error)
+
+    def _report_end(self) -> None:
+        """Report that this worker trains no more steps; the answer also brings the news so far."""
+        ended = pb.EndTraining(step=self._membership.steps)
+        try:
+            self._session.answer(self._session.ask("end_training", ended), self._left_s())
+        except TaskEnded:
+            raise
+        except Fenced:
+            self._session.wait_for(lambda: self._membership.displaced, self._left_s())
+            self._require_place()
+        except NotAllowedNow as error:
+            if not self._task_over():
+                raise RunWentBack(error.message, hint=RESTART_HINT) from error
+
+    def _require_place(self) -> None:
+        """Raise if this worker was declared lost since it trained: the run went on without it."""
+        if isinstance(self._session.error, TaskEnded):
+            raise self._session.error
+        if self._membership.displaced:
+            raise RunWentBack(
+                "this worker was declared lost, so its model is not the run's", hint=RESTART_HINT
+            )
+
+    def _task_over(self) -> bool:
+        standing = self._membership.standing
+        return standing is not None and standing.task_state in ENDED

@@ -317,6 +317,7 @@ class TestSnapshots:
         fill(store, rows=3)
         store.save_snapshot(snapshot(10, "s1"))
         store.save_snapshot(snapshot(20, "s2"))
+        assert store.load_snapshot(None, "s1", "s2") == snapshot(20, "s2")
         assert store.load_snapshot(None, "s1") == snapshot(10, "s1")
         assert store.load_snapshot(None, "s3") is None
 

@@ -18,13 +18,14 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from strata.core import state as cluster_state
+from strata.core import state_versions
 from strata.core.cluster import Outcome, StartCoordinator, decide, fold
 from strata.core.events import Command, Event, Now
 from strata.core.liveness import Patience, Watch
 from strata.core.state import Cluster, Rules
 from strata.errors import StrataError
 from strata.store.base import Batch, EventStore, Snapshot
+from strata.store.states import newest_state
 
 BYTES_PER_FACT = 16
 """About what a fact takes in the log, compressed in its batch: used to pace snapshots."""
@@ -54,7 +55,6 @@ class Kernel:
         self.clock = clock
         self.patience = patience or Patience()
         self.snapshot_every = snapshot_every
-        self.schema = cluster_state.schema()
         self.durable = 0
         self.state = Cluster()
         self.watch = Watch(self.patience)
@@ -64,9 +64,10 @@ class Kernel:
 
     def load(self) -> None:
         """Folds the state anew from what is stored; everyone gets the grace to come back."""
-        self.state = state_at(self.store, None, self.schema)
+        state = newest_state(self.store)
+        self._snapshot_at = state.position
+        self.state = fold(state, self.store.read(state.position))
         self.durable = self.state.position
-        self._snapshot_at = self.durable
         self.watch = Watch(self.patience)
         self.watch.adopt(self.state, self.clock().mono_ns)
 
@@ -126,15 +127,19 @@ class Kernel:
         grown_bytes = (self.durable - self._snapshot_at) * BYTES_PER_FACT
         if grown_bytes < self._snapshot_bytes / COMPRESSED / 2:
             return
-        encoded = cluster_state.encode(self.state)
-        self.store.save_snapshot(Snapshot(self.durable, self.clock().wall_ns, self.schema, encoded))
+        encoded = state_versions.encode(self.state)
+        snapshot = Snapshot(
+            position=self.durable,
+            wall_ns=self.clock().wall_ns,
+            schema=state_versions.SCHEMA,
+            state=encoded,
+        )
+        self.store.save_snapshot(snapshot)
         self._snapshot_at = self.durable
         self._snapshot_bytes = len(encoded)
 
 
-def state_at(store: EventStore, position: int | None, schema: str | None = None) -> Cluster:
+def state_at(store: EventStore, position: int | None) -> Cluster:
     """The state after the first `position` facts, or after all of them."""
-    schema = schema or cluster_state.schema()
-    snapshot = store.load_snapshot(position, schema)
-    state = cluster_state.decode(snapshot.state) if snapshot else Cluster()
+    state = newest_state(store, position)
     return fold(state, store.read(state.position, position))

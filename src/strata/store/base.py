@@ -58,7 +58,7 @@ class Batch(Struct, frozen=True, gc=False):
 
 
 class Snapshot(Struct, frozen=True):
-    """The state after the first `position` facts; `schema` says who can read `state`."""
+    """The state after the first `position` facts; `schema` says which releases can load it."""
 
     position: int
     wall_ns: int
@@ -180,8 +180,8 @@ class EventReader(Protocol):
         jump of the wall clock facts belong to the moment the clock had already reached.
         """
 
-    def load_snapshot(self, at: int | None, schema: str) -> Snapshot | None:
-        """The newest readable snapshot of that schema at or before position `at`."""
+    def load_snapshot(self, at: int | None, *schemas: str) -> Snapshot | None:
+        """The newest undamaged snapshot of one of the schemas at or before position `at`."""
 
     def close(self) -> None:
         """Releases files and locks; closing twice is harmless."""

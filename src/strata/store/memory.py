@@ -206,15 +206,14 @@ class MemoryStore(Closing):
     def save_snapshot(self, snapshot: Snapshot) -> None:
         snapshots.validate(snapshot, self.position)
         self._snapshots[snapshot.position] = snapshot
-        kept = [(position, each.schema) for position, each in sorted(self._snapshots.items())]
-        for position in snapshots.surplus(kept):
+        for position in snapshots.surplus(sorted(self._snapshots)):
             del self._snapshots[position]
 
-    def load_snapshot(self, at: int | None, schema: str) -> Snapshot | None:
+    def load_snapshot(self, at: int | None, *schemas: str) -> Snapshot | None:
         fitting = (
             snapshot
             for snapshot in self._snapshots.values()
-            if snapshot.schema == schema and (at is None or snapshot.position <= at)
+            if snapshot.schema in schemas and (at is None or snapshot.position <= at)
         )
         return max(fitting, key=attrgetter("position"), default=None)
 

@@ -11,7 +11,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from strata.core.events import COORDINATOR
-from strata.core.state import schema
+from strata.core.state_versions import readable
 from strata.errors import AlreadyExists
 from strata.timeline.columns import EXACT, tables
 from strata.timeline.parquet import EVENTS, FACTS, SNAPSHOTS
@@ -103,11 +103,12 @@ def _write_snapshots(timeline: Timeline, path: Path) -> None:
     """The newest ones, and what a run that is part of a log began from."""
     found: list[dict[str, object]] = []
     reader, at = timeline.reader, timeline.position
-    while len(found) < SNAPSHOTS_KEPT and (kept := reader.load_snapshot(at, schema())) is not None:
+    schemas = readable()
+    while len(found) < SNAPSHOTS_KEPT and (kept := reader.load_snapshot(at, *schemas)) is not None:
         found.append(msgspec.structs.asdict(kept))
         at = kept.position - 1
     first = timeline.extent().first
-    base = reader.load_snapshot(first, schema()) if first and at >= first else None
+    base = reader.load_snapshot(first, *schemas) if first and at >= first else None
     if base is not None:
         found.append(msgspec.structs.asdict(base))
     if found:

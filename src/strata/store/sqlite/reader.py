@@ -267,13 +267,13 @@ class SqliteReader(Closing):
             raise self._hole(position)
         return found[0]
 
-    def load_snapshot(self, at: int | None, schema: str) -> Snapshot | None:
+    def load_snapshot(self, at: int | None, *schemas: str) -> Snapshot | None:
         sql = (
-            f"SELECT {rows.SNAPSHOTS} FROM snapshots WHERE position <= ? AND schema = ? "
-            "ORDER BY position DESC LIMIT 1"
+            f"SELECT {rows.SNAPSHOTS} FROM snapshots WHERE position <= ? AND schema IN "
+            f"({', '.join('?' * len(schemas))}) ORDER BY position DESC LIMIT 1"
         )
         at = FOREVER_NS if at is None else at
-        while found := self._all(sql, (at, schema)):
+        while found := self._all(sql, (at, *schemas)):
             try:
                 return rows.read_snapshot(found[0])
             except Corrupt:  # an older one leads to the same state

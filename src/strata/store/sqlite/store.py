@@ -149,8 +149,8 @@ class SqliteStore(SqliteReader):
         row = rows.snapshot_row(snapshot)
         with self._transaction():
             self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?)", row)
-            kept = self._db.execute("SELECT position, schema FROM snapshots ORDER BY position")
-            for position in snapshots.surplus(kept.fetchall()):
+            kept = self._db.execute("SELECT position FROM snapshots ORDER BY position")
+            for position in snapshots.surplus([position for (position,) in kept]):
                 self._db.execute("DELETE FROM snapshots WHERE position = ?", (position,))
 
     def release(self, node: str, incarnation: int, stop: int) -> int:

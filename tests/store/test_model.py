@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from strata.core.events import COORDINATOR
 from strata.errors import StrataError
 from strata.store.base import FOREVER_NS, NEVER_NS, Snapshot, Window
-from strata.store.batches import pack
+from strata.store.batches import pack, unpack
 from strata.store.memory import MemoryStore
-from strata.store.sqlite import SqliteStore
+from strata.store.sqlite import SqliteStore, joining
 from tests.store.kinds import CODEC, contents, event
 
 WALLS = st.integers(0, 60)
@@ -76,6 +76,15 @@ class Stores(RuleBasedStateMachine):
     def release(self, node, number, stop):
         self.both(lambda store: store.release(node, number, stop))
 
+    @rule(back=st.integers(0, 10))
+    def compact(self, back):
+        joining.SEGMENT_FACTS, usual = 5, joining.SEGMENT_FACTS
+        try:
+            while self.real.compact(self.real.position - back):
+                pass
+        finally:
+            joining.SEGMENT_FACTS = usual
+
     @rule()
     def reopen(self):
         self.real.close()
@@ -97,7 +106,13 @@ class Stores(RuleBasedStateMachine):
         since, until = NEVER_NS if since is None else since, FOREVER_NS if until is None else until
         wanted = Window(since, until, node, kinds)
         self.both(lambda store: store.query(wanted, limit))
-        self.both(lambda store: sorted(store.batches(wanted), key=repr))
+        self.both(lambda store: sorted(self.unpacked(store, wanted), key=repr))
+
+    def unpacked(self, store, wanted):
+        """The events of the batches that touch a window; how facts are grouped may differ."""
+        for batch in store.batches(wanted):
+            for each in filter(wanted.holds, unpack(CODEC, batch)):
+                yield batch.node, batch.incarnation, each
 
     @rule(moment=st.integers(-5, 70))
     def position_at(self, moment):

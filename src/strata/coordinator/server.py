@@ -22,6 +22,7 @@ from strata.config import Settings
 from strata.coordinator.agent_sessions import AgentSessions
 from strata.coordinator.archiving import Archiver
 from strata.coordinator.clock import read_clock
+from strata.coordinator.compaction import compacting
 from strata.coordinator.engine import Engine
 from strata.coordinator.http.app import create_app
 from strata.coordinator.http.ports import Api
@@ -127,7 +128,8 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
             )
             archiver = Archiver(engine, settings)
             archiving = archiver.working() if settings.archive_runs else nullcontext()
-            async with archiving, http_serving(api, settings) as http_url:
+            joining = compacting(engine.kernel.store)
+            async with archiving, joining, http_serving(api, settings) as http_url:
                 narrate(started.events)
                 yield Running(engine, sessions, metrics, grpc_port, http_url, settings.token)
 

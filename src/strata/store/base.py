@@ -4,6 +4,7 @@ A store holds one log and what belongs to it:
 
 - *Facts* of the coordinator, numbered by their position, dense from 0 across restarts. One call of
   `append` is one row: the facts of a call are compressed together and become durable together.
+  `compact` joins the rows of older facts to segments, which take a fraction of the space.
 - *Batches* of worker events, kept as the bytes the worker sent. They are known by their header
   (node, incarnation, range of seq, span of time, kinds) and decoded only when somebody asks. Once
   they are kept elsewhere they may be released; their numbers stay known.
@@ -213,6 +214,13 @@ class EventStore(EventReader, Protocol):
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
         """Keeps a snapshot, in place of one at the same position; thins out when there are many."""
+
+    def compact(self, stop: int) -> int:
+        """Joins some of the oldest facts before position `stop` that are stored one append a row.
+
+        Returns how many facts it joined; 0 when there are not enough for one more segment. The
+        facts, their positions and all answers stay what they are.
+        """
 
     def release(self, node: str, incarnation: int, stop: int) -> int:
         """Lets go of a worker's batches that end before seq `stop`; returns how many events.

@@ -16,7 +16,7 @@ from msgspec import Struct
 from strata.core.events import COORDINATOR
 from strata.errors import Corrupt
 from strata.store import ranges
-from strata.store.base import NEVER_NS, Batch, Range, Snapshot
+from strata.store.base import FOREVER_NS, NEVER_NS, Batch, Range, Snapshot, Window
 from strata.store.batches import deflate, inflate
 from strata.store.snapshots import MAX_STATE_BYTES
 
@@ -41,7 +41,9 @@ class Head(Struct, array_like=True):
     """What is true of the store as a whole; written by every commit.
 
     `high_ns` is the log clock, `longest_ns` the longest span of time of any batch. `batches` counts
-    worker batches ever stored, `archived` those of them that were released since.
+    worker batches ever stored, `archived` those of them that were released since. Facts before
+    `compacted` are in segments where that saves space; `segment_ns` is the longest span of time
+    of a segment.
     """
 
     log: str
@@ -51,6 +53,8 @@ class Head(Struct, array_like=True):
     high_ns: int = NEVER_NS
     longest_ns: int = 0
     archived: int = 0
+    compacted: int = 0
+    segment_ns: int = 0
 
 
 _head = msgspec.msgpack.Decoder(Head)
@@ -139,6 +143,40 @@ HEADERS: dict[str, Reading] = {
     "batches": (BATCHES.removesuffix(", checksum, payload"), batch_header),
 }
 """How only their headers are read."""
+
+
+class Paging:
+    """Reads the rows of a table that touch a window by the start of their span; a page ends where
+    the next begins. No row is longer than `longest_ns`, and only rows before `stop` are read."""
+
+    def __init__(
+        self, table: str, reading: Reading, wanted: Window, stop: int, longest_ns: int
+    ) -> None:
+        columns, _ = reading
+        number = columns.partition(",")[0]
+        node = " AND node = :node" if table == "batches" and wanted.node is not None else ""
+        kinds = {f"kind{index}": f" {kind} " for index, kind in enumerate(sorted(wanted.kinds))}
+        named = " OR ".join(f"instr(kinds, :{name})" for name in kinds) or "TRUE"
+        self.sql = (
+            f"SELECT {columns} FROM {table} WHERE (wall_from_ns, {number}) > (:from_ns, :after) "
+            f"AND wall_from_ns < :until AND wall_to_ns >= :since AND {number} < :stop"
+            f"{node} AND ({named}) ORDER BY wall_from_ns, {number}"
+        )
+        since_ns = max(wanted.since_ns, NEVER_NS)
+        values: dict[str, object] = {
+            "node": wanted.node,
+            "since": since_ns,
+            "until": min(wanted.until_ns, FOREVER_NS),
+            "stop": stop,
+            "from_ns": max(since_ns - longest_ns, NEVER_NS),
+            "after": -1,
+        }
+        self.values = values | kinds
+        self._span = columns.split(", ").index("wall_from_ns")
+
+    def move_to(self, last: Row) -> None:
+        """Goes on after a row."""
+        self.values |= {"from_ns": last[self._span], "after": last[0]}
 
 
 def _joined(kinds: Sequence[str]) -> str:

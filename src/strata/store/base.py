@@ -212,6 +212,9 @@ class EventStore(EventReader, Protocol):
         partly known and cannot be cut (`Corrupt`): leave it out and try again.
         """
 
+    def sizes(self) -> dict[tuple[str, int], int]:
+        """The bytes that the kept events of each worker's incarnation take, compressed."""
+
     def save_snapshot(self, snapshot: Snapshot) -> None:
         """Keeps a snapshot, in place of one at the same position; thins out when there are many."""
 
@@ -222,8 +225,8 @@ class EventStore(EventReader, Protocol):
         facts, their positions and all answers stay what they are.
         """
 
-    def release(self, node: str, incarnation: int, stop: int) -> int:
-        """Lets go of a worker's batches that end before seq `stop`; returns how many events.
+    def release(self, node: str, incarnation: int, stop: int, start: int = 0) -> int:
+        """Lets go of a worker's batches with seqs in [start, stop); returns how many events.
 
         Whoever calls it has them elsewhere. Their numbers stay known: a resend is recognised, and
         `gaps` and `last_seq` answer as before. Interrupted it has let go of some, repeated of all.

@@ -217,10 +217,21 @@ class MemoryStore(Closing):
         )
         return max(fitting, key=attrgetter("position"), default=None)
 
+    def sizes(self) -> dict[tuple[str, int], int]:
+        found: dict[tuple[str, int], int] = {}
+        for batch in self._batches:
+            stream = (batch.node, batch.incarnation)
+            found[stream] = found.get(stream, 0) + len(batch.payload)
+        return found
+
     def compact(self, stop: int) -> int:
         return 0
 
-    def release(self, node: str, incarnation: int, stop: int) -> int:
-        gone = [batch for batch in self._of(node, incarnation) if batch.stop_seq <= stop]
+    def release(self, node: str, incarnation: int, stop: int, start: int = 0) -> int:
+        gone = [
+            batch
+            for batch in self._of(node, incarnation)
+            if start <= batch.first_seq and batch.stop_seq <= stop
+        ]
         self._batches = [batch for batch in self._batches if batch not in gone]
         return sum(batch.count for batch in gone)

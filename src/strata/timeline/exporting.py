@@ -75,15 +75,16 @@ def write_parquet(timeline: Timeline, folder: Path) -> RunFile:
     folder.mkdir(parents=True, exist_ok=True)
     extent = timeline.extent()
     facts = timeline.facts(extent.first, extent.last)
-    _write(folder / FACTS, tables(facts, exact=True))
-    _write(folder / EVENTS, tables(_by_wall_clock(timeline), exact=True))
+    write_file(folder / FACTS, tables(facts, exact=True))
+    write_file(folder / EVENTS, tables(_by_wall_clock(timeline), exact=True))
     _write_snapshots(timeline, folder / SNAPSHOTS)
     run = _described(timeline)
     (folder / RUN).write_bytes(msgspec.json.format(msgspec.json.encode(run)))
     return run
 
 
-def _write(path: Path, pieces: Iterable[pa.Table]) -> None:
+def write_file(path: Path, pieces: Iterable[pa.Table]) -> None:
+    """Writes tables of events as one Parquet file."""
     with pq.ParquetWriter(path, EXACT, **WRITING) as writer:
         for piece in pieces:
             writer.write_table(piece)

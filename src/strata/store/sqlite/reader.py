@@ -169,6 +169,7 @@ class SqliteReader(Closing):
         """Rows of workers' batches by the start of their span."""
         paging = rows.Paging("batches", reading, wanted, head.batches, head.longest_ns)
         while turn := self._turn(paging.sql, paging.values):
+            self._require_unreleased(head)
             yield from self._read(turn, reading, on_damage)
             paging.move_to(turn[-1])
         self._require_unreleased(head)
@@ -188,7 +189,7 @@ class SqliteReader(Closing):
                 yield batch
 
     def _require_unreleased(self, then: Head) -> None:
-        """Refuses to end a read as if it were whole when events were released meanwhile."""
+        """Refuses to go on with a read as if it were whole when events were released meanwhile."""
         if self._head().archived != then.archived:
             raise Unavailable(
                 "events were moved to an archive while they were read", hint="ask again"
@@ -202,14 +203,26 @@ class SqliteReader(Closing):
         stop: int | None = None,
         on_damage: OnDamage | None = None,
     ) -> Iterator[Event]:
+        # The head is read now, not at the first event: see `timeline/stretched_log`.
+        return self._stream(self._head(), node, incarnation, start, stop, on_damage)
+
+    def _stream(
+        self,
+        head: Head,
+        node: str,
+        incarnation: int,
+        start: int,
+        stop: int | None,
+        on_damage: OnDamage | None,
+    ) -> Iterator[Event]:
         which = "FROM batches WHERE node = :node AND incarnation = :incarnation AND first_seq"
         holding = f"SELECT coalesce(max(first_seq), :start) {which} <= :start"
         sql = f"SELECT {rows.BATCHES} {which} >= :start AND first_seq < :stop ORDER BY first_seq"
         stop = FOREVER_NS if stop is None else stop
-        head = self._head()
         wanted: dict[str, object] = {"node": node, "incarnation": incarnation, "start": start}
         wanted |= {"start": self._turn(holding, wanted)[0][0], "stop": stop}
         while turn := self._turn(sql, wanted):
+            self._require_unreleased(head)
             for row in turn:
                 try:
                     events = self._unpack(self._checked(row))
@@ -232,6 +245,24 @@ class SqliteReader(Closing):
         sql = "SELECT node, incarnation FROM {} GROUP BY node, incarnation"
         tables = (self._all(sql.format("batches")), self._all(sql.format("archived")))
         return sorted({(str(node), int(number)) for table in tables for node, number in table})
+
+    def released(self) -> dict[tuple[str, int], list[Range]]:
+        """The ranges of seq of each worker's incarnation that were released."""
+        found: dict[tuple[str, int], list[Range]] = {}
+        for row in self._all(f"SELECT {rows.ARCHIVED} FROM archived"):
+            with database.naming(self.path):
+                _, node, incarnation, first, count = rows.read_plain("archived", row)
+            ranges.add(found.setdefault((node, incarnation), []), first, first + count)
+        return found
+
+    def released_batches(self) -> int:
+        """How many batches were ever released; it grows with each release."""
+        return self._head().archived
+
+    def sizes(self) -> dict[tuple[str, int], int]:
+        """The bytes that the events of each worker's incarnation take, compressed."""
+        sql = "SELECT node, incarnation, sum(length(payload)) FROM batches GROUP BY 1, 2"
+        return {(node, number): size for node, number, size in self._all(sql)}
 
     def last_seq(self, node: str, incarnation: int) -> int | None:
         sql = (

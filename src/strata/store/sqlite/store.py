@@ -178,13 +178,13 @@ class SqliteStore(SqliteReader):
             head.compacted = stop
             head.segment_ns = max(head.segment_ns, segment.wall_to_ns - segment.wall_from_ns)
 
-    def release(self, node: str, incarnation: int, stop: int) -> int:
+    def release(self, node: str, incarnation: int, stop: int, start: int = 0) -> int:
         sql = (
             "SELECT id, first_seq, count FROM batches WHERE node = ? AND incarnation = ? "
-            "AND first_seq + count <= ? ORDER BY first_seq LIMIT ?"
+            "AND first_seq >= ? AND first_seq + count <= ? ORDER BY first_seq LIMIT ?"
         )
         events = 0
-        while gone := self._all(sql, (node, incarnation, stop, RELEASED_ROWS)):
+        while gone := self._all(sql, (node, incarnation, start, stop, RELEASED_ROWS)):
             with self._transaction() as head:
                 self._db.executemany("DELETE FROM batches WHERE id = ?", [row[:1] for row in gone])
                 self._remember(node, incarnation, [(first, first + n) for _, first, n in gone])

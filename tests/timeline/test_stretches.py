@@ -225,3 +225,19 @@ def test_archived_run_holds_the_moved_events_too(run, data, truth):
         assert found == [each for each in truth["all"] if each[:2] in own]
     held = carry_out(Verify(str(data), runs, "kept", Settings()))
     assert sum(each.events for each in held) == len(found)
+
+
+def test_nothing_moves_out_of_a_damaged_log(data):
+    with SqliteStore(data / "log.db", CODEC) as store:
+        store._db.execute("UPDATE head SET checksum = 0")
+    with pytest.raises(Corrupt, match="no events leave it"):
+        move(data, streams=[("w", 1)])
+
+
+def test_damaged_log_is_shown_with_its_stretches(data, truth):
+    move(data)
+    with SqliteStore(data / "log.db", CODEC) as store:
+        store._db.execute("UPDATE head SET checksum = 0")
+    with open_timeline(data) as timeline:
+        assert timeline.notes
+        assert everything(timeline.reader) == truth["all"]

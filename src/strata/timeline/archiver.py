@@ -68,7 +68,7 @@ def carry_out(job: Job) -> list[Held]:
     with open_timeline(Path(job.data) / LOG) as timeline:
         if isinstance(job, MoveOut):
             log = timeline.reader
-            if not isinstance(log, StretchedLog):
+            if timeline.notes or not isinstance(log, StretchedLog):
                 raise Corrupt("the log is damaged, so no events leave it", hint=SALVAGE)
             target = log.folder / job.name
             return write_stretch(timeline, log.log, job.task, set(job.streams), target)

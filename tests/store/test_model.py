@@ -72,9 +72,14 @@ class Stores(RuleBasedStateMachine):
         snapshot = Snapshot(position, 7, schema, bytes(position))
         self.both(lambda store: store.save_snapshot(snapshot))
 
-    @rule(node=st.sampled_from(["w0", "w1"]), number=st.integers(1, 2), stop=st.integers(0, 20))
-    def release(self, node, number, stop):
-        self.both(lambda store: store.release(node, number, stop))
+    @rule(
+        node=st.sampled_from(["w0", "w1"]),
+        number=st.integers(1, 2),
+        start=st.sampled_from([0, 0, 3, 8]),
+        stop=st.integers(0, 20),
+    )
+    def release(self, node, number, start, stop):
+        self.both(lambda store: store.release(node, number, stop, start))
 
     @rule(back=st.integers(0, 10))
     def compact(self, back):
@@ -125,6 +130,7 @@ class Stores(RuleBasedStateMachine):
     @invariant()
     def same_streams(self):
         assert self.real.position == self.model.position
+        self.both(lambda store: store.sizes())
         for stream in self.both(lambda store: store.streams()):
             self.both(lambda store, stream=stream: store.last_seq(*stream))
             self.both(lambda store, stream=stream: store.gaps(*stream))

@@ -1,9 +1,8 @@
 """A log that stands for a month: the facts of a task that commits a step every second and meets at
 a barrier every ten, decided by the real rules and written through the real store.
 
-A day is written for a small task and some hours for one of 1,000 workers; a month is extrapolated
-from them, and the names of such figures say so. Writing does not wait for the disk
-(`synchronous=OFF`), which changes no size.
+A day or some hours are written; a month is extrapolated from them, and the names of such figures
+say so. Writing does not wait for the disk (`synchronous=OFF`), which changes no size.
 """
 
 import time

@@ -14,8 +14,6 @@ from functools import partial
 from heapq import merge
 from pathlib import Path
 
-from msgspec import structs
-
 from strata.core.events import COORDINATOR, Codec, Event
 from strata.errors import Corrupt, InvalidArgument, NotFound, Unavailable
 from strata.store import ranges
@@ -32,7 +30,7 @@ from strata.store.base import (
     Tally,
     Window,
 )
-from strata.store.batches import parts, unpack
+from strata.store.batches import unpack
 from strata.store.decoded import Decoded
 from strata.store.order import in_time_order
 from strata.store.sqlite import database, rows
@@ -160,7 +158,7 @@ class SqliteReader(Closing):
                 first, stop = facts.first_seq, facts.stop_seq
                 new = ranges.missing(ranges.overlapping(given, first, stop), first, stop)
                 ranges.add(given, first, stop)
-                yield from [facts] if new == [(first, stop)] else _cut(facts, new)
+                yield from [facts] if new == [(first, stop)] else rows.cut(facts, new)
             paging.move_to(turn[-1])
 
     def _batches_by_time(
@@ -248,12 +246,8 @@ class SqliteReader(Closing):
 
     def released(self) -> dict[tuple[str, int], list[Range]]:
         """The ranges of seq of each worker's incarnation that were released."""
-        found: dict[tuple[str, int], list[Range]] = {}
-        for row in self._all(f"SELECT {rows.ARCHIVED} FROM archived"):
-            with database.naming(self.path):
-                _, node, incarnation, first, count = rows.read_plain("archived", row)
-            ranges.add(found.setdefault((node, incarnation), []), first, first + count)
-        return found
+        with self._connection() as db, database.naming(self.path):
+            return rows.released_seqs(db)
 
     def released_batches(self) -> int:
         """How many batches were ever released; it grows with each release."""
@@ -404,10 +398,3 @@ class SqliteReader(Closing):
             f"the store {self.path} is damaged: facts @{first} to @{stop - 1} are missing",
             hint=database.SALVAGE,
         )
-
-
-def _cut(facts: Batch, wanted: list[Range]) -> Iterator[Batch]:
-    """Parts of a row of facts, or of its header."""
-    if facts.payload:
-        return parts(facts, wanted)
-    return (structs.replace(facts, first_seq=first, count=stop - first) for first, stop in wanted)

@@ -6,7 +6,7 @@ dropped, since SQLite's integers are signed. Functions that read raise `Corrupt`
 """
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -17,7 +17,7 @@ from strata.core.events import COORDINATOR
 from strata.errors import Corrupt
 from strata.store import ranges
 from strata.store.base import FOREVER_NS, NEVER_NS, Batch, Range, Snapshot, Window
-from strata.store.batches import deflate, inflate
+from strata.store.batches import deflate, inflate, parts
 from strata.store.snapshots import MAX_STATE_BYTES
 
 Row: TypeAlias = Sequence[Any]
@@ -135,6 +135,16 @@ def batch_header(row: Row) -> Batch:
     return Batch(node, incarnation, first_seq, count, wall_from_ns, wall_to_ns, names, b"")
 
 
+def cut(facts: Batch, wanted: Sequence[Range]) -> Iterator[Batch]:
+    """Parts of a row of facts, or of its header."""
+    if facts.payload:
+        return parts(facts, wanted)
+    return (
+        msgspec.structs.replace(facts, first_seq=first, count=stop - first)
+        for first, stop in wanted
+    )
+
+
 CHECKED: dict[str, Reading] = {"facts": (FACTS, read_fact), "batches": (BATCHES, read_batch)}
 """How rows that hold events are read whole: the columns, and what makes a batch of them."""
 
@@ -237,6 +247,15 @@ def known_seqs(db: sqlite3.Connection, node: str, incarnation: int) -> list[Rang
     for first, count in db.execute(stored, stream):
         ranges.add(known, first, first + count)
     return known
+
+
+def released_seqs(db: sqlite3.Connection) -> dict[tuple[str, int], list[Range]]:
+    """The ranges of seq of each worker's incarnation that were released."""
+    found: dict[tuple[str, int], list[Range]] = {}
+    for row in db.execute(f"SELECT {ARCHIVED} FROM archived"):
+        _, node, incarnation, first, count = read_plain("archived", row)
+        ranges.add(found.setdefault((node, incarnation), []), first, first + count)
+    return found
 
 
 def new_seqs(db: sqlite3.Connection, batch: Batch) -> list[Range]:

@@ -1,5 +1,6 @@
 """What the event stores carry: durable appends, their latency against one sync of the same disk,
-reading back, and taking in worker batches. Prints one JSON object; takes under a minute.
+reading back, taking in worker batches, and a log that stands for a month (`month`). Prints one JSON
+object; takes some minutes.
 
     python benchmarks/bench_store.py [folder on the disk to measure]
 """
@@ -11,6 +12,7 @@ import time
 from pathlib import Path
 
 from common import Sync, show, spread, timed
+from month import DAY_S, month
 
 from strata.core.events import Codec, Envelope, Event, Fact
 from strata.store.base import Batch
@@ -164,6 +166,8 @@ def main() -> None:
             "latency": bench_latency(folder),
             "reading": bench_reading(folder),
             "worker_batches": bench_ingest(folder),
+            "month": [month(folder, 8, DAY_S), month(folder, 1_000, 2 * 3_600)],
+            "month_facts_mb_a_day_wanted": 3,
         }
         result["took_s"] = round(time.perf_counter() - began, 1)
         show("store", result, folder)

@@ -56,6 +56,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     archive_to: str = ""
     archive_after_s: Seconds = 60.0
 
+    """How many bytes of events of a running task's workers stay in the log; when there are more,
+    the older half moves to `stretches` under `data_dir`, where the timeline reads it as well."""
+    running_events_bytes: Annotated[int, Meta(ge=1, le=2**60)] = 256 * 2**20
+
     """How many days after a run's end what its workers recorded stays in the log, too, once it is
     archived; and for how many days, and how much of them, archived runs are kept (nothing: all, for
     ever). Facts stay in the log for ever."""

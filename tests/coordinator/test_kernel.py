@@ -1,5 +1,6 @@
 """Guards the single writer: what is answered is stored, what is stored is found again."""
 
+import msgspec
 import pytest
 
 from strata.coordinator.kernel import Kernel, state_at
@@ -9,10 +10,12 @@ from strata.core.events import Codec, Now
 from strata.core.liveness import Patience
 from strata.core.scheduling import SubmitTask
 from strata.core.signals import Beat, WorkerBeat, WorkerDisconnected
+from strata.core.state_versions import SCHEMA
 from strata.core.tasks import TaskSpec
 from strata.core.workers import ReattachWorker, RegisterWorker, ReportState
 from strata.errors import Conflict, Fenced, Unavailable, UnknownKind
 from strata.sim.disk import DiskRefused, SimDisk
+from strata.store.base import Snapshot
 from strata.store.memory import MemoryStore
 from strata.store.sqlite import SqliteStore
 
@@ -193,19 +196,44 @@ def test_snapshots_bound_what_a_restart_folds():
         kernel.commit(
             kernel.decide([ReportState(worker="w", incarnation=incarnation, state=state)])
         )
-    snapshot = store.load_snapshot(None, kernel.schema)
+    snapshot = store.load_snapshot(None, SCHEMA)
     assert snapshot is not None
     assert kernel.durable - snapshot.position < 200
     assert cluster_state.encode(Kernel(store, Ticks()).state) == cluster_state.encode(kernel.state)
 
 
-def test_a_snapshot_of_another_shape_is_not_used():
+@pytest.mark.parametrize(
+    ("schema", "state"),
+    [
+        ("state/9999", b""),
+        (SCHEMA, b"\x00"),
+        (SCHEMA, msgspec.msgpack.encode(({"Moon": ["x"]}, {}))),
+    ],
+)
+def test_snapshot_that_cannot_be_loaded_is_passed_over(schema, state):
     store = MemoryStore(CODEC)
-    kernel = Kernel(store, Ticks(), snapshot_every=1)
-    kernel.schema = "older"
+    kernel = Kernel(store, Ticks(), snapshot_every=2)
     kernel.start("c", "1")
     submit(kernel)
-    assert state_at(store, None).tasks.keys() == {"job-1"}
+    readable = store.load_snapshot(None, SCHEMA)
+    submit(kernel, "another")
+    store.save_snapshot(Snapshot(store.position, 0, schema, state))
+    again = Kernel(store, Ticks(), snapshot_every=2)
+    assert readable is not None
+    assert again.state == kernel.state
+    assert state_at(store, None) == kernel.state
+
+
+def test_restart_that_folded_many_facts_takes_a_snapshot_at_once():
+    store = MemoryStore(CODEC)
+    kernel = Kernel(store, Ticks(), snapshot_every=1_000)
+    kernel.start("c", "1")
+    for number in range(10):
+        submit(kernel, f"job{number}")
+    assert store.load_snapshot(None, SCHEMA) is None
+    again = Kernel(store, Ticks(), snapshot_every=10)
+    again.start("c", "1")
+    assert store.load_snapshot(None, SCHEMA).position == again.durable
 
 
 def test_any_moment_of_the_past_can_be_read():

@@ -1,29 +1,33 @@
-"""The frozen schema of facts and the frozen logs; run as a script it adds what is new to them.
+"""The frozen schema of facts, logs and snapshots; run as a script it adds what is new to them.
 
     python -m tests.core.golden
 
 It only ever adds: kinds that are not listed yet, fields that came with a default, words that a set
-of words gained, and to the logs one more run when a kind is in none of them. What is listed stays
-as it is; a change that does not fit is refused, by the same check that the test makes.
+of words gained, to the logs one more run when a kind is in none of them, and to the snapshots those
+of the newest run when the shape of the state is new. What is listed stays as it is; a change that
+does not fit is refused, by the same check that the test makes.
 """
 
 import json
 from pathlib import Path
 
 import msgspec
+import zstandard
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo
 
-from strata.core import catalogue, worker_facts
-from strata.core.cluster import CODEC
+from strata.core import catalogue, state_versions, worker_facts
+from strata.core.cluster import CODEC, apply
 from strata.core.docs import structs_in, type_name
 from strata.core.events import Envelope, Fact
+from strata.core.state import Cluster
 from tests.core.scenario import every_kind
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SCHEMA = GOLDEN / "facts-v1.json"
 LOG = GOLDEN / "log-v1.bin"
 WORKER_LOG = GOLDEN / "worker-log-v1.bin"
+STATES = GOLDEN / "states-v1.bin"
 
 ADVICE = (
     "a log on somebody's disk has it as it was. Leave the old class as it is, make a new version "
@@ -104,6 +108,39 @@ def frozen_events() -> list[bytes]:
     return _batches(WORKER_LOG)
 
 
+class Frozen(Struct):
+    """Snapshots that one release wrote: after each fact of one of the frozen runs."""
+
+    schema: str
+    run: int
+    snapshots: list[bytes]
+
+    @property
+    def shape(self) -> state_versions.Shape:
+        return msgspec.msgpack.decode(self.snapshots[0])[0]
+
+
+def frozen_states() -> list[Frozen]:
+    """The snapshots of every shape that the state has had."""
+    if not STATES.exists():
+        return []
+    return msgspec.msgpack.decode(zstandard.decompress(STATES.read_bytes()), type=list[Frozen])
+
+
+def _snapshots_of(run: bytes) -> list[bytes]:
+    state, found = Cluster(), []
+    for event in CODEC.decode(run):
+        apply(state, event)
+        found.append(state_versions.encode(state))
+    return found
+
+
+def is_frozen(states: list[Frozen]) -> bool:
+    """Whether there are snapshots of the present shape of the state."""
+    now = (state_versions.SCHEMA, state_versions.SHAPE)
+    return any((each.schema, each.shape) == now for each in states)
+
+
 def _batches(path: Path) -> list[bytes]:
     return msgspec.msgpack.decode(path.read_bytes(), type=list[bytes]) if path.exists() else []
 
@@ -165,6 +202,12 @@ def main() -> None:
     if set(worker_facts.CODEC.kinds) - kinds_in(batches):
         batches.append(worker_facts.CODEC.encode(every_worker_kind()))
         WORKER_LOG.write_bytes(msgspec.msgpack.encode(batches))
+    states = frozen_states()
+    if not is_frozen(states):
+        newest = len(runs) - 1
+        states.append(Frozen(state_versions.SCHEMA, newest, _snapshots_of(runs[newest])))
+        packed = zstandard.ZstdCompressor(level=19).compress(msgspec.msgpack.encode(states))
+        STATES.write_bytes(packed)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ class Member:
             barrier=barrier.name,
             round=barrier.round,
             generation=barrier.generation,
-            participants=barrier.participants,
+            participants=barrier.met,
         )
 
     def reattach(self):
@@ -89,7 +89,7 @@ def test_those_who_come_after_the_one_that_left_are_released(lost):
     assert lost.world.one(BarrierReleased).told == lost.a.left["meet"].round
     for member in (lost.b, lost.c):
         barrier = member.again()
-        assert (barrier.state, barrier.participants) == ("released", 3)
+        assert (barrier.state, barrier.met) == ("released", 3)
         assert lost.world.last == []
         member.leave(barrier)
     lost.round()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from strata.store.memory import MemoryStore
-from strata.store.sqlite import SqliteStore
+from strata.store.sqlite import SqliteStore, joining
 from tests.store.kinds import CODEC
 
 STORES = {
@@ -19,6 +19,12 @@ STORES = {
 def store(request, tmp_path):
     with STORES[request.param](tmp_path) as opened:
         yield opened
+
+
+@pytest.fixture
+def small_segments(monkeypatch):
+    """Segments of few facts, so that a short log has some."""
+    monkeypatch.setattr(joining, "SEGMENT_FACTS", 32)
 
 
 @pytest.fixture

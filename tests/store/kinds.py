@@ -55,6 +55,14 @@ def fill(store, rows: int, facts: int = 10, *, batches: bool = True) -> None:
         store.append(events(first, first + facts), incarnation=1, expected=first, batches=sent)
 
 
+def compact(store) -> int:
+    """Joins all facts that can be; returns how many."""
+    joined = 0
+    while more := store.compact(store.position):
+        joined += more
+    return joined
+
+
 def contents(store) -> tuple[list[Event], list[tuple[str, int, Event]]]:
     """All facts by position, and everything by time."""
     return list(store.read()), list(store.query(limit=10**9))

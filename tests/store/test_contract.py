@@ -317,6 +317,7 @@ class TestSnapshots:
         fill(store, rows=3)
         store.save_snapshot(snapshot(10, "s1"))
         store.save_snapshot(snapshot(20, "s2"))
+        assert store.load_snapshot(None, "s1", "s2") == snapshot(20, "s2")
         assert store.load_snapshot(None, "s1") == snapshot(10, "s1")
         assert store.load_snapshot(None, "s3") is None
 
@@ -340,6 +341,16 @@ class TestSnapshots:
 
 
 class TestRelease:
+    def test_range_leaves_what_came_before_it_and_between(self, store):
+        sent = [batch(0, 10), batch(20, 30), batch(10, 20)]
+        store.append([], incarnation=1, expected=0, batches=sent)
+        assert store.release("w0", 1, 10) == 10
+        assert store.release("w0", 1, 30, 20) == 10
+        assert [event.seq for event in store.stream("w0", 1)] == list(range(10, 20))
+        assert store.gaps("w0", 1) == []
+        assert store.last_seq("w0", 1) == 29
+        assert store.sizes() == {("w0", 1): len(batch(10, 20).payload)}
+
     def test_events_that_are_kept_elsewhere_are_let_go(self, store):
         sent = [batch(0, 10), batch(10, 20), batch(25, 30), batch(0, 5, node="w1")]
         store.append(events(0, 4), incarnation=1, expected=0, batches=sent)

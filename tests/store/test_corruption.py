@@ -10,7 +10,7 @@ from strata.store.base import Snapshot, Window
 from strata.store.ranges import missing
 from strata.store.sqlite import SqliteReader, SqliteStore, salvage
 from tests.store import images
-from tests.store.kinds import CODEC, batch, event, events, fill
+from tests.store.kinds import CODEC, batch, compact, contents, event, events, fill
 
 DAMAGE = (Corrupt, UnknownKind)
 SNAPSHOTS = [Snapshot(position, position, "s", bytes(position)) for position in (60, 80, 100)]
@@ -31,6 +31,7 @@ def build(folder, ending):
             store.save_snapshot(snapshot)
         store.release("w0", 1, 50)
         store.release("w1", 1, 20)
+        assert compact(store)
         store._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
         fill(store, rows=8)
         if ending == "checkpointed":
@@ -122,7 +123,7 @@ def damage_everywhere(ram, name, ending, places, length=1):
 
 
 @pytest.fixture(autouse=True)
-def _folder(ram):
+def _folder(ram, small_segments):
     (ram / "salvaged").mkdir()
 
 
@@ -268,6 +269,28 @@ class TestSalvage:
         with SqliteStore(ram / "new.db", CODEC) as store:
             assert list(store.read()) == events(0, 40)
             store.append([event(40)], incarnation=2, expected=40)
+
+    def test_log_can_be_ended_within_a_segment(self, ram):
+        with SqliteStore(ram / "log.db", CODEC) as store:
+            fill(store, rows=10)
+            assert compact(store)
+        report = salvage(ram / "log.db", ram / "new.db", stop=17)
+        assert report.missing_facts == [(17, 100)]
+        with SqliteStore(ram / "new.db", CODEC) as store:
+            assert list(store.read()) == events(0, 17)
+            assert store.position_at(16_000) == 17
+            store.append([event(17)], incarnation=2, expected=17)
+
+    def test_rows_that_were_joined_do_not_come_back_beside_their_segment(self, ram):
+        with SqliteStore(ram / "log.db", CODEC) as store:
+            fill(store, rows=100, batches=False)
+            assert compact(store)
+        report = salvage(ram / "log.db", ram / "new.db")
+        assert (report.facts, report.missing_facts) == (1_000, [])
+        with SqliteStore(ram / "new.db", CODEC) as store:
+            assert store.verify() == []
+            assert contents(store)[0] == events(0, 1_000)
+            assert len(contents(store)[1]) == 1_000
 
     def test_refuses_to_overwrite_and_to_work_on_nothing(self, ram):
         with pytest.raises(NotFound):

@@ -14,7 +14,7 @@ import pytest
 
 from strata.store.sqlite import SqliteReader, SqliteStore
 from tests.store import images
-from tests.store.kinds import CODEC, batch, contents, events, fill
+from tests.store.kinds import CODEC, batch, compact, contents, events, fill
 
 ROOT = Path(__file__).parents[2]
 WAL = "log.db-wal"
@@ -96,6 +96,21 @@ def test_an_append_torn_at_many_bytes(ram, prepare):
 @pytest.mark.parametrize("prepare", [fresh, reused, growing])
 def test_an_append_torn_at_very_many_bytes(ram, prepare):
     torn_appends(ram, prepare, step=211)
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_compaction_torn_at_many_bytes(ram):
+    (ram / "origin").mkdir()
+    with SqliteStore(ram / "origin" / "log.db", CODEC) as store:
+        fill(store, rows=20)
+        before, acknowledged = images.take(ram / "origin"), contents(store)
+        assert compact(store)
+        after = images.take(ram / "origin")
+    written = images.changed(before[WAL], after[WAL])
+    for behind in ("nothing", "garbage", "old"):
+        for cut in offsets(written, 4_500):
+            wal = torn(before[WAL], after[WAL], cut, behind)
+            require_restart(ram / "crashed", before | {WAL: wal}, (acknowledged,))
 
 
 def test_a_checkpoint_torn_at_many_bytes(ram):

@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from strata.core.events import COORDINATOR
 from strata.errors import StrataError
 from strata.store.base import FOREVER_NS, NEVER_NS, Snapshot, Window
-from strata.store.batches import pack
+from strata.store.batches import pack, unpack
 from strata.store.memory import MemoryStore
-from strata.store.sqlite import SqliteStore
+from strata.store.sqlite import SqliteStore, joining
 from tests.store.kinds import CODEC, contents, event
 
 WALLS = st.integers(0, 60)
@@ -72,9 +72,23 @@ class Stores(RuleBasedStateMachine):
         snapshot = Snapshot(position, 7, schema, bytes(position))
         self.both(lambda store: store.save_snapshot(snapshot))
 
-    @rule(node=st.sampled_from(["w0", "w1"]), number=st.integers(1, 2), stop=st.integers(0, 20))
-    def release(self, node, number, stop):
-        self.both(lambda store: store.release(node, number, stop))
+    @rule(
+        node=st.sampled_from(["w0", "w1"]),
+        number=st.integers(1, 2),
+        start=st.sampled_from([0, 0, 3, 8]),
+        stop=st.integers(0, 20),
+    )
+    def release(self, node, number, start, stop):
+        self.both(lambda store: store.release(node, number, stop, start))
+
+    @rule(back=st.integers(0, 10))
+    def compact(self, back):
+        joining.SEGMENT_FACTS, usual = 5, joining.SEGMENT_FACTS
+        try:
+            while self.real.compact(self.real.position - back):
+                pass
+        finally:
+            joining.SEGMENT_FACTS = usual
 
     @rule()
     def reopen(self):
@@ -97,7 +111,13 @@ class Stores(RuleBasedStateMachine):
         since, until = NEVER_NS if since is None else since, FOREVER_NS if until is None else until
         wanted = Window(since, until, node, kinds)
         self.both(lambda store: store.query(wanted, limit))
-        self.both(lambda store: sorted(store.batches(wanted), key=repr))
+        self.both(lambda store: sorted(self.unpacked(store, wanted), key=repr))
+
+    def unpacked(self, store, wanted):
+        """The events of the batches that touch a window; how facts are grouped may differ."""
+        for batch in store.batches(wanted):
+            for each in filter(wanted.holds, unpack(CODEC, batch)):
+                yield batch.node, batch.incarnation, each
 
     @rule(moment=st.integers(-5, 70))
     def position_at(self, moment):
@@ -110,6 +130,7 @@ class Stores(RuleBasedStateMachine):
     @invariant()
     def same_streams(self):
         assert self.real.position == self.model.position
+        self.both(lambda store: store.sizes())
         for stream in self.both(lambda store: store.streams()):
             self.both(lambda store, stream=stream: store.last_seq(*stream))
             self.both(lambda store, stream=stream: store.gaps(*stream))

@@ -45,17 +45,10 @@ def test_thinning_keeps_the_ends_and_spreads_the_rest(steps):
     for step in steps:
         position += step
         kept.append(position)
-        dropped = surplus([(each, "s") for each in kept])
+        dropped = surplus(kept)
         kept = [each for each in kept if each not in dropped]
         assert len(kept) <= KEPT
     assert kept[0] == steps[0]
     assert kept[-1] == position
     gaps = [right - left for left, right in pairwise(kept)]
     assert max(gaps, default=0) <= max(2 * position / (KEPT - 2), max(steps))
-
-
-def test_snapshots_of_another_schema_go_first():
-    old = [(position, "old") for position in range(60)]
-    new = [(position, "new") for position in range(60, 70)]
-    assert surplus([*old, *new], kept=64) == [0, 1, 2, 3, 4, 5]
-    assert surplus([*new, (70, "newer")], kept=3) == [60, 61, 62, 63, 64, 65, 66, 67]

@@ -133,17 +133,27 @@ def test_the_runs_beneath_a_data_folder_do_not_hide_its_log(several, ended, tmp_
         assert run.task == "train-2"
 
 
-def test_what_it_began_from_is_read_by_a_later_release_while_its_fields_fit(kept, tmp_path):
+def test_state_it_began_from_is_loaded_by_a_later_release(kept, tmp_path):
     path = tmp_path / "runs" / NAME / SNAPSHOTS
     rows = pq.read_table(path).to_pylist()
     position = kept.extent().last
     before = state_at(kept, position)
-    pq.write_table(pa.Table.from_pylist([row | {"schema": "other"} for row in rows]), path)
+    pq.write_table(
+        pa.Table.from_pylist([row | {"state": older(row["state"])} for row in rows]), path
+    )
     assert state_at(kept, position) == before
-    nonsense = {"schema": "other", "state": msgspec.msgpack.encode({"tasks": 7})}
-    pq.write_table(pa.Table.from_pylist([row | nonsense for row in rows]), path)
+    pq.write_table(pa.Table.from_pylist([row | {"schema": "state/9999"} for row in rows]), path)
     with pytest.raises(NotFound, match="another release"):
         state_at(kept, position)
+
+
+def older(snapshot: bytes) -> bytes:
+    """A snapshot as a release without storage waits wrote it."""
+    shape, tree = msgspec.msgpack.decode(snapshot)
+    shape["Task"].remove("storage_wait")
+    for task in tree["tasks"].values():
+        assert task.pop("storage_wait") is None
+    return msgspec.msgpack.encode((shape, tree))
 
 
 def job(data, where, ended, settings=None) -> Archive:

@@ -363,7 +363,7 @@ def _noted(task: str, barrier: Barrier) -> NoteRelease:
         barrier=barrier.name,
         round=barrier.round,
         generation=barrier.generation,
-        participants=barrier.participants,
+        participants=barrier.met,
         step=barrier.step,
     )
     return NoteRelease(task=task, left=left, arrived=barrier.arrived)

@@ -7,7 +7,8 @@ import msgspec
 
 from strata.errors import Unavailable
 from strata.timeline import archiver
-from strata.timeline.archiver import Held, Job
+from strata.timeline.archiver import Job
+from strata.timeline.runfile import Held
 
 
 async def carried_out(job: Job) -> list[Held]:

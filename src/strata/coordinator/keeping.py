@@ -18,6 +18,7 @@ from strata.coordinator.background import tried
 from strata.coordinator.clock import read_clock
 from strata.coordinator.engine import Engine
 from strata.coordinator.jobs import carried_out
+from strata.coordinator.mover import Mover
 from strata.core.keeping import DeleteRun, ReleaseEvents
 from strata.storage.base import StorageBackend
 from strata.storage.opening import open_storage
@@ -65,18 +66,22 @@ class Keeper:
         self._engine = engine
         self._settings = settings
         self._where = kept_at(settings)
+        self._mover = Mover(engine, settings)
 
     async def look(self) -> None:
-        """Releases and deletes what is due."""
+        """Moves, releases and deletes what is due."""
+        await tried(self._mover.look(), "moving events of running tasks out of the log")
         now_ms = read_clock().wall_ns / 1e6
         kept = await asyncio.to_thread(self._own)
         tallies = await asyncio.to_thread(self._engine.kernel.store.tallies)
         logged = {Stream(tally.node, tally.incarnation) for tally in tallies}
+        moved = await asyncio.to_thread(self._mover.tasks)
         surplus = {run.name: reason for run, reason in self._surplus(kept, now_ms)}
         for run in (each.run for each in kept):
             doomed = surplus.get(run.name)
             old = now_ms - run.to_ms > self._settings.keep_events_days * DAY_MS
-            if (doomed or old) and not logged.isdisjoint(run.streams):
+            there = run.task in moved or not logged.isdisjoint(run.streams)
+            if (doomed or old) and there:
                 await tried(self._release(run), f"letting the log go of {run.name}")
             if doomed:
                 await tried(self._delete(run, doomed), f"deleting {run.name}")
@@ -123,7 +128,8 @@ class Keeper:
         )
         for each in found:
             release = self._engine.kernel.store.release
-            await asyncio.to_thread(release, each.node, each.incarnation, each.stop)
+            await asyncio.to_thread(release, each.node, each.incarnation, each.stop, each.start)
+        await asyncio.to_thread(self._mover.drop, run.task, found)
         log.info("%d events of %s left the log; they are in %s", events, run.task, run.name)
 
     async def _delete(self, run: Description, reason: str) -> None:

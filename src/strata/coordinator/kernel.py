@@ -23,7 +23,7 @@ from typing import TypeAlias
 from msgspec import Struct, field
 
 from strata.coordinator.holders import away_holder
-from strata.core import state as cluster_state
+from strata.core import state_versions
 from strata.core.cluster import Outcome, StartCoordinator, decide, fold
 from strata.core.events import Command, Event, Now
 from strata.core.liveness import Patience, Watch
@@ -38,6 +38,7 @@ from strata.core.state import Cluster, Rules
 from strata.core.workers import RegisterWorker, ReportState
 from strata.errors import Conflict, Fenced, StrataError
 from strata.store.base import Batch, EventStore, Snapshot
+from strata.store.states import newest_state
 
 log = logging.getLogger(__name__)
 
@@ -71,17 +72,18 @@ class Kernel:
         self.clock = clock
         self.patience = patience or Patience()
         self.snapshot_every = snapshot_every
-        self.schema = cluster_state.schema()
         self._snapshot_bytes = 0
         self.load()
 
     def load(self) -> None:
         """Folds the state anew from what is stored; everyone gets the grace to come back."""
-        state = state_at(self.store, None, self.schema)
+        found = newest_state(self.store)
+        self._snapshot_at = found.position
+        state = fold(found, self.store.read(found.position))
         watch = Watch(self.patience)
         watch.adopt(state, self.clock().mono_ns)
         self.state, self.watch = state, watch
-        self.durable = self._snapshot_at = state.position
+        self.durable = state.position
 
     def start(self, cluster: str, release: str, rules: Rules | None = None) -> Turn:
         """Takes the log over: raises the coordinator's incarnation."""
@@ -205,8 +207,13 @@ class Kernel:
         grown_bytes = (self.durable - self._snapshot_at) * BYTES_PER_FACT
         if grown_bytes < self._snapshot_bytes / COMPRESSED / 2:
             return
-        encoded = cluster_state.encode(self.state)
-        snapshot = Snapshot(self.durable, self.clock().wall_ns, self.schema, encoded)
+        encoded = state_versions.encode(self.state)
+        snapshot = Snapshot(
+            position=self.durable,
+            wall_ns=self.clock().wall_ns,
+            schema=state_versions.SCHEMA,
+            state=encoded,
+        )
         try:
             self.store.save_snapshot(snapshot)
         except StrataError as error:
@@ -215,9 +222,7 @@ class Kernel:
         self._snapshot_bytes = len(encoded)
 
 
-def state_at(store: EventStore, position: int | None, schema: str | None = None) -> Cluster:
+def state_at(store: EventStore, position: int | None) -> Cluster:
     """The state after the first `position` facts, or after all of them."""
-    schema = schema or cluster_state.schema()
-    snapshot = store.load_snapshot(position, schema)
-    state = cluster_state.decode(snapshot.state) if snapshot else Cluster()
+    state = newest_state(store, position)
     return fold(state, store.read(state.position, position))

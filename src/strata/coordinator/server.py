@@ -23,6 +23,7 @@ from strata.coordinator.agent_sessions import AgentSessions
 from strata.coordinator.archiving import Archiver
 from strata.coordinator.capacity import Capacity, capacity, shortage, wanted_files
 from strata.coordinator.clock import read_clock
+from strata.coordinator.compaction import compacting
 from strata.coordinator.engine import Engine
 from strata.coordinator.http.app import create_app
 from strata.coordinator.http.limits import Limits
@@ -132,7 +133,9 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
             )
             archiver = Archiver(engine, settings)
             archiving = archiver.working() if settings.archive_runs else nullcontext()
-            async with archiving, http_serving(api, settings, room.http) as http_url:
+            joining = compacting(engine.kernel.store)
+            serving_http = http_serving(api, settings, room.http)
+            async with archiving, joining, serving_http as http_url:
                 narrate(started.events)
                 yield Running(engine, sessions, metrics, grpc_port, http_url, settings.token)
 

@@ -55,7 +55,9 @@ MAX_LEFT = 16
 class Barrier(Struct, gc=False):
     """The newest round of a barrier, and the `last` one, for those whose answer was lost.
 
-    `arrived` maps each worker, in order of arrival, to its incarnation and request.
+    `arrived` maps each worker, in order of arrival, to its incarnation and request. Of a round that
+    was learnt from those who left it, `told` is the number that they were told, and `participants`
+    how many met; others may be missing in `arrived`.
     """
 
     name: str
@@ -71,6 +73,11 @@ class Barrier(Struct, gc=False):
     last: "Barrier | None" = None
     participants: int = 0
     told: int = 0
+
+    @property
+    def met(self) -> int:
+        """How many were released, or had arrived when it failed."""
+        return self.participants or len(self.arrived)
 
     @property
     def ended(self) -> "Barrier | None":
@@ -197,8 +204,8 @@ def _released(state: "Cluster", fact: BarrierReleased, event: Event) -> None:
     barrier.ended_ns = event.wall_ns
     barrier.reason = fact.reason
     barrier.generation = fact.generation
-    barrier.participants = fact.participants
-    barrier.told = fact.told
+    if fact.told:  # else they are those who arrived
+        barrier.participants, barrier.told = fact.participants, fact.told
 
 
 @applies(BarrierFailed)

@@ -1,8 +1,10 @@
-"""What becomes of the record of a finished run: moved out of the log, and in the end deleted.
+"""What becomes of the record of a run: moved out of the log, and in the end deleted.
 
 Facts stay in the log for ever, since the state is folded from them. What workers recorded is nearly
-all of a log; it leaves once an archived run holds it. Neither changes the cluster's state; both are
-recorded before they are done. What a crash interrupts is decided, and recorded, once more.
+all of a log. While a run goes on, its older part moves to stretches beside the log, which readers
+of the log read as well; after its end all of it leaves once an archived run holds it. None of this
+changes the cluster's state; each is recorded before it is done. What a crash interrupts is decided,
+and recorded, once more.
 """
 
 from typing import TYPE_CHECKING
@@ -12,6 +14,16 @@ from strata.core.events import Command, Event, Fact, applies, decides
 
 if TYPE_CHECKING:
     from strata.core.state import Cluster
+
+
+class EventsMoved(Fact, frozen=True):
+    """Events of a running task's workers are from now on in a stretch beside the log."""
+
+    task: str
+    stretch: str
+    events: int
+    wall_from_ns: int
+    wall_to_ns: int
 
 
 class EventsReleased(Fact, frozen=True):
@@ -32,6 +44,14 @@ class RunDeleted(Fact, frozen=True):
     reason: str
 
 
+class MoveEvents(Command, frozen=True):
+    task: str
+    stretch: str
+    events: int
+    wall_from_ns: int
+    wall_to_ns: int
+
+
 class ReleaseEvents(Command, frozen=True):
     task: str
     run: str
@@ -46,6 +66,11 @@ class DeleteRun(Command, frozen=True):
     reason: str
 
 
+@applies(EventsMoved)
+def _moved(state: "Cluster", fact: EventsMoved, event: Event) -> None:
+    """Changes nothing: it is there to be read."""
+
+
 @applies(EventsReleased)
 def _released(state: "Cluster", fact: EventsReleased, event: Event) -> None:
     """Changes nothing: it is there to be read."""
@@ -54,6 +79,19 @@ def _released(state: "Cluster", fact: EventsReleased, event: Event) -> None:
 @applies(RunDeleted)
 def _deleted(state: "Cluster", fact: RunDeleted, event: Event) -> None:
     """Changes nothing: it is there to be read."""
+
+
+@decides(MoveEvents)
+def move(d: Decision, c: MoveEvents) -> None:
+    """Lets the log go of events that were found in a stretch."""
+    fact = EventsMoved(
+        task=c.task,
+        stretch=c.stretch,
+        events=c.events,
+        wall_from_ns=c.wall_from_ns,
+        wall_to_ns=c.wall_to_ns,
+    )
+    d.record(fact, c.cause)
 
 
 @decides(ReleaseEvents)

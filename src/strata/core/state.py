@@ -5,8 +5,6 @@ that there are thousands of are left out of garbage collection (`gc=False`): not
 refers back, and decoding a large state takes two thirds of the time.
 """
 
-from hashlib import blake2b
-
 import msgspec
 from msgspec import Struct, field
 
@@ -65,16 +63,10 @@ _decoder: msgspec.msgpack.Decoder[Cluster] = msgspec.msgpack.Decoder(Cluster)
 
 
 def encode(state: Cluster) -> bytes:
-    """A snapshot of the state."""
+    """The state as bytes, to copy it or to compare two; snapshots are made by `state_versions`."""
     return _encoder.encode(state)
 
 
-def decode(snapshot: bytes) -> Cluster:
-    """The state that a snapshot holds."""
-    return _decoder.decode(snapshot)
-
-
-def schema() -> str:
-    """Names the shape of the state; a snapshot of another shape is not loaded but replayed."""
-    shape = msgspec.json.encode(msgspec.json.schema(Cluster), order="deterministic")
-    return blake2b(shape, digest_size=8).hexdigest()
+def decode(encoded: bytes) -> Cluster:
+    """The state that `encode` was given."""
+    return _decoder.decode(encoded)

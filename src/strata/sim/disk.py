@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from strata.core.events import COORDINATOR, Codec, Event
-from strata.core.state import schema
+from strata.core.state_versions import SCHEMA
 from strata.errors import Unavailable
 from strata.store.base import Batch, Snapshot, Window
 from strata.store.memory import MemoryStore
@@ -85,6 +85,6 @@ class SimDisk(MemoryStore):
         workers = (batch for batch in self.batches() if batch.node != COORDINATOR)
         target.load(facts, workers)
         at: int | None = None
-        while (snapshot := self.load_snapshot(at, schema())) is not None:
+        while (snapshot := self.load_snapshot(at, SCHEMA)) is not None:
             target.save_snapshot(snapshot)
             at = snapshot.position - 1

@@ -4,6 +4,7 @@ A store holds one log and what belongs to it:
 
 - *Facts* of the coordinator, numbered by their position, dense from 0 across restarts. One call of
   `append` is one row: the facts of a call are compressed together and become durable together.
+  `compact` joins the rows of older facts to segments, which take a fraction of the space.
 - *Batches* of worker events, kept as the bytes the worker sent. They are known by their header
   (node, incarnation, range of seq, span of time, kinds) and decoded only when somebody asks. Once
   they are kept elsewhere they may be released; their numbers stay known.
@@ -58,7 +59,7 @@ class Batch(Struct, frozen=True, gc=False):
 
 
 class Snapshot(Struct, frozen=True):
-    """The state after the first `position` facts; `schema` says who can read `state`."""
+    """The state after the first `position` facts; `schema` says which releases can load it."""
 
     position: int
     wall_ns: int
@@ -180,8 +181,8 @@ class EventReader(Protocol):
         jump of the wall clock facts belong to the moment the clock had already reached.
         """
 
-    def load_snapshot(self, at: int | None, schema: str) -> Snapshot | None:
-        """The newest readable snapshot of that schema at or before position `at`."""
+    def load_snapshot(self, at: int | None, *schemas: str) -> Snapshot | None:
+        """The newest undamaged snapshot of one of the schemas at or before position `at`."""
 
     def close(self) -> None:
         """Releases files and locks; closing twice is harmless."""
@@ -211,11 +212,21 @@ class EventStore(EventReader, Protocol):
         partly known and cannot be cut (`Corrupt`): leave it out and try again.
         """
 
+    def sizes(self) -> dict[tuple[str, int], int]:
+        """The bytes that the kept events of each worker's incarnation take, compressed."""
+
     def save_snapshot(self, snapshot: Snapshot) -> None:
         """Keeps a snapshot, in place of one at the same position; thins out when there are many."""
 
-    def release(self, node: str, incarnation: int, stop: int) -> int:
-        """Lets go of a worker's batches that end before seq `stop`; returns how many events.
+    def compact(self, stop: int) -> int:
+        """Joins some of the oldest facts before position `stop` that are stored one append a row.
+
+        Returns how many facts it joined; 0 when there are not enough for one more segment. The
+        facts, their positions and all answers stay what they are.
+        """
+
+    def release(self, node: str, incarnation: int, stop: int, start: int = 0) -> int:
+        """Lets go of a worker's batches with seqs in [start, stop); returns how many events.
 
         Whoever calls it has them elsewhere. Their numbers stay known: a resend is recognised, and
         `gaps` and `last_seq` answer as before. Interrupted it has let go of some, repeated of all.

@@ -4,6 +4,9 @@ A payload is one zstd frame, level 1, that states its size, around the msgpack l
 `Codec.encode` makes. Level 1 is the knee: higher levels gain little on such short texts and cost
 the training process time.
 
+Facts of many appends may be one payload of another form, see `segments`. Only the coordinator's own
+facts are read from one: a few bytes of a segment may stand for a great many.
+
 A batch from a worker is believed in nothing: `validate` checks its header at the door, `unpack` its
 content when it is read, with bounds on both.
 """
@@ -17,6 +20,7 @@ import zstandard
 from strata.core.events import COORDINATOR, Codec, Event, UnknownFact, kind_of
 from strata.errors import Corrupt, InvalidArgument, LimitExceeded
 from strata.store.base import FOREVER_NS, NEVER_NS, Batch, Range
+from strata.store.segments import expand, is_segment
 
 MAX_EVENTS = 65_536
 MAX_BYTES = 64 * 2**20
@@ -89,12 +93,19 @@ def _kinds(events: Sequence[Event]) -> tuple[str, ...]:
 def unpack(codec: Codec, batch: Batch) -> list[Event]:
     """The events of a batch; `Corrupt` if they are not what its header says."""
     try:
-        events = codec.decode(inflate(batch.payload))
+        events = codec.decode(encoded_events(batch))
     except Corrupt as error:
         raise Corrupt(f"{describe(batch)}: {error.message}", hint=error.hint) from error
     if [event.seq for event in events] != list(range(batch.first_seq, batch.stop_seq)):
         raise Corrupt(f"{describe(batch)}: the seqs inside are not those of the header")
     return events
+
+
+def encoded_events(batch: Batch) -> bytes:
+    """The events of a batch as the list in msgpack that `Codec.encode` made."""
+    if batch.node == COORDINATOR and is_segment(batch.payload):
+        return expand(batch.payload, MAX_BYTES)
+    return inflate(batch.payload)
 
 
 def parts(batch: Batch, wanted: Sequence[Range]) -> Iterator[Batch]:
@@ -104,7 +115,7 @@ def parts(batch: Batch, wanted: Sequence[Range]) -> Iterator[Batch]:
     and the kinds stay those of the whole: true as bounds, though wider than needed.
     """
     try:
-        events = _raw_events.decode(inflate(batch.payload))
+        events = _raw_events.decode(encoded_events(batch))
     except (Corrupt, msgspec.DecodeError) as error:
         raise Corrupt(
             f"{describe(batch)}: partly known, and the rest cannot be cut out: {error}",

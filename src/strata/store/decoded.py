@@ -1,7 +1,8 @@
 """Batches that were decoded lately: who looks around one place of a log reads the same ones again.
 
-A batch never changes once it is stored, so its events may be handed out twice. They are bounded in
-number, and those asked for longest ago go first.
+The events of a stored batch never change, so they may be handed out twice. Facts that were joined
+to one segment since are another batch, with another count. Events are bounded in number, and those
+asked for longest ago go first.
 """
 
 import threading
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from strata.core.events import Event
 from strata.store.base import Batch
 
-Name = tuple[str, int, int]
+Name = tuple[str, int, int, int]
 
 
 class Decoded:
@@ -25,7 +26,7 @@ class Decoded:
 
     def get(self, batch: Batch, decode: Callable[[], list[Event]]) -> list[Event]:
         """The events of a batch; decoded anew if they are not remembered."""
-        name = batch.node, batch.incarnation, batch.first_seq
+        name = batch.node, batch.incarnation, batch.first_seq, batch.count
         with self._lock:
             if known := self._kept.get(name):
                 self._kept.move_to_end(name)

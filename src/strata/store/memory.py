@@ -206,19 +206,32 @@ class MemoryStore(Closing):
     def save_snapshot(self, snapshot: Snapshot) -> None:
         snapshots.validate(snapshot, self.position)
         self._snapshots[snapshot.position] = snapshot
-        kept = [(position, each.schema) for position, each in sorted(self._snapshots.items())]
-        for position in snapshots.surplus(kept):
+        for position in snapshots.surplus(sorted(self._snapshots)):
             del self._snapshots[position]
 
-    def load_snapshot(self, at: int | None, schema: str) -> Snapshot | None:
+    def load_snapshot(self, at: int | None, *schemas: str) -> Snapshot | None:
         fitting = (
             snapshot
             for snapshot in self._snapshots.values()
-            if snapshot.schema == schema and (at is None or snapshot.position <= at)
+            if snapshot.schema in schemas and (at is None or snapshot.position <= at)
         )
         return max(fitting, key=attrgetter("position"), default=None)
 
-    def release(self, node: str, incarnation: int, stop: int) -> int:
-        gone = [batch for batch in self._of(node, incarnation) if batch.stop_seq <= stop]
+    def sizes(self) -> dict[tuple[str, int], int]:
+        found: dict[tuple[str, int], int] = {}
+        for batch in self._batches:
+            stream = (batch.node, batch.incarnation)
+            found[stream] = found.get(stream, 0) + len(batch.payload)
+        return found
+
+    def compact(self, stop: int) -> int:
+        return 0
+
+    def release(self, node: str, incarnation: int, stop: int, start: int = 0) -> int:
+        gone = [
+            batch
+            for batch in self._of(node, incarnation)
+            if start <= batch.first_seq and batch.stop_seq <= stop
+        ]
         self._batches = [batch for batch in self._batches if batch not in gone]
         return sum(batch.count for batch in gone)

@@ -14,9 +14,12 @@ import msgspec
 from msgspec import Struct
 
 from strata.config import Settings
-from strata.errors import StrataError
+from strata.errors import Corrupt, StrataError
+from strata.store.sqlite.database import SALVAGE
 from strata.timeline.excerpt import run_of
 from strata.timeline.opening import LOG, open_timeline
+from strata.timeline.runfile import Held
+from strata.timeline.stretched_log import StretchedLog
 
 NICENESS = 10
 
@@ -42,25 +45,33 @@ class Verify(Struct, frozen=True, tag=True):
     settings: Settings
 
 
-Job: TypeAlias = Archive | Verify
+class MoveOut(Struct, frozen=True, tag=True):
+    """Write the older half of the events of a running task's workers as a stretch."""
+
+    data: str
+    task: str
+    streams: list[tuple[str, int]]
+    name: str
+    settings: Settings
 
 
-class Held(Struct, frozen=True):
-    """What the log has of a worker's incarnation before seq `stop` is all in an archived run."""
-
-    node: str
-    incarnation: int
-    stop: int
-    events: int
+Job: TypeAlias = Archive | Verify | MoveOut
 
 
 def carry_out(job: Job) -> list[Held]:
     """Does a job; what it found."""
     # Imported here: the coordinator knows what a job is without Arrow.
     from strata.timeline.archiving import archive, open_anywhere
+    from strata.timeline.stretches import write_stretch
     from strata.timeline.verifying import held
 
     with open_timeline(Path(job.data) / LOG) as timeline:
+        if isinstance(job, MoveOut):
+            log = timeline.reader
+            if timeline.notes or not isinstance(log, StretchedLog):
+                raise Corrupt("the log is damaged, so no events leave it", hint=SALVAGE)
+            target = log.folder / job.name
+            return write_stretch(timeline, log.log, job.task, set(job.streams), target)
         if isinstance(job, Archive):
             run = run_of(timeline, job.task, job.until_ns)
             archive(run, job.where, job.name, job.settings, job.scratch)

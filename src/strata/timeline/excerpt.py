@@ -11,7 +11,7 @@ from itertools import islice
 
 from msgspec import Struct, structs
 
-from strata.core import state as cluster_state
+from strata.core import state_versions
 from strata.core.catalogue import CODEC
 from strata.core.events import COORDINATOR, Event
 from strata.core.tasks import TaskSubmitted
@@ -61,8 +61,12 @@ def run_of(timeline: Timeline, task: str, until_ns: int) -> Timeline:
         raise NotFound(f"task {task!r} was not submitted in this log", hint="strata tasks")
     stop = max(timeline.position_at(until_ns), first + 1)
     part = _part(timeline, task, first, stop)
-    encoded = cluster_state.encode(require_state(timeline, first))
-    base = Snapshot(first, timeline.time_of(first), cluster_state.schema(), encoded)
+    base = Snapshot(
+        position=first,
+        wall_ns=timeline.time_of(first),
+        schema=state_versions.SCHEMA,
+        state=state_versions.encode(require_state(timeline, first)),
+    )
     return Timeline(Excerpt(timeline.reader, part, base), timeline.name, task=task)
 
 
@@ -195,9 +199,9 @@ class Excerpt(Closing):
     def position_at(self, wall_ns: int) -> int:
         return self._cut(self._reader.position_at(wall_ns))
 
-    def load_snapshot(self, at: int | None, schema: str) -> Snapshot | None:
+    def load_snapshot(self, at: int | None, *schemas: str) -> Snapshot | None:
         wanted = self._part.stop if at is None else min(at, self._part.stop)
-        if wanted < self._part.first or schema != self._base.schema:
+        if wanted < self._part.first or self._base.schema not in schemas:
             return None
-        found = self._reader.load_snapshot(wanted, schema)
+        found = self._reader.load_snapshot(wanted, *schemas)
         return found if found is not None and found.position > self._part.first else self._base

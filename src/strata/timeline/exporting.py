@@ -11,7 +11,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from strata.core.events import COORDINATOR
-from strata.core.state import schema
+from strata.core.state_versions import readable
 from strata.errors import AlreadyExists
 from strata.files import write_whole
 from strata.timeline.columns import EXACT, tables
@@ -76,15 +76,16 @@ def write_parquet(timeline: Timeline, folder: Path) -> RunFile:
     folder.mkdir(parents=True, exist_ok=True)
     extent = timeline.extent()
     facts = timeline.facts(extent.first, extent.last)
-    _write(folder / FACTS, tables(facts, exact=True))
-    _write(folder / EVENTS, tables(_by_wall_clock(timeline), exact=True))
+    write_file(folder / FACTS, tables(facts, exact=True))
+    write_file(folder / EVENTS, tables(_by_wall_clock(timeline), exact=True))
     _write_snapshots(timeline, folder / SNAPSHOTS)
     run = _described(timeline)
     write_whole(folder / RUN, msgspec.json.format(msgspec.json.encode(run)), mode=0o666)
     return run
 
 
-def _write(path: Path, pieces: Iterable[pa.Table]) -> None:
+def write_file(path: Path, pieces: Iterable[pa.Table]) -> None:
+    """Writes tables of events as one Parquet file."""
     with pq.ParquetWriter(path, EXACT, **WRITING) as writer:
         for piece in pieces:
             writer.write_table(piece)
@@ -104,11 +105,12 @@ def _write_snapshots(timeline: Timeline, path: Path) -> None:
     """The newest ones, and what a run that is part of a log began from."""
     found: list[dict[str, object]] = []
     reader, at = timeline.reader, timeline.position
-    while len(found) < SNAPSHOTS_KEPT and (kept := reader.load_snapshot(at, schema())) is not None:
+    schemas = readable()
+    while len(found) < SNAPSHOTS_KEPT and (kept := reader.load_snapshot(at, *schemas)) is not None:
         found.append(msgspec.structs.asdict(kept))
         at = kept.position - 1
     first = timeline.extent().first
-    base = reader.load_snapshot(first, schema()) if first and at >= first else None
+    base = reader.load_snapshot(first, *schemas) if first and at >= first else None
     if base is not None:
         found.append(msgspec.structs.asdict(base))
     if found:

@@ -14,6 +14,7 @@ from strata.errors import Corrupt, InvalidArgument, NotFound
 from strata.store.base import EventReader
 from strata.store.sqlite import SqliteReader, salvage
 from strata.timeline.runfile import RUN, read_run
+from strata.timeline.stretched_log import STRETCHES, StretchedLog, open_log
 from strata.timeline.timeline import Timeline
 
 LOG = "log.db"
@@ -107,7 +108,7 @@ def _open(path: Path, name: str) -> Timeline:
         kept = ParquetLog(path)
         return Timeline(kept, name, task=kept.run.task)
     try:
-        reader: EventReader = SqliteReader(path, CODEC)
+        reader: EventReader = open_log(path)
     except Corrupt as damage:
         return _salvaged(path, name, damage)
     return Timeline(reader, name, live=True)
@@ -118,7 +119,8 @@ def _salvaged(path: Path, name: str, damage: Corrupt) -> Timeline:
     folder = tempfile.TemporaryDirectory(prefix="strata-salvage-")
     copy = Path(folder.name) / LOG
     salvage(path, copy)
-    timeline = Timeline(_Kept(copy, folder), name)
+    stretches = path.parent / STRETCHES
+    timeline = Timeline(StretchedLog(_Kept(copy, folder), stretches), name)
     timeline.notes.append(f"{damage.message}; shown is what could still be read")
     return timeline
 

@@ -153,13 +153,11 @@ class ParquetLog(Closing):
         later = self._rows(self._facts, pc.field("wall_ns") > wall_ns)
         return next((event.seq for _, _, event in later), self.position)
 
-    def load_snapshot(self, at: int | None, schema: str) -> Snapshot | None:
+    def load_snapshot(self, at: int | None, *schemas: str) -> Snapshot | None:
         path = self.folder / SNAPSHOTS
         if not path.is_file():
             return None
-        # Before its beginning there is nothing to fold, so what it began from counts in any shape.
-        base = (pc.field("position") == self.first) & (self.first > 0)
-        wanted = (pc.field("schema") == schema) | base
+        wanted = pc.field("schema").isin(schemas)
         wanted &= pc.field("position") <= (LAST if at is None else at)
         found = pq.read_table(path, columns=["position"], filters=wanted)["position"].to_pylist()
         if not found:

@@ -42,6 +42,17 @@ class RunFile(Struct, frozen=True):
     task: str = ""
 
 
+class Held(Struct, frozen=True):
+    """What the log has of a worker's incarnation from seq `start` to before `stop` is all in an
+    archived run, or in a stretch."""
+
+    node: str
+    incarnation: int
+    stop: int
+    events: int
+    start: int = 0
+
+
 def read_run(folder: Path) -> RunFile:
     """What is known of an exported run without reading its rows."""
     try:

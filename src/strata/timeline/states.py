@@ -4,18 +4,15 @@ A fact that this release does not know, or one that is damaged, cannot be folded
 is given as far as it is sure, and it is said where that ends and why.
 """
 
-import msgspec
 from msgspec import Struct
 
-from strata.core import state as cluster_state
 from strata.core.cluster import apply
 from strata.core.recovery import StepsCommitted
 from strata.core.state import Cluster
 from strata.errors import Corrupt, InvalidArgument, NotFound, StrataError, UnknownKind
-from strata.store.base import EventReader, Snapshot
+from strata.store.base import EventReader
+from strata.store.states import newest_state
 from strata.timeline.timeline import Timeline
-
-_SCHEMA = cluster_state.schema()
 
 
 class Past(Struct, frozen=True):
@@ -33,13 +30,9 @@ def state_at(timeline: Timeline, position: int) -> Past:
 
 def fold(reader: EventReader, position: int) -> Past:
     """The same, of a log that is not looked at as a timeline."""
-    snapshot = reader.load_snapshot(position, _SCHEMA)
-    state = _decoded(snapshot) if snapshot else Cluster()
+    state = newest_state(reader, position)
     if state.position < reader.first:
-        raise NotFound(
-            f"the facts before position {reader.first} are not in this log",
-            hint="open the archive that holds them",
-        )
+        raise _without_beginning(reader, position)
     try:
         for event in reader.read(state.position, position):
             apply(state, event)
@@ -51,15 +44,18 @@ def fold(reader: EventReader, position: int) -> Past:
     return Past(state, state.position)
 
 
-def _decoded(snapshot: Snapshot) -> Cluster:
-    """The state of a snapshot; what an older release kept is read if its fields still fit."""
-    try:
-        return cluster_state.decode(snapshot.state)
-    except msgspec.ValidationError as error:
-        raise NotFound(
-            f"the state at position {snapshot.position} is of another release: {error}",
-            hint="read this run with the release that kept it",
-        ) from error
+def _without_beginning(reader: EventReader, position: int) -> NotFound:
+    """Why the state at a position of a part of a log is not known."""
+    if position < reader.first:
+        return NotFound(
+            f"the facts before position {reader.first} are not in this log",
+            hint="open the archive that holds them",
+        )
+    return NotFound(
+        f"this run begins at position {reader.first}, and the state it begins from was written by "
+        "another release",
+        hint="read this run with the release that kept it",
+    )
 
 
 def position_of_step(timeline: Timeline, step: int, task: str = "") -> int:

@@ -18,7 +18,7 @@ from strata.core.agents import WorkerExited
 from strata.core.catalogue import CODEC
 from strata.core.cluster import CoordinatorStarted
 from strata.core.events import COORDINATOR
-from strata.core.keeping import EventsReleased, RunDeleted
+from strata.core.keeping import EventsMoved, EventsReleased, RunDeleted
 from strata.core.worker_facts import USER_PREFIX, EventsDropped, RunEnded
 from strata.core.workers import WorkerRegistered
 from strata.store.base import Tally
@@ -32,6 +32,7 @@ Verdict: TypeAlias = Literal["yes", "no", "open", "unknown"]
 JUMP_NS = SECOND_NS
 MAX_FINDINGS = 100
 TAIL_NS = 10 * SECOND_NS
+MISSING_STRETCH = "a stretch beside the log that is not there any more"
 NEVER_SEEN_NS = 365 * 86_400 * SECOND_NS
 KNOWN_KINDS = frozenset(tag.partition("/")[0] for tag in CODEC.kinds)
 
@@ -108,6 +109,23 @@ def _gaps(timeline: Timeline, tally: Tally) -> Iterator[tuple[Hole, Finding]]:
     if kept.event.seq > sum(stop - first for first, stop in gaps if stop <= kept.event.seq):
         text = f"the first events of {node}, incarnation {incarnation}, are in an archived run"
         yield Hole(node, 0, kept.at_ns, text), Finding("archived", text, node, grave=False)
+    later = sum(stop - max(first, kept.event.seq) for first, stop in gaps if stop > kept.event.seq)
+    absent = sent - kept.event.seq - later - tally.events
+    if absent > 0:
+        where = _released_to(timeline).get(_task_of(timeline, tally), MISSING_STRETCH)
+        text = f"{counted(absent, 'event')} of {node}, incarnation {incarnation}, in {where}"
+        grave = where == MISSING_STRETCH
+        finding = Finding("absent" if grave else "archived", text, node, grave)
+        yield Hole(node, kept.at_ns, timeline.extent().to_ns, text), finding
+
+
+def _task_of(timeline: Timeline, tally: Tally) -> str:
+    """The task that a worker's incarnation joined."""
+    for record in timeline.records(node=COORDINATOR, kinds={WorkerRegistered.__name__}):
+        body = record.event.body
+        if isinstance(body, WorkerRegistered) and body.incarnation == tally.incarnation:
+            return body.task
+    return ""
 
 
 def _ended(timeline: Timeline) -> set[tuple[str, int]]:
@@ -176,7 +194,8 @@ def _silent(timeline: Timeline) -> Iterator[tuple[Hole, Finding]]:
             finding = Finding("silent node", text, body.worker, grave=body.worker not in named)
         elif body.task in runs:
             text = f"what {process} recorded is in {runs[body.task]}"
-            finding = Finding("archived", text, grave=False)
+            absent = runs[body.task] == MISSING_STRETCH
+            finding = Finding("absent" if absent else "archived", text, grave=absent)
         else:
             continue  # a live log: its first events came after the tallies were taken
         yield Hole(body.worker, record.at_ns, timeline.extent().to_ns, finding.text), finding
@@ -185,10 +204,13 @@ def _silent(timeline: Timeline) -> Iterator[tuple[Hole, Finding]]:
 
 def _released_to(timeline: Timeline) -> dict[str, str]:
     """Which archived run holds what the workers of a task recorded, and how to ask for it."""
-    kinds = {EventsReleased.__name__, RunDeleted.__name__}
+    kinds = {EventsMoved.__name__, EventsReleased.__name__, RunDeleted.__name__}
     found: dict[str, str] = {}
     for fact in timeline.records(node=COORDINATOR, kinds=kinds):
         task = fact.text("task")
+        if fact.kind == EventsMoved.__name__:
+            found[task] = MISSING_STRETCH
+            continue
         how = "deleted since" if fact.kind == RunDeleted.__name__ else f"--run {task}"
         found[task] = f"the archived run {fact.text('run')} ({how})"
     return found

@@ -11,7 +11,7 @@ import msgspec
 from strata.core.events import Event
 from strata.errors import Corrupt
 from strata.store.base import EventReader
-from strata.timeline.archiver import Held
+from strata.timeline.runfile import Held
 
 PIECE = 1 << 16
 
@@ -19,11 +19,14 @@ PIECE = 1 << 16
 def held(log: EventReader, run: EventReader) -> Iterator[Held]:
     """What the log has of the workers of a run, as far as the run holds it without a difference."""
     for node, incarnation in run.streams():
-        stop = events = 0
+        start = stop = 0
         for event in _same(log, run, node, incarnation):
-            stop, events = event.seq + 1, events + 1
-        if events:
-            yield Held(node, incarnation, stop, events)
+            if event.seq != stop and stop > start:  # what was missing may arrive yet
+                yield Held(node, incarnation, stop, stop - start, start)
+            start = start if event.seq == stop > start else event.seq
+            stop = event.seq + 1
+        if stop > start:
+            yield Held(node, incarnation, stop, stop - start, start)
 
 
 def _same(log: EventReader, run: EventReader, node: str, incarnation: int) -> Iterator[Event]:

@@ -188,7 +188,7 @@ def barrier_outcome(barrier: Barrier, order: int) -> pb.WaitBarrierResponse:
     """How a barrier ended for the one who came as number `order`."""
     return pb.WaitBarrierResponse(
         released=barrier.state == "released",
-        participants=barrier.participants or len(barrier.arrived),
+        participants=barrier.met,
         arrival_order=order,
         missing=barrier.missing,
         reason=barrier.reason,

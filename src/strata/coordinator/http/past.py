@@ -27,13 +27,11 @@ from strata.coordinator.http.ports import Api
 from strata.coordinator.http.replayed import metrics_at
 from strata.coordinator.logs import Query
 from strata.coordinator.observed import Observed, Seen
-from strata.core.catalogue import CODEC
 from strata.core.resources import ResourceMetrics
 from strata.core.state import Cluster
 from strata.core.worker_facts import ResourceSnapshot
 from strata.errors import Overloaded, Unavailable
 from strata.store.base import EventReader
-from strata.store.sqlite import SqliteReader
 from strata.timeline.activity import Recent
 from strata.timeline.answers import AsOf, MomentAnswer, NodeAnswer, RunRow
 from strata.timeline.desk import Desk
@@ -42,6 +40,7 @@ from strata.timeline.records import MS_NS, SECOND_NS, Record
 from strata.timeline.runs import runs_at
 from strata.timeline.shaping import event_answer
 from strata.timeline.states import Past
+from strata.timeline.stretched_log import open_log
 from strata.timeline.timeline import Timeline
 
 THREADS = 2
@@ -102,9 +101,7 @@ class PastReader:
         if self._desk is None:
             store = self._engine.kernel.store
             path = getattr(store, "path", None)
-            reader: EventReader = (
-                store if path is None else SqliteReader(path, CODEC, REMEMBERED_EVENTS)
-            )
+            reader: EventReader = store if path is None else open_log(path, REMEMBERED_EVENTS)
             self._desk = Desk(Timeline(reader, live=True))
         return self._desk
 

@@ -21,7 +21,8 @@ from strata.store.sqlite.rows import Head
 from strata.store.sqlite.sidecar import Mark, beside
 
 APPLICATION_ID = int.from_bytes(b"Stra", "big")
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)  # 1: no segments of facts
 PAGE_BYTES = 4096
 WAL_KEPT_BYTES = 16 * 2**20
 CHECK_BYTES = 128 * 2**20  # measured: 0.1 s to check a file of this size
@@ -166,9 +167,9 @@ def _require_ours(path: Path, application_id: int, version: int) -> None:
             f"{path} is not a Strata event store",
             hint="choose another file; if this one was a store, its header is damaged: `salvage`",
         )
-    if version != VERSION:
+    if version not in READABLE:
         raise UnknownKind(
-            f"the store {path} has format {version}, this release reads {VERSION}",
+            f"the store {path} has format {version}, this release reads up to {VERSION}",
             hint="start the version of Strata that wrote it; the store is unchanged",
         )
 

@@ -20,7 +20,6 @@ from strata.store import ranges
 from strata.store.base import (
     EVERYTHING,
     FOREVER_NS,
-    NEVER_NS,
     QUERY_LIMIT,
     Batch,
     Closing,
@@ -82,9 +81,11 @@ class SqliteReader(Closing):
             if facts.first_seq < start or facts.stop_seq > stop:
                 events = [event for event in events if start <= event.seq < stop]
             yield from events
+            start = facts.stop_seq
 
     def fact_rows(self, start: int, stop: int) -> Iterator[Batch]:
-        """The rows that hold the facts [start, stop)."""
+        """The rows that hold the facts [start, stop); one may begin with facts of the row before,
+        where rows were joined to a segment meanwhile."""
         sql = (
             f"SELECT {rows.FACTS} FROM facts WHERE position < :stop AND position >= "
             "coalesce((SELECT max(position) FROM facts WHERE position <= :start), :start) "
@@ -125,58 +126,68 @@ class SqliteReader(Closing):
         self, wanted: Window, tables: Mapping[str, rows.Reading], on_damage: OnDamage | None
     ) -> Iterator[Batch]:
         head = self._head()
-        facts = self._by_time("facts", head.position, wanted, tables, on_damage, head)
-        others = self._by_time("batches", head.batches, wanted, tables, on_damage, head)
+        facts = self._facts_by_time(wanted, tables["facts"], on_damage, head)
+        others = self._batches_by_time(wanted, tables["batches"], on_damage, head)
         if wanted.node is not None:
             return facts if wanted.node == COORDINATOR else others
         return merge(facts, others, key=lambda batch: batch.wall_from_ns)
 
-    def _by_time(
-        self,
-        table: str,
-        stop: int,
-        wanted: Window,
-        tables: Mapping[str, rows.Reading],
-        on_damage: OnDamage | None,
-        head: Head,
+    def _facts_by_time(
+        self, wanted: Window, reading: rows.Reading, on_damage: OnDamage | None, head: Head
     ) -> Iterator[Batch]:
-        """Rows of a table by the start of their span; a page ends where the next begins."""
-        columns, read = tables[table]
-        number = columns.partition(",")[0]
-        node = " AND node = :node" if table == "batches" and wanted.node is not None else ""
-        kinds = {f"kind{index}": f" {kind} " for index, kind in enumerate(sorted(wanted.kinds))}
-        named = " OR ".join(f"instr(kinds, :{name})" for name in kinds) or "TRUE"
-        sql = (
-            f"SELECT {columns} FROM {table} WHERE (wall_from_ns, {number}) > (:from_ns, :after) "
-            f"AND wall_from_ns < :until AND wall_to_ns >= :since AND {number} < :stop"
-            f"{node} AND ({named}) ORDER BY wall_from_ns, {number}"
-        )
-        since_ns = max(wanted.since_ns, NEVER_NS)
-        values: dict[str, object] = {
-            "node": wanted.node,
-            "since": since_ns,
-            "until": min(wanted.until_ns, FOREVER_NS),
-            "stop": stop,
-            "from_ns": max(since_ns - head.longest_ns, NEVER_NS),
-            "after": -1,
-        }
-        span = columns.split(", ").index("wall_from_ns")
-        while turn := self._turn(sql, values | kinds):
-            for row in turn:
-                try:
-                    with database.naming(self.path):
-                        batch = read(row)
-                except Corrupt as error:
-                    if on_damage is None:
-                        raise
-                    on_damage(error)
-                else:
-                    yield batch
-            values |= {"from_ns": turn[-1][span], "after": turn[-1][0]}
+        """Rows of facts by the start of their span.
+
+        When rows are joined to a segment meanwhile, the segment begins where its first row did,
+        which may have been passed: reading starts again and leaves out what was handed out.
+        """
+        longest_ns = max(head.longest_ns, head.segment_ns)
+        paging = rows.Paging("facts", reading, wanted, head.position, longest_ns)
+        given: list[Range] = []
+        compacted = head.compacted
+        while True:
+            turn = self._turn(paging.sql, paging.values)
+            now = self._head()
+            if now.compacted != compacted:
+                compacted = now.compacted
+                longest_ns = max(now.longest_ns, now.segment_ns)
+                paging = rows.Paging("facts", reading, wanted, head.position, longest_ns)
+                continue
+            if not turn:
+                return
+            for facts in self._read(turn, reading, on_damage):
+                first, stop = facts.first_seq, facts.stop_seq
+                new = ranges.missing(ranges.overlapping(given, first, stop), first, stop)
+                ranges.add(given, first, stop)
+                yield from [facts] if new == [(first, stop)] else rows.cut(facts, new)
+            paging.move_to(turn[-1])
+
+    def _batches_by_time(
+        self, wanted: Window, reading: rows.Reading, on_damage: OnDamage | None, head: Head
+    ) -> Iterator[Batch]:
+        """Rows of workers' batches by the start of their span."""
+        paging = rows.Paging("batches", reading, wanted, head.batches, head.longest_ns)
+        while turn := self._turn(paging.sql, paging.values):
+            self._require_unreleased(head)
+            yield from self._read(turn, reading, on_damage)
+            paging.move_to(turn[-1])
         self._require_unreleased(head)
 
+    def _read(
+        self, turn: list[Row], reading: rows.Reading, on_damage: OnDamage | None
+    ) -> Iterator[Batch]:
+        for row in turn:
+            try:
+                with database.naming(self.path):
+                    batch = reading[1](row)
+            except Corrupt as error:
+                if on_damage is None:
+                    raise
+                on_damage(error)
+            else:
+                yield batch
+
     def _require_unreleased(self, then: Head) -> None:
-        """Refuses to end a read as if it were whole when events were released meanwhile."""
+        """Refuses to go on with a read as if it were whole when events were released meanwhile."""
         if self._head().archived != then.archived:
             raise Unavailable(
                 "events were moved to an archive while they were read", hint="ask again"
@@ -190,14 +201,26 @@ class SqliteReader(Closing):
         stop: int | None = None,
         on_damage: OnDamage | None = None,
     ) -> Iterator[Event]:
+        # The head is read now, not at the first event: see `timeline/stretched_log`.
+        return self._stream(self._head(), node, incarnation, start, stop, on_damage)
+
+    def _stream(
+        self,
+        head: Head,
+        node: str,
+        incarnation: int,
+        start: int,
+        stop: int | None,
+        on_damage: OnDamage | None,
+    ) -> Iterator[Event]:
         which = "FROM batches WHERE node = :node AND incarnation = :incarnation AND first_seq"
         holding = f"SELECT coalesce(max(first_seq), :start) {which} <= :start"
         sql = f"SELECT {rows.BATCHES} {which} >= :start AND first_seq < :stop ORDER BY first_seq"
         stop = FOREVER_NS if stop is None else stop
-        head = self._head()
         wanted: dict[str, object] = {"node": node, "incarnation": incarnation, "start": start}
         wanted |= {"start": self._turn(holding, wanted)[0][0], "stop": stop}
         while turn := self._turn(sql, wanted):
+            self._require_unreleased(head)
             for row in turn:
                 try:
                     events = self._unpack(self._checked(row))
@@ -220,6 +243,20 @@ class SqliteReader(Closing):
         sql = "SELECT node, incarnation FROM {} GROUP BY node, incarnation"
         tables = (self._all(sql.format("batches")), self._all(sql.format("archived")))
         return sorted({(str(node), int(number)) for table in tables for node, number in table})
+
+    def released(self) -> dict[tuple[str, int], list[Range]]:
+        """The ranges of seq of each worker's incarnation that were released."""
+        with self._connection() as db, database.naming(self.path):
+            return rows.released_seqs(db)
+
+    def released_batches(self) -> int:
+        """How many batches were ever released; it grows with each release."""
+        return self._head().archived
+
+    def sizes(self) -> dict[tuple[str, int], int]:
+        """The bytes that the events of each worker's incarnation take, compressed."""
+        sql = "SELECT node, incarnation, sum(length(payload)) FROM batches GROUP BY 1, 2"
+        return {(node, number): size for node, number, size in self._all(sql)}
 
     def last_seq(self, node: str, incarnation: int) -> int | None:
         sql = (
@@ -256,6 +293,10 @@ class SqliteReader(Closing):
         events = self._unpack(self._fact_row_holding(low))
         return next(event.seq for event in events if event.wall_ns > wall_ns)
 
+    def clock_after(self, position: int) -> int:
+        """The log clock after the row of facts that begins at a position."""
+        return int(self._row_holding("position, count, high_ns", position)[2])
+
     def _fact_row_holding(self, position: int) -> Batch:
         return self._checked_fact(self._row_holding(rows.FACTS, position))
 
@@ -267,13 +308,13 @@ class SqliteReader(Closing):
             raise self._hole(position)
         return found[0]
 
-    def load_snapshot(self, at: int | None, schema: str) -> Snapshot | None:
+    def load_snapshot(self, at: int | None, *schemas: str) -> Snapshot | None:
         sql = (
-            f"SELECT {rows.SNAPSHOTS} FROM snapshots WHERE position <= ? AND schema = ? "
-            "ORDER BY position DESC LIMIT 1"
+            f"SELECT {rows.SNAPSHOTS} FROM snapshots WHERE position <= ? AND schema IN "
+            f"({', '.join('?' * len(schemas))}) ORDER BY position DESC LIMIT 1"
         )
         at = FOREVER_NS if at is None else at
-        while found := self._all(sql, (at, schema)):
+        while found := self._all(sql, (at, *schemas)):
             try:
                 return rows.read_snapshot(found[0])
             except Corrupt:  # an older one leads to the same state

@@ -6,7 +6,7 @@ dropped, since SQLite's integers are signed. Functions that read raise `Corrupt`
 """
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -16,8 +16,8 @@ from msgspec import Struct
 from strata.core.events import COORDINATOR
 from strata.errors import Corrupt
 from strata.store import ranges
-from strata.store.base import NEVER_NS, Batch, Range, Snapshot
-from strata.store.batches import deflate, inflate
+from strata.store.base import FOREVER_NS, NEVER_NS, Batch, Range, Snapshot, Window
+from strata.store.batches import deflate, inflate, parts
 from strata.store.snapshots import MAX_STATE_BYTES
 
 Row: TypeAlias = Sequence[Any]
@@ -41,7 +41,9 @@ class Head(Struct, array_like=True):
     """What is true of the store as a whole; written by every commit.
 
     `high_ns` is the log clock, `longest_ns` the longest span of time of any batch. `batches` counts
-    worker batches ever stored, `archived` those of them that were released since.
+    worker batches ever stored, `archived` those of them that were released since. Facts before
+    `compacted` are in segments where that saves space; `segment_ns` is the longest span of time
+    of a segment.
     """
 
     log: str
@@ -51,6 +53,8 @@ class Head(Struct, array_like=True):
     high_ns: int = NEVER_NS
     longest_ns: int = 0
     archived: int = 0
+    compacted: int = 0
+    segment_ns: int = 0
 
 
 _head = msgspec.msgpack.Decoder(Head)
@@ -131,6 +135,16 @@ def batch_header(row: Row) -> Batch:
     return Batch(node, incarnation, first_seq, count, wall_from_ns, wall_to_ns, names, b"")
 
 
+def cut(facts: Batch, wanted: Sequence[Range]) -> Iterator[Batch]:
+    """Parts of a row of facts, or of its header."""
+    if facts.payload:
+        return parts(facts, wanted)
+    return (
+        msgspec.structs.replace(facts, first_seq=first, count=stop - first)
+        for first, stop in wanted
+    )
+
+
 CHECKED: dict[str, Reading] = {"facts": (FACTS, read_fact), "batches": (BATCHES, read_batch)}
 """How rows that hold events are read whole: the columns, and what makes a batch of them."""
 
@@ -139,6 +153,40 @@ HEADERS: dict[str, Reading] = {
     "batches": (BATCHES.removesuffix(", checksum, payload"), batch_header),
 }
 """How only their headers are read."""
+
+
+class Paging:
+    """Reads the rows of a table that touch a window by the start of their span; a page ends where
+    the next begins. No row is longer than `longest_ns`, and only rows before `stop` are read."""
+
+    def __init__(
+        self, table: str, reading: Reading, wanted: Window, stop: int, longest_ns: int
+    ) -> None:
+        columns, _ = reading
+        number = columns.partition(",")[0]
+        node = " AND node = :node" if table == "batches" and wanted.node is not None else ""
+        kinds = {f"kind{index}": f" {kind} " for index, kind in enumerate(sorted(wanted.kinds))}
+        named = " OR ".join(f"instr(kinds, :{name})" for name in kinds) or "TRUE"
+        self.sql = (
+            f"SELECT {columns} FROM {table} WHERE (wall_from_ns, {number}) > (:from_ns, :after) "
+            f"AND wall_from_ns < :until AND wall_to_ns >= :since AND {number} < :stop"
+            f"{node} AND ({named}) ORDER BY wall_from_ns, {number}"
+        )
+        since_ns = max(wanted.since_ns, NEVER_NS)
+        values: dict[str, object] = {
+            "node": wanted.node,
+            "since": since_ns,
+            "until": min(wanted.until_ns, FOREVER_NS),
+            "stop": stop,
+            "from_ns": max(since_ns - longest_ns, NEVER_NS),
+            "after": -1,
+        }
+        self.values = values | kinds
+        self._span = columns.split(", ").index("wall_from_ns")
+
+    def move_to(self, last: Row) -> None:
+        """Goes on after a row."""
+        self.values |= {"from_ns": last[self._span], "after": last[0]}
 
 
 def _joined(kinds: Sequence[str]) -> str:
@@ -199,6 +247,15 @@ def known_seqs(db: sqlite3.Connection, node: str, incarnation: int) -> list[Rang
     for first, count in db.execute(stored, stream):
         ranges.add(known, first, first + count)
     return known
+
+
+def released_seqs(db: sqlite3.Connection) -> dict[tuple[str, int], list[Range]]:
+    """The ranges of seq of each worker's incarnation that were released."""
+    found: dict[tuple[str, int], list[Range]] = {}
+    for row in db.execute(f"SELECT {ARCHIVED} FROM archived"):
+        _, node, incarnation, first, count = read_plain("archived", row)
+        ranges.add(found.setdefault((node, incarnation), []), first, first + count)
+    return found
 
 
 def new_seqs(db: sqlite3.Connection, batch: Batch) -> list[Range]:

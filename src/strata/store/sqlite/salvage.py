@@ -17,11 +17,14 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from strata.errors import AlreadyExists, Corrupt, NotFound
 from strata.store import ranges
 from strata.store.base import NEVER_NS, Range
+from strata.store.batches import encoded_events, parts
+from strata.store.segments import MAGIC, is_segment
 from strata.store.sqlite import database, pages, rows
 from strata.store.sqlite.rows import Head, Row
 from strata.store.sqlite.sidecar import Lock, Mark, read_mark
@@ -88,7 +91,9 @@ def _copy(path: Path, db: sqlite3.Connection) -> Head:
             head = max(head or content, content, key=lambda each: each.commits)
             continue
         places = ", ".join("?" * len(row))
-        db.execute(f"INSERT OR IGNORE INTO {table} VALUES ({places})", row)
+        # A segment holds only facts that were acknowledged, so it is right where rows differ.
+        which = "REPLACE" if table == "facts" and is_segment(row[-1]) else "IGNORE"
+        db.execute(f"INSERT OR {which} INTO {table} VALUES ({places})", row)
         if copied % COMMIT_ROWS == 0:
             db.execute("COMMIT")
             db.execute("BEGIN IMMEDIATE")
@@ -108,19 +113,57 @@ def _intact(path: Path) -> Iterator[tuple[str, Row, object]]:
 
 
 def _tidy(db: sqlite3.Connection, stop: int | None) -> None:
-    """Takes out what had been released or is not wanted.
+    """Takes out what had been released, or joined to a segment, or is not wanted.
 
-    Pages that were set free still hold rows that had been released; they came along.
+    Pages that were set free still hold rows that had been released or joined; they came along.
     """
     _merge_archived(db)
+    _drop_joined(db)
     db.execute(
         "DELETE FROM batches WHERE EXISTS (SELECT 1 FROM archived AS gone WHERE "
         "gone.node = batches.node AND gone.incarnation = batches.incarnation AND "
         "batches.first_seq >= gone.first_seq AND batches.first_seq < gone.first_seq + gone.count)"
     )
     if stop is not None:
-        db.execute("DELETE FROM facts WHERE position + count > ?", (stop,))
+        _cut_facts(db, stop)
         db.execute("DELETE FROM snapshots WHERE position > ?", (stop,))
+
+
+def _drop_joined(db: sqlite3.Connection) -> None:
+    """Deletes rows of facts that a segment holds as well."""
+    joined_stop = 0
+    doubled: list[tuple[int]] = []
+    ordered = f"SELECT position, count, substr(payload, 1, {len(MAGIC)}) FROM facts ORDER BY 1"
+    for position, count, begin in db.execute(ordered).fetchall():
+        if is_segment(begin):
+            joined_stop = position + count
+        elif position < joined_stop:
+            doubled.append((position,))
+    db.executemany("DELETE FROM facts WHERE position = ?", doubled)
+
+
+def _cut_facts(db: sqlite3.Connection, stop: int) -> None:
+    """Deletes the facts from a position on; of a row that holds facts on both sides, part stays."""
+    before = "SELECT coalesce(max(high_ns), ?) FROM facts WHERE position + count <= ?"
+    high_ns = db.execute(before, (NEVER_NS, stop)).fetchone()[0]
+    across = f"SELECT {rows.FACTS} FROM facts WHERE position < ? AND position + count > ?"
+    found = [rows.read_fact(row) for row in db.execute(across, (stop, stop))]
+    db.execute("DELETE FROM facts WHERE position + count > ?", (stop,))
+    for facts in found:
+        for part in parts(facts, [(facts.first_seq, stop)]):
+            walls = [event.wall_ns for event in _walls.decode(encoded_events(part))]
+            row = rows.fact_row(part, max(high_ns, *walls))
+            db.execute("INSERT INTO facts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+
+
+class _Timed(Struct, array_like=True):
+    """An event, as far as its wall clock."""
+
+    seq: int
+    wall_ns: int
+
+
+_walls = msgspec.msgpack.Decoder(list[_Timed])
 
 
 def _merge_archived(db: sqlite3.Connection) -> None:

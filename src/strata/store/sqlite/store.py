@@ -18,6 +18,7 @@ from strata.store import ranges, snapshots
 from strata.store.base import Batch, Range, Snapshot
 from strata.store.batches import pack, parts, validate
 from strata.store.sqlite import database, rows
+from strata.store.sqlite.joining import segment_after
 from strata.store.sqlite.reader import SqliteReader
 from strata.store.sqlite.rows import Head
 from strata.store.sqlite.sidecar import Lock, Mark, MarkFile, beside, read_mark
@@ -48,6 +49,7 @@ class SqliteStore(SqliteReader):
             opened.callback(self._mark.close)
             self._open = opened.pop_all()
         self._current = head
+        self._compacted = head.compacted
         self._mark.write(Mark(head.commits, head.position, head.batches))
 
     def close(self) -> None:
@@ -149,17 +151,40 @@ class SqliteStore(SqliteReader):
         row = rows.snapshot_row(snapshot)
         with self._transaction():
             self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?)", row)
-            kept = self._db.execute("SELECT position, schema FROM snapshots ORDER BY position")
-            for position in snapshots.surplus(kept.fetchall()):
+            kept = self._db.execute("SELECT position FROM snapshots ORDER BY position")
+            for position in snapshots.surplus([position for (position,) in kept]):
                 self._db.execute("DELETE FROM snapshots WHERE position = ?", (position,))
 
-    def release(self, node: str, incarnation: int, stop: int) -> int:
+    def compact(self, stop: int) -> int:
+        start = max(self._current.compacted, self._compacted)
+        joined = segment_after(self, start, min(stop, self._current.position))
+        if joined is None:
+            return 0
+        self._compacted = joined.stop
+        if joined.segment is not None:
+            self._replace(joined.segment, joined.high_ns)
+        return joined.stop - start
+
+    def _replace(self, segment: Batch, high_ns: int) -> None:
+        """Puts a segment in the place of the rows that hold the same facts."""
+        first, stop = segment.first_seq, segment.stop_seq
+        row = rows.fact_row(segment, high_ns)
+        with self._transaction() as head:
+            self._db.execute(f"PRAGMA user_version={database.VERSION}")
+            self._db.execute(
+                "DELETE FROM facts WHERE position >= ? AND position < ?", (first, stop)
+            )
+            self._db.execute("INSERT INTO facts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+            head.compacted = stop
+            head.segment_ns = max(head.segment_ns, segment.wall_to_ns - segment.wall_from_ns)
+
+    def release(self, node: str, incarnation: int, stop: int, start: int = 0) -> int:
         sql = (
             "SELECT id, first_seq, count FROM batches WHERE node = ? AND incarnation = ? "
-            "AND first_seq + count <= ? ORDER BY first_seq LIMIT ?"
+            "AND first_seq >= ? AND first_seq + count <= ? ORDER BY first_seq LIMIT ?"
         )
         events = 0
-        while gone := self._all(sql, (node, incarnation, stop, RELEASED_ROWS)):
+        while gone := self._all(sql, (node, incarnation, start, stop, RELEASED_ROWS)):
             with self._transaction() as head:
                 self._db.executemany("DELETE FROM batches WHERE id = ?", [row[:1] for row in gone])
                 self._remember(node, incarnation, [(first, first + n) for _, first, n in gone])

@@ -21,10 +21,18 @@ def hang(sim):
 
 
 def stop_for(seconds):
+    """Stops a worker with its next beat, so that its silence lasts as long."""
+
     def stop(sim):
         stopped = worker(sim)
-        stopped.pause()
-        sim.world.after(seconds, stopped.resume)
+
+        def with_a_beat(beating, beat):
+            if beating is stopped:
+                sim.on_beat.remove(with_a_beat)
+                stopped.pause()
+                sim.world.after(seconds, stopped.resume)
+
+        sim.on_beat.append(with_a_beat)
 
     return stop
 
@@ -180,7 +188,8 @@ class TestMessages:
         def cut_and_forget(sim):
             self.cut_link(sim)
             receiver = sim.next_rank(worker(sim, 1))
-            sim.world.after(60, receiver.witness.lose)
+            for after_s in range(60, 90):  # a message of each step is among what is lost
+                sim.world.after(after_s, receiver.witness.lose)
 
         run = Planted(cut_and_forget)
         gap = run.desk.trust().holes[0]
@@ -238,7 +247,13 @@ class TestBarriers:
     def test_the_late_one_is_named_with_what_it_did_and_what_it_cost(self, calm):
         opened = calm.kinds("BarrierOpened")[0]
         at_s = opened.at_ns / 1e9 - STARTED_MS / 1000 - 0.004
-        run = Planted(stop_for(20), at_s=at_s)
+
+        def stop(sim):
+            stopped = worker(sim)
+            stopped.pause()
+            sim.world.after(20, stopped.resume)
+
+        run = Planted(stop, at_s=at_s)
         answer = run.why("barrier", barrier="step-25", task="train-1")
         assert answer.verdict == "yes"
         assert worker_of_rank(run, 1) in answer.text

@@ -81,6 +81,7 @@ class SimWorker(SimSession):
         self.waits_at = ""
         self.saving = 0
         self.standing = None
+        self._state = "initializing"
 
     def _beat(self, incarnation: int) -> None:
         if self.incarnation != incarnation or self.finished:
@@ -123,6 +124,7 @@ class SimWorker(SimSession):
             self._beat_now()
             self.witness.record(ConnectionChanged("coordinator", "direct"))
             self.witness.resend()
+            self.witness.send()
 
     def stands(self, standing: pb.Standing) -> None:
         """Its standing changed, or is told again."""

@@ -6,18 +6,34 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from strata.coordinator.environments import Environments, Provided
 
 from strata.coordinator.kernel import Kernel
 from strata.coordinator.sessions import Session
-from strata.core import cluster
+from strata.core import cluster, tasks
 from strata.core import state as cluster_state
+from strata.core.events import Command
 from strata.core.fencing import SharedCommand, require_living
+from strata.core.liveness import Watch
+from strata.core.state import Cluster
+from strata.core.tasks import Task
 from strata.sim.promises import Broken
 from strata.sim.simulation import Scenario, Simulation
 from strata.store.base import Snapshot
 
 SEEDS = range(6)
 OFTEN = Scenario(hours=0.4, fault_every_s=40, steps=60, step_s=5.0)
+
+SHORT_TASKS = {
+    "workers": 1,
+    "tasks": 4,
+    "hours": 0.03,
+    "faults": (),
+    "steps": 6,
+    "step_s": 0.3,
+    "heartbeat_s": 0.2,
+    "start_s": 0.1,
+}
 
 Patch = pytest.MonkeyPatch
 
@@ -75,6 +91,27 @@ def fence_only_some_commands(patch: Patch) -> None:
     patch.setattr(cluster, "require_living", lenient)
 
 
+def read_the_vault_in_a_turn(patch: Patch) -> None:
+    """An environment is read where agents are told, so an unreadable file ends the engine."""
+
+    def read(environments: Environments, task: Task) -> Provided:
+        file = environments._vault._folder / task.spec.env_key
+        return Provided(msgspec.json.decode(file.read_bytes(), type=dict[str, str]), "")
+
+    patch.setattr(Environments, "of", read)
+
+
+def expect_every_worker_to_be_known(patch: Patch) -> None:
+    """Whose steps are to be committed is looked up among workers that may be forgotten."""
+    commits = Watch._commits
+
+    def strict(watch: Watch, state: Cluster, now_ns: int) -> list[Command]:
+        assert all(state.workers[worker] for worker in watch._moved)
+        return commits(watch, state, now_ns)
+
+    patch.setattr(Watch, "_commits", strict)
+
+
 DEFECTS: dict[str, tuple[Callable[[Patch], None], dict[str, object], str]] = {
     "a refused snapshot fails its turn": (
         refuse_turns_with_the_snapshot,
@@ -91,12 +128,29 @@ DEFECTS: dict[str, tuple[Callable[[Patch], None], dict[str, object], str]] = {
         {"faults": ("slow_disk",)},
         r"declared lost \(connection\)",
     ),
+    "an unreadable environment ends the engine": (
+        read_the_vault_in_a_turn,
+        {"faults": ("vault", "restart")},
+        "the engine ended",
+    ),
+    "a forgotten worker ends the engine": (
+        expect_every_worker_to_be_known,
+        SHORT_TASKS,
+        "the engine ended: KeyError",
+    ),
     "a lost worker's commands are accepted": (
         fence_only_some_commands,
         {"faults": ("partition", "stop", "save", "write")},
         "which is fenced",
     ),
 }
+
+
+@pytest.fixture(autouse=True)
+def few_ended_tasks(monkeypatch):
+    """Tasks are forgotten when a few, not hundreds, have ended."""
+    monkeypatch.setattr(tasks, "MAX_ENDED_TASKS", 0)
+    monkeypatch.setattr(tasks, "FORGOTTEN_AT_ONCE", 1)
 
 
 def scenario(defect: str, seed: int) -> Scenario:

@@ -84,7 +84,7 @@ class SimAgent(Process):
 
     def _start(self, job: pb.Job, name: str, start: int) -> None:
         old = self.running.get(name)
-        if old is not None and old.start >= start:
+        if job.blocked or (old is not None and old.start >= start):
             return
         self.sim.started(job)
         worker = SimWorker(self.sim, self.host, name, job.task_id, start)

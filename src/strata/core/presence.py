@@ -14,7 +14,8 @@ from strata.core.limits import (
     shortened,
 )
 from strata.core.retention import release_all
-from strata.core.scheduling import group_for, handle_loss, place_waiting
+from strata.core.scheduling import handle_loss, place_waiting
+from strata.core.task_choice import task_for
 from strata.core.tasks import Task, change_state
 from strata.core.workers import (
     DeclareLost,
@@ -46,20 +47,21 @@ def register(d: Decision, c: RegisterWorker) -> Worker:
     limit = d.state.rules.max_workers
     subject = f"worker {worker_id!r}"
     require_room(d, "max_workers", limit, d.state.living_workers, subject, c.cause)
-    task = group_for(d, c.task, c.world_size, c.syncs, c.cause)
+    task = task_for(d, c)
     _require_wanted(d, c, task)
     registered = WorkerRegistered(
-        worker_id,
-        d.state.last_incarnation + 1,
-        task.id,
-        c.nonce,
-        c.hostname,
-        c.address,
-        c.port,
-        c.gpu_count,
-        c.memory_bytes,
-        c.weight,
-        c.metadata,
+        worker=worker_id,
+        incarnation=d.state.last_incarnation + 1,
+        task=task.id,
+        nonce=c.nonce,
+        hostname=c.hostname,
+        address=c.address,
+        port=c.port,
+        gpu_count=c.gpu_count,
+        memory_bytes=c.memory_bytes,
+        weight=c.weight,
+        metadata=c.metadata,
+        syncs=c.syncs,
     )
     join(d, task, f"worker {worker_id} joined", d.record(registered, c.cause))
     return d.state.workers[worker_id]
@@ -166,7 +168,7 @@ def deregister(d: Decision, c: DeregisterWorker) -> None:
     reason = (
         shortened(c.reason) or {"done": "it finished", "stopped": "it was told to stop"}[c.outcome]
     )
-    finished = c.outcome == "done" and task.spec.syncs and worker.rank >= 0
+    finished = c.outcome == "done" and task.syncs and worker.rank >= 0
     last = finished or task.state == "stopping"
     cause = d.record(
         WorkerStateChanged(
@@ -205,7 +207,7 @@ def _end_if_deserted(d: Decision, task: Task, outcome: Outcome, cause: str) -> N
         return
     if task.state == "stopping":
         change_state(d, task, "stopped", with_save_failure(task, "every worker left"), cause)
-    elif task.spec.external or (outcome == "done" and not task.spec.syncs):
+    elif task.spec.external or (outcome == "done" and not task.syncs):
         change_state(d, task, "completed", "every worker left", cause)
 
 
@@ -231,7 +233,7 @@ def _complete(d: Decision, task: Task, worker: Worker, c: DeclareLost, cause: st
 def lose(d: Decision, worker: Worker, c: DeclareLost) -> None:
     """Declares a living worker lost, and lets everything that depends on it follow."""
     task = d.state.tasks[worker.task]
-    spare = task.spec.spares > 0 and worker.rank < 0 and task.phase != "forming"
+    spare = worker.rank < 0 and task.phase != "forming"
     lost = d.record(
         WorkerLost(worker.id, worker.incarnation, task.id, c.signal, c.reason, c.evidence), c.cause
     )

@@ -118,11 +118,11 @@ class Enrolment:
         """Registers; `after` is the incarnation that is over, if there was one."""
         request = self._request
         request.nonce = f"{self._secret}-{after}"
+        method, kind = "RegisterWorker", pb.RegisterWorkerResponse
         answer = persist(
-            lambda: self.connection.call("RegisterWorker", request, pb.RegisterWorkerResponse),
-            patience_s,
+            lambda timeout_s: self.connection.call(method, request, kind, timeout_s), patience_s
         )
-        request.worker_id = answer.assigned_id
+        request.worker_id, request.task_id = answer.assigned_id, answer.task_id
         return answer
 
     def identity(self, answer: pb.RegisterWorkerResponse) -> Identity:

@@ -147,10 +147,9 @@ class Run(RunDecisions):
         worker.recorder.emit(RunEnded(outcome, reason, self.steps))
         worker.recorder.seal()
         try:
-            self._session.flush(LEAVE_TIMEOUT_S)
             leave = pb.Leave(outcome=outcome, reason=reason[:1000], steps=self.steps)
             leave.save_failure = unsaved[:1000]
-            self._session.answer(self._session.ask("leave", leave), LEAVE_TIMEOUT_S)
+            self._deliver_and_leave(leave)
         except Fenced:
             log.debug("the coordinator had already taken this worker out")
         except StrataError as error:
@@ -158,6 +157,17 @@ class Run(RunDecisions):
         finally:
             self._session.close()
             worker.close()
+
+    def _deliver_and_leave(self, leave: pb.Leave) -> None:
+        """Delivers what was recorded, and says goodbye.
+
+        A worker that is done waits for a coordinator that is away: it would be taken for lost, and
+        what it trained would be trained again. Others have no time for that.
+        """
+        session, done = self._session, leave.outcome == "done"
+        while not session.flush(LEAVE_TIMEOUT_S) and done and not session.attached:
+            log.warning("the training is done, waiting for the coordinator to hear of it")
+        session.answer(session.ask("leave", leave), None if done else LEAVE_TIMEOUT_S)
 
     def begun(self, remarks: Remarks | None, timeout_s: float | None) -> Self:
         """Starts the session and enters the first generation; part of `join`."""

@@ -167,13 +167,23 @@ def test_task_whose_workers_only_meet_goes_on_with_fewer():
     assert task.state == "completed"
 
 
-def test_shared_task_goes_on_with_fewer():
+@pytest.mark.parametrize("syncs", [True, False])
+def test_shared_task_goes_on_with_fewer(syncs):
+    world = World()
+    peers = [world.register(name, syncs=syncs) for name in "abc"]
+    task = world.state.tasks["default-1"]
+    peers[0].lost()
+    assert (task.phase, sorted(task.members)) == ("syncing", ["b", "c"])
+
+
+def test_shared_task_of_a_stated_number_waits_for_it_and_says_so():
     world = World()
     peers = [world.register(name, world_size=3) for name in "abc"]
     task = world.state.tasks["default-1"]
     world.sync(task)
     peers[0].lost()
-    assert (task.phase, sorted(task.members)) == ("syncing", ["b", "c"])
+    assert (task.phase, sorted(task.members)) == ("forming", ["b", "c"])
+    assert "start 1 more" in why_waiting(world.state, task)
 
 
 def test_task_says_how_many_workers_the_user_has_to_start():

@@ -7,7 +7,8 @@ A worker that names a task belongs to that one. Workers that a user starts need 
   point and has fewer workers than its `worker_count`. A worker that states a world size belongs
   only to a task of that size. If more than one task fits the worker is refused with their names.
 - If the only such task has all its workers, the worker waits as a spare for the seat of a lost one.
-- Where no task was submitted, workers share one task, `default`, which grows with them.
+- Where no task was submitted, workers share one task, `default`, which grows with them. It trains
+  with any number of them, unless they state how many they are: then it waits for so many.
 
 The workers of a task are of one kind: those that enter each generation (`strata.join`) wait for
 all members to enter, and those that only meet (`TrainingOrchestrator`) never do.
@@ -37,7 +38,6 @@ def task_for(d: Decision, c: "RegisterWorker") -> Task:
     spec = TaskSpec(
         name=DEFAULT_GROUP,
         external=True,
-        policy="continue",
         syncs=c.syncs,
         worker_count=max(c.world_size, 1),
         keep_count=0,

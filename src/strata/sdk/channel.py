@@ -128,7 +128,7 @@ class Connection:
         method: str,
         request: Message,
         answer: type[Answer],
-        timeout_s: float | None,
+        timeout_s: float | None = CALL_TIMEOUT_S,
     ) -> Answer:
         """One unary call; raises the error that the coordinator answered with, or `NoAnswer`."""
         rpc = self._channel.unary_unary(

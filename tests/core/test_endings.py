@@ -339,3 +339,15 @@ def test_a_task_that_ended_holds_no_slots():
     world.exit(task, task.members[0])
     assert (task.state, task.placements, task.vacant) == ("failed", {}, [])
     assert waiting.state == "starting"
+
+
+@pytest.mark.parametrize("syncs", [True, False])
+def test_task_whose_workers_were_all_told_to_stop_is_stopped_and_not_completed(syncs):
+    world = World()
+    task = world.submit(2)
+    peers = [world.register(name, syncs=syncs) for name in "ab"]
+    if syncs:
+        world.sync(task)
+    for peer in peers:
+        peer.leave("stopped")
+    assert (task.state, task.reason) == ("stopped", "every worker left")

@@ -202,9 +202,15 @@ def _let_go(d: Decision, task: Task, worker: str, cause: str) -> None:
 
 
 def _end_if_deserted(d: Decision, task: Task, outcome: Outcome, cause: str) -> None:
-    """A task that everyone has left is over, unless its workers are to be started again."""
+    """A task that everyone has left is over, unless its workers are to be started again.
+
+    One whose last worker was told to stop, and in which none has finished, is not completed.
+    """
     if task.members or task.waiting or task.ended:
         return
+    told_to_stop = task.spec.external and outcome == "stopped" and not task.finished
+    if told_to_stop and task.state != "stopping":
+        cause = change_state(d, task, "stopping", "its workers were told to stop", cause)
     if task.state == "stopping":
         change_state(d, task, "stopped", with_save_failure(task, "every worker left"), cause)
     elif task.spec.external or (outcome == "done" and not task.syncs):

@@ -67,7 +67,7 @@ def watched(name, gate, call):
 
 def impatient() -> None:
     """The waits that have a limit end soon, so that a coordinator is away for longer."""
-    run.LEAVE_TIMEOUT_S = LIMIT_S
+    run.CONNECT_TIMEOUT_S = run.LEAVE_TIMEOUT_S = LIMIT_S
     channel.CALL_TIMEOUT_S = LIMIT_S
 
 
@@ -119,6 +119,14 @@ def ask(gate, data, **given):
     }
     for name, call in calls.items():
         watched(name, gate, call)
+
+
+@scene
+def join_for_an_agent(gate, **given):
+    """Joins as a process that an agent has started."""
+    impatient()
+    os.environ["STRATA_START"] = "1"
+    watched("join", gate, lambda: strata.join(**given).leave())
 
 
 @scene

@@ -125,3 +125,12 @@ def test_every_call_of_an_orchestrator_waits_for_the_coordinator(strata_up, aske
     errors = errors_of(worker, ORCHESTRATOR_CALLS, Away(strata_up, way), tmp_path / "gate")
     assert errors == dict.fromkeys(ORCHESTRATOR_CALLS, "")
     assert worker.ends() == 0
+
+
+def test_worker_that_an_agent_started_waits_for_the_coordinator_when_it_joins(
+    strata_up, asker, tmp_path
+):
+    """The agent was told to start it, so there is a coordinator."""
+    worker = asker("join_for_an_agent")
+    errors = errors_of(worker, ["join"], Away(strata_up, "killed"), tmp_path / "gate")
+    assert errors == {"join": ""}

@@ -155,6 +155,16 @@ def test_workers_of_the_other_kind_are_refused(syncs):
     assert world.register("b", syncs=not syncs).worker.task == "default-2"
 
 
+def test_kind_is_decided_anew_when_the_first_worker_was_lost_before_the_task_began():
+    world = World()
+    task = world.submit(2)
+    world.register("a", task=task.id, syncs=False).lost()
+    for name in "bc":
+        world.register(name, syncs=True)
+    assert task.syncs
+    world.sync(task)
+
+
 def test_task_whose_workers_only_meet_goes_on_with_fewer():
     world = World()
     task = world.submit(3, policy="continue")

@@ -59,7 +59,7 @@ def submit(d: Decision, c: SubmitTask) -> Task:
     submitted = d.record(TaskSubmitted(task_id, spec), c.cause)
     task = d.state.tasks[task_id]
     if spec.external:
-        change_state(d, task, "starting", "its workers are started elsewhere", submitted)
+        change_state(d, task, "starting", "the user starts its workers", submitted)
     else:
         place_waiting(d, submitted)
     return task

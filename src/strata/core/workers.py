@@ -240,7 +240,7 @@ def _registered(state: "Cluster", fact: WorkerRegistered, event: Event) -> None:
     )
     task = state.tasks[fact.task]
     task.waiting.append(fact.worker)
-    task.only_meets = task.only_meets or not fact.syncs
+    task.only_meets = not fact.syncs
     if fact.worker in task.vacant:
         task.vacant.remove(fact.worker)
     if len(state.workers) - state.living_workers > MAX_DEAD + FORGOTTEN_AT_ONCE:

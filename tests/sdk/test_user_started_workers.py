@@ -20,7 +20,9 @@ class Cluster(CoordinatorProcess):
     """`strata up`, its REST API, and the workers that a user starts."""
 
     def __init__(self, folder):
-        super().__init__(folder, heartbeat_interval_s=0.25, heartbeat_timeout_s=5)
+        super().__init__(
+            folder, heartbeat_interval_s=0.25, heartbeat_timeout_s=5, reattach_grace_s=3
+        )
         self.started = []
 
     def get(self, path, **params):
@@ -112,6 +114,23 @@ def test_workers_join_the_waiting_task_and_go_on_after_a_loss(cluster, rows, tmp
     audit = cluster.get(f"tasks/{task}/audit")
     assert audit["verdict"] == "proven", audit
     assert [row["id"] for row in cluster.get("tasks")] == [task]
+
+
+def test_worker_that_is_lost_while_the_coordinator_is_away_is_made_up_for_when_it_is_back(
+    cluster, rows, tmp_path
+):
+    task = cluster.task()
+    workers = crowd(cluster, rows, tmp_path / "gate")
+    for worker in workers:
+        worker.says("stepped", count=5)
+    cluster.kill()
+    (tmp_path / "gate").touch()
+    workers[0].kill()
+    cluster.start()
+    for worker in workers[1:]:
+        assert worker.says("trained")["applied"] == [1] * ROWS
+        assert worker.ends() == 0
+    until(lambda: cluster.shown(task)["status"] == "completed", what="its end")
 
 
 def test_orchestrator_workers_join_the_waiting_task_and_take_over_the_shards_of_a_lost_one(

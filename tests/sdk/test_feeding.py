@@ -37,7 +37,7 @@ def learners(hub, trainees):
     return start
 
 
-def audited(hub, killed=(), task="default-1", steps=0):
+def audited(hub, killed=(), task="default-1", steps=1):
     """The audit once every record has been stored, and so many steps have counted.
 
     A worker that was killed takes along what it had not packed yet: that leaves its last steps

@@ -13,7 +13,7 @@ import numpy as np
 from trainee import main, say, scene
 
 import strata
-from strata.sdk import channel, run
+from strata.sdk import channel, enrolment, run
 
 WAITS = {
     ("session.py", "wait_for"),
@@ -67,7 +67,7 @@ def watched(name, gate, call):
 
 def impatient() -> None:
     """The waits that have a limit end soon, so that a coordinator is away for longer."""
-    run.CONNECT_TIMEOUT_S = run.LEAVE_TIMEOUT_S = LIMIT_S
+    enrolment.CONNECT_TIMEOUT_S = run.LEAVE_TIMEOUT_S = LIMIT_S
     channel.CALL_TIMEOUT_S = LIMIT_S
 
 

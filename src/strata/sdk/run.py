@@ -22,7 +22,6 @@ exception `failed` with the reason, after Ctrl-C `stopped`.
 
 import atexit
 import logging
-import math
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -46,7 +45,6 @@ from strata.wire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-CONNECT_TIMEOUT_S = 10.0
 LEAVE_TIMEOUT_S = 10.0
 SAVE_TIMEOUT_S = 600.0
 
@@ -75,8 +73,8 @@ def join(
     Where no coordinator is named, one is started for this process alone (see `sdk.embedded`).
 
     `timeout` is how long to wait for the others (for ever by default), `connect_timeout` for the
-    coordinator at the start (10 s by default, and for ever where an agent started this process),
-    and `reconnect_limit` for it to come back later (for ever by default), all in seconds.
+    coordinator at the start (10 s, or for ever where an agent started this process), and
+    `reconnect_limit` for it to come back later (for ever by default), all in seconds.
     `capture=False` leaves stdout, stderr and logging alone.
 
     `checkpoint_every` (steps) and `checkpoint_interval` (seconds) say when a save is due, in place
@@ -102,8 +100,6 @@ def join(
         weight=weight,
         labels=metadata,
     )
-    if connect_timeout is None:
-        connect_timeout = math.inf if settings.start else CONNECT_TIMEOUT_S
     enrolled, answer = enrolment.enrol(settings, request, connect_timeout)
     worker = Worker(enrolled, answer, sampler, settings, reconnect_limit)
     config = msgspec.json.decode(answer.config.get("config") or "{}", type=dict[str, object])

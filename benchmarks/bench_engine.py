@@ -35,7 +35,7 @@ PATIENCE = Patience(heartbeat_timeout_s=3_600, reattach_grace_s=3_600)
 async def register(engine: Engine, workers: int) -> list[Worker]:
     """So many workers of one group."""
     asked = [
-        engine.submit(RegisterWorker(worker=f"worker-{number}", world_size=workers))
+        engine.submit(RegisterWorker(worker=f"worker-{number}", world_size=workers, syncs=False))
         for number in range(workers)
     ]
     return list(await asyncio.gather(*asked))

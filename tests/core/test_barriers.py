@@ -118,7 +118,7 @@ def test_an_old_incarnation_is_not_counted():
 
 
 def test_who_gave_up_waiting_to_enter_a_generation_has_to_arrive_again():
-    world, task, (a, b) = meeting(2, external=True)
+    world, task, (a, b) = meeting(2, name="default")
     a.arrive(request=1)
     (c,) = world.join(task, "c")
     world.sync(task)
@@ -149,7 +149,7 @@ def test_a_loss_releases_those_who_waited_for_the_lost_only():
 
 
 def test_a_leave_releases_those_who_waited_for_it():
-    world, task, (a,) = meeting(1, syncs=False)
+    world, task, (a,) = meeting(1, name="default", syncs=False)
     b, c = world.join(task, "b", "c")
     a.arrive()
     b.arrive()
@@ -175,7 +175,7 @@ def test_a_lost_arrival_is_not_counted_for_those_who_stay():
 
 
 def test_a_newcomer_is_expected_too():
-    world, task, (a, b) = meeting(2, syncs=False)
+    world, task, (a, b) = meeting(2, name="default", syncs=False)
     a.arrive()
     (c,) = world.join(task, "c")
     b.arrive()

@@ -177,7 +177,7 @@ def test_a_loss_after_the_last_acknowledgement_does_not_harm_it():
 
 
 def test_a_newcomer_ends_the_generation_and_with_it_the_checkpoint():
-    world, task, (a, _b) = training()
+    world, task, (a, _b) = training(name="default")
     checkpoint = a.begin(20)
     world.join(task, "c")
     assert checkpoint.state == "failed"
@@ -227,7 +227,7 @@ def test_a_step_below_zero_is_refused():
 
 
 def test_nothing_is_saved_before_the_generation_has_caught_up():
-    world, task, (a, _b) = training()
+    world, task, (a, _b) = training(name="default")
     world.join(task, "c")
     assert task.phase == "syncing"
     with pytest.raises(NotAllowedNow):

@@ -18,10 +18,10 @@ from tests.core.world import World
 SPEC = DatasetSpec(total_samples=1_000, shard_size=100)
 
 
-def attached(workers=4, unit="shard", policy="continue", **attach):
+def attached(workers=4, unit="shard", policy="continue", name="demo", **attach):
     """A task of a, b, c… with the dataset `d` attached."""
     world = World()
-    task = world.submit(workers, policy=policy)
+    task = world.submit(workers, policy=policy, name=name)
     world.join(task, *"abcdefgh"[:workers])
     world.sync(task)
     world.do(RegisterDataset(dataset="d", spec=SPEC))
@@ -203,7 +203,7 @@ def test_a_loss_moves_what_the_lost_held_and_nothing_else():
 
 
 def test_a_join_moves_one_share_to_the_newcomer():
-    world, task = attached(4)
+    world, task = attached(4, name="default")
     world.join(task, "x")
     changed = world.one(AssignmentChanged)
     assert ({move.target for move in changed.moves}, changed.moved) == ({"x"}, 2)

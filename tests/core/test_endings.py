@@ -361,3 +361,15 @@ def test_task_that_its_only_worker_was_interrupted_in_is_stopped_and_not_complet
     world, task, (a,) = running(1)
     world.do(DeregisterWorker(**a.me, outcome="stopped", reason="interrupted"))
     assert (task.state, task.reason) == ("stopped", "every worker left: interrupted")
+
+
+@pytest.mark.parametrize("syncs", [True, False])
+def test_task_whose_workers_were_all_told_to_stop_is_stopped_and_not_completed(syncs):
+    world = World()
+    task = world.submit(2)
+    peers = [world.register(name, syncs=syncs) for name in "ab"]
+    if syncs:
+        world.sync(task)
+    for peer in peers:
+        peer.leave("stopped")
+    assert (task.state, task.reason) == ("stopped", "every worker left: it was told to stop")

@@ -94,8 +94,8 @@ def test_when_the_last_goes_nobody_moves():
     assert (task.members, world.one(GenerationChanged).seats) == (["a", "b"], [])
 
 
-def test_more_than_were_asked_for_may_join_when_they_come_by_themselves():
-    world, task, _ = gathered(2)
+def test_shared_task_of_workers_that_name_none_grows_with_them():
+    world, task, _ = gathered(2, name="default")
     world.join(task, "x")
     assert task.members == ["a", "b", "x"]
 
@@ -192,8 +192,7 @@ def test_a_worker_that_finishes_instead_of_entering_holds_no_generation_up():
 
 
 def test_one_that_leaves_takes_nobody_else_with_it():
-    world, task, _ = gathered(1, syncs=False)
-    b, c = world.join(task, "b", "c")
+    world, task, (_a, b, c) = gathered(3, syncs=False)
     world.peers["a"].leave("done")
     assert world.one(GenerationChanged).left == ["a"]
     assert sorted(task.members) == [b.id, c.id]

@@ -206,7 +206,7 @@ def test_a_sharded_model_survives_only_on_all_of_them():
 
 def test_a_sharded_model_that_is_whole_is_kept():
     """A worker that only came and went changed the generation, not the model's holders."""
-    world, task, (_a, _b) = training(steps=10, model_state="sharded")
+    world, task, (_a, _b) = training(steps=10, name="default", model_state="sharded")
     (c,) = world.join(task, "c")
     c.lost()
     world.sync(task)
@@ -215,7 +215,7 @@ def test_a_sharded_model_that_is_whole_is_kept():
 
 
 def test_a_sharded_model_of_different_steps_is_not_whole():
-    world, task, (a, _b) = training(steps=10, model_state="sharded")
+    world, task, (a, _b) = training(steps=10, name="default", model_state="sharded")
     saved = world.save(task, 10)
     a.model = Entry(1, 1, 11)
     (c,) = world.join(task, "c")
@@ -329,7 +329,7 @@ def test_an_epoch_ends_with_the_step_that_completes_it_and_returns_with_a_rollba
 
 def test_an_ended_task_chooses_no_recovery_and_voids_nothing():
     world = World()
-    task = world.submit(1, policy="stop")
+    task = world.submit(2, policy="stop")
     a, b = world.join(task, "a", "b")
     world.sync(task)
     world.train(task, 10)
@@ -342,7 +342,7 @@ def test_an_ended_task_chooses_no_recovery_and_voids_nothing():
 
 
 def test_the_choice_names_the_entry_that_completed_the_generation_as_cause():
-    world, task, (_a, _b) = training()
+    world, task, (_a, _b) = training(name="default")
     (_c,) = world.join(task, "c")
     changed = world.event(world.one(GenerationChanged))
     world.sync(task)

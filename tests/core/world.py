@@ -110,7 +110,10 @@ class World:
 
     def register(self, worker: str = "", task: str = "", **details: object) -> "Peer":
         """Registers one worker; a process that an agent started says which start it is."""
-        placed = self.state.tasks[task].placements if task in self.state.tasks else {}
+        known = self.state.tasks.get(task)
+        placed = known.placements if known else {}
+        if known:
+            details.setdefault("syncs", known.syncs)
         if worker in placed:
             details.setdefault("start", placed[worker].start)
         registered = self.do(RegisterWorker(worker=worker, task=task, **details))

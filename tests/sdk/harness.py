@@ -36,20 +36,35 @@ def clean_environment(**more: str) -> dict[str, str]:
 
 
 class Trainee:
-    """A worker process that runs a scene of a script and says in JSON what it does."""
+    """A worker process that runs a scene of a script and says in JSON what it does.
+
+    It is told its coordinator by arguments, or, as a user's own worker, by its environment alone.
+    """
 
     def __init__(
-        self, address: str, scene: str, spool: Path, script: Path = SCRIPT, **given: object
+        self,
+        address: str,
+        scene: str,
+        spool: Path,
+        script: Path = SCRIPT,
+        *,
+        by_environment: bool = False,
+        **given: object,
     ) -> None:
         self.said: list[dict[str, object]] = []
         self.output: list[str] = []
-        order = json.dumps({"coordinator": address, "spool_dir": str(spool), **given})
+        told = {"coordinator": address, "spool_dir": str(spool)}
+        if by_environment:
+            environment = {"COORDINATOR_ADDR": address, "STRATA_SPOOL_DIR": str(spool)}
+            told = {}
+        else:
+            environment = {}
         self.process = subprocess.Popen(
-            [sys.executable, str(script), scene, order],
+            [sys.executable, str(script), scene, json.dumps({**told, **given})],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=clean_environment(),
+            env=clean_environment(**environment),
         )
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
@@ -97,6 +112,11 @@ class Trainee:
             self.process.stdout.close()
 
 
+def _listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 class CoordinatorProcess:
     """`strata up` on fixed ports, so that it can be killed and started again."""
 
@@ -124,8 +144,7 @@ class CoordinatorProcess:
     def _listens(self) -> bool:
         if self.process.poll() is not None:
             pytest.fail(f"it ended: {(self.folder / 'coordinator.log').read_text()[-2000:]}")
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+        return _listening(self.port) and _listening(self.http_port)
 
     def stop_task(self, task: str) -> None:
         url = f"http://127.0.0.1:{self.http_port}/api/tasks/{task}/stop"

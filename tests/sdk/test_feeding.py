@@ -38,7 +38,7 @@ def learners(hub, trainees):
     return start
 
 
-def audited(hub, killed=(), task="default-1", steps=0):
+def audited(hub, killed=(), task="default-1", steps=1):
     """The audit once every record has been stored, and so many steps have counted.
 
     A worker that was killed takes along what it had not packed yet: that leaves its last steps
@@ -104,7 +104,7 @@ def test_a_worker_killed_in_mid_epoch_costs_no_sample(hub, learners):
 def test_a_worker_killed_before_the_others_open_their_batches_delays_nobody(
     hub, learners, tmp_path
 ):
-    asked = {"name": "t", "worker_count": 2}
+    asked = {"name": "t", "worker_count": 2, "policy": "replace"}
     task = httpx.post(f"{hub.running.http_url}/api/tasks", json=asked).json()["task_id"]
     given = {"task": task, "total": SAMPLES, "after": str(tmp_path / "begin")}
     first, second = learners("a", "b", **given)

@@ -26,8 +26,8 @@ ROUNDS = 50  # four epochs of 600 samples, 48 at a time
 
 @pytest.fixture
 def learners(hub, trainees):
-    """Starts workers of one task, which goes on without those it loses: `learners("a", "b")`."""
-    asked = {"name": "t", "worker_count": 3, "policy": "continue"}
+    """Starts workers of one task, which shrinks and grows with them: `learners("a", "b")`."""
+    asked = {"name": "default", "worker_count": 3, "policy": "continue"}
     task = httpx.post(f"{hub.running.http_url}/api/tasks", json=asked).json()["task_id"]
 
     def start(*names, **given):

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from strata.coordinator.environments import Environments, Provided
 
+from strata.coordinator.environments import Environments, Provided
 from strata.coordinator.kernel import Kernel
 from strata.coordinator.sessions import Session
 from strata.core import cluster, tasks

@@ -61,7 +61,7 @@ class Fleet:
         sizes = DatasetSpec(total_samples=samples, shard_size=min(samples, 10), fingerprint="f")
         spec = data.spec() if data is not None else sizes
         self.do(RegisterDataset(dataset="d", spec=spec))
-        asked = TaskSpec(name="t", worker_count=workers, external=True, policy="continue")
+        asked = TaskSpec(name="default", worker_count=workers, external=True, policy="continue")
         self.task = self.do(SubmitTask(spec=asked)).id
         for number in range(workers):
             self.join(f"w{number}")

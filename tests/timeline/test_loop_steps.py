@@ -59,7 +59,7 @@ def test_step_story_has_the_samples_of_the_loop_it_belongs_to(fleet):
     samples = [sample for share in story.shares for sample in share.samples]
     assert sorted(samples) == sorted(fleet.orders["d"].step_samples(6).tolist())
     assert (story.step, story.epoch) == (8, 1)
-    with pytest.raises(NotFound, match="step 6 of task 't-1' does not train dataset 'd'"):
+    with pytest.raises(NotFound, match="step 6 of task 'default-1' does not train dataset 'd'"):
         step_story(fleet.store, fleet.task, 6, "d")
 
 

@@ -9,6 +9,7 @@ declared together (`core/losses`) make one. If fewer are left
 than the task requires it is `forming` again: the rest wait, and train on when others have joined.
 What depends on membership follows in the same turn: lanes and shards, barriers, checkpoints.
 Workers beyond those that a task asked for wait as spares, and take such a seat in the same turn.
+The task of workers that name none has no such number, and takes in everyone.
 Lanes of a lost worker stay in its name while the task is forming, for its replacement to take.
 
 Once a member of a replicated model has finished, its result stands. The members that trained with
@@ -157,7 +158,7 @@ def with_save_failure(task: "Task", reason: str) -> str:
 
 def _most(d: Decision, task: "Task") -> int:
     """Workers beyond these wait as spares; the seat of one that has finished stays empty."""
-    if task.spec.external:
+    if task.shared:
         return d.state.rules.max_workers
     return task.spec.worker_count - len(task.finished)
 
@@ -212,7 +213,7 @@ def _follow(d: Decision, task: "Task", left: list[str], reason: str, cause: str)
     else:
         reassign(d, task, reason, cause)
         look_again(d, task, reason, cause)
-    if not task.spec.syncs and task.state == "starting" and task.phase == "syncing":
+    if not task.syncs and task.state == "starting" and task.phase == "syncing":
         change_state(d, task, "running", "its workers are here", cause)
-    elif task.spec.syncs and task.state == "running":
+    elif task.syncs and task.state == "running":
         change_state(d, task, "recovering", reason, cause)

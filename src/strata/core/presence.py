@@ -25,7 +25,8 @@ from strata.core.limits import (
     shortened,
 )
 from strata.core.retention import release_all
-from strata.core.scheduling import group_for, handle_loss, place_waiting
+from strata.core.scheduling import handle_loss, place_waiting
+from strata.core.task_choice import task_for
 from strata.core.tasks import Task, change_state
 from strata.core.workers import (
     NAMED_LOSSES,
@@ -59,20 +60,21 @@ def register(d: Decision, c: RegisterWorker) -> Worker:
     limit = d.state.rules.max_workers
     subject = f"worker {worker_id!r}"
     require_room(d, "max_workers", limit, d.state.living_workers, subject, c.cause)
-    task = group_for(d, c.task, c.world_size, c.syncs, c.cause)
+    task = task_for(d, c)
     _require_wanted(d, c, task)
     registered = WorkerRegistered(
-        worker_id,
-        d.state.last_incarnation + 1,
-        task.id,
-        c.nonce,
-        c.hostname,
-        c.address,
-        c.port,
-        c.gpu_count,
-        c.memory_bytes,
-        c.weight,
-        c.metadata,
+        worker=worker_id,
+        incarnation=d.state.last_incarnation + 1,
+        task=task.id,
+        nonce=c.nonce,
+        hostname=c.hostname,
+        address=c.address,
+        port=c.port,
+        gpu_count=c.gpu_count,
+        memory_bytes=c.memory_bytes,
+        weight=c.weight,
+        metadata=c.metadata,
+        syncs=c.syncs,
     )
     join(d, task, f"worker {worker_id} joined", d.record(registered, c.cause))
     return d.state.workers[worker_id]
@@ -180,7 +182,7 @@ def deregister(d: Decision, c: DeregisterWorker) -> None:
     reason = (
         shortened(c.reason) or {"done": "it finished", "stopped": "it was told to stop"}[c.outcome]
     )
-    finished = c.outcome == "done" and task.spec.syncs and worker.rank >= 0
+    finished = c.outcome == "done" and task.syncs and worker.rank >= 0
     last = finished or task.state == "stopping"
     cause = d.record(
         WorkerStateChanged(
@@ -214,17 +216,21 @@ def _let_go(d: Decision, task: Task, worker: str, cause: str) -> None:
 
 
 def _end_if_deserted(d: Decision, task: Task, outcome: Outcome, why: str, cause: str) -> None:
-    """A task that everyone has left is over, unless its workers are to be started again."""
+    """A task that everyone has left is over, unless its workers are to be started again.
+
+    One whose last worker was told to stop, and in which none has finished, is not completed.
+    """
     if task.members or task.waiting or task.ended:
         return
+    reason = "every worker left"
+    told_to_stop = task.spec.external and outcome == "stopped" and not task.finished
+    if told_to_stop and task.state != "stopping":
+        reason = f"{reason}: {why}"
+        cause = change_state(d, task, "stopping", reason, cause)
     if task.state == "stopping":
-        change_state(d, task, "stopped", with_save_failure(task, "every worker left"), cause)
-    elif task.spec.external and outcome == "stopped":
-        reason = f"every worker left: {why}"
-        stopping = change_state(d, task, "stopping", reason, cause)
-        change_state(d, task, "stopped", with_save_failure(task, reason), stopping)
-    elif task.spec.external or (outcome == "done" and not task.spec.syncs):
-        change_state(d, task, "completed", "every worker left", cause)
+        change_state(d, task, "stopped", with_save_failure(task, reason), cause)
+    elif task.spec.external or (outcome == "done" and not task.syncs):
+        change_state(d, task, "completed", reason, cause)
 
 
 class _Losses(Struct):
@@ -258,7 +264,7 @@ def lose(d: Decision, losses: Iterable[DeclareLost]) -> None:
         if worker is None or not worker.alive or worker.incarnation != c.incarnation:
             continue
         task = d.state.tasks[worker.task]
-        spare = task.spec.spares > 0 and worker.rank < 0 and task.phase != "forming"
+        spare = worker.rank < 0 and task.phase != "forming"
         fact = WorkerLost(worker.id, worker.incarnation, task.id, c.signal, c.reason, c.evidence)
         lost = d.record(fact, c.cause)
         _let_go(d, task, worker.id, lost)

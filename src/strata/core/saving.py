@@ -89,7 +89,7 @@ def begin(d: Decision, c: BeginCheckpoint) -> Checkpoint:
     found = _open_at(task, c)
     if found is not None:
         return found
-    if task.spec.syncs and c.manifest:
+    if task.syncs and c.manifest:
         _require_completable(task, c)
     checkpoint = c.checkpoint or _new_id(task, c.step)
     if checkpoint in task.checkpoints:
@@ -121,7 +121,7 @@ def begin(d: Decision, c: BeginCheckpoint) -> Checkpoint:
 
 def _trains(task: "Task") -> bool:
     """Whether what is saved now belongs to a lineage that has been agreed upon."""
-    return not task.spec.syncs or task.phase == "running"
+    return not task.syncs or task.phase == "running"
 
 
 def _require_completable(task: "Task", c: BeginCheckpoint) -> None:

@@ -30,12 +30,10 @@ from strata.core.tasks import (
     change_state,
 )
 from strata.core.workers import were_lost
-from strata.errors import InvalidArgument, NotAllowedNow, NotFound, TaskEnded
+from strata.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from strata.core.state import Cluster
-
-DEFAULT_GROUP = "default"
 
 
 class SubmitTask(Command, frozen=True):
@@ -68,7 +66,7 @@ def submit(d: Decision, c: SubmitTask) -> Task:
     submitted = d.record(TaskSubmitted(task_id, spec), c.cause)
     task = d.state.tasks[task_id]
     if spec.external:
-        change_state(d, task, "starting", "its workers are started elsewhere", submitted)
+        change_state(d, task, "starting", "the user starts its workers", submitted)
     else:
         place_waiting(d, submitted)
     return task
@@ -100,37 +98,6 @@ def _slug(name: str) -> str:
     kept = "".join(ch if ch.isalnum() or ch in "._-" else "-" for ch in name.strip().lower())
     # A command line would take an id that begins with a dash for an option.
     return kept.lstrip("-.")[:60] or "task"
-
-
-def group_for(
-    d: Decision, task_id: str, world_size: int, syncs: bool, cause: tuple[str, ...]
-) -> Task:
-    """The task that a registering worker belongs to; without a name, the cluster's own group."""
-    if task_id in d.state.tasks:
-        task = d.state.tasks[task_id]
-        if task.ended:
-            refusal = NotAllowedNow if task.state == "failed" else TaskEnded
-            raise refusal(
-                f"task {task_id} is {task.state}", hint="submit it again, then join that run"
-            )
-        if task.state == "queued":
-            raise NotAllowedNow(
-                f"task {task_id!r} still waits for slots", hint="its workers are started for it"
-            )
-        return task
-    if task_id:
-        raise NotFound(f"there is no task {task_id!r}", hint="strata tasks lists them")
-    for task in d.state.tasks.values():
-        if task.spec.external and task.spec.name == DEFAULT_GROUP and not task.ended:
-            return task
-    spec = TaskSpec(
-        name=DEFAULT_GROUP,
-        external=True,
-        syncs=syncs,
-        worker_count=max(world_size, 1),
-        keep_count=0,
-    )
-    return submit(d, SubmitTask(spec=spec, cause=cause))
 
 
 @decides(FailStart)
@@ -279,7 +246,9 @@ def free_slots(state: "Cluster") -> dict[str, int]:
 
 
 def why_waiting(state: "Cluster", task: Task) -> str:
-    """In words, which slots a task waits for; empty where it waits for none."""
+    """What a task waits for: slots, or workers that a user starts; empty if it waits for none."""
+    if task.spec.external:
+        return _missing_workers(task)
     if task.state == "queued":
         ahead = next(t for t in state.tasks.values() if t.state == "queued")
         if ahead.id != task.id:
@@ -288,6 +257,15 @@ def why_waiting(state: "Cluster", task: Task) -> str:
     if task.vacant and task.phase == "forming" and task.state != "stopping":
         return f"its lost workers need {_slots(len(task.vacant))} and {_offer(state)}"
     return ""
+
+
+def _missing_workers(task: Task) -> str:
+    here, needed = len(task.members) + len(task.waiting), task.required
+    waits = task.phase == "forming" and not task.ended and task.state != "stopping"
+    if not waits or here >= needed:
+        return ""
+    more = f"start {needed - here} more with STRATA_TASK={task.id}"
+    return f"{here} of {needed} workers are here: {more}"
 
 
 def _slots(number: int) -> str:

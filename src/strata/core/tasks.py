@@ -4,8 +4,8 @@ A task owns everything that belongs to its run: the generation of its workers, t
 count, what it trains on, its barriers and checkpoints. Its life is a table. Its `policy` says
 what a lost worker means: `continue` with fewer, `replace` it, or `stop`.
 
-A task is either placed by Strata on agents, or *external*: its workers were started by somebody
-else and simply register. Workers that name no task share one external task per cluster.
+A task is either placed by Strata on agents, or *external*: a user starts its workers, which
+register by themselves (`core/task_choice` says with which task).
 """
 
 from collections import Counter
@@ -61,6 +61,9 @@ ENDED: frozenset[TaskState] = frozenset({"completed", "failed", "stopped"})
 RESTART_LOOP_EXIT_CODE = 93
 UNSAVED_EXIT_CODE = 94
 """Of a task that completed, though the checkpoint of its end failed."""
+
+DEFAULT_GROUP = "default"
+"""The name of the task that workers share where no task was submitted."""
 
 MAX_ENDED_TASKS = 200
 FORGOTTEN_AT_ONCE = 50
@@ -167,7 +170,8 @@ class StorageWait(Struct):
 class Task(Struct):
     """A task and everything its run is made of. `members` is in the order of ranks, `saved` how
     many checkpoints were ever committed, `finished_step` after how many steps members finished,
-    `ending` the members that have ended their training and save its last state."""
+    `ending` the members that have ended their training and save its last state. `only_meets` is set
+    by a worker that enters no generations (see `TaskSpec.syncs`)."""
 
     id: str
     spec: TaskSpec
@@ -183,6 +187,7 @@ class Task(Struct):
 
     generation: int = 0
     phase: Phase = "forming"
+    only_meets: bool = False
     members: list[str] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
@@ -222,6 +227,16 @@ class Task(Struct):
         return self.state in ENDED
 
     @property
+    def syncs(self) -> bool:
+        """Whether its workers enter each generation, or only meet."""
+        return self.spec.syncs and not self.only_meets
+
+    @property
+    def shared(self) -> bool:
+        """Whether it is the task of workers that name none; it grows with them."""
+        return self.spec.external and self.spec.name == DEFAULT_GROUP
+
+    @property
     def required(self) -> int:
         """How many workers a generation needs to train."""
         return self.required_without(())
@@ -229,7 +244,7 @@ class Task(Struct):
     def required_without(self, left: Container[str]) -> int:
         """How many workers a generation needs when these have left."""
         everyone = max(self.spec.worker_count - len(self.finished), 1)
-        began = self.ran_generation if self.spec.syncs else self.generation
+        began = self.ran_generation if self.syncs else self.generation
         if not began:
             return everyone
         ending = self.finished or any(worker not in left for worker in self.ending)

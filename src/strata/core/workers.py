@@ -124,6 +124,7 @@ class WorkerRegistered(Fact, frozen=True):
     memory_bytes: int = 0
     weight: int = 1
     metadata: dict[str, str] = field(default_factory=dict)
+    syncs: bool = True  # whether it enters generations, or only meets
 
 
 class WorkerRejected(Fact, frozen=True):
@@ -181,7 +182,7 @@ class RegisterWorker(Command, frozen=True):
     weight: int = 1
     world_size: int = 0
     start: int = 0
-    syncs: bool = False
+    syncs: bool = True
     metadata: dict[str, str] = field(default_factory=dict)
 
 
@@ -255,6 +256,7 @@ def _registered(state: "Cluster", fact: WorkerRegistered, event: Event) -> None:
     )
     task = state.tasks[fact.task]
     task.waiting.append(fact.worker)
+    task.only_meets = not fact.syncs
     if fact.worker in task.vacant:
         task.vacant.remove(fact.worker)
     if len(state.workers) - state.living_workers > MAX_DEAD + FORGOTTEN_AT_ONCE:

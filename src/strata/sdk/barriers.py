@@ -18,6 +18,7 @@ from strata.wire.v1 import coordinator_pb2 as pb
 MAX_NAME_CHARACTERS = 200
 MAX_STEP = 2**63 - 1
 MAX_UNFINISHED = 256
+RETURN_HINT = "strata barriers shows who is missing; arriving again continues this arrival"
 
 
 class BarrierResult(Struct, frozen=True):
@@ -101,7 +102,7 @@ def meet(
     if not in_time:
         raise DeadlineExceeded(
             f"barrier {name!r} was not released within {timeout_s:g} s",
-            hint="strata barriers shows who is missing; arriving again continues this arrival",
+            hint=RETURN_HINT,
         )
     arrivals.finish(name)
     if request.error is not None:

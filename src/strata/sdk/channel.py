@@ -6,6 +6,7 @@ without them (a proxy's, a broken connection's) becomes the first class of that 
 of errors.
 """
 
+import logging
 import random
 import threading
 import time
@@ -18,13 +19,23 @@ from urllib.parse import urlsplit
 from google.protobuf.message import Message
 from msgspec import Struct
 
-from strata.errors import STATUS, InvalidArgument, StrataError, Unavailable
+from strata.errors import (
+    STATUS,
+    DeadlineExceeded,
+    InvalidArgument,
+    Overloaded,
+    StrataError,
+    Unavailable,
+)
 from strata.wire.grpc_library import grpc
 from strata.wire.v1 import coordinator_pb2 as pb
+
+log = logging.getLogger(__name__)
 
 SERVICE = "/strata.v1.Coordinator/"
 DEFAULT_PORT = 50051
 CALL_TIMEOUT_S = 30.0
+SAY_EVERY_S = 10.0
 UNREACHABLE_HINT = (
     "check COORDINATOR_ADDR, that the coordinator runs (strata up), "
     "and that its gRPC port (50051) is open"
@@ -46,6 +57,14 @@ OPTIONS: list[tuple[str, int]] = [
 
 Answer = TypeVar("Answer", bound=Message)
 Result = TypeVar("Result")
+
+
+class NoAnswer(Unavailable):
+    """The coordinator may be there, but has not answered in time."""
+
+
+PASSING = (Unavailable, Overloaded)
+"""Refusals that end by themselves: the same request is answered later."""
 
 
 class Stream(Protocol):
@@ -113,7 +132,7 @@ class Connection:
         answer: type[Answer],
         timeout_s: float | None = CALL_TIMEOUT_S,
     ) -> Answer:
-        """One unary call; raises the error that the coordinator answered with."""
+        """One unary call; raises the error that the coordinator answered with, or `NoAnswer`."""
         rpc = self._channel.unary_unary(
             SERVICE + method,
             request_serializer=type(request).SerializeToString,
@@ -122,7 +141,14 @@ class Connection:
         try:
             return apart(lambda: rpc(request, timeout=timeout_s, metadata=self._metadata))
         except grpc.RpcError as error:
-            raise self.error_from(error) from None
+            raised = self.error_from(error)
+            if type(raised) is DeadlineExceeded and timeout_s is not None:
+                where = self.address.target
+                raised = NoAnswer(
+                    f"the coordinator at {where} did not answer within {timeout_s:g} s",
+                    hint=UNREACHABLE_HINT,
+                )
+            raise raised from None
 
     def session(self, messages: Iterator[pb.WorkerMessage]) -> "Stream":
         """Opens the stream of a worker; it ends when `messages` do."""
@@ -227,14 +253,38 @@ def delays_s(first_s: float = 0.05, limit_s: float = 5.0) -> Iterator[float]:
         delay_s = min(delay_s * 2, limit_s)
 
 
-def persist(attempt: Callable[[], Result], patience_s: float) -> Result:
-    """Tries again while the coordinator cannot be reached, for so long."""
-    deadline_s = time.monotonic() + patience_s
+def persist(attempt: Callable[[float], Result], timeout_s: float) -> Result:
+    """Tries again while the coordinator cannot be reached, for so long.
+
+    Each attempt is told how many seconds it may take.
+    """
+    deadline_s = time.monotonic() + timeout_s
     for delay_s in delays_s(limit_s=1.0):
         try:
-            return attempt()
-        except Unavailable:
+            return attempt(min(max(deadline_s - time.monotonic(), 1.0), CALL_TIMEOUT_S))
+        except PASSING:
             if time.monotonic() + delay_s > deadline_s:
                 raise
         time.sleep(delay_s)
+    raise AssertionError("the delays never end")
+
+
+def until_answered(
+    attempt: Callable[[float], Result],
+    require_usable: Callable[[], None],
+    pause: Callable[[float], object],
+    what: str,
+) -> Result:
+    """Tries again for as long as the coordinator is away; `require_usable` raises to end that."""
+    began_s = say_at_s = time.monotonic()
+    for delay_s in delays_s(0.1):
+        require_usable()
+        try:
+            return attempt(CALL_TIMEOUT_S)
+        except PASSING as error:
+            now_s = time.monotonic()
+            if now_s >= say_at_s:
+                say_at_s = now_s + SAY_EVERY_S
+                log.warning("waiting for %.0f s now for %s: %s", now_s - began_s, what, error)
+        pause(delay_s)
     raise AssertionError("the delays never end")

@@ -6,6 +6,7 @@ registration. A worker that was declared lost registers anew; its nonce then nam
 that is over, so that this, too, may be asked any number of times.
 """
 
+import math
 import os
 import platform
 import secrets
@@ -23,6 +24,7 @@ from strata.sdk.channel import Connection, build, persist
 from strata.sdk.session import Identity
 from strata.wire.v1 import coordinator_pb2 as pb
 
+CONNECT_TIMEOUT_S = 10.0
 MAX_TEXT_CHARACTERS = 200
 MAX_METADATA = 64
 
@@ -95,9 +97,14 @@ def _printable(text: str) -> bool:
 
 
 def enrol(
-    settings: Settings, request: pb.RegisterWorkerRequest, patience_s: float
+    settings: Settings, request: pb.RegisterWorkerRequest, patience_s: float | None
 ) -> tuple["Enrolment", pb.RegisterWorkerResponse]:
-    """Connects and registers; closes what it opened when that fails."""
+    """Connects and registers; closes what it opened when that fails.
+
+    An agent was told to start this process, so there is a coordinator to wait for.
+    """
+    if patience_s is None:
+        patience_s = math.inf if settings.start else CONNECT_TIMEOUT_S
     enrolled = Enrolment(connect(settings), request)
     try:
         return enrolled, enrolled.register(patience_s)
@@ -118,9 +125,9 @@ class Enrolment:
         """Registers; `after` is the incarnation that is over, if there was one."""
         request = self._request
         request.nonce = f"{self._secret}-{after}"
+        method, kind = "RegisterWorker", pb.RegisterWorkerResponse
         answer = persist(
-            lambda: self.connection.call("RegisterWorker", request, pb.RegisterWorkerResponse),
-            patience_s,
+            lambda timeout_s: self.connection.call(method, request, kind, timeout_s), patience_s
         )
         request.worker_id = answer.assigned_id
         request.task_id = answer.task_id  # a later incarnation belongs to the same task

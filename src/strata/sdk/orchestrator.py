@@ -4,10 +4,12 @@ It is the low-level door: it registers, beats, meets at barriers and asks for sh
 everything else to the caller. A training script is better served by `strata.join`.
 
 Once registered a worker beats in the background, so that a blocked barrier or a long step never
-makes it look dead. With `automatic_heartbeats=False` the caller beats; a worker that does not is
-declared lost after the coordinator's `heartbeat_timeout`.
+makes it look dead, and its calls wait for a coordinator that is away. With
+`automatic_heartbeats=False` the caller beats; a worker that does not is declared lost after the
+coordinator's `heartbeat_timeout`.
 """
 
+import logging
 from types import TracebackType
 from typing import Self
 
@@ -15,17 +17,20 @@ from google.protobuf.message import Message
 from msgspec import Struct, structs
 
 from strata.config import Settings
-from strata.core.workers import REPORTED, Reported
-from strata.errors import DeadlineExceeded, Fenced, InvalidArgument, NotAllowedNow
+from strata.core.workers import REPORTED, Outcome, Reported
+from strata.errors import DeadlineExceeded, Fenced, InvalidArgument, NotAllowedNow, StrataError
 from strata.sdk import enrolment
-from strata.sdk.barriers import Arrivals, BarrierResult, check_barrier, meet
+from strata.sdk.barriers import RETURN_HINT, Arrivals, BarrierResult, check_barrier, meet
 from strata.sdk.beating import BeatingWorker
-from strata.sdk.channel import Answer, Connection, build, persist
+from strata.sdk.channel import Answer, Connection, NoAnswer, build, persist
 from strata.sdk.session import Identity
 from strata.sdk.shards import ShardInfo, shard_info
 from strata.wire.v1 import coordinator_pb2 as pb
 
+log = logging.getLogger(__name__)
+
 CONNECT_TIMEOUT_S = 10.0
+LEAVE_TIMEOUT_S = 10.0
 CHECKPOINT_TYPES = ("full", "incremental", "optimizer_only", "model_only")
 
 
@@ -288,22 +293,7 @@ class TrainingOrchestrator:
 
     def deregister(self, reason: str = "") -> None:
         """Leaves; harmless when not registered. The connection stays for another worker."""
-        if self._enrolled is None:
-            return
-        identity, beating = self._identity(), self._beating
-        self._enrolled = self._beating = None
-        try:
-            if beating is not None:
-                leave = build(pb.Leave, outcome="done", reason=reason)
-                beating.session.answer(beating.session.ask("leave", leave), CONNECT_TIMEOUT_S)
-            else:
-                request = build(pb.DeregisterWorkerRequest, **identity, reason=reason)
-                self._call("DeregisterWorker", request, pb.DeregisterWorkerResponse)
-        except Fenced:
-            pass  # it was taken out already
-        finally:
-            if beating is not None:
-                beating.session.close()
+        self._leave("done", reason, None)
 
     def close(self) -> None:
         """Leaves, and closes the connection."""
@@ -311,6 +301,25 @@ class TrainingOrchestrator:
             self.deregister()
         finally:
             self._connection.close()
+
+    def _leave(self, outcome: Outcome, reason: str, timeout_s: float | None) -> None:
+        """Tells the coordinator how this worker ended; one that beats by hand can only be done."""
+        if self._enrolled is None:
+            return
+        identity, beating = self._identity(), self._beating
+        self._enrolled = self._beating = None
+        try:
+            if beating is not None:
+                leave = build(pb.Leave, outcome=outcome, reason=reason)
+                beating.session.answer(beating.session.ask("leave", leave), timeout_s)
+            elif outcome == "done":
+                request = build(pb.DeregisterWorkerRequest, **identity, reason=reason)
+                self._call("DeregisterWorker", request, pb.DeregisterWorkerResponse)
+        except Fenced:
+            pass  # it was taken out already
+        finally:
+            if beating is not None:
+                beating.session.close()
 
     def __enter__(self) -> Self:
         return self
@@ -321,7 +330,17 @@ class TrainingOrchestrator:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        if error is None:
+            return self.close()
+        outcome: Outcome = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
+        try:
+            self._leave(
+                outcome, f"{kind.__name__ if kind else ''}: {error}"[:1000], LEAVE_TIMEOUT_S
+            )
+        except StrataError as failure:
+            log.warning("left without the coordinator's knowledge: %s", failure)
+        finally:
+            self._connection.close()
 
     def _wait_barrier(self, barrier_id: str, step: int, timeout_s: float | None) -> BarrierResult:
         request = build(
@@ -331,19 +350,27 @@ class TrainingOrchestrator:
             step=step,
             request=self._arrivals.number(barrier_id)[0],
         )
-        outcome = self._call("WaitBarrier", request, pb.WaitBarrierResponse, timeout_s)
+        kind = pb.WaitBarrierResponse
+        try:
+            outcome = persist(
+                lambda _: self._connection.call("WaitBarrier", request, kind, timeout_s),
+                CONNECT_TIMEOUT_S,
+            )
+        except NoAnswer as error:
+            raise DeadlineExceeded(
+                f"barrier {barrier_id!r} was not released within {timeout_s or 0:g} s",
+                hint=RETURN_HINT,
+            ) from error
         self._arrivals.finish(barrier_id)
         return BarrierResult(outcome.released, outcome.participants, outcome.arrival_order)
 
-    def _call(
-        self,
-        method: str,
-        request: Message,
-        answer: type[Answer],
-        timeout_s: float | None = CONNECT_TIMEOUT_S,
-    ) -> Answer:
+    def _call(self, method: str, request: Message, answer: type[Answer]) -> Answer:
+        """One call; a worker with a session waits for the coordinator as long as it takes."""
+        if self._beating is not None:
+            return self._beating.session.call(method, request, answer)
         return persist(
-            lambda: self._connection.call(method, request, answer, timeout_s), CONNECT_TIMEOUT_S
+            lambda timeout_s: self._connection.call(method, request, answer, timeout_s),
+            CONNECT_TIMEOUT_S,
         )
 
     def _identity(self) -> dict[str, object]:

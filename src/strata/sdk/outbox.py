@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from queue import SimpleQueue
 
 from strata.errors import StrataError
+from strata.sdk.channel import delays_s
 from strata.wire.v1 import coordinator_pb2 as pb
 
 
@@ -45,6 +46,7 @@ class Request:
         self.barrier = barrier
         self.answer: pb.CoordinatorMessage | None = None
         self.error: StrataError | None = None
+        self.delays = delays_s(0.1)
 
     @property
     def done(self) -> bool:

@@ -170,7 +170,7 @@ class InProcess:
         if not isinstance(worker_id, str) or not worker_id:
             raise InvalidArgument(f"worker_id is {worker_id!r:.80}", hint="give the worker a name")
         with self._lock:
-            worker = self._do(RegisterWorker(worker=worker_id, nonce=NONCE))
+            worker = self._do(RegisterWorker(worker=worker_id, nonce=NONCE, syncs=False))
             assert isinstance(worker, Worker)
             before, self._task = self._task, worker.task
             for dataset in self._state.datasets:

@@ -64,7 +64,7 @@ def join(
     metadata: dict[str, str] | None = None,
     capture: bool = True,
     timeout: float | None = None,
-    connect_timeout: float = 10.0,
+    connect_timeout: float | None = None,
     reconnect_limit: float | None = None,
     resource_interval: float | None = None,
     spool_dir: str | Path | None = None,
@@ -77,8 +77,9 @@ def join(
     Where no coordinator is named, one is started for this process alone (see `sdk.embedded`).
 
     `timeout` is how long to wait for the others (for ever by default), `connect_timeout` for the
-    coordinator at the start, and `reconnect_limit` for it to come back later (for ever by
-    default), all in seconds. `capture=False` leaves stdout, stderr and logging alone.
+    coordinator at the start (10 s, or for ever where an agent started this process), and
+    `reconnect_limit` for it to come back later (for ever by default), all in seconds.
+    `capture=False` leaves stdout, stderr and logging alone.
 
     `checkpoint_every` (steps) and `checkpoint_interval` (seconds) say when a save is due, in place
     of the adaptive interval; they win over the task's config. `checkpoint_dir` is under which
@@ -157,10 +158,9 @@ class Run(RunDecisions):
         worker.recorder.emit(RunEnded(outcome, reason, self.steps))
         worker.recorder.seal()
         try:
-            self._session.flush(LEAVE_TIMEOUT_S)
             leave = pb.Leave(outcome=outcome, reason=reason[:1000], steps=self.steps)
             leave.save_failure = unsaved[:1000]
-            self._session.answer(self._session.ask("leave", leave), LEAVE_TIMEOUT_S)
+            self._deliver_and_leave(leave)
         except (Fenced, TaskEnded):
             log.debug("the coordinator had already taken this worker out")
         except StrataError as error:
@@ -170,6 +170,17 @@ class Run(RunDecisions):
             worker.close()
         if went_back is not None:
             raise went_back
+
+    def _deliver_and_leave(self, leave: pb.Leave) -> None:
+        """Delivers what was recorded, and says goodbye.
+
+        A worker that is done waits for a coordinator that is away: it would be taken for lost, and
+        what it trained would be trained again. Others have no time for that.
+        """
+        session, done = self._session, leave.outcome == "done"
+        while not session.flush(LEAVE_TIMEOUT_S) and done and not session.attached:
+            log.warning("the training is done, waiting for the coordinator to hear of it")
+        session.answer(session.ask("leave", leave), None if done else LEAVE_TIMEOUT_S)
 
     def begun(self, remarks: Remarks | None, timeout_s: float | None) -> Self:
         """Starts the session and enters the first generation; part of `join`."""

@@ -7,7 +7,8 @@ thread never touches the network: it leaves a message and, if it wants the answe
 So a blocked barrier never stops the beats, and a slow network never stops training.
 
 A new connection continues the same incarnation: requests that were not answered are asked again
-(each is harmless twice) and events that are not known to be stored are sent again. When the
+(each is harmless twice) and events that are not known to be stored are sent again. So are requests
+that the coordinator cannot take now (its disk is full, say), and unary calls. When the
 coordinator has declared this incarnation lost meanwhile, it says so; then everything asked so far
 has failed, and the owner registers as a new incarnation, for which the session goes on.
 
@@ -18,6 +19,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from google.protobuf.message import Message
@@ -37,7 +39,17 @@ from strata.errors import (
     Unavailable,
 )
 from strata.sdk import forks
-from strata.sdk.channel import UNREACHABLE_HINT, Connection, Stream, delays_s, error_of
+from strata.sdk.channel import (
+    PASSING,
+    SAY_EVERY_S,
+    UNREACHABLE_HINT,
+    Answer,
+    Connection,
+    Stream,
+    delays_s,
+    error_of,
+    until_answered,
+)
 from strata.sdk.events import Recorder
 from strata.sdk.left_barriers import LeftBarriers
 from strata.sdk.lines import LineBuffer
@@ -50,7 +62,6 @@ log = logging.getLogger(__name__)
 
 WAIT_SLICE_S = 0.5
 MAX_UNHEARD = 100
-SAY_EVERY_S = 10.0
 MAX_REQUESTS = 1_024
 CLOSING_S = 2.0
 
@@ -160,6 +171,11 @@ class Session:
             raise request.error
         assert request.answer is not None
         return request.answer
+
+    def call(self, method: str, request: Message, answer: type[Answer]) -> Answer:
+        """The answer to a unary call, asked again for as long as the coordinator is away."""
+        attempt = partial(self._connection.call, method, request, answer)
+        return until_answered(attempt, self.require_usable, self._closing.wait, method)
 
     def forget(self, request: Request) -> None:
         """Stop waiting for the answer; should it come, that is still recorded."""
@@ -323,6 +339,8 @@ class Session:
         elif kind == "refused":
             refused = message.refused
             error = error_of(refused.code, "", refused.message, refused.hint)
+            if isinstance(error, PASSING) and self._ask_later(message.request, error):
+                return
             self._settle(message, error)
             if isinstance(error, Fenced) or not self.attached:
                 raise error
@@ -330,6 +348,22 @@ class Session:
                 self.pulse.refused(message.request, error)
         elif kind is not None:
             self._settle(message, None)
+
+    def _ask_later(self, number: int, error: StrataError) -> bool:
+        """Asks again what the coordinator cannot take now; False if nobody waits for it."""
+        with self.news:
+            request = self._requests.get(number) if self.attached else None
+        if request is not None:
+            log.debug("%s is asked again: %s", request.kind, error)
+            again = threading.Timer(next(request.delays), self._ask_again, [request])
+            again.daemon = True
+            again.start()
+        return request is not None
+
+    def _ask_again(self, request: Request) -> None:
+        with self.news:
+            if self.attached and request.message.request in self._requests:
+                self._outbox.put(request.message)
 
     def _stand(self, standing: pb.Standing) -> None:
         if standing.incarnation != self.identity.incarnation:

@@ -5,14 +5,11 @@ the same, and one that has other data under that name is refused. A mixture is a
 to the coordinator, named after what is mixed.
 """
 
-import logging
-import time
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import NamedTuple, SupportsIndex, TypeAlias, TypeVar
+from typing import NamedTuple, SupportsIndex, TypeAlias
 
 import msgspec
-from google.protobuf.message import Message
 
 from strata.core.datasets import DatasetSpec, Feed, order_of
 from strata.core.loops import Loop
@@ -22,20 +19,16 @@ from strata.data.mixing import MixedDataset, MixedOrder, check_weights
 from strata.data.specs import open_spec
 from strata.data.steps import Ordered, Readable
 from strata.data.torch_dataset import TorchSamples
-from strata.errors import Conflict, InvalidArgument, Unavailable
-from strata.sdk.channel import build, delays_s
+from strata.errors import InvalidArgument
+from strata.sdk.channel import build
 from strata.sdk.worker import Worker
 from strata.wire import datasets
 from strata.wire.v1 import coordinator_pb2 as pb
 
-log = logging.getLogger(__name__)
-
-Answer = TypeVar("Answer", bound=Message)
 One: TypeAlias = str | Dataset
 Trained: TypeAlias = One | TorchSamples | Mapping[One, float]
 
 MIXTURE = "mixture"
-ATTACH_TIMEOUT_S = 60.0
 
 
 class Wanted(NamedTuple):
@@ -126,7 +119,7 @@ def open_leased(
     name, spec, dataset = _known(worker, trained, seed)
     request = build(pb.AttachDataset, dataset_id=name, unit="lease", epochs=epochs)
     session = worker.session
-    session.answer(session.ask("attach", request), ATTACH_TIMEOUT_S)
+    session.answer(session.ask("attach", request))
     return name, spec, dataset
 
 
@@ -180,26 +173,14 @@ def _known(worker: Worker, each: One, seed: int) -> tuple[str, DatasetSpec, Data
             "their weights; for a torch Dataset there is run.loader",
         )
     request = build(pb.GetDatasetRequest, dataset_id=each)
-    answer = _called(worker, "GetDataset", request, pb.RegisterDatasetRequest)
+    answer = worker.session.call("GetDataset", request, pb.RegisterDatasetRequest)
     spec = datasets.spec_of(answer)
     return each, spec, open_spec(each, spec)
 
 
 def _register(worker: Worker, name: str, spec: DatasetSpec) -> None:
     request = datasets.dataset_message(name, spec)
-    _called(worker, "RegisterDataset", request, pb.RegisterDatasetResponse)
-
-
-def _called(worker: Worker, method: str, request: Message, answer: type[Answer]) -> Answer:
-    """Call the coordinator; while it is away, wait and call again, as long as the session does."""
-    delays = delays_s(0.2, 5.0)
-    while True:
-        try:
-            return worker.connection.call(method, request, answer)
-        except Unavailable as error:
-            log.warning("%s is asked again, since the coordinator is away: %s", method, error)
-            worker.session.require_usable()
-            time.sleep(next(delays))
+    worker.session.call("RegisterDataset", request, pb.RegisterDatasetResponse)
 
 
 def _attach(
@@ -230,11 +211,10 @@ def _attach(
     )
     session, membership = worker.session, worker.membership
     feed = session.answer(session.ask("attach", request)).feed
-    told = session.wait_for(
-        lambda: name in membership.attached or membership.changed, ATTACH_TIMEOUT_S
+    session.wait_for(
+        lambda: name in membership.attached or membership.changed,
+        what=lambda: f"the coordinator has to say which lanes of {name!r} are this worker's",
     )
-    if not told:
-        raise Conflict(f"the coordinator does not say which lanes of {name!r} are this worker's")
     attached = Feed(
         dataset=name,
         unit="lane",

@@ -125,6 +125,7 @@ class Coordinator:
                     address="10.0.0.1",
                     port=7000 + rank,
                     gpu_count=1,
+                    syncs=False,
                 )
                 for rank in range(count)
             )

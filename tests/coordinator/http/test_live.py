@@ -44,7 +44,7 @@ def test_what_happens_and_what_is_said_is_told_to_all(coordinator, client):
         found = patches(answer)
         first = next(found)
         assert first["happened"][-1]["kind"] == "CoordinatorStarted"
-        coordinator.submit(RegisterWorker(worker="late"))
+        coordinator.submit(RegisterWorker(worker="late", syncs=False))
         patch = until(found, lambda patch: patch.get("happened"))
         fresh = patch["happened"][: -len(first["happened"])]
         assert any("late" in each["summary"] for each in fresh)

@@ -460,7 +460,10 @@ export interface paths {
         put?: never;
         /**
          * CreateTask
-         * @description Submits a run. Without an `entry` it waits for workers that are started elsewhere.
+         * @description Submits a run. Without an `entry` it waits for workers that the user starts.
+         *
+         *     Strata can replace the workers that it starts, so their `policy` is `replace` unless given; a
+         *     task of the user's own workers continues with those that are left.
          */
         post: operations["ApiTasksCreateTask"];
         delete?: never;
@@ -1214,11 +1217,8 @@ export interface components {
              */
             model_state: "replicated" | "sharded";
             name: string;
-            /**
-             * @default replace
-             * @enum {string}
-             */
-            policy: "continue" | "replace" | "stop";
+            /** @enum {null|string} */
+            policy?: "continue" | "replace" | "stop" | null;
             /** @default 0 */
             spares: number;
             /**

@@ -70,7 +70,9 @@ def _tasks(state: Cluster, now_ns: int) -> Iterator[Attention]:
                 "warning",
                 f"task:{task.id}",
                 f"{task.id} waits: {waits_for}",
-                "strata agent --slots N offers slots on a host",
+                "start its script with COORDINATOR_ADDR=HOST:PORT set"
+                if task.spec.external
+                else "strata agent --slots N offers slots on a host",
             )
 
 

@@ -222,7 +222,7 @@ class TaskDetail(TaskResponse, frozen=True):
     """A task with what was asked for; of the environment only the names are shown.
 
     `loss` is the mean of what its workers last told; `waiting_for` says which slots it waits for,
-    and is empty where it waits for none.
+    or how many workers the user has to start, and is empty where it waits for none.
     """
 
     entry: str
@@ -316,11 +316,13 @@ class RegisterDatasetRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """A run to start. Without an `entry` it waits for workers that are started elsewhere.
+    """A run to start. Without an `entry` it waits for workers that the user starts.
 
-    It trains with `min_workers` or more while lost ones are replaced; 0 leaves it to the policy.
-    Of its checkpoints `keep_count` are kept; 0 leaves that to the coordinator's setting. When none
-    of them can be restored it fails, unless `allow_fresh_start` lets it train again from step 0.
+    `policy` says what follows from a lost worker: by default it is replaced if Strata started it,
+    and the others continue without it if the user did. The task trains with `min_workers` or more
+    meanwhile; 0 leaves that to the policy. Of its checkpoints `keep_count` are kept; 0 leaves that
+    to the coordinator's setting. When none of them can be restored it fails, unless
+    `allow_fresh_start` lets it train again from step 0.
     """
 
     name: Name
@@ -331,7 +333,7 @@ class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     entry: Text = ""
     args: Annotated[list[Text], Meta(max_length=1000)] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
-    policy: Policy = "replace"
+    policy: Policy | None = None
     min_workers: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     spares: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     model_state: ModelState = "replicated"

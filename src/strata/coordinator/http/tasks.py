@@ -66,7 +66,11 @@ async def list_tasks(
 
 @post("/tasks", responses=WRITES)
 async def create_task(api: TheApi, data: JSONBody[CreateTaskRequest]) -> CreateTaskResponse:
-    """Submits a run. Without an `entry` it waits for workers that are started elsewhere."""
+    """Submits a run. Without an `entry` it waits for workers that the user starts.
+
+    Strata can replace the workers that it starts, so their `policy` is `replace` unless given; a
+    task of the user's own workers continues with those that are left.
+    """
     config = msgspec.json.encode(data.config)
     if len(config) > CONFIG_BYTES:
         raise LimitExceeded(
@@ -80,7 +84,7 @@ async def create_task(api: TheApi, data: JSONBody[CreateTaskRequest]) -> CreateT
         worker_count=data.worker_count,
         min_workers=data.min_workers,
         spares=data.spares,
-        policy=data.policy,
+        policy=data.policy or ("replace" if data.entry else "continue"),
         model_state=data.model_state,
         keep_count=data.keep_count,
         max_restarts=data.max_restarts,

@@ -9,8 +9,9 @@ import pytest
 
 from strata.sdk.channel import Connection
 from strata.sdk.due import FIRST_SAVE_S, LEAST_COST_S, PRIOR_S, Due, Policy, UnderWay
+from strata.sdk.hello import Identity
 from strata.sdk.membership import Membership, Place
-from strata.sdk.session import Identity, Session
+from strata.sdk.session import Session
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.sdk.harness import until
 from tests.sdk.test_saving import states

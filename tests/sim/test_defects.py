@@ -10,8 +10,7 @@ import pytest
 from strata.coordinator.environments import Environments, Provided
 from strata.coordinator.kernel import Kernel
 from strata.coordinator.sessions import Session
-from strata.core import cluster, tasks
-from strata.core import state as cluster_state
+from strata.core import cluster, state_versions, tasks
 from strata.core.events import Command
 from strata.core.fencing import SharedCommand, require_living
 from strata.core.liveness import Watch
@@ -42,9 +41,11 @@ def refuse_turns_with_the_snapshot(patch: Patch) -> None:
     """A snapshot that the disk refuses makes a turn fail whose facts are stored."""
 
     def snapshot(kernel: Kernel) -> None:
-        encoded = cluster_state.encode(kernel.state)
+        encoded = state_versions.encode(kernel.state)
         wall_ns = kernel.clock().wall_ns
-        kernel.store.save_snapshot(Snapshot(kernel.durable, wall_ns, kernel.schema, encoded))
+        kernel.store.save_snapshot(
+            Snapshot(kernel.durable, wall_ns, state_versions.SCHEMA, encoded)
+        )
         kernel._snapshot_at = kernel.durable
 
     patch.setattr(Kernel, "_snapshot", snapshot)

@@ -88,6 +88,13 @@ class AgentSessions:
             del self.open[session.agent]
             self.engine.notice(AgentDisconnected(session.agent, session.incarnation))
 
+    def end(self) -> None:
+        """The coordinator stops: agents will find it again, so their hosts are not in doubt."""
+        sessions = list(self.open.values())
+        self.open.clear()
+        for session in sessions:
+            session.stream.finish(Status.UNAVAILABLE, "the coordinator is stopping")
+
     def tell(self, agents: Iterable[str]) -> None:
         """Send these agents, where they are connected, all that each has to keep running."""
         state = self.engine.kernel.state
@@ -176,10 +183,6 @@ class AgentSession:
         if self.agent:
             log.debug("session of agent %s closed: %s", self.agent, reason)
             self.sessions.detach(self)
-
-    def end(self) -> None:
-        """The coordinator stops; the agent will find it again."""
-        self.stream.finish(Status.UNAVAILABLE, "the coordinator is stopping")
 
     def tell_duties(self) -> None:
         """Sends the agent all that it has to keep running."""

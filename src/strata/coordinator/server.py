@@ -190,10 +190,8 @@ async def grpc_serving(
         yield port
     finally:
         health.close()
-        for session in list(sessions.open.values()):
-            session.end()
-        for agent in list(agents.open.values()):
-            agent.end()
+        sessions.end()
+        agents.end()
         await server.close(STOP_GRACE_S)
 
 

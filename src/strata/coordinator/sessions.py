@@ -14,7 +14,7 @@ what is on disk, and every command of a session is fenced there (see `core.fenci
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from strata.coordinator.backlog import Backlog, Postponed, SharedBacklog
 from strata.coordinator.engine import Engine
@@ -33,7 +33,6 @@ from strata.core.checkpoints import Checkpoint
 from strata.core.events import Event
 from strata.core.fencing import WorkerCommand
 from strata.core.saving import AckPart, BeginCheckpoint
-from strata.core.setbacks import ReportBrokenExchange
 from strata.core.signals import WorkerBeat, WorkerDisconnected
 from strata.core.standing import TELLING, told_of_turn
 from strata.core.workers import ReattachWorker, Worker, WorkerRegistered
@@ -52,6 +51,11 @@ WorkerStream: TypeAlias = Stream[pb.WorkerMessage, pb.CoordinatorMessage]
 MANY_LINES = 256
 """So many in one message are acknowledged at once; else the next answer does that, too."""
 
+REPORTS: dict[str, Callable[[str, int, Any], WorkerCommand]] = {
+    "enter": convert.entry,
+    "leave": convert.departure,
+    "broken_exchange": convert.broken_exchange,
+}
 FEEDING = ("attach", "acquire_lease", "return_lease")
 
 
@@ -80,6 +84,7 @@ class Sessions:
         self.backlog = SharedBacklog()
         self.open: dict[str, Session] = {}
         self._new: set[int] = set()
+        self._ended = False
         # First of all, so that a worker knows its generation before it hears what followed from it.
         engine.follow(self._follow, *TELLING, first=True)
 
@@ -99,7 +104,19 @@ class Sessions:
         if self.open.get(session.worker) is session:
             del self.open[session.worker]
             self.previews.forget(session.worker)
-            self.engine.notice(WorkerDisconnected(session.worker, session.incarnation))
+            self.disconnected(session.worker, session.incarnation)
+
+    def end(self) -> None:
+        """The coordinator stops: workers will find it again, and a stream that closes from now on
+        is no sign of a worker's death."""
+        self._ended = True
+        for session in list(self.open.values()):
+            session.stream.finish(Status.UNAVAILABLE, "the coordinator is stopping")
+
+    def disconnected(self, worker: str, incarnation: int) -> None:
+        """The stream of a worker closed."""
+        if not self._ended:
+            self.engine.notice(WorkerDisconnected(worker, incarnation))
 
     def is_new(self, incarnation: int) -> bool:
         """Whether an incarnation opens its first session since it registered here."""
@@ -134,19 +151,17 @@ class Session:
         self._lines_taken = 0
         self.intake: Intake | None = None
         self._greeted = False
-        self._claimed = WorkerDisconnected("", 0)
+        self._claimed = ("", 0)
         self._early: Postponed[pb.WorkerMessage] = Postponed(self._backlog)
         self._handlers: dict[str, Callable[[int, pb.WorkerMessage], None]] = {
             "beat": self._beat,
             "events": self._events,
             "logs": self._logs,
             "arrive": self._arrive,
-            "enter": self._enter,
             **dict.fromkeys(FEEDING, self._feed),
             **dict.fromkeys(checkpoints.BODIES, self._save),
-            "leave": self._leave,
             "preview": self._preview,
-            "broken_exchange": self._break,
+            **{kind: partial(self._report, kind) for kind in REPORTS},
             **dict.fromkeys(agreements.KINDS, self._decide),
         }
 
@@ -179,13 +194,9 @@ class Session:
         if self.worker:
             log.debug("session of %s closed: %s", self.worker, reason)
             self.sessions.detach(self)
-        elif self._greeted and self._claimed.worker not in self.sessions.open:
+        elif self._greeted and self._claimed[0] not in self.sessions.open:
             # Its Hello is still being decided. Noted now, this comes before its next Hello.
-            self.engine.notice(self._claimed)
-
-    def end(self) -> None:
-        """The coordinator stops; the worker will find it again."""
-        self.stream.finish(Status.UNAVAILABLE, "the coordinator is stopping")
+            self.sessions.disconnected(*self._claimed)
 
     def tell_standing(self) -> None:
         """Sends the worker its standing."""
@@ -201,7 +212,7 @@ class Session:
         if known is not None:
             require_proof(known, hello.incarnation, hello.nonce)
         self._greeted = True
-        self._claimed = WorkerDisconnected(hello.worker_id, hello.incarnation)
+        self._claimed = (hello.worker_id, hello.incarnation)
         command = ReattachWorker(
             worker=hello.worker_id,
             incarnation=hello.incarnation,
@@ -305,15 +316,6 @@ class Session:
     def _tell_barrier(self, request: int, arrival: int, ended: Ended, order: int) -> None:
         self.stream.send(ended.message(request, arrival, order))
 
-    def _break(self, request: int, message: pb.WorkerMessage) -> None:
-        command = ReportBrokenExchange(
-            worker=self.worker,
-            incarnation=self.incarnation,
-            generation=message.broken_exchange.generation,
-            reason=message.broken_exchange.reason,
-        )
-        self._ask(request, command, partial(self._done, request))
-
     def _decide(self, request: int, message: pb.WorkerMessage) -> None:
         command = agreements.command(self.worker, self.incarnation, message)
         self._ask(request, command, partial(self._decided, request))
@@ -321,8 +323,9 @@ class Session:
     def _decided(self, request: int, answer: object) -> None:
         self.stream.send(agreements.answer(request, answer))
 
-    def _enter(self, request: int, message: pb.WorkerMessage) -> None:
-        command = convert.entry(self.worker, self.incarnation, message.enter)
+    def _report(self, kind: str, request: int, message: pb.WorkerMessage) -> None:
+        """What is answered by that it was recorded."""
+        command = REPORTS[kind](self.worker, self.incarnation, getattr(message, kind))
         self._ask(request, command, partial(self._done, request))
 
     def _feed(self, request: int, message: pb.WorkerMessage) -> None:
@@ -352,10 +355,6 @@ class Session:
         assert isinstance(answer, Checkpoint)
         opened = pb.CheckpointOpened(checkpoint=checkpoints.message(answer))
         self.stream.send(pb.CoordinatorMessage(request=request, checkpoint=opened))
-
-    def _leave(self, request: int, message: pb.WorkerMessage) -> None:
-        command = convert.departure(self.worker, self.incarnation, message.leave)
-        self._ask(request, command, partial(self._done, request))
 
     def _done(self, request: int, answer: object) -> None:
         self.stream.send(pb.CoordinatorMessage(request=request, done=pb.Done()))

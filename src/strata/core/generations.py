@@ -129,10 +129,10 @@ def finish(
     d: Decision, task: "Task", steps: int, reason: str, cause: str | tuple[str, ...]
 ) -> None:
     """Completes a task when every member that trained in it has finished."""
-    stands = result_stands(d, task)
-    if task.phase == "running" or stands:
+    stands, finished = result_stands(d, task), all_finished(task)
+    if task.phase == "running" or stands or finished:
         commit_steps(d, task, steps, "a worker finished after them", cause)
-    if not stands and not all_finished(task):
+    if not stands and not finished:
         if task.phase == "syncing":  # everyone else waits for it to enter, which it never will
             begin_again(d, task, "a member finished instead of entering", cause)
         else:

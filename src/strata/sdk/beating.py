@@ -8,7 +8,8 @@ from strata.core.workers import Reported
 from strata.errors import StrataError
 from strata.sdk.channel import Connection
 from strata.sdk.enrolment import Enrolment
-from strata.sdk.session import Identity, Session
+from strata.sdk.hello import Identity
+from strata.sdk.session import Session
 from strata.wire.v1 import coordinator_pb2 as pb
 
 REJOIN_PATIENCE_S = 5.0

@@ -21,7 +21,7 @@ from strata.config import Settings, load_process
 from strata.core.worker_facts import RunStarted
 from strata.errors import InvalidArgument, SettingError
 from strata.sdk.channel import Connection, build, persist
-from strata.sdk.session import Identity
+from strata.sdk.hello import Identity
 from strata.wire.v1 import coordinator_pb2 as pb
 
 CONNECT_TIMEOUT_S = 10.0

@@ -23,7 +23,7 @@ from strata.sdk import enrolment
 from strata.sdk.barriers import RETURN_HINT, Arrivals, BarrierResult, check_barrier, meet
 from strata.sdk.beating import BeatingWorker
 from strata.sdk.channel import Answer, Connection, NoAnswer, build, persist
-from strata.sdk.session import Identity
+from strata.sdk.hello import Identity
 from strata.sdk.shards import ShardInfo, shard_info
 from strata.wire.v1 import coordinator_pb2 as pb
 

@@ -23,7 +23,7 @@ from functools import partial
 from typing import Protocol
 
 from google.protobuf.message import Message
-from msgspec import Struct, structs
+from msgspec import structs
 
 from strata.core.worker_facts import ConnectionChanged, RequestCompleted, RequestSubmitted
 from strata.errors import (
@@ -51,7 +51,7 @@ from strata.sdk.channel import (
     until_answered,
 )
 from strata.sdk.events import Recorder
-from strata.sdk.left_barriers import LeftBarriers
+from strata.sdk.hello import Identity, LeftBarriers
 from strata.sdk.lines import LineBuffer
 from strata.sdk.outbox import Outbox, Request
 from strata.sdk.pulse import Pulse, Source
@@ -70,17 +70,6 @@ OVER = (Fenced, NotFound)
 
 HOPELESS = (Unauthenticated, PermissionDenied, InvalidArgument)
 """Refusals of a Hello that the next one would get as well."""
-
-
-class Identity(Struct, frozen=True):
-    """Whom the coordinator takes us for, and the nonce that proves it."""
-
-    worker_id: str
-    incarnation: int
-    nonce: str
-
-    def __repr__(self) -> str:
-        return f"Identity({self.worker_id!r}, {self.incarnation})"
 
 
 class Owner(Source, Protocol):

@@ -17,11 +17,12 @@ from strata.errors import StrataError
 from strata.sdk.due import Due
 from strata.sdk.enrolment import Enrolment
 from strata.sdk.events import Recorder
+from strata.sdk.hello import Identity
 from strata.sdk.lines import LineBuffer
 from strata.sdk.meeting import MeetingPlace
 from strata.sdk.membership import Membership
 from strata.sdk.resources import ResourceSampler
-from strata.sdk.session import Identity, Session
+from strata.sdk.session import Session
 from strata.sdk.spool import default_folder
 from strata.wire import convert
 from strata.wire.v1 import coordinator_pb2 as pb

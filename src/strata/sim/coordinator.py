@@ -113,10 +113,8 @@ class Life:
 
     async def stop(self, then: Callable[[], None]) -> None:
         """Stops in good order, as the server does."""
-        for session in list(self.sessions.open.values()):
-            session.end()
-        for agent in list(self.agents.open.values()):
-            agent.end()
+        self.sessions.end()
+        self.agents.end()
         await self.sealing.stop()
         await self.engine.stop()
         then()

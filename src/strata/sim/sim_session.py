@@ -21,7 +21,7 @@ from strata.errors import (
     Unavailable,
 )
 from strata.sdk.channel import error_of
-from strata.sdk.left_barriers import LeftBarriers
+from strata.sdk.hello import LeftBarriers
 from strata.sim.coordinator import SESSION
 from strata.sim.process import Process
 from strata.sim.promises import Broken

@@ -5,6 +5,7 @@ from strata.core.barriers import MAX_LEFT, ArriveAtBarrier, Barrier, LeftBarrier
 from strata.core.events import Now
 from strata.core.recovery import EnterGeneration
 from strata.core.resources import GpuMetrics, ResourceMetrics
+from strata.core.setbacks import ReportBrokenExchange
 from strata.core.signals import Beat
 from strata.core.tasks import Task
 from strata.core.workers import DeregisterWorker, Outcome, RegisterWorker, Reported, Worker
@@ -152,6 +153,18 @@ def left_barriers(hello: pb.Hello) -> tuple[LeftBarrier, ...]:
             step=left.step,
         )
         for left in hello.left[:MAX_LEFT]
+    )
+
+
+def broken_exchange(
+    worker: str, incarnation: int, message: pb.ReportBrokenExchange
+) -> ReportBrokenExchange:
+    """The members of a generation could not reach one another."""
+    return ReportBrokenExchange(
+        worker=worker,
+        incarnation=incarnation,
+        generation=message.generation,
+        reason=message.reason,
     )
 
 

@@ -57,6 +57,7 @@ class Connection(asyncio.BufferedProtocol):
         self._early = b""
         self._heard_at = self.loop.time()
         self._watch: asyncio.TimerHandle | None = None
+        self._check_at = 0.0
         self._progress: asyncio.Future[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -243,7 +244,7 @@ class Connection(asyncio.BufferedProtocol):
         A check that comes late shows that this process did not run: that is not the peer's silence.
         """
         server, now_s = self.server, self.loop.time()
-        late_s = now_s - self._watch.when() if self._watch is not None else 0.0
+        late_s = now_s - self._check_at
         if late_s >= LATE_S:
             self._heard_at += late_s
         silent_s = now_s - self._heard_at
@@ -262,6 +263,7 @@ class Connection(asyncio.BufferedProtocol):
     def _watch_by(self, delay_s: float, check: Callable[[], None]) -> None:
         if self._watch is not None:
             self._watch.cancel()
+        self._check_at = self.loop.time() + delay_s
         self._watch = self.loop.call_later(delay_s, check)
 
     def drain(self) -> None:

@@ -1,11 +1,24 @@
-"""The rounds of barriers that a worker left last, told again with every Hello.
+"""What a worker says when it opens a session: who it is, and which rounds of barriers it left last.
 
 The coordinator tells a release before it is on disk. If it dies in between, it learns of the
 release from those who left (see `core.barriers`).
 """
 
+from msgspec import Struct
+
 from strata.core.barriers import MAX_LEFT
 from strata.wire.v1 import coordinator_pb2 as pb
+
+
+class Identity(Struct, frozen=True):
+    """Whom the coordinator takes us for, and the nonce that proves it."""
+
+    worker_id: str
+    incarnation: int
+    nonce: str
+
+    def __repr__(self) -> str:
+        return f"Identity({self.worker_id!r}, {self.incarnation})"
 
 
 class LeftBarriers:

@@ -10,12 +10,13 @@ PIP := pip install --quiet --disable-pip-version-check
 run: $(VENV)/run.stamp
 	$(BIN)/strata run examples/digits.py --workers 4 --kill 1
 
-# What fails beside others is tried once more alone: a busy machine is no fault of the code.
+# What fails beside others is tried once more alone: a busy machine is no fault of the code. The cache
+# is cleared first: after an error before the first test, all of them run alone, not an older run's.
 test: $(VENV)/test.stamp $(VENV)/frameworks.stamp $(VENV)/system.stamp $(VENV)/node.stamp $(VENV)/web.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 $(if $(FAST),-x -q -m "not slow",|| $(BIN)/pytest --last-failed)
+	$(BIN)/pytest -n 2 --cache-clear $(if $(FAST),-x -q -m "not slow",|| $(BIN)/pytest --last-failed)
 
 fmt: $(VENV)/test.stamp
 	$(BIN)/ruff check --fix .

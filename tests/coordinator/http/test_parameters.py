@@ -9,7 +9,7 @@ from strata.coordinator.http.app import document
 from tests.coordinator.http.served import Coordinator
 
 DESCRIBED = json.loads(document("1.2.3"))["paths"]
-OPERATIONS = [(method.upper(), path) for path, item in DESCRIBED.items() for method in item]
+OPERATIONS = sorted((method.upper(), path) for path, item in DESCRIBED.items() for method in item)
 
 
 @pytest.fixture(scope="module")

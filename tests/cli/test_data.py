@@ -88,7 +88,7 @@ PROVEN = "every worker's samples of all 5 applied steps are recorded, and they a
 @pytest.mark.parametrize(
     ("how", "code", "words", "counts"),
     [
-        ({}, 0, f"✓ audit proven  t-1: {PROVEN}", "60 samples once, 0 missing, 0 twice\n"),
+        ({}, 0, f"✓ audit proven  default-1: {PROVEN}", "60 samples once, 0 missing, 0 twice\n"),
         (
             {"silent": ["w1"]},
             3,
@@ -104,7 +104,7 @@ PROVEN = "every worker's samples of all 5 applied steps are recorded, and they a
         (
             {"wrong": ["w2"]},
             1,
-            "✗ audit broken  t-1: in 2 applied steps a worker's record contradicts the order",
+            "✗ audit broken  default-1: in 2 applied steps a worker's record contradicts the order",
             "52 samples once, 0 missing, 0 twice, 8 unproven",
         ),
     ],

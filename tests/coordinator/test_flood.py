@@ -6,7 +6,7 @@ import resource
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psutil
 import pytest
@@ -85,7 +85,8 @@ class Flooder(RawClient):
 
     def end(self) -> None:
         self._over.set()
-        self.socket.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # the coordinator may have closed the connection
+            self.socket.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(PATIENCE_S)
         self.close()

@@ -2,6 +2,7 @@
 
 import queue
 import threading
+from contextlib import suppress
 
 import grpc
 import pytest
@@ -54,7 +55,13 @@ def session(client, registered):
     said.put(pb.WorkerMessage(request=1, hello=hello))
     answers: queue.Queue = queue.Queue()
     call = client.session(iter(said.get, None))
-    threading.Thread(target=lambda: [answers.put(each) for each in call], daemon=True).start()
+
+    def read() -> None:
+        with suppress(grpc.RpcError):  # the end of the session
+            for message in call:
+                answers.put(message)
+
+    threading.Thread(target=read, daemon=True).start()
     return said, answers
 
 

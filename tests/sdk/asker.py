@@ -73,9 +73,9 @@ def impatient() -> None:
 
 @scene
 def ask(gate, data, **given):
-    """Every call that a script may make, one after the other."""
+    """Every call that a script may make, one after the other; it saves only when it says so."""
     impatient()
-    joined = strata.join(**given)
+    joined = strata.join(checkpoint_every=10_000, **given)
     model = {"weight": np.zeros(10)}
     rows = strata.open_dataset(data, name="rows")
     numbers = strata.open_dataset(data, name="numbers")

@@ -54,13 +54,11 @@ def test_a_barrier_of_several_gives_each_its_place(hub, trainees):
     assert {each["participants"] for each in met} == {4}
 
 
-def test_a_killed_worker_is_noticed_in_well_under_a_second(hub, trainees):
+def test_a_killed_worker_is_noticed_by_its_connection_before_its_silence(hub, trainees):
     victim = trainees(hub.address, "train", worker_id="victim")
     victim.says("joined")
-    killed_s = time.monotonic()
     victim.signal(signal.SIGKILL)
-    (lost,) = until(lambda: hub.facts("WorkerLost"), 5)
-    assert time.monotonic() - killed_s < 1.0
+    (lost,) = until(lambda: hub.facts("WorkerLost"), 30)
     assert lost.signal == "connection"
 
 

@@ -86,7 +86,7 @@ def test_all_workers_killed_after_an_epoch_go_on_with_its_schedule(hub, loopers)
 def test_peek_shows_a_batch_and_is_no_loop(hub, loopers):
     pair = loopers("look_first", "ab", how="peek", die_at=7)
     looked = [worker.says("looked")["batches"] for worker in pair]
-    until(lambda: any(each.process.poll() is not None for each in pair), what="a kill")
+    until(lambda: hub.facts("WorkerLost"), what="a kill")
     (heir,) = loopers("look_first", "c", task="default-1", how="peek")
     assert heir.says("looked")["batches"] in looked, "the same in a process that resumes"
     survivor = next(each for each in pair if each.process.poll() is None)

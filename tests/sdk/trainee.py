@@ -272,6 +272,7 @@ def seeded(seed, steps=10, resume="", **given):
 def drift(steps=40, drift_at=15, **given):
     """Saves every ten steps; from `drift_at` on, rank 1 has one element that the others have not,
     until step 30."""
+    os.environ["STRATA_CHECKPOINT_WHEN_BUSY"] = "wait"
     with strata.join(**given) as run:
         state = {"weight": np.zeros(5_000), "running_mean": np.zeros(4)}
         run.restore(state)

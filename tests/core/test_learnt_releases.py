@@ -1,10 +1,12 @@
 """Guards a release that was told and not stored: it is learnt from those who left, once, and
 everyone else is released by it and by nothing else."""
 
+import msgspec
 import pytest
 
 from strata.core.barriers import ArriveAtBarrier, BarrierReleased, LeftBarrier, NoteRelease
 from strata.core.workers import ReattachWorker
+from strata.errors import InvalidArgument
 from tests.core.world import World
 
 
@@ -168,3 +170,13 @@ def test_what_is_known_is_not_learnt_again():
     for member in (lost.a, lost.b):
         member.reattach()
         assert lost.world.new(BarrierReleased) == []
+
+
+@pytest.mark.parametrize("wrong", [{"round": 0}, {"round": 2**62}, {"generation": 9}])
+def test_a_round_that_cannot_have_been_is_refused(wrong):
+    lost = Lost(rounds=1)
+    lost.told_and_lost()
+    lost.a.left["meet"] = msgspec.structs.replace(lost.a.left["meet"], **wrong)
+    with pytest.raises(InvalidArgument):
+        lost.a.reattach()
+    assert lost.world.new(BarrierReleased) == []

@@ -67,7 +67,7 @@ ASLEEP_S = 1.0
 """A tick that comes so much later than the one before it shows that nothing ran in between."""
 
 QUIET = frozenset({BarrierOpened, BarrierArrived, BarrierReleased})
-"""Facts of a turn that stays open for so long; a release among them is told before it is stored."""
+"""A turn with only these facts stays open for `GATHER_S`; a release among them is told at once."""
 
 DISCONNECTED = (WorkerDisconnected, AgentDisconnected)
 

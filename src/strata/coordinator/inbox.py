@@ -26,7 +26,10 @@ Reply: TypeAlias = Callable[[object, StrataError | None], None]
 
 
 class Request(Struct, gc=False):
-    """A command or signal, or a worker's batch of events; `early` is an answer's (see `Engine`)."""
+    """A command or signal, or a worker's batch of events.
+
+    `early`: the answer may be given before it is on disk (see `Engine.ask`).
+    """
 
     asked: Asked | None
     batch: Batch | None = None

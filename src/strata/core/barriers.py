@@ -27,7 +27,7 @@ from strata.core.events import Command, Event, Fact, applies, decides
 from strata.core.fencing import WorkerCommand
 from strata.core.lifecycle import Lifecycle
 from strata.core.limits import require_name
-from strata.errors import NotAllowedNow
+from strata.errors import InvalidArgument, NotAllowedNow
 
 if TYPE_CHECKING:
     from strata.core.state import Cluster
@@ -50,6 +50,10 @@ MAX_BARRIERS = 256
 
 MAX_LEFT = 16
 """Rounds that a worker remembers to have left; no more than one per thread can be unknown."""
+
+
+MAX_UNSTORED = 65_536
+"""So many rounds at most may be told in one turn, before they are stored."""
 
 
 class Barrier(Struct, gc=False):
@@ -251,6 +255,18 @@ def _was_released(round: Barrier | None, c: ArriveAtBarrier) -> TypeGuard[Barrie
     return 0 < c.generation <= round.generation and c.after < min(round.round, round.told)
 
 
+def require_possible(task: "Task", left: LeftBarrier) -> None:
+    """Refuses a round that this task cannot have had."""
+    require_name("barrier_id", left.barrier)
+    newest = task.last_round + MAX_UNSTORED
+    if not (0 < left.round <= newest and 0 < left.generation <= task.generation):
+        raise InvalidArgument(
+            f"round {left.round} of barrier {left.barrier!r} in generation {left.generation} was "
+            f"never released in task {task.id!r}",
+            hint="say only which rounds the coordinator released this worker from",
+        )
+
+
 def learn_release(
     d: Decision,
     task: "Task",
@@ -261,7 +277,6 @@ def learn_release(
 ) -> Barrier | None:
     """Records a release that workers heard of and the log does not know, with those arrivals that
     are known; answers with the round, if there was one to record."""
-    require_name("barrier_id", left.barrier)
     barrier = task.barriers.get(left.barrier)
     ended = barrier.ended if barrier is not None else None
     if ended is not None and left.round <= max(ended.round, ended.told):
@@ -301,6 +316,7 @@ def note_release(d: Decision, c: NoteRelease) -> Barrier | None:
     task = d.state.tasks.get(c.task)
     if task is None:
         return None
+    require_possible(task, c.left)
     return learn_release(d, task, c.left, "its workers", c.cause, c.arrived)
 
 

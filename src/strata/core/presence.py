@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct, field
 
-from strata.core.barriers import learn_release
+from strata.core.barriers import learn_release, require_possible
 from strata.core.checkpoints import fail_without
 from strata.core.decision import Decision
 from strata.core.events import decides
@@ -134,11 +134,14 @@ def _reject(d: Decision, c: RegisterWorker, holder: Worker) -> None:
 def reattach(d: Decision, c: ReattachWorker) -> Worker:
     """A worker's new connection: the same incarnation goes on, unless it was declared lost."""
     worker = d.state.workers[c.worker]
+    task = d.state.tasks[worker.task]
+    for left in c.left:
+        require_possible(task, left)
     if not c.first:
         returned = WorkerReturned(c.worker, c.incarnation, worker.task, c.reason)
         cause = (d.record(returned, c.cause),)
         for left in c.left:
-            learn_release(d, d.state.tasks[worker.task], left, f"worker {c.worker}", cause)
+            learn_release(d, task, left, f"worker {c.worker}", cause)
     return worker
 
 

@@ -123,7 +123,7 @@ class TestLosses:
         def vanish(sim):
             gone = worker(sim)
             gone.alive = False
-            sim.coordinator.reset(gone)
+            gone.drop()
 
         run = Planted(vanish, policy="continue")
         answer = run.why("lost", worker=the_lost(run))

@@ -24,7 +24,7 @@ TOTAL_BYTES = 2 << 30
 
 
 class Capacity(Struct, frozen=True, kw_only=True):
-    """What is taken on; `files_wanted` is the limit of open files that allows all of it."""
+    """How many connections are accepted; `files_wanted` open files would allow the most."""
 
     workers: int
     files: int

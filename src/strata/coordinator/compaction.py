@@ -1,8 +1,8 @@
 """Joins older facts of the log to segments, in a thread beside everything else.
 
 One segment at a time, with a pause after each, so that appends and the event loop hardly wait. The
-newest facts stay as they are. A log whose rows cannot be read is left alone until the next start:
-whoever reads it is told about the damage.
+newest facts stay as they are. If rows of the log cannot be read, nothing is joined until the next
+start; readers of the log report the damage.
 """
 
 import asyncio

@@ -3,20 +3,21 @@
 Everything enters by the inbox, in the order in which it came: commands of RPCs and REST calls, and
 signals, which are beats and broken connections. The engine takes whatever is waiting as one turn:
 decide, store, answer, publish. While the disk works the inbox fills, so under load turns grow by
-themselves: group commit without a timer. Once all of it is heard, the same turn decides who is
-overdue.
+themselves: group commit without a timer. After its last request, a turn decides which workers and
+agents have passed their deadlines.
 
-Time in which the coordinator itself did not run (it was stopped, or a turn took that long) is
-nobody's silence: it is noticed by a clock that ticks late, and credited to everyone.
+If the coordinator itself did not run for a while (it was stopped, or a turn took that long), no
+worker could be heard. A timer that fires late shows this, and all deadlines are moved by that time.
 
 Answers go out when the facts are on disk. Callers run before the next turn is decided, so what
 they read of the state is durable; `settled` gives the same promise to readers.
 
-Barriers do not wait for the disk. A turn with nothing but arrivals and releases stays open for a
-moment, so that those who arrive together are stored together, and a release is told as soon as it
-is decided. A release that follows from anything else, such as a loss, waits. If the disk then
-refuses the turn, that release is decided again before anything else; if the coordinator dies
-first, those who left tell it (see `core.barriers`).
+The release of a barrier does not wait for the disk. A turn with nothing but arrivals and releases
+stays open for 2 ms, so that workers which arrive together are stored in one append, and a release
+is sent as soon as it is decided. A release that follows from anything else, such as a loss, is sent
+after the append. If the disk refuses the turn, the next turn decides that release again before
+anything else. If the coordinator dies before the append, it learns of the release from the workers
+when they connect again (see `core.barriers`).
 
 A rule that fails in a way it should not ends the engine, and with it the coordinator: a state that
 nobody understands must not be built upon. What is on disk is sound, and a restart begins there.

@@ -11,11 +11,11 @@ worker's own request number, counted within its incarnation: the same number aga
 arrival (a resend after a lost answer), a higher one asks for the next round. So nobody is released
 twice, and nobody who was released is made to wait again.
 
-A release is told before it is on disk. If the coordinator dies in between, those who heard of it
-have left a round that the log still waits for, or does not know. A worker that opens a session
-again therefore says which rounds it left last, and such a release is recorded then (`told` is the
-number under which the worker knows the round). Those who did not hear of it arrive again, and say
-in which generation they arrived and which round they left before: so the learnt round is theirs.
+A release is sent before it is on disk. If the coordinator dies in between, some workers have left
+a round that the log shows as waiting, or does not contain. So a worker that opens a session again
+says which rounds it left last, and the missing release is recorded then; `told` is the number by
+which the worker knows the round. A worker that did not receive the release arrives again. It says
+in which generation it arrived and which round it left before, so it is matched to that release.
 """
 
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeGuard

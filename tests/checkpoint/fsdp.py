@@ -135,7 +135,9 @@ def main() -> None:
         save(storage, sharded(mesh), int(rank), int(world_size))
     else:
         load(storage, sharded(mesh), sharded(mesh))
-    dist.destroy_process_group()
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # gloo sometimes aborts while its threads are destroyed, after all work is done
 
 
 if __name__ == "__main__":

@@ -136,6 +136,7 @@ def test_a_barrier_without_the_others_times_out_and_can_be_continued(hub, orches
     thread.start()
     assert one.barrier("b", timeout=10).arrival_order == 0
     thread.join(10)
+    until(lambda: hub.facts("BarrierReleased"), what="the record of the release")
     assert len(hub.facts("BarrierReleased")) == 1
 
 

@@ -5,29 +5,33 @@ a lost host means what it means in a real cluster: a new generation, other lanes
 """
 
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import cast
 
 from common import cpu_timed, spread
 
+from strata.coordinator.engine import MAX_TURN
+from strata.coordinator.kernel import Kernel
 from strata.coordinator.standings import StandingMessages
 from strata.coordinator.tokens import PeerTokens
-from strata.core.agents import DeclareAgentLost, RegisterAgent
+from strata.core.agents import DeclareAgentLost, RegisterAgent, ReportExit
 from strata.core.barriers import ArriveAtBarrier
 from strata.core.checkpoints import Checkpoint
-from strata.core.cluster import decide
+from strata.core.cluster import CODEC
 from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
-from strata.core.events import Command, Event, Now
+from strata.core.events import Command, Now
 from strata.core.liveness import Patience, Watch
 from strata.core.losses import DeclareLosses
 from strata.core.recovery import CommitSteps, EnterGeneration
 from strata.core.saving import AckPart, BeginCheckpoint
-from strata.core.scheduling import SubmitTask
+from strata.core.scheduling import StopTask, SubmitTask
 from strata.core.signals import Beat
-from strata.core.state import Cluster, Rules
+from strata.core.state import Rules
 from strata.core.tasks import Task, TaskSpec
-from strata.core.workers import DeregisterWorker, RegisterWorker, Worker
+from strata.core.workers import DeregisterWorker, Outcome, RegisterWorker, Worker
+from strata.store.memory import MemoryStore
 
 PER_HOST = 8
 DATASET = "samples"
@@ -39,12 +43,21 @@ WORKERS_OF_HOSTS_LOST = 4_000
 SECOND_NS = 1_000_000_000
 
 
+def batched(commands: Sequence[Command], size: int) -> Iterator[list[Command]]:
+    """The commands in lists of at most so many."""
+    rest = iter(commands)
+    while taken := list(islice(rest, size)):
+        yield taken
+
+
 class Crowd:
     """A cluster whose one task has `workers` workers, which are placed and not yet registered."""
 
     def __init__(self, workers: int, spare_hosts: int = 0) -> None:
-        self.state = Cluster(rules=Rules(max_workers=1_000_000))
         self.mono_ns = 0
+        self.kernel = Kernel(MemoryStore(CODEC), self._now)
+        self.kernel.start("crowd", "1", Rules(max_workers=1_000_000))
+        self.state = self.kernel.state
         for host in range(workers // PER_HOST + spare_hosts):
             name = f"host-{host}"
             self.do(RegisterAgent(agent=name, hostname=name, slots=PER_HOST))
@@ -53,17 +66,24 @@ class Crowd:
         asked = TaskSpec(name="crowd", worker_count=workers, min_workers=workers // 2)
         self.task = cast("Task", self.do(SubmitTask(spec=asked)))
 
+    def _now(self) -> Now:
+        self.mono_ns += 1_000_000
+        return Now(self.mono_ns, self.mono_ns)
+
     def do(self, command: Command) -> object:
         """The answer to a command; raises its refusal."""
-        return self.decide(command)[0]
+        return self.decide([command])[0]
 
-    def decide(self, command: Command) -> tuple[object, list[Event]]:
-        """The answer to a command, and its facts."""
-        self.mono_ns += 1_000_000
-        outcome = decide(self.state, command, Now(self.mono_ns, self.mono_ns))
-        if outcome.refusal is not None:
-            raise outcome.refusal
-        return outcome.answer, outcome.events
+    def decide(self, commands: Sequence[Command]) -> list[object]:
+        """The answers to commands that come at the same time, in turns as large as the engine's;
+        raises the first refusal."""
+        answers = []
+        for turn in batched(commands, MAX_TURN):
+            for outcome in self.kernel.decide(turn, judge=False).outcomes:
+                if outcome.refusal is not None:
+                    raise outcome.refusal
+                answers.append(outcome.answer)
+        return answers
 
     def members(self) -> list[Worker]:
         """The members of the present generation, by rank."""
@@ -71,17 +91,18 @@ class Crowd:
 
     def start(self) -> None:
         """Every process that was placed and does not run registers."""
+        commands = []
         for worker, placement in self.task.placements.items():
             known = self.state.workers.get(worker)
             if known is None or not known.alive:
-                self.do(
-                    RegisterWorker(
-                        worker=worker,
-                        task=self.task.id,
-                        hostname=placement.agent,
-                        start=placement.start,
-                    )
+                command = RegisterWorker(
+                    worker=worker,
+                    task=self.task.id,
+                    hostname=placement.agent,
+                    start=placement.start,
                 )
+                commands.append(command)
+        self.decide(commands)
 
     def enter(self, newcomers: Iterable[str] = ()) -> None:
         """Every member enters the generation; all but the newcomers bring the newest model."""
@@ -150,12 +171,44 @@ class Crowd:
 
     def finish(self) -> None:
         """Every member leaves, since its part is done."""
-        for worker in self.members():
-            self.do(
-                DeregisterWorker(
-                    worker=worker.id, incarnation=worker.incarnation, steps=self.task.committed
+        self._leave("done")
+        assert self.task.state == "completed", self.task.state
+
+    def stop(self) -> None:
+        """Every member leaves, since the task is stopped."""
+        self.do(StopTask(task=self.task.id))
+        self._leave("stopped")
+        assert self.task.state == "stopped", self.task.state
+
+    def fail(self) -> None:
+        """Every member gives up, its process ends, and the agents start all of them again."""
+        placed = dict(self.task.placements)
+        self._leave("failed")
+        self.decide(
+            [
+                ReportExit(
+                    agent=placement.agent,
+                    incarnation=self.state.agents[placement.agent].incarnation,
+                    task=self.task.id,
+                    worker=worker,
+                    start=placement.start,
+                    code=1,
                 )
-            )
+                for worker, placement in placed.items()
+            ]
+        )
+        assert all(each.start == 2 for each in self.task.placements.values())
+
+    def _leave(self, outcome: Outcome) -> None:
+        steps = self.task.committed
+        self.decide(
+            [
+                DeregisterWorker(
+                    worker=each.id, incarnation=each.incarnation, outcome=outcome, steps=steps
+                )
+                for each in self.members()
+            ]
+        )
 
     def save(self, step: int) -> None:
         """Every member begins a checkpoint and acknowledges its part."""
@@ -251,8 +304,18 @@ def bench_turns(workers: int) -> dict[str, object]:
             took.setdefault(name, []).append(cpu_timed(work))
         took.setdefault("commit_step", []).append(bench_commits(crowd))
         took.setdefault("finish", []).append(cpu_timed(crowd.finish))
-        assert crowd.task.state == "completed"
+        took.setdefault("stop", []).append(cpu_timed(_trained(workers).stop))
+        failing = _trained(workers)
+        took.setdefault("fail", []).append(cpu_timed(failing.fail))
+        took.setdefault("register_again", []).append(cpu_timed(failing.start))
+        assert len(failing.members()) == workers
     return {f"{name}_ms": spread(each, 1e3, 1) for name, each in took.items()}
+
+
+def _trained(workers: int) -> Crowd:
+    crowd = Crowd(workers)
+    crowd.train()
+    return crowd
 
 
 def bench_crowd() -> dict[str, object]:

@@ -2,17 +2,24 @@
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from strata.coordinator.kernel import Kernel, state_at
 from strata.core import state as cluster_state
+from strata.core.agents import RegisterAgent, ReportExit
 from strata.core.cluster import CODEC
 from strata.core.events import Codec, Now
 from strata.core.liveness import Patience
-from strata.core.scheduling import SubmitTask
+from strata.core.scheduling import StopTask, SubmitTask
 from strata.core.signals import Beat, WorkerBeat, WorkerDisconnected
 from strata.core.state_versions import SCHEMA
 from strata.core.tasks import TaskSpec
-from strata.core.workers import ReattachWorker, RegisterWorker, ReportState
+from strata.core.workers import (
+    DeregisterWorker,
+    ReattachWorker,
+    RegisterWorker,
+    ReportState,
+)
 from strata.errors import Conflict, Fenced, Unavailable, UnknownKind
 from strata.sim.disk import DiskRefused, SimDisk
 from strata.store.base import Snapshot
@@ -255,3 +262,77 @@ def test_a_log_of_a_newer_release_is_refused_and_kept(tmp_path):
         Kernel(store, Ticks())
     with SqliteStore(path, CODEC) as store:
         assert Kernel(store, Ticks()).state.cluster == "c"
+
+
+def running(workers: int) -> Kernel:
+    """A task of workers that agents placed and that all registered in one turn."""
+    kernel = Kernel(MemoryStore(CODEC), Ticks())
+    kernel.decide([RegisterAgent(agent="host", slots=workers)])
+    kernel.decide([SubmitTask(spec=TaskSpec(name="job", worker_count=workers, min_workers=1))])
+    (task,) = kernel.state.tasks.values()
+    turn = kernel.decide(
+        [RegisterWorker(worker=each, task=task.id, start=1) for each in task.placements]
+    )
+    assert kinds(turn).count("GenerationChanged") == 1
+    assert [outcome.answer.rank for outcome in turn.outcomes] == list(range(workers))
+    return kernel
+
+
+def leaving(kernel: Kernel, outcome: str) -> list[DeregisterWorker]:
+    (task,) = kernel.state.tasks.values()
+    return [
+        DeregisterWorker(
+            worker=each, incarnation=kernel.state.workers[each].incarnation, outcome=outcome
+        )
+        for each in task.members
+    ]
+
+
+def exits(kernel: Kernel, code: int) -> list[ReportExit]:
+    (task,) = kernel.state.tasks.values()
+    incarnation = kernel.state.agents["host"].incarnation
+    return [
+        ReportExit(
+            agent="host",
+            incarnation=incarnation,
+            task=task.id,
+            worker=worker,
+            start=placement.start,
+            code=code,
+        )
+        for worker, placement in task.placements.items()
+    ]
+
+
+def test_workers_that_stop_in_one_turn_change_the_generation_once():
+    kernel = running(5)
+    (task,) = kernel.state.tasks.values()
+    kernel.decide([StopTask(task=task.id)])
+    turn = kernel.decide(leaving(kernel, "stopped"))
+    assert kinds(turn).count("GenerationChanged") == 1
+    assert (task.state, task.members) == ("stopped", [])
+
+
+def test_processes_that_end_in_one_turn_are_one_generation_and_are_started_again_once():
+    kernel = running(5)
+    (task,) = kernel.state.tasks.values()
+    turn = kernel.decide([*leaving(kernel, "failed"), *exits(kernel, 3)])
+    assert kinds(turn).count("WorkerLost") == kinds(turn).count("WorkerExited") == 5
+    assert kinds(turn).count("GenerationChanged") == kinds(turn).count("TaskPlaced") == 1
+    assert {placement.start for placement in task.placements.values()} == {2}
+
+
+def test_who_leaves_beside_others_gets_its_own_answer():
+    kernel = running(3)
+    one, two, _ = leaving(kernel, "failed")
+    old = structs.replace(two, incarnation=two.incarnation + 7)
+    beat = WorkerBeat(two.worker, two.incarnation, Beat())
+    turn = kernel.decide([one, old, beat, one])
+    assert [type(outcome.refusal) for outcome in turn.outcomes] == [
+        type(None),
+        Fenced,
+        type(None),
+        Fenced,
+    ]
+    assert [event.seq for event in turn.events] == sorted(event.seq for event in turn.events)
+    assert kinds(turn).count("WorkerLost") == 1

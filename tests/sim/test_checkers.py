@@ -61,7 +61,7 @@ def test_an_uncommitted_checkpoint_is_noticed(monkeypatch):
 
 
 def test_a_forgotten_loss_is_noticed(monkeypatch):
-    monkeypatch.setattr("strata.core.presence.leave", lambda *given: None)
+    monkeypatch.setattr("strata.core.departures.leave", lambda *given: None)
     with pytest.raises(Broken, match="still a member"):
         Simulation(STORMY).run()
 

@@ -1,9 +1,11 @@
 """The single writer without its event loop: decide, append, and nothing else.
 
 A *turn* is a batch of commands and signals. `decide` takes them in order, in memory: commands run
-the rules, signals (beats, broken connections) change what is known about who is alive. At the end
-of the turn, when everything that came is heard, it is judged who is overdue; so whatever arrived
-in time counts, and a verdict holds in the turn in which it is recorded. `commit` puts the facts of
+the rules, signals (beats, broken connections) change what is known about who is alive. Workers that
+leave or register in the same turn are dealt with together after all others, so that a task changes
+its generation once. At the end of the turn, when everything that came is heard, it is judged who is
+overdue; so whatever arrived in time counts, and a verdict holds in the turn in which it is
+recorded. `commit` puts the facts of
 the whole turn on disk in one transaction. Only then may answers go out and facts be published:
 `durable` is the position up to which that holds. If the disk refuses, the state in memory has run
 ahead of the log; it is thrown away and folded again from what is stored.
@@ -20,12 +22,20 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from strata.coordinator.holders import away_holder
 from strata.core import state_versions
-from strata.core.cluster import Outcome, StartCoordinator, decide, fold
-from strata.core.events import Command, Event, Now
+from strata.core.agents import ReportExit
+from strata.core.cluster import (
+    Outcome,
+    StartCoordinator,
+    decide,
+    decide_departures,
+    departs,
+    fold,
+)
+from strata.core.events import Command, Event, Now, position_id
 from strata.core.liveness import Patience, Watch
 from strata.core.signals import (
     AgentBeat,
@@ -35,7 +45,13 @@ from strata.core.signals import (
     WorkerDisconnected,
 )
 from strata.core.state import Cluster, Rules
-from strata.core.workers import RegisterWorker, ReportState
+from strata.core.workers import (
+    AdmitWorkers,
+    DeregisterWorker,
+    RegisterWorker,
+    ReportState,
+    WorkerRegistered,
+)
 from strata.errors import Conflict, Fenced, StrataError
 from strata.store.base import Batch, EventStore, Snapshot
 from strata.store.states import newest_state
@@ -98,10 +114,21 @@ class Kernel:
         `judge` is false while more waits to be heard, which may be a sign of life.
         """
         turn = Turn()
-        for each in asked:
-            outcome = self._take(each)
+        leaving: dict[int, DeregisterWorker | ReportExit] = {}
+        several = sum(isinstance(each, RegisterWorker) for each in asked) > 1
+        for place, each in enumerate(asked):
+            if departs(each, self.state):
+                leaving[place] = each
+                turn.outcomes.append(Outcome())
+                continue
+            later = several and isinstance(each, RegisterWorker)
+            outcome = self._take(structs.replace(each, admit=False) if later else each)
             turn.outcomes.append(outcome)
             turn.events += outcome.events
+        if leaving:
+            self._depart(turn, leaving)
+        if several:
+            self._admit(turn)
         if judge:
             for verdict in self.watch.overdue(self.state, self.clock().mono_ns):
                 turn.events += self._decide(verdict).events
@@ -150,8 +177,28 @@ class Kernel:
             return self._register(asked)
         return self._decide(asked)
 
+    def _depart(self, turn: Turn, leaving: dict[int, DeregisterWorker | ReportExit]) -> None:
+        """Lets workers leave together; their commands have these places in the turn."""
+        outcomes = decide_departures(self.state, list(leaving.values()), self.clock())
+        for place, outcome in zip(leaving, outcomes, strict=True):
+            turn.outcomes[place] = outcome
+            turn.events += self._followed(outcome).events
+
+    def _admit(self, turn: Turn) -> None:
+        """Takes the workers that registered in a turn into their tasks."""
+        newcomers: dict[str, list[tuple[str, str]]] = {}
+        for event in turn.events:
+            if isinstance(event.body, WorkerRegistered):
+                newcomer = (event.body.worker, position_id(event.seq))
+                newcomers.setdefault(event.body.task, []).append(newcomer)
+        for task, found in newcomers.items():
+            workers, facts = zip(*found, strict=True)
+            turn.events += self._decide(AdmitWorkers(task, list(workers), cause=facts)).events
+
     def _decide(self, command: Command) -> Outcome:
-        outcome = decide(self.state, command, self.clock())
+        return self._followed(decide(self.state, command, self.clock()))
+
+    def _followed(self, outcome: Outcome) -> Outcome:
         for event in outcome.events:
             self.watch.follow(event)
         return outcome

@@ -64,11 +64,13 @@ class MeasuredKernel(Kernel):
 
     def _note_assignments(self, turn: Turn, ended_ns: int) -> None:
         """A command that recorded nothing counts to the one before it: it has no moment."""
-        for outcome in reversed(turn.outcomes):
-            if not outcome.events:
-                continue
-            began_ns = outcome.events[0].mono_ns
-            if any(type(event.body) is AssignmentChanged for event in outcome.events):
+        moved: dict[int, bool] = {}
+        for event in turn.events:
+            moved[event.mono_ns] = moved.get(event.mono_ns, False) or isinstance(
+                event.body, AssignmentChanged
+            )
+        for began_ns in reversed(moved):
+            if moved[began_ns]:
                 self.timings.note_assignment((ended_ns - began_ns) / SECOND_NS)
             ended_ns = began_ns
 

@@ -5,15 +5,16 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from strata.core.decision import Decision
+from strata.core.departures import Departures
 from strata.core.events import Command, Event, Fact, applies, decides
-from strata.core.presence import lose
-from strata.core.scheduling import handle_loss, place_waiting
+from strata.core.scheduling import place_waiting
 from strata.core.tasks import change_state
 from strata.core.workers import DeclareLost
 from strata.errors import AlreadyExists, Fenced, InvalidArgument
 
 if TYPE_CHECKING:
     from strata.core.state import Cluster
+    from strata.core.tasks import Task
 
 UNKNOWN_CODE = -1
 """Of a process that outlived the agent that started it: the system tells its parent alone."""
@@ -166,43 +167,56 @@ def _note_slots(d: Decision, agent: Agent, c: RegisterAgent) -> None:
 @decides(ReportExit)
 def report_exit(d: Decision, c: ReportExit) -> None:
     """An agent says how a process ended. That is a fact; it changes things only if it is news."""
+    departures = Departures(d)
+    hear_exit(d, departures, c)
+    departures.follow()
+
+
+def hear_exit(d: Decision, departures: Departures, c: ReportExit) -> None:
+    """Records how a process ended; what follows is left to the departures of the same turn."""
+    task = d.state.task(c.task)
+    if not _is_new(d, task, c):
+        return
+    how = how_it_ended(c.code, c.signal)
+    worker = d.state.workers.get(c.worker)
+    runs = c.start == task.placements[c.worker].start and c.worker not in task.vacant
+    exited = d.record(WorkerExited(c.task, c.worker, c.agent, c.start, c.code, c.signal), c.cause)
+    if not runs:
+        return
+    if worker is not None and worker.alive:
+        departures.lose(
+            DeclareLost(
+                worker=worker.id,
+                incarnation=worker.incarnation,
+                signal="exit",
+                reason=f"its process ended with {how}",
+                cause=(exited,),
+            )
+        )
+    elif worker is None and c.code == 0 and not c.signal and task.state != "stopping":
+        place_waiting(d, change_state(d, task, "failed", f"{c.worker} {NEVER_JOINED}", exited, 1))
+    elif worker is None or not worker.done:
+        when = "before it joined" if worker is None else "before the task was done"
+        departures.exit(task, c.worker, f"its process ended with {how} {when}", exited)
+
+
+def _is_new(d: Decision, task: "Task", c: ReportExit) -> bool:
+    """Whether this exit is not known yet; a refusal if the agent cannot know of it."""
     agent = d.state.agents.get(c.agent)
     if agent is None or agent.incarnation != c.incarnation:
         raise Fenced(
             f"agent {c.agent!r} of incarnation {c.incarnation} is not the one that counts",
             hint="register the agent again",
         )
-    task = d.state.task(c.task)
     placement = task.placements.get(c.worker)
     if placement is None or c.start <= task.exits.get(c.worker, 0):
-        return
+        return False
     if c.start > placement.start or (c.start == placement.start and placement.agent != c.agent):
         raise Fenced(
             f"agent {c.agent!r} does not run start {c.start} of worker {c.worker!r}",
             hint="report only what was started here",
         )
-    how = how_it_ended(c.code, c.signal)
-    worker = d.state.workers.get(c.worker)
-    news = c.start == placement.start and c.worker not in task.vacant
-    exited = d.record(WorkerExited(c.task, c.worker, c.agent, c.start, c.code, c.signal), c.cause)
-    if not news:
-        return
-    if worker is not None and worker.alive:
-        ended = DeclareLost(
-            worker=worker.id,
-            incarnation=worker.incarnation,
-            signal="exit",
-            reason=f"its process ended with {how}",
-            cause=(exited,),
-        )
-        lose(d, [ended])
-    elif worker is None and c.code == 0 and not c.signal and task.state != "stopping":
-        change_state(d, task, "failed", f"{c.worker} {NEVER_JOINED}", exited, 1)
-    elif worker is None or not worker.done:
-        when = "before it joined" if worker is None else "before the task was done"
-        handle_loss(d, task, [c.worker], f"its process ended with {how} {when}", exited)
-    if task.ended:
-        place_waiting(d, exited)
+    return True
 
 
 def how_it_ended(code: int, signal: int) -> str:

@@ -4,9 +4,10 @@
 the state. Everything else in this package is reached through these two.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TypeGuard
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from strata.core import (  # noqa: F401 - importing fills the tables of rules
     agents,
@@ -14,6 +15,7 @@ from strata.core import (  # noqa: F401 - importing fills the tables of rules
     barriers,
     checkpoints,
     datasets,
+    departures,
     final_saves,
     generations,
     keeping,
@@ -33,6 +35,7 @@ from strata.core import (  # noqa: F401 - importing fills the tables of rules
     tasks,
     workers,
 )
+from strata.core.agents import ReportExit
 from strata.core.decision import Decision, apply
 from strata.core.events import (
     APPLY,
@@ -49,6 +52,7 @@ from strata.core.events import (
 from strata.core.fencing import WorkerCommand, require_living
 from strata.core.lifecycle import Lifecycle
 from strata.core.state import Cluster, Rules
+from strata.core.workers import DeregisterWorker
 from strata.errors import StrataError
 
 LIFECYCLES: tuple[Lifecycle, ...] = (
@@ -110,6 +114,38 @@ def decide(state: Cluster, command: Command, now: Now) -> Outcome:
     return Outcome(decision.events, answer)
 
 
+def departs(command: object, state: Cluster) -> TypeGuard[DeregisterWorker | ReportExit]:
+    """Whether a worker leaves by this command without having finished."""
+    if isinstance(command, DeregisterWorker):
+        return not departures.finishes(state, command)
+    return isinstance(command, ReportExit)
+
+
+def decide_departures(
+    state: Cluster, commands: Sequence[DeregisterWorker | ReportExit], now: Now
+) -> list[Outcome]:
+    """Decides commands of one turn by which workers leave, as one change of each task.
+
+    The last outcome has the facts of all.
+    """
+    decision = Decision(state, now)
+    together = departures.Departures(decision)
+    outcomes = []
+    for command in commands:
+        refusal = None
+        try:
+            if isinstance(command, DeregisterWorker):
+                require_living(decision, command)
+                together.leave(command)
+            else:
+                agents.hear_exit(decision, together, command)
+        except StrataError as error:
+            refusal = error
+        outcomes.append(Outcome(refusal=refusal))
+    together.follow()
+    return [*outcomes[:-1], structs.replace(outcomes[-1], events=decision.events)]
+
+
 def fold(state: Cluster, events: Iterable[Event]) -> Cluster:
     """Applies facts in order; the state is changed in place and returned."""
     for event in events:
@@ -120,4 +156,13 @@ def fold(state: Cluster, events: Iterable[Event]) -> Cluster:
 CODEC = Codec([*APPLY, *OUTDATED])
 """Encodes and decodes the coordinator's own facts."""
 
-__all__ = ["CODEC", "LIFECYCLES", "Outcome", "apply", "decide", "fold"]
+__all__ = [
+    "CODEC",
+    "LIFECYCLES",
+    "Outcome",
+    "apply",
+    "decide",
+    "decide_departures",
+    "departs",
+    "fold",
+]

@@ -4,9 +4,9 @@ A generation is one version of a task's membership; its number only grows. Ranks
 0 … world_size-1, neighbours on a host, and as stable as that allows (`core/seating`).
 
 The first generation forms when as many workers as required have registered. From then on every
-loss and every leave makes a new one at once, so that nobody waits for the dead; losses that are
-declared together (`core/losses`) make one. If fewer are left
-than the task requires it is `forming` again: the rest wait, and train on when others have joined.
+loss and every leave makes a new one at once, so that nobody waits for the dead; those who leave in
+the same turn (`core/departures`) make one, and so do those who join. If fewer are left than the
+task requires it is `forming` again: the rest wait, and train on when others have joined.
 What depends on membership follows in the same turn: lanes and shards, barriers, checkpoints.
 Workers beyond those that a task asked for wait as spares, and take such a seat in the same turn.
 The task of workers that name none has no such number, and takes in everyone.
@@ -73,7 +73,7 @@ def _changed(state: "Cluster", fact: GenerationChanged, event: Event) -> None:
     forget_arrivals(task, fact.left)
 
 
-def join(d: Decision, task: "Task", reason: str, cause: str) -> None:
+def join(d: Decision, task: "Task", reason: str, cause: str | tuple[str, ...]) -> None:
     """Takes waiting workers in, if there are enough to begin or there is room."""
     if task.phase == "forming" and len(task.members) + len(task.waiting) < task.required:
         return

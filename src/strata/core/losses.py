@@ -11,8 +11,8 @@ from msgspec import field, structs
 
 from strata.core.agents import AgentLost, DeclareAgentLost
 from strata.core.decision import Decision
+from strata.core.departures import lose
 from strata.core.events import Command, decides
-from strata.core.presence import lose
 from strata.core.scheduling import place_waiting
 from strata.core.workers import DeclareLost
 

@@ -69,7 +69,7 @@ MAX_DEAD = 10_000
 """Dead workers that are remembered; the log keeps them all."""
 
 FORGOTTEN_AT_ONCE = 1_000
-NAMED_LOSSES = 3
+NAMED_WORKERS = 3
 
 
 class Worker(Struct, gc=False):
@@ -171,6 +171,9 @@ class WorkerLost(Fact, frozen=True):
 
 
 class RegisterWorker(Command, frozen=True):
+    """A process wants to be a worker. If several register in one turn, `admit` is false, and
+    `AdmitWorkers` takes them into their task together."""
+
     worker: str = ""
     task: str = ""
     nonce: str = ""
@@ -184,6 +187,14 @@ class RegisterWorker(Command, frozen=True):
     start: int = 0
     syncs: bool = True
     metadata: dict[str, str] = field(default_factory=dict)
+    admit: bool = True
+
+
+class AdmitWorkers(Command, frozen=True):
+    """Workers that have registered are taken into their task, if it can begin or has room."""
+
+    task: str
+    workers: list[str]
 
 
 class ReattachWorker(WorkerCommand, frozen=True):
@@ -225,11 +236,20 @@ class DeclareLost(Command, frozen=True):
 
 def were_lost(workers: Sequence[str]) -> str:
     """That workers were lost, in words that stay short however many there are."""
+    return _told(workers, "was lost", "were lost")
+
+
+def joined(workers: Sequence[str]) -> str:
+    """That workers joined, as short."""
+    return _told(workers, "joined", "joined")
+
+
+def _told(workers: Sequence[str], one: str, several: str) -> str:
     if len(workers) == 1:
-        return f"worker {workers[0]} was lost"
-    named = ", ".join(workers[:NAMED_LOSSES])
-    more = f" and {len(workers) - NAMED_LOSSES} more" if len(workers) > NAMED_LOSSES else ""
-    return f"{len(workers)} workers were lost ({named}{more})"
+        return f"worker {workers[0]} {one}"
+    named = ", ".join(workers[:NAMED_WORKERS])
+    more = f" and {len(workers) - NAMED_WORKERS} more" if len(workers) > NAMED_WORKERS else ""
+    return f"{len(workers)} workers {several} ({named}{more})"
 
 
 @applies(WorkerRegistered)

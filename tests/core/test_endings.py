@@ -201,7 +201,7 @@ def test_standing_names_the_step_at_which_members_finished():
     a.leave("done", steps=12)
     assert standing(world.state, "b").finished_step == 12
     (left,) = [event for event in world.log if event.body is world.new(WorkerStateChanged)[0]]
-    assert told(world.state, left).workers == ["a", "b"]
+    assert told(world.state, [left]).workers == ["a", "b"]
 
 
 def test_who_leaves_before_the_task_began_does_not_complete_it():

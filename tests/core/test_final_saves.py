@@ -55,7 +55,7 @@ def test_replacement_that_has_no_model_yet_waits_beside_the_final_save():
     end(world, a)
     changed = world.event(world.last[1])
     assert (task.members, task.waiting, late.worker.rank) == (["a", "b"], ["c"], -1)
-    assert set(told(world.state, changed).workers) == {"a", "b", "c"}
+    assert set(told(world.state, [changed]).workers) == {"a", "b", "c"}
     end(world, b)
     world.sync(task)
     world.save(task, 12, final=True)

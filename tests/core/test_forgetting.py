@@ -5,7 +5,7 @@ import pytest
 from strata.core import tasks, workers
 from strata.core.liveness import Patience, Watch
 from strata.core.signals import Beat
-from strata.core.standing import told, told_of_turn
+from strata.core.standing import told
 from tests.core.world import SECOND_NS, World
 
 
@@ -91,10 +91,10 @@ def test_nobody_is_told_about_a_task_that_was_forgotten_in_the_same_turn(monkeyp
     monkeypatch.setattr(tasks, "FORGOTTEN_AT_ONCE", 1)
     world.join(world.submit(1), "b")[0].leave("stopped")
     assert task.id not in world.state.tasks
-    about = [told(world.state, e) for e in world.log[position:] if _task_of(e) == task.id]
+    about = [told(world.state, [e]) for e in world.log[position:] if _task_of(e) == task.id]
     assert len(about) >= 2
     assert all(not each.workers for each in about)
-    whole = told_of_turn(world.state, world.log[position:])
+    whole = told(world.state, world.log[position:])
     assert (whole.workers, whole.agents) == (["b"], ["host"])
     assert ["host"] in [each.agents for each in about], "its processes may still be there"
 

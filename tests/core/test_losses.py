@@ -10,7 +10,7 @@ from strata.core.generations import GenerationChanged
 from strata.core.invariants import broken
 from strata.core.losses import DeclareLosses
 from strata.core.scheduling import StopTask
-from strata.core.standing import told, told_of_turn
+from strata.core.standing import told
 from strata.core.tasks import TaskPlaced
 from strata.core.workers import DeclareLost, WorkerLost
 from tests.core.world import World
@@ -165,8 +165,8 @@ def test_turn_tells_whom_its_facts_tell_and_nobody_twice():
     for worker in task.members[:2]:
         world.peers[worker].leave("done")
     world.lose_agent("b")
-    whole = told_of_turn(world.state, world.log)
-    each = [told(world.state, event) for event in world.log]
+    whole = told(world.state, world.log)
+    each = [told(world.state, [event]) for event in world.log]
     assert sorted(whole.workers) == sorted({worker for one in each for worker in one.workers})
     assert sorted(whole.agents) == sorted({agent for one in each for agent in one.agents})
     assert whole.workers

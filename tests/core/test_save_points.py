@@ -77,7 +77,7 @@ def test_the_step_is_set_when_all_know_and_lies_beyond_the_most_advanced():
     (command,) = schedules(world, watch)
     world.do(command)
     assert task.save_at == 12 + LEAD_STEPS
-    assert (told(world.state, world.log[-1]).workers, standing(world.state, "a").save_at) == (
+    assert (told(world.state, world.log[-1:]).workers, standing(world.state, "a").save_at) == (
         ["a", "b"],
         12 + LEAD_STEPS,
     )

@@ -25,7 +25,7 @@ from strata.coordinator.vault import Vault
 from strata.core.agents import Agent, RegisterAgent
 from strata.core.events import Event
 from strata.core.signals import AgentBeat, AgentDisconnected
-from strata.core.standing import TELLING, Duty, duties_by_agent, told_of_turn
+from strata.core.standing import TELLING, Duty, duties_by_agent, told
 from strata.core.state import Cluster
 from strata.core.tasks import Task, TaskStateChanged
 from strata.errors import InvalidArgument, NotFound, StrataError
@@ -134,7 +134,7 @@ class AgentSessions:
 
     def _follow(self, events: Sequence[Event]) -> None:
         state = self.engine.kernel.state
-        self.tell(told_of_turn(state, events).agents)
+        self.tell(told(state, events).agents)
         for event in events:
             task = state.tasks.get(getattr(event.body, "task", ""))
             if isinstance(event.body, TaskStateChanged) and task is not None and task.ended:

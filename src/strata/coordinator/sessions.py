@@ -34,7 +34,7 @@ from strata.core.events import Event
 from strata.core.fencing import WorkerCommand
 from strata.core.saving import AckPart, BeginCheckpoint
 from strata.core.signals import WorkerBeat, WorkerDisconnected
-from strata.core.standing import TELLING, told_of_turn
+from strata.core.standing import TELLING, told
 from strata.core.workers import ReattachWorker, Worker, WorkerRegistered
 from strata.errors import InvalidArgument, Overloaded, StrataError
 from strata.store.base import Batch
@@ -130,7 +130,7 @@ class Sessions:
         for event in events:
             if isinstance(event.body, WorkerRegistered):
                 self._new.add(event.body.incarnation)
-        for worker in told_of_turn(state, events).workers:
+        for worker in told(state, events).workers:
             session = self.open.get(worker)
             if session is not None:
                 session.tell_standing()

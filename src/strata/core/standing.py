@@ -197,10 +197,11 @@ def duties_by_agent(state: "Cluster") -> dict[str, list[Duty]]:
     return found
 
 
-def told_of_turn(state: "Cluster", events: Iterable[Event]) -> Told:
+def told(state: "Cluster", events: Iterable[Event]) -> Told:
     """Whose standing the facts of a turn change, each named once.
 
-    The members of a task are listed once, also when thousands of them finish in one turn.
+    The members of a task are listed once, also when thousands of them finish in one turn. A task
+    may have been forgotten later in the same turn; then none of its workers is alive.
     """
     workers: dict[str, None] = {}
     agents: dict[str, None] = {}
@@ -214,41 +215,20 @@ def told_of_turn(state: "Cluster", events: Iterable[Event]) -> Told:
         elif isinstance(body, WorkerStateChanged):
             if body.finished:
                 tasks[body.task] = None
-        else:
-            whose = told(state, event)
+        elif isinstance(body, WorkerRegistered):
+            workers[body.worker] = None
+        elif isinstance(body, TaskPlaced):
+            agents.update(dict.fromkeys(p.agent for p in body.placements.values()))
+        elif isinstance(body, TaskStateChanged):
+            whose = _told_of_state(state, state.tasks.get(body.task))
             workers.update(dict.fromkeys(whose.workers))
             agents.update(dict.fromkeys(whose.agents))
+        elif isinstance(body, WorkerLost) and body.task in state.tasks:
+            placement = state.tasks[body.task].placements.get(body.worker)
+            agents.update({placement.agent: None} if placement else {})
     for task in (state.tasks[task_id] for task_id in tasks if task_id in state.tasks):
         workers.update(dict.fromkeys(task.members))
-    return Told(list(workers), list(agents))
-
-
-def told(state: "Cluster", event: Event) -> Told:
-    """Whose standing a fact changes.
-
-    The task may have been forgotten later in the same turn; then none of its workers is alive.
-    """
-    body = event.body
-    if isinstance(body, WorkerRegistered):
-        return Told([body.worker])
-    if isinstance(body, TaskPlaced):
-        return Told(agents=sorted({p.agent for p in body.placements.values()}))
-    if not isinstance(body, TELLING):
-        return Told()
-    task = state.tasks.get(body.task)
-    if isinstance(body, TaskStateChanged):
-        return _told_of_state(state, task)
-    if task is None:
-        return Told()
-    if isinstance(body, GenerationChanged):
-        return Told([*task.members, *_unseated(state, body)])
-    if isinstance(body, TELLING_MEMBERS):
-        return Told(list(task.members))
-    if isinstance(body, WorkerStateChanged):
-        return Told(list(task.members) if body.finished else [])
-    assert isinstance(body, WorkerLost)
-    placement = task.placements.get(body.worker)
-    return Told(agents=[placement.agent] if placement else [])
+    return Told(list(workers), sorted(agents))
 
 
 def _unseated(state: "Cluster", body: GenerationChanged) -> list[str]:

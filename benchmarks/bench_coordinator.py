@@ -1,7 +1,7 @@
 """What the coordinator carries as a server: `strata up` in a process of its own, loaded by one
 light client process. Prints JSON; CPU is that of the coordinator unless it says otherwise.
 
-    python benchmarks/bench_coordinator.py [barrier] [beats] [fleet] [--torchft PYTHON]
+    python benchmarks/bench_coordinator.py [barrier] [beats] [fleet] [steps] [--torchft PYTHON]
 
 - barrier: from the last arrival to the last release, for several sizes, through sessions on a
   connection each. `at_once`: everyone arrives in one burst, so the others' arrivals are still under
@@ -11,6 +11,8 @@ light client process. Prints JSON; CPU is that of the coordinator unless it says
   and fdatasync of the same disk, in turns with the rounds.
 - beats: messages per second and CPU per beat; what 1,000 workers cost that beat every 5 s.
 - fleet: memory with 10,000 workers, each registered and with a session open.
+- steps: 10,000 workers that train steps of 100 ms, beat every 5 s and send the events of these
+  steps every 2 s, as the SDK does. `lag_s` is how long the coordinator needed to catch up.
 """
 
 import argparse
@@ -25,12 +27,16 @@ from common import Sync, median, show, spread, timed
 from fleet import Fleet, Replicas
 from processes import Server, coordinator, lighthouse
 
+from strata.sdk.pulse import SEND_INTERVAL_S
+
 SIZES = (8, 64, 256, 1_000)
 GOAL_P99_MS = 50.0
 WORKERS = 1_000
 IDLE_S = 15.0
 FLEET = 10_000
 SPARE_FILES = 200
+STEP_S = 0.1
+STEPS_S = 20.0
 
 
 class Usage:
@@ -122,13 +128,18 @@ def bench_beats(folder: Path) -> dict[str, object]:
         }
 
 
-def bench_fleet(folder: Path) -> dict[str, object]:
-    """10,000 workers, on a connection each if as many files may be open."""
+def connections() -> int:
+    """How many workers share a connection: none do, if as many files may be open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < FLEET + SPARE_FILES <= hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
-    per_connection = 1 if soft >= FLEET + SPARE_FILES else 100
+    return 1 if soft >= FLEET + SPARE_FILES else 100
+
+
+def bench_fleet(folder: Path) -> dict[str, object]:
+    """10,000 workers, on a connection each if as many files may be open."""
+    per_connection = connections()
     with coordinator(folder / "fleet") as server:
         empty_mb = server.rss_mb()
         usage = Usage(server)
@@ -158,15 +169,41 @@ def bench_fleet(folder: Path) -> dict[str, object]:
         }
 
 
+def bench_steps(folder: Path) -> dict[str, object]:
+    """What 10,000 workers cost that train steps of 100 ms."""
+    with coordinator(folder / "steps") as server:
+        fleet = Fleet(server.port, FLEET, connections())
+        usage = Usage(server)
+        with usage.measured():
+            sent, sent_bytes = fleet.train_evenly(STEPS_S, STEP_S)
+        lag = Usage(server)
+        with lag.measured():
+            fleet.swarm.settle(1.0)
+        return {
+            "workers": FLEET,
+            "step_ms": STEP_S * 1e3,
+            "batches_per_s": round(sent / usage.wall_s),
+            "batches_per_s_wanted": round(FLEET / SEND_INTERVAL_S),
+            "mb_per_s": round(sent_bytes / usage.wall_s / 1e6, 1),
+            "share_of_a_core": round(usage.server_s / usage.wall_s, 2),
+            "cpu_us_per_batch_with_its_beats": round(
+                (usage.server_s + lag.server_s) / sent * 1e6, 1
+            ),
+            "lag_s": round(lag.wall_s - 1.0, 1),
+            "client_share_of_a_core": round(usage.client_s / usage.wall_s, 2),
+            "rss_mb": round(server.rss_mb(), 1),
+        }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", help="barrier, beats, fleet; all if none is named")
+    parser.add_argument("parts", nargs="*", help="barrier, beats, fleet, steps; else all")
     parser.add_argument("--torchft", default="", metavar="PYTHON", help="one that has torchft")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="of barriers")
     parser.add_argument("--folder", help="on the disk to measure")
     given = parser.parse_args()
-    parts = given.parts or ["barrier", "beats", "fleet"]
+    parts = given.parts or ["barrier", "beats", "fleet", "steps"]
     began = time.perf_counter()
     result: dict[str, object] = {}
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
@@ -180,6 +217,8 @@ def main() -> None:
             result["beats"] = bench_beats(folder)
         if "fleet" in parts:
             result["fleet"] = bench_fleet(folder)
+        if "steps" in parts:
+            result["steps"] = bench_steps(folder)
         result["took_s"] = round(time.perf_counter() - began, 1)
         show("coordinator", result, folder)
 

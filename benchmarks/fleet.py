@@ -1,9 +1,15 @@
 """A fleet of workers at a coordinator, and of replicas at torchft's lighthouse, both as swarms."""
 
 import time
+from random import Random
 
 from swarm import Swarm, frames, head
 
+from strata.core.catalogue import CODEC
+from strata.core.events import Envelope, Fact
+from strata.core.worker_facts import StepFinished, TrainingFinished, TrainingStarted
+from strata.sdk.pulse import SEND_INTERVAL_S
+from strata.store.batches import pack
 from strata.wire.frames import DATA
 from strata.wire.grpc_call import PREFIX_BYTES, frame
 from strata.wire.v1 import coordinator_pb2 as pb
@@ -112,6 +118,31 @@ class Fleet:
         self._beaten = time.perf_counter()
         return sent
 
+    def train_evenly(self, seconds: float, step_s: float) -> tuple[int, int]:
+        """Everyone beats every five seconds and sends what it recorded every two, one after the
+        other; how many batches of events that made, and their bytes."""
+        swarm = self.swarm
+        swarm.taken.clear()
+        steps = round(SEND_INTERVAL_S / step_s)
+        began, beats, sent, sent_bytes = time.perf_counter(), 0, 0, 0
+        wave, batch = -1, pb.EventBatch()
+        while (now := time.perf_counter() - began) < seconds:
+            while beats < now / BEAT_EVERY_S * self.size:
+                swarm.send(beats % self.size, self._beats[beats % self.size])
+                beats += 1
+            while sent < now / SEND_INTERVAL_S * self.size:
+                if sent // self.size > wave:
+                    wave = sent // self.size
+                    batch = recorded(wave * steps, steps)
+                worker = sent % self.size
+                data = self._frames(worker, pb.WorkerMessage(events=batch))
+                swarm.send(worker, data)
+                sent += 1
+                sent_bytes += len(data)
+            swarm.answer_pings(0.01)
+        self._beaten = time.perf_counter()
+        return sent, sent_bytes
+
     def stay_alive(self) -> None:
         """Everyone beats, if it is time to: apart from `meet`, so as not to be counted to it."""
         if time.perf_counter() - self._beaten > BEAT_EVERY_S:
@@ -142,6 +173,33 @@ class Fleet:
         assert all(outcome.released for outcome in outcomes)
         (self._round,) = {outcome.round for outcome in outcomes}
         return took
+
+
+def recorded(first_step: int, steps: int) -> pb.EventBatch:
+    """What a worker records of some steps on a dataset."""
+    facts: list[Fact] = []
+    draw = Random(first_step)
+    for step in range(first_step, first_step + steps):
+        loss = draw.random()
+        batch, digest = f"samples@{step}", draw.getrandbits(63)
+        facts.append(TrainingStarted(batch, step, "samples", 1, 32, digest))
+        facts.append(TrainingFinished(batch, step, loss, "samples", digest=digest))
+        times = [draw.random() / 50 for _ in range(4)]
+        facts.append(StepFinished(step, *times, loss=loss))
+    now_ns = time.time_ns()
+    events = [
+        Envelope(seq, now_ns + seq * 1_000, now_ns + seq * 1_000, fact, (), "")
+        for seq, fact in enumerate(facts, 3 * first_step)
+    ]
+    packed = pack(CODEC, "worker", 1, events)
+    return pb.EventBatch(
+        first_seq=packed.first_seq,
+        count=packed.count,
+        wall_from_ns=packed.wall_from_ns,
+        wall_to_ns=packed.wall_to_ns,
+        kinds=packed.kinds,
+        payload=packed.payload,
+    )
 
 
 def beat_of(worker: int) -> pb.Beat:

@@ -60,9 +60,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     the older half moves to `stretches` under `data_dir`, where the timeline reads it as well."""
     running_events_bytes: Annotated[int, Meta(ge=1, le=2**60)] = 256 * 2**20
 
+    """How many bytes of facts stay in the log if `archive_to` is set; when there are more, the
+    oldest move there, and whoever asks about them reads them from there."""
+    facts_bytes: Annotated[int, Meta(ge=1, le=2**60)] = 2**30
+
     """How many days after a run's end what its workers recorded stays in the log, too, once it is
     archived; and for how many days, and how much of them, archived runs are kept (nothing: all, for
-    ever). Facts stay in the log for ever."""
+    ever). Facts are never deleted."""
     keep_events_days: Days = 7.0
     keep_runs_days: Days | None = None
     keep_runs_bytes: Annotated[int, Meta(ge=1, le=2**60)] | None = None

@@ -13,7 +13,7 @@ from strata.errors import Corrupt, InvalidArgument, UnknownKind
 from strata.store.base import EVERYTHING, Window
 from strata.store.batches import deflate, pack, unpack
 from strata.store.segments import MAGIC, compress, expand
-from strata.store.sqlite import SqliteReader, SqliteStore, reader
+from strata.store.sqlite import SqliteReader, SqliteStore, connections
 from tests.store.kinds import CODEC, batch, compact, contents, event, events, fill
 
 VALUES = st.recursive(
@@ -128,7 +128,7 @@ def test_kinds_of_a_newer_release_survive(tmp_path, small_segments):
 @pytest.mark.parametrize("taken", [1, 7, 33, 100])
 @pytest.mark.parametrize("beside", ["writer", "reader"])
 def test_reader_under_way_misses_and_repeats_nothing(log, monkeypatch, taken, beside):
-    monkeypatch.setattr(reader, "TURN_ROWS", 3)
+    monkeypatch.setattr(connections, "TURN_ROWS", 3)
     facts, found = contents(log)
     other = log if beside == "writer" else SqliteReader(log.path, CODEC, remembered_events=10**6)
     with other:
@@ -183,9 +183,9 @@ def test_store_of_the_format_before_segments_is_read_and_marked_when_compacted(l
         assert len(contents(store)[0]) == 200
     with SqliteStore(log.path, CODEC) as store:
         assert compact(store)
-        assert store._db.execute("PRAGMA user_version").fetchone() == (2,)
-        store._db.execute("PRAGMA user_version=3")
-    with pytest.raises(UnknownKind, match="format 3"):
+        assert store._db.execute("PRAGMA user_version").fetchone() == (3,)
+        store._db.execute("PRAGMA user_version=4")
+    with pytest.raises(UnknownKind, match="format 4"):
         SqliteReader(log.path, CODEC)
 
 

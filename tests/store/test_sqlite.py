@@ -140,7 +140,7 @@ class TestReaders:
         assert list(store.read()) == events(0, 1_510)
 
     def test_unfinished_iterators_do_not_keep_the_log_growing(self, store, path, monkeypatch):
-        monkeypatch.setattr("strata.store.sqlite.reader.TURN_ROWS", 2)
+        monkeypatch.setattr("strata.store.sqlite.connections.TURN_ROWS", 2)
         fill(store, rows=10)
         unfinished = [store.read(), store.query(), store.batches()]
         for each in unfinished:
@@ -163,7 +163,7 @@ class TestReaders:
         assert wal.stat().st_size < 6 * 2**20
 
     def test_events_released_during_a_read_are_told(self, store, path, monkeypatch):
-        monkeypatch.setattr("strata.store.sqlite.reader.TURN_ROWS", 2)
+        monkeypatch.setattr("strata.store.sqlite.connections.TURN_ROWS", 2)
         fill(store, rows=10)
         with SqliteReader(path, CODEC) as beside:
             readings = [store.query(), beside.query(), beside.stream("w0", 1), beside.headers()]
@@ -341,7 +341,7 @@ def test_worker_payloads_are_never_decoded_on_the_way_in(store, monkeypatch):
 def test_a_long_log_is_read_in_pieces(store, monkeypatch):
     fill(store, rows=20, facts=500, batches=False)
     taken = []
-    monkeypatch.setattr("strata.store.sqlite.reader.TURN_BYTES", 20_000)
+    monkeypatch.setattr("strata.store.sqlite.connections.TURN_BYTES", 20_000)
     turn = SqliteReader._turn
 
     def watching(self, *arguments):

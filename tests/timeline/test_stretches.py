@@ -12,7 +12,7 @@ from strata.core.events import COORDINATOR
 from strata.errors import Corrupt, Unavailable
 from strata.store.base import Window
 from strata.store.batches import pack, unpack
-from strata.store.sqlite import SqliteReader, SqliteStore, reader
+from strata.store.sqlite import SqliteReader, SqliteStore, connections
 from strata.timeline.archiver import Archive, MoveOut, Verify, carry_out
 from strata.timeline.audit import audit
 from strata.timeline.desk import Desk
@@ -150,7 +150,7 @@ def test_event_that_arrives_late_between_others_that_moved_is_kept(data):
 
 
 def test_reader_under_way_is_told_when_events_move(data, monkeypatch):
-    monkeypatch.setattr(reader, "TURN_ROWS", 4)
+    monkeypatch.setattr(connections, "TURN_ROWS", 4)
     held = move(data, release=False)
     with open_timeline(data) as timeline:
         asking = timeline.reader.query(limit=ALL)

@@ -17,6 +17,7 @@ from strata.config import Settings
 from strata.coordinator.background import tried
 from strata.coordinator.clock import read_clock
 from strata.coordinator.engine import Engine
+from strata.coordinator.fact_mover import FactMover
 from strata.coordinator.jobs import carried_out
 from strata.coordinator.mover import Mover
 from strata.core.keeping import DeleteRun, ReleaseEvents
@@ -67,10 +68,12 @@ class Keeper:
         self._settings = settings
         self._where = kept_at(settings)
         self._mover = Mover(engine, settings)
+        self._fact_mover = FactMover(engine, settings)
 
     async def look(self) -> None:
         """Moves, releases and deletes what is due."""
         await tried(self._mover.look(), "moving events of running tasks out of the log")
+        await tried(self._fact_mover.look(), "moving facts to the archive")
         now_ms = read_clock().wall_ns / 1e6
         kept = await asyncio.to_thread(self._own)
         tallies = await asyncio.to_thread(self._engine.kernel.store.tallies)

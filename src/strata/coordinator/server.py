@@ -50,6 +50,7 @@ from strata.core.liveness import Patience
 from strata.core.state import Rules
 from strata.errors import SettingError, Unauthenticated, Unavailable
 from strata.store.sqlite import SqliteStore
+from strata.timeline.moved_facts import fetching
 from strata.wire.grpc_server import GrpcServer
 from strata.wire.health import Health
 from strata.wire.open_files import raise_limit
@@ -87,7 +88,7 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
     folder = data_folder(settings)
     room = capacity(settings.max_workers, raise_limit(wanted_files(settings.max_workers)))
     with (
-        SqliteStore(folder / "log.db", CODEC) as store,
+        SqliteStore(folder / "log.db", CODEC, fetching(settings)) as store,
         log_store(folder / "logs", settings.log_max_bytes) as logs,
     ):
         kernel = MeasuredKernel(

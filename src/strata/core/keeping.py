@@ -1,10 +1,10 @@
 """What becomes of the record of a run: moved out of the log, and in the end deleted.
 
-Facts stay in the log for ever, since the state is folded from them. What workers recorded is nearly
-all of a log. While a run goes on, its older part moves to stretches beside the log, which readers
-of the log read as well; after its end all of it leaves once an archived run holds it. None of this
-changes the cluster's state; each is recorded before it is done. What a crash interrupts is decided,
-and recorded, once more.
+Facts are never deleted, since the state is folded from them; the oldest may move to the archive,
+and the log keeps references to them. What workers recorded is nearly all of a log. While a run goes
+on, its older part moves to stretches beside the log, which readers of the log read as well; after
+its end all of it leaves once an archived run holds it. None of this changes the cluster's state;
+each is recorded before it is done. What a crash interrupts is decided, and recorded, once more.
 """
 
 from typing import TYPE_CHECKING
@@ -24,6 +24,15 @@ class EventsMoved(Fact, frozen=True):
     events: int
     wall_from_ns: int
     wall_to_ns: int
+
+
+class FactsMoved(Fact, frozen=True):
+    """Facts of the log are from now on in the archive; the log keeps references to them."""
+
+    first: int
+    last: int
+    facts: int
+    place: str
 
 
 class EventsReleased(Fact, frozen=True):
@@ -52,6 +61,13 @@ class MoveEvents(Command, frozen=True):
     wall_to_ns: int
 
 
+class MoveFacts(Command, frozen=True):
+    first: int
+    last: int
+    facts: int
+    place: str
+
+
 class ReleaseEvents(Command, frozen=True):
     task: str
     run: str
@@ -68,6 +84,11 @@ class DeleteRun(Command, frozen=True):
 
 @applies(EventsMoved)
 def _moved(state: "Cluster", fact: EventsMoved, event: Event) -> None:
+    """Changes nothing: it is there to be read."""
+
+
+@applies(FactsMoved)
+def _facts_moved(state: "Cluster", fact: FactsMoved, event: Event) -> None:
     """Changes nothing: it is there to be read."""
 
 
@@ -92,6 +113,12 @@ def move(d: Decision, c: MoveEvents) -> None:
         wall_to_ns=c.wall_to_ns,
     )
     d.record(fact, c.cause)
+
+
+@decides(MoveFacts)
+def move_facts(d: Decision, c: MoveFacts) -> None:
+    """Lets the log go of facts that were found in the archive."""
+    d.record(FactsMoved(first=c.first, last=c.last, facts=c.facts, place=c.place), c.cause)
 
 
 @decides(ReleaseEvents)

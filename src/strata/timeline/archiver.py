@@ -65,7 +65,7 @@ def carry_out(job: Job) -> list[Held]:
     from strata.timeline.stretches import write_stretch
     from strata.timeline.verifying import held
 
-    with open_timeline(Path(job.data) / LOG) as timeline:
+    with open_timeline(Path(job.data) / LOG, settings=job.settings) as timeline:
         if isinstance(job, MoveOut):
             log = timeline.reader
             if timeline.notes or not isinstance(log, StretchedLog):

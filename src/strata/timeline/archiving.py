@@ -59,7 +59,7 @@ def open_anywhere(where: str, run: str = "", settings: Settings | None = None) -
     It is called by its name, or by its task where no other run is of that task.
     """
     if "://" not in where:
-        return open_timeline(where, run)
+        return open_timeline(where, run, settings)
     storage = open_storage(where, settings)
     if run and storage.exists(f"{run}/{RUN}"):
         name = run

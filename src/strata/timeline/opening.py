@@ -13,6 +13,7 @@ from strata.core.catalogue import CODEC
 from strata.errors import Corrupt, InvalidArgument, NotFound
 from strata.store.base import EventReader
 from strata.store.sqlite import SqliteReader, salvage
+from strata.timeline.moved_facts import fetching
 from strata.timeline.runfile import RUN, read_run
 from strata.timeline.stretched_log import STRETCHES, StretchedLog, open_log
 from strata.timeline.timeline import Timeline
@@ -30,7 +31,7 @@ def open_recorded() -> Timeline:
     return _open(Path(__file__).with_name(RECORDED), RECORDED)
 
 
-def open_timeline(path: str | Path, run: str = "") -> Timeline:
+def open_timeline(path: str | Path, run: str = "", settings: Settings | None = None) -> Timeline:
     """The timeline of the one run in a folder, or of the run of that name.
 
     Runs that a coordinator has archived lie beneath its data folder, and are asked for by name.
@@ -45,7 +46,7 @@ def open_timeline(path: str | Path, run: str = "") -> Timeline:
             hint=f"name a coordinator's data folder (it holds {LOG}) or an exported run",
         )
     name = chosen(run, {name: tasks_of(log) for name, log in found.items()}, str(place))
-    return _open(found[name], name)
+    return _open(found[name], name, settings)
 
 
 def chosen(run: str, there: Mapping[str, list[str]], where: str) -> str:
@@ -100,7 +101,7 @@ def _named(found: Iterable[str]) -> str:
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
-def _open(path: Path, name: str) -> Timeline:
+def _open(path: Path, name: str, settings: Settings | None = None) -> Timeline:
     if path.is_dir():
         # Imported here: a log in SQLite is opened without Arrow.
         from strata.timeline.parquet import ParquetLog
@@ -108,19 +109,19 @@ def _open(path: Path, name: str) -> Timeline:
         kept = ParquetLog(path)
         return Timeline(kept, name, task=kept.run.task)
     try:
-        reader: EventReader = open_log(path)
+        reader: EventReader = open_log(path, settings=settings)
     except Corrupt as damage:
-        return _salvaged(path, name, damage)
+        return _salvaged(path, name, damage, settings)
     return Timeline(reader, name, live=True)
 
 
-def _salvaged(path: Path, name: str, damage: Corrupt) -> Timeline:
+def _salvaged(path: Path, name: str, damage: Corrupt, settings: Settings | None) -> Timeline:
     """What is readable of a damaged log, copied to where nothing can be harmed."""
     folder = tempfile.TemporaryDirectory(prefix="strata-salvage-")
     copy = Path(folder.name) / LOG
     salvage(path, copy)
     stretches = path.parent / STRETCHES
-    timeline = Timeline(StretchedLog(_Kept(copy, folder), stretches), name)
+    timeline = Timeline(StretchedLog(_Kept(copy, folder, settings), stretches), name)
     timeline.notes.append(f"{damage.message}; shown is what could still be read")
     return timeline
 
@@ -128,8 +129,10 @@ def _salvaged(path: Path, name: str, damage: Corrupt) -> Timeline:
 class _Kept(SqliteReader):
     """A reader of a copy that goes when the reader does."""
 
-    def __init__(self, path: Path, folder: tempfile.TemporaryDirectory[str]) -> None:
-        super().__init__(path, CODEC)
+    def __init__(
+        self, path: Path, folder: tempfile.TemporaryDirectory[str], settings: Settings | None
+    ) -> None:
+        super().__init__(path, CODEC, fetch=fetching(settings))
         self._folder = folder
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from msgspec import Struct, structs
 
+from strata.config import Settings
 from strata.core.catalogue import CODEC
 from strata.core.events import Event
 from strata.errors import Corrupt, Unavailable
@@ -38,6 +39,7 @@ from strata.store.base import (
 )
 from strata.store.batches import pack, unpack
 from strata.store.sqlite import SqliteReader
+from strata.timeline.moved_facts import fetching
 from strata.timeline.runfile import RUN, Held, RunFile, read_run
 
 if TYPE_CHECKING:
@@ -260,9 +262,11 @@ def stretch_names(folder: Path) -> list[str]:
     )
 
 
-def open_log(path: Path, remembered_events: int = 0) -> StretchedLog:
-    """A coordinator's log, with the stretches beside it."""
-    return StretchedLog(SqliteReader(path, CODEC, remembered_events))
+def open_log(
+    path: Path, remembered_events: int = 0, settings: Settings | None = None
+) -> StretchedLog:
+    """A coordinator's log, with the stretches beside it and the facts that were moved."""
+    return StretchedLog(SqliteReader(path, CODEC, remembered_events, fetching(settings)))
 
 
 def _common(own: Range, others: list[Range]) -> list[Range]:

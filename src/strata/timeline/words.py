@@ -65,6 +65,7 @@ TEMPLATES: dict[str, str] = {
     "TaskSubmitted": "{task} was submitted",
     "TaskPlaced": "workers of {task} are to be started: {reason}",
     "TaskStateChanged": "{task} went from {before} to {after}: {reason}",
+    "FactsMoved": "{facts} facts, @{first} to @{last}, moved from the log to {place}",
     "EventsMoved": "{events} events of workers of {task} moved to stretch {stretch} beside the log",
     "EventsReleased": "what workers of {task} recorded, {events} events, is in {run} only",
     "RunDeleted": "the archived run {run} was deleted: {reason}",

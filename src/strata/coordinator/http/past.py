@@ -101,7 +101,9 @@ class PastReader:
         if self._desk is None:
             store = self._engine.kernel.store
             path = getattr(store, "path", None)
-            reader: EventReader = store if path is None else open_log(path, REMEMBERED_EVENTS)
+            reader: EventReader = store
+            if path is not None:
+                reader = open_log(path, REMEMBERED_EVENTS, self._settings)
             self._desk = Desk(Timeline(reader, live=True))
         return self._desk
 

@@ -21,8 +21,8 @@ from strata.store.sqlite.rows import Head
 from strata.store.sqlite.sidecar import Mark, beside
 
 APPLICATION_ID = int.from_bytes(b"Stra", "big")
-VERSION = 2
-READABLE = (1, 2)  # 1: no segments of facts
+VERSION = 3
+READABLE = (1, 2, 3)  # 1: no segments of facts; 2: none that were moved
 PAGE_BYTES = 4096
 WAL_KEPT_BYTES = 16 * 2**20
 CHECK_BYTES = 128 * 2**20  # measured: 0.1 s to check a file of this size

@@ -1,18 +1,15 @@
 """Reading an SQLite store, beside its writer or alone.
 
-Reads go in short turns: each takes a connection from a pool, fetches rows up to a bound and gives
-it back. So an iterator that is left half-way holds nothing, a long read does not keep the
-write-ahead log from being reused, and the writer is never waited for. What was stored after an
-iterator began is not part of it.
+Reads go in short turns (`connections`), so an iterator that is left half-way holds nothing. What
+was stored after an iterator began is not part of it.
 """
 
-import sqlite3
-from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
 from functools import partial
 from heapq import merge
 from pathlib import Path
+
+from msgspec import structs
 
 from strata.core.events import COORDINATOR, Codec, Event
 from strata.errors import Corrupt, InvalidArgument, NotFound, Unavailable
@@ -22,7 +19,6 @@ from strata.store.base import (
     FOREVER_NS,
     QUERY_LIMIT,
     Batch,
-    Closing,
     Found,
     OnDamage,
     Range,
@@ -32,37 +28,36 @@ from strata.store.base import (
 )
 from strata.store.batches import unpack
 from strata.store.decoded import Decoded
+from strata.store.moved import Fetch, fetched, is_moved, unreachable
 from strata.store.order import in_time_order
 from strata.store.sqlite import database, rows
+from strata.store.sqlite.connections import Connections
 from strata.store.sqlite.rows import Head, Row
 from strata.store.sqlite.sidecar import read_mark
 
-TURN_ROWS = 512
-TURN_BYTES = 4 * 2**20
 
-
-class SqliteReader(Closing):
+class SqliteReader(Connections):
     """An SQLite store open for reading; it may remember the events that it decoded last."""
 
     first = 0
 
-    def __init__(self, path: str | Path, codec: Codec, remembered_events: int = 0) -> None:
-        self._begin(Path(path), codec)
+    def __init__(
+        self,
+        path: str | Path,
+        codec: Codec,
+        remembered_events: int = 0,
+        fetch: Fetch = unreachable,
+    ) -> None:
+        self._begin(Path(path), codec, fetch)
         self._decoded = Decoded(remembered_events)
         if database.inspect(self.path, read_mark(self.path)) is None:
             raise NotFound(f"there is no event store at {self.path}", hint="check the path")
 
-    def _begin(self, path: Path, codec: Codec) -> None:
-        self.path = path
+    def _begin(self, path: Path, codec: Codec, fetch: Fetch) -> None:
+        self._begin_reading(path)
         self._codec = codec
-        self._idle: deque[sqlite3.Connection] = deque()
-        self._closed = False
+        self._fetch = fetch
         self._decoded = Decoded()
-
-    def close(self) -> None:
-        self._closed = True
-        while self._idle:
-            self._idle.pop().close()
 
     @property
     def position(self) -> int:
@@ -178,7 +173,7 @@ class SqliteReader(Closing):
         for row in turn:
             try:
                 with database.naming(self.path):
-                    batch = reading[1](row)
+                    batch = self._whole(reading[1](row))
             except Corrupt as error:
                 if on_damage is None:
                     raise
@@ -341,40 +336,6 @@ class SqliteReader(Closing):
                 found.append(error)
         return [error.message for error in found]
 
-    @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        if self._closed:
-            raise Unavailable(f"the store {self.path} is closed")
-        with database.translated(self.path):
-            db = self._idle.pop() if self._idle else database.connect(self.path, write=False)
-            try:
-                yield db
-            finally:
-                if self._closed:
-                    db.close()
-                else:
-                    self._idle.append(db)
-
-    def _turn(self, sql: str, values: tuple[object, ...] | dict[str, object]) -> list[Row]:
-        """As many rows as one turn may hold; the last column is the payload."""
-        taken: list[Row] = []
-        size = 0
-        with self._connection() as db, closing(db.execute(sql, values)) as cursor:
-            for row in cursor:
-                taken.append(row)
-                size += len(row[-1]) if isinstance(row[-1], bytes) else 0
-                if size > TURN_BYTES or len(taken) >= TURN_ROWS:
-                    break
-        return taken
-
-    def _all(self, sql: str, values: tuple[object, ...] = ()) -> list[Row]:
-        with self._connection() as db:
-            return db.execute(sql, values).fetchall()
-
-    def _head(self) -> Head:
-        with self._connection() as db, database.naming(self.path):
-            return database.load_head(db)
-
     def _unpack(self, batch: Batch) -> list[Event]:
         return self._decoded.get(batch, partial(self._decode, batch))
 
@@ -384,7 +345,13 @@ class SqliteReader(Closing):
 
     def _checked_fact(self, row: Row) -> Batch:
         with database.naming(self.path):
-            return rows.read_fact(row)
+            return self._whole(rows.read_fact(row))
+
+    def _whole(self, batch: Batch) -> Batch:
+        """A batch with its events, also where they were moved out of the log."""
+        if batch.node != COORDINATOR or not is_moved(batch.payload):
+            return batch
+        return structs.replace(batch, payload=fetched(batch.payload, self._fetch))
 
     def _checked(self, row: Row) -> Batch:
         with database.naming(self.path):

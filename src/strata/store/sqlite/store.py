@@ -12,11 +12,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from msgspec import structs
+
 from strata.core.events import COORDINATOR, Codec, Event
 from strata.errors import Conflict, Unavailable
 from strata.store import ranges, snapshots
 from strata.store.base import Batch, Range, Snapshot
 from strata.store.batches import pack, parts, validate
+from strata.store.moved import Fetch, Moved, checksum, reference, unreachable
+from strata.store.segments import MAGIC
 from strata.store.sqlite import database, rows
 from strata.store.sqlite.joining import segment_after
 from strata.store.sqlite.reader import SqliteReader
@@ -31,9 +35,9 @@ RELEASED_ROWS = 64
 class SqliteStore(SqliteReader):
     """An SQLite store open for writing; the only one, as long as it is open."""
 
-    def __init__(self, path: str | Path, codec: Codec) -> None:
+    def __init__(self, path: str | Path, codec: Codec, fetch: Fetch = unreachable) -> None:
         """Opens a store, or makes one."""
-        self._begin(Path(path), codec)
+        self._begin(Path(path), codec, fetch)
         self._writing = threading.Lock()
         with ExitStack() as opened:
             lock = Lock(self.path)
@@ -177,6 +181,33 @@ class SqliteStore(SqliteReader):
             self._db.execute("INSERT INTO facts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
             head.compacted = stop
             head.segment_ns = max(head.segment_ns, segment.wall_to_ns - segment.wall_from_ns)
+
+    def fact_bytes(self) -> int:
+        """What the facts that are here take, compressed."""
+        return int(self._all("SELECT coalesce(sum(length(payload)), 0) FROM facts")[0][0])
+
+    def segments(self, limit: int) -> list[Batch]:
+        """The oldest segments that are here, at most so many."""
+        sql = (
+            f"SELECT {rows.FACTS} FROM facts WHERE substr(payload, 1, ?) = ? "
+            "ORDER BY position LIMIT ?"
+        )
+        found = self._all(sql, (len(MAGIC), MAGIC, limit))
+        return [self._checked_fact(row) for row in found]
+
+    def move_out(self, segment: Batch, moved: Moved) -> None:
+        """Keeps a reference in place of a segment, which whoever calls it has found elsewhere."""
+        assert moved.xxh3 == checksum(segment.payload), "another payload was moved"
+        row = self._row_holding(rows.FACTS, segment.first_seq)
+        assert rows.read_fact(row) == segment, "the row changed meanwhile"
+        high_ns = row[rows.FACTS.split(", ").index("high_ns")]
+        there = structs.replace(segment, payload=reference(moved))
+        with self._transaction():
+            self._db.execute(f"PRAGMA user_version={database.VERSION}")
+            self._db.execute(
+                "REPLACE INTO facts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                rows.fact_row(there, high_ns),
+            )
 
     def release(self, node: str, incarnation: int, stop: int, start: int = 0) -> int:
         sql = (

@@ -5,7 +5,7 @@ from contextlib import suppress
 from strata.core.agreements import AgreeOnValue, LeaveLoop
 from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
 from strata.core.final_saves import EndTraining
-from strata.core.keeping import DeleteRun, MoveEvents, ReleaseEvents
+from strata.core.keeping import DeleteRun, MoveEvents, MoveFacts, ReleaseEvents
 from strata.core.leases import AcquireLease, ReturnLease
 from strata.core.pace import BalanceLanes
 from strata.core.retention import PinCheckpoint, ReleaseCheckpoint
@@ -126,5 +126,6 @@ def _let_the_run_go(world, task):
     kept = {"task": task.id, "run": f"{task.id}-c", "place": "s3://bucket/runs"}
     span = {"wall_from_ns": 1_000, "wall_to_ns": 2_000}
     world.do(MoveEvents(task=task.id, stretch=f"{task.id}-000001", events=500, **span))
+    world.do(MoveFacts(first=0, last=4_095, facts=4_096, place="s3://bucket/kept"))
     world.do(ReleaseEvents(**kept, events=1_000))
     world.do(DeleteRun(**kept, reason="it ended more than 30 days ago"))

@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from strata.coordinator.holders import away_holder
 from strata.core import state_versions
@@ -87,7 +87,12 @@ class Kernel:
 
     def start(self, cluster: str, release: str, rules: Rules | None = None) -> Turn:
         """Takes the log over: raises the coordinator's incarnation."""
-        command = StartCoordinator(cluster=cluster, release=release, rules=rules or Rules())
+        command = StartCoordinator(
+            cluster=cluster,
+            release=release,
+            rules=rules or Rules(),
+            timeouts=structs.asdict(self.patience),
+        )
         turn = self.decide([command])
         self.commit(turn)
         return turn

@@ -21,6 +21,9 @@ BEFORE_NS = 60 * SECOND_NS
 PAUSE_NS = SECOND_NS // 2
 LATE = 1.2
 LATE_NS = SECOND_NS // 5
+HEARTBEATS = 3
+"""At least so many tell the interval, beside the one that was late."""
+
 PARTS = ("data", "compute", "communication", "wait")
 
 
@@ -49,7 +52,7 @@ def activity(
         and pause.length_ns >= PAUSE_NS
         and pause.length_ns * 2 > end_ns - since_ns
     ):
-        return _paused(events, pause)
+        return _paused(events, pause, _heartbeat_interval_ns(case, last, pause))
     return Activity(_at_work(events, end_ns))
 
 
@@ -80,10 +83,16 @@ def _longest_pause(events: list[Record], since_ns: int, end_ns: int, still: bool
     return max(spans, key=lambda span: span.length_ns)
 
 
-def _paused(events: list[Record], pause: _Pause) -> Activity:
+def _heartbeat_interval_ns(case: Case, of: Record, pause: _Pause) -> float | None:
+    """The usual time between two heartbeats of a process around a pause; None if unknown."""
+    around = (pause.from_ns - BEFORE_NS, pause.to_ns + BEFORE_NS)
+    found = case.timeline.records(*around, node=of.node, kinds={ClockSampled.__name__})
+    beats = [each.at_ns for each in found if each.incarnation == of.incarnation]
+    return median(b - a for a, b in pairwise(beats)) if len(beats) > HEARTBEATS else None
+
+
+def _paused(events: list[Record], pause: _Pause, interval_ns: float | None) -> Activity:
     length = seconds(pause.length_ns)
-    beats = [each.at_ns for each in events if isinstance(each.event.body, ClockSampled)]
-    interval_ns = median(b - a for a, b in pairwise(beats)) if len(beats) > 2 else None
     late = interval_ns is not None and pause.length_ns > interval_ns * LATE + LATE_NS
     if late and pause.open:
         cause = "its process was stopped, starved of CPU or cut off"

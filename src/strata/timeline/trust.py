@@ -169,10 +169,8 @@ def _unended(tally: Tally, ended: set[tuple[str, int]], exits: list[Record]) -> 
     process = (tally.node, tally.incarnation)
     lost = ((e.text("worker"), e.get("incarnation")) for e in exits if e.kind == "WorkerLost")
     if process not in ended and process in lost:
-        text = (
-            f"{tally.node}, incarnation {tally.incarnation}, was lost: what it did last was not "
-            "recorded"
-        )
+        process_text = f"{tally.node}, incarnation {tally.incarnation}"
+        text = f"the last events of {process_text}, may be missing: it was lost before it sent them"
         yield Finding("lost process", text, tally.node, grave=False)
 
 

@@ -125,7 +125,7 @@ def restored(case: Case, task: str = "", worker: str = "", generation: int | Non
         "checkpoint": f"checkpoint {body.checkpoint}",
         "fresh": "nothing: a fresh start",
     }[body.source]
-    text = f"yes: generation {body.generation} went on at step {body.step} from {source}, since "
+    text = f"yes: generation {body.generation} went on at step {body.step} from {source}: "
     chain = case.ancestry(chosen)
     loads = case.all(
         {"CheckpointDownloadStarted", "ModelLoadStarted", "ParametersRequested"},

@@ -63,6 +63,8 @@ def lost(
     alive = _sign_of_life(case, loss, body)
     # A connection breaks as the process ends; whoever ends after a long silence was ended for it.
     late_ns = 0 if body.signal == "heartbeat" else SECOND_NS
+    if body.signal == "exit" and not _seen_first(exited, loss):
+        return _gave_up(body, exited, chain, cost)
     if exited is not None and exited.at_ns <= loss.at_ns + late_ns:
         text = f"yes, it crashed: {exit_text(exited)}"
         text += "" if body.signal == "exit" else f"; {told}"
@@ -76,11 +78,23 @@ def lost(
     return _unseen(case, loss, body, chain, cost)
 
 
+def _seen_first(exited: Record | None, loss: Record) -> bool:
+    """Whether the agent saw the process end before it was declared lost."""
+    return exited is not None and exited.event.seq < loss.event.seq
+
+
+def _gave_up(body: WorkerLost, exited: Record | None, chain: list[Link], cost: Cost) -> Answer:
+    """The worker itself said that its script failed."""
+    text = f"yes, its script failed: {body.reason}"
+    if exited is not None:
+        text = f"{text}; {exit_text(exited)}"
+        chain = _ordered([*chain, link(exited, exit_text(exited))])
+    return Answer("yes", text, chain, cost)
+
+
 def _unseen(case: Case, loss: Record, body: WorkerLost, chain: list[Link], cost: Cost) -> Answer:
     """Nobody saw it end and it never spoke again."""
     told = _declared(body)
-    if body.signal == "exit":
-        return Answer("yes", f"yes, its script failed: {body.reason}", chain, cost)
     holes = case.holes(body.worker, loss.at_ns - AROUND_NS, loss.at_ns + AROUND_NS)
     if loss.at_ns + AROUND_NS > case.extent.to_ns:
         text = f"open: {told}; it may still come back where the log ends"

@@ -127,14 +127,14 @@ def _compared(case: Case, worker: str, group: Group | None, span: tuple[int, int
 def _measures(steps: _Steps) -> str:
     """The figures that were compared, in words."""
     own = steps.own
-    told = [f"a step takes {lasting(own.whole)}, of which {lasting(own.own)} are its own"]
+    told = [f"a step takes {lasting(own.whole)}, {lasting(own.own)} of it in data and compute"]
     if steps.peers is not None:
-        told.append(f"{lasting(steps.peers.own)} those of its peers")
+        told.append(f"its peers need {lasting(steps.peers.own)} for that")
     else:
-        told.append("there are no steps of others in its task to compare with")
+        told.append("no other worker of its task made steps then")
     if steps.before is not None:
-        told.append(f"{lasting(steps.before.own)} its own before")
-    return ", ".join(told)
+        told.append(f"it needed {lasting(steps.before.own)} before")
+    return "; ".join(told)
 
 
 def _findings(

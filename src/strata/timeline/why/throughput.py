@@ -100,8 +100,9 @@ def throughput(case: Case, time_ms: float | None = None, task: str = "") -> Answ
     span = seconds(rates.to_ns - rates.at_ns)
     cost = Cost(lost / rates.before, 0, f"about {lost:.0f} steps in the {span} after it")
     findings = [changed] if changed and decisive is not None else []
+    chain = sorted(ranked, key=lambda each: each.record.key)
     when = "" if time_ms is not None else f", at {_clock_time(rates.at_ns)}"
-    return Answer("yes", f"yes{when}: {task} made {rates.text}; {cause}", ranked, cost, findings)
+    return Answer("yes", f"yes{when}: {task} made {rates.text}; {cause}", chain, cost, findings)
 
 
 def _rate(steps_per_s: float) -> str:

@@ -103,7 +103,12 @@ class Kernel:
 
     def start(self, cluster: str, release: str, rules: Rules | None = None) -> Turn:
         """Takes the log over: raises the coordinator's incarnation."""
-        command = StartCoordinator(cluster=cluster, release=release, rules=rules or Rules())
+        command = StartCoordinator(
+            cluster=cluster,
+            release=release,
+            rules=rules or Rules(),
+            timeouts=structs.asdict(self.patience),
+        )
         turn = self.decide([command])
         self.commit(turn)
         return turn

@@ -64,18 +64,24 @@ LIFECYCLES: tuple[Lifecycle, ...] = (
 
 
 class CoordinatorStarted(Fact, frozen=True):
-    """A coordinator took the log over; its incarnation is one higher than the last."""
+    """A coordinator took the log over; its incarnation is one higher than the last.
+
+    `rules` are the limits and `timeouts` the timeouts in force until the next start: settings are
+    read at the start only. Older logs have no timeouts.
+    """
 
     incarnation: int
     cluster: str
     release: str
     rules: Rules
+    timeouts: dict[str, float] = field(default_factory=dict)
 
 
 class StartCoordinator(Command, frozen=True):
     cluster: str
     release: str
     rules: Rules = Rules()
+    timeouts: dict[str, float] = field(default_factory=dict)
 
 
 class Outcome(Struct, frozen=True):
@@ -91,6 +97,7 @@ def _started(state: Cluster, fact: CoordinatorStarted, event: Event) -> None:
     state.coordinator_incarnation = fact.incarnation
     state.cluster = fact.cluster
     state.rules = fact.rules
+    state.timeouts = fact.timeouts
 
 
 @decides(StartCoordinator)
@@ -98,7 +105,14 @@ def start(d: Decision, c: StartCoordinator) -> int:
     """Raises the coordinator's own incarnation; the cluster keeps the name it was given first."""
     incarnation = d.state.coordinator_incarnation + 1
     cluster = d.state.cluster or c.cluster
-    d.record(CoordinatorStarted(incarnation, cluster, c.release, c.rules), c.cause)
+    started = CoordinatorStarted(
+        incarnation=incarnation,
+        cluster=cluster,
+        release=c.release,
+        rules=c.rules,
+        timeouts=c.timeouts,
+    )
+    d.record(started, c.cause)
     return incarnation
 
 

@@ -25,7 +25,8 @@ class Rules(Struct, frozen=True):
 
 
 class Cluster(Struct):
-    """Everything that is known. `position` is how many facts have been folded in."""
+    """Everything that is known. `position` is how many facts have been folded in, `timeouts` are
+    those of the coordinator that runs; a log of an earlier release has none."""
 
     position: int = 0
     cluster: str = ""
@@ -39,6 +40,7 @@ class Cluster(Struct):
     tasks: dict[str, Task] = field(default_factory=dict)
     datasets: dict[str, Dataset] = field(default_factory=dict)
     agents: dict[str, Agent] = field(default_factory=dict)
+    timeouts: dict[str, float] = field(default_factory=dict)
 
     def task(self, task: str) -> Task:
         """The task of that id."""

@@ -11,8 +11,8 @@ where the last era ended, the era begins there: facts never run backwards.
 Workers. Each `ClockSampled` says what the coordinator's clocks showed in the middle of a beat's
 round trip. Of the first and the last few samples the one with the shortest round trip counts; in
 between the distance is interpolated, which takes out drift. When the two are too far apart for
-drift (a host that slept), every sample becomes an anchor. A process without samples is shown by
-its own wall clock, and that is said.
+drift (a host that slept), every sample with a short round trip becomes an anchor. A process without
+samples is shown by its own wall clock, and that is said.
 """
 
 from bisect import bisect_right
@@ -32,6 +32,7 @@ ANCHORS = 4_096
 MAX_ERAS = 100_000
 LAST_NS = 600 * SECOND_NS
 MAX_DRIFT = 1e-3
+HELD_UP_NS = SECOND_NS // 10
 
 
 class Era(Struct, frozen=True):
@@ -41,6 +42,7 @@ class Era(Struct, frozen=True):
     incarnation: int
     base_ns: int
     start_ns: int
+    offset_ns: int = 0
     jump_ns: int = 0
 
 
@@ -48,11 +50,15 @@ class Alignment(Struct, frozen=True):
     """Where a process's monotonic clock is: anchors of (its reading, distance to the timeline's).
 
     `skew_ns` is how far its wall clock is ahead of the timeline's, at least and at most, as far as
-    samples show. Without anchors its wall clock is believed.
+    samples show; `offset_ns` is the same by the sample with the shortest round trip. `jump_ns` is
+    how far the wall clock certainly jumped: a sample is exact to half of its round trip, which is
+    long when the network was cut. Without anchors its wall clock is believed.
     """
 
     anchors: tuple[tuple[int, int], ...] = ()
     skew_ns: tuple[int, int] = (0, 0)
+    offset_ns: int = 0
+    jump_ns: int = 0
 
     @property
     def known(self) -> bool:
@@ -117,9 +123,19 @@ class Clocks:
         seen = first + last
         if len(anchors) == 2 and _drift(anchors) > MAX_DRIFT:
             seen = self._samples(tally, tally.wall_from_ns, ANCHORS)
-            anchors = sorted({event.mono_ns: self._far_ns(event) for event in seen}.items())
+            exact = _exact(seen)
+            anchors = sorted({event.mono_ns: self._far_ns(event) for event in exact}.items())
         skews = [event.wall_ns - event.mono_ns - self._far_ns(event) for event in seen]
-        return Alignment(tuple(anchors), (min(skews), max(skews)))
+        errors = [_round_trip_ns(event) // 2 for event in seen]
+        low_ns = min(skew + error for skew, error in zip(skews, errors, strict=True))
+        high_ns = max(skew - error for skew, error in zip(skews, errors, strict=True))
+        best = self._best(seen)
+        return Alignment(
+            anchors=tuple(anchors),
+            skew_ns=(min(skews), max(skews)),
+            offset_ns=best.wall_ns - best.mono_ns - self._far_ns(best),
+            jump_ns=max(high_ns - low_ns, 0),
+        )
 
     def _samples(self, tally: Tally, since_ns: int, limit: int) -> list[Event]:
         kinds = frozenset({ClockSampled.__name__})
@@ -131,7 +147,7 @@ class Clocks:
         return [event for _, number, event in found if number == tally.incarnation]
 
     def _best(self, samples: Sequence[Event]) -> Event:
-        return min(samples, key=lambda event: getattr(event.body, "round_trip_ns", 0))
+        return min(samples, key=_round_trip_ns)
 
     def _far_ns(self, event: Event) -> int:
         """The distance from the process's monotonic clock to the timeline's, by one sample."""
@@ -144,6 +160,17 @@ class Clocks:
             if body.server_mono_ns and shown_ns >= era.start_ns and not ended:
                 return shown_ns - middle_ns
         return event.wall_ns + body.offset_ns - event.mono_ns
+
+
+def _round_trip_ns(event: Event) -> int:
+    body = event.body
+    return body.round_trip_ns if isinstance(body, ClockSampled) else 0
+
+
+def _exact(samples: Sequence[Event]) -> list[Event]:
+    """The samples whose round trip was not held up, so that their middle is where it should be."""
+    shortest_ns = min(map(_round_trip_ns, samples))
+    return [each for each in samples if _round_trip_ns(each) <= 4 * shortest_ns + HELD_UP_NS]
 
 
 def _drift(anchors: Sequence[tuple[int, int]]) -> float:

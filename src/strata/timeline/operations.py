@@ -89,6 +89,8 @@ class Operation(Struct, frozen=True):
         assert first is not None, "an operation is known by its start or its end"
         about = [first.text(tag) for tag in ("type", "barrier", "checkpoint", "blob", "batch")]
         named = " ".join(word for word in about if word)
+        if first.text("barrier"):
+            return f"waiting at barrier {first.text('barrier')}"
         return f"{DOING[self.name]} {named}".strip()
 
 

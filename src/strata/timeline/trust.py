@@ -20,7 +20,7 @@ from strata.core.cluster import CoordinatorStarted
 from strata.core.events import COORDINATOR
 from strata.core.keeping import EventsMoved, EventsReleased, RunDeleted
 from strata.core.worker_facts import USER_PREFIX, EventsDropped, RunEnded
-from strata.core.workers import WorkerRegistered
+from strata.core.workers import WorkerLost, WorkerRegistered
 from strata.store.base import Tally
 from strata.timeline.records import SECOND_NS, Record
 from strata.timeline.states import state_at
@@ -32,7 +32,6 @@ Verdict: TypeAlias = Literal["yes", "no", "open", "unknown"]
 JUMP_NS = SECOND_NS
 MAX_FINDINGS = 100
 TAIL_NS = 10 * SECOND_NS
-MISSING_STRETCH = "a stretch beside the log that is not there any more"
 NEVER_SEEN_NS = 365 * 86_400 * SECOND_NS
 KNOWN_KINDS = frozenset(tag.partition("/")[0] for tag in CODEC.kinds)
 
@@ -44,6 +43,16 @@ class Hole(Struct, frozen=True):
     from_ns: int
     to_ns: int
     reason: str
+
+
+class Place(Struct, frozen=True):
+    """Where events are that are not in the log; `gone` if nobody can read them there."""
+
+    text: str
+    gone: bool = False
+
+
+MISSING_STRETCH = Place("a stretch beside the log that is not there any more", gone=True)
 
 
 class Finding(Struct, frozen=True):
@@ -76,13 +85,14 @@ def examine(timeline: Timeline) -> Trust:
     findings = [Finding("damage", text) for text in [*timeline.notes, *timeline.damage]]
     holes: list[Hole] = []
     ended = _ended(timeline)
-    exits = list(timeline.records(node=COORDINATOR, kinds={WorkerExited.__name__}))
+    ends = {WorkerExited.__name__, WorkerLost.__name__}
+    exits = list(timeline.records(node=COORDINATOR, kinds=ends))
     for tally in timeline.tallies():
         for hole, finding in _gaps(timeline, tally):
             holes.append(hole)
             findings.append(finding)
         holes += _tail(timeline, tally, ended, exits)
-        findings += _clock(timeline, tally)
+        findings += [*_unended(tally, ended, exits), *_clock(timeline, tally)]
     for found in (_dropped, _silent):
         for hole, finding in found(timeline):
             holes.append(hole)
@@ -113,9 +123,8 @@ def _gaps(timeline: Timeline, tally: Tally) -> Iterator[tuple[Hole, Finding]]:
     absent = sent - kept.event.seq - later - tally.events
     if absent > 0:
         where = _released_to(timeline).get(_task_of(timeline, tally), MISSING_STRETCH)
-        text = f"{counted(absent, 'event')} of {node}, incarnation {incarnation}, in {where}"
-        grave = where == MISSING_STRETCH
-        finding = Finding("absent" if grave else "archived", text, node, grave)
+        text = f"{counted(absent, 'event')} of {node}, incarnation {incarnation}, in {where.text}"
+        finding = Finding("absent" if where.gone else "archived", text, node, where.gone)
         yield Hole(node, kept.at_ns, timeline.extent().to_ns, text), finding
 
 
@@ -145,21 +154,36 @@ def _tail(
     newest = timeline.events_of(tally.node, tally.incarnation, last or 0)
     for record in newest:
         text = f"{tally.node} recorded nothing after this, and did not say that it ended"
-        seen = (e.at_ns for e in exits if e.text("worker") == tally.node and e.at_ns > record.at_ns)
+        seen = (
+            each.at_ns
+            for each in exits
+            if each.kind == WorkerExited.__name__
+            and each.text("worker") == tally.node
+            and each.at_ns > record.at_ns
+        )
         yield Hole(tally.node, record.at_ns, next(seen, record.at_ns + NEVER_SEEN_NS), text)
+
+
+def _unended(tally: Tally, ended: set[tuple[str, int]], exits: list[Record]) -> Iterator[Finding]:
+    """A process that was lost and did not say that it ended: what it did last never arrived."""
+    process = (tally.node, tally.incarnation)
+    lost = ((e.text("worker"), e.get("incarnation")) for e in exits if e.kind == "WorkerLost")
+    if process not in ended and process in lost:
+        process_text = f"{tally.node}, incarnation {tally.incarnation}"
+        text = f"the last events of {process_text}, may be missing: it was lost before it sent them"
+        yield Finding("lost process", text, tally.node, grave=False)
 
 
 def _clock(timeline: Timeline, tally: Tally) -> Iterator[Finding]:
     aligned = timeline.clocks.alignment(tally.node, tally.incarnation)
-    low, high = aligned.skew_ns
     if not aligned.known:
         text = f"the clock of {tally.node} was never compared; its own wall clock is shown"
         yield Finding("clock", text, tally.node, grave=False)
-    elif high - low > JUMP_NS:
-        text = f"the wall clock of {tally.node} jumped by {seconds(high - low)}; corrected"
+    elif aligned.jump_ns > JUMP_NS:
+        text = f"the wall clock of {tally.node} jumped by {seconds(aligned.jump_ns)}; corrected"
         yield Finding("clock jump", text, tally.node, grave=False)
-    elif max(abs(low), abs(high)) > JUMP_NS:
-        text = f"the wall clock of {tally.node} is off by {seconds(low)}; corrected"
+    elif abs(aligned.offset_ns) > JUMP_NS:
+        text = f"the wall clock of {tally.node} is off by {seconds(aligned.offset_ns)}; corrected"
         yield Finding("clock", text, tally.node, grave=False)
 
 
@@ -193,26 +217,26 @@ def _silent(timeline: Timeline) -> Iterator[tuple[Hole, Finding]]:
             text = f"{process} sent no events of its own"
             finding = Finding("silent node", text, body.worker, grave=body.worker not in named)
         elif body.task in runs:
-            text = f"what {process} recorded is in {runs[body.task]}"
-            absent = runs[body.task] == MISSING_STRETCH
-            finding = Finding("absent" if absent else "archived", text, grave=absent)
+            where = runs[body.task]
+            text = f"what {process} recorded is in {where.text}"
+            finding = Finding("absent" if where.gone else "archived", text, grave=where.gone)
         else:
             continue  # a live log: its first events came after the tallies were taken
         yield Hole(body.worker, record.at_ns, timeline.extent().to_ns, finding.text), finding
         named.add(body.worker)
 
 
-def _released_to(timeline: Timeline) -> dict[str, str]:
+def _released_to(timeline: Timeline) -> dict[str, Place]:
     """Which archived run holds what the workers of a task recorded, and how to ask for it."""
     kinds = {EventsMoved.__name__, EventsReleased.__name__, RunDeleted.__name__}
-    found: dict[str, str] = {}
+    found: dict[str, Place] = {}
     for fact in timeline.records(node=COORDINATOR, kinds=kinds):
         task = fact.text("task")
         if fact.kind == EventsMoved.__name__:
             found[task] = MISSING_STRETCH
             continue
         how = "deleted since" if fact.kind == RunDeleted.__name__ else f"--run {task}"
-        found[task] = f"the archived run {fact.text('run')} ({how})"
+        found[task] = Place(f"the archived run {fact.text('run')} ({how})")
     return found
 
 

@@ -7,12 +7,16 @@ of a record is never taken for absence of the act.
 
 from collections.abc import Iterable
 
+import msgspec
 from msgspec import Struct, field
 
 from strata.core.events import COORDINATOR
+from strata.core.liveness import Patience
+from strata.core.tasks import TaskPlaced
 from strata.errors import NotFound
 from strata.timeline.causes import causes_of
 from strata.timeline.records import SECOND_NS, Record
+from strata.timeline.states import state_at
 from strata.timeline.timeline import Timeline
 from strata.timeline.trust import Trust, Verdict
 from strata.timeline.words import sentence
@@ -117,6 +121,35 @@ class Case:
                 break
             chain.insert(0, Link(causes[0], sentence(causes[0])))
         return chain
+
+    def exit_of(self, worker: str, incarnation: int) -> Record | None:
+        """The end of the process that ran this incarnation, as its agent saw it.
+
+        A registration is accepted from the newest start of a worker only, so an incarnation belongs
+        to the start that was ordered last before it registered, and an exit names its start.
+        """
+        joined = self.last({"WorkerRegistered"}, worker=worker, incarnation=incarnation)
+        start = self._start_at(worker, joined) if joined is not None else 0
+        if joined is None or not start:
+            return None
+        return self.first({"WorkerExited"}, joined.at_ns, worker=worker, start=start)
+
+    def _start_at(self, worker: str, joined: Record) -> int:
+        """The start of a worker that was ordered last before a registration; 0 if none was."""
+        for record in self.timeline.backwards(
+            joined.at_ns + 1, node=COORDINATOR, kinds={TaskPlaced.__name__}
+        ):
+            body = record.event.body
+            if isinstance(body, TaskPlaced) and record.event.seq < joined.event.seq:
+                placement = body.placements.get(worker)
+                if placement is not None:
+                    return placement.start
+        return 0
+
+    def timeouts_at(self, at_ns: int) -> Patience | None:
+        """The timeouts in force at a moment; None where the log does not say."""
+        state = state_at(self.timeline, self.timeline.position_at(at_ns)).state
+        return msgspec.convert(state.timeouts, Patience) if state.timeouts else None
 
     def host_of(self, worker: str, before_ns: int) -> str:
         """The host that a worker ran on."""

@@ -1,16 +1,20 @@
 """Why was this checkpoint not committed; and which one did this worker load, and why that one?"""
 
+from msgspec import Struct
+
 from strata.core.checkpoints import CheckpointStarted
 from strata.core.recovery import RecoveryChosen
 from strata.timeline.records import SECOND_NS, Record
 from strata.timeline.states import state_at
 from strata.timeline.trust import Verdict
 from strata.timeline.why.case import Answer, Case, Cost, Link, link, lost_s
-from strata.timeline.words import seconds
+from strata.timeline.words import counted, seconds
 
 ENDS = frozenset({"CheckpointCommitted", "CheckpointFailed"})
 WORK = frozenset({"CheckpointWriteStarted", "CheckpointWriteCompleted", "CheckpointUploadStarted"})
 WORK_ENDS = frozenset({"CheckpointWriteCompleted", "CheckpointUploadCompleted"})
+RANKS = 8
+LONGEST_NS = 3_600 * SECOND_NS
 
 
 def checkpoint(case: Case, checkpoint: str, task: str = "") -> Answer:
@@ -29,57 +33,74 @@ def checkpoint(case: Case, checkpoint: str, task: str = "") -> Answer:
         return Answer("yes", text, [link(begun), link(ended)])
     there = {each.get("rank") for each in acked}
     missing = [rank for rank in range(body.expected) if rank not in there]
-    chain = [link(begun)]
-    findings: list[str] = []
-    for rank in missing[:8]:
-        missed, told = _missing_link(case, begun, body, rank)
-        chain += [link(record) for record in missed]
-        findings.append(told)
-    verdict = _verdict(case, begun, ended, findings)
-    why = findings[0] if missing else "every part was there and no manifest followed"
+    parts = [_part(case, begun, body, rank) for rank in missing[:RANKS]]
+    chain = [link(begun), *(link(record) for part in parts for record in part.records)]
+    verdict = _verdict(case, begun, ended, parts)
+    why = parts[0].text if parts else "every part was written and no manifest followed"
     if ended is not None:
         chain += [*case.ancestry(ended)]
         why = f"{why}; {ended.text('reason')}"
-    cost = Cost(lost_s(begun.at_ns, chain[-1].record.at_ns), body.expected, "what was saved then")
+    spent_s = lost_s(begun.at_ns, chain[-1].record.at_ns)
+    text = f"{counted(body.expected, 'worker')} wrote a checkpoint that cannot be used"
+    findings = [part.text for part in parts]
+    cost = Cost(spent_s, body.expected, text)
     return Answer(verdict, f"{verdict}: {why}", _distinct(chain), cost, findings)
 
 
-def _verdict(case: Case, begun: Record, ended: Record | None, findings: list[str]) -> Verdict:
+class _Part(Struct, frozen=True):
+    """How far a rank got with its part; not `known` where its log has a hole there."""
+
+    records: list[Record]
+    text: str
+    known: bool = True
+
+
+def _verdict(case: Case, begun: Record, ended: Record | None, parts: list[_Part]) -> Verdict:
     if ended is not None:
         return "no"
-    if any("unknown" in told for told in findings):
+    if not all(part.known for part in parts):
         return "unknown"
     state = state_at(case.timeline, case.timeline.position).state
     task = state.tasks.get(begun.text("task"))
     return "no" if task is None or task.ended else "open"
 
 
-def _missing_link(
-    case: Case, begun: Record, body: CheckpointStarted, rank: int
-) -> tuple[list[Record], str]:
+def _part(case: Case, begun: Record, body: CheckpointStarted, rank: int) -> _Part:
     """How far one rank got: not begun, not written, written and not acknowledged, or lost."""
     state = state_at(case.timeline, begun.event.seq + 1).state
     members = state.tasks[body.task].members
     worker = members[rank] if rank < len(members) else ""
-    until_ns = begun.at_ns + 3_600 * SECOND_NS
+    who = f"rank {rank} ({worker})" if worker else f"rank {rank}"
+    if not worker:
+        return _Part([], f"{who} did not acknowledge: nobody had that rank", known=False)
+    incarnation = state.workers[worker].incarnation
+    until_ns = begun.at_ns + LONGEST_NS
     mine = case.all(
         WORK | WORK_ENDS, begun.at_ns - 60 * SECOND_NS, until_ns, worker, checkpoint=body.checkpoint
     )
-    gone = case.first({"WorkerLost", "WorkerExited"}, begun.at_ns, until_ns, worker=worker)
-    who = f"rank {rank} ({worker})"
+    gone = _end_of(case, worker, incarnation, begun.at_ns)
     written = next((each for each in mine if each.kind in WORK_ENDS), None)
     if gone is not None and (written is None or written.at_ns > gone.at_ns):
-        return [*mine, gone], f"{who} was lost before its part was on disk"
+        return _Part([*mine, gone], f"{who} was lost before its part was on disk")
     if written is not None and written.get("ok") is False:
-        return mine, f"{who} could not write its part: {written.text('error')}"
+        return _Part(mine, f"{who} could not write its part: {written.text('error')}")
     if written is not None:
-        return mine, f"{who} wrote its part and its word did not reach the coordinator"
+        return _Part(mine, f"{who} wrote its part, but the coordinator did not hear of it")
     if mine:
-        return mine, f"{who} began to write and did not finish"
-    holes = case.holes(worker, begun.at_ns, case.extent.to_ns) if worker else ["no such member"]
+        return _Part(mine, f"{who} began to write its part and did not finish")
+    holes = case.holes(worker, begun.at_ns, case.extent.to_ns)
     if holes:
-        return [], f"{who} did not acknowledge; how far it got is unknown: {holes[0]}"
-    return [], f"{who} never began to write"
+        text = f"{who} did not acknowledge; how far it got is unknown: {holes[0]}"
+        return _Part([], text, known=False)
+    return _Part([], f"{who} never began to write its part")
+
+
+def _end_of(case: Case, worker: str, incarnation: int, since_ns: int) -> Record | None:
+    """How an incarnation ended after a moment: declared lost, or seen to exit by its agent."""
+    lost = case.first({"WorkerLost"}, since_ns, worker=worker, incarnation=incarnation)
+    exited = case.exit_of(worker, incarnation)
+    ends = [each for each in (lost, exited) if each is not None and each.at_ns >= since_ns]
+    return min(ends, key=lambda each: each.key, default=None)
 
 
 def _distinct(chain: list[Link]) -> list[Link]:
@@ -104,7 +125,7 @@ def restored(case: Case, task: str = "", worker: str = "", generation: int | Non
         "checkpoint": f"checkpoint {body.checkpoint}",
         "fresh": "nothing: a fresh start",
     }[body.source]
-    text = f"yes: generation {body.generation} went on at step {body.step} from {source}, since "
+    text = f"yes: generation {body.generation} went on at step {body.step} from {source}: "
     chain = case.ancestry(chosen)
     loads = case.all(
         {"CheckpointDownloadStarted", "ModelLoadStarted", "ParametersRequested"},

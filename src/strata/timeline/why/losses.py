@@ -5,6 +5,7 @@ again after it was declared lost (it was fenced); its own events go on, or stop.
 host was silent tells a partition from a process that stood still.
 """
 
+from strata.core.agents import WorkerExited, how_it_ended
 from strata.core.workers import WorkerLost
 from strata.timeline.operations import Pairing
 from strata.timeline.records import SECOND_NS, Record
@@ -18,30 +19,56 @@ SILENCES = ("connection", "heartbeat")
 """Signals of a loss that a host out of reach gives; one whose agent saw an exit was in reach."""
 
 
-def the_loss(case: Case, worker: str, time_ms: float | None = None) -> Record:
-    """The loss that a question is about: the last one before a moment, of anybody if not named."""
+SIGNALS = {
+    "exit": "its process ended",
+    "connection": "its connection broke",
+    "heartbeat": "its heartbeats stopped",
+    "hang": "its steps stopped",
+    "agent": "its host was lost",
+    "absent": "it did not reconnect after the coordinator's restart",
+}
+"""What made the coordinator declare a worker lost, by the signal in the fact."""
+
+
+def the_loss(
+    case: Case, worker: str, time_ms: float | None = None, incarnation: int | None = None
+) -> Record:
+    """The loss that a question is about: the last one before a moment that fits the names."""
     until_ns = case.until(time_ms)
-    found = case.last({WorkerLost.__name__}, until_ns, worker=worker)
-    return case.require(found, f"loss of worker {worker}" if worker else "loss of a worker")
+    found = case.last({WorkerLost.__name__}, until_ns, worker=worker, incarnation=incarnation)
+    named = f"loss of worker {worker}" if worker else "loss of a worker"
+    if incarnation is not None:
+        named = f"{named}, incarnation {incarnation}"
+    return case.require(found, named)
 
 
-def lost(case: Case, worker: str = "", time_ms: float | None = None) -> Answer:
+def _declared(body: WorkerLost) -> str:
+    """That a worker was declared lost, and why."""
+    return f"it was declared lost because {SIGNALS[body.signal]} ({body.reason})"
+
+
+def lost(
+    case: Case, worker: str = "", time_ms: float | None = None, incarnation: int | None = None
+) -> Answer:
     """Was it really dead: crash or lost host; or alive: hang, partition, standstill?"""
-    loss = the_loss(case, worker, time_ms)
+    loss = the_loss(case, worker, time_ms, incarnation)
     body = loss.event.body
     assert isinstance(body, WorkerLost)
     chain = case.ancestry(loss)
     cost = _cost(case, loss, body)
-    told = f"it was declared lost by {body.signal}: {body.reason}"
+    told = _declared(body)
     if body.signal == "hang":
         return Answer("no", f"no, it hung: {told}", [*_last_step(case, loss, body), *chain], cost)
-    exited = _exit(case, loss, body)
+    exited = case.exit_of(body.worker, body.incarnation)
     alive = _sign_of_life(case, loss, body)
     # A connection breaks as the process ends; whoever ends after a long silence was ended for it.
     late_ns = 0 if body.signal == "heartbeat" else SECOND_NS
+    if body.signal == "exit" and not _seen_first(exited, loss):
+        return _gave_up(body, exited, chain, cost)
     if exited is not None and exited.at_ns <= loss.at_ns + late_ns:
-        text = f"yes, it crashed: {sentence(exited)}; {told}"
-        return Answer("yes", text, _ordered([*chain, link(exited)]), cost)
+        text = f"yes, it crashed: {exit_text(exited)}"
+        text += "" if body.signal == "exit" else f"; {told}"
+        return Answer("yes", text, _ordered([*chain, link(exited, exit_text(exited))]), cost)
     if alive is not None or exited is not None:
         return _alive(case, loss, body, alive or exited, chain, cost)
     host = _host_lost(case, loss, body)
@@ -51,11 +78,23 @@ def lost(case: Case, worker: str = "", time_ms: float | None = None) -> Answer:
     return _unseen(case, loss, body, chain, cost)
 
 
+def _seen_first(exited: Record | None, loss: Record) -> bool:
+    """Whether the agent saw the process end before it was declared lost."""
+    return exited is not None and exited.event.seq < loss.event.seq
+
+
+def _gave_up(body: WorkerLost, exited: Record | None, chain: list[Link], cost: Cost) -> Answer:
+    """The worker itself said that its script failed."""
+    text = f"yes, its script failed: {body.reason}"
+    if exited is not None:
+        text = f"{text}; {exit_text(exited)}"
+        chain = _ordered([*chain, link(exited, exit_text(exited))])
+    return Answer("yes", text, chain, cost)
+
+
 def _unseen(case: Case, loss: Record, body: WorkerLost, chain: list[Link], cost: Cost) -> Answer:
     """Nobody saw it end and it never spoke again."""
-    told = f"it was declared lost by {body.signal}: {body.reason}"
-    if body.signal == "exit":
-        return Answer("yes", f"yes, it gave up by itself: {told}", chain, cost)
+    told = _declared(body)
     holes = case.holes(body.worker, loss.at_ns - AROUND_NS, loss.at_ns + AROUND_NS)
     if loss.at_ns + AROUND_NS > case.extent.to_ns:
         text = f"open: {told}; it may still come back where the log ends"
@@ -93,11 +132,11 @@ def _alive(
     return Answer("no", text, _ordered(chain), cost)
 
 
-def _exit(case: Case, loss: Record, body: WorkerLost) -> Record | None:
-    """That the agent saw this process end: before the loss, or after it and before the next."""
-    joined = case.first({"WorkerRegistered"}, loss.at_ns, worker=body.worker)
-    until_ns = joined.at_ns if joined is not None else loss.at_ns + AFTER_NS
-    return case.first({"WorkerExited"}, loss.at_ns - AROUND_NS, until_ns, worker=body.worker)
+def exit_text(exited: Record) -> str:
+    """How a process ended, in words."""
+    body = exited.event.body
+    assert isinstance(body, WorkerExited)
+    return f"the process of {body.worker} ended with {how_it_ended(body.code, body.signal)}"
 
 
 def _sign_of_life(case: Case, loss: Record, body: WorkerLost) -> Record | None:
@@ -161,7 +200,8 @@ def _cost(case: Case, loss: Record, body: WorkerLost) -> Cost:
     stopped_s = lost_s(loss.at_ns, again.at_ns)
     size = changed.get("world_size") if changed else None
     workers = size if isinstance(size, int) and size else 1
-    text = f"{lasting(silence_s)} until it was noticed, {lasting(stopped_s)} until training went on"
+    noticed = f"{lasting(silence_s)} until it was noticed" if silence_s else "noticed at once"
+    text = f"{noticed}, {lasting(stopped_s)} until training went on"
     if rolled is not None:
         origin, to = rolled.get("origin"), rolled.get("to")
         if isinstance(origin, int) and isinstance(to, int):

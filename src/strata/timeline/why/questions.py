@@ -21,6 +21,7 @@ from strata.timeline.why import (
     recovering,
     runs,
     slowness,
+    throughput,
     timeouts,
 )
 from strata.timeline.why.case import Answer, Case, Cost
@@ -71,7 +72,7 @@ QUESTIONS: dict[str, Question] = {
         Question(9, "restored", "Which checkpoint was loaded, and why?", checkpoints.restored),
         Question(10, "request", "Why did the coordinator not act?", messages.request),
         Question(11, "recovery", "Why is recovery slow, or looping?", recovering.recovery),
-        Question(12, "throughput", "Why did throughput drop then?", slowness.throughput),
+        Question(12, "throughput", "Why did throughput drop then?", throughput.throughput),
         Question(13, "unfinished", "What was open when it died?", losses.unfinished),
         Question(14, "differs", "Where does that run first differ?", runs.differs),
         Question(15, "trust", "Can this log be trusted?", runs.trusted),

@@ -47,7 +47,7 @@ def recovery(case: Case, task: str = "", time_ms: float | None = None) -> Answer
     verdict: Verdict = "yes" if total_s > SLOW_S else "no"
     most = f"most of it {longest} ({lasting(spent[longest])})"
     text = f"{verdict}: it took {lasting(total_s)}, {most}"
-    cost = Cost(total_s, 1, f"{lasting(total_s)} without a step that counts")
+    cost = Cost(total_s, 1, f"{lasting(total_s)} without a committed step")
     return Answer(verdict, text, chain, cost, findings)
 
 

@@ -1,164 +1,178 @@
-"""Why was this worker slow, and why did throughput drop at T?
+"""Why was this worker slow?
 
-Steps are taken apart into data, compute, communication and wait, and held against the worker's own
-median and its peers'. In lockstep training everyone's step takes as long as the slowest's, so who
-is slow shows in what is not waiting.
+Its steps are compared with those of the workers that trained with it: the same task, the same
+generation, the same time; and with its own steps before. Only data and compute are compared with
+the others (`step_times` says why); communication is compared with what it took before.
 """
 
-from collections.abc import Iterable
-from itertools import islice
-from statistics import median
+from msgspec import Struct
 
-from strata.core.worker_facts import StepFinished
 from strata.timeline.records import SECOND_NS, Record
-from strata.timeline.why.case import Answer, Case, Cost, Link, link
-from strata.timeline.words import lasting, seconds
+from strata.timeline.why.case import Answer, Case, Cost, link
+from strata.timeline.why.step_times import (
+    OWN,
+    PARTS,
+    PEERS,
+    Group,
+    Split,
+    group_of,
+    newest_steps,
+    split_of,
+)
+from strata.timeline.words import counted, lasting
 
 WINDOW_NS = 300 * SECOND_NS
-STEPS = 200
-PEER_STEPS = 5_000
+RECENT_NS = 30 * SECOND_NS
+RECENT, LEAST = 20, 5
+"""The newest steps that are looked at: 20 of the last 30 s, and 5 however old they are."""
+
+EARLIER_NS = 3_600 * SECOND_NS
 SLOWER = 1.3
-FINISHED = frozenset({StepFinished.__name__})
-PARTS = ("data_s", "compute_s", "communication_s")
-TURNING = frozenset(
-    {
-        "WorkerLost",
-        "WorkerRegistered",
-        "GenerationChanged",
-        "RolledBack",
-        "AssignmentChanged",
-        "CheckpointStarted",
-        "CoordinatorStarted",
-        "BarrierFailed",
-        "AgentLost",
-        "LimitHit",
-        "EpochAdvanced",
-    }
-)
-WEIGHTS = {"WorkerLost": 5, "AgentLost": 5, "RolledBack": 4, "CoordinatorStarted": 3}
-DROP = 0.8
+NOTABLE = 0.05
+"""A difference of less than this part of a step is not called slow."""
+
+DOMINANT = 0.5
+
+
+class _Steps(Struct, frozen=True):
+    """The medians of a worker's steps, of those of its peers, and of its own before."""
+
+    own: Split
+    peers: Split | None
+    before: Split | None
+    others: int
+    slowest: str
+    slowest_own: float
+
+    def excess(self, part: str, than: Split | None) -> float:
+        """How many more seconds a step spends in a part."""
+        spent: float = getattr(self.own, part)
+        return spent - getattr(than, part) if than is not None else 0.0
+
+    def is_slower(self, part: str, than: Split | None) -> bool:
+        """Whether a part takes so much longer that the steps do."""
+        more = self.excess(part, than)
+        return more > self.own.whole * NOTABLE and self.times(part, than) > SLOWER
+
+    @property
+    def waits_for(self) -> str:
+        """The peer that this worker waits for: its own part explains most of the exchange."""
+        waited = self.own.communication + self.own.wait
+        more = self.slowest_own - self.own.own
+        return self.slowest if waited and more * 2 > waited else ""
+
+    def times(self, part: str, than: Split | None) -> float:
+        """By which factor a part takes longer."""
+        other = getattr(than, part) if than is not None else 0.0
+        return getattr(self.own, part) / other if other else float("inf")
 
 
 def slow(case: Case, worker: str, time_ms: float | None = None) -> Answer:
     """Was it slower than its peers, or than it used to be, and in which part of a step?"""
     at_ns = case.until(time_ms)
-    since_ns = at_ns - WINDOW_NS
-    own = _newest(case, worker, at_ns, since_ns, STEPS)
-    if not own:
-        holes = case.holes(worker, since_ns, at_ns)
-        why = holes[0] if holes else "it finished no step then"
-        return Answer("unknown", f"unknown: there are no steps of {worker} to look at: {why}")
-    since_ns = own[0].at_ns
-    peers = _peers(case, worker, since_ns, at_ns)
-    busy, typical = _busy(own), _busy(peers) if peers else None
-    earlier = _newest(case, worker, since_ns, since_ns - WINDOW_NS * 12, STEPS)
-    before = _busy(earlier) if earlier else None
-    part, excess_s = _worst_part(own, peers or earlier)
-    measures = _measures(busy, typical, before)
-    slower = typical is not None and busy > typical * SLOWER
-    slowed = before is not None and busy > before * SLOWER
-    if not slower and not slowed:
-        return Answer("no", f"no: {measures}", [link(own[-1])])
-    cost_s = max(busy - min(t for t in (typical, before) if t is not None), 0) * len(own)
-    lockstep = 1 + len({record.node for record in peers})
-    cost = Cost(cost_s * lockstep, lockstep, f"about {cost_s:.0f} s of each of {lockstep} workers")
-    more = f"{seconds(excess_s * SECOND_NS)} more a step"
-    text = f"yes, in {part.removesuffix('_s')} ({more}): {measures}"
-    worst = max(own, key=lambda record: _seconds(record, PARTS))
-    return Answer("yes", text, [link(worst)], cost, _context(case, worker, since_ns, at_ns))
+    records = newest_steps(case, worker, at_ns - WINDOW_NS, at_ns)
+    if not records:
+        holes = case.holes(worker, at_ns - WINDOW_NS, at_ns)
+        why = holes[0] if holes else "it finished no step in the 5 minutes before"
+        return Answer("unknown", f"unknown: there are no steps of {worker} to compare: {why}")
+    group = group_of(case, worker, records[-1].at_ns)
+    records = _recent(records, group)
+    steps = _compared(case, worker, group, (records[0].at_ns, at_ns))
+    worst = max(records, key=lambda each: sum(_seconds(each.get(f"{p}_s")) for p in PARTS))
+    findings = _findings(case, worker, steps, group, (records[0].at_ns, at_ns))
+    against_peers = [part for part in OWN if steps.is_slower(part, steps.peers)]
+    compared = OWN if steps.waits_for else (*OWN, "communication")
+    against_itself = [part for part in compared if steps.is_slower(part, steps.before)]
+    if not against_peers and not against_itself:
+        return Answer("no", f"no: {_measures(steps)}", [link(records[-1])], Cost(), findings)
+    than = steps.peers if against_peers else steps.before
+    part = max(against_peers or against_itself, key=lambda each: steps.excess(each, than))
+    excess_s = steps.excess(part, than)
+    text = f"yes, in {part} ({lasting(excess_s)} more a step): {_measures(steps)}"
+    lost_s, workers = excess_s * len(records), 1 + steps.others
+    told = f"about {lasting(lost_s)} of each of {counted(workers, 'worker')}"
+    return Answer("yes", text, [link(worst)], Cost(lost_s * workers, workers, told), findings)
 
 
-def _newest(case: Case, worker: str, until_ns: int, since_ns: int, most: int) -> list[Record]:
-    """The last steps of a worker in a span, oldest first."""
-    found = case.timeline.backwards(until_ns, since_ns, node=worker, kinds=FINISHED)
-    return list(islice(found, most))[::-1]
+def _recent(records: list[Record], group: Group | None) -> list[Record]:
+    """The newest of some steps, those of the present generation if it has any."""
+    if group is not None:
+        records = [each for each in records if each.at_ns >= group.since_ns] or records
+    since_ns = records[-1].at_ns - RECENT_NS
+    recent = [each for each in records[-RECENT:] if each.at_ns >= since_ns]
+    return recent if len(recent) >= LEAST else records[-LEAST:]
 
 
-def _peers(case: Case, worker: str, since_ns: int, until_ns: int) -> list[Record]:
-    """Steps of the others in a span, as many as are enough for a median."""
-    found = case.timeline.records(since_ns, until_ns, kinds=FINISHED)
-    return [record for record in islice(found, PEER_STEPS) if record.node != worker]
-
-
-def _seconds(record: Record, parts: Iterable[str]) -> float:
-    values = (record.get(part) for part in parts)
-    return sum(value for value in values if isinstance(value, float | int))
-
-
-def _busy(records: list[Record]) -> float:
-    return median(_seconds(record, PARTS) for record in records)
-
-
-def _worst_part(own: list[Record], others: list[Record]) -> tuple[str, float]:
-    excess = {
-        part: median(_seconds(record, (part,)) for record in own)
-        - (median(_seconds(record, (part,)) for record in others) if others else 0.0)
-        for part in PARTS
-    }
-    part = max(excess, key=lambda name: excess[name])
-    return part, excess[part]
-
-
-def _measures(busy: float, typical: float | None, before: float | None) -> str:
-    told = [f"its steps take {lasting(busy)} without waiting"]
-    if typical is not None:
-        told.append(f"its peers' {lasting(typical)}")
-    if before is not None:
-        told.append(f"its own before {lasting(before)}")
-    return ", ".join(told)
-
-
-def _context(case: Case, worker: str, since_ns: int, at_ns: int) -> list[str]:
-    used = case.last({"ResourceSnapshot"}, at_ns, since_ns, node=worker)
-    return [f"{worker} {link(used).text}"] if used is not None else []
-
-
-def throughput(case: Case, time_ms: float, task: str = "") -> Answer:
-    """Did steps per second drop at a moment, and what changed around it, likeliest first?"""
-    at_ns = case.until(time_ms)
-    width_ns = 300 * SECOND_NS
-    before, after = (
-        _rate(case, task, at_ns - width_ns, at_ns),
-        _rate(case, task, at_ns, min(at_ns + width_ns, case.extent.to_ns)),
+def _compared(case: Case, worker: str, group: Group | None, span: tuple[int, int]) -> _Steps:
+    """The steps of a worker in a span, of its peers then, and its own before."""
+    since_ns, at_ns = span
+    own = split_of(newest_steps(case, worker, since_ns, at_ns))
+    assert own is not None, "the caller has seen steps in this span"
+    members = [each for each in group.members if each != worker] if group is not None else []
+    theirs = {name: newest_steps(case, name, *span) for name in members[:PEERS]}
+    splits = {name: split_of(found) for name, found in theirs.items()}
+    own_s = {name: split.own for name, split in splits.items() if split is not None}
+    slowest = max(own_s, key=lambda name: own_s[name], default="")
+    earlier = newest_steps(case, worker, since_ns - EARLIER_NS, since_ns)
+    return _Steps(
+        own=own,
+        peers=split_of([each for found in theirs.values() for each in found]),
+        before=split_of(earlier),
+        others=len(members),
+        slowest=slowest,
+        slowest_own=own_s.get(slowest, 0.0),
     )
-    if before == 0 or at_ns >= case.extent.to_ns:
-        return Answer("unknown", "unknown: no steps counted before it, or none could since")
-    ratio = after / before
-    told = f"{before:.3f} steps/s before, {after:.3f} after"
-    if ratio > DROP:
-        return Answer("no", f"no: {told}")
-    ranked = _suspects(case, task, at_ns)
-    first = f": likeliest, {ranked[0].text}" if ranked else "; nothing else is recorded there"
-    lost_s = (1 - ratio) * width_ns / SECOND_NS
-    cost = Cost(lost_s, 0, f"{(before - after) * width_ns / SECOND_NS:.0f} steps in 5 minutes")
-    return Answer("yes", f"yes: {told}{first}", ranked, cost)
 
 
-def _rate(case: Case, task: str, since_ns: int, until_ns: int) -> float:
-    committed = case.all({"StepsCommitted"}, since_ns, until_ns, task=task)
-    steps = 0
-    for record in committed:
-        first, last = record.get("first"), record.get("last")
-        if isinstance(first, int) and isinstance(last, int):
-            steps += last - first + 1
-    return steps / max((until_ns - since_ns) / SECOND_NS, 1e-9)
+def _measures(steps: _Steps) -> str:
+    """The figures that were compared, in words."""
+    own = steps.own
+    told = [f"a step takes {lasting(own.whole)}, {lasting(own.own)} of it in data and compute"]
+    if steps.peers is not None:
+        told.append(f"its peers need {lasting(steps.peers.own)} for that")
+    else:
+        told.append("no other worker of its task made steps then")
+    if steps.before is not None:
+        told.append(f"it needed {lasting(steps.before.own)} before")
+    return "; ".join(told)
 
 
-def _suspects(case: Case, task: str, at_ns: int) -> list[Link]:
-    """What changed around a moment: grave and near things first."""
-    near_ns = 120 * SECOND_NS
-    found = [
-        record
-        for record in case.all(TURNING, at_ns - near_ns, at_ns + near_ns)
-        if not task or record.text("task") in ("", task)
-    ]
+def _findings(
+    case: Case, worker: str, steps: _Steps, group: Group | None, span: tuple[int, int]
+) -> list[str]:
+    """Where a step's time goes, whether the others share it, and what the process used."""
+    found = []
+    if steps.waits_for:
+        takes = f"takes {lasting(steps.slowest_own)} of its own for a step"
+        found.append(f"it waits for {steps.waits_for}, which {takes}")
+    for part in ("communication", "wait"):
+        if steps.own.share(part) > DOMINANT:
+            spent_s = getattr(steps.own, part)
+            before = getattr(steps.before, part) if steps.before is not None else None
+            was = f", before {lasting(before)}" if before is not None else ""
+            share = f"{steps.own.share(part):.0%} of a step is {part} ({lasting(spent_s)}{was})"
+            found.append(f"{share}{_shared(steps, part)}")
+    earlier = group_of(case, worker, span[0] - 1) if steps.before is not None else None
+    if group is not None and earlier is not None and earlier.members != group.members:
+        sizes = f"{counted(len(group.members), 'worker')} instead of {len(earlier.members)}"
+        found.append(f"its task has {sizes} since generation {group.generation}")
+    used = case.last({"ResourceSnapshot"}, span[1], span[0], node=worker)
+    return found + ([f"{worker} {link(used).text}"] if used is not None else [])
 
-    def weight(record: Record) -> float:
-        away = abs(record.at_ns - at_ns) / near_ns
-        return WEIGHTS.get(record.kind, 1) * (1.5 - away)
 
-    ranked = sorted(found, key=weight, reverse=True)[:8]
-    return [
-        Link(record, f"{link(record).text} ({seconds(record.at_ns - at_ns)} from it)")
-        for record in ranked
-    ]
+def _shared(steps: _Steps, part: str) -> str:
+    """Whether the other workers spend as much on a part."""
+    if steps.peers is None:
+        return ""
+    theirs = getattr(steps.peers, part)
+    if (
+        part == "communication"
+        and not steps.waits_for
+        and theirs * SLOWER > getattr(steps.own, part)
+    ):
+        return f"; its peers spend {lasting(theirs)}: the exchange between the workers is slow"
+    return f"; its peers spend {lasting(theirs)}"
+
+
+def _seconds(value: object) -> float:
+    return value if isinstance(value, float) else 0.0

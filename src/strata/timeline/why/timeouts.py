@@ -1,12 +1,15 @@
-"""Had the timeout been another one, would it have happened?
+"""Would the worker have been declared lost with a different timeout?
 
-The core's own watch is run again over the facts, and over the beats that workers' clock samples
-prove, with other patience. What it declares then is the answer; what it cannot know is who would
-have come back after the log's own decision ended its wait, except where that worker spoke again.
+The coordinator's own liveness rules are run again over the facts, and over the heartbeats that the
+workers' clock samples prove, with the timeouts that the coordinator recorded at its start and one
+of them changed. What cannot be known is whether a worker would have sent a heartbeat after the
+coordinator had given it up, except where the same incarnation was heard again.
 """
 
 import msgspec
+from msgspec import Struct
 
+from strata.core.cluster import CoordinatorStarted
 from strata.core.events import COORDINATOR
 from strata.core.liveness import Patience, Watch
 from strata.core.losses import DeclareLosses
@@ -19,7 +22,7 @@ from strata.timeline.records import SECOND_NS, Record
 from strata.timeline.states import state_at
 from strata.timeline.trust import Verdict
 from strata.timeline.why.case import Answer, Case, Cost, link
-from strata.timeline.why.losses import the_loss
+from strata.timeline.why.losses import exit_text, the_loss
 from strata.timeline.words import lasting, seconds
 
 BEFORE_NS = 300 * SECOND_NS
@@ -34,79 +37,105 @@ SETTINGS = {
 
 def timeout(case: Case, worker: str, timeout_s: float, time_ms: float | None = None) -> Answer:
     """Would this worker still have been declared lost with another timeout?"""
+    if timeout_s <= 0:
+        raise InvalidArgument(f"timeout_s is {timeout_s:g}", hint="give more than 0 seconds")
     loss = the_loss(case, worker, time_ms)
     body = loss.event.body
     assert isinstance(body, WorkerLost)
     setting = SETTINGS.get(body.signal)
     if setting is None:
-        text = f"yes: it was lost by {body.signal}, which no timeout decides"
+        text = f"yes: no timeout was involved: {body.reason}"
         return Answer("yes", text, [link(loss)])
-    if timeout_s <= 0:
-        raise InvalidArgument(f"a timeout of {timeout_s} s makes no sense", hint="use more than 0")
-    then_s = body.evidence.get("timeout_s") or getattr(Patience(), setting)
-    if timeout_s <= then_s:
-        text = f"yes: {timeout_s:g} s is no longer than the {then_s:g} s it was given"
+    rules = case.timeouts_at(loss.at_ns)
+    then_s = body.evidence.get("timeout_s")
+    if then_s is None and rules is not None:
+        then_s = getattr(rules, setting)
+    if then_s is not None and timeout_s <= then_s:
+        text = f"yes: {setting} was {then_s:g} s, and {timeout_s:g} s is not longer"
         return Answer("yes", text, [link(loss)])
     if body.signal == "hang":
         return _hang(case, loss, body, timeout_s)
-    return _silence(case, loss, body, setting, timeout_s)
+    if rules is None or then_s is None:
+        text = f"unknown: the timeouts of this run, such as {setting}, are not recorded in its log"
+        return Answer("unknown", text, [link(loss)])
+    return _silence(case, loss, body, _Changed(setting, then_s, timeout_s, rules))
 
 
-def _silence(case: Case, loss: Record, body: WorkerLost, setting: str, timeout_s: float) -> Answer:
+def _silence(case: Case, loss: Record, body: WorkerLost, changed: "_Changed") -> Answer:
+    timeout_s = changed.timeout_s
     rerun = _rerun if body.signal != "agent" else _with_its_host
-    declared_ns = rerun(case, loss, body, setting, timeout_s)
+    declared_ns = rerun(case, loss, body, changed)
     back = _next_word(case, loss, body)
     chain = [link(loss)] + ([link(back)] if back is not None else [])
     if declared_ns is None and back is not None:
         text = (
-            f"no: with {timeout_s:g} s it would have been heard again first, "
-            f"{seconds(back.at_ns - loss.at_ns)} after it was declared lost"
+            f"no: with {changed.setting} {timeout_s:g} s instead of {changed.then_s:g} s it would "
+            f"have been heard in time: it was heard again {seconds(back.at_ns - loss.at_ns)} after "
+            "it was declared lost"
         )
         return Answer("no", text, chain, _saved(case, loss, body))
     if declared_ns is not None and back is not None:
-        text = f"yes, {seconds(declared_ns - loss.at_ns)} later: it came back too late for that too"
+        later = seconds(declared_ns - loss.at_ns)
+        again = seconds(back.at_ns - loss.at_ns)
+        text = f"yes, {later} later: it was heard again only {again} after it was declared lost"
         return Answer("yes", text, chain)
-    exited = case.first({"WorkerExited"}, loss.at_ns - BEFORE_NS, worker=body.worker)
+    exited = case.exit_of(body.worker, body.incarnation)
     if exited is not None and exited.at_ns <= loss.at_ns + SECOND_NS:
-        return Answer("yes", "yes, only later: its process had ended", [link(exited), link(loss)])
+        text = f"yes, only later: {exit_text(exited)}"
+        return Answer("yes", text, [link(exited, exit_text(exited)), link(loss)])
     holes = case.holes(body.worker, loss.at_ns, loss.at_ns + int(timeout_s * SECOND_NS))
     if holes:
-        text = f"unknown: whether it would have beaten again is not recorded: {holes[0]}"
+        text = f"unknown: nothing says whether it would have been heard again: {holes[0]}"
         return Answer("unknown", text, chain)
-    return Answer("yes", "yes, only later: it never spoke again", chain)
+    return Answer("yes", "yes, only later: it was never heard again", chain)
 
 
-def _rerun(
-    case: Case, loss: Record, body: WorkerLost, setting: str, timeout_s: float
-) -> int | None:
-    """When the core's watch, with other patience, declares the worker lost; None if it does not."""
-    patience = msgspec.structs.replace(Patience(), **{setting: timeout_s})
-    watch = Watch(patience)
-    start = case.timeline.position_at(loss.at_ns - BEFORE_NS)
-    state: Cluster = state_at(case.timeline, start).state
+class _Changed(Struct, frozen=True):
+    """The setting that is changed, from what to what, and the timeouts that were in force."""
+
+    setting: str
+    then_s: float
+    timeout_s: float
+    rules: Patience
+
+    @property
+    def timeouts(self) -> Patience:
+        """All timeouts, with the changed one."""
+        return msgspec.structs.replace(self.rules, **{self.setting: self.timeout_s})
+
+
+def _rerun(case: Case, loss: Record, body: WorkerLost, changed: _Changed) -> int | None:
+    """When the liveness rules declare the worker lost with the changed timeout; None if never."""
+    watch = Watch(changed.timeouts)
+    started = case.last({CoordinatorStarted.__name__}, loss.at_ns, loss.at_ns - BEFORE_NS)
+    start_ns = started.at_ns if started is not None else loss.at_ns - BEFORE_NS
+    state: Cluster = state_at(case.timeline, case.timeline.position_at(start_ns)).state
     origin_ns = loss.event.mono_ns - loss.at_ns
-    watch.adopt(state, loss.at_ns - BEFORE_NS + origin_ns)
-    until_ns = loss.at_ns + int(timeout_s * SECOND_NS) + SECOND_NS
+    watch.adopt(state, start_ns + origin_ns)
+    until_ns = loss.at_ns + int(changed.timeout_s * SECOND_NS) + SECOND_NS
+    broken_ns = loss.at_ns - int(changed.then_s * SECOND_NS)
     back = _next_word(case, loss, body)
-    for record in case.timeline.records(loss.at_ns - BEFORE_NS, until_ns):
+    for record in case.timeline.records(start_ns + 1, until_ns):
         now_ns = record.at_ns + origin_ns
         if back is not None and record.at_ns >= back.at_ns:
             return None
+        if body.signal == "connection" and broken_ns <= record.at_ns:
+            watch.disconnected(body.worker, body.incarnation, broken_ns + origin_ns)
+            broken_ns = until_ns
         if _declares(watch, state, body, now_ns):
             return record.at_ns
         _show(watch, record, body, now_ns)
     return until_ns if _declares(watch, state, body, until_ns + origin_ns) else None
 
 
-def _with_its_host(
-    case: Case, loss: Record, body: WorkerLost, setting: str, timeout_s: float
-) -> int | None:
-    """The same for a worker lost with its host, whose beats are not recorded: its own stand in."""
+def _with_its_host(case: Case, loss: Record, body: WorkerLost, changed: _Changed) -> int | None:
+    """The same for a worker lost with its host. The agent's heartbeats are not recorded, so those
+    of the worker are used."""
     heard = case.last({ClockSampled.__name__}, loss.at_ns, node=body.worker)
     back = _next_word(case, loss, body)
     if heard is None:
         return None
-    declared_ns = heard.at_ns + int(timeout_s * SECOND_NS)
+    declared_ns = heard.at_ns + int(changed.timeout_s * SECOND_NS)
     return None if back is not None and back.at_ns <= declared_ns else declared_ns
 
 
@@ -118,7 +147,7 @@ def _declares(watch: Watch, state: Cluster, body: WorkerLost, now_ns: int) -> bo
 
 
 def _show(watch: Watch, record: Record, body: WorkerLost, now_ns: int) -> None:
-    """Shows the watch what the coordinator heard, except its own conclusion in question."""
+    """Gives the watch what the coordinator heard, without the loss that is in question."""
     fact = record.event.body
     if record.node == COORDINATOR:
         same = isinstance(fact, WorkerLost) and fact.worker == body.worker
@@ -129,7 +158,7 @@ def _show(watch: Watch, record: Record, body: WorkerLost, now_ns: int) -> None:
 
 
 def _next_word(case: Case, loss: Record, body: WorkerLost) -> Record | None:
-    """The first sign of the same incarnation after the loss."""
+    """The first message or event of the same incarnation after the loss."""
     fenced = case.first(
         {"WorkerFenced"}, loss.at_ns, worker=body.worker, incarnation=body.incarnation
     )
@@ -149,8 +178,8 @@ def _hang(case: Case, loss: Record, body: WorkerLost, timeout_s: float) -> Answe
         text = f"{verdict}: the step finished {took_s:.0f} s after it began"
         return Answer(verdict, text, [link(loss), link(step)])
     text = (
-        f"yes, {timeout_s - stuck_s:.0f} s later: it was stuck for {stuck_s:.0f} s and nothing "
-        "says that it ever moved again"
+        f"yes, {timeout_s - stuck_s:.0f} s later: its step had not ended after {stuck_s:.0f} s, "
+        "and no later step of it is recorded"
     )
     return Answer("yes", text, [link(loss)])
 

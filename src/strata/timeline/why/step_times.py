@@ -1,0 +1,105 @@
+"""Where the time of steps goes: medians of data, compute, communication and wait.
+
+A worker's own time is data and compute. Communication is not its own: in a collective exchange
+every worker waits until the slowest one has sent its part, so that the slowest worker has the
+shortest communication. Waiting is time in barriers and while a generation forms.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+from statistics import median
+
+from msgspec import Struct
+
+from strata.core.generations import GenerationChanged
+from strata.core.worker_facts import StepFinished
+from strata.timeline.records import Record
+from strata.timeline.states import state_at
+from strata.timeline.why.case import Case
+
+PARTS = ("data", "compute", "communication", "wait")
+OWN = ("data", "compute")
+STEPS = 200
+PEERS = 32
+FINISHED = frozenset({StepFinished.__name__})
+
+
+class Split(Struct, frozen=True):
+    """The median seconds of each part of some steps."""
+
+    data: float
+    compute: float
+    communication: float
+    wait: float
+    steps: int
+
+    @property
+    def own(self) -> float:
+        """Seconds of a step that do not depend on other workers."""
+        return self.data + self.compute
+
+    @property
+    def whole(self) -> float:
+        """Seconds of a step."""
+        return self.own + self.communication + self.wait
+
+    def share(self, part: str) -> float:
+        """The part of a step's time that goes to one part of it."""
+        spent: float = getattr(self, part)
+        return spent / self.whole if self.whole else 0.0
+
+
+def split_of(records: Sequence[Record]) -> Split | None:
+    """The medians of some steps; None without steps."""
+    bodies = [each.event.body for each in records]
+    steps = [body for body in bodies if isinstance(body, StepFinished)]
+    if not steps:
+        return None
+    return Split(
+        data=median(step.data_s for step in steps),
+        compute=median(step.compute_s for step in steps),
+        communication=median(step.communication_s for step in steps),
+        wait=median(step.wait_s for step in steps),
+        steps=len(steps),
+    )
+
+
+class Group(Struct, frozen=True):
+    """The workers that trained together at a moment, since when, and in which generation."""
+
+    task: str
+    generation: int
+    members: list[str]
+    since_ns: int
+
+
+def group_of(case: Case, worker: str, at_ns: int) -> Group | None:
+    """The generation that a worker was in at a moment; None if it was in none."""
+    state = state_at(case.timeline, case.timeline.position_at(at_ns)).state
+    known = state.workers.get(worker)
+    return task_group(case, known.task, at_ns) if known is not None else None
+
+
+def task_group(case: Case, task: str, at_ns: int) -> Group | None:
+    """The generation of a task at a moment."""
+    state = state_at(case.timeline, case.timeline.position_at(at_ns)).state
+    found = state.tasks.get(task)
+    if found is None or not found.members:
+        return None
+    began = case.last(
+        {GenerationChanged.__name__}, at_ns + 1, task=task, generation=found.generation
+    )
+    since_ns = began.at_ns if began is not None else case.extent.from_ns
+    return Group(task, found.generation, list(found.members), since_ns)
+
+
+def newest_steps(case: Case, worker: str, since_ns: int, until_ns: int) -> list[Record]:
+    """The last steps of a worker in a span, oldest first."""
+    found = case.timeline.backwards(until_ns, since_ns, node=worker, kinds=FINISHED)
+    return list(islice(found, STEPS))[::-1]
+
+
+def first_steps(case: Case, worker: str, since_ns: int, until_ns: int) -> list[Record]:
+    """The first steps of a worker in a span."""
+    found = case.timeline.records(since_ns, until_ns, node=worker, kinds=FINISHED)
+    return list(islice(found, STEPS))

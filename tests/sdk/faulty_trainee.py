@@ -1,0 +1,62 @@
+"""Worker processes with a planted fault: `faulty_trainee.py SCENE JSON`.
+
+The fault begins when there is a file `gate`, in the worker that is named as the `victim`.
+"""
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+
+import numpy as np
+from trainee import place, say
+
+import strata
+
+SLOW_S = 0.08
+
+
+def slow_link(slow):
+    """Delays what the training thread sends to other workers."""
+    send = socket.socket.send
+
+    def delayed(link, data, *flags):
+        if slow() and threading.current_thread() is threading.main_thread():
+            time.sleep(SLOW_S)
+        return send(link, data, *flags)
+
+    socket.socket.send = delayed
+
+
+def steps(cause, gate, victim, count=10**6, **given):
+    """Averages gradients with the others; the step of the victim is slow in one part of it."""
+    with strata.join(**given) as run:
+        say("joined", **place(run))
+
+        def slow():
+            return run.worker_id == victim and os.path.exists(gate)
+
+        if cause == "communication":
+            slow_link(slow)
+        going = True
+        while going and run.steps < count:
+            began_s = time.monotonic()
+            with run.timing("data"):
+                time.sleep(SLOW_S if cause == "data" and slow() else 0.001)
+            time.sleep(SLOW_S if cause == "compute" and slow() else 0.001)
+            run.average({"g": np.ones(8, np.float32)})
+            going = run.mark_step(loss=1.0)
+            took_s = time.monotonic() - began_s
+            say("slow step" if took_s > SLOW_S else "step", step=run.steps)
+    say("left")
+
+
+def main():
+    name, order = sys.argv[1:]
+    {"steps": steps}[name](**json.loads(order))
+
+
+if __name__ == "__main__":
+    main()

@@ -63,7 +63,10 @@ class CoordinatorStateSeen(Fact, frozen=True):
 
 
 class RequestSubmitted(Fact, frozen=True):
-    """The worker asked the coordinator for something; `RequestCompleted` has the same `op`."""
+    """The worker asked the coordinator for something; `RequestCompleted` has the same `op`.
+
+    Registering is request 0 of an incarnation, leaving its last one. Heartbeats are no requests.
+    """
 
     request: int
     type: str
@@ -71,7 +74,11 @@ class RequestSubmitted(Fact, frozen=True):
 
 
 class RequestCompleted(Fact, frozen=True):
-    """The coordinator answered, or the request was given up."""
+    """The coordinator answered, or the request was given up.
+
+    `ok` says whether the thing came about that was asked for: a barrier that failed is answered,
+    and not `ok`. `error` says why not.
+    """
 
     request: int
     type: str

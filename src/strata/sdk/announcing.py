@@ -84,14 +84,10 @@ class Announcer:
 
     def look(self) -> None:
         """Record which neighbours are slow to take what this worker has for them."""
-        now_s = time.monotonic()
         with self._changed:
-            gossip = self._gossip
-            for neighbor in gossip.neighbors if gossip is not None else ():
-                assert gossip is not None
-                lag = self._lags.changed(neighbor, gossip.held(neighbor), now_s)
-                if lag is not None:
-                    self._recorder.emit(lag)
+            if self._gossip is not None:
+                for neighbor in self._gossip.neighbors:
+                    self._note_lag(self._gossip, neighbor)
 
     def take(self, message: bytes, sender: str, proven: bool, cause: str = "") -> str:
         """Hears what a peer says; why it is not taken, or nothing.
@@ -213,6 +209,12 @@ class Announcer:
         self._answered(neighbor, began_s)
         with self._changed:
             gossip.told(neighbor, said.message)
+            self._note_lag(gossip, neighbor)
+
+    def _note_lag(self, gossip: Gossip, neighbor: str) -> None:
+        lag = self._lags.changed(neighbor, gossip.held(neighbor), time.monotonic())
+        if lag is not None:
+            self._recorder.emit(lag)
 
     def _answered(self, neighbor: str, began_s: float) -> None:
         now_s = time.monotonic()

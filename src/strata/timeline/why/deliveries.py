@@ -47,7 +47,7 @@ def delivery(
         return collectives.delivered(case, began, receiver)
     if sent is not None:
         return _told(case, sent, receiver)
-    return _nothing_sent(case, sender, step)
+    return _nothing_sent(case, sender, step, until_ns)
 
 
 def _newest_of(case: Case, sender: str, step: int | None, until_ns: int) -> Record | None:
@@ -201,14 +201,21 @@ def _never_sent(case: Case, message: str, sender: str) -> Answer:
     return Answer("unknown", f"unknown: {who} recorded sending {message}, but {reason}")
 
 
-def _nothing_sent(case: Case, sender: str, step: int | None) -> Answer:
+def _nothing_sent(case: Case, sender: str, step: int | None, until_ns: int) -> Answer:
     """The log has nothing that the sender sent, or nothing of that step."""
     kinds = {"MessageSent", "ExchangeStarted"}
-    if step is None or not records_kind(case, sender, kinds):
+    last = case.last(kinds, until_ns, node=sender)
+    if step is None or last is None:
         text = f"{ABSENT}: {sender} recorded neither messages nor exchanges up to then"
         return Answer("unknown", text)
+    text = f"{sender} sent nothing in step {step}"
+    before = last.get("step")
+    if isinstance(before, int) and before < step:
+        ended = down(case, sender, last.at_ns, case.extent.to_ns + 1)
+        if ended is not None:
+            reason = f"no: {text}: {sender} was down: {link(ended).text}"
+            return Answer("no", reason, [link(last), link(ended)])
     holes = case.holes(sender, case.extent.from_ns, case.extent.to_ns)
     if holes:
-        text = f"unknown: {sender} recorded nothing that it sent in step {step}, but {holes[0]}"
-        return Answer("unknown", text)
-    return Answer("no", f"no: {sender} never sent anything in step {step}; its log is complete")
+        return Answer("unknown", f"unknown: {text} that is recorded, but {holes[0]}", [link(last)])
+    return Answer("no", f"no: {text}; its log is complete", [link(last)])

@@ -176,15 +176,17 @@ def roam(epochs=1, step_s=0.0, leave_at=-1, fail_at=-1, **given):
 
 
 @scene
-def agree(rounds, late_at=-1, cut_at=-1, wrong_at=-1, **given):
-    """Averages its number with the others' numbers; in some round it comes late, loses its
-    connection, or brings other arrays."""
+def agree(rounds, late_at=-1, slow_at=-1, slow_s=0.0, cut_at=-1, wrong_at=-1, **given):
+    """Averages its number with the others' numbers; in some round it never comes, comes late,
+    loses its connection, or brings other arrays."""
     with strata.join(**given) as run:
         say("joined", **place(run))
         while run.steps < rounds:
             if run.steps == late_at:
                 say("late")
                 time.sleep(600)
+            if run.steps == slow_at:
+                time.sleep(slow_s)
             if run.steps == cut_at and run.generation == 1:
                 run._exchanges._present._links[0].shutdown(socket.SHUT_RDWR)
             size = 2 if run.steps == wrong_at else 1

@@ -40,17 +40,67 @@ def deafen(run, count):
     run.blobs.on_message = broken
 
 
+def dawdle(run, seconds):
+    """Take so long for the first message that arrives."""
+    take, left = run.blobs.on_message, iter([seconds])
+
+    def slow(*message):
+        time.sleep(next(left, 0))
+        return take(*message)
+
+    run.blobs.on_message = slow
+
+
+def mistrust(run):
+    """Take every message for one that does not prove where it comes from."""
+    take = run.blobs.on_message
+    run.blobs.on_message = lambda message, sender, proven, cause: take(
+        message, sender, False, cause
+    )
+
+
+def cut(run, peer):
+    """Reach a peer at a port where nothing listens."""
+    circle = run.circle
+
+    def without_peer(exchange):
+        found = circle(exchange)
+        found.addresses[peer] = "127.0.0.1:1"
+        return found
+
+    run.circle = without_peer
+
+
 @scene
-def learn(epochs=4, step_s=0.0, crowd=0, deaf=0, keep=1.0, forgets=False, save_at=0, **given):
+def learn(
+    epochs=4,
+    step_s=0.0,
+    crowd=0,
+    deaf=0,
+    slow_s=0,
+    mistrusts=False,
+    cut_off="",
+    keep=1.0,
+    forgets=False,
+    save_at=0,
+    **given,
+):
     """Learns a plane in rounds of four local steps, and says the weights.
 
     Rounds take longer until there are `crowd` workers, long enough for another one to come. One
-    that `forgets` does not restore the outer optimizer.
+    that `forgets` does not restore the outer optimizer. The link to a worker that is `cut_off` is
+    down; one that `mistrusts` takes no message, one with `slow_s` takes the first one late.
     """
     with strata.join(**given) as run:
         weights = {"w": np.zeros(INPUTS), "b": np.zeros(1)}
         local = strata.LocalSteps(run, weights, steps=4, keep=keep)
         deafen(run, deaf)
+        if slow_s:
+            dawdle(run, slow_s)
+        if mistrusts:
+            mistrust(run)
+        if cut_off:
+            cut(run, cut_off)
         run.restore({"weights": weights} | ({} if forgets else {"outer": local}))
         say("joined", address=run._keeping.own_address(), **place(run))
         for batch in run.batches(line(), global_batch=48, epochs=epochs):

@@ -43,6 +43,7 @@ class Circle:
                 self.meeting,
                 self.over.is_set,
                 lambda: False,
+                name=f"w{rank}",
             )
 
         self.members = self.each(enter, range(self.size))

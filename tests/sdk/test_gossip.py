@@ -8,9 +8,11 @@ import pytest
 from strata.sdk.gossip import (
     FAR_NEIGHBORS,
     FIRST_AGAIN_S,
+    LATENCY_INTERVAL_S,
     LONGEST_AGAIN_S,
     Announcement,
     Gossip,
+    Lags,
     Latencies,
     message_id,
     neighbors,
@@ -137,9 +139,54 @@ def test_after_the_end_nobody_has_to_hear_anything(gossip):
     assert gossip.untold() == []
 
 
-def test_a_latency_is_news_when_it_is_half_or_double():
+@pytest.mark.parametrize(
+    ("next_s", "after_s", "recorded"),
+    [
+        (0.1, 100.0, False),
+        (0.9, 100.0, True),
+        (0.9, 1.0, False),
+        (0.0, 100.0, False),  # the average is 0.0875 then
+    ],
+)
+def test_a_latency_is_recorded_when_its_average_has_doubled_or_halved(next_s, after_s, recorded):
     latencies = Latencies()
-    assert [latencies.changed("a", s) for s in (0.1, 0.12, 0.19, 0.3, 0.2, 0.1)] == [
-        True, False, False, True, False, True
-    ]  # fmt: skip
-    assert latencies.changed("b", 0.1)
+    assert latencies.changed("a", 0.1, 0.0) == 0.1
+    assert (latencies.changed("a", next_s, after_s) is not None) == recorded
+
+
+def test_latencies_below_the_floor_are_never_news_again():
+    latencies = Latencies()
+    assert latencies.changed("a", 0.0001, 0.0) == 0.0001
+    assert [latencies.changed("a", 0.004, 10.0 * n) for n in range(1, 200)] == [None] * 199
+
+
+def test_latency_that_jumps_with_every_message_is_recorded_seldom():
+    latencies = Latencies()
+    found = [
+        latencies.changed("a", 0.001 if n % 2 else 0.1, 0.01 * n) is not None for n in range(4_000)
+    ]
+    assert sum(found) < 4_000 * 0.01 / LATENCY_INTERVAL_S + 1
+
+
+def test_message_that_is_passed_on_counts_its_rebroadcasts(gossip):
+    gossip.heard(result("b", rebroadcasts=0), "b", now_s=0)
+    assert gossip.next_telling("c").announcement.rebroadcasts == 1
+    assert gossip.objection(result("b", rebroadcasts=2)) == "", "it came another way, too"
+    assert "passed on" in gossip.objection(result("b", rebroadcasts=3))
+    own = Gossip(2, "a", TRIO, step=5)
+    own.heard(result("a"), "a", now_s=0)
+    assert own.next_telling("c").announcement.rebroadcasts == 0
+
+
+def test_slow_receiver_is_recorded_with_what_is_held_for_it_until_it_has_caught_up(gossip):
+    lags = Lags(interval_s=5.0)
+    gossip.heard(result("b"), "b", now_s=0.0)
+    assert lags.changed("c", gossip.held("c"), now_s=1.9) is None
+    lag = lags.changed("c", gossip.held("c"), now_s=2.5)
+    assert (lag.peer, lag.held_s, lag.messages, lag.held_bytes) == ("c", 2.5, 1, 100)
+    assert lags.changed("c", gossip.held("c"), now_s=7.4) is None
+    assert lags.changed("c", gossip.held("c"), now_s=7.5).held_s == 7.5
+    gossip.told("c", result().message)
+    caught_up = lags.changed("c", gossip.held("c"), now_s=8.0)
+    assert (caught_up.messages, caught_up.held_bytes) == (0, 0)
+    assert lags.changed("c", gossip.held("c"), now_s=9.0) is None

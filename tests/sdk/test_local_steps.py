@@ -110,6 +110,9 @@ def assert_recorded(hub, worker, others):
         for each in recorded(hub, other, "MessageSent")
         if each.to == [worker]
     }
+    mine = recorded(hub, worker, "MessageSent")
+    assert {each.rebroadcasts for each in mine if each.author == worker} == {0}
+    assert {each.rebroadcasts for each in mine if each.author != worker} <= {1, 2}
     for each in heard:
         told = sent[each.sender, each.message]
         assert told == (each.size_bytes, each.blob, each.batch)
@@ -131,6 +134,11 @@ def assert_recorded(hub, worker, others):
     assert [(each.batches, each.step) for each in applied] == [
         ([f"line/{step}"], step) for step in range(ROUNDS)
     ]
+    for each in applied:
+        assert (each.ok, sorted(each.owners)) == (True, sorted({worker, *others}))
+        assert each.results == [f"update-1-{each.step}-{owner}" for owner in each.owners]
+    begun = recorded(hub, worker, "ResultsApplyStarted")
+    assert [(each.step, each.workers) for each in begun] == [(step, 3) for step in range(ROUNDS)]
     finished = recorded(hub, worker, "TrainingFinished")
     assert [each.batch for each in finished] == [f"line/{step}" for step in range(ROUNDS)]
     assert recorded(hub, worker, "MessageRejected") == []
@@ -201,7 +209,7 @@ def test_what_is_not_acknowledged_is_announced_again(hub, learners):
     done = ended(crew)
     assert len({str(each["weights"]) for each in done}) == 1
     told = [each for worker in "ab" for each in recorded(hub, worker, "MessageSent")]
-    again = {(*each.to, each.message) for each in told if each.rebroadcasts}
+    again = {(*each.to, each.message) for each in told if each.attempt > 1}
     heard = {("c", each.message) for each in recorded(hub, "c", "MessageReceived")}
     assert again
     assert again <= heard

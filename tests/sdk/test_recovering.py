@@ -7,6 +7,7 @@ import httpx
 import numpy as np
 import pytest
 
+from strata.core.worker_operations import BlobUploadCompleted
 from tests.sdk.harness import until
 from tests.sdk.test_saving import TASK, folder, listed, states, worker_facts
 
@@ -34,9 +35,14 @@ def test_a_replacement_takes_the_model_from_a_living_worker(hub, trainees):
     kinds = [type(fact).__name__ for fact in worker_facts(hub, "a")]
     assert kinds.count("BlobAdded") >= 2
     assert kinds.count("BlobUploadStarted") == kinds.count("BlobUploadCompleted") >= 2
+    uploads = [fact for fact in worker_facts(hub, "a") if isinstance(fact, BlobUploadCompleted)]
+    assert {(fact.ok, fact.to, fact.error) for fact in uploads} == {(True, "b", "")}
+    assert max(fact.sent_bytes for fact in uploads) >= 3 * 300_000 * 8
+    assert all(fact.took_s > 0 for fact in uploads)
     fetched = [fact for fact in worker_facts(hub, "b") if "Download" in type(fact).__name__]
     assert [fact.ok for fact in fetched if hasattr(fact, "ok")] == [True]
     assert fetched[0].size_bytes > 3 * 300_000 * 8
+    assert fetched[-1].received_bytes >= 3 * 300_000 * 8
 
 
 def test_a_giver_that_takes_its_time_is_waited_for(hub, trainees):

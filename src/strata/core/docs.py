@@ -19,6 +19,7 @@ from strata.core import (
     checkpoints,
     cluster,
     datasets,
+    exchange_facts,
     fencing,
     final_saves,
     generations,
@@ -66,6 +67,7 @@ MODULES = (
     limits,
     worker_facts,
     worker_operations,
+    exchange_facts,
 )
 
 LIVES = {

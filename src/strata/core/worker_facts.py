@@ -15,7 +15,7 @@ from typing import Literal
 
 from msgspec import field
 
-from strata.core import worker_operations
+from strata.core import exchange_facts, worker_operations
 from strata.core.events import Codec, Fact
 from strata.core.resources import GpuMetrics
 
@@ -88,11 +88,16 @@ class RequestCompleted(Fact, frozen=True):
 
 
 class ConnectionChanged(Fact, frozen=True):
-    """The way to a peer opened or closed."""
+    """The way to a peer opened or closed.
+
+    `purpose` says which: of `messages` and the results that they announce, or of the `exchange` of
+    values in a step. It is empty in older logs.
+    """
 
     peer: str
     path: Literal["direct", "relayed", "disconnected"]
     reason: str = ""
+    purpose: Literal["", "messages", "exchange"] = ""
 
 
 class NeighborsChanged(Fact, frozen=True):
@@ -103,7 +108,13 @@ class NeighborsChanged(Fact, frozen=True):
 
 
 class PeerLatencyChanged(Fact, frozen=True):
-    """The way to a peer became much slower or faster."""
+    """The way to a peer became much slower or faster.
+
+    `latency_s` is a moving average of the time until the peer acknowledges a message (as in TCP, a
+    new time counts for one eighth). It is recorded for the first message to a peer. After that it
+    is recorded when it differs from the last recorded value by a factor of 2 or more, by 5 ms or
+    more, and 5 s or more have passed since.
+    """
 
     peer: str
     latency_s: float
@@ -118,7 +129,12 @@ class BlobAdded(Fact, frozen=True):
 
 
 class MessageSent(Fact, frozen=True):
-    """Something was announced to peers; `rebroadcasts` counts how often before."""
+    """Something was announced to peers.
+
+    `author` made what is announced, for `step`. `rebroadcasts` counts how often it was passed on
+    before it came to this worker, and this time: 0 when the author itself sends it. `attempt`
+    counts how often this worker has sent it to this peer.
+    """
 
     message: str
     type: str
@@ -127,10 +143,13 @@ class MessageSent(Fact, frozen=True):
     rebroadcasts: int = 0
     blob: str = ""
     batch: str = ""
+    author: str = ""
+    step: int = -1
+    attempt: int = 1
 
 
 class MessageReceived(Fact, frozen=True):
-    """A peer's announcement arrived."""
+    """A peer's announcement arrived; `rebroadcasts` is that of its `MessageSent`."""
 
     message: str
     type: str
@@ -138,6 +157,9 @@ class MessageReceived(Fact, frozen=True):
     sender: str
     blob: str = ""
     batch: str = ""
+    author: str = ""
+    step: int = -1
+    rebroadcasts: int = 0
 
 
 class MessageRejected(Fact, frozen=True):
@@ -147,6 +169,8 @@ class MessageRejected(Fact, frozen=True):
     reason: str
     type: str = ""
     sender: str = ""
+    author: str = ""
+    step: int = -1
 
 
 class BatchesAssigned(Fact, frozen=True):
@@ -205,10 +229,18 @@ class SampleSkipped(Fact, frozen=True):
 
 
 class ResultsApplied(Fact, frozen=True):
-    """The results of these batches are in the model."""
+    """The results of all workers for these batches are in the model, or not.
+
+    `results` are the ids under which the results were announced, `owners` the workers that made
+    them, in the same order. `ResultsApplyStarted` has the same `op`.
+    """
 
     batches: list[str]
     step: int = -1
+    ok: bool = True
+    error: str = ""
+    results: list[str] = field(default_factory=list)
+    owners: list[str] = field(default_factory=list)
 
 
 class ParametersRequested(Fact, frozen=True):
@@ -294,6 +326,7 @@ KINDS: tuple[type[Fact], ...] = (
     EventsDropped,
     LogLine,
     *worker_operations.KINDS,
+    *exchange_facts.KINDS,
 )
 
 CODEC = Codec(KINDS)

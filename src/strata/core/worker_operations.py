@@ -5,6 +5,8 @@ recorded at most every few seconds; a completion says whether it went well, and 
 operation that never completed was under way when the process ended, or its end was not recorded.
 """
 
+from msgspec import field
+
 from strata.core.events import Fact
 
 
@@ -38,10 +40,15 @@ class BlobUploadProgress(Progress, frozen=True):
 
 
 class BlobUploadCompleted(Completed, frozen=True):
-    """The peer has it, or not."""
+    """The peer `to` has confirmed that it has the data, or not.
+
+    `sent_bytes` were sent to it, also more than once where a connection broke.
+    """
 
     blob: str = ""
     to: str = ""
+    sent_bytes: int = 0
+    took_s: float = 0.0
 
 
 class BlobDownloadStarted(Fact, frozen=True):
@@ -61,10 +68,12 @@ class BlobDownloadProgress(Progress, frozen=True):
 
 
 class BlobDownloadCompleted(Completed, frozen=True):
-    """It is here, or not."""
+    """The data is here and verified, or not."""
 
     blob: str = ""
     source: str = ""
+    received_bytes: int = 0
+    took_s: float = 0.0
 
 
 class BatchDownloadStarted(Fact, frozen=True):
@@ -103,6 +112,14 @@ class ResultDeserializeCompleted(Completed, frozen=True):
     """The result can be applied, or not."""
 
     batch: str = ""
+
+
+class ResultsApplyStarted(Fact, frozen=True):
+    """The outer optimizer begins to apply the results of so many workers; `ResultsApplied` ends."""
+
+    step: int
+    workers: int
+    batches: list[str] = field(default_factory=list)
 
 
 class CheckpointDownloadStarted(Fact, frozen=True):
@@ -215,6 +232,7 @@ KINDS: tuple[type[Fact], ...] = (
     ResultDeserializeStarted,
     ResultDeserializeProgress,
     ResultDeserializeCompleted,
+    ResultsApplyStarted,
     CheckpointDownloadStarted,
     CheckpointDownloadProgress,
     CheckpointDownloadCompleted,

@@ -3,6 +3,7 @@
 Each neighbour that has to hear something gets a thread, which ends when everything was
 acknowledged. What arrives is heard in the threads of the blob server. Everything that is told,
 heard or refused is recorded; refusals only so often in a round, since strangers may cause them.
+A neighbour that does not acknowledge in time is recorded, too: `look` is called every second.
 """
 
 import logging
@@ -24,7 +25,7 @@ from strata.core.worker_facts import (
 from strata.errors import NotAllowedNow, Unavailable
 from strata.sdk.blobs import Blobs
 from strata.sdk.events import Recorder
-from strata.sdk.gossip import Announcement, Gossip, Latencies, Telling
+from strata.sdk.gossip import Announcement, Gossip, Lags, Latencies, Telling
 from strata.sdk.peers import Circle
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class Announcer:
         self._threads: set[tuple[int, str]] = set()
         self._paths: dict[str, str] = {}
         self._latencies = Latencies()
+        self._lags = Lags(recorder.progress_interval_s)
         self._refusals = 0
         blobs.on_message = self.take
 
@@ -80,6 +82,13 @@ class Announcer:
         with self._changed:
             self._hush()
 
+    def look(self) -> None:
+        """Record which neighbours are slow to take what this worker has for them."""
+        with self._changed:
+            if self._gossip is not None:
+                for neighbor in self._gossip.neighbors:
+                    self._note_lag(self._gossip, neighbor)
+
     def take(self, message: bytes, sender: str, proven: bool, cause: str = "") -> str:
         """Hears what a peer says; why it is not taken, or nothing.
 
@@ -89,31 +98,51 @@ class Announcer:
         try:
             said = msgspec.json.decode(message, type=Announcement)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            return self._refuse("", sender, f"it is malformed: {error}", causes)
+            return self._refuse(None, sender, f"it is malformed: {error}", causes)
         with self._changed:
             gossip = self._gossip
             if gossip is None:
                 reason = "this worker is in no generation yet"
-                return self._refuse(said.message, sender, reason, causes)
+                return self._refuse(said, sender, reason, causes)
             objection = gossip.objection(said)
             if not proven and said.generation == gossip.generation:
                 objection = f"it does not prove that it belongs to generation {gossip.generation}"
             if objection:
-                return self._refuse(said.message, sender, objection, causes)
+                return self._refuse(said, sender, objection, causes)
             if not gossip.heard(said, sender, time.monotonic()):
                 return ""
             self._recorder.emit(
-                MessageReceived(said.message, TYPE, len(message), sender, said.blob, said.batch),
+                MessageReceived(
+                    message=said.message,
+                    type=TYPE,
+                    size_bytes=len(message),
+                    sender=sender,
+                    blob=said.blob,
+                    batch=said.batch,
+                    author=said.author,
+                    step=said.step,
+                    rebroadcasts=said.rebroadcasts,
+                ),
                 causes,
             )
             self._tell_soon(gossip)
         self._on_news(said, sender)
         return ""
 
-    def _refuse(self, message: str, sender: str, reason: str, causes: tuple[str, ...]) -> str:
+    def _refuse(
+        self, said: Announcement | None, sender: str, reason: str, causes: tuple[str, ...]
+    ) -> str:
         self._refusals += 1
         if self._refusals <= MAX_REFUSALS_RECORDED:
-            self._recorder.emit(MessageRejected(message[:200], reason, TYPE, sender), causes)
+            refused = MessageRejected(
+                message=said.message[:200] if said is not None else "",
+                reason=reason,
+                type=TYPE,
+                sender=sender,
+                author=said.author[:200] if said is not None else "",
+                step=said.step if said is not None else -1,
+            )
+            self._recorder.emit(refused, causes)
         return reason
 
     def _hush(self) -> None:
@@ -150,14 +179,25 @@ class Announcer:
             return None
 
     def _tell(self, gossip: Gossip, circle: Circle, neighbor: str, telling: Telling) -> None:
-        said, tries = telling.announcement, telling.tries
+        said, attempt = telling.announcement, telling.tries + 1
         message = msgspec.json.encode(said)
         sent = self._recorder.record(
-            MessageSent(said.message, TYPE, len(message), [neighbor], tries, said.blob, said.batch)
+            MessageSent(
+                message=said.message,
+                type=TYPE,
+                size_bytes=len(message),
+                to=[neighbor],
+                rebroadcasts=said.rebroadcasts,
+                blob=said.blob,
+                batch=said.batch,
+                author=said.author,
+                step=said.step,
+                attempt=attempt,
+            )
         )
         began_s = time.monotonic()
         try:
-            circle.peer(neighbor, tries + 1, self._recorder).tell(message, sent)
+            circle.peer(neighbor, attempt, self._recorder).tell(message, sent)
         except Unavailable as error:
             self._reached(neighbor, "disconnected", error.message)
             with self._changed:
@@ -166,15 +206,28 @@ class Announcer:
         except NotAllowedNow as refusal:
             log.info("%s did not take %s: %s", neighbor, said.message, refusal.message)
         self._reached(neighbor, "direct")
-        latency_s = time.monotonic() - began_s
-        if self._latencies.changed(neighbor, latency_s):
-            self._recorder.emit(PeerLatencyChanged(neighbor, latency_s))
+        self._answered(neighbor, began_s)
         with self._changed:
             gossip.told(neighbor, said.message)
+            self._note_lag(gossip, neighbor)
+
+    def _note_lag(self, gossip: Gossip, neighbor: str) -> None:
+        lag = self._lags.changed(neighbor, gossip.held(neighbor), time.monotonic())
+        if lag is not None:
+            self._recorder.emit(lag)
+
+    def _answered(self, neighbor: str, began_s: float) -> None:
+        now_s = time.monotonic()
+        latency_s = self._latencies.changed(neighbor, now_s - began_s, now_s)
+        if latency_s is not None:
+            self._recorder.emit(PeerLatencyChanged(neighbor, latency_s))
 
     def _reached(
         self, neighbor: str, path: Literal["direct", "disconnected"], reason: str = ""
     ) -> None:
         if self._paths.get(neighbor) != path:
             self._paths[neighbor] = path
-            self._recorder.emit(ConnectionChanged(neighbor, path, reason[:500]))
+            changed = ConnectionChanged(
+                peer=neighbor, path=path, reason=reason[:500], purpose="messages"
+            )
+            self._recorder.emit(changed)

@@ -16,8 +16,11 @@ it does not take one.
 import hmac
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Self
 from urllib.parse import unquote
 
 from msgspec import Struct, field
@@ -42,6 +45,10 @@ APPEARANCE_S = 60.0
 IDLE_S = 60.0
 SEND_BYTES = 4 * 1024 * 1024
 MAX_UPLOADS = 4_096
+SETTLE_S = 1.0
+"""How long the end of an upload waits for the threads that have just sent its last bytes."""
+
+UNCONFIRMED = "it was withdrawn before the peer had confirmed that it has it"
 FORGOTTEN = "its outcome was not reported, and too many have begun since"
 MAX_MESSAGE_BYTES = 16_384
 
@@ -73,6 +80,56 @@ class Blob(Struct, eq=False):
         return found
 
 
+class Upload:
+    """A blob on its way to one peer, over as many connections as the peer opens for it."""
+
+    def __init__(self, recorder: Recorder, blob: Blob, peer: str, attempt: int) -> None:
+        self._began_s = time.monotonic()
+        self._sent_bytes = self._connections = 0
+        self._idle = threading.Condition()
+        self._operation = Operation(
+            recorder,
+            f"upload-{blob.id}-{peer}-{attempt}",
+            BlobUploadStarted(blob.id, peer, blob.size_bytes, attempt, blob.what),
+            lambda done_bytes: BlobUploadProgress(done_bytes, blob.id),
+            lambda ok, error: BlobUploadCompleted(
+                ok=ok,
+                error=error,
+                blob=blob.id,
+                to=peer,
+                sent_bytes=self._sent_bytes,
+                took_s=time.monotonic() - self._began_s,
+            ),
+        )
+
+    def sent(self, count: int) -> None:
+        """So many more bytes were sent."""
+        with self._idle:
+            self._sent_bytes += count
+            self._operation.progress(self._sent_bytes)
+
+    def end(self, error: Exception | None = None) -> None:
+        """The peer has confirmed that it has the blob, or it will not get it."""
+        with self._idle:
+            self._idle.wait_for(lambda: not self._connections, SETTLE_S)
+            self._operation.end(error)
+
+    def __enter__(self) -> Self:
+        with self._idle:
+            self._connections += 1
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._idle:
+            self._connections -= 1
+            self._idle.notify_all()
+
+
 class Blobs:
     """The blobs that one worker offers. Its methods may be called from any thread."""
 
@@ -84,7 +141,7 @@ class Blobs:
         self._recorder = recorder
         self._news = threading.Condition()
         self._blobs: dict[str, Blob] = {}
-        self._uploads: dict[tuple[str, str, str], Operation] = {}
+        self._uploads: dict[tuple[str, str, str], Upload] = {}
         self._server: Server | None = None
         forks.tell(self)
 
@@ -114,7 +171,7 @@ class Blobs:
             uploads = [self._uploads.pop(key) for key in cut]
             self._news.notify_all()
         for upload in uploads:
-            upload.end(NotAllowedNow("it was withdrawn before the peer had said that it has it"))
+            upload.end(NotAllowedNow(UNCONFIRMED))
 
     def readers(self, name: str) -> set[str]:
         """Who has said that it has the blob."""
@@ -127,22 +184,20 @@ class Blobs:
             self._news.wait_for(lambda: name in self._blobs, APPEARANCE_S)
             return self._blobs.get(name)
 
-    def sending(self, blob: Blob, peer: str, attempt: str) -> Operation:
+    def sending(self, blob: Blob, peer: str, attempt: str) -> Upload:
         """The upload of a blob to a peer: one operation, however many ranges it asks for."""
         key = (peer, blob.id, attempt)
+        forgotten = None
         with self._news:
             if key not in self._uploads:
                 if len(self._uploads) >= MAX_UPLOADS:
-                    self._uploads.pop(next(iter(self._uploads))).end(NotAllowedNow(FORGOTTEN))
+                    forgotten = self._uploads.pop(next(iter(self._uploads)))
                 number = int(attempt) if attempt.isdecimal() else 1
-                self._uploads[key] = Operation(
-                    self._recorder,
-                    f"upload-{blob.id}-{peer}-{number}",
-                    BlobUploadStarted(blob.id, peer, blob.size_bytes, number, blob.what),
-                    lambda done_bytes: BlobUploadProgress(done_bytes, blob.id),
-                    lambda ok, error: BlobUploadCompleted(ok, error, blob.id, peer),
-                )
-            return self._uploads[key]
+                self._uploads[key] = Upload(self._recorder, blob, peer, number)
+            upload = self._uploads[key]
+        if forgotten is not None:
+            forgotten.end(NotAllowedNow(FORGOTTEN))
+        return upload
 
     def received(self, name: str, peer: str, attempt: str, error: str) -> None:
         """A peer says that it has a blob, or why not."""
@@ -207,16 +262,16 @@ class Handler(BaseHTTPRequestHandler):
         start, stop = self._range(blob.size_bytes)
         if start >= stop and blob.size_bytes:
             return self._answer(416)
-        upload = self.server.blobs.sending(blob, *self._peer())
         self.send_response(206 if "Range" in self.headers else 200)
         self.send_header("Content-Length", str(stop - start))
         self.send_header("X-Strata-Size", str(blob.size_bytes))
         self.end_headers()
-        for view in blob.views(start, stop):
-            for at in range(0, view.nbytes, SEND_BYTES):
-                chunk = view[at : at + SEND_BYTES]
-                self.wfile.write(chunk)
-                upload.progress(upload.done_bytes + chunk.nbytes)
+        with self.server.blobs.sending(blob, *self._peer()) as upload:
+            for view in blob.views(start, stop):
+                for at in range(0, view.nbytes, SEND_BYTES):
+                    chunk = view[at : at + SEND_BYTES]
+                    self.wfile.write(chunk)
+                    upload.sent(chunk.nbytes)
 
     def do_POST(self) -> None:
         """A peer says how it went; what went wrong is the body."""

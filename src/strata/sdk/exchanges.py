@@ -4,7 +4,8 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from strata.sdk.exchange import Exchange, LinkBroken
+from strata.sdk.exchange import NOBODY, Exchange, LinkBroken
+from strata.sdk.exchange_log import ExchangeLog
 from strata.sdk.worker import Worker
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -22,6 +23,7 @@ class Exchanges:
         self._worker = worker
         self._present: Exchange | None = None
         self.count = 0
+        self.log = ExchangeLog(worker.recorder, lambda: worker.membership.steps)
 
     def together(self, act: Callable[[Exchange], Result], stopped: Callable[[], bool]) -> Result:
         """Does what all members do together; raises `LinkBroken`, if one of them is lost in it,
@@ -30,22 +32,33 @@ class Exchanges:
         worker.waiting = True
         self.count += 1
         try:
-            return act(self._met(stopped))
+            result = act(self._met(stopped))
         except LinkBroken as broken:
-            self.close()
+            self._break(broken)
             self._await_change(str(broken), stopped)
             raise
-        except BaseException:
+        except BaseException as error:
+            self.log.failed(error)
             self.close()  # half an exchange is of no use to anybody
             raise
         finally:
             worker.waiting = False
+        self.log.ended()
+        return result
 
-    def close(self) -> None:
+    def close(self, lost: int = NOBODY) -> None:
         """Ends the present exchange, which the others notice."""
         if self._present is not None:
-            self._present.close()
+            self._present.close(lost)
             self._present = None
+
+    def _break(self, broken: LinkBroken) -> None:
+        """Record a break, tell the others whose connection it was, and end the exchange."""
+        exchange = self._present
+        if exchange is not None:
+            broken = exchange.find_lost(broken)
+        self.log.broke(self._worker.membership.place.generation, exchange, broken)
+        self.close(NOBODY if broken.rank is None else broken.rank)
 
     def _met(self, stopped: Callable[[], bool]) -> Exchange:
         membership = self._worker.membership
@@ -61,7 +74,10 @@ class Exchanges:
                 self._worker.meeting,
                 lambda: membership.changed or membership.deserted,
                 stopped,
+                name=self._worker.session.identity.worker_id,
             )
+            self._present.log = self.log
+            self._present.opened("tcp")
         return self._present
 
     def _await_change(self, reason: str, stopped: Callable[[], bool]) -> None:

@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 
 from msgspec import Struct
+from msgspec.structs import replace
+
+from strata.core.exchange_facts import PeerLagged
 
 FAR_NEIGHBORS = 3
 FIRST_AGAIN_S = 0.5
@@ -21,8 +24,18 @@ LONGEST_AGAIN_S = 8.0
 MAX_UPDATE_BYTES = 64 << 30
 
 
+LATENCY_FACTOR = 2.0
+LATENCY_FLOOR_S = 0.005
+LATENCY_INTERVAL_S = 5.0
+LATENCY_WEIGHT = 1 / 8
+LAG_S = 2.0
+
+
 class Announcement(Struct, frozen=True, forbid_unknown_fields=True):
-    """A result that its author offers, and soon others too; `blob` is its checksum."""
+    """A result that its author offers, and soon others too; `blob` is its checksum.
+
+    `rebroadcasts` counts how often it was passed on; the author sends it with 0.
+    """
 
     message: str
     generation: int
@@ -31,12 +44,14 @@ class Announcement(Struct, frozen=True, forbid_unknown_fields=True):
     blob: str
     size_bytes: int
     batch: str = ""
+    rebroadcasts: int = 0
 
 
 class Telling(Struct):
     """What a neighbour has not acknowledged; `tries` counts how often it was told."""
 
     announcement: Announcement
+    since_s: float
     due_s: float
     tries: int = 0
 
@@ -85,8 +100,10 @@ class Gossip:
             return "its id is not that of its author and round"
         if not 0 < said.size_bytes <= MAX_UPDATE_BYTES:
             return f"its result would have {said.size_bytes} bytes"
+        if not 0 <= said.rebroadcasts < len(self.members):
+            return f"it says that it was passed on {said.rebroadcasts} times"
         known = self._known.get(said.step, {}).get(said.message)
-        if known is not None and known != said:
+        if known is not None and known != replace(said, rebroadcasts=known.rebroadcasts):
             return "another result was announced under the same id"
         return ""
 
@@ -96,9 +113,11 @@ class Gossip:
         if said.message in known or said.step < self.step:
             return False
         known[said.message] = said
+        own = said.author == self.own
+        passed_on = said if own else replace(said, rebroadcasts=said.rebroadcasts + 1)
         for neighbor, tellings in self._tellings.items():
             if neighbor not in (sender, said.author):
-                tellings[said.message] = Telling(said, now_s)
+                tellings[said.message] = Telling(passed_on, now_s, now_s)
         return True
 
     def untold(self) -> list[str]:
@@ -109,6 +128,10 @@ class Gossip:
         """What a neighbour has to hear first; it may not be due yet."""
         waiting = self._tellings[neighbor].values()
         return min(waiting, key=lambda telling: telling.due_s, default=None)
+
+    def held(self, neighbor: str) -> list[Telling]:
+        """What a neighbour has not acknowledged, the oldest first."""
+        return sorted(self._tellings[neighbor].values(), key=lambda telling: telling.since_s)
 
     def told(self, neighbor: str, message: str) -> None:
         """The neighbour has acknowledged it, or will never take it."""
@@ -129,18 +152,47 @@ class Gossip:
 
 
 class Latencies:
-    """How long neighbours take to answer; only a change by half or more is news."""
+    """How long neighbours take to acknowledge a message; only a large change is news.
+
+    The rule is that of `PeerLatencyChanged`.
+    """
 
     def __init__(self) -> None:
-        self._told: dict[str, float] = {}
+        self._smooth: dict[str, float] = {}
+        self._recorded: dict[str, tuple[float, float]] = {}
 
-    def changed(self, peer: str, latency_s: float) -> bool:
-        """Whether the time is another one than what was told last."""
-        before_s = self._told.get(peer)
-        if before_s is not None and before_s / 2 < latency_s < before_s * 2:
-            return False
-        self._told[peer] = latency_s
-        return True
+    def changed(self, peer: str, latency_s: float, now_s: float) -> float | None:
+        """The average that is to be recorded; None when it is about what was recorded last."""
+        before_s = self._smooth.get(peer, latency_s)
+        smooth_s = self._smooth[peer] = before_s + LATENCY_WEIGHT * (latency_s - before_s)
+        if peer in self._recorded:
+            recorded_s, at_s = self._recorded[peer]
+            low_s, high_s = sorted((recorded_s, smooth_s))
+            large = high_s - low_s >= LATENCY_FLOOR_S and high_s >= low_s * LATENCY_FACTOR
+            if not large or now_s - at_s < LATENCY_INTERVAL_S:
+                return None
+        self._recorded[peer] = (smooth_s, now_s)
+        return smooth_s
+
+
+class Lags:
+    """Which neighbours take messages more slowly than they are sent; the rule of `PeerLagged`."""
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = max(interval_s, LAG_S)
+        self._recorded: dict[str, float] = {}
+
+    def changed(self, peer: str, held: Sequence[Telling], now_s: float) -> PeerLagged | None:
+        """What is to be recorded about a neighbour that has not acknowledged these."""
+        held_s = now_s - held[0].since_s if held else 0.0
+        if held_s < LAG_S:
+            caught_up = not held and self._recorded.pop(peer, None) is not None
+            return PeerLagged(peer, 0.0) if caught_up else None
+        if now_s - self._recorded.get(peer, -self._interval_s) < self._interval_s:
+            return None
+        self._recorded[peer] = now_s
+        size_bytes = sum(each.announcement.size_bytes for each in held)
+        return PeerLagged(peer, held_s, messages=len(held), held_bytes=size_bytes)
 
 
 def _distance(own: str) -> Callable[[str], bytes]:

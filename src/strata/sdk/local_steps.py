@@ -40,6 +40,7 @@ from strata.core.worker_operations import (
     ResultDeserializeCompleted,
     ResultDeserializeProgress,
     ResultDeserializeStarted,
+    ResultsApplyStarted,
 )
 from strata.errors import DeadlineExceeded, InvalidArgument
 from strata.sdk.announcing import Announcer
@@ -84,6 +85,7 @@ class LocalSteps:
         self._circle: Circle | None = None
         self._collector = Collector(run.blobs, run.recorder)
         self._announcer = Announcer(run.blobs, run.recorder, self._collector.fetch_soon)
+        run.add_tick(self._announcer.look)
 
     @contextmanager
     def round(self, batch: Any) -> Iterator[Iterator[Any]]:
@@ -102,8 +104,32 @@ class LocalSteps:
             self._weights.write(start)
             raise
         self._left = left
-        self._weights.write(self._outer.step(start, mean))
-        self.run.emit(ResultsApplied(self._batches(step), step))
+        self._apply(start, mean, step)
+
+    def _apply(self, start: Vector, mean: Vector, step: int) -> None:
+        """Step with the mean of all results, and record whose they were."""
+        circle = self._circle
+        assert circle is not None, "the results were exchanged"
+        owners, batches = list(circle.addresses), self._batches(step)
+        results = [message_id(circle.generation, step, each) for each in owners]
+        op = f"apply-{circle.generation}-{step}"
+        self.run.recorder.emit(ResultsApplyStarted(step, len(owners), batches), op=op)
+        failure = ""
+        try:
+            self._weights.write(self._outer.step(start, mean))
+        except BaseException as error:
+            failure = f"{type(error).__name__}: {error}"[:500]
+            raise
+        finally:
+            applied = ResultsApplied(
+                batches=batches,
+                step=step,
+                ok=not failure,
+                error=failure,
+                results=results,
+                owners=owners,
+            )
+            self.run.recorder.emit(applied, op=op)
 
     def state_dict(self) -> dict[str, Any]:
         """The outer optimizer's momentum."""

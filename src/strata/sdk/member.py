@@ -114,6 +114,10 @@ class Member:
         """What this worker offers to the others; for what is built on a run."""
         return self._keeping.blobs
 
+    def add_tick(self, act: Callable[[], None]) -> None:
+        """Do something about once a second, in the thread of the heartbeats: it must not wait."""
+        self._worker.on_tick.append(act)
+
     def circle(self, exchange: Exchange) -> Circle:
         """Where the members of the generation are reached; all of them ask in one exchange."""
         told = msgspec.json.encode((self.worker_id, self._keeping.own_address())).decode()

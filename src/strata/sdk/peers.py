@@ -2,6 +2,7 @@
 
 import http.client
 import threading
+import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
@@ -127,13 +128,22 @@ class Peer:
 
     def downloading(self, blob: str, size_bytes: int, what: str) -> Operation:
         """The fact that something of the peer comes here."""
-        return Operation(
+        began_s = time.monotonic()
+        download = Operation(
             self._recorder,
             f"download-{blob}-{self._attempt}",
             BlobDownloadStarted(blob, self.name, size_bytes, self._attempt, what),
             lambda done_bytes: BlobDownloadProgress(done_bytes, blob),
-            lambda ok, error: BlobDownloadCompleted(ok, error, blob, self.name),
+            lambda ok, error: BlobDownloadCompleted(
+                ok=ok,
+                error=error,
+                blob=blob,
+                source=self.name,
+                received_bytes=download.done_bytes,
+                took_s=time.monotonic() - began_s,
+            ),
         )
+        return download
 
     def _retried(self, attempt: Callable[[], Result]) -> Result:
         for left in reversed(range(TRIES)):

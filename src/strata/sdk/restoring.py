@@ -162,15 +162,19 @@ class Restorer:
     def _from_peer(self, peer: Peer, standing: pb.Standing, state: Any) -> tuple[Any, Manifest]:
         name = model_id(standing.generation) + MANIFEST_SUFFIX
         manifest = decode_manifest(peer.get(name), f"{peer.url}/{name}")
+        # The manifest is confirmed last: with it the peer lets go of everything.
+        names = [f"{manifest.checkpoint_id}/{part.file}" for part in manifest.parts] + [name]
         download = peer.downloading(manifest.parts[0].xxh3, manifest.size_bytes, "model")
         try:
             loaded, _ = self._read(peer, manifest, state, -1, download)
         except BaseException as error:
             download.end(error)
-            peer.confirm(name, str(error))
+            for each in names:
+                peer.confirm(each, str(error) or type(error).__name__)
             raise
         download.end()
-        peer.confirm(name)
+        for each in names:
+            peer.confirm(each)
         return self._put(state, loaded, "", manifest.step), manifest
 
     def _read(

@@ -13,6 +13,7 @@ from strata.core.worker_facts import StepFinished
 from strata.errors import Conflict, InvalidArgument, NotAllowedNow, StrataError
 from strata.sdk.barriers import Arrivals, BarrierResult, check_barrier, meet
 from strata.sdk.exchange import Exchange, LinkBroken, Values
+from strata.sdk.exchange_log import ExchangeLog
 from strata.sdk.exchanges import Exchanges, Result
 from strata.sdk.feeding import PEEK_HINT, RunBatches
 from strata.sdk.keeping import Keeping
@@ -55,6 +56,11 @@ class RunSteps(Member):
         """The step whose block is open, if one is."""
         return self._step
 
+    @property
+    def exchange_log(self) -> ExchangeLog:
+        """Records the exchanges of this worker; for what is built on a run."""
+        return self._exchanges.log
+
     def add_step_hook(self, hook: StepHook) -> None:
         """Let something take part in every step; for what is built on a run."""
         self._hooks.add(hook)
@@ -78,7 +84,12 @@ class RunSteps(Member):
             several = self._exchanges_last > 1 and not len(self._hooks)
             self._keeping.checks.note_step(self._keeping.state, exact=several)
         self._exchanged = self._exchanges.count
-        self._hooks.begin(step)
+        self._exchanges.log.begin_step()
+        try:
+            self._hooks.begin(step)
+        except BaseException as error:
+            self._exchanges.log.end_step(error)
+            raise
         self._step = step
 
     def _require_trained(self) -> None:
@@ -112,12 +123,9 @@ class RunSteps(Member):
     def end_step(self, step: Step) -> None:
         """Count a step as applied, unless a worker was lost; part of `run.step`."""
         self._close_step()
-        if not self._hooks.end(step):
+        if not self._complete_block(step):
             self._undo(step)
             return
-        self._require_exchange(step)
-        if self._keeping.has_state:
-            self._keeping.checks.require_changed(self._keeping.state)
         metrics = dict(step.metrics)
         averaged = step.averaged if len(self._feeds) == 1 else 0
         self._count_step(metrics.pop("loss", None), None, metrics, averaged)
@@ -126,6 +134,21 @@ class RunSteps(Member):
             self._keeping.prepare_saves()  # from the first step on, optimizers have their moments
         if self._keeping.has_state and self.save_due():
             self.save()
+
+    def _complete_block(self, step: Step) -> bool:
+        """Let the hooks complete a step, and check it; False when a worker was lost meanwhile."""
+        exchanges = self._exchanges.log
+        try:
+            complete = self._hooks.end(step)
+            if complete:
+                self._require_exchange(step)
+                if self._keeping.has_state:
+                    self._keeping.checks.require_changed(self._keeping.state)
+        except BaseException as error:
+            exchanges.end_step(error)
+            raise
+        exchanges.end_step(None if complete else self._change())
+        return complete
 
     def _require_exchange(self, step: Step) -> None:
         """Refuse a step in which several workers train a common state, each for itself."""
@@ -145,6 +168,7 @@ class RunSteps(Member):
         self._close_step()
         if isinstance(error, Exception) and self._hooks.lost_link(error):
             error = self._broken_link(error)
+        self._exchanges.log.end_step(error)
         if not isinstance(error, GenerationChanged):
             return False
         self._undo(step)

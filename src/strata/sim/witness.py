@@ -129,7 +129,16 @@ class Witness:
         if peer is None:
             return
         message = f"{self.worker.name}:{generation}:{step}"
-        sent = self.record(MessageSent(message, "result", RESULT_BYTES, [peer.name]))
+        sent = self.record(
+            MessageSent(
+                message=message,
+                type="result",
+                size_bytes=RESULT_BYTES,
+                to=[peer.name],
+                author=self.worker.name,
+                step=step,
+            )
+        )
         self.sim.carry(self.worker, peer, message, generation, sent)
 
     def deliver(self, message: str, sender: str, generation: int, sent: str) -> None:

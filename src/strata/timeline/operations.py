@@ -29,6 +29,8 @@ DOING = {
     "BatchDownload": "fetching a batch",
     "Training": "training a batch",
     "ResultDeserialize": "decoding a result",
+    "ResultsApply": "applying the results of a round",
+    "Exchange": "taking a step together with the other workers",
     "CheckpointDownload": "fetching a checkpoint",
     "ModelLoad": "loading the model",
     "ModelSerialization": "copying the model out",
@@ -44,6 +46,7 @@ def _phases() -> Iterator[tuple[str, tuple[str, Phase]]]:
         for suffix, phase in SUFFIXES.items():
             if name.endswith(suffix) and name.removesuffix(suffix) in DOING:
                 yield name, (name.removesuffix(suffix), phase)
+    yield "ResultsApplied", ("ResultsApply", "end")
 
 
 PHASES: dict[str, tuple[str, Phase]] = dict(_phases())
@@ -53,7 +56,7 @@ _BY_CLASS = {kind: PHASES[kind.__name__] for kind in KINDS if kind.__name__ in P
 """The same by class: naming each event's kind would cost more than the rest of pairing it."""
 
 LONG_KINDS = frozenset(
-    kind for kind, (name, _) in PHASES.items() if name not in ("Training", "Request")
+    kind for kind, (name, _) in PHASES.items() if name not in ("Training", "Request", "Exchange")
 )
 
 

@@ -80,10 +80,18 @@ TEMPLATES: dict[str, str] = {
     "PeerLatencyChanged": "the way to {peer} takes {latency_s}",
     "BlobAdded": "offers {what} as blob {blob}",
     "BlobUploadStarted": "sends blob {blob} to {to}, attempt {attempt}",
-    "BlobUploadCompleted": "sending blob {blob} to {to} ended, ok {ok} {error}",
+    "BlobUploadCompleted": "sending blob {blob} to {to} ended, ok {ok}, "
+    "{sent_bytes} in {took_s} {error}",
     "BlobDownloadStarted": "fetches blob {blob} from {source}, attempt {attempt}",
-    "BlobDownloadCompleted": "fetching blob {blob} from {source} ended, ok {ok} {error}",
-    "MessageSent": "sent {type} {message} to {to}",
+    "BlobDownloadCompleted": "fetching blob {blob} from {source} ended, ok {ok}, "
+    "{received_bytes} in {took_s} {error}",
+    "ExchangeOpened": "connected by {transport} with the members of generation {generation}: "
+    "{members}",
+    "ExchangeStarted": "began to exchange values in step {step} of generation {generation}",
+    "ExchangeCompleted": "exchanging values in step {step} of generation {generation} ended after "
+    "{took_s}, ok {ok} {peer} {error}",
+    "PeerLagged": "held {messages} messages, {held_bytes}, for {peer} for {held_s}",
+    "MessageSent": "sent {type} {message} to {to}, attempt {attempt}",
     "MessageReceived": "got {type} {message} from {sender}",
     "MessageRejected": "did not take {type} {message} from {sender}: {reason}",
     "BatchesAssigned": "is to train batches {batches}",
@@ -93,7 +101,8 @@ TEMPLATES: dict[str, str] = {
     "TrainingFinished": "trained batch {batch}, loss {loss}",
     "ResultDeserializeStarted": "decodes the result of batch {batch}",
     "ResultDeserializeCompleted": "decoding the result of {batch} ended, ok {ok} {error}",
-    "ResultsApplied": "applied the results of batches {batches}",
+    "ResultsApplyStarted": "applies the results of {workers} workers in step {step}",
+    "ResultsApplied": "applied the results {results} of {owners} in step {step}, ok {ok} {error}",
     "ParametersRequested": "asked {peer} for the model, ok {ok} {error}",
     "CheckpointDownloadStarted": "fetches checkpoint {checkpoint}",
     "CheckpointDownloadCompleted": "fetching checkpoint {checkpoint} ended, ok {ok} {error}",

@@ -131,6 +131,7 @@ class Averaging:
             return True
         with self.run.timing("communication"):
             delivery.wait()
+        self.run.exchange_log.ended()
         if delivery.skipped:
             return False
         self._delivery = None

@@ -30,6 +30,7 @@ import torch.distributed as dist
 from strata.config import let_runs_handle_nccl_errors, use_interface
 from strata.errors import InvalidArgument
 from strata.sdk.exchange import Exchange, LinkBroken
+from strata.sdk.exchange_log import Transport
 from strata.sdk.run import Run
 
 log = logging.getLogger(__name__)
@@ -92,19 +93,25 @@ class Group:
 
     def begin_sum(self, tensor: torch.Tensor, exchange: Exchange) -> Any:
         """Start an all-reduce; the work that `finish` takes."""
-        return self.formed(exchange).allreduce([tensor])
+        members = self.formed(exchange)
+        exchange.begin(tensor.nbytes, tensor.nbytes)
+        return members.allreduce([tensor])
 
     def begin_copy(self, tensor: torch.Tensor, exchange: Exchange) -> Any:
         """Start to copy a contiguous tensor from rank 0 to all others."""
         options = dist.BroadcastOptions()
         options.rootRank = 0
-        return self.formed(exchange).broadcast([tensor], options)
+        members, leads = self.formed(exchange), exchange.rank == 0
+        exchange.begin(tensor.nbytes if leads else 0, 0 if leads else tensor.nbytes)
+        return members.broadcast([tensor], options)
 
     def begin_gather(
         self, rows: list[torch.Tensor], vector: torch.Tensor, exchange: Exchange
     ) -> Any:
         """Start to collect a vector of each worker, in the order of ranks."""
-        return self.formed(exchange).allgather([rows], [vector])
+        members = self.formed(exchange)
+        exchange.begin(vector.nbytes, sum(row.nbytes for row in rows))
+        return members.allgather([rows], [vector])
 
     def finish(self, work: Any, exchange: Exchange) -> None:
         """Wait for a collective: on the host with gloo, on the current stream with nccl."""
@@ -145,7 +152,8 @@ class Group:
             self.aborted = torch.zeros((), pin_memory=self._uses_nccl)
             if self._uses_nccl:
                 self._watch = Watch(exchange, self._members, self.aborted)
-            name = "nccl" if self._uses_nccl else "gloo"
+            name: Transport = "nccl" if self._uses_nccl else "gloo"
+            exchange.opened(name)
             log.info("%s group of %d formed, rank %d", name, run.world_size, run.rank)
         return self._members
 

@@ -75,6 +75,7 @@ class Mesh:
             torch.cuda.init()  # otherwise PyTorch warns that it has to choose a card by itself
         self._generation = -1
         self._watch: Watch | None = None
+        self._exchange: Exchange | None = None
         self._step: Step | None = None
         self._factor: torch.Tensor | float | None = None
         self._updated = False
@@ -112,8 +113,10 @@ class Mesh:
         return loss * self._factor
 
     def begin(self, step: Step) -> None:
-        """Begin a block."""
+        """Begin a block. The model's own hooks communicate in it, so it counts as one exchange."""
         self._step, self._factor, self._updated = step, None, False
+        if self._exchange is not None:
+            self._exchange.begin()
 
     def end(self, step: Step) -> None:
         """Wait until the device has done the step, with nccl; raise if it was aborted."""
@@ -121,6 +124,7 @@ class Mesh:
             torch.cuda.current_stream().synchronize()
         if self._aborted:
             self.run.together(partial(_raise, LinkBroken("the generation is over")))
+        self.run.exchange_log.ended()
         self._step = None
 
     def abandon(self, step: Step) -> bool:
@@ -138,7 +142,7 @@ class Mesh:
         """Abandon the group and its pending collectives."""
         if self._watch is not None:
             self._watch.stop()
-        self._generation = -1
+        self._generation, self._exchange = -1, None
         abort_default_group()
 
     @property
@@ -162,6 +166,8 @@ class Mesh:
         interruptible(exchange, partial(self._begin, exchange, device_of_thread()))
         self._generation = exchange.generation
         self._watch = Watch(exchange, dist.group.WORLD)
+        self._exchange, exchange.measured = exchange, False
+        exchange.opened("nccl" if self.backend == "nccl" else "gloo")
         log.info("%s mesh formed in generation %d", self.backend, exchange.generation)
 
     def _begin(self, exchange: Exchange, device: Any) -> None:

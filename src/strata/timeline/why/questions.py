@@ -16,6 +16,7 @@ from strata.timeline.why import (
     barriers,
     changes,
     checkpoints,
+    deliveries,
     losses,
     messages,
     recovering,
@@ -61,7 +62,7 @@ def _kind(hint: object) -> str:
 QUESTIONS: dict[str, Question] = {
     question.name: question
     for question in (
-        Question(1, "delivery", "A sent it, B never got it: why?", messages.delivery),
+        Question(1, "delivery", "A sent it, B never got it: why?", deliveries.delivery),
         Question(2, "barrier", "Why did this barrier stall, and who was it?", barriers.barrier),
         Question(3, "slow", "Why was this worker slow?", slowness.slow),
         Question(4, "samples", "Which samples did a failure touch?", recovering.samples),
@@ -130,6 +131,8 @@ SUGGESTED: dict[str, tuple[str, tuple[str, ...]]] = {
     "MessageSent": ("delivery", ("message",)),
     "MessageRejected": ("delivery", ("message",)),
     "MessageReceived": ("delivery", ("message",)),
+    "ExchangeCompleted": ("delivery", ("step",)),
+    "PeerLagged": ("delivery", ()),
     "RequestSubmitted": ("request", ("request",)),
     "RequestCompleted": ("request", ("request",)),
     "StepFinished": ("slow", ()),
@@ -149,10 +152,24 @@ def from_event(record: Record) -> tuple[str, dict[str, str]] | None:
     if name in BY_NODE:
         params[BY_NODE[name]] = record.node
     if name == "delivery" and record.kind != "MessageSent":
-        params |= {"receiver": record.node, "sender": record.text("sender")}
+        ends = _ends(record)
+        if ends is None:
+            return None
+        params |= ends
     if name in TIMED:
         params["time_ms"] = repr(record.at_ns / MS_NS)
     return name, params
+
+
+def _ends(record: Record) -> dict[str, str] | None:
+    """Who sent and who was to receive what an event is about; None when it does not say."""
+    time_ms = repr(record.at_ns / MS_NS)
+    peer = record.text("peer")
+    if record.kind == "PeerLagged":
+        return {"sender": record.node, "receiver": peer, "time_ms": time_ms}
+    if record.kind == "ExchangeCompleted":
+        return {"sender": peer, "receiver": record.node, "time_ms": time_ms} if peer else None
+    return {"sender": record.text("sender"), "receiver": record.node}
 
 
 def why_event(case: Case, record: Record) -> tuple[str, Answer]:

@@ -1,0 +1,178 @@
+"""Whether the values of a worker reached another one in a step that all workers take together.
+
+In an exchange every member gets the values of all members, or nobody applies the step (see
+`core/exchange_facts`). So a receiver whose exchange of that step and generation completed has the
+sender's values. If it did not complete, the first connection that broke in it is looked for.
+"""
+
+from strata.timeline.records import MS_NS, SECOND_NS, Record
+from strata.timeline.why.absence import ABSENT, SLACK_NS, alive_between, down, records_kind
+from strata.timeline.why.case import Answer, Case, Cost, Link, link, lost_s
+from strata.timeline.words import seconds
+
+LATE_NS = 5 * SECOND_NS
+NOTICED_NS = 60 * SECOND_NS
+"""How long after a break its causes are looked for: a timeout for heartbeats may come first."""
+
+
+def newest(case: Case, worker: str, step: int | None, until_ns: int) -> Record | None:
+    """The start of a worker's newest exchange, or of that of a step, before a moment."""
+    found = case.timeline.backwards(until_ns, node=worker, kinds={"ExchangeStarted"})
+    return next((each for each in found if step in (None, each.get("step"))), None)
+
+
+def delivered(case: Case, began: Record, receiver: str) -> Answer:
+    """Whether the receiver has what the sender gave to an exchange, by what both recorded."""
+    members = _members(case, began)
+    if members and receiver not in members:
+        return _no_member(case, began, receiver)
+    theirs = _exchange_of(case, receiver, "ExchangeStarted", began)
+    ended = _exchange_of(case, receiver, "ExchangeCompleted", began)
+    chain = [link(began)]
+    if ended is not None and ended.get("ok") is True:
+        return _applied(case, began, ended, receiver)
+    if ended is not None:
+        return _broken(case, began, ended, receiver)
+    if theirs is not None:
+        chain.append(link(theirs))
+    return _unfinished(case, began, theirs, receiver, chain)
+
+
+def _members(case: Case, began: Record) -> list[str]:
+    """The members of the generation of an exchange, as its worker recorded them; or none."""
+    opened = case.last(
+        {"ExchangeOpened"}, began.at_ns + 1, node=began.node, generation=began.get("generation")
+    )
+    members = opened.get("members") if opened is not None else None
+    return [str(each) for each in members] if isinstance(members, list) else []
+
+
+def _exchange_of(case: Case, worker: str, kind: str, began: Record) -> Record | None:
+    """What a worker recorded of the same exchange. It may begin before the others, but not end."""
+    early_ns = NOTICED_NS if kind == "ExchangeStarted" else SLACK_NS
+    return case.first(
+        {kind},
+        began.at_ns - early_ns,
+        node=worker,
+        step=began.get("step"),
+        generation=began.get("generation"),
+    )
+
+
+def _where(began: Record) -> str:
+    return f"step {began.text('step')} of generation {began.text('generation')}"
+
+
+def _applied(case: Case, began: Record, ended: Record, receiver: str) -> Answer:
+    took_ns = max(ended.at_ns - began.at_ns, 0)
+    late = took_ns > LATE_NS
+    how = f"late, {seconds(took_ns)}" if late else seconds(took_ns)
+    text = (
+        f"yes: {receiver} applied {_where(began)} with the values of {began.node}, "
+        f"{how} after {began.node} began to exchange them"
+    )
+    cost = Cost(took_ns / SECOND_NS, 1, f"{receiver} had them {seconds(took_ns)} late")
+    chain = [link(began), link(ended)]
+    if late:
+        chain[1:1] = [link(each) for each in _late_members(case, began)]
+    return Answer("yes", text, chain, cost if late else Cost(), _failed_before(case, began))
+
+
+def _late_members(case: Case, began: Record) -> list[Record]:
+    """The start of the last member that came to an exchange."""
+    starts = (_exchange_of(case, each, "ExchangeStarted", began) for each in _members(case, began))
+    return sorted((each for each in starts if each is not None), key=lambda r: r.key)[-1:]
+
+
+def _failed_before(case: Case, began: Record) -> list[str]:
+    """Earlier exchanges of the same step by the sender that came to nothing."""
+    found = case.all(
+        {"ExchangeCompleted"}, None, began.at_ns, node=began.node, step=began.get("step")
+    )
+    return [
+        f"{link(each).text} (time_ms={each.at_ns / MS_NS:.3f})"
+        for each in found
+        if each.get("ok") is False
+    ]
+
+
+def _broken(case: Case, began: Record, ended: Record, receiver: str) -> Answer:
+    """The receiver's exchange ended with an error: the first break is what it comes from."""
+    chain = [link(began)]
+    first = _first_break(case, began)
+    culprit = first.text("peer") if first is not None else ended.text("peer")
+    chain += [link(first)] if first is not None else []
+    chain.append(link(ended))
+    lost = down(case, culprit, began.at_ns, ended.at_ns + NOTICED_NS) if culprit else None
+    since_ns = (first or ended).at_ns
+    if lost is not None and not alive_between(case, culprit, since_ns, lost.at_ns):
+        text = f"no: {culprit} was down in {_where(began)}: {link(lost).text}"
+        return Answer("no", text, [*chain, link(lost)])
+    if first is not None:
+        text = (
+            f"no: the link between {first.node} and {culprit} broke in {_where(began)}: "
+            f"{first.text('reason')}"
+        )
+        return Answer("no", text, chain)
+    told = f"no: {receiver} did not apply {_where(began)}: {ended.text('error')}"
+    return Answer("no", told, chain)
+
+
+def _first_break(case: Case, began: Record) -> Record | None:
+    """The first connection for exchanges that a member lost after the exchange had begun."""
+    members = _members(case, began)
+    ends = [
+        each
+        for worker in members
+        if (each := _exchange_of(case, worker, "ExchangeCompleted", began)) is not None
+        and each.get("ok") is False
+    ]
+    if not ends:
+        return None
+    until_ns = max(each.at_ns for each in ends) + 1
+    found = case.all({"ConnectionChanged"}, began.at_ns - LATE_NS, until_ns, node=None)
+    breaks = [
+        each
+        for each in found
+        if (each.get("purpose"), each.get("path")) == ("exchange", "disconnected")
+        and each.node in members
+    ]
+    return min(breaks, key=lambda record: record.key, default=None)
+
+
+def _no_member(case: Case, began: Record, receiver: str) -> Answer:
+    lost = down(case, receiver, began.at_ns, began.at_ns + 1)
+    if lost is not None:
+        text = f"no: {receiver} was down before {_where(began)}: {link(lost).text}"
+        return Answer("no", text, [link(lost), link(began)])
+    text = f"no: {receiver} is not a member of generation {began.text('generation')}"
+    return Answer("no", text, [link(began)])
+
+
+def _unfinished(
+    case: Case, began: Record, theirs: Record | None, receiver: str, chain: list[Link]
+) -> Answer:
+    """The receiver recorded no end of the exchange, or not even its start."""
+    lost = down(case, receiver, began.at_ns, began.at_ns + NOTICED_NS)
+    if lost is not None:
+        text = f"no: {receiver} was down in {_where(began)}: {link(lost).text}"
+        return Answer("no", text, [*chain, link(lost)])
+    holes = case.holes(receiver, began.at_ns, began.at_ns + NOTICED_NS)
+    waited_ns = case.extent.to_ns - began.at_ns
+    own = _exchange_of(case, began.node, "ExchangeCompleted", began)
+    if own is None and waited_ns < NOTICED_NS:
+        state = "has begun the exchange too" if theirs is not None else "has not begun it yet"
+        text = f"open: {began.node} has waited for {seconds(waited_ns)}, and {receiver} {state}"
+        return Answer("open", text, chain)
+    if holes:
+        text = f"unknown: the log of {receiver} has a hole there: {holes[0]}"
+        return Answer("unknown", text, chain)
+    if not records_kind(case, receiver, {"ExchangeStarted"}):
+        return Answer("unknown", f"{ABSENT}: {receiver} recorded no exchanges at all", chain)
+    chain += [link(own)] if own is not None else []
+    if theirs is not None:
+        text = f"no: {receiver} began {_where(began)} and never finished it; its log is complete"
+    else:
+        text = f"no: {receiver} never began {_where(began)}; its log is complete"
+    cost = Cost(lost_s(began.at_ns, case.extent.to_ns), 1, f"{began.node} waited for it")
+    return Answer("no", text, chain, cost if own is None else Cost())

@@ -18,8 +18,28 @@ from strata.errors import PermissionDenied
 NOBODY = 65_534
 
 
+class Arriving:
+    """A file that comes by a function; what the cache told of it is in `told`."""
+
+    def __init__(self, bring) -> None:
+        self.bring, self.told = bring, []
+
+    def arrived(self) -> None:
+        self.told.append("arrived")
+
+    def shared(self) -> None:
+        self.told.append("shared")
+
+    def failed(self, error) -> None:
+        self.told.append(str(error))
+
+
 def put(content: bytes):
-    return lambda descriptor: write_all(descriptor, content, 0)
+    return expected(lambda descriptor: write_all(descriptor, content, 0))
+
+
+def expected(bring):
+    return lambda: Arriving(bring)
 
 
 def released() -> None:
@@ -112,7 +132,7 @@ def test_other_files_are_usable_while_one_is_being_brought(tmp_path):
 
     found: list[bytes] = []
     thread = threading.Thread(
-        target=lambda: found.append(cache.path("slow", 3, slow, released).read_bytes())
+        target=lambda: found.append(cache.path("slow", 3, expected(slow), released).read_bytes())
     )
     thread.start()
     assert begun.wait(60)
@@ -140,7 +160,7 @@ def test_threads_that_want_the_same_file_bring_it_once(tmp_path):
 
     def ask() -> None:
         together.wait(60)
-        assert cache.path("a", 3, bring, released).read_bytes() == b"abc"
+        assert cache.path("a", 3, expected(bring), released).read_bytes() == b"abc"
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
@@ -156,6 +176,32 @@ def test_a_file_that_could_not_be_brought_is_tried_again(tmp_path):
     def fail(descriptor: int) -> None:
         raise ConnectionError("gone")
 
+    arrivals = [Arriving(fail)]
     with pytest.raises(ConnectionError):
-        cache.path("a", 3, fail, released)
+        cache.path("a", 3, lambda: arrivals[0], released)
+    assert arrivals[0].told == ["gone"]
     assert cache.path("a", 3, put(b"abc"), released).read_bytes() == b"abc"
+
+
+def test_a_file_that_another_process_brings_meanwhile_is_shared(tmp_path):
+    first, second = (Cache(tmp_path / "cache", 1_000) for _ in range(2))
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow(descriptor: int) -> None:
+        begun.set()
+        assert may_end.wait(60)
+        write_all(descriptor, b"abc", 0)
+
+    thread = threading.Thread(target=lambda: first.path("a", 3, expected(slow), released))
+    thread.start()
+    assert begun.wait(60)
+    waiting = Arriving(pytest.fail)
+
+    def expect() -> Arriving:
+        may_end.set()  # it is asked for while the other one brings it
+        return waiting
+
+    assert second.path("a", 3, expect, released).read_bytes() == b"abc"
+    thread.join(60)
+    assert waiting.told == ["shared"]
+    second.path("a", 3, pytest.fail, released)

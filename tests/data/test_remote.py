@@ -1,6 +1,7 @@
 """Guards datasets in object storage and the cache that the workers of a host share: a real server,
 real processes, killed in the middle of a download."""
 
+import io
 import os
 import signal
 import subprocess
@@ -14,7 +15,8 @@ import pytest
 
 from strata.data import huggingface
 from strata.data.dataset import open_dataset
-from strata.data.files import Fetch, Files, register_scheme
+from strata.data.files import Files, register_scheme
+from strata.data.observers import OBSERVERS, Fetch, Opening, without_credentials
 from strata.errors import Corrupt, InvalidArgument, NotFound
 from strata.storage.s3 import S3Storage
 from tests.data import corpora
@@ -120,17 +122,114 @@ def test_what_is_not_there_is_named(bucket, environment):
         open_dataset(f"{bucket.url}/nowhere")
 
 
-def test_a_download_is_told_from_start_to_end(arrays):
-    told: list[Fetch] = []
+class Told:
+    """An observer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.fetches: list[Fetch] = []
+        self.openings: list[Opening] = []
+
+    def fetched(self, fetch: Fetch) -> None:
+        self.fetches.append(fetch)
+
+    def opened(self, opening: Opening) -> None:
+        self.openings.append(opening)
+
+    @property
+    def phases(self) -> list[str]:
+        return [each.phase for each in self.fetches]
+
+
+@pytest.fixture
+def told():
+    """What this process's observers are told from here on."""
+    OBSERVERS.add(Told())  # it is told what ended before
+    observer = Told()
+    OBSERVERS.add(observer)
+    yield observer
+    OBSERVERS.__init__()
+
+
+def test_a_download_is_told_from_request_to_end(arrays, told):
     dataset = open_dataset(arrays.url)
-    dataset.watch(told.append)
     dataset.read([0, 1, 30])
-    assert [each.what for each in told] == ["started", "completed"] * 2
-    assert {each.size_bytes for each in told} == {SHARD_BYTES}
-    assert [each.done_bytes for each in told] == [0, SHARD_BYTES] * 2
-    assert [told[0].file, told[2].file] == ["data-0.npy", "data-7.npy"]
+    assert told.phases == ["requested", "started", "completed"] * 2
+    assert {each.size_bytes for each in told.fetches} == {SHARD_BYTES}
+    assert [each.done_bytes for each in told.fetches] == [0, 0, SHARD_BYTES] * 2
+    sources = [told.fetches[0].source, told.fetches[3].source]
+    assert sources == [f"{arrays.url}/data-0.npy", f"{arrays.url}/data-7.npy"]
+    assert all(each.queued_s >= 0 and each.attempt == 1 for each in told.fetches)
+    assert [each.took_s > 0 for each in told.fetches] == [False, False, True] * 2
     dataset.read([0, 1, 30])
-    assert len(told) == 4
+    assert len(told.fetches) == 6
+
+
+def test_json_lines_are_told_as_they_are_fetched_to_open_the_dataset(bucket, environment, told):
+    lines = b'{"text": "%s"}\n' % (b"x" * 1_000)
+    bucket.put("rows.jsonl", lines * 2_000)
+    dataset = open_dataset(bucket.url, name="rows")
+    assert told.phases == ["requested", "started", "completed"]
+    assert {(each.dataset, each.batch) for each in told.fetches} == {("rows", "")}
+    assert told.fetches[-1].done_bytes == len(lines) * 2_000
+    assert [each.completed for each in told.openings] == [False, True]
+    ended = told.openings[-1]
+    assert (ended.files, ended.samples, ended.error) == (1, len(dataset), "")
+    assert ended.took_s >= told.fetches[-1].took_s > 0
+
+
+def test_headers_that_are_read_by_ranges_are_counted(arrays, told):
+    open_dataset(arrays.url)
+    assert told.fetches == []
+    assert SHARDS * 128 <= told.openings[-1].range_bytes < SHARDS * SHARD_BYTES
+
+
+def test_a_slow_download_tells_how_far_it_is_within_a_range(bucket, environment, told):
+    environment.setenv("STRATA_PROGRESS_INTERVAL_S", "0.000001")
+    bucket.put("rows.npy", npy_bytes(8 << 20))
+    open_dataset(f"{bucket.url}/rows.npy").read([0])
+    done = [each.done_bytes for each in told.fetches if each.phase == "progress"]
+    assert len(done) > 2
+    assert done == sorted(done)
+    assert done[-1] == told.fetches[-1].size_bytes
+
+
+def npy_bytes(size: int) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, np.zeros((64, size // 64), np.uint8))
+    return buffer.getvalue()
+
+
+def test_a_failed_download_is_told_and_the_next_one_is_another_attempt(arrays, told):
+    dataset = open_dataset(arrays.url, name="set")
+    content = arrays.get("data-2.npy")
+    arrays.delete("data-2.npy")
+    for attempt in (1, 2):
+        with pytest.raises(Corrupt):
+            dataset.read([9])
+        ended = told.fetches[-1]
+        assert (ended.phase, ended.attempt) == ("completed", attempt)
+        assert "no longer there" in ended.error
+    arrays.put("data-2.npy", content)
+    open_dataset(arrays.url).read([9])
+    assert (told.fetches[-1].attempt, told.fetches[-1].error) == (1, "")
+
+
+def test_what_nobody_observed_is_told_to_the_first_observer(arrays):
+    OBSERVERS.__init__()
+    open_dataset(arrays.url, name="set").read([0])
+    observer = Told()
+    OBSERVERS.add(observer)
+    try:
+        assert observer.phases == ["completed"]
+        assert [each.dataset for each in observer.openings] == ["set"]
+        assert min(observer.fetches[0].ago_s, observer.openings[0].ago_s) > 0
+    finally:
+        OBSERVERS.__init__()
+
+
+def test_a_source_is_told_without_credentials():
+    assert without_credentials("s3://key:secret@bucket/a?X-Amz-Signature=1") == "s3://bucket/a"
+    assert without_credentials("/data/a?b@c") == "/data/a?b@c"
 
 
 def test_several_processes_fetch_each_file_once(arrays, tmp_path):
@@ -184,11 +283,9 @@ class Peak:
         return self._most
 
 
-def test_the_least_recently_used_file_goes_first(arrays, tmp_path, environment):
+def test_the_least_recently_used_file_goes_first(arrays, tmp_path, environment, told):
     environment.setenv("STRATA_DATA_CACHE_BYTES", str(3 * SHARD_BYTES))
     dataset = open_dataset(arrays.url)
-    told: list[str] = []
-    dataset.watch(lambda fetch: told.append(fetch.file) if fetch.what == "started" else None)
     for shard in (0, 1, 2):
         dataset.read([shard * ROWS])
     for number, file in enumerate(sorted(cached(tmp_path), key=lambda each: each.stat().st_mtime)):
@@ -196,7 +293,8 @@ def test_the_least_recently_used_file_goes_first(arrays, tmp_path, environment):
     dataset.read([3 * ROWS])
     for shard in (1, 2, 0):
         dataset.read([shard * ROWS])
-    assert told == [f"data-{shard}.npy" for shard in (0, 1, 2, 3, 0)]
+    started = [each.source for each in told.fetches if each.phase == "started"]
+    assert started == [f"{arrays.url}/data-{shard}.npy" for shard in (0, 1, 2, 3, 0)]
 
 
 def test_a_file_larger_than_the_cache_is_a_clear_error(arrays, environment):

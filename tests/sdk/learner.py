@@ -108,6 +108,17 @@ def read(path, on_error="raise", processes=None, **given):
 
 
 @scene
+def read_once(path, **given):
+    """Opens files and trains one step of them, and says how long that took."""
+    with strata.join(**given) as run:
+        begun_s = time.monotonic()
+        for _ in run.batches(strata.open_dataset(path, name="files"), global_batch=8, steps=1):
+            with run.step():
+                pass
+        say("done", elapsed_s=time.monotonic() - begun_s, **place(run))
+
+
+@scene
 def load(path, processes, **given):
     """Trains an epoch of files as tensors by a `DataLoader`, pinned where there is a GPU."""
     import torch

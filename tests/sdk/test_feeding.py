@@ -87,6 +87,26 @@ def test_each_sample_is_trained_once_per_epoch_and_everyone_ends(hub, learners):
     assert hub.state.tasks["default-1"].state == "completed"
 
 
+def test_each_worker_records_which_batches_it_is_to_train(hub, learners):
+    pair = learners("a", "b", world_size=2, total=SAMPLES, epochs=1)
+    assert [each.ends() for each in pair] == [0, 0]
+    batches = -(-SAMPLES // 8)
+    assigned = [told(hub, "BatchesAssigned", node)[-1] for node in "ab"]
+    for each in assigned:
+        assert (each["first_batch"], each["last_batch"]) == ("numbers/0", f"numbers/{batches - 1}")
+        assert (each["batches"], each["global_batch"]) == (batches, 8)
+        assert each["samples"] == len(each["lanes"]) * 8 // each["lane_count"]
+    assert sum(each["samples"] for each in assigned) == 8
+    asked = {"subject": f"batch:numbers/{batches - 1}"}
+    entries = httpx.get(f"{hub.running.http_url}/api/timeline/story", params=asked).json()
+    due = [each["node"] for each in entries["entries"] if each["kind"] == "BatchesAssigned"]
+    assert sorted(due) == ["a", "b"]
+    texts = {each["text"] for each in entries["entries"] if each["kind"] == "BatchesAssigned"}
+    assert texts == {
+        f"is to train 4 samples of each batch from numbers/0 up to numbers/{batches - 1}"
+    }
+
+
 def test_a_worker_killed_in_mid_epoch_costs_no_sample(hub, learners):
     asked = {"name": "t", "worker_count": 3, "policy": "continue"}
     task = httpx.post(f"{hub.running.http_url}/api/tasks", json=asked).json()["task_id"]
@@ -328,32 +348,69 @@ def test_stream_without_a_known_length_has_no_progress_in_percent(hub, spool):
     assert {each["progress"] for each in found} == {None}
 
 
-def test_downloads_are_recorded_for_the_batch_they_are_for(hub, learners, tmp_path, monkeypatch):
+@pytest.fixture
+def bucket(tmp_path, monkeypatch):
+    """A bucket on a real server, which this process and its workers reach as users do."""
     with running(tmp_path / "s3") as settings:
         monkeypatch.setenv("AWS_ENDPOINT_URL", settings.aws_endpoint_url)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", settings.aws_access_key_id)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", settings.aws_secret_access_key)
         monkeypatch.setenv("TMPDIR", str(tmp_path))
-        bucket = S3Storage(BUCKET, "rows", settings)
-        for shard in range(4):
-            file = tmp_path / f"x-{shard}.npy"
-            np.save(file, np.zeros((20, 8)))
-            bucket.put(file.name, file.read_bytes())
-        (worker,) = learners("a", scene="read", path=bucket.url)
-        assert worker.says("done")["rows"] == 80
-        assert worker.ends() == 0
-    started = told(hub, "BatchDownloadStarted")
+        yield S3Storage(BUCKET, "rows", settings)
+
+
+def put_arrays(bucket, tmp_path):
+    for shard in range(4):
+        file = tmp_path / f"x-{shard}.npy"
+        np.save(file, np.zeros((20, 8)))
+        bucket.put(file.name, file.read_bytes())
+
+
+@pytest.mark.parametrize("processes", [None, 0, 2])
+def test_downloads_are_recorded_for_the_batch_they_are_for(
+    hub, learners, bucket, tmp_path, processes
+):
+    put_arrays(bucket, tmp_path)
+    (worker,) = learners("a", scene="read", path=bucket.url, processes=processes)
+    assert worker.says("done")["rows"] == 80
+    assert worker.ends() == 0
     completed = told(hub, "BatchDownloadCompleted")
-    assert len(started) == len(completed) == 4
-    assert {fact["size_bytes"] for fact in started} == {20 * 8 * 8 + 128}
-    progress = told(hub, "BatchDownloadProgress")
-    assert {fact["done_bytes"] for fact in progress} == {20 * 8 * 8 + 128}
-    assert all(fact["ok"] and fact["batch"].startswith("files/") for fact in completed)
+    fetched = [fact for fact in completed if not fact.get("shared")]
+    assert sorted(fact["source"] for fact in fetched) == [
+        f"{bucket.url}/x-{shard}.npy" for shard in range(4)
+    ]
+    assert {fact["done_bytes"] for fact in fetched} == {20 * 8 * 8 + 128}
+    assert all(fact["took_s"] > 0 and fact["queued_s"] >= 0 for fact in fetched)
+    steps = {f"files/{step}" for step in range(10)}
+    assert all(fact["ok"] and fact["batch"] in steps for fact in completed)
+    if not processes:
+        requested, started = told(hub, "BatchDownloadRequested"), told(hub, "BatchDownloadStarted")
+        assert len(requested) == len(started) == 4
+        assert {fact["size_bytes"] for fact in started} == {20 * 8 * 8 + 128}
+        progress = told(hub, "BatchDownloadProgress")
+        assert {fact["done_bytes"] for fact in progress} == {20 * 8 * 8 + 128}
     audited(hub)
 
 
-def told(hub, kind):
-    wanted = Window(node="a", kinds=frozenset({kind}))
+def test_files_that_are_scanned_to_open_a_dataset_are_recorded_as_data(hub, learners, bucket):
+    rows = b'{"text": "%s"}\n' % (b"x" * 1_000)
+    bucket.put("rows.jsonl", rows * 4_000)
+    (worker,) = learners("a", scene="read_once", path=bucket.url)
+    done = worker.says("done")
+    assert worker.ends() == 0
+    (fetched,) = told(hub, "BatchDownloadCompleted")
+    assert (fetched.get("batch", ""), fetched["dataset"]) == ("", "files")
+    assert fetched["done_bytes"] == len(rows) * 4_000
+    (opened,) = told(hub, "DatasetOpenCompleted")
+    assert (opened["ok"], opened["samples"], opened["source"]) == (True, 4_000, bucket.url)
+    assert opened["took_s"] >= fetched["took_s"]
+    (step,) = told(hub, "StepFinished")
+    assert step["data_s"] >= opened["took_s"]
+    assert step["data_s"] + step["compute_s"] <= done["elapsed_s"]
+
+
+def told(hub, kind, node="a"):
+    wanted = Window(node=node, kinds=frozenset({kind}))
     return [event.body.fields for _, _, event in hub.store.query(wanted, limit=100)]
 
 

@@ -174,13 +174,25 @@ class MessageRejected(Fact, frozen=True):
 
 
 class BatchesAssigned(Fact, frozen=True):
-    """The worker learned what it is to train: these lanes of a dataset, from a step on."""
+    """The worker learned which batches it is to train: its share of each, until it is told others.
+
+    A batch is a step of the run; the first is that of `step`. Where the loop has no end,
+    `last_batch` is empty and `batches` is 0. The share is `samples` samples of each batch: those
+    whose place in the `global_batch`, modulo `lane_count`, is one of `lanes`. Older logs have the
+    lanes alone. A shard that is leased is a batch of its own, without lanes and with step -1.
+    """
 
     dataset: str
     step: int
     generation: int
     lanes: list[int]
     columns: list[str] = field(default_factory=list)
+    first_batch: str = ""
+    last_batch: str = ""
+    batches: int = 0
+    samples: int = 0
+    global_batch: int = 0
+    lane_count: int = 0
 
 
 class TrainingStarted(Fact, frozen=True):

@@ -76,11 +76,52 @@ class BlobDownloadCompleted(Completed, frozen=True):
     took_s: float = 0.0
 
 
-class BatchDownloadStarted(Fact, frozen=True):
-    """The samples of a batch are fetched."""
+class DatasetOpenStarted(Fact, frozen=True):
+    """A dataset is opened; its index is loaded, or its files are scanned to make one."""
+
+    dataset: str
+    source: str = ""
+
+
+class DatasetOpenCompleted(Completed, frozen=True):
+    """The dataset can be read, or not.
+
+    `range_bytes` were read of remote files that were not fetched as a whole. `ago_s` is how long
+    ago that ended where the process opened the dataset before it joined.
+    """
+
+    dataset: str = ""
+    source: str = ""
+    files: int = 0
+    samples: int = 0
+    range_bytes: int = 0
+    took_s: float = 0.0
+    ago_s: float = 0.0
+
+
+class BatchDownloadRequested(Fact, frozen=True):
+    """A file with samples is not on this host and was asked for; its download may have to wait.
+
+    `batch` is the batch that needs it, or empty where a dataset is being opened. `attempt` counts
+    failed downloads of the file before, and this one.
+    """
 
     batch: str
     size_bytes: int = 0
+    dataset: str = ""
+    source: str = ""
+    attempt: int = 1
+
+
+class BatchDownloadStarted(Fact, frozen=True):
+    """A file with samples of a batch is downloaded; it was queued for `queued_s` before."""
+
+    batch: str
+    size_bytes: int = 0
+    dataset: str = ""
+    source: str = ""
+    attempt: int = 1
+    queued_s: float = 0.0
 
 
 class BatchDownloadProgress(Progress, frozen=True):
@@ -90,9 +131,21 @@ class BatchDownloadProgress(Progress, frozen=True):
 
 
 class BatchDownloadCompleted(Completed, frozen=True):
-    """The batch is here, or not."""
+    """The file is on this host, or not.
+
+    `shared` where another process of the host has fetched it meanwhile. `ago_s` is how long ago the
+    download ended where the process had not joined then.
+    """
 
     batch: str = ""
+    dataset: str = ""
+    source: str = ""
+    done_bytes: int = 0
+    attempt: int = 1
+    queued_s: float = 0.0
+    took_s: float = 0.0
+    shared: bool = False
+    ago_s: float = 0.0
 
 
 class ResultDeserializeStarted(Fact, frozen=True):
@@ -226,6 +279,9 @@ KINDS: tuple[type[Fact], ...] = (
     BlobDownloadStarted,
     BlobDownloadProgress,
     BlobDownloadCompleted,
+    DatasetOpenStarted,
+    DatasetOpenCompleted,
+    BatchDownloadRequested,
     BatchDownloadStarted,
     BatchDownloadProgress,
     BatchDownloadCompleted,

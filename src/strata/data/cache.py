@@ -31,21 +31,34 @@ from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock, RLock
-from typing import TypeAlias
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 from strata.config import Settings
 from strata.errors import InvalidArgument, PermissionDenied, Unavailable
 from strata.storage.base import Buffer
 
-Bring: TypeAlias = Callable[[int], None]
-"""Writes a file's content to a descriptor that has its size already."""
-
 WHOLE, DRAFT = ".file", ".draft"
 SHARE = 8
 TOUCH_S = 1.0
 _OWN_FOLDER = "set data_cache_dir (STRATA_DATA_CACHE_DIR) to a folder that this user owns"
 _caches: dict[tuple[str, int], "Cache"] = {}
+
+
+class Arrival(Protocol):
+    """A file that is not here and was asked for: it arrives, is shared, or fails."""
+
+    def bring(self, descriptor: int) -> None:
+        """Writes the file's content to a descriptor that has its size already."""
+
+    def arrived(self) -> None:
+        """The file that was brought is in its place."""
+
+    def shared(self) -> None:
+        """Another process has brought the file meanwhile."""
+
+    def failed(self, error: BaseException) -> None:
+        """The file could not be brought."""
 
 
 class Cache:
@@ -58,8 +71,17 @@ class Cache:
         self._turns: WeakValueDictionary[str, _Turn] = WeakValueDictionary()
         _require_own_folder(folder)
 
-    def path(self, key: str, size_bytes: int, bring: Bring, released: Callable[[], None]) -> Path:
-        """Where the file of that key lies; it stays until `released` is called."""
+    def path(
+        self,
+        key: str,
+        size_bytes: int,
+        expect: Callable[[], Arrival],
+        released: Callable[[], None],
+    ) -> Path:
+        """Where the file of that key lies; it stays until `released` is called.
+
+        `expect` is called if the file is not here, before this process waits for its turn.
+        """
         with self._lock:
             found = self._in_use(key)
             turn = self._turns.setdefault(key, _Turn())
@@ -71,7 +93,7 @@ class Cache:
                 found = self._in_use(key)
             if found is not None:
                 return found
-            held = self._take(key, size_bytes, bring, released)
+            held = self._take(key, size_bytes, expect, released)
             with self._lock:
                 self._held[key] = held
                 self._let_go(self.limit_bytes // SHARE)
@@ -92,7 +114,11 @@ class Cache:
         return self._place(key, WHOLE).exists()
 
     def _take(
-        self, key: str, size_bytes: int, bring: Bring, released: Callable[[], None]
+        self,
+        key: str,
+        size_bytes: int,
+        expect: Callable[[], Arrival],
+        released: Callable[[], None],
     ) -> "_Held":
         """Holds a file that is here, or brings it."""
         if size_bytes > self.limit_bytes:
@@ -100,13 +126,29 @@ class Cache:
                 f"a file of {size_bytes} bytes does not fit into a cache of {self.limit_bytes}",
                 hint="raise data_cache_bytes (STRATA_DATA_CACHE_BYTES)",
             )
+        whole = self._place(key, WHOLE)
+        descriptor = _locked(whole, os.O_RDONLY, fcntl.LOCK_SH)
+        if descriptor is None:
+            arrival = expect()
+            try:
+                descriptor = self._arrived(key, size_bytes, arrival)
+            except BaseException as error:
+                arrival.failed(error)
+                raise
+        return _Held(whole, descriptor, size_bytes, released)
+
+    def _arrived(self, key: str, size_bytes: int, arrival: Arrival) -> int:
+        """A descriptor, with its lock, of a file that this process or another one brings."""
         whole, draft = self._place(key, WHOLE), self._place(key, DRAFT)
         while True:
             found = _locked(whole, os.O_RDONLY, fcntl.LOCK_SH)
             if found is not None:
-                return _Held(whole, found, size_bytes, released)
-            descriptor = _locked(draft, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
+                arrival.shared()
+                return found
+            flags = os.O_RDWR | os.O_CREAT
+            descriptor = _locked(draft, flags, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if descriptor is None:
+                _wait_for_writer(draft)
                 continue
             try:
                 if whole.exists():  # it became whole since: this draft is a new, empty one
@@ -114,16 +156,17 @@ class Cache:
                     os.close(descriptor)
                     continue
                 self._reserve(descriptor, size_bytes)
-                bring(descriptor)
+                arrival.bring(descriptor)
                 os.fsync(descriptor)
                 os.rename(draft, whole)
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
+                arrival.arrived()
             except BaseException:
                 with contextlib.suppress(OSError):
                     draft.unlink()
                 os.close(descriptor)
                 raise
-            return _Held(whole, descriptor, size_bytes, released)
+            return descriptor
 
     def _reserve(self, descriptor: int, size_bytes: int) -> None:
         """Gives a draft its size, once there is room for it."""
@@ -229,6 +272,20 @@ def _locked(path: Path, flags: int, operation: int) -> int | None:
         raise
     os.close(descriptor)
     return None
+
+
+def _wait_for_writer(draft: Path) -> None:
+    """Returns when nobody writes a draft any more: its file is whole, or its process has died.
+
+    By a shared lock: who has made it whole keeps one for as long as it uses the file, and an
+    exclusive lock would not be had before that.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        descriptor = os.open(draft, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        finally:
+            os.close(descriptor)
 
 
 def write_all(descriptor: int, data: Buffer, offset: int) -> None:

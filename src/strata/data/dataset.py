@@ -21,7 +21,7 @@ from strata.core.datasets import DatasetSpec
 from strata.core.order import Mode, Order, OrderSpec
 from strata.data.arrow import ArrowSource
 from strata.data.base import Array, Columns, Damaged, Index, Mismatch, Rows, Source
-from strata.data.files import Files, Watch, open_files
+from strata.data.files import Files, open_files
 from strata.data.huggingface import HuggingFaceFolder
 from strata.data.images import ImageFolderSource
 from strata.data.indexes import IndexStore, fingerprint_of
@@ -29,6 +29,7 @@ from strata.data.jsonl import JsonLinesSource
 from strata.data.mds import MdsSource
 from strata.data.memory import ArraySource, NumberSource
 from strata.data.npy import NpySource
+from strata.data.observers import observed_opening
 from strata.data.options import check_options
 from strata.data.tar import TarSource
 from strata.data.tokens import TokenSource
@@ -167,10 +168,20 @@ class Dataset:
             )
         )
 
-    def watch(self, watch: Watch) -> None:
-        """Tells of every file that is brought to this host to be read."""
+    @property
+    def forks(self) -> bool:
+        """Whether a forked process may read it, too."""
+        return self._files is None or self._files.forks
+
+    @property
+    def batch(self) -> str:
+        """The batch that files are fetched for now, or nothing."""
+        return self._files.batch() if self._files is not None else ""
+
+    def read_for(self, batch: Callable[[], str]) -> None:
+        """From now on, files are fetched for the batch that `batch` names."""
         if self._files is not None:
-            self._files.watch(watch)
+            self._files.batch = batch
 
     def read(self, rows: Rows | Sequence[int], columns: Sequence[str] | None = None) -> Columns:
         """The rows in the order given; `Corrupt` names the first that cannot be read."""
@@ -269,8 +280,24 @@ def open_dataset(
         raise InvalidArgument(f"the path is {path!r:.80}", hint="give a file, a folder or s3://…")
     path = fspath(path)
     name = name or path.rstrip("/").rpartition("/")[2] or "dataset"
+    with observed_opening(name, path) as notes:
+        dataset, files = _opened(path, format, name, shard_size, cache_dir, options)
+        notes.files, notes.samples = len(dataset._index.files), dataset.total_samples
+        notes.range_bytes = files.range_bytes
+    return dataset
+
+
+def _opened(
+    path: str,
+    format: str,
+    name: str,
+    shard_size: int,
+    cache_dir: str | None,
+    options: dict[str, object],
+) -> tuple[Dataset, Files]:
     with _naming(name, format):
         files = open_files(path)
+        files.dataset = name
         kind = format or _told(files)
         if kind not in FORMATS:
             raise Mismatch("", f"there is no format {kind!r}", f"known are {', '.join(FORMATS)}")
@@ -288,7 +315,7 @@ def open_dataset(
     dataset = Dataset(name, source, *known, shard_size=shard_size)
     dataset._origin = _Origin(files.place, kind, dict(options), factory)
     dataset._files = files
-    return dataset
+    return dataset, files
 
 
 def open_source(source: Source, *, name: str = "dataset", shard_size: int = 0) -> Dataset:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import BinaryIO, NamedTuple, TypeAlias
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,29 +28,20 @@ MAX_MAPS = 4_096
 EDGE_BYTES = 4_096
 
 
-class Fetch(NamedTuple):
-    """A download of a file, as it begins (`started`), goes on (`progress`) or ends (`completed`).
-
-    `number` tells the downloads of a process apart.
-    """
-
-    number: int
-    what: str
-    file: str
-    size_bytes: int
-    done_bytes: int
-    error: str
-
-
-Watch: TypeAlias = Callable[[Fetch], None]
-
-
 class Files:
     """A file or folder on this host.
 
     `place` says where that is, the same for everyone; `index_folder` is where an index of it may be
-    kept. Whoever is in `on_release` is told when a file may go from this host.
+    kept. Whoever is in `on_release` is told when a file may go from this host. `dataset` is the
+    name of the dataset, and `batch` names the batch that a file is read for, or nothing while the
+    dataset is opened. `range_bytes` were read of files that did not come to this host as a whole.
+    `forks` says whether a forked process may read them, too.
     """
+
+    dataset = ""
+    batch: Callable[[], str] = str
+    range_bytes = 0
+    forks = True
 
     def __init__(self, path: str) -> None:
         self.on_release: list[Callable[[str], None]] = []
@@ -106,9 +97,6 @@ class Files:
                 head = file.read(EDGE_BYTES)
                 file.seek(max(0, self.stamp(name)[0] - EDGE_BYTES))
                 yield head + file.read(EDGE_BYTES)
-
-    def watch(self, watch: Watch) -> None:
-        """Tells of every download; files on this host need none."""
 
 
 class Maps:

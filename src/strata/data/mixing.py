@@ -21,7 +21,6 @@ import numpy as np
 from strata.core.order import Integers, Keys, Order, OrderSpec
 from strata.data.base import Array, Columns, Layout
 from strata.data.dataset import Dataset, Skipped
-from strata.data.files import Watch
 from strata.errors import InvalidArgument
 
 _ROUNDS = 24
@@ -100,10 +99,20 @@ class MixedDataset:
                 "the datasets have no column in common", hint="mix datasets that share a column"
             )
 
-    def watch(self, watch: Watch) -> None:
-        """Tells of every file that is brought to this host to be read."""
+    @property
+    def forks(self) -> bool:
+        """Whether a forked process may read it, too."""
+        return all(dataset.forks for dataset in self._datasets)
+
+    @property
+    def batch(self) -> str:
+        """The batch that files are fetched for now, or nothing."""
+        return self._datasets[0].batch
+
+    def read_for(self, batch: Callable[[], str]) -> None:
+        """From now on, files are fetched for the batch that `batch` names."""
         for dataset in self._datasets:
-            dataset.watch(watch)
+            dataset.read_for(batch)
 
     def checked_columns(self, columns: Sequence[str] | None) -> list[str]:
         """The columns asked for, or those that every dataset has."""

@@ -13,11 +13,9 @@ after the storage's retries.
 import errno
 import io
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
-from itertools import count
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, cast
@@ -27,19 +25,24 @@ import numpy as np
 from strata.config import Settings, load_process
 from strata.data.base import Mismatch
 from strata.data.cache import shared_cache, write_all
-from strata.data.files import Fetch, Files, Watch
+from strata.data.downloads import Download
+from strata.data.files import Files
 from strata.errors import InvalidArgument, NotFound, StrataError
-from strata.storage.base import ObjectInfo, ObjectReader, StorageBackend
+from strata.storage.base import ObjectInfo, ObjectReader, StorageBackend, StreamingReader
 from strata.storage.opening import open_storage
 from strata.storage.parallel import RANGE_BYTES, for_each
 
 READ_BYTES = 64 << 10
 EDGE_THREADS = 16
-_numbers = count(1)
 
 
 class RemoteFiles(Files):
-    """The objects below a prefix, or one object, like the files of a folder."""
+    """The objects below a prefix, or one object, like the files of a folder.
+
+    The threads of the storage's library do not exist in a forked process, so a read would hang.
+    """
+
+    forks = False
 
     def __init__(self, url: str, settings: Settings | None = None) -> None:
         settings = settings or load_process({})
@@ -49,8 +52,9 @@ class RemoteFiles(Files):
         self._cache = shared_cache(settings)
         self.index_folder = self._cache.folder / "indexes"
         self.on_release: list[Callable[[str], None]] = []
-        self._watches: list[Watch] = []
+        self._failures: dict[str, int] = {}
         self._progress_s = settings.progress_interval_s
+        self._counting = Lock()
 
     def names(self, *suffixes: str) -> list[str]:
         if self.single:
@@ -64,7 +68,7 @@ class RemoteFiles(Files):
         return self._cache.path(
             self._key(known),
             known.size_bytes,
-            partial(self._bring, known),
+            partial(_Arrival, self, known),
             partial(self._let, name),
         )
 
@@ -78,7 +82,7 @@ class RemoteFiles(Files):
         known = self._known(name)
         if self._cache.has(self._key(known)):
             return super().open(name)
-        ranges = _Ranges(self._storage.open(name), known.size_bytes)
+        ranges = _Ranges(self._storage.open(name), known.size_bytes, self._count)
         return cast(BinaryIO, io.BufferedReader(ranges, READ_BYTES))
 
     def edges(self, names: Sequence[str]) -> Iterator[bytes]:
@@ -90,10 +94,6 @@ class RemoteFiles(Files):
 
         for_each(look, names, EDGE_THREADS)
         return (found[name] for name in names)
-
-    def watch(self, watch: Watch) -> None:
-        """Tells of every download: its start, its progress, its end."""
-        self._watches.append(watch)
 
     def _known(self, name: str) -> ObjectInfo:
         if name not in self._objects:
@@ -108,67 +108,87 @@ class RemoteFiles(Files):
         for each in self.on_release:
             each(name)
 
-    def _bring(self, known: ObjectInfo, descriptor: int) -> None:
+    def _count(self, size_bytes: int) -> None:
+        with self._counting:
+            self.range_bytes += size_bytes
+
+    def download(self, known: ObjectInfo) -> Download:
+        """A download of an object, which is told to the observers of this process."""
+        return Download(
+            dataset=self.dataset,
+            batch=self.batch(),
+            source=f"{self._storage.url}/{known.name}",
+            size_bytes=known.size_bytes,
+            attempt=self._failures.get(known.name, 0) + 1,
+            progress_s=self._progress_s,
+        )
+
+    def failed(self, known: ObjectInfo) -> None:
+        """A download of an object has failed: the next one is another attempt."""
+        self._failures[known.name] = self._failures.get(known.name, 0) + 1
+
+    def succeeded(self, known: ObjectInfo) -> None:
+        """An object is on this host."""
+        self._failures.pop(known.name, None)
+
+    def bring(self, known: ObjectInfo, descriptor: int, came: Callable[[int], None]) -> None:
         """Downloads an object into a descriptor, by ranges in parallel."""
-        told = _Told(self._watches, known, self._progress_s)
         try:
-            self._download(known, descriptor, told)
+            if not _is_same(known, self._storage.head(known.name)):
+                raise Mismatch(known.name, "changed since the dataset was opened")
+            with self._storage.open(known.name) as reader:
+
+                def fill(first: int) -> None:
+                    at, stop = first, min(first + RANGE_BYTES, known.size_bytes)
+                    for chunk in _chunks(reader, first, stop - first):
+                        write_all(descriptor, chunk, at)
+                        at += chunk.nbytes
+                        came(chunk.nbytes)
+
+                for_each(fill, range(0, known.size_bytes, RANGE_BYTES))
         except NotFound as error:
-            told.ended(str(error))
             raise FileNotFoundError(errno.ENOENT, "it is no longer there", known.name) from error
-        except BaseException as error:
-            told.ended(str(error) or type(error).__name__)
-            raise
-        told.ended("")
-
-    def _download(self, known: ObjectInfo, descriptor: int, told: "_Told") -> None:
-        if not _is_same(known, self._storage.head(known.name)):
-            raise Mismatch(known.name, "changed since the dataset was opened")
-        with self._storage.open(known.name) as reader:
-
-            def fill(first: int) -> None:
-                part = np.empty(min(RANGE_BYTES, known.size_bytes - first), np.uint8)
-                reader.read_into(first, [part.data])
-                write_all(descriptor, part.data, first)
-                told.came(part.size)
-
-            for_each(fill, range(0, known.size_bytes, RANGE_BYTES))
 
 
-class _Told:
-    """One download, as those who watch are told of it."""
+def _chunks(reader: ObjectReader, first: int, size_bytes: int) -> Iterator[memoryview]:
+    """Some bytes of an object, as they come where the storage hands them out so."""
+    if isinstance(reader, StreamingReader):
+        return reader.stream(first, size_bytes)
+    part = np.empty(size_bytes, np.uint8)
+    reader.read_into(first, [part.data])
+    return iter([part.data])
 
-    def __init__(self, watches: list[Watch], known: ObjectInfo, progress_s: float) -> None:
-        self._watches = list(watches)
-        self._number = next(_numbers)
-        self._name, self._size = known.name, known.size_bytes
-        self._done, self._every_s = 0, progress_s
-        self._due_s = time.monotonic() + progress_s
-        self._lock = Lock()
-        self._tell("started")
 
-    def came(self, size_bytes: int) -> None:
-        """A part is here; told now and then."""
-        with self._lock:
-            self._done += size_bytes
-            if time.monotonic() < self._due_s:
-                return
-            self._due_s = time.monotonic() + self._every_s
-        self._tell("progress")
+class _Arrival:
+    """A file that this process has asked for: it is downloaded here, or by another process."""
 
-    def ended(self, error: str) -> None:
-        self._tell("completed", error)
+    def __init__(self, files: RemoteFiles, known: ObjectInfo) -> None:
+        self._files, self._known = files, known
+        self._download = files.download(known)
 
-    def _tell(self, what: str, error: str = "") -> None:
-        for watch in self._watches:
-            watch(Fetch(self._number, what, self._name, self._size, self._done, error))
+    def bring(self, descriptor: int) -> None:
+        self._download.started()
+        self._files.bring(self._known, descriptor, self._download.came)
+
+    def arrived(self) -> None:
+        self._files.succeeded(self._known)
+        self._download.completed()
+
+    def shared(self) -> None:
+        self._files.succeeded(self._known)
+        self._download.completed(shared=True)
+
+    def failed(self, error: BaseException) -> None:
+        self._files.failed(self._known)
+        self._download.completed(f"{type(error).__name__}: {error}")
 
 
 class _Ranges(io.RawIOBase):
     """An object as a file that is read by ranges."""
 
-    def __init__(self, reader: ObjectReader, size_bytes: int) -> None:
+    def __init__(self, reader: ObjectReader, size_bytes: int, read: Callable[[int], None]) -> None:
         self._reader, self._size, self._at = reader, size_bytes, 0
+        self._read = read
 
     def readable(self) -> bool:
         return True
@@ -189,6 +209,7 @@ class _Ranges(io.RawIOBase):
         wanted = max(0, min(view.nbytes, self._size - self._at))
         if wanted:
             self._reader.read_into(self._at, [view[:wanted]])
+            self._read(wanted)
             self._at += wanted
         return wanted
 

@@ -112,7 +112,7 @@ class SampleLoading:
             collate_fn=unchanged,
             **self.process_options(),
         )
-        return LoaderStream(requests, loader, on_skip, None)
+        return LoaderStream(dataset, requests, loader, on_skip, None)
 
     def process_options(self) -> dict[str, Any]:
         """Options of a `DataLoader` that reads steps."""

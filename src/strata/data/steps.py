@@ -14,7 +14,6 @@ from strata.core.order import Integers, digest, digests
 from strata.data.base import Array, Columns
 from strata.data.contents import content_of
 from strata.data.dataset import Skipped, batches_of
-from strata.data.files import Watch
 from strata.data.held_bytes import held_bytes
 from strata.data.per_lane import LaneMemories, Memories, PerLane, Transform, stateless
 from strata.errors import InvalidArgument
@@ -32,7 +31,13 @@ class Readable(Protocol):
 
     def checked_columns(self, columns: Sequence[str] | None) -> list[str]: ...
 
-    def watch(self, watch: Watch) -> None: ...
+    @property
+    def forks(self) -> bool: ...
+
+    @property
+    def batch(self) -> str: ...
+
+    def read_for(self, batch: Callable[[], str]) -> None: ...
 
     def gather(
         self, rows: Integers, columns: Sequence[str], on_skip: OnSkip | None

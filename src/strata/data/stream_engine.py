@@ -76,15 +76,17 @@ class StreamLoading(SampleLoading):
             collate_fn=unchanged,
             **self.process_options(),
         )
-        return SequentialStream(requests, loader, dataset.name, quiet=self._drop_last)
+        return SequentialStream(dataset, requests, loader, quiet=self._drop_last)
 
 
 class SequentialStream(LoaderStream):
     """The batches of a stream; its state says what was read in the epoch up to its step."""
 
-    def __init__(self, requests: StepRequests, loader: Any, name: str, *, quiet: bool) -> None:
-        super().__init__(requests, loader, None, self._checked)
-        self._name, self._quiet = name, quiet
+    def __init__(
+        self, dataset: TorchStream, requests: StepRequests, loader: Any, *, quiet: bool
+    ) -> None:
+        super().__init__(dataset, requests, loader, None, self._checked)
+        self._name, self._quiet = dataset.name, quiet
         self._read = ""
         self._expected: tuple[int, str] | None = None
 

@@ -28,7 +28,6 @@ from strata.core.datasets import DatasetSpec
 from strata.core.order import Integers, Order, OrderSpec, mix
 from strata.data.base import Array, Columns
 from strata.data.dataset import Skipped
-from strata.data.files import Watch
 from strata.data.random_state import generator_states, restored_generators, seed_generators
 from strata.data.sample_digests import sample_digest, type_name
 from strata.data.torch_adapter import data_loader, import_torch
@@ -92,8 +91,18 @@ class TorchSamples:
             )
         return []
 
-    def watch(self, watch: Watch) -> None:
-        """Nothing to report: Strata downloads no files for a torch Dataset."""
+    @property
+    def forks(self) -> bool:
+        """Whether a forked process may read it is the author's to decide."""
+        return True
+
+    @property
+    def batch(self) -> str:
+        """Nothing: Strata downloads no files for a torch Dataset."""
+        return ""
+
+    def read_for(self, batch: Callable[[], str]) -> None:
+        """Nothing to note: Strata downloads no files for a torch Dataset."""
 
     def gather(
         self, rows: Integers, columns: Sequence[str], on_skip: Callable[[Skipped], None] | None

@@ -12,6 +12,7 @@ When the lanes change, what was read ahead is let go and read anew; worker proce
 `persistent_workers` is set.
 """
 
+import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
@@ -21,8 +22,9 @@ import msgspec
 
 from strata.core.order import Integers
 from strata.data.dataset import OnError, Skipped, skipping
+from strata.data.observers import OBSERVERS, Fetch
 from strata.data.per_lane import Memories, Transform
-from strata.data.steps import OnSkip, Ordered, Readable, Reader, require_same_order
+from strata.data.steps import OnSkip, Ordered, Read, Readable, Reader, require_same_order
 from strata.data.streams import Taken
 from strata.data.torch_adapter import checked_loading, collate, data_loader, pins
 from strata.errors import InvalidArgument, StrataError
@@ -37,6 +39,7 @@ class Sent(NamedTuple):
     content: int
     skipped: list[Skipped]
     error: StrataError | None
+    fetched: Sequence[Fetch] = ()
 
 
 class Loading:
@@ -68,6 +71,8 @@ class Loading:
         wanted = dataset.checked_columns(columns)
         on_skip = skipping(on_error, on_skip)
         options = {"collate_fn": collate(), **self._options}
+        if not dataset.forks and options.get("num_workers"):
+            options["multiprocessing_context"] = unforked(options.get("multiprocessing_context"))
         made = options.pop("collate_fn")
         here, there = make(on_skip), make(on_skip and _told_later)
         finish = None
@@ -79,7 +84,7 @@ class Loading:
         loader = data_loader(
             steps, batch_size=None, sampler=sampler, collate_fn=unchanged, **options
         )
-        return LoaderStream(sampler, loader, on_skip, finish)
+        return LoaderStream(dataset, sampler, loader, on_skip, finish)
 
 
 class LoaderStream:
@@ -87,6 +92,7 @@ class LoaderStream:
 
     def __init__(
         self,
+        dataset: Readable,
         sampler: "StepRequests",
         loader: Any,
         on_skip: OnSkip | None,
@@ -94,7 +100,7 @@ class LoaderStream:
     ) -> None:
         self.order, self.step = sampler.order, sampler.step
         self.taken: Taken | None = None
-        self._sampler, self._loader = sampler, loader
+        self._dataset, self._sampler, self._loader = dataset, sampler, loader
         self._on_skip, self._finish = on_skip, finish
         self._iterator: Iterator[Sent] | None = None
 
@@ -123,6 +129,8 @@ class LoaderStream:
         if self._iterator is None:
             self._iterator = self._started()
         sent = next(self._iterator)
+        for fetch in sent.fetched:
+            OBSERVERS.fetched(fetch._replace(batch=self._dataset.batch))
         if sent.error is not None:
             raise sent.error
         return sent
@@ -173,6 +181,22 @@ class StepRequests:
         return ((step, self.lanes) for step in steps)
 
 
+def unforked(context: Any) -> Any:
+    """How to start processes that read from object storage: not by a fork, where they would hang.
+
+    `context` is what was asked for, or None.
+    """
+    if context is None:
+        return "spawn"
+    method = context if isinstance(context, str) else context.get_start_method()
+    if method == "fork":
+        raise InvalidArgument(
+            "a forked process cannot read from object storage",
+            hint='leave multiprocessing_context out, or give "spawn" or "forkserver"',
+        )
+    return context
+
+
 def started(loader: Any) -> Iterator[Any]:
     """The iterator of a `DataLoader`, whose worker processes begin to read."""
     try:
@@ -190,18 +214,28 @@ class _Steps:
 
     def __init__(self, reader: Reader, made: Callable[[Any], Any]) -> None:
         self._reader, self._made = reader, made
+        self._process = os.getpid()
 
     def __getitem__(self, asked: tuple[int, Sequence[int] | None]) -> Sent:
         step, lanes = asked
         skipped: list[Skipped] = []
         if self._reader.on_skip is not None:
             self._reader.on_skip = skipped.append
-        (read,) = self._reader.read(step, step + 1, lanes)
+        read, fetched = self._read(step, lanes)
         error = read.error
         if error is not None and not isinstance(error, StrataError):
             raise error  # of somebody else's making: `DataLoader` knows how to bring it across
         batch = None if error else self._made(read.batch)
-        return Sent(batch, read.samples, read.digest, read.content, skipped, error)
+        return Sent(batch, read.samples, read.digest, read.content, skipped, error, fetched)
+
+    def _read(self, step: int, lanes: Sequence[int] | None) -> tuple[Read, list[Fetch]]:
+        """A step, and the downloads for it that have to be told to the process that asked."""
+        if os.getpid() == self._process:
+            (read,) = self._reader.read(step, step + 1, lanes)
+            return read, []
+        with OBSERVERS.collecting() as fetched:
+            (read,) = self._reader.read(step, step + 1, lanes)
+        return read, fetched
 
 
 class _Postponed:

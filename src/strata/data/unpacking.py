@@ -4,7 +4,7 @@ What is compressed cannot be read at random, and unpacking it for every batch wo
 training. All workers of a host map the same unpacked file (see `cache`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -41,7 +41,7 @@ class Unpacked(Maps):
         return shared_cache(load_process({})).path(
             f"{self._files.place}/{entry.name}/{stamp}/unpacked",
             entry.size_bytes,
-            partial(self._unpack, entry, codec),
+            lambda: _Unpacking(partial(self._unpack, entry, codec)),
             partial(self._drop, entry.name),
         )
 
@@ -60,6 +60,22 @@ class Unpacked(Maps):
             yield from blocks(self._files.path(name), codec, size_bytes)
         except (OSError, ValueError) as error:
             raise Mismatch(name, f"cannot be unpacked: {error}") from error
+
+
+class _Unpacking:
+    """A file that is unpacked here; nothing is downloaded for it that is not told elsewhere."""
+
+    def __init__(self, bring: Callable[[int], None]) -> None:
+        self.bring = bring
+
+    def arrived(self) -> None:
+        """Nobody is told."""
+
+    def shared(self) -> None:
+        """Nobody is told."""
+
+    def failed(self, error: BaseException) -> None:
+        """The error is raised."""
 
 
 def codec_of(name: str) -> str | None:

@@ -31,7 +31,6 @@ from strata.core.worker_facts import (
 )
 from strata.data.streams import Engine, Stream
 from strata.errors import DeadlineExceeded, InvalidArgument, NotAllowedNow
-from strata.sdk.fetches import Fetches
 from strata.sdk.late_numbers import fact_with_numbers
 from strata.sdk.position import Position
 from strata.sdk.previewing import Previewing
@@ -45,7 +44,6 @@ from strata.wire.v1 import coordinator_pb2 as pb
 log = logging.getLogger(__name__)
 
 SMOOTHED = 0.8
-PEEK_HINT = "to look at a batch without training it, call peek() of what run.batches returned"
 
 
 class LoopCalls(Struct, frozen=True):
@@ -83,20 +81,6 @@ class Iteration(Iterator[Any]):
     def __del__(self) -> None:
         here = _instruction()
         self._batches.leave(looked=here is not None and here == self._taken_at)
-
-
-class PastIteration(Iterator[Any]):
-    """A `for` loop that the run had left before this process began: it has no batches."""
-
-    def __init__(self, place: Position) -> None:
-        self._place = place
-
-    def __next__(self) -> Any:
-        # A `for` loop ends here; `next` in a script shows the message.
-        raise StopIteration(
-            f"loop {self._place.key} of this script was over when this process resumed the run; "
-            f"{PEEK_HINT}"
-        )
 
 
 Instruction: TypeAlias = tuple[int, int] | None
@@ -276,8 +260,25 @@ class RunBatches:
         self._batches.set_lanes(lanes, wanted)
         self._generation = self._membership.place.generation
         self._worker.busy_s = 0.0  # with other lanes a step takes another time
-        assigned = BatchesAssigned(self.name, step, self._generation, lanes, self._columns)
-        self._recorder.emit(assigned)
+        self._recorder.emit(self._assigned(step, lanes))
+
+    def _assigned(self, step: int, lanes: list[int]) -> BatchesAssigned:
+        """What this worker is to train from a step on, up to the end of the loop."""
+        order, at = self._batches.order, step + self._shift
+        stop = None if self._steps is None else self.start + self._steps
+        return BatchesAssigned(
+            dataset=self.name,
+            step=step,
+            generation=self._generation,
+            lanes=lanes,
+            columns=self._columns,
+            first_batch=f"{self.name}/{step}",
+            last_batch="" if stop is None else f"{self.name}/{stop - 1}",
+            batches=0 if stop is None else stop - step,
+            samples=order.positions(at, at + 1, lanes).size,
+            global_batch=order.positions(at, at + 1).size,
+            lane_count=order.lanes,
+        )
 
     def _all_through(self, end: int) -> bool:
         """Wait for the others at the end; False when the membership has to be looked at again.
@@ -295,42 +296,6 @@ class RunBatches:
         except DeadlineExceeded as error:
             log.warning("waiting for the others to train their last step: %s", error.message)
             return False
-
-
-class Loader:
-    """What a script loops over. Made by `run.batches` and `run.loader`.
-
-    Each `for` loop over it is a loop of the run, so one loader can serve every epoch. A loop that
-    the run had left before this process began has no batches. `len` is how many steps a loop has.
-    """
-
-    def __init__(
-        self,
-        open_loop: Callable[[], RunBatches | Position],
-        length: Callable[[], int],
-        first: Callable[[], Any],
-    ) -> None:
-        self._open_loop, self._length, self._first = open_loop, length, first
-        self._current: Iterator[Any] | None = None
-
-    def __iter__(self) -> Iterator[Any]:
-        opened = self._open_loop()
-        return PastIteration(opened) if isinstance(opened, Position) else iter(opened)
-
-    def peek(self) -> Any:
-        """This worker's first batch of the dataset, to look at its shapes and types.
-
-        No loop is opened, no step is counted, and the batch is trained later all the same.
-        """
-        return self._first()
-
-    def __next__(self) -> Any:
-        if self._current is None:
-            self._current = iter(self)
-        return next(self._current)
-
-    def __len__(self) -> int:
-        return self._length()
 
 
 def first_batch(worker: Worker, source: Source, reading: Reading, engine: Engine) -> Any:
@@ -383,7 +348,7 @@ def open_batches(
         contents=reading.contents,
     )
     shift = source.first - source.start
-    source.dataset.watch(Fetches(source.name, batches, shift, worker.recorder))
+    source.dataset.read_for(lambda: f"{source.name}/{batches.reading - shift}")
     columns = source.dataset.checked_columns(reading.columns)
     previewing = Previewing(
         source.name,

@@ -21,12 +21,13 @@ from typing import Any, SupportsFloat
 from strata.core.datasets import DatasetSpec
 from strata.core.order import Integers, digest
 from strata.core.shard_order import samples_in
-from strata.core.worker_facts import TrainingFinished, TrainingStarted
+from strata.core.worker_facts import BatchesAssigned, TrainingFinished, TrainingStarted
 from strata.data.dataset import skipping
 from strata.data.shards import ShardReader
 from strata.errors import Fenced, InvalidArgument, NotAllowedNow
 from strata.sdk.reading import Reading, recorded_skip
 from strata.sdk.sources import One, open_leased
+from strata.sdk.steptime import StepTime, Timing
 from strata.sdk.worker import Worker
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -38,20 +39,23 @@ ASK_AGAIN_S = 0.2
 class Shard(Iterator[Any]):
     """One shard, as an iterator of its batches. Made by `run.shards`."""
 
-    def __init__(self, lease: pb.Lease, samples: Integers, batches: Iterator[Any]) -> None:
+    def __init__(
+        self, lease: pb.Lease, samples: Integers, batches: Iterator[Any], times: StepTime
+    ) -> None:
         self.lease_id: int = lease.lease_id
         self.number: int = lease.shard.shard_id
         self.epoch: int = lease.shard.epoch
         self.samples = samples
         self.exhausted = False
-        self._batches = batches
+        self._batches, self._times = batches, times
 
     def __len__(self) -> int:
         return len(self.samples)
 
     def __next__(self) -> Any:
         try:
-            return next(self._batches)
+            with Timing(self._times, "data"):
+                return next(self._batches)
         except StopIteration:
             self.exhausted = True
             raise
@@ -67,10 +71,11 @@ class RunShards(Iterator[Shard]):
         spec: DatasetSpec,
         reader: ShardReader,
         enter: Callable[[], bool],
+        times: StepTime,
     ) -> None:
         self.name, self.epoch = name, 0
         self._worker, self._spec = worker, spec
-        self._reader, self._enter = reader, enter
+        self._reader, self._enter, self._times = reader, enter, times
         self._present: Shard | None = None
         self._newest = 0
         self._incarnation = worker.session.identity.incarnation
@@ -92,6 +97,11 @@ class RunShards(Iterator[Shard]):
     def key(self) -> str:
         """Shards are trained by each worker alone, so they are no common loop."""
         return ""
+
+    @property
+    def batch(self) -> str:
+        """The id of the shard that is trained, or nothing."""
+        return self._batch(self._present) if self._present is not None else ""
 
     @property
     def samples(self) -> int:
@@ -120,9 +130,21 @@ class RunShards(Iterator[Shard]):
 
     def _begin(self, lease: pb.Lease) -> Shard:
         samples = samples_in(self._spec, lease.shard.shard_id, lease.shard.epoch)
-        shard = Shard(lease, samples, self._following(samples))
+        shard = Shard(lease, samples, self._following(samples), self._times)
         self._present, self._newest, self.epoch = shard, shard.lease_id, shard.epoch
         generation = self._worker.membership.place.generation
+        self._worker.recorder.emit(
+            BatchesAssigned(
+                dataset=self.name,
+                step=-1,
+                generation=generation,
+                lanes=[],
+                first_batch=self._batch(shard),
+                last_batch=self._batch(shard),
+                batches=1,
+                samples=len(shard),
+            )
+        )
         self._worker.recorder.emit(
             TrainingStarted(
                 batch=self._batch(shard),
@@ -192,6 +214,7 @@ def open_shards(
     epochs: int,
     reading: Reading,
     enter: Callable[[], bool],
+    times: StepTime,
     *,
     seed: int,
 ) -> RunShards:
@@ -201,4 +224,6 @@ def open_shards(
     name, spec, dataset = open_leased(worker, trained, epochs, seed=seed)
     on_skip = skipping(reading.on_error, recorded_skip(worker))
     reader = ShardReader(dataset, batch_size, reading.columns, reading.transform, on_skip)
-    return RunShards(worker, name, spec, reader, enter)
+    feed = RunShards(worker, name, spec, reader, enter, times)
+    dataset.read_for(lambda: feed.batch)
+    return feed

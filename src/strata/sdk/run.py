@@ -38,6 +38,7 @@ from strata.errors import Fenced, StrataError, TaskEnded
 from strata.sdk import embedded, enrolment
 from strata.sdk.capture import Capture, capture_output
 from strata.sdk.due import policy_of
+from strata.sdk.fetches import DataRecord
 from strata.sdk.final_save import RunWentBack
 from strata.sdk.keeping import Keeping
 from strata.sdk.remarks import Remarks
@@ -126,6 +127,7 @@ class Run(RunDecisions):
         self.config = config
         super().__init__(worker, keeping)
         self._capture: Capture | None = None
+        self._data_record = DataRecord(worker.recorder, self._times)
 
     def measure(self, pid: int) -> None:
         """What this worker uses is from now on what that process uses, which works for it."""
@@ -149,6 +151,7 @@ class Run(RunDecisions):
             self._settle_numbers()
         for feed in self._feeds:
             feed.close()
+        self._data_record.end()
         worker, timeout_s = self._worker, LEAVE_TIMEOUT_S if outcome == "failed" else SAVE_TIMEOUT_S
         unsaved, went_back = "", None
         try:
@@ -186,6 +189,7 @@ class Run(RunDecisions):
     def begun(self, remarks: Remarks | None, timeout_s: float | None) -> Self:
         """Starts the session and enters the first generation; part of `join`."""
         _open_runs.add(self)
+        self._data_record.begin()
         try:
             if remarks is not None:
                 self._capture = capture_output(remarks, streams=remarks.lines is not None)

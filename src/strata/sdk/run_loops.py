@@ -13,12 +13,14 @@ from strata.data.loader_plan import plan_loader
 from strata.data.per_lane import Transform
 from strata.data.streams import Engine
 from strata.errors import InvalidArgument
-from strata.sdk.feeding import Loader, LoopCalls, RunBatches, first_batch, open_batches
+from strata.sdk.feeding import LoopCalls, RunBatches, first_batch, open_batches
 from strata.sdk.leasing import RunShards, open_shards
+from strata.sdk.loader import Loader
 from strata.sdk.position import Position
 from strata.sdk.reading import Reading
 from strata.sdk.run_steps import RunSteps
 from strata.sdk.sources import LoopAsked, One, Trained, Wanted, checked_epochs, open_source
+from strata.sdk.steptime import Timing
 from strata.wire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -148,6 +150,7 @@ class RunLoops(RunSteps):
             checked_epochs(epochs),
             reading,
             self._take_up,
+            self._times,
             seed=seed,
         )
         self._feeds.append(feed)
@@ -202,7 +205,8 @@ class RunLoops(RunSteps):
 
         def first() -> Any:
             found = source(LoopAsked(planned_epochs=script.epochs or epochs))
-            return first_batch(self._worker, found, reading, engine)
+            with Timing(self._times, "data"):
+                return first_batch(self._worker, found, reading, engine)
 
         return Loader(opened, length, first)
 

@@ -15,10 +15,11 @@ from strata.sdk.barriers import Arrivals, BarrierResult, check_barrier, meet
 from strata.sdk.exchange import Exchange, LinkBroken, Values
 from strata.sdk.exchange_log import ExchangeLog
 from strata.sdk.exchanges import Exchanges, Result
-from strata.sdk.feeding import PEEK_HINT, RunBatches
+from strata.sdk.feeding import RunBatches
 from strata.sdk.keeping import Keeping
 from strata.sdk.late_numbers import fact_with_numbers, number_of
 from strata.sdk.leasing import RunShards
+from strata.sdk.loader import PEEK_HINT
 from strata.sdk.member import Member
 from strata.sdk.signals import GenerationChanged, StopRequested
 from strata.sdk.step import Step, StepHook, StepHooks

@@ -13,7 +13,7 @@ Users may write their own: any class with these methods will do.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Protocol, Self, TypeAlias, runtime_checkable
 
@@ -66,6 +66,14 @@ class ObjectReader(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None: ...
+
+
+@runtime_checkable
+class StreamingReader(Protocol):
+    """A reader that can hand out bytes as they come, so that a slow download can be followed."""
+
+    def stream(self, offset: int, size_bytes: int) -> Iterator[memoryview]:
+        """Exactly the bytes asked for, in chunks; raises where a reader's `read_into` would."""
 
 
 @runtime_checkable
@@ -131,6 +139,23 @@ class StorageBackend(Protocol):
         tell."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Acknowledged(Protocol):
+    """Chunks for `put_stream` whose owner wants to know how much of them the storage has.
+
+    A storage that can tell calls `acknowledged` with 0 before it takes the first chunk and later,
+    from any thread, with the number of bytes that it has. What was handed over and is still on its
+    way does not count.
+    """
+
+    def acknowledged(self, stored_bytes: int) -> None: ...
+
+
+def acknowledge_to(chunks: Iterable[Buffer]) -> Callable[[int], None] | None:
+    """Who wants to know how much of the chunks is stored, if anybody does."""
+    return chunks.acknowledged if isinstance(chunks, Acknowledged) else None
 
 
 @runtime_checkable

@@ -44,6 +44,7 @@ STATES: dict[WorkerState, SpanKind] = {
     "lost": "lost",
 }
 OPERATIONS: dict[str, SpanKind] = {
+    "DatasetOpen": "data",
     "BatchDownload": "data",
     "BlobUpload": "wait",
     "BlobDownload": "recover",

@@ -26,6 +26,7 @@ SUFFIXES: dict[str, Phase] = {
 DOING = {
     "BlobUpload": "sending data to a peer",
     "BlobDownload": "fetching data from a peer",
+    "DatasetOpen": "opening a dataset",
     "BatchDownload": "fetching a batch",
     "Training": "training a batch",
     "ResultDeserialize": "decoding a result",

@@ -12,6 +12,7 @@ from msgspec import Struct
 from strata.core.catalogue import CODEC
 from strata.core.events import COORDINATOR
 from strata.core.sharding import Move
+from strata.core.worker_facts import BatchesAssigned
 from strata.errors import InvalidArgument
 from strata.timeline.records import Record
 from strata.timeline.timeline import Timeline
@@ -67,9 +68,22 @@ def _shard(record: Record, wanted: str) -> bool:
 
 
 def _batch(record: Record, wanted: str) -> bool:
+    body = record.event.body
+    if isinstance(body, BatchesAssigned):
+        return _assigns(body, wanted)
     batches = record.get("batches")
     named = isinstance(batches, list) and wanted in batches
     return named or record.text("batch") == wanted
+
+
+def _assigns(assigned: BatchesAssigned, wanted: str) -> bool:
+    """Whether a worker was expected to train a batch, whether anybody trained it or not."""
+    dataset, _, step = wanted.rpartition("/")
+    if assigned.step < 0 or dataset != assigned.dataset or not step.isdecimal():
+        return wanted == assigned.first_batch
+    after = int(step) - assigned.step
+    ended = assigned.batches and after >= assigned.batches
+    return bool(assigned.lanes) and after >= 0 and not ended
 
 
 def _generation(record: Record, wanted: str) -> bool:
@@ -87,7 +101,7 @@ RULES: dict[str, tuple[frozenset[str], Callable[[Record, str], bool]]] = {
     "shard": (with_field("shard", "moves"), _shard),
     "checkpoint": (with_field("checkpoint"), _tagged("checkpoint")),
     "barrier": (with_field("barrier"), _tagged("barrier")),
-    "batch": (with_field("batch", "batches"), _batch),
+    "batch": (with_field("batch", "batches", "first_batch"), _batch),
     "message": (with_field("message") - {"LogLine"}, _tagged("message")),
     "generation": (with_field("generation"), _generation),
 }

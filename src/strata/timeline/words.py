@@ -94,9 +94,14 @@ TEMPLATES: dict[str, str] = {
     "MessageSent": "sent {type} {message} to {to}, attempt {attempt}",
     "MessageReceived": "got {type} {message} from {sender}",
     "MessageRejected": "did not take {type} {message} from {sender}: {reason}",
-    "BatchesAssigned": "is to train batches {batches}",
-    "BatchDownloadStarted": "fetches batch {batch}",
-    "BatchDownloadCompleted": "fetching batch {batch} ended, ok {ok} {error}",
+    "BatchesAssigned": "is to train {samples} samples of each batch from {first_batch} up to "
+    "{last_batch}",
+    "DatasetOpenStarted": "opens dataset {dataset} at {source}",
+    "DatasetOpenCompleted": "opening dataset {dataset} ended after {took_s}, ok {ok} {error}",
+    "BatchDownloadRequested": "asks for {source}, {size_bytes}, attempt {attempt}",
+    "BatchDownloadStarted": "fetches {source}, {size_bytes}, after {queued_s} in the queue",
+    "BatchDownloadProgress": "has {done_bytes} of a file of batch {batch}",
+    "BatchDownloadCompleted": "fetching {source} ended after {took_s}, ok {ok} {error}",
     "TrainingStarted": "began to train batch {batch}",
     "TrainingFinished": "trained batch {batch}, loss {loss}",
     "ResultDeserializeStarted": "decodes the result of batch {batch}",
@@ -131,7 +136,7 @@ def sentence(record: Record) -> str:
         text = f"{record.kind}: {_listed(fields)}" if fields else record.kind
     else:
         text = _filled(template, fields)
-    text = " ".join(text.split()).rstrip(": ").replace(", loss –", "")
+    text = " ".join(text.split()).rstrip(": ").replace(", loss –", "").removesuffix(" up to")
     return shortened(text.replace(" with a model at step -1", " without a model"))
 
 

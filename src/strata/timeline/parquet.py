@@ -221,14 +221,19 @@ def _headers(rows: pa.RecordBatch) -> Iterator[Batch]:
 
 
 def _dataset(path: Path) -> ds.Dataset:
+    """The rows of a file; one that is not readable is only found damaged when rows are wanted."""
     try:
-        found = ds.dataset(path, format="parquet").schema
+        opened = ds.dataset(path, schema=EXACT, format="parquet")
     except (pa.ArrowInvalid, OSError) as error:
         raise Corrupt(f"{path} cannot be read: {error}", hint="export the run again") from error
-    lacking = [name for name in EXACT.names if name not in found.names]
+    try:
+        names = pq.read_schema(path).names
+    except (pa.ArrowInvalid, OSError):
+        return opened
+    lacking = [name for name in EXACT.names if name not in names]
     if lacking:
         raise Corrupt(
             f"{path} is not a file of events: it has no column {lacking[0]!r}",
-            hint="it was overwritten or damaged; export the run again",
+            hint="it was overwritten; export the run again",
         )
-    return ds.dataset(path, schema=EXACT, format="parquet")
+    return opened

@@ -1,9 +1,11 @@
 """SQL over everything a run recorded, by DuckDB.
 
-Tables: `events` (one row per fact or event), and made of it `operations`, `steps`, `workers` and
-`samples`. Of a live or finished log the rows are kept in a DuckDB file beside it, since decoding
-them takes far longer than any query (about 5 µs a row against milliseconds a million); each call
-adds what is new. An exported run is read from its Parquet files as they are.
+Tables: `events` (one row per fact or event), and made of it `operations`, `steps`, `workers`,
+`samples` and `activity` (what the workers' time went to, as the lanes show it).
+
+The rows of a log that may grow are kept in a DuckDB file beside it, since decoding them takes far
+longer than any query (about 5 µs a row against milliseconds a million); each call adds what is new.
+An exported run is read from its Parquet files as they are.
 
 Only one query at a time is run, no other statement. It sees a read-only database, cannot reach
 files or the network, and has bounded memory. What does not fit spills to a folder for temporary
@@ -15,18 +17,22 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
 import duckdb
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.dataset as ds  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from msgspec import Struct
 
 from strata.core.events import COORDINATOR
 from strata.errors import InvalidArgument
-from strata.timeline.columns import SCHEMA, tables
+from strata.timeline.columns import ROWS, SCHEMA, tables
 from strata.timeline.parquet import ParquetLog
 from strata.timeline.timeline import Timeline
+from strata.timeline.worker_time import all_activities
 
 CACHE = "timeline-v1.duckdb"
 Config: TypeAlias = dict[str, str | bool | int | float | list[str]]
@@ -121,7 +127,21 @@ VIEWS = {
 }
 
 
-HINT = f"the tables are events, {', '.join(VIEWS)}; DESCRIBE events lists columns"
+ACTIVITY = "activity"
+ACTIVITY_COLUMNS = pa.schema(
+    [
+        ("node", pa.string()),
+        ("task", pa.string()),
+        ("started_at", pa.timestamp("ns")),
+        ("ended_at", pa.timestamp("ns")),
+        ("seconds", pa.float64()),
+        ("kind", pa.string()),
+        ("part", pa.string()),
+        ("step", pa.int64()),
+        ("what", pa.string()),
+    ]
+)
+HINT = f"the tables are events, {', '.join(VIEWS)}, {ACTIVITY}; DESCRIBE events lists columns"
 
 
 class Result(Struct, frozen=True):
@@ -134,7 +154,7 @@ class Result(Struct, frozen=True):
 
 def query(timeline: Timeline, text: str, limit: int = 1_000) -> Result:
     """What a query finds, at most `limit` rows of it."""
-    with connected(timeline) as db:
+    with connected(timeline, text) as db:
         try:
             _require_query(db, text)
             cursor = db.execute(text)
@@ -173,7 +193,7 @@ def _unique(columns: list[str]) -> list[str]:
 
 
 @contextmanager
-def connected(timeline: Timeline) -> Iterator[duckdb.DuckDBPyConnection]:
+def connected(timeline: Timeline, text: str) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection that sees the tables, and nothing else.
 
     DuckDB opens no file but its own cache, which is opened read-only, and those that it spills to.
@@ -187,8 +207,10 @@ def connected(timeline: Timeline) -> Iterator[duckdb.DuckDBPyConnection]:
             path = _decoded(timeline, Path(scratch))
             db = duckdb.connect(str(path), read_only=True, config=bounds)
         try:
-            for name, text in VIEWS.items():
-                db.execute(f"CREATE TEMP VIEW {name} AS {text}")
+            for name, made_of in VIEWS.items():
+                db.execute(f"CREATE TEMP VIEW {name} AS {made_of}")
+            if ACTIVITY in text.lower():
+                db.register(ACTIVITY, _activity(timeline, Path(scratch) / "activity.parquet"))
             db.execute("SET enable_external_access = false; SET lock_configuration = true")
             yield db
         finally:
@@ -207,6 +229,29 @@ def _add_parquet(db: duckdb.DuckDBPyConnection, log: ParquetLog) -> None:
         f"CREATE TEMP VIEW events AS SELECT make_timestamp_ns(at_ns) AS time, {names} FROM "
         "(SELECT * FROM facts UNION ALL SELECT * FROM others)"
     )
+
+
+def _activity(timeline: Timeline, path: Path) -> ds.Dataset:
+    """What the workers' time went to, as rows; made anew for each query that asks for it."""
+    with pq.ParquetWriter(path, ACTIVITY_COLUMNS) as writer:
+        found = all_activities(timeline)
+        while chunk := list(islice(found, ROWS)):
+            rows = [
+                {
+                    "node": node,
+                    "task": each.task,
+                    "started_at": each.from_ns,
+                    "ended_at": each.to_ns,
+                    "seconds": (each.to_ns - each.from_ns) / 1e9,
+                    "kind": each.kind,
+                    "part": each.part or None,
+                    "step": each.step if each.step >= 0 else None,
+                    "what": each.label,
+                }
+                for node, each in chunk
+            ]
+            writer.write_table(pa.Table.from_pylist(rows, ACTIVITY_COLUMNS))
+    return ds.dataset(path, format="parquet")
 
 
 def _decoded(timeline: Timeline, scratch: Path) -> Path:

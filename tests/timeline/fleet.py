@@ -186,15 +186,23 @@ class Fleet:
 
     def save(self) -> None:
         """A checkpoint of the present step."""
+        self.begin_save()()
+
+    def begin_save(self):
+        """Begins a checkpoint of the present step; the function returned commits it."""
         me = [
             {"worker": worker, "incarnation": self.state.workers[worker].incarnation}
             for worker in self.row.members
         ]
         step = self.applied[self.row.members[0]]
         begun = self.do(BeginCheckpoint(**me[0], generation=self.row.generation, step=step))
-        for each in me:
-            self.do(AckPart(**each, checkpoint=begun.id, path="p", size_bytes=1))
-        self.do(ConfirmCheckpoint(task=self.task, checkpoint=begun.id, path="m"))
+
+        def finish() -> None:
+            for each in me:
+                self.do(AckPart(**each, checkpoint=begun.id, path="p", size_bytes=1))
+            self.do(ConfirmCheckpoint(task=self.task, checkpoint=begun.id, path="m"))
+
+        return finish
 
     def complete(self) -> None:
         """The script of every member comes to its end."""

@@ -1,6 +1,6 @@
 """An audit in the terminal: the verdict, what was compared, and what is wrong."""
 
-from msgspec import Struct
+from msgspec import Struct, field
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -8,6 +8,7 @@ from rich.text import Text
 from strata.cli._look import count, plain
 
 FEW = 12
+MOST = 4
 VERDICTS = {
     "proven": ("✓", "green"),
     "unproven": ("?", "yellow"),
@@ -78,10 +79,11 @@ class Voided(Struct, frozen=True):
 
 
 class Effective(Struct, frozen=True):
-    """Seconds of training that counts, and of the whole task."""
+    """Seconds of all workers together: effective ones, all, and all by what they went to."""
 
     productive_s: float
     total_s: float
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 class Audit(Struct, frozen=True):
@@ -110,8 +112,7 @@ def show(out: Console, found: Audit) -> None:
         lines.append(f"{count(found.bare)} applied steps trained no dataset: nothing to compare")
     spent = found.effective
     if spent.total_s:
-        share = f"{100 * spent.productive_s / spent.total_s:.0f} %"
-        lines.append(f"effective training time: {share} of {spent.total_s:.1f} s")
+        lines.append(_effective_line(spent))
     for void in found.voided[:FEW]:
         steps = f"steps {count(void.first)} to {count(void.stop - 1)} of attempt {void.attempt}"
         lines.append(f"{steps} were rolled back and trained again: {plain(void.reason)}")
@@ -121,6 +122,19 @@ def show(out: Console, found: Audit) -> None:
     problems += [line for feed in found.feeds for line in _findings(feed)]
     for line in problems:
         out.print(Text(f"  {line}", style=style), soft_wrap=True)
+
+
+def _effective_line(spent: Effective) -> str:
+    """The effective share of the workers' time, and what most of the rest went to."""
+    share = f"{100 * spent.productive_s / spent.total_s:.0f} %"
+    others = sorted(
+        ((name, each_s) for name, each_s in spent.seconds.items() if name != "effective"),
+        key=lambda other: -other[1],
+    )
+    shares = [(name, 100 * each_s / spent.total_s) for name, each_s in others[:MOST]]
+    most = [f"{name} {percent:.0f} %" for name, percent in shares if percent >= 1]
+    rest = f" ({', '.join(most)})" if most else ""
+    return f"effective training time: {share} of {spent.total_s:.1f} worker-seconds{rest}"
 
 
 def _feed_line(feed: Feed, *, several: bool) -> str:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from strata.cli._look import plain
 from strata.timeline.answers import LaneAnswer, TrustAnswer, WhyAnswer
+from strata.timeline.worker_lives import SpanKind
 
 BARS = " ▁▂▃▄▅▆▇█"
 VERDICTS = {
@@ -17,7 +18,7 @@ VERDICTS = {
     "open": ("◔ still open", "cyan"),
     "unknown": ("? unknown", "yellow"),
 }
-SPANS = {
+SPANS: dict[SpanKind, tuple[str, str]] = {
     "train": ("█", "green"),
     "data": ("▒", "blue"),
     "barrier": ("▓", "yellow"),
@@ -27,7 +28,16 @@ SPANS = {
     "idle": ("·", "dim"),
     "lost": ("✗", "red"),
 }
-WEIGHT = ("lost", "recover", "checkpoint", "barrier", "train", "data", "wait", "idle")
+WEIGHT: tuple[SpanKind, ...] = (
+    "lost",
+    "recover",
+    "checkpoint",
+    "barrier",
+    "train",
+    "data",
+    "wait",
+    "idle",
+)
 NODE_STYLES = ("cyan", "green", "magenta", "blue", "yellow")
 
 
@@ -81,8 +91,8 @@ def sparkline(values: Sequence[int]) -> str:
 
 
 def lane_bar(lane: LaneAnswer, from_ms: float, to_ms: float, width: int) -> Text:
-    """A lane as cells of equal time; in each the gravest of what took a good part of it shows."""
-    cells: list[dict[str, float]] = [{} for _ in range(width)]
+    """A lane as cells of equal time; each shows what took most of it, if that is a good part."""
+    cells: list[dict[SpanKind, float]] = [{} for _ in range(width)]
     cell_ms = (to_ms - from_ms) / width
     for span in lane.spans:
         end_ms = to_ms if span.to_ms is None else span.to_ms
@@ -94,16 +104,20 @@ def lane_bar(lane: LaneAnswer, from_ms: float, to_ms: float, width: int) -> Text
             cells[cell][span.kind] = cells[cell].get(span.kind, 0.0) + max(shared, 0.0)
     bar = Text()
     for shares in cells:
-        seen = [kind for kind in WEIGHT if shares.get(kind, 0.0) > 0.34 * cell_ms]
-        glyph, style = SPANS[seen[0]] if seen else (" ", "none")
+        most = max(WEIGHT, key=lambda kind: shares.get(kind, 0.0))
+        seen = sum(shares.values()) > 0.34 * cell_ms
+        glyph, style = SPANS[most] if seen else (" ", "none")
         bar.append(glyph, style=style)
     return bar
 
 
-def legend() -> Text:
-    """What the glyphs of a lane mean."""
+def legend(lanes: Sequence[LaneAnswer]) -> Text:
+    """What the glyphs of the lanes mean, and which share of the workers' time each kind took."""
     text = Text()
+    spent = {kind: sum((lane.seconds or {}).get(kind, 0.0) for lane in lanes) for kind in WEIGHT}
+    total_s = sum(spent.values())
     for kind, (glyph, style) in SPANS.items():
+        share = f" {100 * spent[kind] / total_s:.0f} %" if total_s else ""
         text.append(f"{glyph} ", style=style)
-        text.append(f"{kind}  ", style="dim")
+        text.append(f"{kind}{share}  ", style="dim")
     return text

@@ -94,7 +94,7 @@ def print_lanes(
         name = f"{shortened(lane.node, NAME_WIDTH):<{NAME_WIDTH}}  "
         out.print(Text.assemble((name, ""), lane_bar(lane, from_ms, to_ms, width)))
     if found.lanes:
-        out.print(legend())
+        out.print(legend(found.lanes))
     if found.truncated:
         out.print(Text("  more workers: --limit", style="dim"))
 

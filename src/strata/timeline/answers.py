@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from strata.timeline.lanes import SpanKind
 from strata.timeline.trust import Verdict
+from strata.timeline.worker_lives import SpanKind
 
 
 class FindingAnswer(Struct, frozen=True):
@@ -91,8 +91,12 @@ class LaneMark(Struct, frozen=True):
     ref: str
 
 
-class LaneAnswer(Struct, frozen=True):
-    """One worker."""
+class LaneAnswer(Struct, frozen=True, kw_only=True):
+    """One worker. Its spans follow each other without overlap.
+
+    `seconds` is how long each kind took, together the time for which the worker was there in the
+    window. It is null where only the coordinator's facts are drawn.
+    """
 
     node: str
     label: str
@@ -100,6 +104,7 @@ class LaneAnswer(Struct, frozen=True):
     rank: int
     spans: list[LaneSpan]
     marks: list[LaneMark]
+    seconds: dict[SpanKind, float] | None
 
 
 class LanesAnswer(Struct, frozen=True):

@@ -1,82 +1,113 @@
-"""How much of a task's time was training that counts.
+"""Effective training time: the share of the workers' time that went into steps that count.
 
-Productive is, for every step that counts, the time that the workers of the step's generation took
-for it, on average. The rest went to starting, to noticing losses and recovering from them, and to
-steps that were redone or rolled back.
+The time of a worker begins when it is placed on a host or joins, and ends when it leaves or is lost
+for good; of a task that runs it ends with the newest record. While a lost worker is being replaced
+its time goes on. Every moment of it belongs to one activity (`worker_time`), so the share is never
+above 1.
+
+Effective is the time that workers computed in steps that are in the model: applied, committed, and
+not undone by a rollback or trained again by a later generation. Waiting for data, for other workers
+or for the coordinator is not effective, nor is communication, saving, loading or starting. All of
+them are given as well.
 """
 
-import numpy as np
-from msgspec import Struct
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct, field
 
 from strata.core.events import COORDINATOR
-from strata.core.tasks import TaskStateChanged
-from strata.core.worker_facts import BatchesAssigned, StepFinished
-from strata.store.base import EventReader, Window
-from strata.timeline.evidence import ALL
+from strata.core.worker_facts import (
+    BatchesAssigned,
+    CoordinatorStateSeen,
+    TrainingFinished,
+)
+from strata.store.base import EventReader
 from strata.timeline.lineage import Lineage
+from strata.timeline.records import SECOND_NS, Record
+from strata.timeline.timeline import Timeline
+from strata.timeline.worker_lives import FACTS, Lives
+from strata.timeline.worker_time import Activity, activities, recorded_by
+
+EFFECTIVE, REPEATED, UNFINISHED = "effective", "repeated", "unfinished"
 
 
 class Effective(Struct, frozen=True):
-    """Seconds of training that counts, and of the whole task so far."""
+    """Seconds of all workers together: effective ones, all, and all by what they went to.
+
+    `seconds` has `effective`, `repeated` (computing in steps that do not count), `unfinished`
+    (training without a finished step), `data`, `communication`, `wait`, `barrier`, `checkpoint`,
+    `recover`, `idle` and `lost`, each where there was any; together they are `total_s`.
+    """
 
     productive_s: float
     total_s: float
+    seconds: dict[str, float] = field(default_factory=dict)
 
     @property
     def share(self) -> float:
-        """The part of the time that was productive."""
+        """The part of the time that was effective."""
         return self.productive_s / self.total_s if self.total_s else 0.0
 
 
 def effective(reader: EventReader, task: str, lineage: Lineage) -> Effective:
-    """Adds up the steps that count, and how long the task ran from its first start to its end."""
-    took = Took(lineage.committed)
-    for worker in sorted(lineage.workers):
-        for incarnation in [i for node, i in reader.streams() if node == worker]:
-            _note_steps(reader, worker, incarnation, lineage, took)
-    return Effective(took.mean_s, _duration_s(reader, task))
+    """Adds up what the time of a task's workers went to."""
+    timeline, lives = Timeline(reader), Lives()
+    for record in timeline.records(node=COORDINATOR, kinds=FACTS):
+        lives.feed(record)
+    spent = defaultdict[str, int](int)
+    until_ns = timeline.extent().to_ns + 1
+    for node, life in sorted(lives.of.items()):
+        if any(turn.task == task for turn in life.turns):
+            generation = _Generation()
+            records = generation.noted(recorded_by(timeline, node))
+            did = (each for each in activities(life, records, until_ns) if each.task == task)
+            for name, spent_ns in _spent(did, lineage, generation):
+                spent[name] += spent_ns
+    seconds = {name: spent_ns / SECOND_NS for name, spent_ns in sorted(spent.items()) if spent_ns}
+    return Effective(seconds.get(EFFECTIVE, 0.0), sum(seconds.values()), seconds)
 
 
-class Took:
-    """How long each step took, on average over those who told."""
-
-    def __init__(self, steps: int) -> None:
-        self._seconds = np.zeros(steps)
-        self._told = np.zeros(steps)
-
-    def note(self, step: int, seconds: float) -> None:
-        """A worker took so long for a step."""
-        self._seconds[step] += seconds
-        self._told[step] += 1
-
-    @property
-    def mean_s(self) -> float:
-        """All steps together."""
-        return float((self._seconds / np.maximum(self._told, 1)).sum())
+def _spent(
+    did: Iterable[Activity], lineage: Lineage, generation: "_Generation"
+) -> Iterator[tuple[str, int]]:
+    """What one worker's time went to, piece by piece."""
+    lost_ns = 0
+    for each in did:
+        took_ns = each.to_ns - each.from_ns
+        if each.kind == "lost":
+            lost_ns += took_ns
+            continue
+        if lost_ns:  # it was replaced
+            yield "lost", lost_ns
+            lost_ns = 0
+        yield _name(each, lineage, generation.number), took_ns
 
 
-def _note_steps(
-    reader: EventReader, worker: str, incarnation: int, lineage: Lineage, took: Took
-) -> None:
-    """Takes in one process's steps, of the generations whose training of them counts."""
-    generation = 0
-    # Steps in a damaged record are not counted; the audit says which records are damaged.
-    for event in reader.stream(worker, incarnation, on_damage=lambda _: None):
-        body = event.body
-        if isinstance(body, BatchesAssigned):
-            generation = body.generation
-        elif isinstance(body, StepFinished) and lineage.owner_of(body.step) == generation:
-            parts_s = (body.data_s, body.compute_s, body.communication_s, body.wait_s)
-            took.note(body.step, sum(parts_s))
+def _name(activity: Activity, lineage: Lineage, generation: int) -> str:
+    """What an activity is called in the sum."""
+    if activity.part == "compute":
+        return EFFECTIVE if lineage.owner_of(activity.step) == generation else REPEATED
+    if activity.part:
+        return activity.part
+    return UNFINISHED if activity.kind == "train" else activity.kind
 
 
-def _duration_s(reader: EventReader, task: str) -> float:
-    started_ns = last_ns = None
-    changes = Window(node=COORDINATOR, kinds=frozenset({TaskStateChanged.__name__}))
-    for _, _, event in reader.query(changes, limit=ALL):
-        body = event.body
-        if isinstance(body, TaskStateChanged) and body.task == task:
-            if body.after == "starting" and started_ns is None:
-                started_ns = event.wall_ns
-            last_ns = event.wall_ns
-    return (last_ns - started_ns) / 1e9 if started_ns is not None and last_ns is not None else 0.0
+class _Generation:
+    """The generation in which a worker finished its newest step, by its own records."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._assigned = False
+
+    def noted(self, records: Iterable[Record]) -> Iterator[Record]:
+        """The records, each after it was looked at; a step is handed on with its generation."""
+        for record in records:
+            body = record.event.body
+            if isinstance(body, TrainingFinished) and body.generation:
+                self.number = body.generation
+            elif isinstance(body, BatchesAssigned):
+                self.number, self._assigned = body.generation, True
+            elif isinstance(body, CoordinatorStateSeen) and not self._assigned:
+                self.number = body.generation
+            yield record

@@ -1,61 +1,38 @@
-"""One lane per worker: what it did, as spans, and what happened to it, as marks.
+"""One lane per worker: what its time went to, as spans, and what happened to it, as marks.
 
-The coordinator's facts give the coarse picture (idle, training, recovering, lost, at a barrier).
-Where a window holds few enough of the workers' own events, those give the fine one: the parts of
-each step and every operation. A lane never has more than `MAX_SPANS` spans: denser ones of one kind
-are merged, and `count` says how many they were.
+The spans of a lane follow each other without overlap (`worker_time`), so they add up to the time
+for which the worker was there. The coordinator's facts give the coarse picture (idle, training,
+recovering, lost). Where a window holds few enough of the workers' own events, those give the fine
+one: the parts of each step and what the worker waited for; then `seconds` has the sum of each kind.
+
+A lane never has more than about `MAX_SPANS` spans. If there are more, the window is cut into equal
+slices, and in each slice the time of one kind is put together: the sums stay as they are, and
+`count` says how many spans they were.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Literal, TypeAlias
 
-import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from strata.core.barriers import BarrierArrived, BarrierFailed, BarrierReleased
 from strata.core.events import COORDINATOR
 from strata.core.generations import GenerationChanged
 from strata.core.state import Cluster
-from strata.core.worker_facts import StepFinished
-from strata.core.workers import WorkerLost, WorkerRegistered, WorkerState, WorkerStateChanged
 from strata.store.base import Window
-from strata.timeline.operations import PHASES, Operation, Pairing
 from strata.timeline.records import SECOND_NS, Record
 from strata.timeline.states import state_at
 from strata.timeline.timeline import Timeline
 from strata.timeline.words import sentence
-
-SpanKind: TypeAlias = Literal[
-    "train", "data", "barrier", "checkpoint", "recover", "wait", "idle", "lost"
-]
+from strata.timeline.worker_lives import FACTS, Life, Lives, SpanKind
+from strata.timeline.worker_time import EVENTS, Activity, activities
 
 MAX_SPANS = 500
 MAX_MARKS = 200
 FINE_EVENTS = 100_000
+AROUND_NS = 60 * SECOND_NS
+"""How far around a window is looked for the ends of what began inside, and the other way round."""
 
-STATES: dict[WorkerState, SpanKind] = {
-    "initializing": "idle",
-    "idle": "idle",
-    "loading_data": "data",
-    "training": "train",
-    "checkpointing": "checkpoint",
-    "recovering": "recover",
-    "error": "lost",
-    "lost": "lost",
-}
-OPERATIONS: dict[str, SpanKind] = {
-    "DatasetOpen": "data",
-    "BatchDownload": "data",
-    "BlobUpload": "wait",
-    "BlobDownload": "recover",
-    "ResultDeserialize": "wait",
-    "CheckpointDownload": "recover",
-    "ModelLoad": "recover",
-    "ModelSerialization": "checkpoint",
-    "CheckpointWrite": "checkpoint",
-    "CheckpointUpload": "checkpoint",
-    "Request": "barrier",
-}
 MARKS = frozenset(
     {
         "WorkerRegistered",
@@ -70,8 +47,6 @@ MARKS = frozenset(
         "RunEnded",
     }
 )
-COARSE = (WorkerStateChanged, WorkerRegistered, WorkerLost, GenerationChanged)
-BARRIERS = (BarrierArrived, BarrierReleased, BarrierFailed)
 
 
 class Span(Struct):
@@ -96,13 +71,14 @@ class Mark(Struct, frozen=True):
 
 
 class Lane(Struct):
-    """One worker."""
+    """One worker; `seconds` is how long it did what, where its own events were looked at."""
 
     node: str
     task: str = ""
     rank: int = -1
     spans: list[Span] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
+    seconds: dict[SpanKind, float] | None = None
 
 
 class Lanes(Struct, frozen=True):
@@ -115,37 +91,48 @@ class Lanes(Struct, frozen=True):
 
 
 def lanes(
-    timeline: Timeline, from_ns: int, to_ns: int, task: str = "", limit: int = 200, after: str = ""
+    timeline: Timeline,
+    from_ns: int,
+    to_ns: int,
+    task: str = "",
+    limit: int = 200,
+    after: str = "",
+    fine: bool = True,
 ) -> Lanes:
     """The lanes of a window, by task and rank; `after` is the last name of the page before."""
-    drawing = _Drawing(state_at(timeline, timeline.position_at(from_ns)).state, from_ns)
-    for record in timeline.records(from_ns, to_ns, node=COORDINATOR, kinds=_names(COARSE)):
-        drawing.coarse(record)
+    low_ns, high_ns = from_ns - AROUND_NS, to_ns + AROUND_NS
+    fine = fine and _events_within(timeline, low_ns, high_ns) <= FINE_EVENTS
+    if not fine:
+        low_ns, high_ns = from_ns, to_ns
+    drawing = _Drawing(state_at(timeline, timeline.position_at(low_ns)).state, low_ns)
+    facts = {*FACTS, *MARKS, GenerationChanged.__name__}
+    for record in timeline.records(low_ns, high_ns, node=COORDINATOR, kinds=facts):
+        drawing.fact(record, from_ns <= record.at_ns < to_ns)
     chosen = sorted(
-        (lane for lane in drawing.lanes.values() if not task or lane.task == task),
+        (lane for lane in drawing.present(from_ns, to_ns) if not task or lane.task == task),
         key=lambda lane: (lane.task, len(lane.node), lane.node),
     )
     if after:
         names = [lane.node for lane in chosen]
         chosen = chosen[names.index(after) + 1 :] if after in names else []
     page = chosen[:limit]
-    fine = _events_within(timeline, from_ns, to_ns) <= FINE_EVENTS
-    wanted = {lane.node for lane in page}
+    own = defaultdict[str, list[Record]](list)
     if fine:
-        drawing.refine(
-            record
-            for record in timeline.records(from_ns, to_ns)
-            if record.node in wanted or record.node == COORDINATOR
-        )
+        wanted = {lane.node for lane in page}
+        for record in timeline.records(low_ns, high_ns):
+            if record.node in wanted:
+                own[record.node].append(record)
+    until_ns = min(high_ns, timeline.extent().to_ns + 1)
     for lane in page:
-        lane.spans = merged(lane.spans, from_ns, to_ns)
-        lane.marks = lane.marks[:MAX_MARKS]
+        did = activities(drawing.lives.of[lane.node], _timed(own[lane.node]), until_ns)
+        lane.spans = _spans(did, from_ns, to_ns, until_ns)
+        lane.seconds = _seconds(lane.spans, min(to_ns, until_ns)) if fine else None
+        lane.spans = merged(lane.spans, from_ns, min(to_ns, until_ns))
+        for record in own[lane.node]:
+            if record.kind in MARKS and from_ns <= record.at_ns < to_ns:
+                drawing.mark(record, lane.node)
     more = len(chosen) > len(page)
     return Lanes(page, fine, more, page[-1].node if more else "")
-
-
-def _names(kinds: Iterable[type]) -> set[str]:
-    return {kind.__name__ for kind in kinds}
 
 
 def _events_within(timeline: Timeline, from_ns: int, to_ns: int) -> int:
@@ -158,167 +145,117 @@ def _events_within(timeline: Timeline, from_ns: int, to_ns: int) -> int:
     return found
 
 
+def _timed(records: Iterable[Record]) -> Iterator[Record]:
+    return (record for record in records if record.kind in EVENTS)
+
+
 class _Drawing:
-    def __init__(self, state: Cluster, from_ns: int) -> None:
-        self.lanes: dict[str, Lane] = {}
-        self._from_ns = from_ns
-        self._pairing = Pairing()
-        self._at_barrier: dict[tuple[str, str], dict[str, Record]] = {}
-        for worker in state.workers.values():
-            if worker.state in STATES:
-                lane = self._lane(worker.id, worker.task)
-                lane.rank = worker.rank
-                lane.spans.append(
-                    Span(from_ns, None, STATES[worker.state], worker.state, "", worker.alive)
-                )
+    """What the facts say: each worker's lane, without spans, and its life."""
 
-    def _lane(self, node: str, task: str) -> Lane:
-        lane = self.lanes.setdefault(node, Lane(node))
-        lane.task = task or lane.task
-        return lane
+    def __init__(self, state: Cluster, at_ns: int) -> None:
+        self.lives = Lives(state, at_ns)
+        self._lanes: dict[str, Lane] = {
+            worker.id: Lane(worker.id, worker.task, worker.rank)
+            for worker in state.workers.values()
+        }
 
-    def coarse(self, record: Record) -> None:
-        """A fact that changes what a worker is."""
+    def fact(self, record: Record, shown: bool) -> None:
+        """Takes in a fact; one that lies in the window may be a mark."""
         body = record.event.body
         if isinstance(body, GenerationChanged):
             for rank, worker in body.seats:
-                self._lane(worker, body.task).rank = rank
-        elif isinstance(body, WorkerRegistered):
-            self._turn(record, body.worker, body.task, "idle", "joined")
-        elif isinstance(body, WorkerLost):
-            self._turn(record, body.worker, body.task, "lost", body.reason, ok=False)
-        elif isinstance(body, WorkerStateChanged):
-            kind = STATES.get(body.after)
-            self._turn(record, body.worker, body.task, kind, body.after)
-        if record.kind in MARKS:
-            self._mark(record, record.text("worker"))
+                lane = self._lanes.setdefault(worker, Lane(worker))
+                lane.task, lane.rank = body.task or lane.task, rank
+        self.lives.feed(record)
+        if shown and record.kind in MARKS:
+            worker = record.text("worker")
+            self._lanes.setdefault(worker, Lane(worker))
+            self.mark(record, worker)
 
-    def _turn(
-        self,
-        record: Record,
-        node: str,
-        task: str,
-        kind: SpanKind | None,
-        label: str,
-        ok: bool = True,
-    ) -> None:
-        """Ends what a worker was, and begins what it is now."""
-        lane = self._lane(node, task)
-        if lane.spans and lane.spans[-1].to_ns is None:
-            lane.spans[-1].to_ns = record.at_ns
-        if kind is not None:
-            lane.spans.append(Span(record.at_ns, None, kind, label, record.ref, ok))
+    def mark(self, record: Record, node: str) -> None:
+        """Notes what happened to a worker, and when."""
+        lane = self._lanes[node]
+        if len(lane.marks) < MAX_MARKS:
+            lane.marks.append(Mark(record.at_ns, record.kind, sentence(record), record.ref))
 
-    def _mark(self, record: Record, node: str) -> None:
-        if node in self.lanes and len(self.lanes[node].marks) < MAX_MARKS:
-            mark = Mark(record.at_ns, record.kind, sentence(record), record.ref)
-            self.lanes[node].marks.append(mark)
-
-    def refine(self, records: Iterator[Record]) -> None:
-        """Adds the workers' own events, and who waited at which barrier."""
-        for record in records:
-            if record.node == COORDINATOR:
-                self._barrier(record)
-                continue
-            if record.kind in MARKS:
-                self._mark(record, record.node)
-            body = record.event.body
-            if isinstance(body, StepFinished):
-                self._step(record, body)
-            elif record.kind in PHASES:
-                ended = self._pairing.feed(record)
-                if ended is not None:
-                    self._operation(ended)
-        for operation in self._pairing.open.values():
-            self._operation(operation)
-        for lane in self.lanes.values():
-            lane.spans = _without_covered(lane.spans)
-
-    def _operation(self, operation: Operation) -> None:
-        kind = OPERATIONS.get(operation.name)
-        lane = self.lanes.get(operation.node)
-        first = operation.start or operation.end
-        if kind is None or lane is None or first is None:
-            return
-        from_ns = operation.start.at_ns if operation.start else self._from_ns
-        to_ns = operation.end.at_ns if operation.end else None
-        lane.spans.append(Span(from_ns, to_ns, kind, operation.text, first.ref, operation.ok))
-
-    def _step(self, record: Record, body: StepFinished) -> None:
-        """A step's parts, laid before its end in the order in which they usually come."""
-        lane = self.lanes.get(record.node)
-        if lane is None:
-            return
-        parts: tuple[tuple[SpanKind, str, float], ...] = (
-            ("data", "data", body.data_s),
-            ("train", "compute", body.compute_s),
-            ("wait", "communication", body.communication_s),
-            ("wait", "wait", body.wait_s),
-        )
-        at_ns = record.at_ns - int(sum(part[2] for part in parts) * SECOND_NS)
-        for kind, word, part_s in parts:
-            to_ns = at_ns + int(part_s * SECOND_NS)
-            if part_s > 0:
-                label = f"step {body.step}: {word}"
-                lane.spans.append(Span(at_ns, to_ns, kind, label, record.ref, True))
-            at_ns = to_ns
-
-    def _barrier(self, record: Record) -> None:
-        body = record.event.body
-        if isinstance(body, BarrierArrived):
-            arrived = self._at_barrier.setdefault((body.task, body.barrier), {})
-            arrived[body.worker] = record
-        elif isinstance(body, BarrierReleased | BarrierFailed):
-            ok = isinstance(body, BarrierReleased)
-            for worker, arrival in self._at_barrier.pop((body.task, body.barrier), {}).items():
-                if worker in self.lanes:
-                    label = f"barrier {body.barrier}"
-                    span = Span(arrival.at_ns, record.at_ns, "barrier", label, arrival.ref, ok)
-                    self.lanes[worker].spans.append(span)
+    def present(self, from_ns: int, to_ns: int) -> Iterator[Lane]:
+        """The lanes of workers that were there in a window."""
+        for node, life in self.lives.of.items():
+            if _is_present(life, from_ns, to_ns):
+                lane = self._lanes.setdefault(node, Lane(node))
+                lane.task = life.task or lane.task
+                yield lane
 
 
-def _without_covered(spans: list[Span]) -> list[Span]:
-    """Training in general gives way to the steps that it was made of; what is after them stays."""
-    ends = [span.to_ns for span in spans if span.label.startswith("step ") and span.to_ns]
-    if not ends:
-        return spans
-    kept = []
+def _is_present(life: Life, from_ns: int, to_ns: int) -> bool:
+    """Whether a worker was there in a window, or lost in it."""
+    before = [turn for turn in life.turns if turn.at_ns <= from_ns][-1:]
+    within = [turn for turn in life.turns if from_ns < turn.at_ns < to_ns]
+    return any(turn.kind is not None for turn in before + within)
+
+
+def _spans(did: Iterable[Activity], from_ns: int, to_ns: int, until_ns: int) -> list[Span]:
+    """Activities cut to a window; what goes on when the log ends has no end."""
+    found: list[Span] = []
+    for each in did:
+        begin_ns, end_ns = max(each.from_ns, from_ns), min(each.to_ns, to_ns)
+        if begin_ns < end_ns:
+            open_ended = each.to_ns >= until_ns and until_ns <= to_ns
+            end = None if open_ended else end_ns
+            found.append(Span(begin_ns, end, each.kind, each.label, each.ref, each.ok))
+    return found
+
+
+def _seconds(spans: Iterable[Span], until_ns: int) -> dict[SpanKind, float]:
+    """How long each kind took."""
+    found = defaultdict[SpanKind, int](int)
     for span in spans:
-        if span.label == "training" and span.from_ns < max(ends):
-            if span.to_ns is not None and span.to_ns <= max(ends):
-                continue
-            span.from_ns = max(ends)
-        kept.append(span)
-    return kept
+        found[span.kind] += _end_ns(span, until_ns) - span.from_ns
+    return {kind: spent_ns / SECOND_NS for kind, spent_ns in found.items()}
+
+
+def _end_ns(span: Span, until_ns: int) -> int:
+    return until_ns if span.to_ns is None else span.to_ns
 
 
 def merged(spans: list[Span], from_ns: int, to_ns: int) -> list[Span]:
-    """At most `MAX_SPANS` spans, by their start; what is too fine to see is put together."""
-    ordered = sorted(spans, key=lambda span: (span.from_ns, span.kind))
-    resolution_ns = (to_ns - from_ns) // MAX_SPANS // 4
-    while len(ordered) > MAX_SPANS:
-        ordered = _joined(ordered, resolution_ns)
-        resolution_ns = resolution_ns * 2 + 1
-    return ordered
-
-
-def _joined(spans: list[Span], resolution_ns: int) -> list[Span]:
-    """Joins spans of one kind that are no farther apart than can be told."""
-    kept: list[Span] = []
-    newest: dict[SpanKind, Span] = {}
+    """About `MAX_SPANS` spans at most; what is too fine to see is put together, kind by kind."""
+    if len(spans) <= MAX_SPANS:
+        return spans
+    slices = max(MAX_SPANS // len({span.kind for span in spans}), 1)
+    width_ns = max(-(-(to_ns - from_ns) // slices), 1)
+    pooled: dict[int, dict[SpanKind, tuple[int, Span]]] = defaultdict(dict)
     for span in spans:
-        before = newest.get(span.kind)
-        near = (
-            before is not None
-            and before.to_ns is not None
-            and span.to_ns is not None
-            and span.from_ns - before.to_ns <= resolution_ns
-        )
-        if before is not None and before.to_ns is not None and span.to_ns is not None and near:
-            before.to_ns = max(before.to_ns, span.to_ns)
-            before.count += span.count
-            before.ok = before.ok and span.ok
-        else:
-            newest[span.kind] = msgspec.structs.replace(span)
-            kept.append(newest[span.kind])
-    return kept
+        at_ns, end_ns = span.from_ns, _end_ns(span, to_ns)
+        while at_ns < end_ns:
+            number = (at_ns - from_ns) // width_ns
+            stop_ns = min(end_ns, from_ns + (number + 1) * width_ns)
+            _pool(pooled[number], span, stop_ns - at_ns, at_ns == span.from_ns)
+            at_ns = stop_ns
+    found: list[Span] = []
+    for number, kinds in sorted(pooled.items()):
+        at_ns = max(from_ns + number * width_ns, spans[0].from_ns)
+        for spent_ns, span in kinds.values():
+            before = found[-1] if found else None
+            if not span.count and before and (before.kind, before.to_ns) == (span.kind, at_ns):
+                before.to_ns = at_ns + spent_ns
+            else:
+                count = max(span.count, 1)
+                found.append(replace(span, from_ns=at_ns, to_ns=at_ns + spent_ns, count=count))
+            at_ns += spent_ns
+    if spans[-1].to_ns is None and found[-1].kind == spans[-1].kind:
+        found[-1].to_ns = None
+    return found
+
+
+def _pool(kinds: dict[SpanKind, tuple[int, Span]], span: Span, spent_ns: int, begins: bool) -> None:
+    """Adds time of a span to that of its kind in a slice, for which the first span stands.
+
+    A span that began in an earlier slice is not counted again.
+    """
+    before_ns, first = kinds.get(span.kind, (0, None))
+    if first is None:
+        first = replace(span, count=int(begins))
+    elif begins:
+        first = replace(first, count=first.count + span.count, ok=first.ok and span.ok)
+    kinds[span.kind] = (before_ns + spent_ns, first)

@@ -49,8 +49,8 @@ class ParquetLog(Closing):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.run = read_run(folder)
-        self._facts = _dataset(folder / FACTS)
-        self._events = _dataset(folder / EVENTS)
+        self.facts = _dataset(folder / FACTS)
+        self.events = _dataset(folder / EVENTS)
         self._streams = {(each.node, each.incarnation): each for each in self.run.streams}
 
     @property
@@ -73,7 +73,7 @@ class ParquetLog(Closing):
         wanted = pc.field("position") >= start
         if stop is not None:
             wanted &= pc.field("position") < stop
-        return (event for _, _, event in self._rows(self._facts, wanted))
+        return (event for _, _, event in self._rows(self.facts, wanted))
 
     def _rows(self, source: ds.Dataset, wanted: pc.Expression | None) -> Iterator[Found]:
         """The events of the rows that fit, in the order of the file."""
@@ -92,9 +92,9 @@ class ParquetLog(Closing):
         sources: list[Iterable[Found]] = []
         if wanted.node in (None, COORDINATOR):
             # By position, which a jump of the clock puts out of the order of time.
-            sources.append(sorted(self._rows(self._facts, _filter(wanted)), key=_wall_ns))
+            sources.append(sorted(self._rows(self.facts, _filter(wanted)), key=_wall_ns))
         if wanted.node != COORDINATOR:
-            sources.append(self._rows(self._events, _filter(wanted)))
+            sources.append(self._rows(self.events, _filter(wanted)))
         return islice(merge(*sources, key=_wall_ns), limit)
 
     def batches(
@@ -108,7 +108,7 @@ class ParquetLog(Closing):
     def headers(self, wanted: Window = EVERYTHING) -> Iterator[Batch]:
         columns = ["node", "incarnation", "seq", "wall_ns", "kind"]
         chosen = _filter(wanted)
-        for source in (self._facts, self._events):
+        for source in (self.facts, self.events):
             for rows in source.to_batches(columns, filter=chosen, batch_size=ROWS_AT_ONCE):
                 yield from _headers(rows)
 
@@ -122,7 +122,7 @@ class ParquetLog(Closing):
     ) -> Iterator[Event]:
         wanted = (pc.field("node") == node) & (pc.field("incarnation") == incarnation)
         wanted &= (pc.field("seq") >= start) & (pc.field("seq") < min(stop or LAST, LAST))
-        found = (event for _, _, event in self._rows(self._events, wanted))
+        found = (event for _, _, event in self._rows(self.events, wanted))
         return iter(sorted(found, key=lambda event: event.seq))
 
     def tallies(self) -> list[Tally]:
@@ -150,7 +150,7 @@ class ParquetLog(Closing):
         return found.gaps if found is not None else []
 
     def position_at(self, wall_ns: int) -> int:
-        later = self._rows(self._facts, pc.field("wall_ns") > wall_ns)
+        later = self._rows(self.facts, pc.field("wall_ns") > wall_ns)
         return next((event.seq for _, _, event in later), self.position)
 
     def load_snapshot(self, at: int | None, *schemas: str) -> Snapshot | None:
@@ -221,7 +221,19 @@ def _headers(rows: pa.RecordBatch) -> Iterator[Batch]:
 
 
 def _dataset(path: Path) -> ds.Dataset:
+    """The rows of a file; one that is not readable is only found damaged when rows are wanted."""
     try:
-        return ds.dataset(path, schema=EXACT, format="parquet")
+        opened = ds.dataset(path, schema=EXACT, format="parquet")
     except (pa.ArrowInvalid, OSError) as error:
         raise Corrupt(f"{path} cannot be read: {error}", hint="export the run again") from error
+    try:
+        names = pq.read_schema(path).names
+    except (pa.ArrowInvalid, OSError):
+        return opened
+    lacking = [name for name in EXACT.names if name not in names]
+    if lacking:
+        raise Corrupt(
+            f"{path} is not a file of events: it has no column {lacking[0]!r}",
+            hint="it was overwritten; export the run again",
+        )
+    return opened

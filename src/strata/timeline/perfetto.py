@@ -37,7 +37,7 @@ def trace(timeline: Timeline, from_ns: int, to_ns: int) -> Iterator[bytes]:
 
 
 def _events(timeline: Timeline, from_ns: int, to_ns: int) -> Iterator[Object]:
-    found = lanes(timeline, from_ns, to_ns, limit=10_000).lanes
+    found = lanes(timeline, from_ns, to_ns, limit=10_000, fine=False).lanes
     pids = {COORDINATOR: 1} | {lane.node: number for number, lane in enumerate(found, 2)}
     for node, pid in pids.items():
         yield from _process(pid, node)

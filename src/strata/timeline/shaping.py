@@ -98,7 +98,15 @@ def lane_answer(lane: lanes.Lane) -> LaneAnswer:
         for span in lane.spans
     ]
     marks = [LaneMark(ms(mark.at_ns), mark.kind, mark.label, mark.ref) for mark in lane.marks]
-    return LaneAnswer(lane.node, label, lane.task, lane.rank, spans, marks)
+    return LaneAnswer(
+        node=lane.node,
+        label=label,
+        task=lane.task,
+        rank=lane.rank,
+        spans=spans,
+        marks=marks,
+        seconds=lane.seconds,
+    )
 
 
 def event_answer(record: Record) -> EventAnswer:

@@ -1,32 +1,43 @@
 """SQL over everything a run recorded, by DuckDB.
 
-Tables: `events` (one row per fact or event), and made of it `operations`, `steps`, `workers` and
-`samples`. Of a live or finished log the rows are kept in a DuckDB file beside it, since decoding
-them takes far longer than any query (about 5 µs a row against milliseconds a million); each call
-adds what is new. An exported run is read from its Parquet files as they are.
+Tables: `events` (one row per fact or event), and made of it `operations`, `steps`, `workers`,
+`samples` and `activity` (what the workers' time went to, as the lanes show it).
 
-A query sees a read-only database, cannot reach files or the network, and has bounded memory.
+The rows of a log that may grow are kept in a DuckDB file beside it, since decoding them takes far
+longer than any query (about 5 µs a row against milliseconds a million); each call adds what is new.
+An exported run is read from its Parquet files as they are.
+
+Only one query at a time is run, no other statement. It sees a read-only database, cannot reach
+files or the network, and has bounded memory. What does not fit spills to a folder for temporary
+files, which is removed after the query.
 """
 
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
+from typing import TypeAlias
 
 import duckdb
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.dataset as ds  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from msgspec import Struct
 
 from strata.core.events import COORDINATOR
 from strata.errors import InvalidArgument
-from strata.timeline.columns import SCHEMA, tables
-from strata.timeline.parquet import EVENTS, FACTS, ParquetLog
+from strata.timeline.columns import ROWS, SCHEMA, tables
+from strata.timeline.parquet import ParquetLog
 from strata.timeline.timeline import Timeline
+from strata.timeline.worker_time import all_activities
 
 CACHE = "timeline-v1.duckdb"
-MEMORY_ONLY = ":memory:"
-BOUNDS: dict[str, str | bool | int | float | list[str]] = {"memory_limit": "512MB", "threads": 2}
+Config: TypeAlias = dict[str, str | bool | int | float | list[str]]
+BOUNDS: Config = {"memory_limit": "512MB", "threads": 2, "python_enable_replacements": False}
+EXPLAIN = re.compile(r"^\s*explain\s*(analyze\b|\([^)]*\))?", re.IGNORECASE)
 
 VIEWS = {
     "operations": """
@@ -100,14 +111,37 @@ VIEWS = {
             FROM commits AS c JOIN feeds AS a USING (task)
                 LEFT JOIN open AS l ON l.at = c.position AND l.dataset = a.dataset
             WHERE l.at IS NOT NULL OR c.task NOT IN (SELECT task FROM loops)
+        ), cuts AS (
+            SELECT p.*, coalesce((SELECT min(b.step) FROM rollbacks AS b WHERE b.task = p.task
+                AND b.position > p.position), finish + 1) AS cut
+            FROM parts AS p WHERE begin <= finish
+        ), pieces AS (
+            SELECT *, begin AS low, least(finish, cut - 1) AS high, false AS voided FROM cuts
+            UNION ALL
+            SELECT *, greatest(begin, cut) AS low, finish AS high, true AS voided FROM cuts
         )
-        SELECT task, dataset, attempt, generation, begin AS first_step, finish AS last_step,
-            (begin + shift) * global_batch AS first_sample,
-            (finish + 1 + shift) * global_batch AS stop_sample, time AS committed_at,
-            EXISTS (SELECT 1 FROM rollbacks AS b WHERE b.task = p.task AND b.position > p.position
-                AND b.step <= p.finish) AS voided
-        FROM parts AS p WHERE begin <= finish""",
+        SELECT task, dataset, attempt, generation, low AS first_step, high AS last_step,
+            (low + shift) * global_batch AS first_sample,
+            (high + 1 + shift) * global_batch AS stop_sample, time AS committed_at, voided
+        FROM pieces WHERE low <= high""",
 }
+
+
+ACTIVITY = "activity"
+ACTIVITY_COLUMNS = pa.schema(
+    [
+        ("node", pa.string()),
+        ("task", pa.string()),
+        ("started_at", pa.timestamp("ns")),
+        ("ended_at", pa.timestamp("ns")),
+        ("seconds", pa.float64()),
+        ("kind", pa.string()),
+        ("part", pa.string()),
+        ("step", pa.int64()),
+        ("what", pa.string()),
+    ]
+)
+HINT = f"the tables are events, {', '.join(VIEWS)}, {ACTIVITY}; DESCRIBE events lists columns"
 
 
 class Result(Struct, frozen=True):
@@ -120,56 +154,128 @@ class Result(Struct, frozen=True):
 
 def query(timeline: Timeline, text: str, limit: int = 1_000) -> Result:
     """What a query finds, at most `limit` rows of it."""
-    with connected(timeline) as db:
+    with connected(timeline, text) as db:
         try:
+            _require_query(db, text)
             cursor = db.execute(text)
             rows = cursor.fetchmany(limit + 1)
         except duckdb.Error as error:
-            raise InvalidArgument(
-                f"the query was refused: {error}",
-                hint=f"the tables are events, {', '.join(VIEWS)}; DESCRIBE events lists columns",
-            ) from error
-        columns = [column[0] for column in cursor.description or []]
+            raise InvalidArgument(f"the query was refused: {error}", hint=HINT) from error
+        columns = _unique([column[0] for column in cursor.description or []])
         return Result(columns, rows[:limit], len(rows) > limit)
 
 
+def _require_query(db: duckdb.DuckDBPyConnection, text: str) -> None:
+    """Raises unless the text is one query: DuckDB would also run what writes, sets or attaches."""
+    kinds = [statement.type for statement in db.extract_statements(text)]
+    if kinds == [duckdb.StatementType.EXPLAIN]:
+        explained = EXPLAIN.sub("", text, count=1)
+        kinds = [statement.type for statement in db.extract_statements(explained)]
+    if kinds != [duckdb.StatementType.SELECT]:
+        named = ", ".join(kind.name for kind in kinds) or "nothing"
+        raise InvalidArgument(
+            f"strata sql runs one query and changes nothing; this is {named}",
+            hint="write one SELECT; the shell can redirect its output to a file (--json)",
+        )
+
+
+def _unique(columns: list[str]) -> list[str]:
+    """The names of the columns; one that occurs again gets a number that no other has."""
+    found: list[str] = []
+    taken = set(columns)
+    for name in columns:
+        given, number = name, 0
+        while given in found or (number and given in taken):
+            number += 1
+            given = f"{name}_{number}"
+        found.append(given)
+    return found
+
+
 @contextmanager
-def connected(timeline: Timeline) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection that sees the tables, and nothing else."""
-    db = _over_parquet(timeline.reader) if isinstance(timeline.reader, ParquetLog) else None
-    if db is None:
-        db = _over_cache(timeline)
-    try:
-        db.execute("SET enable_external_access = false; SET lock_configuration = true")
-        yield db
-    finally:
-        db.close()
+def connected(timeline: Timeline, text: str) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection that sees the tables, and nothing else.
+
+    DuckDB opens no file but its own cache, which is opened read-only, and those that it spills to.
+    """
+    with tempfile.TemporaryDirectory(prefix="strata-sql-") as scratch:
+        bounds: Config = BOUNDS | {"temp_directory": str(Path(scratch) / "spill")}
+        if isinstance(timeline.reader, ParquetLog):
+            db = duckdb.connect(config=bounds)
+            _add_parquet(db, timeline.reader)
+        else:
+            path = _decoded(timeline, Path(scratch))
+            db = duckdb.connect(str(path), read_only=True, config=bounds)
+        try:
+            for name, made_of in VIEWS.items():
+                db.execute(f"CREATE TEMP VIEW {name} AS {made_of}")
+            if ACTIVITY in text.lower():
+                db.register(ACTIVITY, _activity(timeline, Path(scratch) / "activity.parquet"))
+            db.execute("SET enable_external_access = false; SET lock_configuration = true")
+            yield db
+        finally:
+            db.close()
 
 
-def _over_parquet(log: ParquetLog) -> duckdb.DuckDBPyConnection:
-    db = duckdb.connect(config=BOUNDS)
+def _add_parquet(db: duckdb.DuckDBPyConnection, log: ParquetLog) -> None:
+    """Shows an exported run as the table `events`.
+
+    Arrow reads the files. DuckDB could read them itself, but only if it may also write there.
+    """
     names = ", ".join(name for name in SCHEMA.names if name != "at_ns")
-    for table, file in (("facts", FACTS), ("others", EVENTS)):
-        db.from_parquet(str(log.folder / file)).create_view(table)
+    for table, rows in (("facts", log.facts), ("others", log.events)):
+        db.register(table, rows)
     db.execute(
-        f"CREATE VIEW events AS SELECT make_timestamp_ns(at_ns) AS time, {names} FROM "
+        f"CREATE TEMP VIEW events AS SELECT make_timestamp_ns(at_ns) AS time, {names} FROM "
         "(SELECT * FROM facts UNION ALL SELECT * FROM others)"
     )
-    db.execute(f"SET allowed_directories = ['{log.folder}']")
-    _create_views(db)
-    return db
 
 
-def _over_cache(timeline: Timeline) -> duckdb.DuckDBPyConnection:
-    """The rows that were decoded before, with what is new; a copy in memory where nothing fits."""
-    path = _cache_path(timeline)
+def _activity(timeline: Timeline, path: Path) -> ds.Dataset:
+    """What the workers' time went to, as rows; made anew for each query that asks for it."""
+    with pq.ParquetWriter(path, ACTIVITY_COLUMNS) as writer:
+        found = all_activities(timeline)
+        while chunk := list(islice(found, ROWS)):
+            rows = [
+                {
+                    "node": node,
+                    "task": each.task,
+                    "started_at": each.from_ns,
+                    "ended_at": each.to_ns,
+                    "seconds": (each.to_ns - each.from_ns) / 1e9,
+                    "kind": each.kind,
+                    "part": each.part or None,
+                    "step": each.step if each.step >= 0 else None,
+                    "what": each.label,
+                }
+                for node, each in chunk
+            ]
+            writer.write_table(pa.Table.from_pylist(rows, ACTIVITY_COLUMNS))
+    return ds.dataset(path, format="parquet")
+
+
+def _decoded(timeline: Timeline, scratch: Path) -> Path:
+    """The file with the rows that were decoded before, and with what is new.
+
+    It lies beside the log. Where that cannot be written, or another process asks just now, the log
+    is decoded into `scratch`, for this query alone.
+    """
+    path = _cache_path(timeline) or scratch / CACHE
     try:
-        db = duckdb.connect(path, config=BOUNDS)
-    except duckdb.IOException:  # another process asks just now
-        path = MEMORY_ONLY
-        db = duckdb.connect(path, config=BOUNDS)
+        db = duckdb.connect(str(path), config=BOUNDS)
+    except duckdb.IOException:
+        path = scratch / CACHE
+        db = duckdb.connect(str(path), config=BOUNDS)
+    try:
+        _bring_up_to_date(db, timeline)
+    finally:
+        db.close()
+    return path
+
+
+def _bring_up_to_date(db: duckdb.DuckDBPyConnection, timeline: Timeline) -> None:
     if not _fits(db, timeline):
-        db.execute("DROP TABLE events CASCADE")
+        db.execute("DROP TABLE events")
     db.execute(
         "CREATE TABLE IF NOT EXISTS events (time TIMESTAMP_NS, node VARCHAR, incarnation BIGINT, "
         "seq BIGINT, position BIGINT, wall_ns BIGINT, mono_ns BIGINT, kind VARCHAR, "
@@ -179,22 +285,14 @@ def _over_cache(timeline: Timeline) -> duckdb.DuckDBPyConnection:
     )
     with _one_transaction(db):
         _add_new(db, timeline)
-    _create_views(db)
-    if path == MEMORY_ONLY:
-        return db
-    db.close()
-    return duckdb.connect(path, read_only=True, config=BOUNDS)
 
 
-def _cache_path(timeline: Timeline) -> str:
-    """Beside the log where that can be written, else in the folder for temporary files."""
+def _cache_path(timeline: Timeline) -> Path | None:
+    """Beside the log, where that can be written."""
     log = getattr(timeline.reader, "path", None)
-    if log is None:
-        return MEMORY_ONLY
-    folder = Path(log).parent
-    if not os.access(folder, os.W_OK):
-        folder = Path(tempfile.mkdtemp(prefix="strata-sql-"))
-    return str(folder / CACHE)
+    if log is None or not os.access(Path(log).parent, os.W_OK):
+        return None
+    return Path(log).parent / CACHE
 
 
 def _fits(db: duckdb.DuckDBPyConnection, timeline: Timeline) -> bool:
@@ -249,8 +347,3 @@ def _insert(db: duckdb.DuckDBPyConnection, pieces: Iterator[pa.Table]) -> None:
         db.register("piece", piece)
         db.execute(f"INSERT INTO events SELECT make_timestamp_ns(at_ns), {names} FROM piece")
         db.unregister("piece")
-
-
-def _create_views(db: duckdb.DuckDBPyConnection) -> None:
-    for name, text in VIEWS.items():
-        db.execute(f"CREATE OR REPLACE VIEW {name} AS {text}")

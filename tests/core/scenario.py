@@ -9,6 +9,7 @@ from strata.core.keeping import DeleteRun, MoveEvents, MoveFacts, ReleaseEvents
 from strata.core.leases import AcquireLease, ReturnLease
 from strata.core.pace import BalanceLanes
 from strata.core.retention import PinCheckpoint, ReleaseCheckpoint
+from strata.core.salvage import SalvageLog
 from strata.core.save_points import PostponeCheckpoint, RequestCheckpoint, ScheduleCheckpoint
 from strata.core.saving import NoteCopy
 from strata.core.setbacks import RefuseRecovery, ReportBrokenExchange
@@ -36,6 +37,7 @@ def every_kind() -> World:
     _lose_the_host(world, task)
     _work_elsewhere(world)
     _let_the_run_go(world, task)
+    _lose_the_end_of_the_log(world)
     return world
 
 
@@ -129,3 +131,9 @@ def _let_the_run_go(world, task):
     world.do(MoveFacts(first=0, last=4_095, facts=4_096, place="s3://bucket/kept"))
     world.do(ReleaseEvents(**kept, events=1_000))
     world.do(DeleteRun(**kept, reason="it ended more than 30 days ago"))
+
+
+def _lose_the_end_of_the_log(world):
+    base = world.state.position
+    lost = [(base, base + 3)]
+    world.do(SalvageLog(base=base, end=base + 3, lost=lost, lost_batches=2, reason="cut short"))

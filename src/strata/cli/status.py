@@ -74,6 +74,14 @@ class Stated(Struct, frozen=True):
     status: str
 
 
+class Attention(Struct, frozen=True):
+    """Something to look at, and what to do about it."""
+
+    severity: str
+    text: str
+    hint: str
+
+
 class Overview(Struct, frozen=True):
     """What is shown of everything; lists hold their first items."""
 
@@ -83,6 +91,7 @@ class Overview(Struct, frozen=True):
     tasks: list[Stated]
     barriers: list[Stated]
     checkpoints: list[Checkpoint]
+    attention: list[Attention] = []
 
 
 class Document(Struct, frozen=True):
@@ -91,6 +100,7 @@ class Document(Struct, frozen=True):
     coordinator: Raw
     totals: Raw
     metrics: Raw
+    attention: Raw = Raw(b"[]")
 
 
 def status(url: Url = None, as_json: AsJson = False) -> None:
@@ -131,6 +141,12 @@ def print_overview(out: Console, api: Api, answer: Answer) -> None:
     for name, value in rows(shown, answer.now_ms):
         grid.add_row(name, value)
     out.print(grid)
+    if shown.attention:
+        out.print()
+    for item in shown.attention:
+        glyph, style = ("✗", "red") if item.severity == "error" else ("!", "yellow")
+        out.print(Text.assemble((f"{glyph} ", style), plain(item.text)), soft_wrap=True)
+        out.print(Text(f"  {plain(item.hint)}", style="dim"), soft_wrap=True)
     if not shown.totals.workers:
         out.print()
         print_empty("no worker has joined", join_command(api))

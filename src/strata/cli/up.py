@@ -14,9 +14,11 @@ from strata import __version__
 from strata.config import Settings, load_process
 from strata.coordinator.http.security import is_loopback
 from strata.coordinator.server import Running, running, with_token
-from strata.logsetup import configure
+from strata.errors import NotFound
+from strata.logsetup import configure, printable
 
 YOUNG_OBJECTS = 50_000
+DAMAGE_SHOWN = 10
 
 
 def up(
@@ -34,9 +36,17 @@ def up(
     keep_count: Annotated[int | None, typer.Option(help="Checkpoints kept of a task.")] = None,
     max_workers: Annotated[int | None, typer.Option(help="Workers at most.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
+    salvage: Annotated[
+        bool, typer.Option("--salvage", help="Go on with what is readable of a damaged log.")
+    ] = False,
 ) -> None:
-    """Start the coordinator and serve until it is told to stop."""
-    flags = {name: value for name, value in locals().items() if name != "config"}
+    """Start the coordinator and serve until it is told to stop.
+
+    A damaged log is refused. With --salvage what is readable of it is taken over, the damaged file
+    moves to `damaged` in the data folder, and what is lost is printed and recorded.
+    """
+    given = locals()
+    flags = {name: given[name] for name in given if name not in ("config", "salvage")}
     settings = with_token(load_process(flags, config))
     if settings.demo_mode:
         # Imported for a demo only.
@@ -44,8 +54,29 @@ def up(
 
         return serve_demo(settings)
     configure(settings, "coordinator")
+    if salvage:
+        salvage_damage(Path(settings.data_dir))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve_until_told(settings))
+
+
+def salvage_damage(folder: Path) -> None:
+    """Replaces a damaged log by what is readable of it; a sound one stays as it is."""
+    # Imported for a salvage only.
+    from strata.cli.salvage import print_report
+    from strata.coordinator.salvage import damage_of, salvage_in_place
+
+    console = Console(highlight=False, stderr=True, markup=False)
+    try:
+        damage = damage_of(folder)
+    except NotFound:
+        return  # a new log
+    if not damage:
+        console.print("the log is not damaged: nothing to salvage", style="dim")
+        return
+    for text in damage[:DAMAGE_SHOWN]:
+        console.print(f"damage: {printable(text)}", soft_wrap=True)
+    print_report(console, salvage_in_place(folder))
 
 
 async def serve_until_told(settings: Settings) -> None:

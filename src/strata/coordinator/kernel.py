@@ -54,7 +54,7 @@ from strata.core.workers import (
 )
 from strata.errors import Conflict, Fenced, StrataError
 from strata.store.base import Batch, EventStore, Snapshot
-from strata.store.states import newest_state
+from strata.store.states import newest_state, require_known
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +96,7 @@ class Kernel:
         found = newest_state(self.store)
         self._snapshot_at = found.position
         state = fold(found, self.store.read(found.position))
+        require_known(state)
         watch = Watch(self.patience)
         watch.adopt(state, self.clock().mono_ns)
         self.state, self.watch = state, watch

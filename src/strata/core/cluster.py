@@ -27,6 +27,7 @@ from strata.core import (  # noqa: F401 - importing fills the tables of rules
     presence,
     recovery,
     retention,
+    salvage,
     save_points,
     saving,
     scheduling,

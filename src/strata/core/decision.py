@@ -37,8 +37,14 @@ class Decision:
 
 
 def apply(state: "Cluster", event: Event) -> None:
-    """Folds one fact into the state: total, never refuses what this release knows."""
+    """Folds one fact into the state: total, never refuses what this release knows.
+
+    After a lost fact nothing changes the state, until the log was salvaged.
+    """
     body = event.body
+    if state.unknown_from is not None and not body.after_loss:
+        state.position = event.seq + 1
+        return
     handler = APPLY.get(type(body))
     if handler is None:
         require_known(body, event.seq)

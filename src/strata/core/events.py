@@ -22,7 +22,7 @@ meaning makes a new version: the new class has the tag `Kind/2`; the old class s
 from collections.abc import Callable, Iterable
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -58,7 +58,10 @@ class Now(Struct, frozen=True, gc=False):
 
 
 class Fact(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="kind", tag=True):
-    """Base of every kind of fact."""
+    """Base of every kind of fact. One that comes `after_loss` says what the state is from there on,
+    though facts before it are lost."""
+
+    after_loss: ClassVar[bool] = False
 
     def upgrade(self) -> "Fact":
         """This fact in the newest version of its kind."""

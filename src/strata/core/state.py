@@ -24,9 +24,23 @@ class Rules(Struct, frozen=True):
     keep_count: int = 5
 
 
+class Salvage(Struct, frozen=True):
+    """One salvage of the log: the position of its fact, when it was made, what was lost."""
+
+    position: int
+    wall_ns: int
+    base: int
+    lost: list[tuple[int, int]]
+    lost_batches: int = 0
+
+
 class Cluster(Struct):
-    """Everything that is known. `position` is how many facts have been folded in, `timeouts` are
-    those of the coordinator that runs; a log of an earlier release has none."""
+    """Everything that is known. `position` is how many facts have been folded in.
+
+    `timeouts` are those of the coordinator that runs; a log of an earlier release has none.
+    `unknown_from` is the position of a lost fact, when no later fact could be folded in: then this
+    is the state before it (see `salvage`).
+    """
 
     position: int = 0
     cluster: str = ""
@@ -41,6 +55,8 @@ class Cluster(Struct):
     datasets: dict[str, Dataset] = field(default_factory=dict)
     agents: dict[str, Agent] = field(default_factory=dict)
     timeouts: dict[str, float] = field(default_factory=dict)
+    unknown_from: int | None = None
+    salvages: list[Salvage] = field(default_factory=list)
 
     def task(self, task: str) -> Task:
         """The task of that id."""

@@ -9,7 +9,7 @@ A store holds one log and what belongs to it:
   (node, incarnation, range of seq, span of time, kinds) and decoded only when somebody asks. Once
   they are kept elsewhere they may be released; their numbers stay known.
 - *Snapshots* of the state at a position, so that reading the past need not start at 0. They are
-  derived: a lost snapshot costs time, never truth.
+  derived: a lost snapshot costs time, never truth (but see `core.salvage` for the one exception).
 
 What a store promises. When `append` returns, its facts and batches survive a crash; when it raises,
 none of them is stored. Two writers cannot both win: `expected` must be the store's position. Bytes

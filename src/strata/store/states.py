@@ -10,6 +10,16 @@ from strata.errors import Corrupt, UnknownKind
 from strata.store.base import EventReader
 
 
+def require_known(state: Cluster) -> None:
+    """Refuses a state that ends before a lost fact, which a salvage did not bridge."""
+    if state.unknown_from is not None:
+        raise Corrupt(
+            f"the state after position {state.unknown_from} is not known: the facts from there on "
+            "were lost, and so is the snapshot behind them",
+            hint="`strata up --salvage` goes on from the last known state",
+        )
+
+
 def newest_state(reader: EventReader, at: int | None = None) -> Cluster:
     """The state of the newest snapshot at or before a position; an empty state if there is none."""
     while (snapshot := reader.load_snapshot(at, *readable())) is not None:

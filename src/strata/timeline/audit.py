@@ -34,6 +34,7 @@ from strata.timeline.audit_results import (
     Problem,
     WorkerAudit,
     judge,
+    lost_words,
     verdict_of,
     words_of,
 )
@@ -71,16 +72,17 @@ def audit(reader: EventReader, task: str) -> Audit:
     ]
     for feed in feeds:
         judge(feed)
-    verdict = verdict_of(feeds, evidence.damaged)
+    damaged = [*evidence.damaged, *(lost_words(*each) for each in lineage.lost)]
+    verdict = verdict_of(feeds, damaged)
     return Audit(
         task=task,
         verdict=verdict,
-        summary=words_of(feeds, verdict, evidence.damaged),
+        summary=words_of(feeds, verdict, damaged),
         committed=lineage.committed,
         attempts=lineage.attempt,
         bare=_bare_steps(lineage),
         voided=lineage.voided,
-        damaged=evidence.damaged,
+        damaged=damaged,
         feeds=feeds,
         effective=effective(reader, task, lineage),
     )

@@ -95,6 +95,11 @@ def verdict_of(feeds: list[FeedAudit], damaged: list[str]) -> Verdict:
     return "unproven" if damaged or "unproven" in found or "proven" not in found else "proven"
 
 
+def lost_words(first: int, stop: int) -> str:
+    """That facts of the coordinator were lost."""
+    return f"the coordinator's facts @{first} to @{stop - 1} were lost when the log was damaged"
+
+
 def words_of(feeds: list[FeedAudit], verdict: Verdict, damaged: list[str]) -> str:
     """What was compared and found, in one sentence."""
     trained = [feed for feed in feeds if feed.verdict != "not trained"]

@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from strata.core.cluster import CoordinatorStarted
 from strata.core.events import COORDINATOR, Event
+from strata.core.salvage import FactLost
 from strata.core.worker_facts import ClockSampled
 from strata.store.base import EventReader, Tally, Window
 from strata.timeline.records import SECOND_NS
@@ -198,15 +199,20 @@ def _is_start(event: Event) -> bool:
 
 
 def _starts(reader: EventReader) -> Iterator[Event]:
-    """The facts that begin an era: each start, and the first fact of a log cut off before one."""
-    kinds = frozenset({CoordinatorStarted.__name__})
+    """The facts that begin an era: each start, the first fact of a log cut off before one, and the
+    first fact behind lost ones."""
+    kinds = frozenset({CoordinatorStarted.__name__, FactLost.__name__})
     found = reader.query(
         Window(node=COORDINATOR, kinds=kinds), limit=10**6, on_damage=lambda error: None
     )
-    starts = [event for _, _, event in found]
-    first = reader.first
-    if first < reader.position and first not in {event.seq for event in starts}:
-        yield next(iter(reader.read(first, first + 1)))
+    events = [event for _, _, event in found]
+    starts = [event for event in events if _is_start(event)]
+    known = {event.seq for event in starts}
+    # A start may be among lost facts: the clock behind them is not taken for the one before.
+    behind = {event.body.stop for event in events if isinstance(event.body, FactLost)}
+    for first in sorted({reader.first, *behind} - known):
+        if first < reader.position:
+            yield next(iter(reader.read(first, first + 1)))
     yield from starts
 
 

@@ -86,7 +86,7 @@ class Evidence:
                 self._note(worker, body)
             if faults:
                 self.damaged += _damaged_ranges(reader, worker)
-        self.gapless = not self.damaged and not any(
+        self.gapless = not (self.damaged or lineage.lost_batches) and not any(
             reader.gaps(node, number)
             for node, number in reader.streams()
             if node in lineage.workers

@@ -24,15 +24,19 @@ from strata.core.datasets import (
     DatasetSpec,
     Feed,
 )
-from strata.core.events import Event
+from strata.core.events import COORDINATOR, Event
 from strata.core.generations import GenerationChanged
 from strata.core.leases import LeaseGranted, LeaseReturned
 from strata.core.loops import Loop, LoopOpened, Stretch, leave_loop, loops_up_to, stretches
 from strata.core.recovery import RecoveryChosen, RolledBack, StepsCommitted
+from strata.core.salvage import FactLost, LogSalvaged
 from strata.core.sharding import Holdings, apply_moves
 from strata.core.tasks import TaskStateChanged
-from strata.store.base import EventReader
+from strata.store import ranges
+from strata.store.base import EventReader, Window
 from strata.timeline.states import fold
+
+MAX_LOST = 10_000_000
 
 
 class Span(Struct):
@@ -71,7 +75,8 @@ class Lineage(Struct):
 
     `begun` is how many steps had counted when a dataset was attached; `granted` maps a dataset's
     leases to their epochs, and `consumed` names who trained a dataset's shard in an epoch. A task
-    is `completed` when its script came to its end.
+    is `completed` when its script came to its end. `lost` are ranges of positions whose facts a
+    salvage could not read; `lost_batches` is not 0 where events of workers were lost as well.
     """
 
     specs: dict[str, DatasetSpec] = field(default_factory=dict)
@@ -85,6 +90,8 @@ class Lineage(Struct):
     committed: int = 0
     attempt: int = 1
     completed: bool = False
+    lost: list[tuple[int, int]] = field(default_factory=list)
+    lost_batches: int = 0
 
     @property
     def workers(self) -> set[str]:
@@ -144,7 +151,24 @@ def read_lineage(reader: EventReader, task: str) -> Lineage:
     first = reader.first
     before = fold(reader, first).state.datasets if first else {}
     specs = {name: dataset.spec for name, dataset in before.items()}
-    return _folded(task, reader.read(first), Lineage(specs=specs))
+    found = Lineage(specs=specs)
+    return _folded(task, _kept_facts(reader, first, found), found)
+
+
+def _kept_facts(reader: EventReader, first: int, found: Lineage) -> Iterator[Event]:
+    """The facts that the state includes: without those that a salvage left out, and lost ones."""
+    kinds = frozenset({LogSalvaged.__name__, FactLost.__name__})
+    told = [event for _, _, event in reader.query(Window(node=COORDINATOR, kinds=kinds), MAX_LOST)]
+    left_out: list[tuple[int, int]] = []
+    for event in told:
+        if isinstance(event.body, LogSalvaged):
+            ranges.add(left_out, event.body.base, event.seq)
+            found.lost_batches = found.lost_batches or event.body.lost_batches
+        elif isinstance(event.body, FactLost):
+            ranges.add(left_out, event.seq, event.seq + 1)
+            ranges.add(found.lost, event.seq, event.seq + 1)
+    for begin, stop in ranges.missing(left_out, first, reader.position):
+        yield from reader.read(begin, stop)
 
 
 def _folded(task: str, facts: Iterable[Event], found: Lineage) -> Lineage:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from strata.config import Settings
 from strata.core.catalogue import CODEC
+from strata.core.salvage import FactLost
 from strata.errors import Corrupt, InvalidArgument, NotFound
 from strata.store.base import EventReader
-from strata.store.sqlite import SqliteReader, salvage
+from strata.store.sqlite import Filling, SqliteReader, salvage
 from strata.timeline.moved_facts import fetching
 from strata.timeline.runfile import RUN, read_run
 from strata.timeline.stretched_log import STRETCHES, StretchedLog, open_log
@@ -119,7 +120,7 @@ def _salvaged(path: Path, name: str, damage: Corrupt, settings: Settings | None)
     """What is readable of a damaged log, copied to where nothing can be harmed."""
     folder = tempfile.TemporaryDirectory(prefix="strata-salvage-")
     copy = Path(folder.name) / LOG
-    salvage(path, copy)
+    salvage(path, copy, fill=Filling(CODEC, FactLost))
     stretches = path.parent / STRETCHES
     timeline = Timeline(StretchedLog(_Kept(copy, folder, settings), stretches), name)
     timeline.notes.append(f"{damage.message}; shown is what could still be read")

@@ -41,6 +41,8 @@ def fold(reader: EventReader, position: int) -> Past:
     except (KeyError, AttributeError, IndexError, ValueError) as error:
         # Only after facts that were not understood: `apply` is total over a whole log.
         return Past(state, state.position, f"the facts do not fit each other: {error!r}")
+    if state.unknown_from is not None:
+        return Past(state, state.unknown_from, f"facts from @{state.unknown_from} on were lost")
     return Past(state, state.position)
 
 

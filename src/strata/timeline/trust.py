@@ -19,6 +19,7 @@ from strata.core.catalogue import CODEC
 from strata.core.cluster import CoordinatorStarted
 from strata.core.events import COORDINATOR
 from strata.core.keeping import EventsMoved, EventsReleased, RunDeleted
+from strata.core.salvage import FactLost, LogSalvaged
 from strata.core.worker_facts import USER_PREFIX, EventsDropped, RunEnded
 from strata.core.workers import WorkerLost, WorkerRegistered
 from strata.store.base import Tally
@@ -37,7 +38,7 @@ KNOWN_KINDS = frozenset(tag.partition("/")[0] for tag in CODEC.kinds)
 
 
 class Hole(Struct, frozen=True):
-    """A span in which a node's silence proves nothing."""
+    """A span in which a node's silence proves nothing; of all nodes where it names none."""
 
     node: str
     from_ns: int
@@ -76,7 +77,7 @@ class Trust(Struct, frozen=True):
         return [
             hole
             for hole in self.holes
-            if hole.node == node and hole.from_ns <= to_ns and hole.to_ns >= from_ns
+            if hole.node in ("", node) and hole.from_ns <= to_ns and hole.to_ns >= from_ns
         ]
 
 
@@ -97,6 +98,9 @@ def examine(timeline: Timeline) -> Trust:
         for hole, finding in found(timeline):
             holes.append(hole)
             findings.append(finding)
+    for hole, finding in _lost_facts(timeline):
+        holes.append(hole)
+        findings.append(finding)
     findings += [*_coordinator_clock(timeline), *_runs(timeline), *_unknown(timeline)]
     grave = any(finding.grave for finding in findings)
     return Trust("no" if grave else "yes", findings[:MAX_FINDINGS], holes)
@@ -185,6 +189,28 @@ def _clock(timeline: Timeline, tally: Tally) -> Iterator[Finding]:
     elif abs(aligned.offset_ns) > JUMP_NS:
         text = f"the wall clock of {tally.node} is off by {seconds(aligned.offset_ns)}; corrected"
         yield Finding("clock", text, tally.node, grave=False)
+
+
+def _lost_facts(timeline: Timeline) -> Iterator[tuple[Hole, Finding]]:
+    """The coordinator's facts that a salvage could not read, and the workers' events lost with
+    them."""
+    kinds = {FactLost.__name__, LogSalvaged.__name__}
+    seen: set[int] = set()
+    for record in timeline.records(node=COORDINATOR, kinds=kinds):
+        body = record.event.body
+        if isinstance(body, FactLost) and body.first not in seen:
+            seen.add(body.first)
+            first, stop = body.first, body.stop
+            ended_ns = timeline.time_of(stop) if stop < timeline.position else record.at_ns
+            began_ns = timeline.time_of(first - 1) if first else record.at_ns
+            text = f"the coordinator's facts @{first} to @{stop - 1} are lost: the log was damaged"
+            yield Hole(COORDINATOR, began_ns, ended_ns, text), Finding("lost", text, COORDINATOR)
+        elif isinstance(body, LogSalvaged) and body.lost_batches:
+            count = body.lost_batches
+            some = "some batches" if count < 0 else counted(count, "batch", "batches")
+            text = f"{some} of workers' events lost: the log was damaged"
+            from_ns = timeline.extent().from_ns
+            yield Hole("", from_ns, record.at_ns, text), Finding("lost", text)
 
 
 def _dropped(timeline: Timeline) -> Iterator[tuple[Hole, Finding]]:

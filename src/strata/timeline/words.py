@@ -69,6 +69,8 @@ TEMPLATES: dict[str, str] = {
     "EventsMoved": "{events} events of workers of {task} moved to stretch {stretch} beside the log",
     "EventsReleased": "what workers of {task} recorded, {events} events, is in {run} only",
     "RunDeleted": "the archived run {run} was deleted: {reason}",
+    "FactLost": "this fact is lost: the log was damaged from @{first} to before @{stop}",
+    "LogSalvaged": "the log was damaged and salvaged, the state went on from @{base}; lost {lost}",
     "LimitHit": "the limit {limit} of {value} was hit: {reason}",
     "RunStarted": "the process of {worker} began on {hostname}",
     "RunEnded": "the process ended, {outcome}, after {steps} steps {reason}",
@@ -202,6 +204,6 @@ def lasting(span_s: float) -> str:
     return seconds(span_s * SECOND_NS)
 
 
-def counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str, plural: str = "") -> str:
     """A number of things, in the right number."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {plural or f'{noun}s'}"

@@ -35,6 +35,7 @@ class Attention(Struct, frozen=True):
 def attention(state: Cluster, now_ns: int) -> list[Attention]:
     """The things to look at; errors before warnings, and a bounded number of them."""
     found = [
+        *_lost_facts(state),
         *_tasks(state, now_ns),
         *_hosts(state),
         *(
@@ -46,6 +47,22 @@ def attention(state: Cluster, now_ns: int) -> list[Attention]:
     ]
     found.sort(key=lambda item: item.severity != "error")
     return found[:MAX_ITEMS]
+
+
+def _lost_facts(state: Cluster) -> Iterator[Attention]:
+    """Parts of the log that were lost; they stay lost, so this stays."""
+    for salvage in state.salvages:
+        named = ", ".join(f"@{first} to @{stop - 1}" for first, stop in salvage.lost[:NAMES_SHOWN])
+        more = len(salvage.lost) - NAMES_SHOWN
+        if named or salvage.lost_batches:
+            what = f"facts {named}" + (f" and {more} more ranges" if more > 0 else "")
+            yield Attention(
+                "warning",
+                f"fact:@{salvage.position}",
+                f"the log was damaged: {what if named else 'events of workers'} lost, the state "
+                f"went on from position {salvage.base}",
+                "strata why trust says what cannot be proven",
+            )
 
 
 def _tasks(state: Cluster, now_ns: int) -> Iterator[Attention]:

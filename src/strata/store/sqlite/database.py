@@ -27,7 +27,10 @@ PAGE_BYTES = 4096
 WAL_KEPT_BYTES = 16 * 2**20
 CHECK_BYTES = 128 * 2**20  # measured: 0.1 s to check a file of this size
 
-SALVAGE = "keep the file; `salvage` copies what is readable and says what is missing"
+SALVAGE = (
+    "keep the file; `strata salvage DATA_DIR` copies what is readable into a new folder and says "
+    "what is lost, `strata up --salvage` does the same in place and goes on"
+)
 
 SCHEMA = {
     "archived": """CREATE TABLE archived (
@@ -165,7 +168,8 @@ def _require_ours(path: Path, application_id: int, version: int) -> None:
     if application_id != APPLICATION_ID:
         raise Corrupt(
             f"{path} is not a Strata event store",
-            hint="choose another file; if this one was a store, its header is damaged: `salvage`",
+            hint="choose another file; if this one was a store, its header is damaged: "
+            "`strata salvage DATA_DIR` copies what is readable",
         )
     if version not in READABLE:
         raise UnknownKind(
@@ -204,5 +208,6 @@ def _require_nothing_lost(path: Path, mark: Mark | None) -> None:
     if mark is not None and mark.commits > 0:
         raise Corrupt(
             f"the store {path} is empty, but {mark.position} facts were acknowledged",
-            hint="put the file back; to start a new log on purpose, delete the .mark file",
+            hint="put the file back; to start a new log on purpose, delete the .mark file; "
+            "`strata up --salvage` goes on without the lost facts",
         )

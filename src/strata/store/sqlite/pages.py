@@ -12,6 +12,7 @@ row; what does not fit continues in a chain of overflow pages.
 
 import struct
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -48,7 +49,7 @@ class _Pages:
     """The pages of a store: all of them, and by number for overflow chains."""
 
     def __init__(self, store: Path) -> None:
-        self._main = store.open("rb")
+        self._main = store.open("rb") if store.exists() else BytesIO()
         wal = beside(store, "-wal")
         self._wal = wal.open("rb") if wal.exists() else None
         self._frames: dict[int, int] = {}

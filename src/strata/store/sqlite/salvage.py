@@ -1,15 +1,16 @@
-"""Getting out of a damaged store what is still readable, and saying what is not.
+"""Copies what is readable of a damaged store into a new one, and says what is missing.
 
 Rows are taken from the pages themselves (see `pages`) and believed only when their checksum is
 right, so one damaged page costs the rows on it and nothing else. The damaged file is only read.
-The result is a new store with the same positions. Where facts are missing in the middle, reading
-across the hole raises `Corrupt`; a restart then needs a snapshot behind it, or `stop` to end the
-log before it. What was lost at the end cannot be told apart from never written by the new
-store: the report says it, from the mark. An append that failed (a full disk, say)
+The result is a new store with the same positions. Facts that are missing in the middle are replaced
+by what `fill` makes, one for each position; without it, reading across the hole raises `Corrupt`.
+What was lost at the end cannot be told apart from never written by the new store: the report says
+it, from the mark, the head and the snapshots. An append that failed (a full disk, say)
 may come out whole although it was refused. In one case that is wrong and cannot be told: when
 other facts took its positions later, and exactly their page is the damaged one.
 """
 
+import re
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterator
@@ -20,16 +21,18 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from strata.core.events import COORDINATOR, Codec, Envelope, Event, Fact
 from strata.errors import AlreadyExists, Corrupt, NotFound
 from strata.store import ranges
 from strata.store.base import NEVER_NS, Range
-from strata.store.batches import encoded_events, parts
+from strata.store.batches import MAX_EVENTS, encoded_events, pack, parts, unpack
 from strata.store.segments import MAGIC, is_segment
 from strata.store.sqlite import database, pages, rows
 from strata.store.sqlite.rows import Head, Row
-from strata.store.sqlite.sidecar import Lock, Mark, read_mark
+from strata.store.sqlite.sidecar import Lock, Mark, beside, read_mark
 
 COMMIT_ROWS = 4096
+_KINDS = re.compile(r"( [A-Z][A-Za-z]*)+ ")
 
 # Every table has its own number of columns, so a row tells by its length where it belongs.
 _TABLES: dict[int, tuple[str, Callable[[Row], object]]] = {
@@ -49,7 +52,9 @@ class Salvaged(Struct, frozen=True):
 
     `missing_facts` are positions, `missing_seqs` holes in the events of a node and incarnation.
     `missing_batches` counts worker batches that are gone, also at the end of a worker's events;
-    it is None when neither head nor mark was readable to tell how many there were.
+    it is None when neither head nor mark was readable to tell how many there were. `certain` says
+    that the mark was readable: then no fact is missing but those that are listed. `kinds` are
+    the kinds of facts in damaged rows by position, as these rows say; they are not checked.
     """
 
     facts: int
@@ -58,12 +63,23 @@ class Salvaged(Struct, frozen=True):
     missing_batches: int | None
     missing_seqs: dict[tuple[str, int], list[Range]]
     snapshots: int
+    certain: bool
+    kinds: dict[int, str]
 
 
-def salvage(path: str | Path, to: str | Path, *, stop: int | None = None) -> Salvaged:
+class Filling(Struct, frozen=True):
+    """What takes the place of a missing fact: a fact made of the missing range."""
+
+    codec: Codec
+    fact: Callable[[int, int], Fact]
+
+
+def salvage(
+    path: str | Path, to: str | Path, *, stop: int | None = None, fill: Filling | None = None
+) -> Salvaged:
     """Copies what is readable of a store into a new one; `stop` leaves out facts from there on."""
     path, to = Path(path), Path(to)
-    if not path.exists():
+    if not any(each.exists() for each in (path, beside(path, "-wal"), beside(path, ".mark"))):
         raise NotFound(f"there is no event store at {path}", hint="check the path")
     if to.exists():
         raise AlreadyExists(f"{to} exists already", hint="salvage into a new file")
@@ -71,10 +87,13 @@ def salvage(path: str | Path, to: str | Path, *, stop: int | None = None) -> Sal
     try:
         with database.translated(to), closing(database.connect(to, write=True)) as db:
             database.create(db, Head(log=uuid.uuid4().hex))
-            head, mark = _copy(path, db), read_mark(path)
+            damaged: dict[int, str] = {}
+            head, mark = _copy(path, db, damaged), read_mark(path)
             db.execute("BEGIN IMMEDIATE")
             _tidy(db, stop)
-            report = _report(db, head, mark)
+            report = _report(db, head, mark, damaged)
+            if fill is not None:
+                _fill(db, [each for each in report.missing_facts if each[0] < head.position], fill)
             db.execute("UPDATE head SET id = ?, checksum = ?, fields = ?", rows.head_row(head))
             db.execute("COMMIT")
             return report
@@ -82,11 +101,14 @@ def salvage(path: str | Path, to: str | Path, *, stop: int | None = None) -> Sal
         lock.release()
 
 
-def _copy(path: Path, db: sqlite3.Connection) -> Head:
-    """Stores every row that is what was written; returns the newest head found, or a new one."""
+def _copy(path: Path, db: sqlite3.Connection, damaged: dict[int, str]) -> Head:
+    """Stores every row that is what was written; returns the newest head found, or a new one.
+
+    Notes the kinds that damaged rows of facts name, by position.
+    """
     head: Head | None = None
     db.execute("BEGIN IMMEDIATE")
-    for copied, (table, row, content) in enumerate(_intact(path), 1):
+    for copied, (table, row, content) in enumerate(_intact(path, damaged), 1):
         if isinstance(content, Head):
             head = max(head or content, content, key=lambda each: each.commits)
             continue
@@ -101,7 +123,7 @@ def _copy(path: Path, db: sqlite3.Connection) -> Head:
     return head or Head(log=uuid.uuid4().hex)
 
 
-def _intact(path: Path) -> Iterator[tuple[str, Row, object]]:
+def _intact(path: Path, damaged: dict[int, str]) -> Iterator[tuple[str, Row, object]]:
     for row in pages.rows(path):
         table, read = _TABLES.get(len(row), ("", None))
         if read is None:
@@ -109,7 +131,9 @@ def _intact(path: Path) -> Iterator[tuple[str, Row, object]]:
         try:
             yield table, row, read(row)
         except Corrupt:
-            continue
+            kinds = row[-3]
+            if table == "facts" and isinstance(kinds, str) and _KINDS.fullmatch(kinds):
+                damaged[row[0]] = " ".join(kinds.split())
 
 
 def _tidy(db: sqlite3.Connection, stop: int | None) -> None:
@@ -178,13 +202,39 @@ def _merge_archived(db: sqlite3.Connection) -> None:
         db.execute("INSERT INTO archived VALUES (?, ?, ?, ?, ?, ?)", row)
 
 
-def _report(db: sqlite3.Connection, head: Head, mark: Mark | None) -> Salvaged:
+def _fill(db: sqlite3.Connection, holes: list[Range], fill: Filling) -> None:
+    """Stores a fact at every missing position, recorded when the fact before the hole was."""
+    around = f"SELECT {rows.FACTS} FROM facts WHERE position {{}} ? ORDER BY position {{}} LIMIT 1"
+    for first, stop in holes:
+        before = db.execute(around.format("<", "DESC"), (first,)).fetchone()
+        row = before or db.execute(around.format(">=", "ASC"), (stop,)).fetchone()
+        neighbour = rows.read_fact(row)
+        near = unpack(fill.codec, neighbour)[-1 if before else 0]
+        body = fill.fact(first, stop)
+        for begin in range(first, stop, MAX_EVENTS):
+            filled: list[Event] = [
+                Envelope(seq, near.wall_ns, near.mono_ns, body)
+                for seq in range(begin, min(begin + MAX_EVENTS, stop))
+            ]
+            batch = pack(fill.codec, COORDINATOR, neighbour.incarnation, filled)
+            high_ns = row[rows.FACTS.split(", ").index("high_ns")] if before else near.wall_ns
+            db.execute(
+                "INSERT INTO facts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                rows.fact_row(batch, high_ns),
+            )
+
+
+def _report(
+    db: sqlite3.Connection, head: Head, mark: Mark | None, damaged: dict[int, str]
+) -> Salvaged:
     """Counts what is there against what the head and the mark say; completes the head."""
     known: list[Range] = []
     for first, count in db.execute("SELECT position, count FROM facts ORDER BY position"):
         ranges.add(known, first, first + count)
     position = known[-1][1] if known else 0
-    acknowledged = max(position, head.position, mark.position if mark else 0)
+    saved = db.execute("SELECT coalesce(max(position), 0) FROM snapshots").fetchone()[0]
+    acknowledged = max(position, head.position, mark.position if mark else 0, saved)
+    missing = ranges.missing(known, 0, acknowledged)
     batches, last = db.execute("SELECT count(*), coalesce(max(id) + 1, 0) FROM batches").fetchone()
     told = head.commits > 0 or mark is not None
     total = max(last, head.batches, mark.batches if mark else 0)
@@ -197,11 +247,15 @@ def _report(db: sqlite3.Connection, head: Head, mark: Mark | None) -> Salvaged:
     head.high_ns = NEVER_NS if clock is None else clock
     return Salvaged(
         facts=sum(stop - first for first, stop in known),
-        missing_facts=ranges.missing(known, 0, acknowledged),
+        missing_facts=missing,
         batches=batches,
         missing_batches=total - head.archived - batches if told else None,
         missing_seqs={stream: found for stream, found in holes.items() if found},
         snapshots=db.execute("SELECT count(*) FROM snapshots").fetchone()[0],
+        certain=mark is not None,
+        kinds={
+            at: kinds for at, kinds in damaged.items() if ranges.overlapping(missing, at, at + 1)
+        },
     )
 
 

@@ -1,6 +1,7 @@
 """Guards the cache of downloaded files: who owns its folder, short writes, and that a thread waits
 only for the file that it wants."""
 
+import contextlib
 import errno
 import os
 import resource
@@ -159,3 +160,35 @@ def test_a_file_that_could_not_be_brought_is_tried_again(tmp_path):
     with pytest.raises(ConnectionError):
         cache.path("a", 3, fail, released)
     assert cache.path("a", 3, put(b"abc"), released).read_bytes() == b"abc"
+
+
+def test_process_that_waits_for_a_download_goes_on_while_the_file_is_in_use(tmp_path):
+    folder = tmp_path / "cache"
+    first, second = Cache(folder, 1_000), Cache(folder, 1_000)  # as two processes have them
+    got: list[bytes] = []
+
+    def never(descriptor: int) -> None:
+        pytest.fail("the file was there")
+
+    waiter = threading.Thread(
+        target=lambda: got.append(second.path("a", 3, never, released).read_bytes()), daemon=True
+    )
+
+    def bring(descriptor: int) -> None:
+        waiter.start()
+        while opened_drafts() < 2:
+            pass  # until the second one has opened the draft, and so has to wait for it
+        write_all(descriptor, b"abc", 0)
+
+    first.path("a", 3, bring, released)
+    waiter.join(20)
+    assert got == [b"abc"]
+
+
+def opened_drafts() -> int:
+    """How many descriptors of this process are drafts of files."""
+    found = 0
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found += os.readlink(each).endswith(".draft")
+    return found

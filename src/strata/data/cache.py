@@ -105,8 +105,9 @@ class Cache:
             found = _locked(whole, os.O_RDONLY, fcntl.LOCK_SH)
             if found is not None:
                 return _Held(whole, found, size_bytes, released)
-            descriptor = _locked(draft, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX)
+            descriptor = _locked(draft, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if descriptor is None:
+                _await_download(draft)
                 continue
             try:
                 if whole.exists():  # it became whole since: this draft is a new, empty one
@@ -229,6 +230,17 @@ def _locked(path: Path, flags: int, operation: int) -> int | None:
         raise
     os.close(descriptor)
     return None
+
+
+def _await_download(draft: Path) -> None:
+    """Waits until the process that writes a draft is done with it.
+
+    By a shared lock: the file that a draft becomes stays locked for as long as that process uses
+    it, and an exclusive lock would wait for the end of that use.
+    """
+    descriptor = _locked(draft, os.O_RDONLY, fcntl.LOCK_SH)
+    if descriptor is not None:
+        os.close(descriptor)
 
 
 def write_all(descriptor: int, data: Buffer, offset: int) -> None:

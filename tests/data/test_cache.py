@@ -1,7 +1,6 @@
 """Guards the cache of downloaded files: who owns its folder, short writes, and that a thread waits
 only for the file that it wants."""
 
-import contextlib
 import errno
 import os
 import resource

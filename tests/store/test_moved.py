@@ -5,7 +5,7 @@ import pytest
 
 from strata.errors import Corrupt, Unavailable
 from strata.store.moved import Moved, checksum, reference
-from strata.store.sqlite import SqliteReader, SqliteStore
+from strata.store.sqlite import SqliteReader, SqliteStore, salvage
 from tests.store.kinds import CODEC, compact, contents, events, fill
 
 
@@ -106,3 +106,12 @@ def test_a_reference_that_cannot_be_read_is_corrupt(log, shelf):
     shelf.held[moved.name] = b""
     with pytest.raises(Corrupt):
         list(log.read(0, 1))
+
+
+def test_salvage_keeps_references_to_moved_facts(log, shelf, tmp_path):
+    move(log, shelf, 2)
+    log.close()
+    salvaged = salvage(log.path, tmp_path / "copy.db")
+    assert salvaged.missing_facts == []
+    with SqliteReader(tmp_path / "copy.db", CODEC, fetch=shelf.fetch) as copy:
+        assert list(copy.read()) == events(0, 200)

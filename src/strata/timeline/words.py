@@ -115,7 +115,8 @@ TEMPLATES: dict[str, str] = {
     "BlobDownloadProgress": "fetched {done_bytes}[ of blob {blob}] so far",
     "BlobDownloadCompleted": "[{ok:?}fetched|failed to fetch] [blob {blob}|a blob][ from {source}]"
     "[: {error}]",
-    "ExchangeOpened": "connected by {transport} to the members of generation {generation}[: {members}]",
+    "ExchangeOpened": "connected by {transport} to the members of generation {generation}"
+    "[: {members}]",
     "ExchangeStarted": "started to exchange values in step {step} of generation {generation}",
     "ExchangeCompleted": "[{ok:?}exchanged|failed to exchange] values in step {step} of "
     "generation {generation}, {took_s}[, peer {peer}][: {error}]",

@@ -21,11 +21,12 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from strata.core.events import COORDINATOR, Codec, Envelope, Event, Fact
+from strata.core.events import COORDINATOR, Codec, Envelope, Event, Fact, Now
 from strata.errors import AlreadyExists, Corrupt, NotFound
 from strata.store import ranges
-from strata.store.base import NEVER_NS, Range
+from strata.store.base import NEVER_NS, Batch, Range
 from strata.store.batches import MAX_EVENTS, encoded_events, pack, parts, unpack
+from strata.store.moved import is_moved
 from strata.store.segments import MAGIC, is_segment
 from strata.store.sqlite import database, pages, rows
 from strata.store.sqlite.rows import Head, Row
@@ -113,8 +114,9 @@ def _copy(path: Path, db: sqlite3.Connection, damaged: dict[int, str]) -> Head:
             head = max(head or content, content, key=lambda each: each.commits)
             continue
         places = ", ".join("?" * len(row))
-        # A segment holds only facts that were acknowledged, so it is right where rows differ.
-        which = "REPLACE" if table == "facts" and is_segment(row[-1]) else "IGNORE"
+        # A segment holds only facts that were acknowledged, so it is right where rows differ. A
+        # reference to one that was moved is newer than the segment.
+        which = "REPLACE" if table == "facts" and _is_joined(row[-1]) else "IGNORE"
         db.execute(f"INSERT OR {which} INTO {table} VALUES ({places})", row)
         if copied % COMMIT_ROWS == 0:
             db.execute("COMMIT")
@@ -159,11 +161,16 @@ def _drop_joined(db: sqlite3.Connection) -> None:
     doubled: list[tuple[int]] = []
     ordered = f"SELECT position, count, substr(payload, 1, {len(MAGIC)}) FROM facts ORDER BY 1"
     for position, count, begin in db.execute(ordered).fetchall():
-        if is_segment(begin):
+        if _is_joined(begin):
             joined_stop = position + count
         elif position < joined_stop:
             doubled.append((position,))
     db.executemany("DELETE FROM facts WHERE position = ?", doubled)
+
+
+def _is_joined(payload: bytes) -> bool:
+    """Whether a payload stands for many joined rows: a segment, or a reference to one."""
+    return is_segment(payload) or is_moved(payload)
 
 
 def _cut_facts(db: sqlite3.Connection, stop: int) -> None:
@@ -209,7 +216,7 @@ def _fill(db: sqlite3.Connection, holes: list[Range], fill: Filling) -> None:
         before = db.execute(around.format("<", "DESC"), (first,)).fetchone()
         row = before or db.execute(around.format(">=", "ASC"), (stop,)).fetchone()
         neighbour = rows.read_fact(row)
-        near = unpack(fill.codec, neighbour)[-1 if before else 0]
+        near = _near(neighbour, fill.codec, last=before is not None)
         body = fill.fact(first, stop)
         for begin in range(first, stop, MAX_EVENTS):
             filled: list[Event] = [
@@ -222,6 +229,15 @@ def _fill(db: sqlite3.Connection, holes: list[Range], fill: Filling) -> None:
                 "INSERT INTO facts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 rows.fact_row(batch, high_ns),
             )
+
+
+def _near(neighbour: Batch, codec: Codec, *, last: bool) -> Now:
+    """When the last, or the first, fact of a row was recorded; of moved facts the row's span."""
+    if is_moved(neighbour.payload):
+        wall_ns = neighbour.wall_to_ns if last else neighbour.wall_from_ns
+        return Now(wall_ns, wall_ns)
+    event = unpack(codec, neighbour)[-1 if last else 0]
+    return Now(event.wall_ns, event.mono_ns)
 
 
 def _report(

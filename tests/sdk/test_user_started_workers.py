@@ -22,7 +22,7 @@ class Cluster(CoordinatorProcess):
 
     def __init__(self, folder):
         super().__init__(
-            folder, heartbeat_interval_s=0.25, heartbeat_timeout_s=5, reattach_grace_s=3
+            folder, heartbeat_interval_s=0.25, heartbeat_timeout_s=5, reattach_grace_s=10
         )
         self.started = []
 

@@ -30,7 +30,7 @@ def slow_link(slow):
     socket.socket.send = delayed
 
 
-def steps(cause, gate, victim, count=10**6, **given):
+def steps(cause, gate, victim, count=10**6, slow_s=SLOW_S, **given):
     """Averages gradients with the others; the step of the victim is slow in one part of it."""
     with strata.join(**given) as run:
         say("joined", **place(run))
@@ -44,8 +44,8 @@ def steps(cause, gate, victim, count=10**6, **given):
         while going and run.steps < count:
             began_s = time.monotonic()
             with run.timing("data"):
-                time.sleep(SLOW_S if cause == "data" and slow() else 0.001)
-            time.sleep(SLOW_S if cause == "compute" and slow() else 0.001)
+                time.sleep(slow_s if cause == "data" and slow() else 0.001)
+            time.sleep(slow_s if cause == "compute" and slow() else 0.001)
             run.average({"g": np.ones(8, np.float32)})
             going = run.mark_step(loss=1.0)
             took_s = time.monotonic() - began_s

@@ -362,3 +362,20 @@ class TestSlow:
         drop = ask("throughput", time_ms=began_ms)
         assert drop.verdict == "yes"
         assert "the exchange between the workers takes" in drop.answer
+
+    def test_a_task_that_becomes_slow_needs_attention(self, hub, trainees, tmp_path):
+        gate = tmp_path / "gate"
+        given = {"cause": "compute", "gate": str(gate), "victim": "a", "slow_s": 1.5}
+        trainees(hub.address, "steps", worker_id="a", script=FAULTY, **given)
+        until(lambda: len(hub.facts("StepsCommitted")) > 12)
+        assert self._noticed(hub) == []
+        gate.touch()
+        (notice,) = until(lambda: self._noticed(hub))
+        assert notice["subject"] == "task:default-1"
+        assert "steps/s instead of the usual" in notice["text"]
+        assert notice["hint"] == "strata why throughput task=default-1"
+
+    @staticmethod
+    def _noticed(hub):
+        answer = httpx.get(f"{hub.running.http_url}/api/dashboard", trust_env=False)
+        return [each for each in answer.json()["attention"] if "steps/s" in each["text"]]

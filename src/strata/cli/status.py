@@ -74,6 +74,14 @@ class Stated(Struct, frozen=True):
     status: str
 
 
+class Notice(Struct, frozen=True):
+    """Something that needs attention, and what to do about it."""
+
+    severity: str
+    text: str
+    hint: str
+
+
 class Overview(Struct, frozen=True):
     """What is shown of everything; lists hold their first items."""
 
@@ -83,6 +91,7 @@ class Overview(Struct, frozen=True):
     tasks: list[Stated]
     barriers: list[Stated]
     checkpoints: list[Checkpoint]
+    attention: list[Notice] = []
 
 
 class Document(Struct, frozen=True):
@@ -131,6 +140,10 @@ def print_overview(out: Console, api: Api, answer: Answer) -> None:
     for name, value in rows(shown, answer.now_ms):
         grid.add_row(name, value)
     out.print(grid)
+    for notice in shown.attention:
+        style = "red" if notice.severity == "error" else "yellow"
+        out.print(Text(f"! {plain(notice.text)}", style=style), soft_wrap=True)
+        out.print(Text(f"  {plain(notice.hint)}", style="dim"), soft_wrap=True)
     if not shown.totals.workers:
         out.print()
         print_empty("no worker has joined", join_command(api))

@@ -153,7 +153,7 @@ def _tail(
     last = timeline.reader.last_seq(tally.node, tally.incarnation)
     newest = timeline.events_of(tally.node, tally.incarnation, last or 0)
     for record in newest:
-        text = f"{tally.node} recorded nothing after this, and did not say that it ended"
+        text = f"nothing of {tally.node} is recorded after its last event, and no end of it either"
         seen = (
             each.at_ns
             for each in exits

@@ -16,13 +16,49 @@ with strata.join() as run:
     os._exit(10 + int(os.environ["STRATA_START"]))
 """
 
+KILLS = """
+import os, signal, time
+from pathlib import Path
+import numpy as np
+import strata
 
-def recorded(folder, text, *arguments, expected=0):
+samples = strata.open_arrays({"x": np.arange(4_000, dtype=np.int64)}, name="numbers")
+
+def kill(*names):
+    for name in names:
+        os.kill(int(Path(f"pid-{name}").read_text()), signal.SIGKILL)
+
+def once(what):
+    return not Path(what).exists() and (Path(what).touch() or True)
+
+with strata.join(checkpoint_every=20) as run:
+    Path(f"pid-{run.worker_id}").write_text(str(os.getpid()))
+    state = run.restore({"w": np.zeros(1_000, np.float32)})
+    for batch in run.batches(samples, batch_size=8, steps=90):
+        if run.steps == 70 and run.rank == 0 and once("lost-all"):
+            kill(f"{run.task_id}-w1", f"{run.task_id}-w0")
+        try:
+            run.average({"g": np.ones(8, np.float32)}, len(batch["x"]))
+        except strata.GenerationChanged:
+            continue
+        state["w"] += 1
+        if 60 <= run.steps < 70:
+            time.sleep(0.15)  # heartbeats commit these steps, which are then rolled back
+        run.mark_step(loss=1.0)
+        if run.steps == 30 and run.rank == 1 and once("lost-one"):
+            kill(run.worker_id)  # it has applied step 29, and nobody gets its record of it
+        if run.save_due():
+            run.save(state)
+"""
+
+
+def recorded(folder, text, *arguments, expected=0, data=None):
     """Runs a script to its end and opens the log that it left."""
-    name = script(folder, text)
-    code, told = run(folder, name, "--data-dir", str(folder / "data"), *arguments)
+    data = data or folder / "data"
+    often = {"STRATA_HEARTBEAT_INTERVAL_S": "0.25"}  # so that steps are committed soon
+    code, told = run(folder, script(folder, text), "--data-dir", str(data), *arguments, **often)
     assert code == expected, told
-    return open_timeline(folder / "data")
+    return open_timeline(data)
 
 
 def ask(timeline, question, **params):
@@ -72,3 +108,78 @@ class TestRestartLoop:
         )
         assert answer.verdict == "yes"
         assert "no timeout was involved" in answer.answer
+
+
+@pytest.fixture(scope="module")
+def kills_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("kills")
+
+
+@pytest.fixture(scope="module")
+def kills(kills_folder):
+    """One of two workers is killed after it applied a step, and both of them later."""
+    waits = ("--env", "STRATA_CHECKPOINT_WHEN_BUSY=wait")
+    with recorded(kills_folder, KILLS, "--workers", "2", *waits) as timeline:
+        yield timeline
+
+
+@pytest.fixture(scope="module")
+def task(kills):
+    return facts(kills, "TaskSubmitted")[0].text("task")
+
+
+class TestKills:
+    def test_the_agent_kept_what_the_killed_recorded(self, kills, task):
+        answer = ask(kills, "trust")
+        assert answer.verdict == "yes"
+        lost = facts(kills, "WorkerLost")[0].get("incarnation")
+        assert any(f"{task}-w1, incarnation {lost}, may be missing" in f for f in answer.findings)
+
+    def test_the_steps_that_were_undone_are_named(self, kills, task):
+        rolled = facts(kills, "RolledBack")[-1]
+        answer = ask(kills, "samples", task=task)
+        assert answer.verdict == "yes"
+        steps = f"steps {rolled.get('to')} to {rolled.get('origin') - 1}"
+        assert steps in answer.answer
+        assert f"({16 * (rolled.get('origin') - rolled.get('to'))} samples)" in answer.answer
+
+    def test_the_model_came_from_the_peer_and_then_from_a_checkpoint(self, kills, task):
+        first, last = (facts(kills, "RecoveryChosen")[at].get("generation") for at in (1, -1))
+        peer = ask(kills, "restored", task=task, generation=first)
+        assert f"from the model of {task}-w0" in peer.answer
+        saved = ask(kills, "restored", task=task, generation=last)
+        assert "at step 60 from checkpoint step-00000060-" in saved.answer
+        loads = {each.node for each in saved.chain if "loads the model" in each.text}
+        assert loads == {f"{task}-w0", f"{task}-w1"}
+
+    def test_a_recovery_is_split_into_its_stages(self, kills, task):
+        lost = facts(kills, "WorkerLost")[0]
+        answer = ask(kills, "recovery", task=task, time_ms=lost.at_ns / 1e6 + 1)
+        assert answer.verdict == "no"
+        assert len(answer.findings) == 4
+        assert f"{task}-w1 was lost: its process ended with signal 9" in answer.chain[0].text
+
+    def test_a_change_of_generation_began_with_the_signal(self, kills, task):
+        lost = facts(kills, "GenerationChanged")[1].get("generation")
+        answer = ask(kills, "changed", task=task, generation=lost)
+        assert answer.verdict == "yes"
+        assert answer.chain[0].ref == facts(kills, "WorkerExited")[0].ref
+
+    def test_the_drop_of_throughput_is_put_down_to_the_loss(self, kills, task):
+        lost = facts(kills, "WorkerLost")[1]
+        answer = ask(kills, "throughput", task=task, time_ms=lost.at_ns / 1e6)
+        assert answer.verdict == "yes"
+        assert "was declared lost" in answer.answer
+
+    def test_the_same_run_without_the_kills_differs_at_the_first_loss(
+        self, kills, kills_folder, task
+    ):
+        folder = kills_folder / "again"
+        waits = ("--env", "STRATA_CHECKPOINT_WHEN_BUSY=wait")
+        with recorded(kills_folder, KILLS, "--workers", "2", *waits, data=folder) as calm:
+            assert ask(calm, "trust").answer == "yes: nothing that was recorded is missing"
+            assert ask(calm, "samples", task=task).verdict == "no"
+            assert ask(calm, "differs", other=folder).verdict == "no"
+        answer = ask(kills, "differs", other=folder)
+        assert answer.verdict == "yes"
+        assert f"here {task}-w1 was declared lost by exit" in answer.answer

@@ -30,7 +30,7 @@ def slow_link(slow):
     socket.socket.send = delayed
 
 
-def steps(cause, gate, victim, count=10**6, **given):
+def steps(cause, gate, victim, count=10**6, slow_s=SLOW_S, **given):
     """Averages gradients with the others; the step of the victim is slow in one part of it."""
     with strata.join(**given) as run:
         say("joined", **place(run))
@@ -44,8 +44,8 @@ def steps(cause, gate, victim, count=10**6, **given):
         while going and run.steps < count:
             began_s = time.monotonic()
             with run.timing("data"):
-                time.sleep(SLOW_S if cause == "data" and slow() else 0.001)
-            time.sleep(SLOW_S if cause == "compute" and slow() else 0.001)
+                time.sleep(slow_s if cause == "data" and slow() else 0.001)
+            time.sleep(slow_s if cause == "compute" and slow() else 0.001)
             run.average({"g": np.ones(8, np.float32)})
             going = run.mark_step(loss=1.0)
             took_s = time.monotonic() - began_s
@@ -53,9 +53,23 @@ def steps(cause, gate, victim, count=10**6, **given):
     say("left")
 
 
+def lanes(**given):
+    """Trains a dataset together with whoever is there.
+
+    The weight of the average is given, so that it does not count the samples of all workers.
+    """
+    samples = strata.open_arrays({"x": np.arange(10**6)}, name="numbers")
+    with strata.join(**given) as run:
+        for batch in run.batches(samples, global_batch=8):
+            with run.step():
+                run.average({"g": np.ones(8, np.float32)}, 1.0)
+                time.sleep(0.005)
+            say("step", step=run.steps, samples=len(batch["x"]))
+
+
 def main():
     name, order = sys.argv[1:]
-    {"steps": steps}[name](**json.loads(order))
+    {"steps": steps, "lanes": lanes}[name](**json.loads(order))
 
 
 if __name__ == "__main__":

@@ -4,11 +4,14 @@ import signal
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from strata.timeline.desk import Desk
 from strata.timeline.opening import open_timeline
-from tests.sdk.harness import until
+from tests.coordinator.conftest import coordinator
+from tests.sdk.conftest import HEARTBEAT_TIMEOUT_S, Hub
+from tests.sdk.harness import CoordinatorProcess, until
 
 STOPPED_NS = 1_300_000_000
 FAULTY = Path(__file__).with_name("faulty_trainee.py")
@@ -80,13 +83,35 @@ class TestBarrier:
         recorded("RequestCompleted", "b", barrier=stuck.barrier)
         recorded("RequestCompleted", "a", barrier=stuck.barrier)
         answer = ask("barrier", barrier=stuck.barrier)
-        print(answer)
         assert answer.verdict == "yes"
         assert answer.answer.startswith("yes: b arrived last")
         assert "not even a heartbeat" in answer.answer
         assert "stopped or starved" in answer.answer
         assert answer.findings[0].startswith("a arrived after 0 µs and was told after ")
         assert answer.findings[1].startswith("b arrived after ")
+
+    def test_a_busy_worker_is_not_called_stopped(self, hub, trainees, ask, recorded):
+        given = {"world_size": 2, "barrier_every": 1, "steps": 2}
+        quick = trainees(hub.address, "train", worker_id="a", **given)
+        trainees(hub.address, "train", worker_id="b", step_s=1.2, **given)
+        assert quick.ends() == 0
+        recorded("RequestCompleted", "b", barrier="step-1")
+        answer = ask("barrier", barrier="step-1")
+        assert answer.verdict == "yes"
+        assert answer.answer.startswith("yes: b arrived last")
+        assert "meanwhile it was in step 0, which took 1.2 s (1.2 s of it compute)" in answer.answer
+
+    def test_a_failed_barrier_names_the_missing_worker_and_what_it_did(self, trainees, tmp_path):
+        with coordinator(tmp_path / "data", barrier_timeout_s=1.5) as started:
+            hub, gate = Hub(started), tmp_path / "gate"
+            waits = trainees(hub.address, "wait_alone", worker_id="a", world_size=2)
+            trainees(hub.address, "gate", worker_id="b", world_size=2, gate=str(gate))
+            assert waits.ends() != 0
+            with open_timeline(tmp_path / "data") as timeline:
+                answer = Desk(timeline).why("barrier", params={"barrier": "never"})
+        assert answer.verdict == "yes"
+        assert answer.answer.startswith("yes: it failed after 1.5 s, without b, which ")
+        assert "b did not arrive" in answer.findings
 
 
 @pytest.fixture
@@ -110,18 +135,218 @@ def slow_pair(hub, trainees, recorded, tmp_path):
     return plant
 
 
+class TestLost:
+    def test_a_stopped_process_was_alive_and_a_longer_timeout_would_have_kept_it(
+        self, hub, trainees, ask, heartbeats
+    ):
+        worker = trainees(hub.address, "train", worker_id="a")
+        until(lambda: heartbeats("a") > 4)
+        worker.signal(signal.SIGSTOP)
+        until(lambda: hub.facts("WorkerLost"))
+        worker.signal(signal.SIGCONT)
+        until(lambda: hub.facts("WorkerFenced"))
+        answer = ask("lost", worker="a")
+        assert answer.verdict == "no"
+        assert "a standstill" in answer.answer
+        assert ask("timeout", worker="a", timeout_s=60).verdict == "no"
+        shorter = ask("timeout", worker="a", timeout_s=2)
+        assert shorter.verdict == "yes"
+        assert f"heartbeat_timeout_s was {HEARTBEAT_TIMEOUT_S:g} s" in shorter.answer
+
+    def test_the_timeouts_of_the_run_are_used_and_not_the_defaults(self, trainees, tmp_path):
+        """A connection that breaks is forgiven for `connection_grace_s`, which is not in the fact
+        of the loss: it is known from what the coordinator recorded when it started."""
+        settings = {"heartbeat_interval_s": 0.25, "connection_grace_s": 0.3}
+        with coordinator(tmp_path / "data", **settings) as started:
+            hub = Hub(started)
+            worker = trainees(hub.address, "train", worker_id="a")
+            worker.says("joined")
+            until(lambda: hub.state.tasks["default-1"].committed > 5)
+            worker.kill()
+            until(lambda: hub.facts("WorkerLost"))
+            with open_timeline(tmp_path / "data") as timeline:
+                desk = Desk(timeline)
+                asked = {"worker": "a", "timeout_s": "0.3"}
+                shorter = desk.why("timeout", params=asked)
+                longer = desk.why("timeout", params=asked | {"timeout_s": "1"})
+        assert shorter.answer.startswith("yes: connection_grace_s was 0.3 s")
+        assert longer.verdict == "unknown", "nobody saw the process end"
+
+    def test_a_script_that_raises_is_told_with_its_error(self, hub, trainees, ask):
+        assert trainees(hub.address, "fail", worker_id="a").ends() == 1
+        until(lambda: hub.facts("WorkerLost"))
+        answer = ask("lost", worker="a")
+        assert answer.verdict == "yes"
+        assert "its script failed: RuntimeError: the loss is not a number" in answer.answer
+
+
+class TestRequest:
+    def test_a_request_that_was_answered(self, hub, trainees, ask, recorded):
+        worker = trainees(hub.address, "meet", worker_id="a", rounds=1)
+        assert worker.ends() == 0
+        asked = recorded("RequestSubmitted", "a", barrier="b")
+        assert ask("request", worker="a", request=asked.get("request")).verdict == "yes"
+
+    def test_a_request_of_a_worker_that_was_lost_meanwhile(self, hub, trainees, ask, recorded):
+        given = {"world_size": 2, "worker_id": "a"}
+        waits = trainees(hub.address, "wait_alone", **given)
+        trainees(hub.address, "train", world_size=2, worker_id="b")
+        asked = recorded("RequestSubmitted", "a", barrier="never")
+        waits.kill()
+        until(lambda: hub.facts("WorkerLost"))
+        answer = ask("request", worker="a", request=asked.get("request"))
+        assert answer.verdict == "no"
+        assert "a was declared lost" in answer.answer
+
+
+class TestCheckpoint:
+    def test_a_full_disk_is_named_with_the_rank(self, hub, trainees, ask):
+        given = {"steps": 10, "checkpoint_every": 10, "size": 100_000}
+        worker = trainees(
+            hub.address, "keep_in_little_room", worker_id="a", largest_bytes=1_000_000, **given
+        )
+        assert worker.ends() == 0
+        failed = hub.facts("CheckpointFailed")[0]
+        answer = ask("checkpoint", checkpoint=failed.checkpoint)
+        assert answer.verdict == "no"
+        assert answer.answer.startswith("no: rank 0 (a) could not write its part: ")
+        assert "limit on file sizes" in answer.answer
+
+    def test_a_worker_that_is_killed_while_its_disk_is_slow(
+        self, hub, trainees, ask, recorded, tmp_path
+    ):
+        given = {"world_size": 2, "checkpoint_every": 10, "steps": 10**6}
+        gate = str(tmp_path / "gate")
+        trainees(hub.address, "keep", worker_id="a", **given)
+        slow = trainees(hub.address, "keep_on_a_slow_disk", worker_id="b", gate=gate, **given)
+        slow.says("writing")
+        begun = recorded("CheckpointWriteStarted", "b")
+        rank = until(lambda: hub.facts("CheckpointStarted")) and hub.state.workers["b"].rank
+        open_one = ask("checkpoint", checkpoint=begun.text("checkpoint"))
+        assert open_one.verdict == "open"
+        assert f"rank {rank} (b) began to write its part and did not finish" in open_one.answer
+        slow.kill()
+        until(lambda: hub.facts("CheckpointFailed"))
+        answer = ask("checkpoint", checkpoint=begun.text("checkpoint"))
+        assert answer.verdict == "no"
+        assert f"rank {rank} (b) was lost before its part was on disk" in answer.answer
+        unfinished = ask("unfinished", worker="b")
+        assert unfinished.verdict == "yes"
+        assert f"writing a checkpoint {begun.text('checkpoint')}" in unfinished.answer
+
+
+class TestMembership:
+    def test_lanes_of_a_killed_worker_move_and_its_last_steps_are_unproven(
+        self, hub, trainees, ask, tmp_path
+    ):
+        crowd = {n: trainees(hub.address, "lanes", worker_id=n, script=FAULTY) for n in "ab"}
+        until(lambda: hub.facts("AssignmentChanged"))
+        until(lambda: len(hub.state.tasks["default-1"].members) == 2)
+        crowd["b"].says("step", count=20)
+        held = hub.state.tasks["default-1"].feeds["numbers"].holdings["b"][0]
+        until(lambda: self._stopped_with_unsent_events(hub, crowd["b"], tmp_path))
+        crowd["b"].kill()
+        until(lambda: hub.facts("WorkerLost"))
+        until(lambda: held in hub.state.tasks["default-1"].feeds["numbers"].holdings["a"])
+        answer = ask("moved", shard=held)
+        assert answer.verdict == "yes"
+        assert "from b to a" in answer.answer
+        assert "worker b was lost" in answer.answer
+        assert "the least" in answer.answer
+        trust = ask("trust")
+        assert trust.verdict == "no"
+        assert "of default-1 cannot be proven: the record of b for step" in trust.answer
+
+    @staticmethod
+    def _stopped_with_unsent_events(hub, worker, folder):
+        """Stops a worker at a moment when it has steps committed that it has not recorded."""
+        worker.signal(signal.SIGSTOP)
+        with open_timeline(folder / "data") as timeline:
+            done = list(timeline.records(kinds={"TrainingFinished"}, node="b"))
+        if done and hub.state.tasks["default-1"].committed > done[-1].get("step") + 1:
+            return True
+        worker.signal(signal.SIGCONT)
+        return False
+
+
+class TestCoordinatorRestart:
+    def test_a_worker_that_died_meanwhile_and_a_clock_that_did_not_jump(self, trainees, tmp_path):
+        strata_up = CoordinatorProcess(
+            tmp_path, heartbeat_interval_s=0.25, heartbeat_timeout_s=8, reattach_grace_s=1.5
+        )
+        try:
+            crowd = {n: trainees(strata_up.address, "train", worker_id=n) for n in "ab"}
+            for trainee in crowd.values():
+                trainee.says("joined")
+            self._hold_up(strata_up, tmp_path)
+            strata_up.kill()
+            crowd["b"].kill()
+            strata_up.start()
+            until(lambda: self._facts(tmp_path, "WorkerLost"))
+            with open_timeline(tmp_path / "data") as timeline:
+                desk = Desk(timeline)
+                lost = desk.why("lost", params={"worker": "b"})
+                trust = desk.why("trust")
+                timeout = desk.why("timeout", params={"worker": "b", "timeout_s": "1"})
+                drop = desk.why("changed", params={"task": "default-1"})
+        finally:
+            strata_up.close()
+        assert "it did not reconnect after the coordinator's restart" in lost.answer
+        assert lost.verdict in ("open", "unknown"), "nobody saw its process end"
+        assert not [each for each in trust.findings if "jumped" in each]
+        assert timeout.answer.startswith("yes: reattach_grace_s was 1.5 s")
+        assert drop.verdict == "yes"
+
+    @staticmethod
+    def _facts(folder, kind, node=None):
+        with open_timeline(folder / "data") as timeline:
+            return list(timeline.records(kinds={kind}, node=node))
+
+    def _hold_up(self, strata_up, folder):
+        """Stops the coordinator until the answer to a heartbeat has taken more than 2 s."""
+        until(lambda: len(self._facts(folder, "ClockSampled", "a")) > 4)
+        strata_up.process.send_signal(signal.SIGSTOP)
+        time.sleep(2.6)  # the fault itself: nothing can be heard of a stopped process
+        strata_up.process.send_signal(signal.SIGCONT)
+        until(
+            lambda: [
+                each
+                for each in self._facts(folder, "ClockSampled", "a")
+                if each.get("round_trip_ns") > 2_100_000_000
+            ],
+            what="a heartbeat that was held up",
+        )
+
+
 class TestSlow:
+    def test_workers_of_another_task_are_not_peers(self, hub, trainees, ask, recorded):
+        tasks = [self._submit(hub, name) for name in ("quick", "slow")]
+        given = {"task": tasks[0], "steps": 300, "step_s": 0.002}
+        quick = trainees(hub.address, "train", worker_id="q", **given)
+        given = {"task": tasks[1], "steps": 20, "step_s": 0.1}
+        slow = trainees(hub.address, "train", worker_id="s", **given)
+        assert (quick.ends(), slow.ends()) == (0, 0)
+        recorded("StepFinished", "s", step=19)
+        answer = ask("slow", worker="s")
+        assert answer.verdict == "no"
+        assert "no other worker of its task made steps then" in answer.answer
+
+    @staticmethod
+    def _submit(hub, name):
+        """A task whose workers the test starts."""
+        body = {"name": name, "worker_count": 1}
+        answer = httpx.post(f"{hub.running.http_url}/api/tasks", json=body, trust_env=False)
+        return answer.raise_for_status().json()["task_id"]
+
     @pytest.mark.parametrize("cause", ["data", "compute"])
     def test_the_slow_worker_and_the_part_are_named(self, slow_pair, ask, cause):
         began_ms = slow_pair(cause)
         victim, other = ask("slow", worker="b"), ask("slow", worker="a")
-        print(victim, other, sep="\n")
         assert victim.verdict == "yes"
         assert victim.answer.startswith(f"yes, in {cause} (")
         assert other.verdict == "no"
         assert other.findings[0].startswith("it waits for b, which takes")
         drop = ask("throughput", time_ms=began_ms)
-        print(drop, ask("throughput"), sep="\n")
         assert drop.verdict == "yes"
         assert f"more in {cause}" in drop.answer
         assert "a step of b takes" in drop.answer
@@ -132,10 +357,25 @@ class TestSlow:
     def test_a_slow_link_is_told_from_a_slow_worker(self, slow_pair, ask):
         began_ms = slow_pair("communication")
         victim = ask("slow", worker="b")
-        print(victim, ask("slow", worker="a"), sep="\n")
         assert victim.verdict == "yes"
         assert victim.answer.startswith("yes, in communication")
         drop = ask("throughput", time_ms=began_ms)
-        print(drop)
         assert drop.verdict == "yes"
         assert "the exchange between the workers takes" in drop.answer
+
+    def test_a_task_that_becomes_slow_needs_attention(self, hub, trainees, tmp_path):
+        gate = tmp_path / "gate"
+        given = {"cause": "compute", "gate": str(gate), "victim": "a", "slow_s": 1.5}
+        trainees(hub.address, "steps", worker_id="a", script=FAULTY, **given)
+        until(lambda: len(hub.facts("StepsCommitted")) > 12)
+        assert self._noticed(hub) == []
+        gate.touch()
+        (notice,) = until(lambda: self._noticed(hub))
+        assert notice["subject"] == "task:default-1"
+        assert "steps/s instead of the usual" in notice["text"]
+        assert notice["hint"] == "strata why throughput task=default-1"
+
+    @staticmethod
+    def _noticed(hub):
+        answer = httpx.get(f"{hub.running.http_url}/api/dashboard", trust_env=False)
+        return [each for each in answer.json()["attention"] if "steps/s" in each["text"]]

@@ -23,6 +23,7 @@ from strata.coordinator.series import REQUEST_KINDS, expose
 from strata.core.barriers import BarrierReleased
 from strata.core.derive import Figures, Reading
 from strata.core.events import Event, Now
+from strata.core.step_rates import Drop
 from strata.core.windows import LATENCY_BOUNDS_S, SECOND_NS, Histogram, Tally
 
 RATE_WINDOW_S = 10
@@ -101,6 +102,10 @@ class Metrics:
     def read(self) -> Reading:
         """The figures derived from facts, now."""
         return self.figures.read(self._clock().mono_ns)
+
+    def drops(self) -> list[Drop]:
+        """The tasks that train much slower than usual, now."""
+        return self.figures.step_rates.drops(self.engine.kernel.state, self._clock().mono_ns)
 
     def snapshot(self) -> MetricsSnapshot:
         """The six figures of the contract."""

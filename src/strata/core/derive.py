@@ -38,7 +38,8 @@ from strata.core.events import Event, Fact
 from strata.core.generations import GenerationChanged
 from strata.core.limits import LimitHit
 from strata.core.recovery import RecoveryChosen, RolledBack, StepsCommitted
-from strata.core.tasks import TaskState, TaskStateChanged, TaskSubmitted
+from strata.core.step_rates import StepRates
+from strata.core.tasks import ENDED, TaskState, TaskStateChanged, TaskSubmitted
 from strata.core.windows import SECOND_NS, WAIT_BOUNDS_S, Histogram, Samples, Tally
 from strata.core.workers import (
     WorkerLost,
@@ -103,6 +104,7 @@ class Figures:
         self.barrier_wait_s = Histogram(WAIT_BOUNDS_S)
         self.checkpoint_s = Histogram(WAIT_BOUNDS_S)
         self.recovery_s = Histogram(WAIT_BOUNDS_S)
+        self.step_rates = StepRates()
         self._workers: dict[str, WorkerState] = {}
         self._tasks: Counter[TaskState] = Counter()
         self._checkpoints: dict[Key, tuple[int, bool]] = {}
@@ -190,6 +192,7 @@ class Figures:
 
     def coordinator_started(self, fact: CoordinatorStarted, now_ns: int) -> None:
         self._begin_windows()
+        self.step_rates.restarted()
         self._saved_until_ns = now_ns
         for key, (_, timed) in self._checkpoints.items():
             self._checkpoints[key] = (now_ns, timed)
@@ -217,6 +220,8 @@ class Figures:
     def task_changed(self, fact: TaskStateChanged, now_ns: int) -> None:
         self._tasks[fact.before] -= 1
         self._tasks[fact.after] += 1
+        if fact.after in ENDED:
+            self.step_rates.ended(fact.task)
         began_ns = self._recovering.pop(fact.task, None)
         if fact.after == "recovering":
             follow(self._recovering, fact.task, now_ns)
@@ -229,9 +234,12 @@ class Figures:
 
     def recovery_chosen(self, fact: RecoveryChosen, now_ns: int) -> None:
         self.counts.recoveries[fact.source] += 1
+        self.step_rates.resumed(fact.task, now_ns)
 
     def steps_committed(self, fact: StepsCommitted, now_ns: int) -> None:
-        self.counts.steps_committed += fact.last - fact.first + 1
+        steps = fact.last - fact.first + 1
+        self.counts.steps_committed += steps
+        self.step_rates.committed(fact.task, steps, now_ns)
 
     def rolled_back(self, fact: RolledBack, now_ns: int) -> None:
         self.counts.rollbacks += 1

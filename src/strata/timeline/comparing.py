@@ -16,9 +16,10 @@ from strata.core.events import COORDINATOR
 from strata.core.state import Cluster
 from strata.timeline.records import Record
 from strata.timeline.timeline import Timeline
-from strata.timeline.words import sentence, shown
+from strata.timeline.words import counted, sentence, shown
 
 MAX_CHANGES = 500
+MAX_FIELDS = 3
 UNTOLD = frozenset(
     {"position", "nonce", "changed_ns", "registered_ns", "last_incarnation", "metadata", "last"}
 )
@@ -26,6 +27,9 @@ SUBJECTS = {"workers": "worker", "tasks": "task", "datasets": "dataset", "agents
 INCIDENTAL = frozenset(
     {"incarnation", "reason", "nonce", "hostname", "address", "port", "evidence", "path"}
 )
+ENVIRONMENT_KEY = "env_key"
+"""Names a task's environment in the vault; it is another one each time a task is submitted."""
+
 COMPARED = frozenset(
     {
         "DatasetRegistered",
@@ -104,9 +108,36 @@ class Difference(Struct, frozen=True):
         """In words."""
         if self.left is None and self.right is None:
             return "the runs did the same"
-        first = sentence(self.left) if self.left else "nothing more"
-        second = sentence(self.right) if self.right else "nothing more"
-        return f"after {self.same} turning points in common: here {first}; there {second}"
+        same = f"after {counted(self.same, 'turning point')} in common"
+        fields = self._fields()
+        if self.left is not None and fields:
+            return f"{same}, {sentence(self.left)} in both, with {fields}"
+        first = sentence(self.left) if self.left else "nothing more happened"
+        second = sentence(self.right) if self.right else "nothing more happened"
+        return f"{same}: here {first}; there {second}"
+
+    def _fields(self) -> str:
+        """The fields in which two facts of one sentence differ."""
+        if self.left is None or self.right is None or sentence(self.left) != sentence(self.right):
+            return ""
+        here, there = (dict(_flat("", each.fields())) for each in (self.left, self.right))
+        told = [
+            f"{name} {shown(here.get(name))} here and {shown(there.get(name))} there"
+            for name in {**here, **there}
+            if here.get(name) != there.get(name)
+        ]
+        return "; ".join(told[:MAX_FIELDS])
+
+
+def _flat(path: str, value: object) -> Iterator[tuple[str, object]]:
+    """The fields of a fact by their paths, without those that two equal runs need not share."""
+    if not isinstance(value, dict):
+        yield path, value
+        return
+    for name, each in value.items():
+        incidental = name == ENVIRONMENT_KEY or (not path and name in INCIDENTAL)
+        if not incidental:
+            yield from _flat(f"{path}.{name}" if path else str(name), each)
 
 
 def first_difference(left: Timeline, right: Timeline) -> Difference:
@@ -129,7 +160,5 @@ def _essence(timeline: Timeline) -> Iterator[tuple[object, Record]]:
     for record in timeline.records(node=COORDINATOR, kinds=COMPARED):
         task = record.text("task")
         tasks.setdefault(task, f"task {len(tasks)}")
-        text = msgspec.json.encode(
-            {name: v for name, v in record.fields().items() if name not in INCIDENTAL}
-        ).decode()
+        text = msgspec.json.encode(dict(_flat("", record.fields()))).decode()
         yield (record.kind, text.replace(task, tasks[task]) if task else text), record

@@ -157,7 +157,7 @@ def _tail(
     last = timeline.reader.last_seq(tally.node, tally.incarnation)
     newest = timeline.events_of(tally.node, tally.incarnation, last or 0)
     for record in newest:
-        text = f"{tally.node} recorded nothing after this, and did not say that it ended"
+        text = f"nothing of {tally.node} is recorded after its last event, and no end of it either"
         seen = (
             each.at_ns
             for each in exits
@@ -173,8 +173,10 @@ def _unended(tally: Tally, ended: set[tuple[str, int]], exits: list[Record]) -> 
     process = (tally.node, tally.incarnation)
     lost = ((e.text("worker"), e.get("incarnation")) for e in exits if e.kind == "WorkerLost")
     if process not in ended and process in lost:
-        process_text = f"{tally.node}, incarnation {tally.incarnation}"
-        text = f"the last events of {process_text}, may be missing: it was lost before it sent them"
+        text = (
+            f"the last events of {tally.node}, incarnation {tally.incarnation}, may be missing: "
+            "it was lost without saying that it ended"
+        )
         yield Finding("lost process", text, tally.node, grave=False)
 
 

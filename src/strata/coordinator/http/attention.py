@@ -1,9 +1,10 @@
 """What needs somebody's attention, the gravest first, each with what to do about it.
 
-A pure function of the state: the page, the terminal and any other reader show the same list.
+A pure function of the state and of the tasks whose throughput fell: the page, the terminal and any
+other reader show the same list.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Literal, TypeAlias
 
@@ -12,6 +13,7 @@ from msgspec import Struct
 from strata.core.barriers import missing_workers
 from strata.core.scheduling import why_waiting
 from strata.core.state import Cluster
+from strata.core.step_rates import Drop
 from strata.core.tasks import Task
 
 Severity: TypeAlias = Literal["error", "warning"]
@@ -32,11 +34,15 @@ class Attention(Struct, frozen=True):
     hint: str
 
 
-def attention(state: Cluster, now_ns: int) -> list[Attention]:
-    """The things to look at; errors before warnings, and a bounded number of them."""
+def attention(state: Cluster, now_ns: int, drops: Sequence[Drop] = ()) -> list[Attention]:
+    """The things to look at; errors before warnings, and a bounded number of them.
+
+    `drops` are the tasks that train much slower than usual, which is known of the present only.
+    """
     found = [
         *_lost_facts(state),
         *_tasks(state, now_ns),
+        *_throughput(drops),
         *_hosts(state),
         *(
             item
@@ -91,6 +97,17 @@ def _tasks(state: Cluster, now_ns: int) -> Iterator[Attention]:
                 if task.spec.external
                 else "strata agent --slots N offers slots on a host",
             )
+
+
+def _throughput(drops: Sequence[Drop]) -> Iterator[Attention]:
+    for drop in drops:
+        rates = f"{drop.now:.2g} steps/s instead of the usual {drop.usual:.2g} steps/s"
+        yield Attention(
+            "warning",
+            f"task:{drop.task}",
+            f"{drop.task} makes {rates}",
+            f"strata why throughput task={drop.task}",
+        )
 
 
 def _hosts(state: Cluster) -> Iterator[Attention]:

@@ -5,6 +5,7 @@ its first few, the totals say how many there are, and the lists are halved until
 """
 
 import time
+from collections.abc import Sequence
 
 import msgspec
 from litestar import get
@@ -28,6 +29,7 @@ from strata.coordinator.logs import LogEntry, Query
 from strata.coordinator.metrics import MetricsSnapshot
 from strata.coordinator.observed import Observed
 from strata.core.state import Cluster
+from strata.core.step_rates import Drop
 from strata.timeline.answers import EventAnswer
 
 DASHBOARD_BYTES = 256 * 1024
@@ -82,6 +84,7 @@ async def get_dashboard(api: TheApi) -> DashboardResponse:
                 logs,
                 happened,
                 items,
+                drops=api.metrics.drops(),
             )
             if items == 0 or len(msgspec.json.encode(shown)) <= DASHBOARD_BYTES:
                 return shown
@@ -112,6 +115,7 @@ def dashboard(
     happened: list[EventAnswer],
     items: int,
     now_ns: int | None = None,
+    drops: Sequence[Drop] = (),
 ) -> DashboardResponse:
     """Everything of one moment, now or past, with at most so many items in each list."""
     workers = page(views.shown_workers(state), by_id, items, "")
@@ -133,7 +137,7 @@ def dashboard(
         logs=logs[:items],
         happened=happened,
         totals=totals(state),
-        attention=attention(state, time.time_ns() if now_ns is None else now_ns),
+        attention=attention(state, time.time_ns() if now_ns is None else now_ns, drops),
     )
 
 

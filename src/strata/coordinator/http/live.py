@@ -214,7 +214,7 @@ class Live:
                 rows |= collections(state, self._api.observed)
                 single |= {"coordinator": status(self._api, state), "totals": totals(state)}
             if figures:
-                seen = attention(state, time.time_ns())
+                seen = attention(state, time.time_ns(), self._api.metrics.drops())
                 single["attention"] = [*self._unreadable.values(), *seen]
                 single["metrics"] = self._api.metrics.snapshot()
         self._tell(single, rows, now_s)

@@ -19,6 +19,7 @@ from strata.coordinator.observed import Observed
 from strata.coordinator.places import CheckpointPlaces
 from strata.coordinator.previews import Previews
 from strata.coordinator.vault import Vault
+from strata.core.step_rates import Drop
 
 Mode: TypeAlias = Literal["live", "demo"]
 
@@ -46,6 +47,9 @@ class Metrics(Protocol):
 
     def snapshot(self) -> MetricsSnapshot:
         """The figures of this moment."""
+
+    def drops(self) -> list[Drop]:
+        """The tasks that train much slower than usual."""
 
     def prometheus(self) -> str:
         """The same, and more, in Prometheus' text format."""

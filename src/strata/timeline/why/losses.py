@@ -1,14 +1,18 @@
 """Why was this worker declared lost, and was it really dead? What was open on it when it died?
 
-What is known of a death comes from three sides: the agent saw the process end; the worker spoke
-again after it was declared lost (it was fenced); its own events go on, or stop. Whether its whole
-host was silent tells a partition from a process that stood still.
+Three things tell a dead worker from a live one: its agent saw the process end; the worker was heard
+again after it was declared lost (and fenced); its own events go on, or stop. Whether its whole host
+was out of reach tells a partition from a process that was stopped.
+
+An exit belongs to the incarnation that ran in that start of the worker (`Case.exit_of`): in a
+restart loop each loss has its own.
 """
 
 from strata.core.agents import WorkerExited, how_it_ended
 from strata.core.workers import WorkerLost
 from strata.timeline.operations import Pairing
 from strata.timeline.records import SECOND_NS, Record
+from strata.timeline.trust import Verdict
 from strata.timeline.why.case import Answer, Case, Cost, Link, link, lost_s
 from strata.timeline.words import counted, lasting, seconds, sentence
 
@@ -93,13 +97,14 @@ def _gave_up(body: WorkerLost, exited: Record | None, chain: list[Link], cost: C
 
 
 def _unseen(case: Case, loss: Record, body: WorkerLost, chain: list[Link], cost: Cost) -> Answer:
-    """Nobody saw it end and it never spoke again."""
+    """No agent saw its process end, and it was not heard again."""
     told = _declared(body)
     holes = case.holes(body.worker, loss.at_ns - AROUND_NS, loss.at_ns + AROUND_NS)
     if loss.at_ns + AROUND_NS > case.extent.to_ns:
-        text = f"open: {told}; it may still come back where the log ends"
+        left = seconds(case.extent.to_ns - loss.at_ns)
+        text = f"open: {told}; the log ends {left} later, so it may still come back"
         return Answer("open", text, chain, cost)
-    why = holes[0] if holes else "nobody saw its process end and it never spoke again"
+    why = holes[0] if holes else "no agent saw its process end, and it was not heard again"
     return Answer("unknown", f"unknown: {told}; {why}", chain, cost)
 
 
@@ -111,7 +116,7 @@ def _alive(
     chain: list[Link],
     cost: Cost,
 ) -> Answer:
-    """It spoke again, or its process ended only later: why had it been silent?"""
+    """It was heard again, or its process ended only later: why were there no heartbeats?"""
     assert alive is not None
     after = seconds(alive.at_ns - loss.at_ns)
     silent = _host_silent(case, loss, body)
@@ -119,12 +124,12 @@ def _alive(
     if silent is not None:
         kind = f"a partition: its host was out of reach as a whole ({sentence(silent)})"
     elif worked is not None:
-        kind = "a partition: it went on working while nothing reached the coordinator"
+        kind = "a partition: it went on training while nothing of it reached the coordinator"
     elif body.signal == "connection":
         kind = "a false alarm: only its connection broke"
     else:
-        kind = "a standstill: the process was stopped or starved while its host was well"
-    sign = "its process was ended" if alive.kind == "WorkerExited" else "it spoke again"
+        kind = "a standstill: its process was stopped or starved of CPU; its host was reachable"
+    sign = "its process was ended" if alive.kind == "WorkerExited" else "it was heard again"
     chain = [*chain, link(alive, f"{sign} {after} after it was declared lost")]
     if worked is not None:
         chain.append(link(worked))
@@ -140,7 +145,7 @@ def exit_text(exited: Record) -> str:
 
 
 def _sign_of_life(case: Case, loss: Record, body: WorkerLost) -> Record | None:
-    """A word of the same incarnation after it was declared lost."""
+    """A message or event of the same incarnation after it was declared lost."""
     fenced = case.first(
         {"WorkerFenced"}, loss.at_ns, worker=body.worker, incarnation=body.incarnation
     )
@@ -232,8 +237,11 @@ def unfinished(case: Case, worker: str = "", time_ms: float | None = None) -> An
     chain = [link(op.start) for op in pairing.open.values() if op.start is not None]
     chain = _ordered([*chain, link(last, f"its last event: {sentence(last)}"), link(loss)])
     if not pairing.open:
-        text = f"no: nothing was open in its last event, {silence} before it was declared lost"
-        return Answer("unknown" if holes else "no", text, chain, findings=doubt)
+        verdict: Verdict = "unknown" if holes else "no"
+        text = (
+            f"{verdict}: nothing was open at its last event, {silence} before it was declared lost"
+        )
+        return Answer(verdict, text, chain, findings=doubt)
     named = "; ".join(operation.text for operation in pairing.open.values())
     text = f"yes: {named}; its last event was {silence} before it was declared lost"
     return Answer("yes", text, chain, findings=doubt)

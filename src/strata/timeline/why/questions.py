@@ -63,21 +63,21 @@ QUESTIONS: dict[str, Question] = {
     question.name: question
     for question in (
         Question(1, "delivery", "A sent it, B never got it: why?", deliveries.delivery),
-        Question(2, "barrier", "Why did this barrier stall, and who was it?", barriers.barrier),
+        Question(2, "barrier", "Why did this barrier stall, and who was late?", barriers.barrier),
         Question(3, "slow", "Why was this worker slow?", slowness.slow),
-        Question(4, "samples", "Which samples did a failure touch?", recovering.samples),
-        Question(5, "checkpoint", "Why was this not committed?", checkpoints.checkpoint),
-        Question(6, "lost", "Why was it declared lost; was it really dead?", losses.lost),
-        Question(7, "moved", "Why did this shard move, and was that minimal?", changes.moved),
+        Question(4, "samples", "Which samples did a failure affect?", recovering.samples),
+        Question(5, "checkpoint", "Why was this checkpoint not committed?", checkpoints.checkpoint),
+        Question(6, "lost", "Why was it declared lost, and was it dead?", losses.lost),
+        Question(7, "moved", "Why did this shard move, and did it have to?", changes.moved),
         Question(8, "changed", "Why did the task or its generation change?", changes.changed),
         Question(9, "restored", "Which checkpoint was loaded, and why?", checkpoints.restored),
-        Question(10, "request", "Why did the coordinator not act?", messages.request),
+        Question(10, "request", "Why was this request not answered?", messages.request),
         Question(11, "recovery", "Why is recovery slow, or looping?", recovering.recovery),
-        Question(12, "throughput", "Why did throughput drop then?", throughput.throughput),
-        Question(13, "unfinished", "What was open when it died?", losses.unfinished),
-        Question(14, "differs", "Where does that run first differ?", runs.differs),
+        Question(12, "throughput", "Why did steps per second drop?", throughput.throughput),
+        Question(13, "unfinished", "What was it doing when it was lost?", losses.unfinished),
+        Question(14, "differs", "Where does another run first differ?", runs.differs),
         Question(15, "trust", "Can this log be trusted?", runs.trusted),
-        Question(16, "timeout", "With another timeout, would it?", timeouts.timeout),
+        Question(16, "timeout", "Would another timeout still have lost it?", timeouts.timeout),
     )
 }
 

@@ -27,6 +27,10 @@ from strata.timeline.why.step_times import (
 from strata.timeline.words import lasting, seconds
 
 WIDTH_NS = 300 * SECOND_NS
+SHORT_NS = (5 * SECOND_NS, 30 * SECOND_NS)
+ENOUGH = 5
+"""Steps that a span must have had at the rate before, for its own rate to tell something."""
+
 NEAR_NS = 120 * SECOND_NS
 JUST_BEFORE_NS = 30 * SECOND_NS
 LOOK_BACK_NS = 6 * 3_600 * SECOND_NS
@@ -72,7 +76,8 @@ class _Rates(Struct, frozen=True):
     @property
     def text(self) -> str:
         """Both rates, in words."""
-        told = f"{_rate(self.before)} before, {_rate(self.after)} after"
+        span = seconds(self.to_ns - self.at_ns)
+        told = f"{_rate(self.before)} before, {_rate(self.after)} in the {span} after"
         return f"{told} ({1 / self.ratio:.0f} times fewer)" if 0 < self.ratio < 0.5 else told
 
 
@@ -161,30 +166,47 @@ def _lowest_ratio(commits: _Commits, end_ns: int) -> int | None:
     if not len(at_ns):
         return None
     low = np.searchsorted(at_ns, at_ns - WIDTH_NS)
-    high = np.searchsorted(at_ns, at_ns + WIDTH_NS, side="right") - 1
     spent_ns = at_ns - at_ns[low]
-    left_ns = np.minimum(at_ns + WIDTH_NS, end_ns) - at_ns
     before = (total - total[low]) / np.maximum(spent_ns, 1)
-    after = (total[high] - total) / np.maximum(left_ns, 1)
-    enough = (spent_ns >= LEAST_NS) & (left_ns >= LEAST_NS) & (before > 0)
-    ratio = np.where(enough, after / np.where(enough, before, 1), np.inf)
+    ratio = np.full(len(at_ns), np.inf)
+    for width_ns in (*SHORT_NS, WIDTH_NS):
+        high = np.searchsorted(at_ns, at_ns + width_ns, side="right") - 1
+        left_ns = np.minimum(at_ns + width_ns, end_ns) - at_ns
+        after = (total[high] - total) / np.maximum(left_ns, 1)
+        enough = (spent_ns >= LEAST_NS) & (left_ns >= LEAST_NS) & (before * left_ns > ENOUGH)
+        found = np.where(enough, after / np.where(enough, before, 1), np.inf)
+        ratio = np.minimum(ratio, found)
     lowest = int(np.argmin(ratio))
     return int(at_ns[lowest]) + 1 if np.isfinite(ratio[lowest]) else None
 
 
 def _rates(case: Case, task: str, at_ns: int) -> _Rates | None:
-    """Steps per second on both sides of a moment; None where one side cannot be counted."""
-    to_ns = min(at_ns + WIDTH_NS, _end_ns(case, task, at_ns))
-    moments = _finished(case, task, at_ns, to_ns)
+    """Steps per second on both sides of a moment; None where one side cannot be counted.
+
+    After it, the span counts in which the rate was lowest: a pause of seconds is a drop as well.
+    """
+    end_ns = min(at_ns + WIDTH_NS, _end_ns(case, task, at_ns))
+    moments = _finished(case, task, at_ns, end_ns)
     if not len(moments):
-        moments = _committed(case, task, at_ns, to_ns)
+        moments = _committed(case, task, at_ns, end_ns)
     earlier = moments[moments < at_ns]
-    if len(earlier) < 2 or to_ns <= at_ns:
+    if len(earlier) < 2 or end_ns <= at_ns:
         return None
     from_ns = int(earlier[0])
     before = (len(earlier) - 1) / max(at_ns - from_ns, 1) * SECOND_NS
-    after = int((moments >= at_ns).sum()) / (to_ns - at_ns) * SECOND_NS
-    return _Rates(before=before, after=after, from_ns=from_ns, at_ns=at_ns, to_ns=to_ns)
+    later = moments[moments >= at_ns]
+    found = [
+        _Rates(
+            before=before,
+            after=int((later < to_ns).sum()) / (to_ns - at_ns) * SECOND_NS,
+            from_ns=from_ns,
+            at_ns=at_ns,
+            to_ns=to_ns,
+        )
+        for to_ns in (*(at_ns + width for width in SHORT_NS), end_ns)
+        if to_ns == end_ns or (to_ns < end_ns and before * (to_ns - at_ns) > ENOUGH * SECOND_NS)
+    ]
+    return min(found, key=lambda rates: rates.ratio)
 
 
 def _finished(case: Case, task: str, at_ns: int, to_ns: int) -> NDArray[np.int64]:

@@ -83,6 +83,10 @@ def _silence(case: Case, loss: Record, body: WorkerLost, changed: "_Changed") ->
     if exited is not None and exited.at_ns <= loss.at_ns + SECOND_NS:
         text = f"yes, only later: {exit_text(exited)}"
         return Answer("yes", text, [link(exited, exit_text(exited)), link(loss)])
+    if exited is not None:
+        after = seconds(exited.at_ns - loss.at_ns)
+        text = f"{exit_text(exited)} {after} after it was declared lost, before it was heard again"
+        return Answer("unknown", f"unknown: {text}", [link(loss), link(exited, exit_text(exited))])
     holes = case.holes(body.worker, loss.at_ns, loss.at_ns + int(timeout_s * SECOND_NS))
     if holes:
         text = f"unknown: nothing says whether it would have been heard again: {holes[0]}"

@@ -1,8 +1,8 @@
 """Says in the log, in words, what the facts say: for those who read logs first.
 
-The facts stay the record; a line here is a view of one. `error` is for what ended badly, a crash of
-a worker or a host among it, however it was noticed; `warning` for what was refused or undone; `info`
-for the course of things (a barrier reached, a checkpoint saved); `debug` for the rest.
+The facts stay the record; a line here is a view of one. `error` is for what ended badly: also a
+crash of a worker or a host, however it was noticed. `warning` is for what was refused or undone,
+`info` for the course of things (a barrier reached, a checkpoint saved), `debug` for the rest.
 """
 
 import logging

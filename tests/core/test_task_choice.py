@@ -217,4 +217,4 @@ def test_task_whose_workers_never_came_can_be_stopped():
     task = world.submit(3)
     world.do(StopTask(task=task.id))
     assert task.state == "stopped"
-    assert world.new(TaskStateChanged)[-1].reason == "it had no workers"
+    assert world.new(TaskStateChanged)[-1].reason == "asked to stop; it had no workers"

@@ -277,7 +277,11 @@ class StepFinished(Fact, frozen=True):
 
 
 class ResourceSnapshot(Fact, frozen=True):
-    """What the process and its host use; see `strata.sdk.resources` for what each figure means."""
+    """What the process uses; see `strata.sdk.resources` for what each figure means.
+
+    Network is the process's own if `network_own`, else it is not known: earlier releases recorded
+    the traffic of the whole host.
+    """
 
     cpu_percent: float = 0.0
     memory_used_bytes: int = 0
@@ -287,6 +291,7 @@ class ResourceSnapshot(Fact, frozen=True):
     disk_free_bytes: int = 0
     network_rx_bytes: int = 0
     network_tx_bytes: int = 0
+    network_own: bool = False
 
 
 class ClockSampled(Fact, frozen=True):

@@ -36,6 +36,7 @@ class RecordedWorker:
 
     def tick(self) -> None:
         """Record what is used, now and then."""
+        self.sampler.watch_network()
         now_s = time.monotonic()
         if now_s < self._next_snapshot_s:
             return
@@ -49,8 +50,9 @@ class RecordedWorker:
                 disk_read_bytes=used.disk_read_bytes,
                 disk_write_bytes=used.disk_write_bytes,
                 disk_free_bytes=used.disk_free_bytes,
-                network_rx_bytes=used.network_rx_bytes,
-                network_tx_bytes=used.network_tx_bytes,
+                network_rx_bytes=used.network_rx_bytes or 0,
+                network_tx_bytes=used.network_tx_bytes or 0,
+                network_own=used.network_rx_bytes is not None,
             )
         )
 

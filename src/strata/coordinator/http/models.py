@@ -84,8 +84,8 @@ class ResourcesResponse(Struct, frozen=True):
     disk_read_bytes: int
     disk_write_bytes: int
     disk_free_bytes: int
-    network_rx_bytes: int
-    network_tx_bytes: int
+    network_rx_bytes: int | None
+    network_tx_bytes: int | None
 
 
 class WorkerResponse(Struct, frozen=True):

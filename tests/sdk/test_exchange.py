@@ -185,6 +185,43 @@ def test_a_broken_connection_ends_the_exchange_for_everyone(circle):
     assert all(isinstance(each, LinkBroken) for each in members.average(lambda rank: 1.0))
 
 
+def test_leader_tells_the_others_which_member_it_lost(circle):
+    members = circle(3)
+    members.meet()
+    leader, other, lost = members.members
+    assert other.members == ["w0", "w1", "w2"]
+    waiting = members.pool.submit(other.average, 1.0, 1.0)
+    lost.close()
+    with pytest.raises(LinkBroken, match="connection to w2 broke") as broken:
+        leader.average(1.0, 1.0)
+    assert broken.value.rank == 2
+    leader.close(2)
+    with pytest.raises(LinkBroken, match="w0 lost its connection to w2") as told:
+        waiting.result(10)
+    assert (told.value.rank, told.value.told) == (2, True)
+
+
+def test_leader_that_ends_the_exchange_puts_nothing_into_half_a_message(circle):
+    members = circle(2)
+    members.meet()
+    leader, other = members.members
+    leader._half_sent.add(leader._links[0])
+    (link,) = other._links
+    leader.close(1)
+    assert link.recv(1) == b""
+
+
+def test_lost_member_is_found_by_its_closed_connection(circle):
+    members = circle(3)
+    members.meet()
+    leader, other, lost = members.members
+    lost.close()
+    failed = LinkBroken("a collective of PyTorch failed")
+    assert leader.find_lost(failed).rank == 2
+    leader.close(2)
+    assert other.find_lost(failed).rank == 2
+
+
 def test_waiting_ends_with_the_generation(circle):
     members = circle(2)
     members.meet()

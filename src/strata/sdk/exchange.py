@@ -70,8 +70,8 @@ class Exchange:
     generation has ended; it is asked while waiting. Until everyone has met, `stopped` ends it too;
     afterwards a worker that is to stop finishes its step, since the others wait for its part of it.
 
-    `sent_bytes` and `received_bytes` count what was exchanged, unless it is not `measured`. `log`
-    records it. `transport` is what the members exchange values by.
+    `sent_bytes` and `received_bytes` count what was exchanged, and `log` records it. `transport` is
+    what the members exchange values by.
     """
 
     def __init__(
@@ -93,7 +93,6 @@ class Exchange:
         self.transport: Transport = "tcp"
         self.log: ExchangeLog | None = None
         self.sent_bytes = self.received_bytes = 0
-        self.measured = True
         self._world_size = world_size
         self._over: Callable[[], bool] = lambda: over() or stopped()
         self._number = 0
@@ -127,10 +126,10 @@ class Exchange:
         if self.log is not None and self._world_size > 1:
             self.log.opened(self, transport)
 
-    def begin(self, sent_bytes: int = 0, received_bytes: int = 0) -> None:
-        """An exchange begins; for collectives with so many bytes of values."""
+    def begin(self, sent_bytes: int = 0, received_bytes: int = 0, *, measured: bool = True) -> None:
+        """An exchange begins; for collectives with so many bytes of values, if they are known."""
         if self.log is not None and self._world_size > 1:
-            self.log.began(self)
+            self.log.began(self, measured)
         self.sent_bytes += sent_bytes
         self.received_bytes += received_bytes
 

@@ -42,6 +42,7 @@ class ExchangeLog:
         self._op = ""
         self._began_s = self._ended_s = 0.0
         self._before = (0, 0)
+        self._measured = True
         self._lags: dict[str, float] = {}
 
     def opened(self, exchange: "Exchange", transport: Transport) -> None:
@@ -59,9 +60,10 @@ class ExchangeLog:
                 peer = exchange.members[rank]
                 self._recorder.emit(ConnectionChanged(peer=peer, path="direct", purpose="exchange"))
 
-    def began(self, exchange: "Exchange") -> None:
-        """An exchange begins."""
+    def began(self, exchange: "Exchange", measured: bool) -> None:
+        """An exchange begins; its bytes are counted by `exchange`, if they are `measured`."""
         self._count += 1
+        self._measured = self._measured and measured
         if not self._op:
             self._exchange = exchange
             self._before = exchange.sent_bytes, exchange.received_bytes
@@ -130,9 +132,10 @@ class ExchangeLog:
         if not op:
             return
         exchange, sent_bytes, received_bytes = self._exchange, 0, 0
+        measured, self._measured = self._measured, True
         if exchange is not None:
-            sent_bytes = exchange.sent_bytes - self._before[0] if exchange.measured else -1
-            received_bytes = exchange.received_bytes - self._before[1] if exchange.measured else -1
+            sent_bytes = exchange.sent_bytes - self._before[0] if measured else -1
+            received_bytes = exchange.received_bytes - self._before[1] if measured else -1
         completed = ExchangeCompleted(
             ok=not error,
             error=error[:REASON_CHARS],

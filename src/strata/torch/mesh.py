@@ -116,7 +116,7 @@ class Mesh:
         """Begin a block. The model's own hooks communicate in it, so it counts as one exchange."""
         self._step, self._factor, self._updated = step, None, False
         if self._exchange is not None:
-            self._exchange.begin()
+            self._exchange.begin(measured=False)
 
     def end(self, step: Step) -> None:
         """Wait until the device has done the step, with nccl; raise if it was aborted."""
@@ -166,7 +166,7 @@ class Mesh:
         interruptible(exchange, partial(self._begin, exchange, device_of_thread()))
         self._generation = exchange.generation
         self._watch = Watch(exchange, dist.group.WORLD)
-        self._exchange, exchange.measured = exchange, False
+        self._exchange = exchange
         exchange.opened("nccl" if self.backend == "nccl" else "gloo")
         log.info("%s mesh formed in generation %d", self.backend, exchange.generation)
 

@@ -42,11 +42,9 @@ def alive_between(case: Case, worker: str, from_ns: int, to_ns: int) -> bool:
 def connection_before(
     case: Case, node: str, peer: str, until_ns: int, purpose: str = "messages"
 ) -> Record | None:
-    """The newest word of either side about the connection between two workers."""
-    found = []
+    """What a worker recorded last about its connection to a peer; if nothing, what the peer did."""
     for one, other in ((node, peer), (peer, node)):
         for record in case.timeline.backwards(until_ns, node=one, kinds={"ConnectionChanged"}):
             if record.text("peer") == other and record.get("purpose") in ("", purpose):
-                found.append(record)
-                break
-    return max(found, key=lambda record: record.key, default=None)
+                return record
+    return None

@@ -38,6 +38,25 @@ def delivered(case: Case, began: Record, receiver: str) -> Answer:
     return _unfinished(case, began, theirs, receiver, chain)
 
 
+def received(
+    case: Case, sender: str, receiver: str, step: int | None, until_ns: int
+) -> Answer | None:
+    """The same by the receiver's record alone, where the sender has none of its own; or None."""
+    theirs = newest(case, receiver, step, until_ns) if step is not None else None
+    ended = _exchange_of(case, receiver, "ExchangeCompleted", theirs) if theirs else None
+    if theirs is None or ended is None:
+        return None
+    if ended.get("ok") is False:
+        return _broken(case, theirs, ended, receiver)
+    if sender not in _members(case, theirs):
+        return _no_member(case, theirs, sender)
+    text = (
+        f"yes: {receiver} applied {_where(theirs)} with the values of all members; "
+        f"the own record of {sender} is missing there"
+    )
+    return Answer("yes", text, [link(theirs), link(ended)])
+
+
 def _members(case: Case, began: Record) -> list[str]:
     """The members of the generation of an exchange, as its worker recorded them; or none."""
     opened = case.last(

@@ -47,6 +47,9 @@ def delivery(
         return collectives.delivered(case, began, receiver)
     if sent is not None:
         return _told(case, sent, receiver)
+    seen = collectives.received(case, sender, receiver, step, until_ns)
+    if seen is not None:
+        return seen
     return _nothing_sent(case, sender, step, until_ns)
 
 
@@ -208,14 +211,10 @@ def _nothing_sent(case: Case, sender: str, step: int | None, until_ns: int) -> A
     if step is None or last is None:
         text = f"{ABSENT}: {sender} recorded neither messages nor exchanges up to then"
         return Answer("unknown", text)
-    text = f"{sender} sent nothing in step {step}"
-    before = last.get("step")
-    if isinstance(before, int) and before < step:
-        ended = down(case, sender, last.at_ns, case.extent.to_ns + 1)
-        if ended is not None:
-            reason = f"no: {text}: {sender} was down: {link(ended).text}"
-            return Answer("no", reason, [link(last), link(ended)])
-    holes = case.holes(sender, case.extent.from_ns, case.extent.to_ns)
+    text = f"{sender} recorded nothing that it sent in step {step}"
+    ended = down(case, sender, last.at_ns, case.extent.to_ns + 1)
+    chain = [link(last), *([link(ended)] if ended is not None else [])]
+    holes = case.holes(sender, last.at_ns, case.extent.to_ns)
     if holes:
-        return Answer("unknown", f"unknown: {text} that is recorded, but {holes[0]}", [link(last)])
-    return Answer("no", f"no: {text}; its log is complete", [link(last)])
+        return Answer("unknown", f"unknown: {text}, but {holes[0]}", chain)
+    return Answer("no", f"no: {text}; its log is complete", chain)

@@ -3,6 +3,7 @@
 import logging
 
 from strata.coordinator.narrate import narrate, words
+from strata.core.checkpoints import CheckpointCommitted
 from strata.core.cluster import CODEC
 from tests.core.scenario import every_kind
 
@@ -25,3 +26,22 @@ def test_a_loss_is_a_warning_about_its_worker(caplog):
     assert record.worker_id == lost[0].body.worker
     assert record.task_id == lost[0].body.task
     assert lost[0].body.reason in record.getMessage()
+
+
+def test_a_saved_checkpoint_is_told_with_who_where_how_much_and_how_long():
+    fact = CheckpointCommitted(
+        task="t",
+        checkpoint="step-00000010-1",
+        step=10,
+        path="s3://bucket/step-00000010-1",
+        size_bytes=1_040_000,
+        worker="a",
+        parts=2,
+        kept_bytes=3_020_000,
+        took_s=0.25,
+    )
+    assert words(fact) == (
+        logging.INFO,
+        "checkpoint step-00000010-1 of step 10 saved by worker a and 1 more to "
+        "s3://bucket/step-00000010-1: 1.04 MB written, 3.02 MB unchanged, in 250 ms",
+    )

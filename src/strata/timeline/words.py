@@ -57,7 +57,8 @@ TEMPLATES: dict[str, str] = {
     "CheckpointStarted": "{worker} began checkpoint {checkpoint} at step {step}",
     "CheckpointPartAcked": "rank {rank} ({worker}) has its part of {checkpoint} on disk",
     "CheckpointSealed": "every part of {checkpoint} is on disk",
-    "CheckpointCommitted": "checkpoint {checkpoint} of step {step} is complete",
+    "CheckpointCommitted": "checkpoint {checkpoint} of step {step} is complete in {path}: "
+    "{size_bytes} written, {kept_bytes} unchanged, after {took_s}",
     "CheckpointFailed": "checkpoint {checkpoint} failed, ranks missing {missing}: {reason}",
     "CheckpointDeleted": "checkpoint {checkpoint} was deleted: {reason}",
     "CheckpointPinned": "{holder} reads checkpoint {checkpoint}",

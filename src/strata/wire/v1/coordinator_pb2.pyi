@@ -791,16 +791,18 @@ class BeginCheckpoint(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., path: _Optional[str] = ..., type: _Optional[_Union[CheckpointType, str]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., final: _Optional[bool] = ...) -> None: ...
 
 class AckPart(_message.Message):
-    __slots__ = ("checkpoint_id", "path", "size_bytes", "checksum")
+    __slots__ = ("checkpoint_id", "path", "size_bytes", "checksum", "kept_bytes")
     CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
     checkpoint_id: str
     path: str
     size_bytes: int
     checksum: str
-    def __init__(self, checkpoint_id: _Optional[str] = ..., path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., checksum: _Optional[str] = ...) -> None: ...
+    kept_bytes: int
+    def __init__(self, checkpoint_id: _Optional[str] = ..., path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., checksum: _Optional[str] = ..., kept_bytes: _Optional[int] = ...) -> None: ...
 
 class FailPart(_message.Message):
     __slots__ = ("checkpoint_id", "reason")

@@ -70,7 +70,7 @@ TEMPLATES: dict[str, str] = {
     "EventsReleased": "what workers of {task} recorded, {events} events, is in {run} only",
     "RunDeleted": "the archived run {run} was deleted: {reason}",
     "LimitHit": "the limit {limit} of {value} was hit: {reason}",
-    "RunStarted": "the process of {worker} began on {hostname}",
+    "RunStarted": "the process of {worker} began on {hostname} as {role}",
     "RunEnded": "the process ended, {outcome}, after {steps} steps {reason}",
     "CoordinatorStateSeen": "learned: generation {generation}, {phase}, rank {rank}",
     "RequestSubmitted": "asked the coordinator: {type} {barrier}",

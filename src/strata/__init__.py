@@ -28,6 +28,7 @@ __all__ = [
     "__version__",
     "fact",
     "join",
+    "load",
     "open_arrays",
     "open_dataset",
     "open_source",
@@ -35,6 +36,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from strata.checkpoint.format import CheckpointInfo
+    from strata.checkpoint.loading import load
     from strata.checkpoint.manager import CheckpointManager
     from strata.checkpoint.sharded import Sharded
     from strata.checkpoint.writer import AsyncCheckpointWriter
@@ -76,6 +78,7 @@ _HOMES = {
     "WorkerConfig": "strata.sdk.orchestrator",
     "fact": "strata.sdk.kinds",
     "join": "strata.sdk.run",
+    "load": "strata.checkpoint.loading",
     "open_arrays": "strata.data.dataset",
     "open_dataset": "strata.data.dataset",
     "open_source": "strata.data.dataset",

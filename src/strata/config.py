@@ -119,12 +119,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data_cache_dir: str = ""
     data_cache_bytes: Annotated[int, Meta(ge=1, le=2**60)] = 32 * 2**30
 
-    """Who may use the storage; the usual names of AWS."""
+    """Who may use the storage; the usual names of AWS. Whether to ask the cloud's metadata address
+    for credentials of the machine's role where no others are set."""
     aws_region: str = ""
     aws_access_key_id: str = ""
     aws_secret_access_key: str = ""
     aws_session_token: str = ""
     aws_endpoint_url: str = ""
+    aws_instance_role: bool = False
 
     """Who a training process is; set by whoever starts it."""
     coordinator_addr: str = ""
@@ -186,6 +188,15 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "demo_mode": ("DEMO_MODE",),
 }
 
+# What the S3 library takes credentials from, beside the keys in the settings.
+AWS_IDENTITIES = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_SKIP_SIGNATURE",
+)
+
 # What a process is told about itself; it never passes to the processes that it starts.
 IDENTITY = ("coordinator_addr", "task", "start", "worker_id", "rank", "world_size", "wrapper")
 
@@ -229,6 +240,11 @@ def load_process(flags: Mapping[str, object], file: Path | None = None) -> Setti
     if file is None and DEFAULT_FILE.exists():
         file = DEFAULT_FILE
     return load(flags, os.environ, file)
+
+
+def aws_identity() -> str:
+    """The variable by which the S3 library finds credentials, or may do without; or nothing."""
+    return next((name for name in AWS_IDENTITIES if os.environ.get(name)), "")
 
 
 def inherited() -> dict[str, str]:

@@ -26,12 +26,13 @@ def test_what_is_frozen_is_written_once_and_survives_retention(storage):
     with CheckpointManager(storage, keep_count=1) as manager:
         saved(manager, 1, 2, 3, 4, 5)
         (info,) = manager.all_checkpoints()
-        assert info.size_bytes < FROZEN.nbytes / 4
+        assert info.new_bytes < FROZEN.nbytes / 4
+        assert info.size_bytes == info.new_bytes + FROZEN.nbytes
         loaded = manager.load()
         assert (loaded["base"] == FROZEN).all()
         assert (loaded["adapter"] == 5).all()
         with manager.open() as reader:
-            reader.verify()
+            assert reader.verify() == info.size_bytes
         assert [each.name.partition("/")[2] for each in storage.walk(info.checkpoint_id)] == [
             "kept-00000-0.safetensors",
             "part-00000.safetensors",

@@ -6,6 +6,7 @@ import signal
 
 import httpx
 
+from strata.timeline.opening import open_timeline
 from tests.agent.harness import until, worker_pids
 from tests.cli.runs import seen, url_of
 
@@ -33,7 +34,21 @@ def test_a_waiting_process_takes_the_seat_of_a_killed_one(folder, started):
     assert until(spare, "another spare") == victim
     (folder / "finish").touch()
     assert running.ended() == 0, running.out
+    found = roles(folder)
+    assert found.pop(waiting) == ["spare"]
+    assert found.pop(victim) == ["trainer", "spare"]
+    assert list(found.values()) == [["trainer"]]
     output = "".join(running.out)
     assert "1 loss, 1 recovery" in output
     assert "Traceback" not in output
     assert not worker_pids(folder)
+
+
+def roles(folder):
+    """The role that each worker recorded at each of its starts."""
+    found = {}
+    (data,) = {each.parent for each in (folder / "strata-data").rglob("*.db")}
+    with open_timeline(data) as timeline:
+        for record in timeline.records(kinds=frozenset({"RunStarted"})):
+            found.setdefault(record.node, []).append(record.text("role"))
+    return found

@@ -4,6 +4,7 @@ import logging
 from typing import get_args
 
 from strata.coordinator.narrate import narrate, words
+from strata.core.checkpoints import CheckpointCommitted
 from strata.core.cluster import CODEC
 from strata.core.events import Envelope
 from strata.core.workers import Signal, WorkerLost
@@ -37,3 +38,22 @@ def test_barrier_reached_and_checkpoint_saved_are_information(caplog):
     said = [record.getMessage() for record in caplog.records]
     assert any(line.startswith("barrier ") and "reached by" in line for line in said)
     assert any(line.startswith("checkpoint ") for line in said)
+
+
+def test_a_saved_checkpoint_is_told_with_who_where_how_much_and_how_long():
+    fact = CheckpointCommitted(
+        task="t",
+        checkpoint="step-00000010-1",
+        step=10,
+        path="s3://bucket/step-00000010-1",
+        size_bytes=1_040_000,
+        worker="a",
+        parts=2,
+        kept_bytes=3_020_000,
+        took_s=0.25,
+    )
+    assert words(fact) == (
+        logging.INFO,
+        "checkpoint step-00000010-1 of step 10 saved by worker a and 1 more to "
+        "s3://bucket/step-00000010-1: 1.04 MB written, 3.02 MB unchanged, in 250 ms",
+    )

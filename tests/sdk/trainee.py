@@ -18,6 +18,7 @@ import psutil
 
 import strata
 from strata.checkpoint.reshard import even_cuts
+from strata.storage import blocks
 from strata.storage.local import LocalStorage
 from strata.storage.s3 import S3Storage
 
@@ -310,6 +311,22 @@ def keep_on_a_slow_disk(gate, **given):
         return put_stream(storage, name, held(), **more)
 
     LocalStorage.put_stream = slowly
+    keep(**given)
+
+
+@scene
+def keep_on_a_stalling_disk(gate, **given):
+    """As `keep`, on a disk that takes the first block of a file, and the rest when there is a file
+    `gate`. Progress is recorded each time it is told."""
+    os.environ["STRATA_PROGRESS_INTERVAL_S"] = "0.000001"
+    write = blocks.write_all
+
+    def stalling(fd, view, offset):
+        while offset and not os.path.exists(gate):
+            time.sleep(0.01)
+        write(fd, view, offset)
+
+    blocks.write_all = stalling
     keep(**given)
 
 

@@ -29,6 +29,7 @@ PUBLIC_NAMES = [
     "__version__",
     "fact",
     "join",
+    "load",
     "open_arrays",
     "open_dataset",
     "open_source",

@@ -114,7 +114,8 @@ def info_of(manifest: Manifest, url: str) -> CheckpointInfo:
         step=manifest.step,
         epoch=manifest.epoch,
         path=f"{url}/{manifest.checkpoint_id}",
-        size_bytes=manifest.size_bytes,
+        size_bytes=manifest.whole_bytes,
         created_at=manifest.created_ns / 1e9,
         metadata=manifest.metadata,
+        new_bytes=manifest.size_bytes,
     )

@@ -72,11 +72,17 @@ class Part(Struct, frozen=True, omit_defaults=True):
     tree: Any
     local: Any = None
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of tensors that lie in another file, since they had not changed."""
+        return sum(tensor.size_bytes for tensor in self.tensors if tensor.file)
+
 
 class Manifest(Struct, frozen=True, kw_only=True):
     """The commit point. `sequence` grows with every commit, whatever the clock does.
 
-    `data` is the position of each dataset: what `state_dict()` of its batches said.
+    `size_bytes` were written for it; `whole_bytes` are what a restore of all of it reads. `data` is
+    the position of each dataset: what `state_dict()` of its batches said.
     """
 
     format: str = FORMAT
@@ -93,9 +99,18 @@ class Manifest(Struct, frozen=True, kw_only=True):
     data: dict[str, Any] = field(default_factory=dict)
     parts: list[Part]
 
+    @property
+    def whole_bytes(self) -> int:
+        """Its size: what was written for it and what it shares with earlier ones."""
+        return self.size_bytes + sum(part.kept_bytes for part in self.parts)
+
 
 class CheckpointInfo(Struct, frozen=True):
-    """What one sees of a committed checkpoint. `created_at` is Unix seconds."""
+    """What one sees of a committed checkpoint. `created_at` is Unix seconds.
+
+    `size_bytes` is the size of the whole; `new_bytes` of it were written by this save, the rest had
+    not changed since an earlier one. `strata.load(info.path)` reads the state.
+    """
 
     checkpoint_id: str
     step: int
@@ -104,6 +119,7 @@ class CheckpointInfo(Struct, frozen=True):
     size_bytes: int
     created_at: float
     metadata: dict[str, Any] = field(default_factory=dict)
+    new_bytes: int = 0
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

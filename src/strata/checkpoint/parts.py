@@ -95,7 +95,11 @@ def write_part(
     file = part_file(rank)
 
     with AsyncCheckpointWriter(
-        storage, f"{checkpoint_id}/{file}", size_bytes=capture.size_bytes, recycle=recycle
+        storage,
+        f"{checkpoint_id}/{file}",
+        size_bytes=capture.size_bytes,
+        recycle=recycle,
+        acknowledged=progress,
     ) as writer:
         for start, segment in capture.segments:
             for at in range(0, segment.nbytes, BLOCK_BYTES):
@@ -103,7 +107,6 @@ def write_part(
                 stop = start + at + block.nbytes
                 capture.wait(stop)
                 writer.write(block, copy=False)
-                progress(writer.stored_bytes)
                 if capture.filled:
                     hashing.up_to(min(stop, hashing.reached + 2 * BLOCK_BYTES))
         hashing.up_to(capture.size_bytes)

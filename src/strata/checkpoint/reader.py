@@ -201,6 +201,7 @@ class CheckpointReader:
         """Reads everything once and compares; returns the bytes that were verified."""
         total = 0
         for part in self.manifest.parts:
+            total += part.header_bytes
             header = bytearray(part.header_bytes)
             self._reader(part, part.file).read_into(0, [memoryview(header)])
             if checksum(bytes(header)) != part.header_xxh3:
@@ -208,8 +209,8 @@ class CheckpointReader:
             for tensor in part.tensors:
                 buffer = memoryview(bytearray(tensor.size_bytes))
                 self._fill(self._units(Stored(part, tensor), buffer))
-                progress(total + tensor.offset + tensor.size_bytes)
-            total += part.size_bytes
+                total += tensor.size_bytes
+                progress(total)
         return total
 
     def _whole(self, name: str) -> Whole:

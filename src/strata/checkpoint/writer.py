@@ -14,7 +14,7 @@ Checkpoints are written with it (`parts.write_part`), from staging memory and wi
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from queue import Queue
 from types import TracebackType
 from typing import Self
@@ -36,7 +36,9 @@ class _Aborted(Exception):
 class AsyncCheckpointWriter:
     """Writes one object. Not for several threads at once.
 
-    `written_bytes` is what the caller has handed over, `stored_bytes` what the storage has taken.
+    `written_bytes` is what the caller has handed over, and `stored_bytes` what the storage has. A
+    storage that does not tell is taken to have a block when it asks for the next one.
+    `acknowledged` is called with `stored_bytes` whenever they grow, by any thread.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class AsyncCheckpointWriter:
         size_bytes: int | None = None,
         recycle: str | None = None,
         settings: Settings | None = None,
+        acknowledged: Callable[[int], None] = lambda stored_bytes: None,
     ) -> None:
         self.name = checked_name(name)
         self.written_bytes = self.stored_bytes = 0
@@ -55,6 +58,7 @@ class AsyncCheckpointWriter:
             open_storage(storage, settings) if isinstance(storage, str | os.PathLike) else storage
         )
         self._size_bytes, self._recycle = size_bytes, recycle
+        self._acknowledged = acknowledged
         self._block = bytearray()
         self._queue: Queue[Buffer | None] = Queue(depth)
         self._failure: BaseException | None = None
@@ -113,9 +117,13 @@ class AsyncCheckpointWriter:
 
     def _carry(self) -> None:
         try:
-            self._storage.put_stream(
-                self.name, self._blocks(), size_bytes=self._size_bytes, recycle=self._recycle
+            size_bytes = self._storage.put_stream(
+                self.name,
+                _Blocks(self._blocks(), self._store),
+                size_bytes=self._size_bytes,
+                recycle=self._recycle,
             )
+            self._store(size_bytes)
         except _Aborted:
             pass
         except BaseException as error:
@@ -128,11 +136,15 @@ class AsyncCheckpointWriter:
             if self._aborted:
                 break
             yield block
-            self.stored_bytes += memoryview(block).nbytes
         else:
             self._ended = True
         if self._aborted:
             raise _Aborted
+
+    def _store(self, stored_bytes: int) -> None:
+        if stored_bytes > self.stored_bytes:
+            self.stored_bytes = stored_bytes
+            self._acknowledged(stored_bytes)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -151,3 +163,23 @@ class AsyncCheckpointWriter:
             self.close()
         else:
             self.abort()
+
+
+class _Blocks(Iterator[Buffer]):
+    """The blocks that a storage takes; it may say how much of them it has (`Acknowledged`)."""
+
+    def __init__(self, blocks: Iterator[Buffer], store: Callable[[int], None]) -> None:
+        self._blocks, self._store = blocks, store
+        self._told = False
+        self._taken = 0
+
+    def __next__(self) -> Buffer:
+        if not self._told:
+            self._store(self._taken)
+        block = next(self._blocks)
+        self._taken += memoryview(block).nbytes
+        return block
+
+    def acknowledged(self, stored_bytes: int) -> None:
+        self._told = True
+        self._store(stored_bytes)

@@ -50,6 +50,7 @@ class Detail(Struct, frozen=True):
     step: int
     epoch: int
     size: int
+    size_new: int
     path: str
     reason: str
     parts_expected: int
@@ -69,6 +70,12 @@ def show(api: Api, checkpoint: str, task: str, as_json: bool) -> None:
         ("task", plain(found.task_id)),
         ("step", f"{found.step}, epoch {found.epoch}"),
         ("size", size(found.size)),
+        (
+            "new",
+            f"{size(found.size_new)} written, the rest is shared with earlier checkpoints"
+            if found.size_new != found.size
+            else "",
+        ),
         ("path", plain(found.path) or "–"),
         ("also in", ", ".join(plain(tier) for tier in found.tiers[1:])),
         ("reason", plain(found.reason)),
@@ -102,7 +109,7 @@ def verify(url: str | None, checkpoint: str, task: str) -> None:
     storage, manifest = located(url, checkpoint, task)
     with (
         CheckpointReader(storage, manifest) as reader,
-        progress_bar("verifying", manifest.size_bytes) as told,
+        progress_bar("verifying", manifest.whole_bytes) as told,
     ):
         verified_bytes = reader.verify(told)
     line = f"{manifest.checkpoint_id}: {size(verified_bytes)} are as they were saved"

@@ -24,6 +24,7 @@ class Checkpoint(Struct, frozen=True):
     step: int
     epoch: int
     size: int
+    size_new: int
     parts: int
     parts_expected: int
     size_written: int
@@ -41,9 +42,11 @@ def failure(saved: Checkpoint) -> str:
 
 
 def how_large(saved: Checkpoint) -> str:
-    """The size; while it is being written, how much of it there is."""
-    if saved.status != "in_progress" or not saved.size_total:
+    """The size; while it is being written, how much of it the storage has."""
+    if saved.status != "in_progress":
         return size(saved.size)
+    if not saved.size_total:
+        return f"{size(saved.size_written)} so far"
     share = 100 * saved.size_written // saved.size_total
     return f"{share} % of {size(saved.size_total)}"
 
@@ -62,6 +65,7 @@ LOOK = Look(
         Column("step", lambda saved, _: count(saved.step), "right"),
         Column("epoch", lambda saved, _: count(saved.epoch), "right", from_width=90),
         Column("size", lambda saved, _: how_large(saved), "right"),
+        Column("new", lambda saved, _: size(saved.size_new), "right", from_width=90),
         Column("parts", lambda saved, _: f"{saved.parts}/{saved.parts_expected}", "right"),
         Column("held by", lambda saved, _: held_by(saved), from_width=80),
         Column("begun", lambda saved, now_ms: ago(saved.created_at, now_ms)),

@@ -83,6 +83,18 @@ def words(body: Fact) -> tuple[int, str] | None:
     return _words_on_data(body)
 
 
+def committed(body: CheckpointCommitted) -> str:
+    """Who saved a checkpoint, where, how much and in how many milliseconds."""
+    others = f" and {body.parts - 1} more" if body.parts > 1 else ""
+    who = f"worker {body.worker}{others}"
+    kept = f", {body.kept_bytes / 1e6:.2f} MB unchanged" if body.kept_bytes else ""
+    size = f"{body.size_bytes / 1e6:.2f} MB written{kept}"
+    return (
+        f"checkpoint {body.checkpoint} of step {body.step} saved by {who} to "
+        f"{body.path}: {size}, in {body.took_s * 1000:.0f} ms"
+    )
+
+
 def _words_on_data(body: Fact) -> tuple[int, str] | None:
     match body:
         case BarrierReleased():
@@ -91,8 +103,7 @@ def _words_on_data(body: Fact) -> tuple[int, str] | None:
             missing = ", ".join(body.missing) or "nobody"
             return ERROR, f"barrier {body.barrier} failed: {body.reason}; missing: {missing}"
         case CheckpointCommitted():
-            size = f"{body.size_bytes / 1e6:.1f} MB"
-            return INFO, f"checkpoint {body.checkpoint} at step {body.step} is complete ({size})"
+            return INFO, committed(body)
         case StorageUnreachable():
             waits = f"{body.task} waits for checkpoint {body.checkpoint}"
             trouble = "a file is missing" if body.missing else "storage unreachable"

@@ -46,12 +46,13 @@ MAX_ENDED = 64
 
 
 class Part(Struct, gc=False):
-    """What one rank wrote."""
+    """What one rank wrote; `kept_bytes` of its share lay in an earlier checkpoint already."""
 
     worker: str
     path: str
     size_bytes: int
     checksum: str
+    kept_bytes: int = 0
 
 
 class Checkpoint(Struct, gc=False):
@@ -82,8 +83,13 @@ class Checkpoint(Struct, gc=False):
 
     @property
     def size_bytes(self) -> int:
-        """What has been acknowledged so far."""
+        """What was written and has been acknowledged so far."""
         return sum(part.size_bytes for part in self.parts.values())
+
+    @property
+    def kept_bytes(self) -> int:
+        """What had not changed since an earlier checkpoint, so was not written again."""
+        return sum(part.kept_bytes for part in self.parts.values())
 
 
 class CheckpointRequested(Fact, frozen=True):
@@ -113,7 +119,7 @@ class CheckpointStarted(Fact, frozen=True):
 
 
 class CheckpointPartAcked(Fact, frozen=True):
-    """A rank's part is durable."""
+    """A rank's part is durable: `size_bytes` were written, `kept_bytes` were in storage already."""
 
     task: str
     checkpoint: str
@@ -122,6 +128,7 @@ class CheckpointPartAcked(Fact, frozen=True):
     path: str
     size_bytes: int
     checksum: str
+    kept_bytes: int = 0
 
 
 class CheckpointSealed(Fact, frozen=True):
@@ -133,13 +140,21 @@ class CheckpointSealed(Fact, frozen=True):
 
 
 class CheckpointCommitted(Fact, frozen=True):
-    """The checkpoint is real: it may be restored, and it is the latest."""
+    """The checkpoint is real: it may be restored, and it is the latest.
+
+    `worker` began it, and `parts` workers wrote `size_bytes`; `kept_bytes` had not changed since an
+    earlier checkpoint. It took `took_s` from its begin.
+    """
 
     task: str
     checkpoint: str
     step: int
     path: str
     size_bytes: int
+    worker: str = ""
+    parts: int = 0
+    kept_bytes: int = 0
+    took_s: float = 0.0
 
 
 class CheckpointCopied(Fact, frozen=True):
@@ -198,7 +213,13 @@ def _started(state: "Cluster", fact: CheckpointStarted, event: Event) -> None:
 @applies(CheckpointPartAcked)
 def _part_acked(state: "Cluster", fact: CheckpointPartAcked, event: Event) -> None:
     checkpoint = state.tasks[fact.task].checkpoints[fact.checkpoint]
-    checkpoint.parts[fact.rank] = Part(fact.worker, fact.path, fact.size_bytes, fact.checksum)
+    checkpoint.parts[fact.rank] = Part(
+        worker=fact.worker,
+        path=fact.path,
+        size_bytes=fact.size_bytes,
+        checksum=fact.checksum,
+        kept_bytes=fact.kept_bytes,
+    )
 
 
 @applies(CheckpointSealed)

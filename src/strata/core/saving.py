@@ -46,6 +46,7 @@ class AckPart(WorkerCommand, frozen=True):
     path: str
     size_bytes: int
     checksum: str = ""
+    kept_bytes: int = 0
 
 
 class ConfirmCheckpoint(Command, frozen=True):
@@ -198,8 +199,19 @@ def acknowledge(d: Decision, c: AckPart) -> Checkpoint:
             + (f": {checkpoint.reason}" if checkpoint.reason else ""),
             hint="drop this part and save at a later step",
         )
+    if c.size_bytes < 0 or c.kept_bytes < 0:
+        raise InvalidArgument(
+            f"a part of {c.size_bytes} bytes with {c.kept_bytes} kept", hint="give 0 or more"
+        )
     acked = CheckpointPartAcked(
-        task.id, c.checkpoint, c.worker, worker.rank, c.path, c.size_bytes, c.checksum
+        task=task.id,
+        checkpoint=c.checkpoint,
+        worker=c.worker,
+        rank=worker.rank,
+        path=c.path,
+        size_bytes=c.size_bytes,
+        checksum=c.checksum,
+        kept_bytes=c.kept_bytes,
     )
     cause = d.record(acked, c.cause)
     if len(checkpoint.parts) == checkpoint.expected:
@@ -232,7 +244,17 @@ def commit(
 ) -> None:
     """Makes a complete checkpoint real, and lets retention look at the older ones."""
     committed = d.record(
-        CheckpointCommitted(task.id, checkpoint.id, checkpoint.step, path, checkpoint.size_bytes),
+        CheckpointCommitted(
+            task=task.id,
+            checkpoint=checkpoint.id,
+            step=checkpoint.step,
+            path=path,
+            size_bytes=checkpoint.size_bytes,
+            worker=checkpoint.author,
+            parts=len(checkpoint.parts),
+            kept_bytes=checkpoint.kept_bytes,
+            took_s=max(d.now.wall_ns - checkpoint.created_ns, 0) / 1e9,
+        ),
         cause,
     )
     if checkpoint.attempt == task.attempt:

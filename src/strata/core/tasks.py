@@ -229,6 +229,12 @@ class Task(Struct):
         """Whether its life is over."""
         return self.state in ENDED
 
+    def role_of(self, rank: int) -> str:
+        """What a worker of a rank does in this task: see `RunStarted`. -1 is no rank."""
+        if not self.syncs:
+            return "client"
+        return "spare" if rank < 0 and self.phase != "forming" else "trainer"
+
     @property
     def syncs(self) -> bool:
         """Whether its workers enter each generation, or only meet."""

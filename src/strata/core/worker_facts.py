@@ -25,6 +25,10 @@ USER_PREFIX = "user."
 class RunStarted(Fact, frozen=True):
     """A process joined. `parameters` are the settings it joined with, without secrets.
 
+    `role` is what it does at first: `trainer`, `spare` (it waits for the seat of one that is lost;
+    `CoordinatorStateSeen` says when it has one) or `client` (a worker of `TrainingOrchestrator`,
+    which enters no generations). Older logs have `worker` for all of them.
+
     `parameters_hash` is of those and of its task's config, without which start of the process it
     is: who was asked for the same has the same.
     """

@@ -391,11 +391,3 @@ def skipping(
     if on_error != "skip":
         raise InvalidArgument(f"on_error is {on_error!r}", hint="choose raise or skip")
     return on_skip or partial(_log.warning, "left out of a batch: %s")
-
-
-def batches_of(columns: Columns, sizes: Sequence[int]) -> Iterator[Columns]:
-    """Columns cut into consecutive batches; views, not copies."""
-    first = 0
-    for size in sizes:
-        yield {name: values[first : first + size] for name, values in columns.items()}
-        first += size

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
@@ -11,7 +11,7 @@ from threading import local
 
 import numpy as np
 
-from strata.data.base import Array, Rows
+from strata.data.base import Array, Columns, Rows
 
 _SPREAD_FROM_BYTES = 4 << 20  # less is copied almost before another thread has woken up
 _CORES = min(4, os.cpu_count() or 1)
@@ -89,3 +89,11 @@ def joined(parts: Sequence[Array], places: Sequence[Array], count: int) -> Array
     for part, chosen in zip(parts, places, strict=True):
         out[chosen] = part if alike else objects(part, len(part))
     return out
+
+
+def batches_of(columns: Columns, sizes: Sequence[int]) -> Iterator[Columns]:
+    """Columns cut into consecutive batches; views, not copies."""
+    first = 0
+    for size in sizes:
+        yield {name: values[first : first + size] for name, values in columns.items()}
+        first += size

@@ -13,7 +13,8 @@ import numpy as np
 from strata.core.order import Integers, digest, digests
 from strata.data.base import Array, Columns
 from strata.data.contents import content_of
-from strata.data.dataset import Skipped, batches_of
+from strata.data.dataset import Skipped
+from strata.data.gather import batches_of
 from strata.data.held_bytes import held_bytes
 from strata.data.per_lane import LaneMemories, Memories, PerLane, Transform, stateless
 from strata.errors import InvalidArgument

@@ -29,6 +29,7 @@ from strata.wire.v1 import coordinator_pb2 as pb
 CONNECT_TIMEOUT_S = 10.0
 MAX_TEXT_CHARACTERS = 200
 MAX_METADATA = 64
+UNKNOWN_ROLE = "worker"  # of a coordinator that does not say
 
 
 def settings_for(**given: object) -> Settings:
@@ -149,7 +150,7 @@ class Enrolment:
         record_registration(recorder, *self._span)
         recorder.emit(self.started(answer))
 
-    def started(self, answer: pb.RegisterWorkerResponse, role: str = "worker") -> RunStarted:
+    def started(self, answer: pb.RegisterWorkerResponse) -> RunStarted:
         """The fact that this process joined."""
         parameters = {
             name: str(value)
@@ -164,14 +165,14 @@ class Enrolment:
         asked = parameters | {"config": answer.config.get("config", ""), "start": ""}
         encoded = msgspec.json.encode(asked, order="deterministic")
         return RunStarted(
-            answer.task_id,
-            answer.assigned_id,
-            answer.incarnation,
-            role,
-            self._request.hostname,
-            os.getpid(),
-            __version__,
-            platform.python_version(),
-            parameters,
-            blake2b(encoded, digest_size=8).hexdigest(),
+            task=answer.task_id,
+            worker=answer.assigned_id,
+            incarnation=answer.incarnation,
+            role=answer.role or UNKNOWN_ROLE,
+            hostname=self._request.hostname,
+            pid=os.getpid(),
+            release=__version__,
+            python=platform.python_version(),
+            parameters=parameters,
+            parameters_hash=blake2b(encoded, digest_size=8).hexdigest(),
         )

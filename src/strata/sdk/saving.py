@@ -222,6 +222,7 @@ class Saver:
                 path=f"{checkpoint}/{part.file}",
                 size_bytes=part.size_bytes,
                 checksum=part.xxh3,
+                kept_bytes=part.kept_bytes,
             )
             acked = True
             ended = self._answer("ack_part", ack, moment)

@@ -44,7 +44,7 @@ class SimSession(Process):
         super().__init__(sim, host, name)
         self.task = task
         self.start = start
-        self.leaving = ""
+        self.role = self.leaving = ""
         self.left = LeftBarriers()
         self._secret = f"{sim.world.random.random()}"
         self._over = 0
@@ -92,7 +92,7 @@ class SimSession(Process):
             self.exit(1 if isinstance(error, Fenced | NotFound) else 0)
         else:
             answer = pb.RegisterWorkerResponse.FromString(reply.payload)
-            self.incarnation = answer.incarnation
+            self.incarnation, self.role = answer.incarnation, answer.role
             self.joined()
             self.connect()
 

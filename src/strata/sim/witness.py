@@ -51,7 +51,15 @@ class Witness:
         lost = len(self._waiting) + sum(batch.count for batch in self._unstored)
         self._incarnation, self._next_seq = worker.incarnation, 0
         self._waiting, self._unstored = [], []
-        self.record(RunStarted(worker.task, worker.name, worker.incarnation, hostname=worker.host))
+        self.record(
+            RunStarted(
+                task=worker.task,
+                worker=worker.name,
+                incarnation=worker.incarnation,
+                role=worker.role,
+                hostname=worker.host,
+            )
+        )
         if lost:
             self.record(EventsDropped(lost, f"incarnation {before} was fenced before it sent"))
 

@@ -15,12 +15,12 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import numpy as np
 
-from strata.storage.base import Buffer
+from strata.storage.base import Buffer, acknowledge_to
 from strata.storage.memory import huge_memory
 from strata.storage.parallel import Lanes
 
@@ -59,14 +59,20 @@ class BlockWriter:
 
     def write(self, chunks: Iterable[Buffer]) -> int:
         """Writes the chunks one after the other, cuts the file there and syncs it."""
-        offset = 0
+        offset, tell = 0, acknowledge_to(chunks)
+        written = Written(tell) if tell is not None else None
         with Lanes(DEPTH) as lanes:
             for block in rechunked(chunks):
-                lanes.submit(partial(self._write_block, block, offset))
+                lanes.submit(partial(self._write_counted, block, offset, written))
                 offset += block.nbytes
         os.ftruncate(self.fd, offset)
         os.fsync(self.fd)
         return offset
+
+    def _write_counted(self, block: memoryview, offset: int, written: "Written | None") -> None:
+        self._write_block(block, offset)
+        if written is not None:
+            written.add(block.nbytes)
 
     def _write_block(self, block: memoryview, offset: int) -> None:
         if self.direct:
@@ -98,6 +104,21 @@ class BlockWriter:
 
     def close(self) -> None:
         os.close(self.fd)
+
+
+class Written:
+    """Adds up what several threads have written, and tells it."""
+
+    def __init__(self, tell: Callable[[int], None]) -> None:
+        self._bytes, self._tell = 0, tell
+        self._lock = threading.Lock()
+        tell(0)
+
+    def add(self, size_bytes: int) -> None:
+        """So many bytes more are written."""
+        with self._lock:
+            self._bytes += size_bytes
+            self._tell(self._bytes)
 
 
 def rechunked(chunks: Iterable[Buffer]) -> Iterator[memoryview]:

@@ -17,6 +17,7 @@ out of the root is refused. The root itself may be a link; that is the operator'
 import errno
 import fcntl
 import hashlib
+import logging
 import os
 import secrets
 import socket
@@ -33,6 +34,8 @@ from strata.storage.blocks import BlockWriter
 from strata.storage.faults import disk_fault
 from strata.storage.local_reader import NO_LOCKS, LocalReader, locked
 from strata.storage.parallel import download
+
+log = logging.getLogger(__name__)
 
 HIDDEN_SUFFIX = ".part"
 HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
@@ -85,12 +88,18 @@ class LocalStorage:
         return True
 
     def get(self, name: str) -> bytes:
+        begun_s = time.monotonic()
         with self._reading(name), open(self._path(name), "rb", buffering=0) as file:
-            return file.read()
+            found = file.read()
+        took_s = time.monotonic() - begun_s
+        log.debug("read %s: %d bytes in %.3f s", file.name, len(found), took_s)
+        return found
 
     def open(self, name: str) -> LocalReader:
         with self._reading(name):
-            return LocalReader(self._path(name))
+            reader = LocalReader(self._path(name))
+        log.debug("opened %s: %d bytes", reader.path, reader.size_bytes)
+        return reader
 
     def download(self, name: str, buffer: memoryview, *, offset: int = 0) -> None:
         with self.open(name) as reader:
@@ -133,6 +142,7 @@ class LocalStorage:
         try:
             path.unlink(missing_ok=True)
             sync_folder(path.parent)
+            log.debug("deleted %s", path)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -234,17 +244,20 @@ class LocalStorage:
     @contextmanager
     def _placing(self, name: str, if_absent: bool) -> Iterator[Path]:
         """A hidden file to fill; it takes its place when that went well, else it is removed."""
-        path = self._path(name)
+        path, begun_s = self._path(name), time.monotonic()
         try:
             self._require_same_disk()
             make_folders(path.parent)
             with hidden_file(path) as hidden:
                 yield hidden
+                size_bytes = hidden.stat().st_size if log.isEnabledFor(logging.DEBUG) else 0
                 place_new(hidden, path) if if_absent else os.replace(hidden, path)
             sync_folder(path.parent)
+            log.debug("wrote %s: %d bytes in %.3f s", path, size_bytes, time.monotonic() - begun_s)
         except FileExistsError as error:
             raise AlreadyExists(f"{path} exists") from error
         except OSError as error:
+            log.debug("cannot write %s: %s", path, error)
             raise disk_fault(error, f"cannot write {path}") from error
 
     @contextmanager

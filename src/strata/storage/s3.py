@@ -6,14 +6,17 @@ which also ends the multipart upload when one fails. The payload is not signed: 
 with SHA-256 costs 1.1 CPU-seconds per GiB where the upload itself costs 0.25, TLS guards the way,
 and a checkpoint carries its own checksums.
 
-Credentials come from the settings or, where those are empty, from where the AWS tools look: the
-remaining AWS_ variables, a web identity, the machine's role.
+Credentials come from the settings or, where those are empty, from the remaining AWS_ variables (a
+web identity, a container's role). A cloud's metadata address, 169.254.169.254, is asked for the
+machine's role only if `aws_instance_role` is set: elsewhere that address is nobody's or somebody
+else's, and the answer would be a delay or a wrong reason. Without credentials nothing is sent.
 """
 
+import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from types import TracebackType
 from typing import Self, TypeVar
@@ -22,19 +25,27 @@ import numpy as np
 import obstore
 from obstore.store import S3Store
 
-from strata.config import Settings
-from strata.errors import Corrupt, NotFound, StrataError
-from strata.storage.base import Buffer, Listing, ObjectInfo, checked_name
+from strata.config import Settings, aws_identity
+from strata.errors import Corrupt, NotFound, StrataError, Unauthenticated
+from strata.storage.base import Buffer, Listing, ObjectInfo, acknowledge_to, checked_name
 from strata.storage.parallel import download, scatter
 from strata.storage.s3_calls import DEFAULT_REGION
 from strata.storage.s3_copying import WHOLE_BYTES, copy_by_parts
 from strata.storage.s3_faults import s3_fault
+from strata.storage.s3_progress import UploadProgress
 from strata.storage.s3_uploads import abort_leftover_uploads
+
+log = logging.getLogger(__name__)
 
 PART_BYTES = 16 * 1024 * 1024
 MAX_PARTS = 9_000  # S3 takes 10,000
+CHUNK_BYTES = 1024 * 1024
 CONCURRENCY = 16
 LISTING_RETRIES = 4
+NO_CREDENTIALS = (
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; on a machine of a cloud that has a role, set "
+    "STRATA_AWS_INSTANCE_ROLE=1; for a public bucket, AWS_SKIP_SIGNATURE=true"
+)
 
 Answer = TypeVar("Answer")
 
@@ -58,10 +69,12 @@ class S3Storage:
         self.prefix = checked_name(prefix) if prefix else ""
         self.url = f"s3://{bucket}" + (f"/{prefix}" if prefix else "")
         self._settings = settings or Settings()
+        self._lacking = lacking_credentials(self._settings)
+        self._signed = aws_identity() != "AWS_SKIP_SIGNATURE"
         self._store = S3Store(
             bucket,
             prefix=self.prefix or None,
-            config=credentials(self._settings),  # type: ignore[arg-type]
+            config=credentials(self._settings, self._lacking),  # type: ignore[arg-type]
             client_options={
                 "allow_http": self._settings.aws_endpoint_url.startswith("http://"),
                 "connect_timeout": timedelta(seconds=min(10.0, request_timeout_s)),
@@ -75,7 +88,8 @@ class S3Storage:
 
     def put(self, name: str, data: Buffer, *, if_absent: bool = False) -> None:
         view = memoryview(data).cast("B")
-        with self._doing("write", name, "s3:PutObject"):
+        with self._doing("write", name, "s3:PutObject") as call:
+            call.size_bytes = view.nbytes
             if if_absent:
                 self._store.put(checked_name(name), view, mode="create")
             else:
@@ -91,7 +105,9 @@ class S3Storage:
         size_bytes: int | None = None,
         recycle: str | None = None,
     ) -> int:
-        sent = 0
+        sent, tell = 0, acknowledge_to(chunks)
+        part_bytes = max(PART_BYTES, -(-(size_bytes or 0) // MAX_PARTS))
+        following = nullcontext() if tell is None else self._following(name, tell)
 
         def counted() -> Iterator[memoryview]:
             nonlocal sent
@@ -101,16 +117,22 @@ class S3Storage:
                 if view.nbytes:
                     yield view
 
-        with self._doing("write", name, "s3:PutObject and s3:AbortMultipartUpload"):
+        permission = "s3:PutObject and s3:AbortMultipartUpload"
+        with following, self._doing("write", name, permission) as call:
             self._store.put(
                 checked_name(name),
                 counted(),
-                chunk_size=max(PART_BYTES, -(-(size_bytes or 0) // MAX_PARTS)),
+                chunk_size=part_bytes,
                 max_concurrency=CONCURRENCY,
             )
+            call.size_bytes = sent
         if recycle is not None:
             self.delete(recycle)
         return sent
+
+    def _following(self, name: str, tell: Callable[[int], None]) -> UploadProgress:
+        interval_s = self._settings.progress_interval_s
+        return UploadProgress(self.bucket, self._key(name), self._settings, tell, interval_s)
 
     def link(self, name: str, other: str) -> bool:
         """Copies an object within the bucket, so that none of its bytes travel."""
@@ -129,8 +151,10 @@ class S3Storage:
         return f"{self.prefix}/{checked_name(name)}" if self.prefix else checked_name(name)
 
     def get(self, name: str) -> bytes:
-        with self._doing("read", name, "s3:GetObject"):
-            return bytes(self._store.get(checked_name(name)).bytes())
+        with self._doing("read", name, "s3:GetObject") as call:
+            found = bytes(self._store.get(checked_name(name)).bytes())
+            call.size_bytes = len(found)
+        return found
 
     def open(self, name: str) -> "S3Reader":
         with self._doing("read", name, "s3:GetObject"):
@@ -194,16 +218,46 @@ class S3Storage:
         options: obstore.GetOptions = {"range": (start, stop)}
         if e_tag is not None:
             options["if_match"] = e_tag
-        with self._doing("read", name, "s3:GetObject"):
-            return self._store.get(checked_name(name), options=options).bytes()
+        with self._doing("read", name, "s3:GetObject") as call:
+            found = self._store.get(checked_name(name), options=options).bytes()
+            call.size_bytes = len(found)
+        return found
+
+    def read_stream(
+        self, name: str, start: int, stop: int, e_tag: str | None
+    ) -> Iterator[memoryview]:
+        options: obstore.GetOptions = {"range": (start, stop)}
+        if e_tag is not None:
+            options["if_match"] = e_tag
+        with self._doing("read", name, "s3:GetObject") as call:
+            found = self._store.get(checked_name(name), options=options)
+            for chunk in found.stream(min_chunk_size=CHUNK_BYTES):
+                call.size_bytes += len(chunk)
+                yield memoryview(chunk)
 
     @contextmanager
-    def _doing(self, verb: str, name: str, permission: str) -> Iterator[None]:
+    def _doing(self, verb: str, name: str, permission: str) -> Iterator["_Call"]:
+        where = f"{self.url}/{name}" if name else self.url
+        if self._lacking:
+            raise Unauthenticated(f"cannot {verb} {where}: {self._lacking}", hint=NO_CREDENTIALS)
+        call, begun_s = _Call(), time.monotonic()
         try:
-            yield
+            yield call
         except (obstore.exceptions.BaseError, OSError, ValueError) as error:
-            where = f"{self.url}/{name}" if name else self.url
-            raise s3_fault(error, f"cannot {verb} {where}", self.bucket, permission) from error
+            log.debug("%s %s failed after %.3f s", verb, where, time.monotonic() - begun_s)
+            fault = s3_fault(
+                error, f"cannot {verb} {where}", self.bucket, permission, signed=self._signed
+            )
+            raise fault from error
+        if log.isEnabledFor(logging.DEBUG):
+            took_s = time.monotonic() - begun_s
+            log.debug("%s %s: %d bytes in %.3f s", verb, where, call.size_bytes, took_s)
+
+
+class _Call:
+    """A call on the storage, and how many bytes went or came, for the log."""
+
+    size_bytes = 0
 
 
 class S3Reader:
@@ -219,17 +273,39 @@ class S3Reader:
         wanted = sum(buffer.nbytes for buffer in buffers)
         if not wanted:
             return
-        where = f"{self._storage.url}/{self._name}"
-        if offset + wanted > self.size_bytes:
-            raise Corrupt(
-                f"{where} ends at byte {self.size_bytes}, before what was asked for",
-                hint="the object was cut short; restore it or use another checkpoint",
-            )
+        self._require_inside(offset, wanted)
         read = self._storage.read_range(self._name, offset, offset + wanted, self._e_tag)
         got = np.frombuffer(memoryview(read), np.uint8)
-        if got.nbytes != wanted:
-            raise Corrupt(f"{where} answered {got.nbytes} bytes where {wanted} were asked for")
+        self._require_all(got.nbytes, wanted)
         scatter(got, buffers)
+
+    def stream(self, offset: int, size_bytes: int) -> Iterator[memoryview]:
+        """Some of the bytes, in chunks as they come."""
+        if not size_bytes:
+            return
+        self._require_inside(offset, size_bytes)
+        stop, got = offset + size_bytes, 0
+        for chunk in self._storage.read_stream(self._name, offset, stop, self._e_tag):
+            got += chunk.nbytes
+            if got > size_bytes:
+                break
+            yield chunk
+        self._require_all(got, size_bytes)
+
+    def _require_inside(self, offset: int, wanted: int) -> None:
+        if offset + wanted > self.size_bytes:
+            raise Corrupt(
+                f"{self._where} ends at byte {self.size_bytes}, before what was asked for",
+                hint="the object was cut short; restore it or use another checkpoint",
+            )
+
+    def _require_all(self, got: int, wanted: int) -> None:
+        if got != wanted:
+            raise Corrupt(f"{self._where} answered {got} bytes where {wanted} were asked for")
+
+    @property
+    def _where(self) -> str:
+        return f"{self._storage.url}/{self._name}"
 
     def close(self) -> None:
         """Nothing is held."""
@@ -246,17 +322,31 @@ class S3Reader:
         self.close()
 
 
-def credentials(settings: Settings) -> dict[str, str | bool]:
-    """What is set, under the library's names; it reads the rest of AWS_ itself."""
+def credentials(settings: Settings, lacking: str = "") -> dict[str, str | bool]:
+    """What is set, under the library's names; it reads the rest of AWS_ itself.
+
+    Where credentials are `lacking`, none are ever used, and the library refuses half of them.
+    """
     wanted: dict[str, str | bool] = {
         "region": settings.aws_region or (DEFAULT_REGION if settings.aws_endpoint_url else ""),
-        "access_key_id": settings.aws_access_key_id,
-        "secret_access_key": settings.aws_secret_access_key,
+        "access_key_id": "unused" if lacking else settings.aws_access_key_id,
+        "secret_access_key": "unused" if lacking else settings.aws_secret_access_key,
         "session_token": settings.aws_session_token,
         "endpoint": settings.aws_endpoint_url,
         "unsigned_payload": True,
     }
     return {name: value for name, value in wanted.items() if value}
+
+
+def lacking_credentials(settings: Settings) -> str:
+    """Why nothing can be asked of the storage; nothing if there are credentials to ask with."""
+    if settings.aws_access_key_id and not settings.aws_secret_access_key:
+        return "AWS_ACCESS_KEY_ID is set and AWS_SECRET_ACCESS_KEY is not"
+    if settings.aws_secret_access_key and not settings.aws_access_key_id:
+        return "AWS_SECRET_ACCESS_KEY is set and AWS_ACCESS_KEY_ID is not"
+    if settings.aws_access_key_id or settings.aws_instance_role or aws_identity():
+        return ""
+    return "no credentials"
 
 
 def asked_again(ask: Callable[[], Answer]) -> Answer:
@@ -267,6 +357,7 @@ def asked_again(ask: Callable[[], Answer]) -> Answer:
         except obstore.exceptions.BaseError as error:
             if "kind: Interrupted" not in str(error):
                 raise
+            log.debug("a listing broke off and is asked for again, attempt %d", attempt + 2)
             time.sleep(random.uniform(0.0, 0.1 * 2**attempt))
     return ask()
 

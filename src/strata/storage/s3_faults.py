@@ -23,6 +23,11 @@ STATUS = re.compile(r"status code: (\d{3})")
 CODE = re.compile(r"<Code>(\w+)</Code>")
 MESSAGE = re.compile(r"<Message>([^<]{0,300})")
 
+METADATA = ("169.254.169.254", "/latest/api/token", "/latest/meta-data/")
+UNSIGNED = (
+    "the request carried no credentials (AWS_SKIP_SIGNATURE is set), and the bucket is not public: "
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+)
 REGION = "set AWS_REGION to where the bucket is"
 
 CODES: dict[str, tuple[type[StrataError], str]] = {
@@ -66,17 +71,29 @@ STATUSES: dict[int, tuple[type[StrataError], str]] = {
 }
 
 
-def s3_fault(error: Exception, doing: str, bucket: str, permission: str) -> StrataError:
-    """The error to raise from one of the library's; `doing` says what failed and where."""
+def s3_fault(
+    error: Exception, doing: str, bucket: str, permission: str, *, signed: bool = True
+) -> StrataError:
+    """The error to raise from one of the library's; `doing` says what failed and where.
+
+    `signed` says whether the request carried credentials.
+    """
     if isinstance(error, obstore.exceptions.AlreadyExistsError):
         return AlreadyExists(f"{doing}: it exists")
     text = str(error)
+    if any(each in text for each in METADATA):
+        return Unauthenticated(
+            f"{doing}: the metadata address gave no credentials of a role: {first_line(text)}",
+            hint="give the machine a role, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        )
     code = next(iter(CODE.findall(text)), "")
     status = int(next(iter(STATUS.findall(text)), "0"))
     kind, hint = CODES.get(code) or STATUSES.get(status) or without_answer(text, status)
     reason = next(iter(MESSAGE.findall(text)), "") or first_line(text)
     said = " ".join(filter(None, [str(status or ""), code]))
     message = f"{doing}: {said + ': ' if said else ''}{reason}"
+    if status in (401, 403) and not signed:
+        kind, hint = Unauthenticated, UNSIGNED
     return kind(message, hint=hint.format(bucket=bucket, permission=permission))
 
 
@@ -84,7 +101,7 @@ def without_answer(text: str, status: int) -> tuple[type[StrataError], str]:
     """Where neither code nor status is telling: nobody answered, or nothing useful."""
     if status >= 500:
         return Unavailable, "the server has trouble of its own; it was retried in vain"
-    if "169.254.169.254" in text or "credential" in text.lower():
+    if "credential" in text.lower():
         return Unauthenticated, "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     if "kind: Connect" in text or "error sending request" in text or "kind: Timeout" in text:
         return Unavailable, "nobody answers there: check AWS_ENDPOINT_URL, AWS_REGION and network"

@@ -80,7 +80,8 @@ TEMPLATES: dict[str, str] = {
     "CheckpointPartAcked": "rank {rank} ({worker}) stored its part of checkpoint {checkpoint}"
     "[, {size_bytes}]",
     "CheckpointSealed": "every part of checkpoint {checkpoint} is stored[, {size_bytes}]",
-    "CheckpointCommitted": "checkpoint {checkpoint} of step {step} was committed[, {size_bytes}]",
+    "CheckpointCommitted": "checkpoint {checkpoint} of step {step} was committed"
+    "[ in {path}][: {size_bytes} written][, {kept_bytes} unchanged][, {took_s}]",
     "CheckpointCopied": "checkpoint {checkpoint} was copied to {path}",
     "CheckpointFailed": "checkpoint {checkpoint} failed[ (missing ranks: {missing})][: {reason}]",
     "CheckpointDeleted": "checkpoint {checkpoint} was deleted[: {reason}]",
@@ -96,7 +97,7 @@ TEMPLATES: dict[str, str] = {
     "EventsReleased": "{events:event} of the workers of {task} moved to the archived run {run}",
     "RunDeleted": "the archived run {run} was deleted[: {reason}]",
     "LimitHit": "the limit {limit} ({value}) was reached[: {reason}]",
-    "RunStarted": "the process of {worker} started[ on {hostname}]",
+    "RunStarted": "the process of {worker} started[ on {hostname}][ as {role}]",
     "RunEnded": "the process ended ({outcome}) after {steps:step}[: {reason}]",
     "CoordinatorStateSeen": "learned that {task} is {state}: "
     "generation {generation} {phase}[, rank {rank} of {world_size}]",

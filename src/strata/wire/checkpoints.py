@@ -37,7 +37,7 @@ def message(checkpoint: Checkpoint) -> pb.Checkpoint:
         step=checkpoint.step,
         epoch=checkpoint.epoch,
         storage_path=checkpoint.path,
-        size_bytes=checkpoint.size_bytes,
+        size_bytes=checkpoint.size_bytes + checkpoint.kept_bytes,
         created_at_ms=checkpoint.created_ns // 1_000_000,
         worker_id=checkpoint.author,
         status=status(checkpoint),
@@ -142,6 +142,7 @@ def _part(worker: str, incarnation: int, message: pb.AckPart) -> AckPart:
         path=message.path,
         size_bytes=message.size_bytes,
         checksum=message.checksum,
+        kept_bytes=message.kept_bytes,
     )
 
 

@@ -60,6 +60,7 @@ def registered(
         incarnation=worker.incarnation,
         task_id=task.id,
         generation=task.generation,
+        role=task.role_of(worker.rank),
     )
 
 

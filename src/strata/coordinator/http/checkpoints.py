@@ -37,13 +37,14 @@ BarrierFilter = Annotated[BarrierState | None, QueryParameter(description="Only 
 
 
 class PartResponse(Struct, frozen=True):
-    """What one rank has written."""
+    """What one rank has written, and how much of its share had not changed (`size_kept`)."""
 
     rank: int
     worker_id: str
     size: int
     path: str
     checksum: str
+    size_kept: int
 
 
 class CheckpointDetail(CheckpointResponse, frozen=True):
@@ -96,7 +97,14 @@ async def get_checkpoint(
             generation=saved.generation,
             metadata=saved.metadata,
             written=[
-                PartResponse(rank, part.worker, part.size_bytes, part.path, part.checksum)
+                PartResponse(
+                    rank=rank,
+                    worker_id=part.worker,
+                    size=part.size_bytes,
+                    path=part.path,
+                    checksum=part.checksum,
+                    size_kept=part.kept_bytes,
+                )
                 for rank, part in parts
             ],
         )

@@ -156,9 +156,12 @@ class ShardResponse(Struct, frozen=True):
 class CheckpointResponse(Struct, frozen=True):
     """A checkpoint; `worker_id` is the worker that began it.
 
-    `size` is what is durable. While ranks write, `size_written` is how much they have written and
-    `size_total` how much they will have, of those that have begun. `tiers` are the places that hold
-    it, the nearest first; while it is not completed there are none.
+    `size` is how large it is, as far as it is durable; `size_new` of that was written by this save,
+    the rest had not changed since an earlier checkpoint. While ranks write, `size_written` is how
+    much of the new bytes the storage has, and `size_total` how much they will be; 0 while a rank
+    has not begun. A part is whole when its rank has acknowledged it, so until all have,
+    `size_written` is less than `size_total`. `tiers` are the places that hold it, the nearest
+    first; while it is not completed there are none.
     """
 
     id: str
@@ -176,6 +179,7 @@ class CheckpointResponse(Struct, frozen=True):
     size_written: int
     size_total: int
     tiers: list[str]
+    size_new: int
 
 
 class BarrierResponse(Struct, frozen=True):

@@ -184,11 +184,14 @@ def checkpoint_order(each: tuple[Task, Checkpoint]) -> Key:
 def checkpoint(observed: Observed, task: Task, saved: Checkpoint) -> CheckpointResponse:
     """A checkpoint and how far it is."""
     writing = observed.saving(task, saved) if saved.state == "in_progress" else []
+    begun = len(saved.parts) + len(writing) >= saved.expected or saved.state != "in_progress"
+    # A part that its rank has not acknowledged is not whole, however much of it is stored.
+    stored = sum(min(part.written_bytes, max(part.total_bytes - 1, 0)) for part in writing)
     return CheckpointResponse(
         id=saved.id,
         step=saved.step,
         epoch=saved.epoch,
-        size=saved.size_bytes,
+        size=saved.size_bytes + saved.kept_bytes,
         path=saved.path,
         created_at=milliseconds(saved.created_ns),
         worker_id=saved.author,
@@ -197,9 +200,10 @@ def checkpoint(observed: Observed, task: Task, saved: Checkpoint) -> CheckpointR
         reason=saved.reason,
         parts=len(saved.parts),
         parts_expected=saved.expected,
-        size_written=saved.size_bytes + sum(part.written_bytes for part in writing),
-        size_total=saved.size_bytes + sum(part.total_bytes for part in writing),
+        size_written=saved.size_bytes + stored,
+        size_total=saved.size_bytes + sum(part.total_bytes for part in writing) if begun else 0,
         tiers=[saved.path, *saved.copies] if saved.state == "committed" else [],
+        size_new=saved.size_bytes,
     )
 
 

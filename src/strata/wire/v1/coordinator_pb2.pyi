@@ -75,7 +75,7 @@ class RegisterWorkerRequest(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., hostname: _Optional[str] = ..., port: _Optional[int] = ..., gpu_count: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., task_id: _Optional[str] = ..., nonce: _Optional[str] = ..., world_size: _Optional[int] = ..., weight: _Optional[int] = ..., start: _Optional[int] = ..., syncs: _Optional[bool] = ...) -> None: ...
 
 class RegisterWorkerResponse(_message.Message):
-    __slots__ = ("assigned_id", "rank", "world_size", "heartbeat_interval_ms", "config", "incarnation", "task_id", "generation")
+    __slots__ = ("assigned_id", "rank", "world_size", "heartbeat_interval_ms", "config", "incarnation", "task_id", "generation", "role")
     class ConfigEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +91,7 @@ class RegisterWorkerResponse(_message.Message):
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     assigned_id: str
     rank: int
     world_size: int
@@ -99,7 +100,8 @@ class RegisterWorkerResponse(_message.Message):
     incarnation: int
     task_id: str
     generation: int
-    def __init__(self, assigned_id: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., config: _Optional[_Mapping[str, str]] = ..., incarnation: _Optional[int] = ..., task_id: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+    role: str
+    def __init__(self, assigned_id: _Optional[str] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., config: _Optional[_Mapping[str, str]] = ..., incarnation: _Optional[int] = ..., task_id: _Optional[str] = ..., generation: _Optional[int] = ..., role: _Optional[str] = ...) -> None: ...
 
 class DeregisterWorkerRequest(_message.Message):
     __slots__ = ("worker_id", "incarnation", "reason", "nonce")
@@ -791,16 +793,18 @@ class BeginCheckpoint(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., path: _Optional[str] = ..., type: _Optional[_Union[CheckpointType, str]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., final: _Optional[bool] = ...) -> None: ...
 
 class AckPart(_message.Message):
-    __slots__ = ("checkpoint_id", "path", "size_bytes", "checksum")
+    __slots__ = ("checkpoint_id", "path", "size_bytes", "checksum", "kept_bytes")
     CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
     checkpoint_id: str
     path: str
     size_bytes: int
     checksum: str
-    def __init__(self, checkpoint_id: _Optional[str] = ..., path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., checksum: _Optional[str] = ...) -> None: ...
+    kept_bytes: int
+    def __init__(self, checkpoint_id: _Optional[str] = ..., path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., checksum: _Optional[str] = ..., kept_bytes: _Optional[int] = ...) -> None: ...
 
 class FailPart(_message.Message):
     __slots__ = ("checkpoint_id", "reason")

@@ -12,7 +12,7 @@ the two were the same.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct, field
 
@@ -31,6 +31,7 @@ from strata.core.loops import Loop, LoopOpened, Stretch, leave_loop, loops_up_to
 from strata.core.recovery import RecoveryChosen, RolledBack, StepsCommitted
 from strata.core.sharding import Holdings, apply_moves
 from strata.core.tasks import TaskStateChanged
+from strata.errors import Corrupt
 from strata.store.base import EventReader
 from strata.timeline.states import fold
 
@@ -139,12 +140,32 @@ class Lineage(Struct):
         return last.first + last.steps if last is not None and last.steps is not None else 0
 
 
-def read_lineage(reader: EventReader, task: str) -> Lineage:
-    """The lineage of a task; a log that begins later knows the datasets of before by its state."""
+def read_lineage(
+    reader: EventReader, task: str, on_damage: Callable[[int, Corrupt], None] | None = None
+) -> Lineage:
+    """The lineage of a task; a log that begins later knows the datasets of before by its state.
+
+    Where a fact cannot be read, what follows it cannot be understood: the lineage ends there, and
+    `on_damage` is told the position. Without it the error is raised.
+    """
     first = reader.first
     before = fold(reader, first).state.datasets if first else {}
     specs = {name: dataset.spec for name, dataset in before.items()}
-    return _folded(task, reader.read(first), Lineage(specs=specs))
+    facts = reader.read(first) if on_damage is None else _up_to_damage(reader, on_damage)
+    return _folded(task, facts, Lineage(specs=specs))
+
+
+def _up_to_damage(
+    reader: EventReader, on_damage: Callable[[int, Corrupt], None]
+) -> Iterator[Event]:
+    """The facts up to the first that cannot be read."""
+    position = reader.first
+    try:
+        for event in reader.read(position):
+            yield event
+            position = event.seq + 1
+    except Corrupt as error:
+        on_damage(position, error)
 
 
 def _folded(task: str, facts: Iterable[Event], found: Lineage) -> Lineage:

@@ -41,6 +41,10 @@ from strata.timeline.runfile import read_run
 FACTS, EVENTS, SNAPSHOTS = "facts.parquet", "events.parquet", "snapshots.parquet"
 ROWS_AT_ONCE = 16_384
 LAST = 2**62
+CHECKED = ds.ParquetFileFormat(
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+)
+"""Pages have checksums, if the file was written with them."""
 
 
 class ParquetLog(Closing):
@@ -75,13 +79,47 @@ class ParquetLog(Closing):
             wanted &= pc.field("position") < stop
         return (event for _, _, event in self._rows(self.facts, wanted))
 
-    def _rows(self, source: ds.Dataset, wanted: pc.Expression | None) -> Iterator[Found]:
-        """The events of the rows that fit, in the order of the file."""
+    def _rows(
+        self,
+        source: ds.Dataset,
+        wanted: pc.Expression | None,
+        on_damage: OnDamage | None = None,
+    ) -> Iterator[Found]:
+        """The events of the rows that fit, in the order of the file.
+
+        Damage makes one group of rows unreadable, at most 65,536 events; the others are read.
+        """
+        for group in self._readable_groups(source, wanted, on_damage):
+            try:
+                for rows in group.to_batches(EXACT, filter=wanted, batch_size=ROWS_AT_ONCE):
+                    yield from events_of(rows, CODEC)
+            except (pa.ArrowException, OSError, Corrupt) as error:
+                damage = self._damage(group, error)
+                if on_damage is None:
+                    raise damage from error
+                on_damage(damage)
+
+    def _readable_groups(
+        self, source: ds.Dataset, wanted: pc.Expression | None, on_damage: OnDamage | None
+    ) -> list[ds.ParquetFileFragment]:
+        """The groups of rows of a file; none where its description is damaged."""
         try:
-            for rows in source.to_batches(filter=wanted, batch_size=ROWS_AT_ONCE):
-                yield from events_of(rows, CODEC)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise Corrupt(f"{self.folder} is damaged: {error}", hint="export it again") from error
+            return _groups(source, wanted)
+        except Corrupt as error:
+            if on_damage is None:
+                raise
+            on_damage(error)
+            return []
+
+    def _damage(self, group: ds.ParquetFileFragment, error: Exception) -> Corrupt:
+        """Which rows of which file cannot be read, and why."""
+        numbers = [each.id for each in group.row_groups]
+        rows = group.count_rows()
+        name = Path(group.path).name
+        return Corrupt(
+            f"row group {numbers[0]} of {self.folder / name} ({rows:,} events) is damaged: {error}",
+            hint="export the run again, if its log is still there",
+        )
 
     def query(
         self,
@@ -91,16 +129,20 @@ class ParquetLog(Closing):
     ) -> Iterator[Found]:
         sources: list[Iterable[Found]] = []
         if wanted.node in (None, COORDINATOR):
-            # By position, which a jump of the clock puts out of the order of time.
-            sources.append(sorted(self._rows(self.facts, _filter(wanted)), key=_wall_ns))
+            sources.append(self._facts_by_wall_clock(wanted, on_damage))
         if wanted.node != COORDINATOR:
-            sources.append(self._rows(self.events, _filter(wanted)))
+            sources.append(self._rows(self.events, _filter(wanted), on_damage))
         return islice(merge(*sources, key=_wall_ns), limit)
+
+    def _facts_by_wall_clock(self, wanted: Window, on_damage: OnDamage | None) -> Iterator[Found]:
+        """Facts lie by position, which a jump of the clock puts out of the order of time."""
+        # The file is read again for each stretch in which the clock did not run backwards.
+        yield from sorted(self._rows(self.facts, _filter(wanted), on_damage), key=_wall_ns)
 
     def batches(
         self, wanted: Window = EVERYTHING, on_damage: OnDamage | None = None
     ) -> Iterator[Batch]:
-        found = self.query(wanted, limit=FOREVER_NS)
+        found = self.query(wanted, FOREVER_NS, on_damage)
         for (name, incarnation), group in groupby(found, key=lambda each: each[:2]):
             for events in _dense(event for _, _, event in group):
                 yield pack(CODEC, name, incarnation, events)
@@ -109,8 +151,12 @@ class ParquetLog(Closing):
         columns = ["node", "incarnation", "seq", "wall_ns", "kind"]
         chosen = _filter(wanted)
         for source in (self.facts, self.events):
-            for rows in source.to_batches(columns, filter=chosen, batch_size=ROWS_AT_ONCE):
-                yield from _headers(rows)
+            for group in _groups(source, chosen):
+                try:
+                    for rows in group.to_batches(EXACT, columns, chosen, ROWS_AT_ONCE):
+                        yield from _headers(rows)
+                except (pa.ArrowException, OSError) as error:
+                    raise self._damage(group, error) from error
 
     def stream(
         self,
@@ -122,7 +168,7 @@ class ParquetLog(Closing):
     ) -> Iterator[Event]:
         wanted = (pc.field("node") == node) & (pc.field("incarnation") == incarnation)
         wanted &= (pc.field("seq") >= start) & (pc.field("seq") < min(stop or LAST, LAST))
-        found = (event for _, _, event in self._rows(self.events, wanted))
+        found = (event for _, _, event in self._rows(self.events, wanted, on_damage))
         return iter(sorted(found, key=lambda event: event.seq))
 
     def tallies(self) -> list[Tally]:
@@ -164,6 +210,23 @@ class ParquetLog(Closing):
             return None
         rows = pq.read_table(path, filters=[("position", "=", max(found))]).to_pylist()
         return Snapshot(**rows[0])
+
+
+def _groups(source: ds.Dataset, wanted: pc.Expression | None) -> list[ds.ParquetFileFragment]:
+    """The groups of rows of a file that may hold what is wanted, to be read one at a time.
+
+    A scan of the whole would read several ahead, and hold them.
+    """
+    try:
+        return [
+            group
+            for fragment in source.get_fragments(filter=wanted)
+            for group in fragment.split_by_row_group(filter=wanted)
+        ]
+    except (pa.ArrowException, OSError) as error:
+        raise Corrupt(
+            f"{source.files[0]} cannot be read: {error}", hint="export the run again"
+        ) from error
 
 
 def _filter(wanted: Window) -> pc.Expression | None:
@@ -223,12 +286,12 @@ def _headers(rows: pa.RecordBatch) -> Iterator[Batch]:
 def _dataset(path: Path) -> ds.Dataset:
     """The rows of a file; one that is not readable is only found damaged when rows are wanted."""
     try:
-        opened = ds.dataset(path, schema=EXACT, format="parquet")
-    except (pa.ArrowInvalid, OSError) as error:
+        opened = ds.dataset(path, schema=EXACT, format=CHECKED)
+    except (pa.ArrowException, OSError) as error:
         raise Corrupt(f"{path} cannot be read: {error}", hint="export the run again") from error
     try:
         names = pq.read_schema(path).names
-    except (pa.ArrowInvalid, OSError):
+    except (pa.ArrowException, OSError):
         return opened
     lacking = [name for name in EXACT.names if name not in names]
     if lacking:

@@ -7,7 +7,7 @@ which numbers never arrived, and whether the log was whole. Any tool that reads 
 
 from collections.abc import Iterable, Iterator
 from functools import reduce
-from heapq import merge
+from heapq import heappop, heappush, merge
 from itertools import groupby, islice
 from operator import and_
 from pathlib import Path
@@ -40,6 +40,7 @@ from strata.timeline.runfile import read_run
 
 FACTS, EVENTS, SNAPSHOTS = "facts.parquet", "events.parquet", "snapshots.parquet"
 ROWS_AT_ONCE = 16_384
+PIECE = 65_536
 LAST = 2**62
 CHECKED = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
@@ -90,14 +91,23 @@ class ParquetLog(Closing):
         Damage makes one group of rows unreadable, at most 65,536 events; the others are read.
         """
         for group in self._readable_groups(source, wanted, on_damage):
-            try:
-                for rows in group.to_batches(EXACT, filter=wanted, batch_size=ROWS_AT_ONCE):
-                    yield from events_of(rows, CODEC)
-            except (pa.ArrowException, OSError, Corrupt) as error:
-                damage = self._damage(group, error)
-                if on_damage is None:
-                    raise damage from error
-                on_damage(damage)
+            yield from self._rows_of(group, wanted, on_damage)
+
+    def _rows_of(
+        self,
+        group: ds.ParquetFileFragment,
+        wanted: pc.Expression | None,
+        on_damage: OnDamage | None,
+    ) -> Iterator[Found]:
+        """The events of a group of rows that fit, in the order of the file."""
+        try:
+            for rows in group.to_batches(EXACT, filter=wanted, batch_size=ROWS_AT_ONCE):
+                yield from events_of(rows, CODEC)
+        except (pa.ArrowException, OSError, Corrupt) as error:
+            damage = self._damage(group, error)
+            if on_damage is None:
+                raise damage from error
+            on_damage(damage)
 
     def _readable_groups(
         self, source: ds.Dataset, wanted: pc.Expression | None, on_damage: OnDamage | None
@@ -135,9 +145,42 @@ class ParquetLog(Closing):
         return islice(merge(*sources, key=_wall_ns), limit)
 
     def _facts_by_wall_clock(self, wanted: Window, on_damage: OnDamage | None) -> Iterator[Found]:
-        """Facts lie by position, which a jump of the clock puts out of the order of time."""
-        # The file is read again for each stretch in which the clock did not run backwards.
-        yield from sorted(self._rows(self.facts, _filter(wanted), on_damage), key=_wall_ns)
+        """Facts in the order of their wall clock, which may jump; in the file they lie by position.
+
+        A group of rows is opened when the first of its facts is due, so that as many are open as
+        overlap in time: one, and another for each jump of the clock at that moment.
+        """
+        chosen = _filter(wanted)
+        groups = self._readable_groups(self.facts, chosen, on_damage)
+        due = sorted(((_first_ns(group), at) for at, group in enumerate(groups)), reverse=True)
+        heads: list[tuple[int, int, Found]] = []
+        opened: dict[int, Iterator[Found]] = {}
+        while due or heads:
+            if due and (not heads or due[-1][0] <= heads[0][0]):
+                _, at = due.pop()
+                opened[at] = self._ascending(groups[at], chosen, on_damage)
+            else:
+                _, at, found = heappop(heads)
+                yield found
+            following = next(opened[at], None)
+            if following is None:
+                del opened[at]
+            else:
+                heappush(heads, (_wall_ns(following), at, following))
+
+    def _ascending(
+        self,
+        group: ds.ParquetFileFragment,
+        wanted: pc.Expression | None,
+        on_damage: OnDamage | None,
+    ) -> Iterator[Found]:
+        """The rows of a group by their wall clock; only a group with a jump has to be sorted."""
+        found = self._rows_of(group, wanted, on_damage)
+        try:
+            walls = group.to_table(EXACT, ["wall_ns"], wanted)["wall_ns"].to_numpy()
+        except (pa.ArrowException, OSError):
+            return found  # which says what is damaged
+        return found if (walls[1:] >= walls[:-1]).all() else iter(sorted(found, key=_wall_ns))
 
     def batches(
         self, wanted: Window = EVERYTHING, on_damage: OnDamage | None = None
@@ -166,10 +209,45 @@ class ParquetLog(Closing):
         stop: int | None = None,
         on_damage: OnDamage | None = None,
     ) -> Iterator[Event]:
-        wanted = (pc.field("node") == node) & (pc.field("incarnation") == incarnation)
-        wanted &= (pc.field("seq") >= start) & (pc.field("seq") < min(stop or LAST, LAST))
-        found = (event for _, _, event in self._rows(self.events, wanted, on_damage))
-        return iter(sorted(found, key=lambda event: event.seq))
+        stop = min(stop or LAST, LAST)
+        own = (pc.field("node") == node) & (pc.field("incarnation") == incarnation)
+        own &= (pc.field("seq") >= start) & (pc.field("seq") < stop)
+        if self._is_ascending(own, on_damage):
+            return (event for _, _, event in self._rows(self.events, own, on_damage))
+        last = self.last_seq(node, incarnation)
+        return self._by_seq(own, start, min(stop, 0 if last is None else last + 1), on_damage)
+
+    def _is_ascending(self, own: pc.Expression, on_damage: OnDamage | None) -> bool:
+        """Whether a worker's events lie in the file by seq: its wall clock did not jump."""
+        last = -1
+        for group in self._readable_groups(self.events, own, on_damage):
+            try:
+                for rows in group.to_batches(EXACT, ["seq"], own, ROWS_AT_ONCE):
+                    seqs = rows.column("seq").to_numpy()
+                    if seqs.size and (seqs[0] < last or (seqs[1:] < seqs[:-1]).any()):
+                        return False
+                    last = int(seqs[-1]) if seqs.size else last
+            except (pa.ArrowException, OSError):
+                continue  # reading the rows says what is damaged
+        return True
+
+    def _by_seq(
+        self, own: pc.Expression, start: int, stop: int, on_damage: OnDamage | None
+    ) -> Iterator[Event]:
+        """A worker's events by seq, sorted piece by piece: each piece is a pass over the file."""
+        told: set[str] = set()
+
+        def tell_once(error: Corrupt) -> None:
+            if on_damage is None:
+                raise error
+            if error.message not in told:
+                told.add(error.message)
+                on_damage(error)
+
+        for begin in range(start, stop, PIECE):
+            piece = own & (pc.field("seq") >= begin) & (pc.field("seq") < begin + PIECE)
+            found = (event for _, _, event in self._rows(self.events, piece, tell_once))
+            yield from sorted(found, key=lambda event: event.seq)
 
     def tallies(self) -> list[Tally]:
         return [
@@ -227,6 +305,14 @@ def _groups(source: ds.Dataset, wanted: pc.Expression | None) -> list[ds.Parquet
         raise Corrupt(
             f"{source.files[0]} cannot be read: {error}", hint="export the run again"
         ) from error
+
+
+def _first_ns(group: ds.ParquetFileFragment) -> int:
+    """The earliest wall clock of a group of rows, or the beginning of time if that is not known."""
+    known = (each.statistics or {} for each in group.row_groups)
+    return min(
+        (int(each["wall_ns"]["min"]) for each in known if "wall_ns" in each), default=NEVER_NS
+    )
 
 
 def _filter(wanted: Window) -> pc.Expression | None:

@@ -230,3 +230,16 @@ def started(folder):
     yield start
     for each in begun:
         each.discard()
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """The data folder of a real run that nobody changes, and what `strata run` printed."""
+    from tests.cli.runs import run, script
+    from tests.cli.trained import TRAINING
+
+    folder = tmp_path_factory.mktemp("trained")
+    name = script(folder, TRAINING)
+    code, told = run(folder, name, "--workers", "2", "--data-dir", str(folder / "data"))
+    assert code == 0, told
+    return folder / "data", told

@@ -14,54 +14,13 @@ from strata.timeline.audit import audit
 from strata.timeline.desk import Desk
 from strata.timeline.lanes import lanes
 from strata.timeline.opening import open_timeline
-from tests.cli.runs import run, script
+from tests.cli.trained import DATA_S, STEPS
 from tests.coordinator.http.served import Coordinator
 
-DATA_S = 0.02
-STEPS = 60
-
-TRAINING = f"""
-import os, signal, time
-from pathlib import Path
-import numpy as np
-import strata
-
-samples = strata.open_arrays({{"x": np.arange({STEPS * 16}, dtype=np.int64)}}, name="numbers")
-
-with strata.join(checkpoint_every=10) as run:
-    state = run.restore({{"w": np.zeros(500_000, np.float32)}})
-    for batch in run.batches(samples, batch_size=8, epochs=1):
-        if run.steps == 25 and run.rank == 1 and not Path("lost").exists():
-            Path("lost").touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        with run.timing("data"):
-            time.sleep({DATA_S})
-        try:
-            run.average({{"g": np.ones(8, np.float32)}}, len(batch["x"]))
-        except strata.GenerationChanged:
-            continue
-        state["w"] += 1
-        run.mark_step(loss=1.0)
-        if run.steps % 20 == 0:
-            run.barrier(f"after-{{run.steps}}")
-        if run.save_due():
-            run.save(state)
-"""
-
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    """The folder of such a run, and what it printed."""
-    folder = tmp_path_factory.mktemp("worker-time")
-    name = script(folder, TRAINING)
-    code, told = run(folder, name, "--workers", "2", "--data-dir", str(folder / "data"))
-    assert code == 0, told
-    return folder / "data", told
-
-
-@pytest.fixture(scope="module")
-def timeline(told):
-    with open_timeline(told[0]) as opened:
+def timeline(trained):
+    with open_timeline(trained[0]) as opened:
         yield opened
 
 
@@ -132,7 +91,7 @@ def test_background_reads_are_not_the_worker_s_time(timeline):
     assert not [what for (what,) in labels if "fetching a batch" in what]
 
 
-def test_effective_time_counts_neither_waiting_nor_repeated_steps(timeline, task, told):
+def test_effective_time_counts_neither_waiting_nor_repeated_steps(timeline, task, trained):
     spent = audit(timeline.reader, task).effective
     rows = sql.query(
         timeline,
@@ -146,7 +105,7 @@ def test_effective_time_counts_neither_waiting_nor_repeated_steps(timeline, task
     assert spent.productive_s + data_s < spent.total_s
     assert sum(spent.seconds.values()) == pytest.approx(spent.total_s)
     assert 0 < spent.share < 1
-    assert f"effective training time: {100 * spent.share:.0f} % of" in told[1]
+    assert f"effective training time: {100 * spent.share:.0f} % of" in trained[1]
 
 
 def test_share_is_at_most_one_while_the_task_runs(timeline, task):
@@ -165,8 +124,8 @@ def test_share_is_at_most_one_while_the_task_runs(timeline, task):
             assert 0 <= spent.productive_s <= spent.total_s
 
 
-def test_rest_gives_the_same_lanes(told, timeline, tmp_path):
-    for file in told[0].glob("log.db*"):
+def test_rest_gives_the_same_lanes(trained, timeline, tmp_path):
+    for file in trained[0].glob("log.db*"):
         shutil.copy(file, tmp_path / file.name.replace("log.db", "log"))
     span = Desk(timeline).span()
     window = {"from_ms": span.from_ms, "to_ms": span.to_ms}

@@ -87,11 +87,16 @@ class TestOrder:
             store.append([], incarnation=1, expected=0, batches=[pack(CODEC, node, 1, events)])
         timeline = Timeline(store)
         in_order(timeline)
-        shown = [(r.kind, r.text("message")) for r in timeline.records() if r.text("message")]
+        whole = list(timeline.records())
+        shown = [(r.kind, r.text("message")) for r in whole if r.text("message")]
         assert len(shown) == 40
         for number in range(20):
             sent = shown.index(("MessageSent", f"m{number}"))
             assert sent < shown.index(("MessageReceived", f"m{number}"))
+        kinds = {"MessageSent", "MessageReceived"}
+        assert list(timeline.records(kinds=kinds)) == [r for r in whole if r.kind in kinds]
+        arrivals = {"MessageReceived"}
+        assert list(timeline.records(kinds=arrivals)) == [r for r in whole if r.kind in arrivals]
 
     def test_a_coordinators_clock_that_jumps_an_hour_leaves_no_gap(self):
         def jump(sim):

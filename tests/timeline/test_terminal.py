@@ -2,13 +2,18 @@
 from a coordinator that runs."""
 
 import json
+from datetime import datetime, timedelta
+from itertools import pairwise
+from types import SimpleNamespace
 
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 from strata.cli import build_app
 from strata.cli._past import Moment
-from strata.errors import InvalidArgument, StrataError
+from strata.errors import InvalidArgument, NotFound, StrataError
+from strata.timeline.opening import open_timeline
 from tests.coordinator.http.served import Coordinator
 
 
@@ -44,6 +49,49 @@ class TestFolder:
         shown = strata("at", "--next", "kind=WorkerLost", "--data", str(folder))
         assert lost.ref in shown
         assert "recovering" in shown
+
+    def test_going_on_from_a_position_or_a_step(self, folder, crashed):
+        kinds = {"WorkerRegistered", "GenerationChanged"}
+        changes = list(crashed.timeline.records(kinds=kinds))
+        data = ("--data", str(folder))
+        for before, change in pairwise(changes):
+            first = before.event.seq + 1
+            later = [each for each in changes if each.event.seq >= first]
+            due = next(each for each in later if each.kind == change.kind)
+            for moment in (f"@{first}", f"p:{first}"):
+                shown = strata("at", moment, "--next", f"kind={change.kind}", *data)
+                assert f"({due.ref})" in shown
+        last = changes[-1]
+        with pytest.raises(NotFound):
+            strata("at", f"@{last.event.seq + 1}", "--next", f"kind={last.kind}", *data)
+        commits = crashed.kinds("StepsCommitted")
+        step = commits[3].get("last")
+        shown = strata("at", f"step:{step}", "--next", "kind=StepsCommitted", "--data", str(folder))
+        assert f"({commits[4].ref})" in shown
+        shown = strata(
+            "at", f"step:{step}", "--previous", "kind=StepsCommitted", "--data", str(folder)
+        )
+        assert f"({commits[2].ref})" in shown
+
+    def test_time_of_day_means_the_day_of_the_run(self, folder, lost):
+        moment = datetime.fromtimestamp(lost.at_ns / 1e9) + timedelta(seconds=1)
+        assert moment.date() != datetime.now().date()
+        found = json.loads(strata("at", f"{moment:%H:%M:%S}", "--data", str(folder), "--json"))
+        assert abs(found["as_of"]["time_ms"] - moment.timestamp() * 1000) < 1000
+
+    def test_part_of_a_run_as_parquet_has_the_events_of_the_window(self, folder, lost, tmp_path):
+        out, at_ms = tmp_path / "part.parquet", lost.at_ns / 1e6
+        window = ("--from", f"{at_ms - 5000:.3f}", "--to", f"{at_ms + 5000:.3f}")
+        part = ("export", "--format", "parquet", *window, "--data", str(folder), "--out")
+        strata(*part, str(out))
+        times = [row["at_ns"] / 1e6 for row in pq.read_table(out).to_pylist()]
+        with open_timeline(folder) as timeline:
+            extent = timeline.extent()
+            whole = sum(1 for _ in timeline.records(extent.from_ns))
+        assert 0 < len(times) < whole
+        assert all(at_ms - 5000 <= each <= at_ms + 5001 for each in times)
+        with pytest.raises(InvalidArgument):
+            strata(*part, str(tmp_path))
 
     def test_why_gives_the_verdict_the_chain_and_the_cost(self, folder, lost):
         shown = strata("why", "lost", f"worker={lost.text('worker')}", "--data", str(folder))
@@ -127,6 +175,20 @@ class TestMoments:
         assert Moment("step:7").step == 7
         assert Moment("1750000000000").time_ms == 1750000000000
         assert Moment("2026-11-16T12:00:00+00:00").time_ms == 1794830400000
+
+    def test_time_of_day_of_a_run_over_several_days_must_be_unique(self):
+        def span(days):
+            first = datetime(2026, 3, 2, 12, 0, 0)
+            ends = [each.timestamp() * 1000 for each in (first, first + timedelta(days=days))]
+            return SimpleNamespace(from_ms=ends[0], to_ms=ends[1])
+
+        night = datetime(2026, 3, 3, 3, 0, 0).timestamp() * 1000
+        assert Moment("3:00").within(span(0.9)).time_ms == night
+        with pytest.raises(InvalidArgument) as refused:
+            Moment("15:20:00").within(span(2.5))
+        assert "2026-03-02T15:20:00, 2026-03-03T15:20:00, 2026-03-04T15:20:00" in refused.value.hint
+        with pytest.raises(InvalidArgument, match="not within the run"):
+            Moment("11:00").within(span(0.9))
 
     @pytest.mark.parametrize("text", ["yesterday", "@x", "25:99", "end+5m"])
     def test_what_is_none_is_refused_with_what_would_be(self, text):

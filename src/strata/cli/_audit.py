@@ -97,7 +97,7 @@ class Audit(Struct, frozen=True):
     voided: list[Voided]
     damaged: list[str]
     feeds: list[Feed]
-    effective: Effective
+    effective: Effective | None
 
 
 def show(out: Console, found: Audit) -> None:
@@ -111,7 +111,7 @@ def show(out: Console, found: Audit) -> None:
     if found.bare:
         lines.append(f"{count(found.bare)} applied steps trained no dataset: nothing to compare")
     spent = found.effective
-    if spent.total_s:
+    if spent is not None and spent.total_s:
         lines.append(_effective_line(spent))
     for void in found.voided[:FEW]:
         steps = f"steps {count(void.first)} to {count(void.stop - 1)} of attempt {void.attempt}"

@@ -4,8 +4,8 @@ Both give the same structures, so a verb does not know which it asks.
 """
 
 import re
-import time
-from datetime import datetime
+from datetime import datetime, timedelta
+from datetime import time as clock_time
 from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import typer
@@ -44,6 +44,9 @@ RunName = Annotated[
 
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 RELATIVE = re.compile(r"^(?:start\+|end-)(\d+(?:\.\d+)?)(ms|s|min|m|h|d)$")
+CLOCK = re.compile(r"^\d{1,2}:\d{2}")
+CLOSE = timedelta(seconds=1)
+DAYS_NAMED = 5
 MOMENT_HINT = "use 14:03:07, 2026-11-16T14:03:07, end, end-5m, start+2h, @120, step:40 or Unix ms"
 
 Wanted = TypeVar("Wanted")
@@ -84,7 +87,13 @@ class Past(Protocol):
         task: str = ...,
     ) -> MomentAnswer: ...
     def story(self, subject: str, limit: int = ..., cursor: str = ...) -> StoryAnswer: ...
-    def seek(self, predicate: str, from_ms: float | None, direction: str = ...) -> SeekAnswer: ...
+    def seek(
+        self,
+        predicate: str,
+        from_ms: float | None,
+        direction: str = ...,
+        position: int | None = ...,
+    ) -> SeekAnswer: ...
     def diff(self, a_ms: float, b_ms: float) -> DiffAnswer: ...
     def why(
         self, question: str = ..., ref: str = ..., params: dict[str, str] | None = ...
@@ -169,9 +178,20 @@ class Remote:
     def story(self, subject: str, limit: int = 100, cursor: str = "") -> StoryAnswer:
         return self._get("story", StoryAnswer, subject=subject, limit=limit, cursor=cursor)
 
-    def seek(self, predicate: str, from_ms: float | None, direction: str = "next") -> SeekAnswer:
+    def seek(
+        self,
+        predicate: str,
+        from_ms: float | None,
+        direction: str = "next",
+        position: int | None = None,
+    ) -> SeekAnswer:
         return self._get(
-            "seek", SeekAnswer, predicate=predicate, from_ms=from_ms, direction=direction
+            "seek",
+            SeekAnswer,
+            predicate=predicate,
+            from_ms=from_ms,
+            direction=direction,
+            position=position,
         )
 
     def diff(self, a_ms: float, b_ms: float) -> DiffAnswer:
@@ -212,6 +232,7 @@ class Moment:
         self.step: int | None = None
         self._after_start_ms: float | None = None
         self._before_end_ms: float | None = None
+        self._clock: clock_time | None = None
         self._parse(text.strip())
 
     def _parse(self, text: str) -> None:
@@ -226,30 +247,58 @@ class Moment:
                 self._before_end_ms = away_ms
         elif text.startswith("@") and text[1:].isdecimal():
             self.position = int(text[1:])
-        elif kind == "step" and number.isdecimal():
-            self.step = int(number)
+        elif kind in ("step", "p") and number.isdecimal():
+            self.step, self.position = (
+                (int(number), None) if kind == "step" else (None, int(number))
+            )
         elif text.replace(".", "", 1).isdecimal():
             self.time_ms = float(text)
         else:
-            self.time_ms = _clock_ms(text)
+            self._parse_clock(text)
+
+    def _parse_clock(self, text: str) -> None:
+        """A time of day, or a date with a time."""
+        try:
+            if CLOCK.match(text):
+                self._clock = clock_time.fromisoformat(text if text[1] != ":" else f"0{text}")
+            else:
+                self.time_ms = datetime.fromisoformat(text).timestamp() * 1000
+        except ValueError as error:
+            raise InvalidArgument(f"{text!r} is not a moment", hint=MOMENT_HINT) from error
 
     def within(self, span: SpanAnswer) -> "Moment":
-        """With a relative time resolved: after the beginning, or before the end."""
+        """With a time that depends on the run resolved: relative, or a time of day."""
         if self._after_start_ms is not None:
             self.time_ms = span.from_ms + self._after_start_ms
         if self._before_end_ms is not None:
             self.time_ms = span.to_ms - self._before_end_ms
+        if self._clock is not None:
+            self.time_ms = _on_its_day(self._clock, span)
         return self
 
 
-def _clock_ms(text: str) -> float:
-    """A time of day (of today) or a date with a time."""
-    try:
-        if re.match(r"^\d{1,2}:\d{2}", text):
-            text = f"{time.strftime('%Y-%m-%d')}T{text.zfill(8) if text.count(':') == 2 else text}"
-        return datetime.fromisoformat(text).timestamp() * 1000
-    except ValueError as error:
-        raise InvalidArgument(f"{text!r} is not a moment", hint=MOMENT_HINT) from error
+def _on_its_day(clock: clock_time, span: SpanAnswer) -> float:
+    """A time of day on the day of the run; of a run over several days the one that lies in it."""
+    first, last = (datetime.fromtimestamp(at / 1000) for at in (span.from_ms, span.to_ms))
+    days = [
+        first.date() + timedelta(days=day) for day in range((last.date() - first.date()).days + 1)
+    ]
+    moments = [datetime.combine(day, clock) for day in days]
+    if len(moments) > 1:
+        moments = [each for each in moments if first - CLOSE <= each <= last + CLOSE]
+    if len(moments) == 1:
+        return moments[0].timestamp() * 1000
+    if not moments:
+        raise InvalidArgument(
+            f"{clock} is not within the run, which lasted from {first:%Y-%m-%d %H:%M:%S} to "
+            f"{last:%Y-%m-%d %H:%M:%S}",
+            hint="name the day as well",
+        )
+    named = [f"{each:%Y-%m-%dT%H:%M:%S}" for each in moments[:DAYS_NAMED]]
+    more = f" and {len(moments) - DAYS_NAMED} more" if len(moments) > DAYS_NAMED else ""
+    raise InvalidArgument(
+        f"{clock} was on {len(moments)} days of this run", hint=f"use {', '.join(named)}{more}"
+    )
 
 
 def time_in(past: Past, text: str, task: str = "") -> float:

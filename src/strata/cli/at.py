@@ -12,7 +12,7 @@ from strata.cli._look import console, plain, print_json, state
 from strata.cli._options import AsJson, Url
 from strata.cli._past import Data, Moment, Past, RunName, past_of
 from strata.cli._scene import print_trust, stamp
-from strata.timeline.answers import MomentAnswer
+from strata.timeline.answers import MomentAnswer, SeekAnswer
 
 When = Annotated[
     str, typer.Argument(metavar="[MOMENT]", help="14:03:07, end-5m, @120, step:40 or Unix ms.")
@@ -43,9 +43,8 @@ def at(
     span = past.span()
     found = Moment(moment).within(span) if moment else None
     if following or previous:
-        from_ms = found.time_ms if found is not None else None
         direction = "next" if following else "previous"
-        place = past.seek(following or previous, from_ms, direction)
+        place = seek(past, following or previous, found, direction, task)
         answer = past.at(place.at_ms)
         note = f"{place.text}  ({place.ref})"
     else:
@@ -57,6 +56,16 @@ def at(
     out = console()
     print_moment(out, answer, note)
     print_trust(out, span.trust)
+
+
+def seek(
+    past: Past, predicate: str, moment: Moment | None, direction: str, task: str
+) -> SeekAnswer:
+    """The nearest moment where something holds, from a moment on, or in the whole run."""
+    if moment is None or moment.time_ms is not None:
+        return past.seek(predicate, None if moment is None else moment.time_ms, direction)
+    position = past.at(None, moment.position, moment.step, task).as_of.position
+    return past.seek(predicate, None, direction, position)
 
 
 def look(past: Past, moment: Moment | None, task: str) -> MomentAnswer:

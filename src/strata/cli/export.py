@@ -19,7 +19,9 @@ OfFormat = Annotated[Format, typer.Option("--format", help="What to write.")]
 Out = Annotated[
     str,
     typer.Option(
-        "--out", help="A file; for parquet a folder or s3://bucket/prefix; for otlp an address."
+        "--out",
+        help="A file; for parquet a folder or s3://bucket/prefix, with --from or --to a file; "
+        "for otlp an address.",
     ),
 ]
 From = Annotated[str, typer.Option("--from", help="Where to begin.", show_default=False)]
@@ -38,7 +40,7 @@ def export(
     """Write a run down for others: Perfetto to look at, Parquet to keep, JSON lines, OTLP.
 
     Open a Perfetto trace at ui.perfetto.dev. A run kept as Parquet is read like a live one: give
-    its folder as --data.
+    its folder as --data. With --from or --to Parquet is one file with the events of that window.
     """
     if not data:
         fetch(format, out, start, end, run, url)
@@ -47,7 +49,9 @@ def export(
         desk = Desk(timeline)
         from_ms = time_in(desk, start) if start else None
         to_ms = time_in(desk, end) if end else None
-        if format == "parquet":
+        if format == "parquet" and (start or end):
+            write_window(desk, out, from_ms, to_ms)
+        elif format == "parquet":
             keep(desk, out, run)
         elif format == "otlp":
             sent = needed("strata.timeline.otlp", "opentelemetry", "otlp").send(
@@ -68,6 +72,21 @@ def keep(desk: Desk, out: str, run: str) -> None:
     kept = archive(desk.timeline, out, name, load_process({}))
     events = sum(stream.events for stream in kept.streams)
     typer.echo(f"kept {count(kept.position)} facts and {count(events)} events as {out}/{name}")
+
+
+def write_window(desk: Desk, out: str, from_ms: float | None, to_ms: float | None) -> None:
+    """Writes the events of a window as one Parquet file; a run to read back has the whole."""
+    if "://" in out or Path(out).is_dir():
+        raise InvalidArgument(
+            f"a part of a run is written as one Parquet file, and {out} is not a file's name",
+            hint="name a file with --out, or leave --from and --to out to keep the whole run",
+        )
+    from strata.timeline.columns import tables
+    from strata.timeline.exporting import write_file
+
+    records = desk.timeline.records(*desk.window(from_ms, to_ms))
+    write_file(Path(out), tables(records, exact=True))
+    typer.echo(f"wrote {out}")
 
 
 def fetch(format: Format, out: str, start: str, end: str, run: str, url: str | None) -> None:

@@ -34,10 +34,11 @@ class MetricsSnapshot(Struct, frozen=True):
     """GET /api/metrics. Throughput in MB/s, times in ms; null where nothing was measured yet.
 
     `coordinator_rps` counts gRPC requests and messages on streams, not those who look at figures.
+    In a view of the past it and `shard_assignment_time` are null: they are not recorded.
     """
 
     checkpoint_throughput: float | None
-    coordinator_rps: float
+    coordinator_rps: float | None
     active_workers: int
     total_workers: int
     barrier_latency_p99: float | None

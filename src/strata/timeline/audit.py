@@ -14,6 +14,9 @@ sample, and a batch that was handed out is not taken for an applied one.
 The verdict: `broken` if a sample is missing or twice or a step is contradicted; else `unproven` if
 a record is missing or cannot be read, if shards were leased (they count by their holders' word
 alone), or if there is no applied step; else `proven`.
+
+Where facts of the coordinator are damaged, the steps committed before them are compared. Who owned
+which lanes after them is not known, so nothing after them is.
 """
 
 from collections.abc import Iterable
@@ -23,10 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strata.core.datasets import DatasetSpec
+from strata.core.events import COORDINATOR
 from strata.core.loops import Stretch
 from strata.core.order import digests
-from strata.errors import NotFound
-from strata.store.base import EventReader
+from strata.core.recovery import StepsCommitted
+from strata.errors import Corrupt, NotFound
+from strata.store.base import EventReader, Window
 from strata.timeline.audit_results import (
     Audit,
     FeedAudit,
@@ -40,6 +45,7 @@ from strata.timeline.audit_results import (
 )
 from strata.timeline.effective import effective
 from strata.timeline.evidence import (
+    ALL,
     APPLIED,
     APPLIED_TWICE,
     HANDED_OUT,
@@ -50,6 +56,7 @@ from strata.timeline.evidence import (
 from strata.timeline.lineage import Lineage, Piece, Span, read_lineage
 from strata.timeline.orders import order_for, parts_of
 from strata.timeline.tallies import EpochAudit, EpochTally, MixtureTally, Tally
+from strata.timeline.words import counted
 
 Steps: TypeAlias = NDArray[np.bool_]
 
@@ -59,8 +66,11 @@ _CHUNK_SAMPLES = 1 << 18
 
 def audit(reader: EventReader, task: str) -> Audit:
     """Reads the log, and says what it proves about a task."""
-    lineage = read_lineage(reader, task)
-    if not lineage.spans and not lineage.feeds:
+    unread: list[str] = []
+    lineage = read_lineage(
+        reader, task, lambda at, error: unread.append(_unread_facts(reader, task, at, error))
+    )
+    if not lineage.spans and not lineage.feeds and not unread:
         raise NotFound(f"the log has no training of task {task!r}", hint="strata tasks lists them")
     evidence = Evidence(lineage, reader)
     feeds = [
@@ -72,7 +82,7 @@ def audit(reader: EventReader, task: str) -> Audit:
     ]
     for feed in feeds:
         judge(feed)
-    damaged = [*evidence.damaged, *(lost_words(*each) for each in lineage.lost)]
+    damaged = [*unread, *evidence.damaged, *(lost_words(*each) for each in lineage.lost)]
     verdict = verdict_of(feeds, damaged)
     return Audit(
         task=task,
@@ -84,7 +94,23 @@ def audit(reader: EventReader, task: str) -> Audit:
         voided=lineage.voided,
         damaged=damaged,
         feeds=feeds,
-        effective=effective(reader, task, lineage),
+        effective=None if unread else effective(reader, task, lineage),
+    )
+
+
+def _unread_facts(reader: EventReader, task: str, position: int, error: Corrupt) -> str:
+    """Which facts cannot be read, and how much of the task was decided after them."""
+    wanted = Window(node=COORDINATOR)
+    stop, steps = reader.position, 0
+    for _, _, event in reader.query(wanted, limit=ALL, on_damage=lambda _: None):
+        if event.seq > position:
+            stop = min(stop, event.seq)
+        body = event.body
+        if event.seq > position and isinstance(body, StepsCommitted) and body.task == task:
+            steps += body.last - body.first + 1
+    return (
+        f"facts @{position} to @{stop - 1}: {error.message}; what was decided after them is not "
+        f"compared, at least {counted(steps, 'applied step')}"
     )
 
 

@@ -67,6 +67,7 @@ class Audit(Struct, kw_only=True):
     """The audit of a task.
 
     `bare` are applied steps that trained no dataset. `damaged` names records that cannot be read.
+    `effective` is null where facts are damaged: then it is not known what counts.
     """
 
     task: str
@@ -78,7 +79,7 @@ class Audit(Struct, kw_only=True):
     voided: list[Voided]
     damaged: list[str] = field(default_factory=list)
     feeds: list[FeedAudit]
-    effective: Effective
+    effective: Effective | None
 
 
 def judge(feed: FeedAudit) -> None:
@@ -103,10 +104,10 @@ def lost_words(first: int, stop: int) -> str:
 def words_of(feeds: list[FeedAudit], verdict: Verdict, damaged: list[str]) -> str:
     """What was compared and found, in one sentence."""
     trained = [feed for feed in feeds if feed.verdict != "not trained"]
-    if not trained:
-        return "no step of a dataset was applied, so there is nothing to compare"
     if damaged and verdict == "unproven":
         return f"records are damaged and cannot be compared: {damaged[0]}"
+    if not trained:
+        return "no step of a dataset was applied, so there is nothing to compare"
     if len(trained) == 1:
         return trained[0].summary
     if verdict == "proven":

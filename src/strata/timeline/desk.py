@@ -269,13 +269,23 @@ class Desk:
             found.append(record)
         return StoryAnswer(subject, [story_entry(each) for each in found])
 
-    def seek(self, predicate: str, from_ms: float | None, direction: str = "next") -> SeekAnswer:
-        """The next or previous moment where something holds."""
+    def seek(
+        self,
+        predicate: str,
+        from_ms: float | None,
+        direction: str = "next",
+        position: int | None = None,
+    ) -> SeekAnswer:
+        """The next or previous moment where something holds, from a time or a position on."""
         extent = self.timeline.extent()
         forward = direction == "next"
-        edge_ns = extent.from_ns - 1 if forward else extent.to_ns + 1
-        from_ns = edge_ns if from_ms is None else ns(from_ms)
-        record = seek(self.timeline, parse_predicate(predicate), from_ns, forward)
+        if from_ms is None and position is None:
+            from_ns = extent.from_ns - 1 if forward else extent.to_ns + 1
+        else:
+            at_ns = None if from_ms is None else ns(from_ms)
+            from_ns, resolved = states.resolve(self.timeline, at_ns, position)
+            position = None if position is None else resolved
+        record = seek(self.timeline, parse_predicate(predicate), from_ns, forward, position)
         return SeekAnswer(ms(record.at_ns), record.ref, sentence(record))
 
     def diff(self, a_ms: float, b_ms: float) -> DiffAnswer:

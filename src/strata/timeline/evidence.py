@@ -85,7 +85,7 @@ class Evidence:
             for _, body in recorded(reader, worker, faults.append):
                 self._note(worker, body)
             if faults:
-                self.damaged += _damaged_ranges(reader, worker)
+                self.damaged += _damaged_ranges(reader, worker, faults)
         self.gapless = not (self.damaged or lineage.lost_batches) and not any(
             reader.gaps(node, number)
             for node, number in reader.streams()
@@ -165,15 +165,18 @@ class Evidence:
         self.first_step[record.dataset] = min(known, record.step)
 
 
-def _damaged_ranges(reader: EventReader, worker: str) -> list[str]:
-    """The ranges of a worker's events that cannot be read."""
+def _damaged_ranges(reader: EventReader, worker: str, faults: list[Corrupt]) -> list[str]:
+    """The ranges of a worker's events that cannot be read, or what was found reading them."""
     found = []
-    for batch in reader.headers(Window(node=worker)):
-        faults: list[Corrupt] = []
-        span = batch.first_seq, batch.stop_seq
-        for _ in reader.stream(worker, batch.incarnation, *span, on_damage=faults.append):
-            pass
-        if faults:
-            events = f"events {batch.first_seq} to {batch.stop_seq - 1} of {worker}"
-            found.append(f"{events} (incarnation {batch.incarnation}): {faults[0].message}")
-    return found or [f"some events of {worker}"]
+    try:
+        for batch in reader.headers(Window(node=worker)):
+            inside: list[Corrupt] = []
+            span = batch.first_seq, batch.stop_seq
+            for _ in reader.stream(worker, batch.incarnation, *span, on_damage=inside.append):
+                pass
+            if inside:
+                events = f"events {batch.first_seq} to {batch.stop_seq - 1} of {worker}"
+                found.append(f"{events} (incarnation {batch.incarnation}): {inside[0].message}")
+    except Corrupt:  # an archive does not say what was in a part of it that is damaged
+        found = []
+    return found or [f"events of {worker}: {fault.message}" for fault in faults]

@@ -28,6 +28,7 @@ RISING = ("at_ns", "wall_ns", "mono_ns", "seq", "position", "incarnation")
 SINGULAR = ("body", "raw")
 WRITING = {
     "compression": "zstd",
+    "write_page_checksum": True,
     "column_encoding": dict.fromkeys(RISING, "DELTA_BINARY_PACKED"),
     "use_dictionary": [name for name in EXACT.names if name not in {*RISING, *SINGULAR}],
 }

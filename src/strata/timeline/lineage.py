@@ -12,7 +12,7 @@ the two were the same.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct, field
 
@@ -32,6 +32,7 @@ from strata.core.recovery import RecoveryChosen, RolledBack, StepsCommitted
 from strata.core.salvage import FactLost, LogSalvaged
 from strata.core.sharding import Holdings, apply_moves
 from strata.core.tasks import TaskStateChanged
+from strata.errors import Corrupt
 from strata.store import ranges
 from strata.store.base import EventReader, Window
 from strata.timeline.states import fold
@@ -146,13 +147,22 @@ class Lineage(Struct):
         return last.first + last.steps if last is not None and last.steps is not None else 0
 
 
-def read_lineage(reader: EventReader, task: str) -> Lineage:
-    """The lineage of a task; a log that begins later knows the datasets of before by its state."""
+def read_lineage(
+    reader: EventReader, task: str, on_damage: Callable[[int, Corrupt], None] | None = None
+) -> Lineage:
+    """The lineage of a task; a log that begins later knows the datasets of before by its state.
+
+    Where a fact cannot be read, what follows it cannot be understood: the lineage ends there, and
+    `on_damage` is told the position. Without it the error is raised.
+    """
     first = reader.first
     before = fold(reader, first).state.datasets if first else {}
     specs = {name: dataset.spec for name, dataset in before.items()}
     found = Lineage(specs=specs)
-    return _folded(task, _kept_facts(reader, first, found), found)
+    facts = _kept_facts(reader, first, found)
+    if on_damage is not None:
+        facts = _up_to_damage(facts, first, on_damage)
+    return _folded(task, facts, found)
 
 
 def _kept_facts(reader: EventReader, first: int, found: Lineage) -> Iterator[Event]:
@@ -169,6 +179,18 @@ def _kept_facts(reader: EventReader, first: int, found: Lineage) -> Iterator[Eve
             ranges.add(found.lost, event.seq, event.seq + 1)
     for begin, stop in ranges.missing(left_out, first, reader.position):
         yield from reader.read(begin, stop)
+
+
+def _up_to_damage(
+    facts: Iterator[Event], position: int, on_damage: Callable[[int, Corrupt], None]
+) -> Iterator[Event]:
+    """The facts up to the first that cannot be read."""
+    try:
+        for event in facts:
+            yield event
+            position = event.seq + 1
+    except Corrupt as error:
+        on_damage(position, error)
 
 
 def _folded(task: str, facts: Iterable[Event], found: Lineage) -> Lineage:

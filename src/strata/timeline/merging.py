@@ -12,11 +12,13 @@ from heapq import heappop, heappush, merge
 from msgspec import structs
 
 from strata.core.events import COORDINATOR
+from strata.core.worker_facts import MessageReceived, MessageRejected, MessageSent
 from strata.store.base import FOREVER_NS, NEVER_NS, EventReader, Found, OnDamage, Window
 from strata.timeline.causal import in_causal_order
 from strata.timeline.clocks import Clocks
 from strata.timeline.records import SECOND_NS, Key, Record
 
+ARRIVALS = frozenset({MessageReceived.__name__, MessageRejected.__name__})
 NEARLY_NS = 2 * SECOND_NS
 ERROR_NS = SECOND_NS // 50
 UNLIMITED = 2**62
@@ -33,8 +35,12 @@ class Merged:
     def read(self, window: Window, skews: dict[str, tuple[int, int]]) -> Iterator[Record]:
         """The records of a window in their order; `skews` tells how far each node's clock is off.
 
-        Reads only as far as the caller goes.
+        Reads only as far as the caller goes. With arrivals their sendings are read, too, since an
+        arrival is placed behind its sending; what was not asked for is left out again.
         """
+        kinds = window.kinds
+        if kinds & ARRIVALS:
+            window = structs.replace(window, kinds=kinds | {MessageSent.__name__})
         far = {node: skew for node, skew in skews.items() if max(map(abs, skew)) > NEARLY_NS}
         near = [skew for node, skew in skews.items() if node not in far]
         common = (
@@ -51,7 +57,10 @@ class Merged:
         else:
             sources = [self._source(window, common)]
         merged = merge(*sources, key=lambda record: record.key)
-        return merged if window.kinds else in_causal_order(merged)
+        if kinds and not kinds & ARRIVALS:
+            return merged
+        ordered = in_causal_order(merged)
+        return (each for each in ordered if each.kind in kinds) if kinds else ordered
 
     def _source(self, window: Window, skew: tuple[int, int]) -> Iterator[Record]:
         """The records of one node, or of all whose clocks are nearly right.

@@ -7,7 +7,7 @@ which numbers never arrived, and whether the log was whole. Any tool that reads 
 
 from collections.abc import Iterable, Iterator
 from functools import reduce
-from heapq import merge
+from heapq import heappop, heappush, merge
 from itertools import groupby, islice
 from operator import and_
 from pathlib import Path
@@ -40,7 +40,12 @@ from strata.timeline.runfile import read_run
 
 FACTS, EVENTS, SNAPSHOTS = "facts.parquet", "events.parquet", "snapshots.parquet"
 ROWS_AT_ONCE = 16_384
+PIECE = 65_536
 LAST = 2**62
+CHECKED = ds.ParquetFileFormat(
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+)
+"""Pages have checksums, if the file was written with them."""
 
 
 class ParquetLog(Closing):
@@ -75,13 +80,56 @@ class ParquetLog(Closing):
             wanted &= pc.field("position") < stop
         return (event for _, _, event in self._rows(self.facts, wanted))
 
-    def _rows(self, source: ds.Dataset, wanted: pc.Expression | None) -> Iterator[Found]:
-        """The events of the rows that fit, in the order of the file."""
+    def _rows(
+        self,
+        source: ds.Dataset,
+        wanted: pc.Expression | None,
+        on_damage: OnDamage | None = None,
+    ) -> Iterator[Found]:
+        """The events of the rows that fit, in the order of the file.
+
+        Damage makes one group of rows unreadable, at most 65,536 events; the others are read.
+        """
+        for group in self._readable_groups(source, wanted, on_damage):
+            yield from self._rows_of(group, wanted, on_damage)
+
+    def _rows_of(
+        self,
+        group: ds.ParquetFileFragment,
+        wanted: pc.Expression | None,
+        on_damage: OnDamage | None,
+    ) -> Iterator[Found]:
+        """The events of a group of rows that fit, in the order of the file."""
         try:
-            for rows in source.to_batches(filter=wanted, batch_size=ROWS_AT_ONCE):
+            for rows in group.to_batches(EXACT, filter=wanted, batch_size=ROWS_AT_ONCE):
                 yield from events_of(rows, CODEC)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise Corrupt(f"{self.folder} is damaged: {error}", hint="export it again") from error
+        except (pa.ArrowException, OSError, Corrupt) as error:
+            damage = self._damage(group, error)
+            if on_damage is None:
+                raise damage from error
+            on_damage(damage)
+
+    def _readable_groups(
+        self, source: ds.Dataset, wanted: pc.Expression | None, on_damage: OnDamage | None
+    ) -> list[ds.ParquetFileFragment]:
+        """The groups of rows of a file; none where its description is damaged."""
+        try:
+            return _groups(source, wanted)
+        except Corrupt as error:
+            if on_damage is None:
+                raise
+            on_damage(error)
+            return []
+
+    def _damage(self, group: ds.ParquetFileFragment, error: Exception) -> Corrupt:
+        """Which rows of which file cannot be read, and why."""
+        numbers = [each.id for each in group.row_groups]
+        rows = group.count_rows()
+        name = Path(group.path).name
+        return Corrupt(
+            f"row group {numbers[0]} of {self.folder / name} ({rows:,} events) is damaged: {error}",
+            hint="export the run again, if its log is still there",
+        )
 
     def query(
         self,
@@ -91,16 +139,53 @@ class ParquetLog(Closing):
     ) -> Iterator[Found]:
         sources: list[Iterable[Found]] = []
         if wanted.node in (None, COORDINATOR):
-            # By position, which a jump of the clock puts out of the order of time.
-            sources.append(sorted(self._rows(self.facts, _filter(wanted)), key=_wall_ns))
+            sources.append(self._facts_by_wall_clock(wanted, on_damage))
         if wanted.node != COORDINATOR:
-            sources.append(self._rows(self.events, _filter(wanted)))
+            sources.append(self._rows(self.events, _filter(wanted), on_damage))
         return islice(merge(*sources, key=_wall_ns), limit)
+
+    def _facts_by_wall_clock(self, wanted: Window, on_damage: OnDamage | None) -> Iterator[Found]:
+        """Facts in the order of their wall clock, which may jump; in the file they lie by position.
+
+        A group of rows is opened when the first of its facts is due, so that as many are open as
+        overlap in time: one, and another for each jump of the clock at that moment.
+        """
+        chosen = _filter(wanted)
+        groups = self._readable_groups(self.facts, chosen, on_damage)
+        due = sorted(((_first_ns(group), at) for at, group in enumerate(groups)), reverse=True)
+        heads: list[tuple[int, int, Found]] = []
+        opened: dict[int, Iterator[Found]] = {}
+        while due or heads:
+            if due and (not heads or due[-1][0] <= heads[0][0]):
+                _, at = due.pop()
+                opened[at] = self._ascending(groups[at], chosen, on_damage)
+            else:
+                _, at, found = heappop(heads)
+                yield found
+            following = next(opened[at], None)
+            if following is None:
+                del opened[at]
+            else:
+                heappush(heads, (_wall_ns(following), at, following))
+
+    def _ascending(
+        self,
+        group: ds.ParquetFileFragment,
+        wanted: pc.Expression | None,
+        on_damage: OnDamage | None,
+    ) -> Iterator[Found]:
+        """The rows of a group by their wall clock; only a group with a jump has to be sorted."""
+        found = self._rows_of(group, wanted, on_damage)
+        try:
+            walls = group.to_table(EXACT, ["wall_ns"], wanted)["wall_ns"].to_numpy()
+        except (pa.ArrowException, OSError):
+            return found  # which says what is damaged
+        return found if (walls[1:] >= walls[:-1]).all() else iter(sorted(found, key=_wall_ns))
 
     def batches(
         self, wanted: Window = EVERYTHING, on_damage: OnDamage | None = None
     ) -> Iterator[Batch]:
-        found = self.query(wanted, limit=FOREVER_NS)
+        found = self.query(wanted, FOREVER_NS, on_damage)
         for (name, incarnation), group in groupby(found, key=lambda each: each[:2]):
             for events in _dense(event for _, _, event in group):
                 yield pack(CODEC, name, incarnation, events)
@@ -109,8 +194,12 @@ class ParquetLog(Closing):
         columns = ["node", "incarnation", "seq", "wall_ns", "kind"]
         chosen = _filter(wanted)
         for source in (self.facts, self.events):
-            for rows in source.to_batches(columns, filter=chosen, batch_size=ROWS_AT_ONCE):
-                yield from _headers(rows)
+            for group in _groups(source, chosen):
+                try:
+                    for rows in group.to_batches(EXACT, columns, chosen, ROWS_AT_ONCE):
+                        yield from _headers(rows)
+                except (pa.ArrowException, OSError) as error:
+                    raise self._damage(group, error) from error
 
     def stream(
         self,
@@ -120,10 +209,45 @@ class ParquetLog(Closing):
         stop: int | None = None,
         on_damage: OnDamage | None = None,
     ) -> Iterator[Event]:
-        wanted = (pc.field("node") == node) & (pc.field("incarnation") == incarnation)
-        wanted &= (pc.field("seq") >= start) & (pc.field("seq") < min(stop or LAST, LAST))
-        found = (event for _, _, event in self._rows(self.events, wanted))
-        return iter(sorted(found, key=lambda event: event.seq))
+        stop = min(stop or LAST, LAST)
+        own = (pc.field("node") == node) & (pc.field("incarnation") == incarnation)
+        own &= (pc.field("seq") >= start) & (pc.field("seq") < stop)
+        if self._is_ascending(own, on_damage):
+            return (event for _, _, event in self._rows(self.events, own, on_damage))
+        last = self.last_seq(node, incarnation)
+        return self._by_seq(own, start, min(stop, 0 if last is None else last + 1), on_damage)
+
+    def _is_ascending(self, own: pc.Expression, on_damage: OnDamage | None) -> bool:
+        """Whether a worker's events lie in the file by seq: its wall clock did not jump."""
+        last = -1
+        for group in self._readable_groups(self.events, own, on_damage):
+            try:
+                for rows in group.to_batches(EXACT, ["seq"], own, ROWS_AT_ONCE):
+                    seqs = rows.column("seq").to_numpy()
+                    if seqs.size and (seqs[0] < last or (seqs[1:] < seqs[:-1]).any()):
+                        return False
+                    last = int(seqs[-1]) if seqs.size else last
+            except (pa.ArrowException, OSError):
+                continue  # reading the rows says what is damaged
+        return True
+
+    def _by_seq(
+        self, own: pc.Expression, start: int, stop: int, on_damage: OnDamage | None
+    ) -> Iterator[Event]:
+        """A worker's events by seq, sorted piece by piece: each piece is a pass over the file."""
+        told: set[str] = set()
+
+        def tell_once(error: Corrupt) -> None:
+            if on_damage is None:
+                raise error
+            if error.message not in told:
+                told.add(error.message)
+                on_damage(error)
+
+        for begin in range(start, stop, PIECE):
+            piece = own & (pc.field("seq") >= begin) & (pc.field("seq") < begin + PIECE)
+            found = (event for _, _, event in self._rows(self.events, piece, tell_once))
+            yield from sorted(found, key=lambda event: event.seq)
 
     def tallies(self) -> list[Tally]:
         return [
@@ -164,6 +288,31 @@ class ParquetLog(Closing):
             return None
         rows = pq.read_table(path, filters=[("position", "=", max(found))]).to_pylist()
         return Snapshot(**rows[0])
+
+
+def _groups(source: ds.Dataset, wanted: pc.Expression | None) -> list[ds.ParquetFileFragment]:
+    """The groups of rows of a file that may hold what is wanted, to be read one at a time.
+
+    A scan of the whole would read several ahead, and hold them.
+    """
+    try:
+        return [
+            group
+            for fragment in source.get_fragments(filter=wanted)
+            for group in fragment.split_by_row_group(filter=wanted)
+        ]
+    except (pa.ArrowException, OSError) as error:
+        raise Corrupt(
+            f"{source.files[0]} cannot be read: {error}", hint="export the run again"
+        ) from error
+
+
+def _first_ns(group: ds.ParquetFileFragment) -> int:
+    """The earliest wall clock of a group of rows, or the beginning of time if that is not known."""
+    known = (each.statistics or {} for each in group.row_groups)
+    return min(
+        (int(each["wall_ns"]["min"]) for each in known if "wall_ns" in each), default=NEVER_NS
+    )
 
 
 def _filter(wanted: Window) -> pc.Expression | None:
@@ -223,12 +372,12 @@ def _headers(rows: pa.RecordBatch) -> Iterator[Batch]:
 def _dataset(path: Path) -> ds.Dataset:
     """The rows of a file; one that is not readable is only found damaged when rows are wanted."""
     try:
-        opened = ds.dataset(path, schema=EXACT, format="parquet")
-    except (pa.ArrowInvalid, OSError) as error:
+        opened = ds.dataset(path, schema=EXACT, format=CHECKED)
+    except (pa.ArrowException, OSError) as error:
         raise Corrupt(f"{path} cannot be read: {error}", hint="export the run again") from error
     try:
         names = pq.read_schema(path).names
-    except (pa.ArrowInvalid, OSError):
+    except (pa.ArrowException, OSError):
         return opened
     lacking = [name for name in EXACT.names if name not in names]
     if lacking:

@@ -7,12 +7,15 @@ so each is an asynchronous pair (`b`, `e`) with an id. Messages and causes are f
 between short slices that contain their ends. Times are microseconds.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 
 import msgspec
 
 from strata.core.events import COORDINATOR
 from strata.core.worker_facts import StepFinished
+from strata.errors import NotFound
 from strata.timeline.causes import ARRIVALS, receivers
 from strata.timeline.lanes import MARKS, Span, lanes
 from strata.timeline.operations import Operation, Pairing
@@ -23,6 +26,7 @@ from strata.timeline.words import sentence
 US_NS = 1_000
 STATE, STEPS, WORK = 1, 2, 3
 SHOWN_NS = 1_000_000
+MAX_SENT = 65_536
 Object = dict[str, object]
 
 
@@ -117,7 +121,7 @@ class _Flow:
         self._timeline = timeline
         self._pids = pids
         self._pairing = Pairing()
-        self._sent: dict[str, Record] = {}
+        self._sent: OrderedDict[str, Record] = OrderedDict()
         self._stepped_ns: dict[int, int] = {}
         self._number = 0
 
@@ -176,9 +180,9 @@ class _Flow:
     def _message(self, record: Record, pid: int) -> Iterator[Object]:
         name = record.text("message")
         if record.kind == "MessageSent":
-            self._sent[record.ref] = record
+            self._remember(record.ref, record)
             for receiver in receivers(record):
-                self._sent[f"{name} {record.node} {receiver}"] = record
+                self._remember(f"{name} {record.node} {receiver}", record)
             end_ns = record.at_ns + SHOWN_NS
             args = {"ref": record.ref}
             yield _slice(pid, WORK, f"send {name}", "message", record.at_ns, end_ns, args)
@@ -187,10 +191,28 @@ class _Flow:
             verb = "receive" if record.kind == "MessageReceived" else "reject"
             args = {"ref": record.ref}
             yield _slice(pid, WORK, f"{verb} {name}", "message", record.at_ns, end_ns, args)
-            named = [*record.causes, f"{name} {record.text('sender')} {record.node}"]
-            sent = next((self._sent[each] for each in named if each in self._sent), None)
-            if sent is not None:
+            sent = self._sending(record, name)
+            if sent is not None and sent.node in self._pids:
                 yield from self._arrow("message", sent, record)
+
+    def _remember(self, key: str, record: Record) -> None:
+        """Keeps a sending for its arrivals; of too many the oldest are looked up again."""
+        self._sent[key] = record
+        if len(self._sent) > MAX_SENT:
+            self._sent.popitem(last=False)
+
+    def _sending(self, arrival: Record, name: str) -> Record | None:
+        """The sending that a message arrived from, if it is in the log."""
+        named = [*arrival.causes, f"{name} {arrival.text('sender')} {arrival.node}"]
+        sent = next((self._sent[each] for each in named if each in self._sent), None)
+        if sent is not None:
+            return sent
+        for ref in arrival.causes:
+            with suppress(NotFound):
+                cause = self._timeline.record(ref)
+                if cause.kind == "MessageSent":
+                    return cause
+        return None
 
     def _arrow(self, name: str, start: Record, end: Record) -> Iterator[Object]:
         self._number += 1

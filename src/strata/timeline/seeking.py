@@ -112,13 +112,27 @@ def _transition(record: Record) -> tuple[str, str, str]:
     return record.text("worker"), "", "initializing"
 
 
-def seek(timeline: Timeline, predicate: Predicate, from_ns: int, forward: bool) -> Record:
-    """The next or previous moment where a predicate holds; the moment itself does not count."""
+def seek(
+    timeline: Timeline,
+    predicate: Predicate,
+    from_ns: int,
+    forward: bool,
+    position: int | None = None,
+) -> Record:
+    """The next or previous moment where a predicate holds; the moment itself does not count.
+
+    Facts of one decision have the same time. Where `position` is given, facts are before or after
+    it by their own positions: the moment is right after the fact before `position`.
+    """
     if forward:
-        found = timeline.records(from_ns + 1, node=predicate.node, kinds=predicate.kinds)
+        edge_ns = from_ns + 1 if position is None else from_ns
+        found = timeline.records(edge_ns, node=predicate.node, kinds=predicate.kinds)
     else:
-        found = timeline.backwards(from_ns, node=predicate.node, kinds=predicate.kinds)
+        edge_ns = from_ns if position is None else from_ns + 1
+        found = timeline.backwards(edge_ns, node=predicate.node, kinds=predicate.kinds)
     for record in found:
+        if position is not None and not _lies(record, forward, position, from_ns):
+            continue
         if predicate.holds(record):
             return record
     where = "later" if forward else "earlier"
@@ -126,3 +140,11 @@ def seek(timeline: Timeline, predicate: Predicate, from_ns: int, forward: bool) 
         f"there is no {where} moment with {predicate.text or 'any event'}",
         hint="look in the other direction",
     )
+
+
+def _lies(record: Record, forward: bool, position: int, from_ns: int) -> bool:
+    """Whether a record is after, or before, the moment of a position."""
+    if record.node == COORDINATOR:
+        seq = record.event.seq
+        return seq >= position if forward else seq < position - 1
+    return record.at_ns > from_ns if forward else record.at_ns < from_ns

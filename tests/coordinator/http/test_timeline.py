@@ -112,6 +112,21 @@ def test_what_the_views_show_of_a_moment(get, coordinator):
     assert get("metrics", time_ms=before_ms).json()["total_workers"][-1] == 0
 
 
+def test_what_was_not_recorded_is_null_in_the_past(get, coordinator):
+    shown = get("at").json()
+    assert shown["metrics"]["coordinator_rps"] is None
+    assert shown["metrics"]["shard_assignment_time"] is None
+    past = shown["coordinator"]
+    assert [past[name] for name in ("connected", "address", "mode")] == [None] * 3
+    started = get("events", kind="CoordinatorStarted").json()[-1]
+    assert past["started_at"] == int(started["at_ms"])
+    assert past["uptime"] == int((shown["as_of"]["time_ms"] - started["at_ms"]) / 1000)
+    assert past["version"] == get(f"event/{started['ref']}").json()["body"]["release"]
+    with coordinator.client() as client:
+        live = client.get("/api/status").json()
+    assert all(value is not None for value in live.values())
+
+
 @pytest.mark.parametrize(
     ("path", "params", "status"),
     [

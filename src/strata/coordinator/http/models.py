@@ -52,17 +52,22 @@ class Health(Struct, frozen=True):
 
 
 class StatusResponse(Struct, frozen=True):
-    """The coordinator itself; `position` is how many facts are recorded."""
+    """The coordinator itself; `position` is how many facts are recorded.
 
-    connected: bool
-    address: str
-    uptime: int
-    version: str
-    mode: Mode
+    In a view of the past `connected`, `address` and `mode` are null, since they are not recorded;
+    `uptime`, `version` and `started_at` are those of the coordinator of that moment, and null where
+    its start is not in the log.
+    """
+
+    connected: bool | None
+    address: str | None
+    uptime: int | None
+    version: str | None
+    mode: Mode | None
     cluster: str
     incarnation: int
     position: int
-    started_at: int
+    started_at: int | None
 
 
 class GpuResponse(Struct, frozen=True):

@@ -27,6 +27,7 @@ from strata.coordinator.http.ports import Api
 from strata.coordinator.http.replayed import metrics_at
 from strata.coordinator.logs import Query
 from strata.coordinator.observed import Observed, Seen
+from strata.core.cluster import CoordinatorStarted
 from strata.core.resources import ResourceMetrics
 from strata.core.state import Cluster
 from strata.core.worker_facts import ResourceSnapshot
@@ -180,7 +181,7 @@ def dashboard_at(
 ) -> AtResponse:
     """The dashboard of a past moment, within the same bound as that of now."""
     state, at_ns = past.state, int(answer.as_of.time_ms * MS_NS)
-    status = status_then(state, api.version, at_ns)
+    status = status_then(desk.timeline, state, at_ns)
     observed = observed_then(state, recent)
     metrics = metrics_at(desk.timeline, at_ns)
     said = api.logs.recent(Query(until_ms=at_ns // MS_NS), LINES)
@@ -201,19 +202,31 @@ def dashboard_at(
         items //= 2
 
 
-def status_then(state: Cluster, version: str, at_ns: int) -> StatusResponse:
-    """The coordinator as it was; where it was reached is not recorded."""
+def status_then(timeline: Timeline, state: Cluster, at_ns: int) -> StatusResponse:
+    """The coordinator as it was, as far as the log says; what it does not say is null."""
+    started = started_before(timeline, state.position)
+    body = started.event.body if started is not None else None
     return StatusResponse(
-        connected=True,
-        address="",
-        uptime=0,
-        version=version,
-        mode="live",
+        connected=None,
+        address=None,
+        uptime=None if started is None else max(at_ns - started.at_ns, 0) // SECOND_NS,
+        version=body.release if isinstance(body, CoordinatorStarted) else None,
+        mode=None,
         cluster=state.cluster,
         incarnation=state.coordinator_incarnation,
         position=state.position,
-        started_at=at_ns // MS_NS,
+        started_at=None if started is None else started.at_ns // MS_NS,
     )
+
+
+def started_before(timeline: Timeline, position: int) -> Record | None:
+    """The start of the coordinator that recorded the facts before a position."""
+    if position <= timeline.reader.first or not timeline.clocks.eras:
+        return None
+    era = timeline.clocks.era(position - 1)
+    record = next(timeline.facts(era.position, era.position + 1), None)
+    known = record is not None and isinstance(record.event.body, CoordinatorStarted)
+    return record if known else None
 
 
 def observed_then(state: Cluster, recent: Recent) -> Observed:

@@ -31,7 +31,7 @@ def metrics_at(timeline: Timeline, at_ns: int) -> MetricsSnapshot:
     [reading] = read_at(timeline, [at_ns])
     return MetricsSnapshot(
         checkpoint_throughput=reading.checkpoint_throughput_mb_s,
-        coordinator_rps=0.0,
+        coordinator_rps=None,
         active_workers=reading.active_workers,
         total_workers=reading.total_workers,
         barrier_latency_p99=reading.barrier_latency_p99_ms,

@@ -186,9 +186,13 @@ async def get_seek(
     predicate: Text = "",
     from_ms: Moment = None,
     direction: Direction = "next",
+    position: Number = None,
 ) -> SeekAnswer:
-    """The next or previous moment where something holds, such as `worker NAME not training`."""
-    return await past.ask(lambda desk: desk.seek(predicate, from_ms, direction))
+    """The next or previous moment where something holds, such as `worker NAME not training`.
+
+    It is looked for from a time or a position on; without one in the whole run.
+    """
+    return await past.ask(lambda desk: desk.seek(predicate, from_ms, direction, position))
 
 
 @get("/timeline/export", responses=documented(404, 413), media_type=FILE)

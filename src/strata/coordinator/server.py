@@ -50,6 +50,7 @@ from strata.core.liveness import Patience
 from strata.core.state import Rules
 from strata.errors import SettingError, Unauthenticated, Unavailable
 from strata.store.sqlite import SqliteStore
+from strata.wire.certificates import date_problem
 from strata.wire.grpc_server import GrpcServer
 from strata.wire.health import Health
 from strata.wire.open_files import raise_limit
@@ -265,6 +266,8 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
             f"certificate {settings.tls_cert} and key {settings.tls_key} cannot be used: {error}",
             hint="both must be PEM files that belong together",
         ) from error
+    if problem := date_problem(settings.tls_cert):
+        log.warning("%s", problem)
     return context
 
 

@@ -64,7 +64,7 @@ def test_a_verb_runs(one_verb, capsys):
 
 
 def test_an_error_is_one_sentence_and_a_hint(one_verb, capsys):
-    assert one_verb("greet-all", "Bob") == 2
+    assert one_verb("greet-all", "Bob") == 4
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == "strata: nobody is called Bob\nhint: try Ann\n"

@@ -12,7 +12,7 @@ JOINED = "import os, signal, sys, time, strata\nwith strata.join() as run:\n    
 
 def test_one_that_is_not_there_is_refused_before_anything_starts(folder):
     code, output = run(folder, "nothing.py")
-    assert code == 2
+    assert code == 4
     assert "there is no script nothing.py" in output
     assert not (folder / "strata-data").exists()
 

@@ -122,7 +122,7 @@ def test_a_preview_says_what_workers_have_before_them(cluster):
     assert json.loads(cluster.run("preview", "two words", "--json").stdout)["features"] == features
     worker.break_off()
     refused = cluster.run("preview", "nope")
-    assert (refused.returncode, "'nope' is not registered" in refused.stderr) == (2, True)
+    assert (refused.returncode, "'nope' is not registered" in refused.stderr) == (4, True)
 
 
 def test_checkpoints_newest_first_with_why_one_failed(busy):
@@ -143,7 +143,7 @@ def test_status(busy):
 
 def test_status_as_json_is_one_document_of_fixed_parts(busy):
     document = json.loads(busy.run("status", "--json").stdout)
-    assert list(document) == ["coordinator", "totals", "metrics"]
+    assert list(document) == ["coordinator", "totals", "metrics", "attention"]
     assert document["totals"]["workers_by_status"]["failed"] == 1
     assert document["coordinator"]["connected"] is True
 
@@ -183,7 +183,7 @@ def test_a_list_that_is_cut_says_so_on_stderr(cluster):
         cluster.client.register(f"w{number}")
     ended = cluster.run("workers", "--limit", "2", "--json")
     assert [json.loads(line)["id"] for line in ended.stdout.splitlines()] == ["w0", "w1"]
-    assert ended.stderr == "2 of 5 shown; --limit 5 shows all\n"
+    assert json.loads(ended.stderr) == {"note": "2 of 5 shown; --limit 5 shows all"}
 
 
 def test_a_long_list_takes_as_many_pages_as_it_needs(cluster):

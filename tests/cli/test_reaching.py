@@ -9,6 +9,7 @@ import pytest
 import trustme
 
 from strata.cli import _api
+from strata.cli._exit_codes import DENIED, NOT_FOUND, UNREACHABLE, USAGE
 from strata.config import Settings
 from strata.errors import InvalidArgument
 from tests.cli.conftest import free_port, strata
@@ -28,8 +29,8 @@ VERBS = [
 ]
 
 
-def refused(ended, sentence, hint):
-    assert ended.returncode == 2
+def refused(ended, sentence, hint, code=UNREACHABLE):
+    assert ended.returncode == code
     assert ended.stdout == ""
     first, second = ended.stderr.splitlines()
     assert sentence in first
@@ -52,7 +53,7 @@ def test_the_address_comes_from_the_settings(cluster):
 
 def test_a_bad_setting_is_named(tmp_path):
     ended = strata("status", cwd=tmp_path, STRATA_HTP_PORT="3000")
-    refused(ended, "there is no setting 'STRATA_HTP_PORT'", "STRATA_HTTP_PORT")
+    refused(ended, "there is no setting 'STRATA_HTP_PORT'", "STRATA_HTTP_PORT", USAGE)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +79,9 @@ def test_a_token(tmp_path):
     with coordinator(tmp_path / "data", token="secret") as running:
         url = running.http_url
         asked = strata("status", "--url", url, cwd=tmp_path)
-        refused(asked, "asks for a token", "STRATA_TOKEN")
+        refused(asked, "asks for a token", "STRATA_TOKEN", DENIED)
         wrong = strata("logs", "-f", "--url", url, cwd=tmp_path, STRATA_TOKEN="guess")
-        refused(wrong, "does not accept this token", "STRATA_TOKEN")
+        refused(wrong, "does not accept this token", "STRATA_TOKEN", DENIED)
         assert strata("status", "--url", url, cwd=tmp_path, STRATA_TOKEN="secret").returncode == 0
         shown = strata("status", "--url", f"{url}/?token=secret", cwd=tmp_path)
         assert shown.returncode == 0
@@ -104,7 +105,7 @@ def test_tls_with_the_coordinators_own_certificate(tmp_path):
 
 def test_a_certificate_that_cannot_be_read(tmp_path):
     ended = strata("status", cwd=tmp_path, STRATA_TLS_CERT="nowhere.pem")
-    refused(ended, "certificate nowhere.pem cannot be read", "PEM")
+    refused(ended, "certificate nowhere.pem cannot be read", "PEM", USAGE)
 
 
 def test_the_port_for_workers_is_not_the_api(cluster):
@@ -131,7 +132,7 @@ def test_somebody_else_is_there(verb, said, tmp_path):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         ended = strata(verb, "--url", f"http://127.0.0.1:{server.server_port}", cwd=tmp_path)
         server.shutdown()
-    assert ended.returncode == 2
+    assert ended.returncode == 5
     assert said in ended.stderr
     assert "Traceback" not in ended.stderr
 
@@ -153,7 +154,8 @@ def test_one_who_never_answers_is_given_up(monkeypatch):
     ],
 )
 def test_what_the_coordinator_refuses_is_told_in_its_words(cluster, arguments, sentence, hint):
-    refused(cluster.run(*arguments), sentence, hint)
+    code = NOT_FOUND if arguments[0] == "barriers" else USAGE
+    refused(cluster.run(*arguments), sentence, hint, code)
 
 
 def test_a_wrong_choice_lists_those_there_are(cluster):

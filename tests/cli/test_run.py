@@ -185,7 +185,7 @@ def test_a_killed_run_is_taken_up_by_the_next_in_its_folder(folder, started):
 
 def test_a_folder_that_cannot_be_written_is_told(folder):
     code, output = run(folder, "train.py", "--data-dir", "/proc/nothing")
-    assert code == 2
+    assert code == 4
     assert "strata: /proc/nothing: No such file or directory" in output
     assert "Traceback" not in output
 

@@ -6,12 +6,13 @@ import socket
 import httpx
 import pytest
 
+from strata.cli._exit_codes import REFUSED, UNREACHABLE, USAGE
 from tests.cli.conftest import Worker, free_port, strata
 
 
-def refused(ended, sentence, hint):
+def refused(ended, sentence, hint, code=USAGE):
     """One sentence and one hint end what is on stderr; before them there may be log lines."""
-    assert ended.returncode == 2
+    assert ended.returncode == code
     assert ended.stdout == ""
     assert "Traceback" not in ended.stderr
     *_, said, hinted = ended.stderr.splitlines()
@@ -30,13 +31,14 @@ def run_up(folder, *arguments, **variables):
 def test_a_port_in_use(flag, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        refused(run_up(tmp_path, flag, port), f"port {port} on 127.0.0.1 is in use", flag)
+        sentence = f"port {port} on 127.0.0.1 is in use"
+        refused(run_up(tmp_path, flag, port), sentence, flag, UNREACHABLE)
 
 
 def test_a_data_folder_held_by_another_coordinator(up):
     up.start()
     ended = run_up(up.folder, "--data-dir", "data")
-    refused(ended, "another coordinator", "")
+    refused(ended, "another coordinator", "", REFUSED)
 
 
 def test_a_data_folder_that_is_a_file(tmp_path):

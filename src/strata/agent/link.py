@@ -25,6 +25,7 @@ from strata.errors import (
     Unavailable,
 )
 from strata.sdk.channel import OPTIONS, SERVICE, Address, delays_s, error_of, parse_address
+from strata.wire.certificates import date_problem
 from strata.wire.grpc_library import aio, grpc
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -160,6 +161,8 @@ def channel_to(address: Address, settings: Settings) -> aio.Channel:
     if not (address.tls or settings.tls_cert):
         return aio.insecure_channel(address.target, OPTIONS)
     roots = Path(settings.tls_cert).read_bytes() if settings.tls_cert else None
+    if problem := date_problem(settings.tls_cert, whole=True):
+        log.warning("%s", problem)
     credentials = grpc.ssl_channel_credentials(root_certificates=roots)
     return aio.secure_channel(address.target, credentials, OPTIONS)
 

@@ -9,26 +9,51 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.exceptions import TyperException
 
 from strata import __version__
-from strata.errors import StrataError
+from strata.cli import _exit_codes, _terminal
+from strata.errors import InvalidArgument, NotFound, StrataError
 
 
 def main() -> None:
     """Run the verb named on the command line; what is no bug is a sentence, not a traceback."""
+    with _terminal.guarded():
+        sys.exit(_run(sys.argv[1:]))
+
+
+def _run(arguments: list[str]) -> int:
+    """Runs a verb and returns its exit code."""
     try:
-        build_app(sys.argv[1:])()
+        return build_app(arguments)(standalone_mode=False) or _exit_codes.DONE
+    except typer.Abort:
+        return _exit_codes.FAILED
+    except TyperException as error:
+        return _refuse_usage(error)
     except StrataError as error:
-        typer.echo(f"strata: {error.message}", err=True)
-        if error.hint:
-            typer.echo(f"hint: {error.hint}", err=True)
-        sys.exit(2)
+        code = _exit_codes.code_of(error)
+        _terminal.print_error(error.code, error.message, error.hint, code)
+        return code
     except OSError as error:
         if error.filename is None:
             raise
-        typer.echo(f"strata: {error.filename}: {error.strerror}", err=True)
-        typer.echo("hint: check the path, and that this user may use it", err=True)
-        sys.exit(2)
+        found = not isinstance(error, FileNotFoundError)
+        code = _exit_codes.FAILED if found else _exit_codes.NOT_FOUND
+        message = f"{error.filename}: {error.strerror}"
+        hint = "check the path, and that this user may use it"
+        _terminal.print_error("error" if found else NotFound.code, message, hint, code)
+        return code
+
+
+def _refuse_usage(error: TyperException) -> int:
+    """Says what is wrong with the command line, or shows the help where it is empty."""
+    if _terminal.wants_json(sys.argv[1:]):
+        message, hint = error.format_message(), "--help lists arguments and options"
+        _terminal.print_error(InvalidArgument.code, message, hint, _exit_codes.USAGE)
+    else:
+        show: Callable[[], None] = getattr(error, "show", lambda: None)
+        show()
+    return _exit_codes.USAGE
 
 
 def build_app(arguments: list[str]) -> typer.Typer:
@@ -40,7 +65,7 @@ def build_app(arguments: list[str]) -> typer.Typer:
         add_completion=False,
         no_args_is_help=True,
     )
-    app.callback()(strata)
+    app.callback(epilog=_exit_codes.help_text())(strata)
     for file in verb_files():
         name = file.stem.replace("_", "-")
         if name in arguments:

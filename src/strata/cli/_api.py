@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 import msgspec
 from msgspec import Raw, Struct
 
+from strata.cli._terminal import note
 from strata.config import Settings, load_process
 from strata.errors import (
     STATUS,
@@ -28,12 +29,14 @@ from strata.errors import (
     Unavailable,
 )
 from strata.logsetup import printable
+from strata.wire.certificates import date_problem, dates_in, shown_date
 
 TIMEOUT_S = 10.0
 PAGE_ITEMS = 1000
 SUCCESS = (http.client.OK, http.client.CREATED, http.client.ACCEPTED)
 SKEW_MS = 2000
 KINDS = {kind.code: kind for kind in STATUS}
+OUT_OF_DATE = (9, 10)  # of X509_verify_cert: not yet valid, has expired
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 Wanted = TypeVar("Wanted")
@@ -212,6 +215,8 @@ class Api:
     def explained(self, error: OSError | http.client.HTTPException) -> StrataError:
         """What a failed connection means."""
         if isinstance(error, ssl.SSLCertVerificationError):
+            if error.verify_code in OUT_OF_DATE:
+                return self._out_of_date(error)
             return Unavailable(
                 f"the certificate of {self.url} cannot be trusted: {error.verify_message}",
                 hint="set STRATA_TLS_CERT to it, and ask for the name it was made for with --url",
@@ -231,6 +236,20 @@ class Api:
             "a run that has ended is read with --data (`strata runs` lists them)",
         )
 
+    def _out_of_date(self, error: ssl.SSLCertVerificationError) -> StrataError:
+        """That the coordinator's certificate has expired or is not valid yet, with its dates."""
+        try:
+            address = (self.host, self.port)
+            (valid, *_) = dates_in(ssl.get_server_certificate(address, timeout=TIMEOUT_S))
+            dates = f" (valid from {shown_date(valid.since)} until {shown_date(valid.until)})"
+        except (OSError, ValueError):
+            dates = ""
+        return Unavailable(
+            f"the certificate of {self.url} is not valid now: {error.verify_message}{dates}",
+            hint="renew the file of --tls-cert on the coordinator's host and start it again; "
+            "if the dates are right, check the clock of this machine",
+        )
+
     def _stranger(self, reason: str) -> StrataError:
         return Unavailable(
             f"what is at {self.url} is not a coordinator's API: {reason}",
@@ -241,7 +260,10 @@ class Api:
 def reach(url: str | None) -> Api:
     """The coordinator at an address, or where the settings say it is."""
     settings = load_process({})
-    return Api(url or url_of(settings), settings.token, settings.tls_cert)
+    api = Api(url or url_of(settings), settings.token, settings.tls_cert)
+    if api.secure and (problem := date_problem(api.certificate)):
+        note(problem)
+    return api
 
 
 def url_of(settings: Settings) -> str:

@@ -5,6 +5,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from strata.cli._exit_codes import DONE, FAILED, UNPROVEN
 from strata.cli._look import count, plain
 
 FEW = 12
@@ -22,7 +23,7 @@ PROBLEMS = {
     "applied twice": "recorded twice that it applied its samples in",
     "not assigned": "recorded samples that were not assigned to it in",
 }
-EXIT_CODES = {"proven": 0, "broken": 1, "unproven": 3}
+EXIT_CODES = {"proven": DONE, "broken": FAILED, "unproven": UNPROVEN}
 
 
 class Epoch(Struct, frozen=True):

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from msgspec import Struct
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -25,6 +24,7 @@ from strata.checkpoint.copying import copy_checkpoint
 from strata.checkpoint.format import MANIFEST_SUFFIX, Manifest
 from strata.checkpoint.reader import CheckpointReader
 from strata.cli._api import Api, reach
+from strata.cli._console import SafeConsole
 from strata.cli._look import console, plain, print_json, size
 from strata.config import load_process
 from strata.errors import AlreadyExists, InvalidArgument, NotAllowedNow, NotFound, Unavailable
@@ -172,7 +172,7 @@ def progress_bar(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]
         DownloadColumn(),
         TransferSpeedColumn(),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=SafeConsole(stderr=True),
         transient=True,
     ) as bar:
         number = bar.add_task(what, total=total_bytes)

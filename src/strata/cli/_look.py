@@ -6,11 +6,9 @@ narrow, and long names end in an ellipsis. Output that goes elsewhere is not cut
 """
 
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from io import TextIOWrapper
 from typing import Generic, Literal, TypeVar
 
 import msgspec
@@ -19,14 +17,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from strata.cli import _terminal
 from strata.cli._api import Api, Param
+from strata.cli._console import SafeConsole
+from strata.cli._terminal import JSON_CONTROLS
 from strata.logsetup import printable
 
 WIDTH_ELSEWHERE = 200
 NOTES_SHOWN = 5
-
-# JSON leaves these as they are, and some terminals obey them.
-JSON_CONTROLS = {code: f"\\u{code:04x}" for code in range(127, 160)}
 
 STATES = {
     "active": ("●", "green"),
@@ -83,10 +81,8 @@ class Status(msgspec.Struct, frozen=True):
 
 def console() -> Console:
     """Writes to stdout; a character it cannot write becomes a question mark."""
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
     width = shutil.get_terminal_size((WIDTH_ELSEWHERE, 50)).columns
-    return Console(highlight=False, markup=False, emoji=False, width=width)
+    return SafeConsole(markup=False, width=width)
 
 
 def print_json(items: Sequence[bytes | msgspec.Raw]) -> None:
@@ -111,7 +107,7 @@ def print_list(api: Api, look: Look[Item], limit: int, as_json: bool, **filters:
         print_empty(look.empty, look.next_command or join_command(api))
     if len(found.items) < found.total:
         hint = f"--limit {found.total} shows all"
-        typer.echo(f"{len(found.items):,} of {found.total:,} shown; {hint}", err=True)
+        _terminal.note(f"{len(found.items):,} of {found.total:,} shown; {hint}")
 
 
 def print_empty(sentence: str, next_command: str) -> None:

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-import typer
 from msgspec import Struct
 
 from strata.cli._api import Api, Param
+from strata.cli._terminal import note
 from strata.errors import DeadlineExceeded, Overloaded, Unavailable
 
 SILENCE_S = 45.0
@@ -71,13 +71,13 @@ def patiently(attempt: Callable[[], Wanted]) -> Wanted:
             result = attempt()
         except PASSING:
             if not told:
-                typer.echo("reconnecting…", err=True)
+                note("the coordinator does not answer; trying again until it does")
             told = True
             time.sleep(wait_s)
             wait_s = min(wait_s * 2, LONGEST_WAIT_S)
         else:
             if told:
-                typer.echo("connected again", err=True)
+                note("the coordinator answers again")
             return result
 
 

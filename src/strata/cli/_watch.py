@@ -16,6 +16,7 @@ from rich.text import Text
 from strata.cli._api import Answer, Api, Param
 from strata.cli._audit import Audit
 from strata.cli._audit import show as show_audit
+from strata.cli._exit_codes import FAILED
 from strata.cli._look import count, duration, plain, state
 from strata.cli._stream import patiently
 
@@ -24,7 +25,6 @@ LINES_SHOWN = 200
 RATE_WINDOW_S = 5.0
 ENDED = ("completed", "failed", "stopped")
 KINDS = "WorkerLost,RecoveryChosen,TaskStateChanged,RolledBack,CheckpointFailed,GenerationChanged"
-INTERRUPTED = 130
 
 
 class Task(Struct, frozen=True):
@@ -242,7 +242,7 @@ def exit_code(task: Task) -> int:
     """
     if task.status in ("completed", "stopped"):
         return task.exit_code
-    return task.exit_code or 1
+    return task.exit_code or FAILED
 
 
 def recovered(fields: dict[str, Any]) -> str:

@@ -40,8 +40,8 @@ def audit(
     Exit code 0, proven: every worker's samples of every applied step are recorded, and they are
     those of the order. 1, broken: a sample is missing or was applied twice, or a record contradicts
     the order; with --content, a worker read other bytes than the data has. 3, unproven: a record is
-    missing or damaged, or shards were leased, which count by the workers' word. 2: the audit could
-    not be made.
+    missing or damaged, or shards were leased, which count by the workers' word. Any
+    other: the audit could not be made, see `strata --help`.
     """
     if sample is not None or step is not None or content:
         with _asked(data, run, url, task) as asked:

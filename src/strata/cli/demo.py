@@ -6,9 +6,9 @@ from typing import Annotated
 import msgspec
 import typer
 import uvloop
-from rich.console import Console
 
 from strata import __version__
+from strata.cli._console import SafeConsole
 from strata.cli.up import until_told
 from strata.config import Settings, load_process
 from strata.logsetup import configure
@@ -36,7 +36,7 @@ async def _serve(settings: Settings, seed: int, workers: int) -> None:
     # Imported for a demo only: a coordinator needs no simulator.
     from strata.sim.demo import demonstrating
 
-    console = Console(highlight=False, stderr=True)
+    console = SafeConsole(stderr=True)
     async with demonstrating(settings, __version__, seed, workers) as url:
         console.print("[bold]strata[/] demo is up: a simulated cluster, nothing in it is real")
         console.print(f"  dashboard  {url}", soft_wrap=True)

@@ -14,6 +14,7 @@ from strata.cli._api import PAGE_ITEMS, Api, Param, reach
 from strata.cli._look import clock, console, plain, print_empty, print_json
 from strata.cli._options import AsJson, Follow, Limit, Url
 from strata.cli._stream import Stream
+from strata.cli._terminal import note
 
 FIRST_WINDOW = 1000
 
@@ -61,7 +62,7 @@ def events(
             for raw in log.follow(end if position is None else position):
                 print_fact(out, log.api, raw, as_json)
         elif shown and (following := log.place(shown[-1]) + 1) < end:
-            typer.echo(f"there are more: strata events --from {following}", err=True)
+            note(f"there are more: strata events --from {following}")
         elif not shown and not as_json:
             print_empty("no facts match", "strata events")
 

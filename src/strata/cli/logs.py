@@ -20,6 +20,7 @@ from strata.cli._api import PAGE_ITEMS, Api, Param, reach
 from strata.cli._look import clock, console, plain, print_empty, print_json, shortened
 from strata.cli._options import AsJson, Follow, Limit, OfTask, Url
 from strata.cli._stream import Stream, patiently
+from strata.cli._terminal import note
 from strata.logsetup import printable
 
 WHO_WIDTH = 20
@@ -106,7 +107,7 @@ class History:
                 fresh = True
             elif event.kind == "skipped":
                 skipped = self.api.decode(event.data, Skipped).count
-                typer.echo(f"{skipped:,} lines were skipped: they came too fast", err=True)
+                note(f"{skipped:,} lines were skipped: they came too fast")
             else:
                 if fresh:
                     yield from patiently(partial(self._between, self.last_id, event.id))

@@ -3,11 +3,13 @@
 import time
 from pathlib import Path
 
+import msgspec
 import typer
 from msgspec import Struct
 
 from strata.cli._api import Api, reach
-from strata.cli._options import Url
+from strata.cli._look import print_json
+from strata.cli._options import AsJson, Url
 from strata.cli._submission import Created, Env, pairs
 from strata.cli._watch import ENDED
 from strata.cli.stop import Task
@@ -22,7 +24,7 @@ class Seen(Struct, frozen=True):
     status: str
 
 
-def restart(task: Task, env: Env = None, url: Url = None) -> None:
+def restart(task: Task, env: Env = None, url: Url = None, as_json: AsJson = False) -> None:
     """Run a task again as it was asked for; prints the new id.
 
     The values of its environment are not told to anybody, so they have to be given again.
@@ -36,7 +38,10 @@ def restart(task: Task, env: Env = None, url: Url = None) -> None:
         while api.decode(api.get(f"/api/tasks/{task}").body, Seen).status not in ENDED:
             time.sleep(LOOK_S)
         created = again(api, task, given)
-    typer.echo(created.task_id)
+    if as_json:
+        print_json([msgspec.json.encode(created)])
+    else:
+        typer.echo(created.task_id)
 
 
 def again(api: Api, task: str, env: dict[str, str]) -> Created:

@@ -17,6 +17,7 @@ from rich.text import Text
 from strata import __version__
 from strata.cli import _submission as submission
 from strata.cli._api import Api, reach
+from strata.cli._exit_codes import INTERRUPTED
 from strata.cli._look import console, plain
 from strata.cli._mishaps import Mishaps
 from strata.cli._ray import Gpus, RayAddress, on_ray, ray_hosts
@@ -35,7 +36,7 @@ from strata.cli._submission import (
     Workers,
     Wrap,
 )
-from strata.cli._watch import ENDED, INTERRUPTED, LOOK_S, Task, Watcher, exit_code
+from strata.cli._watch import ENDED, LOOK_S, Task, Watcher, exit_code
 from strata.config import Settings, load_process
 from strata.logsetup import configure
 
@@ -104,7 +105,8 @@ def run(
     """Run a script on several workers, watch it, and end with the exit code of its task.
 
     0: completed. 1: failed. 93: workers failed again and again without progress. 94: completed, but
-    the final checkpoint failed. 130: stopped from outside (a stop by `run.stop()` is 0).
+    the final checkpoint failed. 130: stopped from outside (a stop by `run.stop()` is 0). Others:
+    the task could not be run (`strata --help`).
     """
     body = submission.request(
         script,

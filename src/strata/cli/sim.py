@@ -8,6 +8,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from strata.cli._console import SafeConsole
+from strata.cli._exit_codes import FAILED
+from strata.cli._terminal import print_error
 from strata.core.catalogue import CODEC
 from strata.errors import InvalidArgument
 from strata.sim.faults import FAULTS
@@ -67,13 +70,17 @@ def sim(
         out.mkdir(parents=True, exist_ok=True)
         with SqliteStore(out / LOG, CODEC) as store:
             simulation.coordinator.disk.copy_to(store)
-    console = Console(highlight=False, soft_wrap=True)
+    console = SafeConsole(soft_wrap=True)
     if story and not as_json:
         print_story(console, simulation)
+    if broken is not None and as_json:
+        hint = f"reproduce with: {command_of(scenario)}"
+        print_error("broken_promise", str(broken), hint, FAILED)
+        raise typer.Exit(FAILED)
     if broken is not None:
         console.print(f"[bold red]✗ broken promise:[/] {broken}")
         console.print(f"  reproduce with: {command_of(scenario)}")
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
     figures = report(simulation)
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(figures)).decode())

@@ -6,8 +6,8 @@ import typer
 from msgspec import Struct
 
 from strata.cli._api import reach
-from strata.cli._look import plain
-from strata.cli._options import Url
+from strata.cli._look import plain, print_json
+from strata.cli._options import AsJson, Url
 
 Task = Annotated[str, typer.Argument(metavar="TASK", help="The task's id, as strata tasks says.")]
 
@@ -19,8 +19,12 @@ class Stopped(Struct, frozen=True):
     status: str
 
 
-def stop(task: Task, url: Url = None) -> None:
+def stop(task: Task, url: Url = None, as_json: AsJson = False) -> None:
     """Stop a task gracefully; what has ended stays as it is."""
     api = reach(url)
-    stopped = api.decode(api.post(f"/api/tasks/{task}/stop"), Stopped)
+    answer = api.post(f"/api/tasks/{task}/stop")
+    stopped = api.decode(answer, Stopped)
+    if as_json:
+        print_json([answer])
+        return
     typer.echo(f"{plain(stopped.task_id)} is {plain(stopped.status)}")

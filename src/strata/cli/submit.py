@@ -4,7 +4,8 @@ import typer
 
 from strata.cli import _submission as submission
 from strata.cli._api import reach
-from strata.cli._options import Url
+from strata.cli._look import print_json
+from strata.cli._options import AsJson, Url
 from strata.cli._submission import (
     Args,
     Config,
@@ -36,6 +37,7 @@ def submit(
     env: Env = None,
     wrap: Wrap = None,
     url: Url = None,
+    as_json: AsJson = False,
 ) -> None:
     """Submit a task; prints its id. The script has to be at the same place on the agents' hosts."""
     api = reach(url)
@@ -53,4 +55,9 @@ def submit(
         env=env,
         wrap=wrap,
     )
-    typer.echo(api.decode(api.post("/api/tasks", body), Created).task_id)
+    answer = api.post("/api/tasks", body)
+    created = api.decode(answer, Created)
+    if as_json:
+        print_json([answer])
+    else:
+        typer.echo(created.task_id)

@@ -9,8 +9,10 @@ from typing import Annotated
 import typer
 import uvloop
 from rich.console import Console
+from rich.text import Text
 
 from strata import __version__
+from strata.cli._console import SafeConsole
 from strata.config import Settings, load_process
 from strata.coordinator.http.security import is_loopback
 from strata.coordinator.server import Running, running, with_token
@@ -66,7 +68,7 @@ def salvage_damage(folder: Path) -> None:
     from strata.cli.salvage import print_report
     from strata.coordinator.salvage import damage_of, salvage_in_place
 
-    console = Console(highlight=False, stderr=True, markup=False)
+    console = SafeConsole(stderr=True, markup=False)
     try:
         damage = damage_of(folder)
     except NotFound:
@@ -81,7 +83,7 @@ def salvage_damage(folder: Path) -> None:
 
 async def serve_until_told(settings: Settings) -> None:
     """Runs the coordinator until SIGTERM or Ctrl-C."""
-    console = Console(highlight=False, stderr=True)
+    console = SafeConsole(stderr=True, markup=False)
     told = asyncio.create_task(until_told())
     async with running(settings, __version__) as coordinator:
         spare_the_collector()
@@ -117,15 +119,16 @@ def announce(console: Console, settings: Settings, coordinator: Running) -> None
     page = coordinator.http_url
     if settings.token and not is_loopback(settings.http_host):
         page += f"/?token={settings.token}"
-    console.print("[bold]strata[/] coordinator is up")
-    console.print(f"  workers    {settings.grpc_host}:{coordinator.grpc_port}")
-    console.print(f"  dashboard  {page}", soft_wrap=True)
-    console.print(f"  data       {Path(settings.data_dir).resolve()}", soft_wrap=True)
+    console.print(Text.assemble(("strata", "bold"), " coordinator is up"))
+    lines = {
+        "workers": f"{settings.grpc_host}:{coordinator.grpc_port}",
+        "dashboard": page,
+        "data": str(Path(settings.data_dir).resolve()),
+    }
     if settings.token:
-        console.print(f"  token      {settings.token}", soft_wrap=True)
-        if not settings.tls_cert:
-            console.print(
-                "  [yellow]others can reach this address, and nothing is encrypted: "
-                "set --tls-cert and --tls-key[/]",
-                soft_wrap=True,
-            )
+        lines["token"] = settings.token
+    for name, value in lines.items():
+        console.print(f"  {name:<9}  {value}", soft_wrap=True)
+    if settings.token and not settings.tls_cert:
+        warning = "  others can reach this address, and nothing is encrypted: "
+        console.print(f"{warning}set --tls-cert and --tls-key", style="yellow", soft_wrap=True)

@@ -51,6 +51,7 @@ from strata.core.state import Rules
 from strata.errors import SettingError, Unauthenticated, Unavailable
 from strata.store.sqlite import SqliteStore
 from strata.timeline.moved_facts import fetching
+from strata.wire.certificates import date_problem
 from strata.wire.grpc_server import GrpcServer
 from strata.wire.health import Health
 from strata.wire.open_files import raise_limit
@@ -266,6 +267,8 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
             f"certificate {settings.tls_cert} and key {settings.tls_key} cannot be used: {error}",
             hint="both must be PEM files that belong together",
         ) from error
+    if problem := date_problem(settings.tls_cert):
+        log.warning("%s", problem)
     return context
 
 

@@ -27,6 +27,7 @@ from strata.errors import (
     StrataError,
     Unavailable,
 )
+from strata.wire.certificates import date_problem
 from strata.wire.grpc_library import grpc
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -120,6 +121,8 @@ class Connection:
         target = self.address.target
         if self.address.tls or ca_file:
             roots = Path(ca_file).read_bytes() if ca_file else None
+            if problem := date_problem(ca_file, whole=True):
+                log.warning("%s", problem)
             credentials = grpc.ssl_channel_credentials(root_certificates=roots)
             self._channel = grpc.secure_channel(target, credentials, OPTIONS)
         else:

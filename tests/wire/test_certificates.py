@@ -1,0 +1,100 @@
+"""Guards that the dates of a certificate are read and that a bad one is said with what to do."""
+
+import logging
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import trustme
+
+from strata.agent.link import channel_to
+from strata.config import Settings
+from strata.coordinator.server import tls_context
+from strata.sdk.channel import Connection, parse_address
+from strata.wire.certificates import date_problem, dates_in
+from tests.cli.conftest import strata
+from tests.coordinator.conftest import coordinator
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+EXPIRED = (NOW - timedelta(days=400), NOW - timedelta(days=35))
+EARLY = (NOW + timedelta(days=2), NOW + timedelta(days=100))
+SOON = (NOW - timedelta(days=300), NOW + timedelta(days=3, hours=1))
+FINE = (NOW - timedelta(days=1), NOW + timedelta(days=90))
+SAYS = {"expired": (EXPIRED, "expired on"), "early": (EARLY, "not valid before")}
+SAYS["soon"] = (SOON, "expires on")
+
+
+@pytest.fixture
+def issued(tmp_path):
+    """Writes a certificate with such dates; the settings that name it."""
+
+    def issue(since, until):
+        made = trustme.CA().issue_cert("127.0.0.1", not_before=since, not_after=until)
+        made.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+        made.private_key_pem.write_to_path(tmp_path / "key.pem")
+        return {"tls_cert": str(tmp_path / "cert.pem"), "tls_key": str(tmp_path / "key.pem")}
+
+    return issue
+
+
+@pytest.mark.parametrize(
+    "dates", [EXPIRED, FINE, (datetime(1999, 1, 2, tzinfo=UTC), datetime(2061, 3, 4, tzinfo=UTC))]
+)
+def test_dates_are_those_of_the_certificate(issued, dates):
+    with open(issued(*dates)["tls_cert"]) as file:
+        (found,) = dates_in(file.read())
+    assert (found.since, found.until) == dates
+
+
+def test_certificate_that_is_valid_for_long_is_not_mentioned(issued):
+    assert date_problem(issued(*FINE)["tls_cert"]) == ""
+
+
+def test_file_that_is_no_certificate_is_left_to_its_user(tmp_path):
+    (tmp_path / "text.pem").write_text("no certificate\n")
+    (tmp_path / "cut.pem").write_text("-----BEGIN CERTIFICATE-----\nMIIB\n")
+    for name in ("text.pem", "cut.pem", "none.pem"):
+        assert date_problem(str(tmp_path / name)) == ""
+
+
+@pytest.mark.parametrize("case", SAYS)
+def test_coordinator_agent_and_worker_say_it_at_start(issued, caplog, case):
+    dates, words = SAYS[case]
+    files = issued(*dates)
+    settings = Settings(**files)
+    shown = f"{(dates[0] if case == 'early' else dates[1]):%Y-%m-%d}"
+    starts = {
+        "coordinator": lambda: tls_context(settings),
+        "agent": lambda: channel_to(parse_address("127.0.0.1:1"), settings),
+        "sdk": lambda: Connection("127.0.0.1:1", ca_file=files["tls_cert"]),
+    }
+    for room, start in starts.items():
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            start()
+        (record,) = [each for each in caplog.records if each.name.startswith(f"strata.{room}")]
+        assert words in record.message
+        assert shown in record.message
+
+
+def test_client_is_told_the_dates_of_an_expired_certificate(issued, tmp_path):
+    files = issued(*EXPIRED)
+    with coordinator(tmp_path / "data", **files) as running:
+        url = running.http_url
+        unknown = strata("status", "--url", url, cwd=tmp_path)
+        known = strata("status", "--url", url, cwd=tmp_path, STRATA_TLS_CERT="cert.pem")
+    assert f"{EXPIRED[1]:%Y-%m-%d}" in known.stderr
+    assert known.stderr.startswith("the certificate cert.pem expired on")
+    for ended in (unknown, known):
+        assert ended.returncode == 5
+        assert "certificate" in ended.stderr
+    assert "is not valid now" in known.stderr
+    assert "start it again" in known.stderr
+
+
+def test_client_warns_of_a_certificate_that_expires_soon(issued, tmp_path):
+    with coordinator(tmp_path / "data", **issued(*SOON)) as running:
+        ended = strata(
+            "status", "--url", running.http_url, cwd=tmp_path, STRATA_TLS_CERT="cert.pem"
+        )
+    assert ended.returncode == 0, ended.stderr
+    assert "in 3 days" in ended.stderr

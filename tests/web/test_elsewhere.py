@@ -56,5 +56,5 @@ def test_a_page_that_is_served_elsewhere_logs_in_lives_and_acts(page, complaints
 def test_a_page_that_the_coordinator_was_not_told_of_stays_outside(page, complaints, up, elsewhere):
     up.start()
     page.goto(elsewhere)
-    expect(page.get_by_text("The coordinator cannot be reached")).to_be_visible()
+    expect(page.get_by_text("Disconnected: the coordinator cannot be reached")).to_be_visible()
     complaints.clear()  # the browser says that it may not read the answers

@@ -30,10 +30,12 @@ def test_a_coordinator_that_is_gone_is_told_and_found_again(page, complaints, up
     expect(page.get_by_role("status").filter(has_text="live")).to_be_visible()
     expect(page.get_by_text("strata run examples/counter.py --workers 3")).to_be_visible()
     up.kill()
-    expect(page.get_by_text("The coordinator cannot be reached")).to_be_visible()
+    expect(page.get_by_text("Disconnected: the coordinator cannot be reached")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="disconnected")).to_be_visible()
+    expect(page.get_by_text(f"{up.url}/api is its address")).to_be_visible()
     expect(page.get_by_role("button", name="strata up")).to_be_visible()
     up.start()
-    expect(page.get_by_text("The coordinator cannot be reached")).to_have_count(0)
+    expect(page.get_by_text("Disconnected")).to_have_count(0)
     expect(page.get_by_role("status").filter(has_text="live")).to_be_visible()
     complaints.clear()  # the browser says that it could not connect
 
@@ -41,7 +43,7 @@ def test_a_coordinator_that_is_gone_is_told_and_found_again(page, complaints, up
 def test_a_token_is_asked_for_and_a_wrong_one_refused(page, complaints, up):
     up.start("--token", "open-sesame")
     opened(page, up.url)
-    expect(page.get_by_role("heading", name="A token is needed")).to_be_visible()
+    expect(page.get_by_role("heading", name="Token required")).to_be_visible()
     page.get_by_label("Token").fill("open-barley")
     page.get_by_role("button", name="Open").click()
     expect(page.get_by_role("alert")).to_have_text("That token is not valid.")
@@ -90,7 +92,7 @@ def demo(tmp_path):
 
 def test_a_demo_lives_and_says_that_it_is_one(page, complaints, demo):
     opened(page, demo)
-    expect(page.get_by_text("Demo: a simulated cluster, nothing here is real")).to_be_visible()
+    expect(page.get_by_text("Demo: a simulated cluster; all figures are simulated")).to_be_visible()
     steps = row(page, "train-1").get_by_role("cell").nth(3)
     expect(steps).to_have_text(re.compile(r"\d"))
     before = steps.inner_text()
@@ -102,5 +104,5 @@ def test_a_demo_lives_and_says_that_it_is_one(page, complaints, demo):
 def test_a_demo_changes_nothing(page, complaints, demo):
     opened(page, f"{demo}/#/tasks/train-1")
     page.get_by_role("button", name="Checkpoint now").click()
-    expect(page.get_by_role("alert")).to_have_text("this is a demo: nothing can be changed")
+    expect(page.get_by_role("alert")).to_contain_text("this is a demo: nothing can be changed")
     complaints.clear()  # the browser says that the request was refused

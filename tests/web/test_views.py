@@ -45,7 +45,7 @@ def test_a_killed_worker_is_seen_to_fall_and_come_back(visit, cluster):
     visit(f"workers/{name}")
     incarnation = page.locator("dt", has_text="Incarnation").locator("xpath=following-sibling::dd")
     expect(incarnation).to_have_text(str(cluster.get(f"workers/{name}")["incarnation"]))
-    expect(page.get_by_role("heading", name="Story")).to_be_visible()
+    expect(page.get_by_role("heading", name="History")).to_be_visible()
     expect(page.get_by_text(re.compile("declared lost")).first).to_be_visible()
 
 
@@ -63,7 +63,7 @@ def test_workers_are_found_by_name_and_status(visit, cluster):
 def test_data_shows_who_holds_what_and_real_samples(visit):
     page = visit("data")
     page.get_by_role("link", name="noise").click()
-    expect(page.get_by_text("Who holds what")).to_be_visible()
+    expect(page.get_by_role("heading", name="Shard owners")).to_be_visible()
     expect(page.get_by_text(re.compile(r"leased [1-9]"))).to_be_visible()
     expect(page.get_by_role("img", name=re.compile("image, 8"))).not_to_have_count(0)
 
@@ -84,7 +84,7 @@ def test_barriers_show_rounds_and_who_comes_late(visit, cluster):
     until(lambda: cluster.get("barriers"), 60)
     page = visit("barriers")
     expect(row(page, "every-twenty").first).to_be_visible()
-    expect(page.get_by_role("table", name="Who comes late")).to_be_visible()
+    expect(page.get_by_role("table", name="Late arrivals")).to_be_visible()
 
 
 def test_a_task_is_submitted_stopped_and_submitted_again(visit, cluster):
@@ -101,7 +101,7 @@ def test_a_task_is_submitted_stopped_and_submitted_again(visit, cluster):
     page.get_by_role("button", name="Stop").click()
     page.get_by_role("button", name=re.compile("its workers save first")).click()
     expect(page.get_by_role("definition").filter(has_text="stopped").first).to_be_visible()
-    page.get_by_role("button", name="Restart").click()
+    page.get_by_role("button", name="Submit again").click()
     expect(page.get_by_label("Name")).to_have_value("from the page")
     expect(page.get_by_label("Config")).to_have_value(re.compile('"step_s": 0.2'))
 
@@ -152,7 +152,7 @@ def test_timeline_shows_lanes_events_and_why(visit, cluster):
     expect(page.get_by_role("img", name=re.compile("workers did"))).to_be_visible()
     page.get_by_label("Find: kind=WorkerLost").press("Enter")
     expect(page.get_by_role("heading", name="WorkerLost")).to_be_visible()
-    expect(page.get_by_role("heading", name="Led to it")).to_be_visible()
+    expect(page.get_by_role("heading", name="Causes")).to_be_visible()
     page.get_by_role("button", name="Why?").click()
     expect(page.get_by_text(re.compile("signal 9")).first).to_be_visible()
     export = page.get_by_role("link", name="Perfetto").get_attribute("href")

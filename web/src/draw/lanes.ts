@@ -107,7 +107,8 @@ function drawAxis(context: CanvasRenderingContext2D, size: Size, scene: Scene): 
     context.fillStyle = scene.inks.line!;
     context.fillRect(x, AXIS_PX - 4, 1, size.height - AXIS_PX + 4);
     context.fillStyle = scene.inks.faint!;
-    context.fillText(clock(each, step < 1000), x + 4, AXIS_PX / 2);
+    const text = clock(each, step < 1000);
+    if (x + 4 + context.measureText(text).width <= size.width) context.fillText(text, x + 4, AXIS_PX / 2);
   }
 }
 

@@ -100,7 +100,7 @@ describe("workers as cells", () => {
 
 describe("small things", () => {
   it("says moves in words", () => {
-    expect(worded([[0, 3, "", "w0"], [8, 9, "", "w0"], [4, 7, "w1", "w2"]])).toBe("6 nobody → w0, 4 w1 → w2");
+    expect(worded([[0, 3, "", "w0"], [8, 9, "", "w0"], [4, 7, "w1", "w2"]])).toBe("60 % no owner → w0, 40 % w1 → w2");
   });
   it("keeps a bounded history", () => {
     const metrics = { checkpoint_throughput: null, coordinator_rps: 1, active_workers: 1, total_workers: 1, barrier_latency_p99: null, shard_assignment_time: null } as Metrics;

@@ -34,7 +34,7 @@ def serve_demo(settings: Settings, seed: int = 7, workers: int = 24) -> None:
 
 async def _serve(settings: Settings, seed: int, workers: int) -> None:
     console = Console(highlight=False, stderr=True)
-    console.print(f"[bold]strata[/] demo: simulating the last 4 minutes of {workers} workers")
+    console.print(f"[bold]strata[/] demo: simulating the past of a cluster of {workers} workers")
 
     # Imported for a demo only: a coordinator needs no simulator.
     from strata.sim.demo import demonstrating

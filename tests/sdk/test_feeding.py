@@ -290,7 +290,10 @@ def test_the_coordinator_is_shown_what_is_processed(hub, learners):
     (sample, *_) = until(lambda: httpx.get(url).json(), what="a preview")
     assert sample["worker_id"] == "a"
     assert sample["features"] == {"index": int(sample["id"])}
-    assert sample["shard_id"] == int(sample["id"]) // 50
+    shards = httpx.get(f"{hub.running.http_url}/api/datasets/numbers/shards").json()
+    shard = shards[sample["shard_id"]]
+    assert shard["start_index"] <= sample["place"] < shard["end_index"]
+    assert shard["worker_id"] == "a"
 
 
 def test_samples_of_a_torch_dataset_are_shown_as_the_script_gets_them(hub, spool):

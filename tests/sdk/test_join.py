@@ -54,6 +54,21 @@ def test_a_barrier_of_several_gives_each_its_place(hub, trainees):
     assert {each["participants"] for each in met} == {4}
 
 
+@pytest.mark.parametrize(
+    ("number", "noticed"), [(signal.SIGKILL, "connection"), (signal.SIGSTOP, "heartbeat")]
+)
+def test_crash_is_an_error_in_the_log_however_it_was_noticed(hub, trainees, number, noticed):
+    victim = trainees(hub.address, "train", worker_id="victim")
+    victim.says("joined")
+    victim.signal(number)
+
+    def said():
+        lines = hub.lines("victim")
+        return [level for level, line in lines if f"victim is lost ({noticed})" in line]
+
+    assert until(said, what="the line about the loss") == ["error"]
+
+
 def test_a_killed_worker_is_noticed_by_its_connection_before_its_silence(hub, trainees):
     victim = trainees(hub.address, "train", worker_id="victim")
     victim.says("joined")

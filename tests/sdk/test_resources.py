@@ -2,13 +2,15 @@
 
 import os
 import socket
+import subprocess
+import sys
 import time
 
 import psutil
 import pytest
 
 from strata.core.resources import ResourceMetrics
-from strata.sdk.resources import CPU_WINDOW_S, ResourceSampler, network_bytes
+from strata.sdk.resources import CPU_WINDOW_S, ResourceSampler
 
 
 @pytest.fixture
@@ -67,25 +69,51 @@ def test_free_space_is_that_of_the_folder(sampler, tmp_path):
     assert ResourceSampler(tmp_path / "gone").sample().disk_free_bytes == 0
 
 
-def test_network_counts_from_the_start_and_without_loopback(sampler):
-    received, sent = network_bytes()
-    sampler = ResourceSampler()
-    sample = sampler.sample()
-    assert 0 <= sample.network_rx_bytes < 50_000_000
-    counted = psutil.net_io_counters(pernic=True)
-    outside = sum(c.bytes_recv for name, c in counted.items() if name not in ("lo", "lo0"))
-    assert received <= network_bytes()[0]
-    assert network_bytes()[0] >= outside
+def transfer(size_bytes):
+    """Bytes from one socket of this process to another."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         with socket.create_connection(address) as client, server.accept()[0] as peer:
-            for _ in range(100):
-                client.sendall(b"x" * 65_536)
-                left = 65_536
-                while left:
-                    left -= len(peer.recv(left))
-    assert sampler.sample().network_tx_bytes - sample.network_tx_bytes < 6_000_000
-    assert sent <= network_bytes()[1]
+            client.sendall(b"x" * size_bytes)
+            left = size_bytes
+            while left:
+                left -= len(peer.recv(left))
+            yield
+
+
+def test_network_is_what_the_sockets_of_the_process_sent_and_received(sampler):
+    before = sampler.sample()
+    for _ in transfer(100_000):
+        sampler.watch_network()
+    after = sampler.sample()  # the sockets are closed, and still count
+    assert after.network_tx_bytes - before.network_tx_bytes == 100_000
+    assert after.network_rx_bytes - before.network_rx_bytes == 100_000
+
+
+def test_network_of_other_processes_is_not_counted(sampler):
+    before = sampler.sample()
+    script = (
+        "import socket\n"
+        "s = socket.create_server(('127.0.0.1', 0))\n"
+        "c = socket.create_connection(s.getsockname()); p, _ = s.accept()\n"
+        "c.sendall(b'x' * 100_000); print(len(p.recv(100_000, socket.MSG_WAITALL)), flush=True)\n"
+        "input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout.readline() == b"100000\n"
+        during = sampler.sample()
+        other.communicate(b"\n")
+    assert during.network_tx_bytes == before.network_tx_bytes
+    assert during.network_rx_bytes == before.network_rx_bytes
+
+
+def test_network_of_a_followed_process_is_not_known(sampler):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        sampler.follow(other.pid)
+        assert sampler.sample().network_rx_bytes is None
+        other.communicate(b"\n")
 
 
 def test_a_sample_is_cheap(sampler):

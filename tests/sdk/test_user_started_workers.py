@@ -4,6 +4,7 @@ They find the waiting task, and after a loss the others go on with the lost work
 """
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import httpx
@@ -114,6 +115,31 @@ def test_workers_join_the_waiting_task_and_go_on_after_a_loss(cluster, rows, tmp
     audit = cluster.get(f"tasks/{task}/audit")
     assert audit["verdict"] == "proven", audit
     assert [row["id"] for row in cluster.get("tasks")] == [task]
+
+
+def test_preview_of_a_run_agrees_with_the_shards_and_their_owners(cluster, rows, tmp_path):
+    cluster.task()
+    workers = crowd(cluster, rows, tmp_path / "gate")
+    for worker in workers:
+        worker.says("stepped", count=5)
+
+    def previewed():
+        found = cluster.get("datasets/rows/preview", limit=100)
+        return found if len({sample["worker_id"] for sample in found}) == 3 else None
+
+    samples = until(previewed, what="samples of all workers")
+    shards = cluster.get("datasets/rows/shards", limit=1000)
+    assert sum(shard["end_index"] - shard["start_index"] for shard in shards) == ROWS
+    owned = Counter(shard["worker_id"] for shard in shards)
+    assert owned == cluster.shards()[0]
+    for sample in samples:
+        shard = shards[sample["shard_id"]]
+        assert shard["shard_id"] == sample["shard_id"]
+        assert shard["worker_id"] == sample["worker_id"]
+        assert shard["start_index"] <= sample["place"] < shard["end_index"]
+        assert sample["features"]["index"] == int(sample["id"])
+    (tmp_path / "gate").touch()
+    assert [worker.ends() for worker in workers] == [0, 0, 0]
 
 
 def test_worker_that_is_lost_while_the_coordinator_is_away_is_made_up_for_when_it_is_back(

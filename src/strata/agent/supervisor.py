@@ -285,9 +285,11 @@ class Supervisor:
         """Sees a process to its end."""
         ended = await child.ended()
         how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.code}"
-        log.info("%s (start %d) ended with %s", child.start.worker, child.start.number, how)
         del self._children[child.start]
         ending = self._ending.pop(child.start, None)
+        crashed = ending is None and (ended.signal or ended.code)
+        level = logging.ERROR if crashed else logging.INFO
+        log.log(level, "%s (start %d) ended with %s", child.start.worker, child.start.number, how)
         if ending is not None:
             ending[1].cancel()
         self._note_exit(ended)

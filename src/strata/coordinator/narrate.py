@@ -1,8 +1,8 @@
 """Says in the log, in words, what the facts say: for those who read logs first.
 
-The facts stay the record; a line here is a view of one. Levels follow what a reader has to do:
-`error` for what ended badly, `warning` for a loss that is being dealt with, `info` for the course
-of things, `debug` for the rest.
+The facts stay the record; a line here is a view of one. `error` is for what ended badly: also a
+crash of a worker or a host, however it was noticed. `warning` is for what was refused or undone,
+`info` for the course of things (a barrier reached, a checkpoint saved), `debug` for the rest.
 """
 
 import logging
@@ -56,7 +56,7 @@ def words(body: Fact) -> tuple[int, str] | None:
         case WorkerReturned():
             return INFO, f"worker {body.worker} is back: {body.reason}"
         case WorkerLost():
-            return WARNING, f"worker {body.worker} is lost ({body.signal}): {body.reason}"
+            return ERROR, f"worker {body.worker} is lost ({body.signal}): {body.reason}"
         case WorkerRejected() | WorkerFenced():
             return WARNING, f"worker {body.worker} was refused: {body.reason}"
         case WorkerExited():
@@ -68,7 +68,7 @@ def words(body: Fact) -> tuple[int, str] | None:
         case AgentSlotsChanged():
             return INFO, f"agent {body.agent} offers {body.after} slots instead of {body.before}"
         case AgentLost():
-            return WARNING, f"agent {body.agent} is lost: {body.reason}"
+            return ERROR, f"agent {body.agent} is lost: {body.reason}"
         case GenerationChanged():
             size = f"{body.world_size} workers, {body.phase}"
             return INFO, f"generation {body.generation} of {body.task} ({size}): {body.reason}"
@@ -86,7 +86,7 @@ def words(body: Fact) -> tuple[int, str] | None:
 def _words_on_data(body: Fact) -> tuple[int, str] | None:
     match body:
         case BarrierReleased():
-            return DEBUG, f"barrier {body.barrier} released {body.participants} workers"
+            return INFO, f"barrier {body.barrier} reached by {body.participants} workers"
         case BarrierFailed():
             missing = ", ".join(body.missing) or "nobody"
             return ERROR, f"barrier {body.barrier} failed: {body.reason}; missing: {missing}"

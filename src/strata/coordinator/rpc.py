@@ -28,7 +28,6 @@ from strata.core.checkpoints import Checkpoint, committed_newest_first
 from strata.core.datasets import AttachDataset, RegisterDataset
 from strata.core.leases import AdvanceEpoch
 from strata.core.saving import AckPart, BeginCheckpoint
-from strata.core.sharding import epoch_order
 from strata.core.signals import Beat, WorkerBeat
 from strata.core.state import Cluster
 from strata.core.tasks import Task
@@ -358,9 +357,7 @@ def _task_of(state: Cluster, worker_id: str) -> Task:
 def _shards(state: Cluster, worker: str, dataset: str, epoch: int) -> list[pb.DataShard]:
     """A worker's shards of a dataset that its task uses, in the order of an epoch."""
     feed, spec = _task_of(state, worker).feeds[dataset], state.dataset(dataset).spec
-    owned = feed.holdings.get(worker, [])
-    order = epoch_order(owned, spec.seed, epoch) if spec.shuffle else sorted(owned)
-    return [datasets.shard_message(dataset, spec, feed, number, epoch) for number in order]
+    return datasets.owned_shards(dataset, spec, feed, worker, epoch)
 
 
 def decoder(message: Any) -> Callable[[bytes], Any]:

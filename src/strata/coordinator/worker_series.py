@@ -12,7 +12,7 @@ from strata.coordinator.observed import Seen
 from strata.core.resources import GpuMetrics, ResourceMetrics
 from strata.core.workers import Worker
 
-OfWorker = Callable[[ResourceMetrics], Number]
+OfWorker = Callable[[ResourceMetrics], Number | None]
 OfGpu = Callable[[GpuMetrics], Number]
 
 PER_WORKER: tuple[tuple[Kind, str, str, OfWorker], ...] = (
@@ -21,8 +21,13 @@ PER_WORKER: tuple[tuple[Kind, str, str, OfWorker], ...] = (
     ("gauge", "disk_free_bytes", "Free space where it writes.", lambda r: r.disk_free_bytes),
     ("counter", "disk_read_bytes_total", "Bytes read from disk.", lambda r: r.disk_read_bytes),
     ("counter", "disk_written_bytes_total", "Bytes written.", lambda r: r.disk_write_bytes),
-    ("counter", "network_received_bytes_total", "Bytes received.", lambda r: r.network_rx_bytes),
-    ("counter", "network_sent_bytes_total", "Bytes sent.", lambda r: r.network_tx_bytes),
+    (
+        "counter",
+        "network_received_bytes_total",
+        "TCP bytes received.",
+        lambda r: r.network_rx_bytes,
+    ),
+    ("counter", "network_sent_bytes_total", "TCP bytes sent.", lambda r: r.network_tx_bytes),
 )
 PER_GPU: tuple[tuple[str, str, OfGpu], ...] = (
     ("utilization_ratio", "Use of a card, 0 to 1.", lambda g: g.utilization_percent / 100),
@@ -48,7 +53,8 @@ def add_workers(
     ]
     page.add("gauge", "strata_worker_step", STEP_TEXT, [(tags, step) for tags, step, _ in shown])
     for kind, name, text, value in PER_WORKER:
-        samples = [(tags, value(resources)) for tags, _, resources in shown]
+        measured = ((tags, value(resources)) for tags, _, resources in shown)
+        samples = [(tags, each) for tags, each in measured if each is not None]
         page.add(kind, f"strata_worker_{name}", f"{text} By worker.", samples)
     cards = [
         (f'{tags[:-1]},gpu="{card.index}"}}', card)

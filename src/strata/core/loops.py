@@ -93,6 +93,11 @@ def trained_steps(loops: Mapping[str, Loop], dataset: str, step: int) -> int:
     return last.first + min(step, _end(loops, last)) - last.start if last is not None else 0
 
 
+def loop_is_open(loops: Mapping[str, Loop], dataset: str, step: int) -> bool:
+    """Whether a run that has had so many steps trains its next one on a dataset."""
+    return not loops or any(each.start <= step < _end(loops, each) for each in _of(loops, dataset))
+
+
 def _of(loops: Mapping[str, Loop], dataset: str) -> list[Loop]:
     return [loop for loop in loops.values() if loop.dataset == dataset]
 

@@ -150,7 +150,7 @@ class Order:
         if not self.spec.shuffle or self.spec.mode == "global":
             return np.arange(count, dtype=np.int64)
         begin = np.array([epoch * self.total_samples], np.int64)
-        start, length = _lane_part(begin, np.array([chosen]), self.total_samples, self.lanes)
+        start, length = lane_parts(begin, np.array([chosen]), self.total_samples, self.lanes)
         if not length[0]:
             return np.empty(0, np.int64)
         size = self.spec.shard_size
@@ -169,29 +169,66 @@ class Order:
         if self.spec.mode == "global":
             size, tweak = np.array([total], np.int64), self._keys.tweak(epochs)
             return self._keys.permute(places, size, tweak, rounds_for(total))
+        return self.on_line(self._line_places(positions, places, epochs, begins))
+
+    def line_places(self, positions: Integers) -> Integers:
+        """The places on the line of the samples at some positions; not for `global`."""
+        epochs = positions // self.total_samples
+        begins = epochs * self.total_samples
+        return self._line_places(positions, positions - begins, epochs, begins)
+
+    def settled(self, lane: int, epoch: int, steps: int) -> int:
+        """How many samples of a lane's part of an epoch are trained after so many steps.
+
+        They are the first of the part on the line. Of a window that is trained in part none count,
+        since its samples are permuted.
+        """
+        begin = epoch * self.total_samples
+        done = min(max(steps * self.global_batch - begin, 0), self.total_samples)
+        trained = max(-(-(done - (lane - begin) % self.lanes) // self.lanes), 0)
+        if self.spec.mode != "window" or not self.spec.shuffle:
+            return trained
+        turn = np.array([begin % self.lanes], np.int64)
+        _, lengths = lane_parts(turn, np.array([lane]), self.total_samples, self.lanes)
+        if trained >= lengths[0]:
+            return trained
+        _, first, _ = self._windows(np.array([trained], np.int64), lengths)
+        return int(first[0])
+
+    def _line_places(
+        self, positions: Integers, places: Integers, epochs: Integers, begins: Integers
+    ) -> Integers:
         lanes = positions % self.lanes
-        starts, lengths = _lane_part(begins, lanes, total, self.lanes)
+        starts, lengths = lane_parts(begins, lanes, self.total_samples, self.lanes)
         along = places // self.lanes
         if self.spec.mode == "window":
             along = self._shuffle_windows(along, lengths, epochs, lanes)
-        return self._on_line(starts + along)
+        return starts + along
 
     def _shuffle_windows(
         self, along: Integers, lengths: Integers, epochs: Integers, lanes: Integers
     ) -> Integers:
-        """Each place along a lane, moved within its window; the first windows are one longer."""
+        """Each place along a lane, moved within its window."""
+        number, first, sizes = self._windows(along, lengths)
+        tweak = self._keys.tweak(epochs, lanes, number)
+        moved: Integers = first + self._keys.permute(along - first, sizes, tweak, self._rounds)
+        return moved
+
+    def _windows(self, along: Integers, lengths: Integers) -> tuple[Integers, Integers, Integers]:
+        """The number, first place and size of the window that each place along a lane is in.
+
+        The first windows are one longer.
+        """
         windows = -(-lengths // self._window)
         size = lengths // windows
         longer = lengths - size * windows
         edge = longer * (size + 1)
         number = np.where(along < edge, along // (size + 1), longer + (along - edge) // size)
         first = number * size + np.minimum(number, longer)
-        tweak = self._keys.tweak(epochs, lanes, number)
-        sizes = size + (number < longer)
-        moved: Integers = first + self._keys.permute(along - first, sizes, tweak, self._rounds)
-        return moved
+        return number, first, size + (number < longer)
 
-    def _on_line(self, line: Integers) -> Integers:
+    def on_line(self, line: Integers) -> Integers:
+        """The samples at some places of the line."""
         slots = line // self.spec.shard_size
         within = line - slots * self.spec.shard_size
         return self._shards_at(slots) * self.spec.shard_size + within
@@ -296,7 +333,7 @@ def _at(values: Words, places: NDArray[np.intp]) -> Words:
     return values if values.size == 1 else values[places]
 
 
-def _lane_part(
+def lane_parts(
     begins: Integers, lanes: Integers, total: int, count: int
 ) -> tuple[Integers, Integers]:
     """Where the lanes' parts of the line start in the epochs that begin at positions `begins`.

@@ -14,7 +14,10 @@ class GpuMetrics(Struct, frozen=True, omit_defaults=True):
 
 
 class ResourceMetrics(Struct, frozen=True, omit_defaults=True):
-    """CPU and memory are the process's own; disk and network count from the process's start."""
+    """CPU and memory are the process's own; disk and network count from the process's start.
+
+    Network is None where the process's own traffic cannot be told from its host's.
+    """
 
     cpu_percent: float = 0.0
     memory_used_bytes: int = 0
@@ -22,8 +25,8 @@ class ResourceMetrics(Struct, frozen=True, omit_defaults=True):
     disk_read_bytes: int = 0
     disk_write_bytes: int = 0
     disk_free_bytes: int = 0
-    network_rx_bytes: int = 0
-    network_tx_bytes: int = 0
+    network_rx_bytes: int | None = None
+    network_tx_bytes: int | None = None
 
 
 class Saving(Struct, frozen=True):

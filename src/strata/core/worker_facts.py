@@ -63,7 +63,10 @@ class CoordinatorStateSeen(Fact, frozen=True):
 
 
 class RequestSubmitted(Fact, frozen=True):
-    """The worker asked the coordinator for something; `RequestCompleted` has the same `op`."""
+    """The worker asked the coordinator for something; `RequestCompleted` has the same `op`.
+
+    Registering is request 0 of an incarnation, leaving its last one. Heartbeats are no requests.
+    """
 
     request: int
     type: str
@@ -71,7 +74,11 @@ class RequestSubmitted(Fact, frozen=True):
 
 
 class RequestCompleted(Fact, frozen=True):
-    """The coordinator answered, or the request was given up."""
+    """The coordinator answered, or the request was given up.
+
+    `ok` says whether the thing came about that was asked for: a barrier that failed is answered,
+    and not `ok`. `error` says why not.
+    """
 
     request: int
     type: str
@@ -226,7 +233,11 @@ class StepFinished(Fact, frozen=True):
 
 
 class ResourceSnapshot(Fact, frozen=True):
-    """What the process and its host use; see `strata.sdk.resources` for what each figure means."""
+    """What the process uses; see `strata.sdk.resources` for what each figure means.
+
+    Network is the process's own if `network_own`, else it is not known: earlier releases recorded
+    the traffic of the whole host.
+    """
 
     cpu_percent: float = 0.0
     memory_used_bytes: int = 0
@@ -236,6 +247,7 @@ class ResourceSnapshot(Fact, frozen=True):
     disk_free_bytes: int = 0
     network_rx_bytes: int = 0
     network_tx_bytes: int = 0
+    network_own: bool = False
 
 
 class ClockSampled(Fact, frozen=True):

@@ -21,7 +21,9 @@ from strata.config import Settings, load_process
 from strata.core.worker_facts import RunStarted
 from strata.errors import InvalidArgument, SettingError
 from strata.sdk.channel import Connection, build, persist
+from strata.sdk.events import Recorder
 from strata.sdk.hello import Identity
+from strata.sdk.request_log import Moment, record_registration
 from strata.wire.v1 import coordinator_pb2 as pb
 
 CONNECT_TIMEOUT_S = 10.0
@@ -120,15 +122,19 @@ class Enrolment:
         self.connection = connection
         self._request = request
         self._secret = secrets.token_hex(16)
+        self._asked: Moment | None = None
+        self._span: tuple[Moment, Moment] | None = None
 
     def register(self, patience_s: float, after: int = 0) -> pb.RegisterWorkerResponse:
         """Registers; `after` is the incarnation that is over, if there was one."""
         request = self._request
         request.nonce = f"{self._secret}-{after}"
         method, kind = "RegisterWorker", pb.RegisterWorkerResponse
+        self._asked = self._asked or Moment.now()
         answer = persist(
             lambda timeout_s: self.connection.call(method, request, kind, timeout_s), patience_s
         )
+        self._span, self._asked = (self._asked, Moment.now()), None
         request.worker_id = answer.assigned_id
         request.task_id = answer.task_id  # a later incarnation belongs to the same task
         return answer
@@ -136,6 +142,12 @@ class Enrolment:
     def identity(self, answer: pb.RegisterWorkerResponse) -> Identity:
         """As whom the coordinator has let us in."""
         return Identity(answer.assigned_id, answer.incarnation, self._request.nonce)
+
+    def record(self, recorder: Recorder, answer: pb.RegisterWorkerResponse) -> None:
+        """Record the registration and the start, as the first facts of the new incarnation."""
+        assert self._span is not None, "it has registered"
+        record_registration(recorder, *self._span)
+        recorder.emit(self.started(answer))
 
     def started(self, answer: pb.RegisterWorkerResponse, role: str = "worker") -> RunStarted:
         """The fact that this process joined."""

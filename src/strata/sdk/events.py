@@ -69,6 +69,7 @@ class Recorder:
         self._incarnation = 0
         self._next_seq = 0
         self._sealed = False
+        self._last_kinds: tuple[type[Fact], ...] = ()
         self._sought: Fact | None = None
         self._sought_seq = -1
         self._late: list[LateFact] = []
@@ -76,7 +77,7 @@ class Recorder:
 
     def emit(self, fact: Fact | LateFact, cause: tuple[str, ...] = (), op: str = "") -> None:
         """Records a fact. One with late numbers is for the training thread alone."""
-        if len(self._waiting) < self.limit:
+        if len(self._waiting) < self.limit or isinstance(fact, self._last_kinds):
             number = self._last_number = next(self._numbers)
             event: Waiting = (number, time.time_ns(), time.monotonic_ns(), fact, cause, op)
             self._waiting.append(event)
@@ -88,6 +89,17 @@ class Recorder:
                 box.note(number, event if isinstance(fact, Fact) else _as_known(event))
                 if box.crowded(number):
                     self.on_crowded()
+        else:
+            self._drop(1, "the buffer was full")
+
+    def emit_at(self, wall_ns: int, mono_ns: int, fact: Fact, op: str = "") -> None:
+        """Records a fact of an earlier moment, which had no log to go into then."""
+        if len(self._waiting) < self.limit:
+            number = self._last_number = next(self._numbers)
+            event = (number, wall_ns, mono_ns, fact, (), op)
+            self._waiting.append(event)
+            if self._box is not None:
+                self._box.note(number, event)
         else:
             self._drop(1, "the buffer was full")
 
@@ -192,9 +204,9 @@ class Recorder:
             if count:
                 self._drop(count, f"refused by the coordinator: {reason}"[:200])
 
-    def seal(self) -> None:
-        """Records nothing from now on; what was recorded is still delivered."""
-        self.limit, self._sealed = 0, True
+    def seal(self, but: tuple[type[Fact], ...] = ()) -> None:
+        """Records nothing from now on, except these kinds; what was recorded is still delivered."""
+        self.limit, self._sealed, self._last_kinds = 0, True, but
 
     def close(self) -> None:
         """Ends the recording; what was not delivered stays in the spool."""

@@ -227,7 +227,8 @@ class RunBatches:
 
     def preview(self) -> None:
         """Shows the coordinator a few samples, now and then. Called once a second."""
-        self._previewing.tick(self._batches.taken, self._shift)
+        lanes = self._membership.lanes(self.name)
+        self._previewing.tick(self._batches, lanes, self._shift)
 
     def close(self) -> None:
         """Stops reading ahead."""

@@ -1,15 +1,19 @@
 """`TrainingOrchestrator`: the coordinator's calls, one method each, for one worker.
 
-It is the low-level door: it registers, beats, meets at barriers and asks for shards, and leaves
-everything else to the caller. A training script is better served by `strata.join`.
+Everything else is left to the caller. A training script is better served by `strata.join`.
 
 Once registered a worker beats in the background, so that a blocked barrier or a long step never
 makes it look dead, and its calls wait for a coordinator that is away. With
 `automatic_heartbeats=False` the caller beats; a worker that does not is declared lost after the
 coordinator's `heartbeat_timeout`.
+
+A worker is recorded as one that joined: its start and end, its requests, what it learned of its
+place, the resources it uses. A process that ends without `deregister` leaves as stopped.
 """
 
+import atexit
 import logging
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Self
 
@@ -18,12 +22,12 @@ from msgspec import Struct, structs
 
 from strata.config import Settings
 from strata.core.workers import REPORTED, Outcome, Reported
-from strata.errors import DeadlineExceeded, Fenced, InvalidArgument, NotAllowedNow, StrataError
+from strata.errors import DeadlineExceeded, InvalidArgument, NotAllowedNow, StrataError
 from strata.sdk import enrolment
 from strata.sdk.barriers import RETURN_HINT, Arrivals, BarrierResult, check_barrier, meet
 from strata.sdk.beating import BeatingWorker
 from strata.sdk.channel import Answer, Connection, NoAnswer, build, persist
-from strata.sdk.hello import Identity
+from strata.sdk.resources import ResourceSampler
 from strata.sdk.shards import ShardInfo, shard_info
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -82,25 +86,24 @@ class TrainingOrchestrator:
         self._settings: Settings = enrolment.settings_for(coordinator_addr=coordinator_url)
         self._connection: Connection = enrolment.connect(self._settings)
         self._automatic = automatic_heartbeats
-        self._beating: BeatingWorker | None = None
-        self._enrolled: Identity | None = None
+        self._worker: BeatingWorker | None = None
         self._arrivals = Arrivals()
         self._epochs: dict[str, int] = {}
 
     @property
     def worker_id(self) -> str:
         """The id this worker is registered under; empty before that."""
-        return self._enrolled.worker_id if self._enrolled is not None else ""
+        return self._worker.session.identity.worker_id if self._worker is not None else ""
 
     @property
     def rank(self) -> int:
-        """The present rank, -1 outside a complete group; followed only with automatic beats."""
-        return self._beating.rank if self._beating is not None else -1
+        """The present rank; -1 outside a complete group."""
+        return self._worker.rank if self._worker is not None else -1
 
     @property
     def world_size(self) -> int:
-        """The present size of the group; followed only with automatic beats."""
-        return self._beating.world_size if self._beating is not None else 0
+        """The present size of the group."""
+        return self._worker.world_size if self._worker is not None else 0
 
     def connect(self, timeout: float = CONNECT_TIMEOUT_S) -> Self:
         """Makes sure that the coordinator can be reached; every other call does so by itself."""
@@ -112,30 +115,36 @@ class TrainingOrchestrator:
         worker_id: str | None = None,
         hostname: str | None = None,
         port: int = 0,
-        gpu_count: int = 0,
+        gpu_count: int | None = None,
         memory_bytes: int = 0,
         metadata: dict[str, str] | None = None,
     ) -> WorkerConfig:
-        """Registers this worker; without an id the coordinator makes one."""
-        if self._enrolled is not None:
+        """Registers this worker; without an id the coordinator makes one.
+
+        Without `gpu_count` the GPUs that this process may use are counted.
+        """
+        if self._worker is not None:
             raise NotAllowedNow(
                 f"worker {self.worker_id!r} is registered", hint="deregister it first"
             )
+        sampler = ResourceSampler()
+        cards = self._settings.gpu_count if gpu_count is None else gpu_count
         request = enrolment.registration(
             self._settings,
             syncs=False,
             worker_id=worker_id,
             hostname=hostname or "",
             port=port,
-            gpu_count=gpu_count or self._settings.gpu_count or 0,
+            gpu_count=len(sampler.sample().gpu_metrics) if cards is None else cards,
             memory_bytes=memory_bytes,
             labels=metadata,
         )
         enrolled = enrolment.Enrolment(self._connection, request)
         answer = enrolled.register(CONNECT_TIMEOUT_S)
-        self._enrolled = enrolled.identity(answer)
-        if self._automatic:
-            self._beating = BeatingWorker(self._connection, enrolled, answer)
+        self._worker = BeatingWorker(
+            enrolled, answer, sampler, self._settings, automatic=self._automatic
+        )
+        _registered.add(self)
         return WorkerConfig(
             answer.assigned_id,
             answer.rank,
@@ -157,12 +166,10 @@ class TrainingOrchestrator:
             current_step=step,
             current_epoch=epoch,
         )
-        beating = self._beating
-        if beating is not None:
-            beating.state, beating.step, beating.epoch = state, step, epoch
+        self._registered().report(state, step, epoch)
         answer = self._call("Heartbeat", request, pb.HeartbeatResponse)
-        commands = [command.kind for command in answer.pending_commands]
-        return HeartbeatResult(answer.acknowledged, answer.server_timestamp_ms, commands)
+        kinds = [command.kind for command in answer.pending_commands]
+        return HeartbeatResult(answer.acknowledged, answer.server_timestamp_ms, kinds)
 
     def register_dataset(
         self,
@@ -196,7 +203,7 @@ class TrainingOrchestrator:
         """The shards that this worker (or another) owns, in the order of an epoch."""
         request = build(
             pb.GetDataShardsRequest,
-            worker_id=worker_id or self._registered().worker_id,
+            worker_id=worker_id or self._registered().session.identity.worker_id,
             dataset_id=dataset_id,
             epoch=epoch,
         )
@@ -207,7 +214,7 @@ class TrainingOrchestrator:
         """One of this worker's shards, counted from 0."""
         request = build(
             pb.GetDataShardRequest,
-            worker_id=self._registered().worker_id,
+            worker_id=self._registered().session.identity.worker_id,
             dataset_id=dataset_id,
             epoch=epoch,
             index=index,
@@ -260,7 +267,9 @@ class TrainingOrchestrator:
 
     def latest_checkpoint(self) -> LatestCheckpoint | None:
         """The newest committed checkpoint of this worker's task, if there is one."""
-        request = pb.GetLatestCheckpointRequest(worker_id=self._registered().worker_id)
+        request = pb.GetLatestCheckpointRequest(
+            worker_id=self._registered().session.identity.worker_id
+        )
         answer = self._call("GetLatestCheckpoint", request, pb.RecoveryResponse)
         if not answer.has_checkpoint:
             return None
@@ -283,17 +292,16 @@ class TrainingOrchestrator:
         Raises `DeadlineExceeded` naming the missing when the coordinator gives up.
         """
         check_barrier(barrier_id, step, timeout)
-        self._registered()
-        beating = self._beating
-        if beating is None:
+        worker = self._registered()
+        if not self._automatic:
             return self._wait_barrier(barrier_id, step, timeout)
-        if not beating.session.wait_for(lambda: beating.rank >= 0, timeout):
+        if not worker.session.wait_for(lambda: worker.rank >= 0, timeout):
             raise DeadlineExceeded(f"the group was not complete within {timeout:g} s")
-        return meet(beating.session, self._arrivals, barrier_id, step, timeout, lambda: None)
+        return meet(worker.session, self._arrivals, barrier_id, step, timeout, lambda: None)
 
     def deregister(self, reason: str = "") -> None:
         """Leaves; harmless when not registered. The connection stays for another worker."""
-        self._leave("done", reason, None)
+        self._leave("done", reason, None if self._automatic else LEAVE_TIMEOUT_S)
 
     def close(self) -> None:
         """Leaves, and closes the connection."""
@@ -302,24 +310,19 @@ class TrainingOrchestrator:
         finally:
             self._connection.close()
 
-    def _leave(self, outcome: Outcome, reason: str, timeout_s: float | None) -> None:
-        """Tells the coordinator how this worker ended; one that beats by hand can only be done."""
-        if self._enrolled is None:
-            return
-        identity, beating = self._identity(), self._beating
-        self._enrolled = self._beating = None
+    def leave_at_exit(self) -> None:
+        """The process ends: tell the coordinator, so that this is not taken for a crash."""
         try:
-            if beating is not None:
-                leave = build(pb.Leave, outcome=outcome, reason=reason)
-                beating.session.answer(beating.session.ask("leave", leave), timeout_s)
-            elif outcome == "done":
-                request = build(pb.DeregisterWorkerRequest, **identity, reason=reason)
-                self._call("DeregisterWorker", request, pb.DeregisterWorkerResponse)
-        except Fenced:
-            pass  # it was taken out already
-        finally:
-            if beating is not None:
-                beating.session.close()
+            self._leave("stopped", "the process ended without deregistering", LEAVE_TIMEOUT_S)
+        except StrataError as failure:
+            log.warning("left without the coordinator's knowledge: %s", failure)
+
+    def _leave(self, outcome: Outcome, reason: str, timeout_s: float | None) -> None:
+        """Tells the coordinator how this worker ended."""
+        worker, self._worker = self._worker, None
+        _registered.discard(self)
+        if worker is not None and not worker.session.forked:
+            worker.leave(outcome, reason, timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -350,36 +353,48 @@ class TrainingOrchestrator:
             step=step,
             request=self._arrivals.number(barrier_id)[0],
         )
-        kind = pb.WaitBarrierResponse
-        try:
-            outcome = persist(
-                lambda _: self._connection.call("WaitBarrier", request, kind, timeout_s),
-                CONNECT_TIMEOUT_S,
-            )
-        except NoAnswer as error:
-            raise DeadlineExceeded(
-                f"barrier {barrier_id!r} was not released within {timeout_s or 0:g} s",
-                hint=RETURN_HINT,
-            ) from error
+        with self._registered().session.requests.call("WaitBarrier", barrier_id):
+            try:
+                outcome = persist(
+                    lambda _: self._connection.call(
+                        "WaitBarrier", request, pb.WaitBarrierResponse, timeout_s
+                    ),
+                    CONNECT_TIMEOUT_S,
+                )
+            except NoAnswer as error:
+                raise DeadlineExceeded(
+                    f"barrier {barrier_id!r} was not released within {timeout_s or 0:g} s",
+                    hint=RETURN_HINT,
+                ) from error
         self._arrivals.finish(barrier_id)
         return BarrierResult(outcome.released, outcome.participants, outcome.arrival_order)
 
     def _call(self, method: str, request: Message, answer: type[Answer]) -> Answer:
-        """One call; a worker with a session waits for the coordinator as long as it takes."""
-        if self._beating is not None:
-            return self._beating.session.call(method, request, answer)
-        return persist(
-            lambda timeout_s: self._connection.call(method, request, answer, timeout_s),
-            CONNECT_TIMEOUT_S,
-        )
+        """One call. A worker that beats by itself waits for the coordinator as long as it takes."""
+        worker = self._worker
+        if worker is not None and self._automatic:
+            return worker.session.call(method, request, answer)
+        with nullcontext() if worker is None else worker.session.requests.call(method):
+            return persist(
+                lambda timeout_s: self._connection.call(method, request, answer, timeout_s),
+                CONNECT_TIMEOUT_S,
+            )
 
     def _identity(self) -> dict[str, object]:
         """As whom to speak; the background beats may have registered anew."""
-        enrolled = self._registered()
-        identity = enrolled if self._beating is None else self._beating.session.identity
-        return structs.asdict(identity)
+        return structs.asdict(self._registered().session.identity)
 
-    def _registered(self) -> Identity:
-        if self._enrolled is None:
+    def _registered(self) -> BeatingWorker:
+        if self._worker is None:
             raise NotAllowedNow("no worker is registered here", hint="call register_worker() first")
-        return self._enrolled
+        return self._worker
+
+
+_registered: set[TrainingOrchestrator] = set()
+
+
+@atexit.register
+def _leave_registered() -> None:
+    """Let every worker leave that is still registered when the process ends."""
+    for orchestrator in list(_registered):
+        orchestrator.leave_at_exit()

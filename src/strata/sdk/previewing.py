@@ -5,6 +5,9 @@ are held up, and what is shown is what was read, whatever a transform makes of i
 
 Samples of a torch Dataset are objects, which a second thread must not read. Of these the first rows
 of the batch are shown as the script gets it; they are copied when a preview is due.
+
+Each sample is sent with its position in the order; the coordinator says from it which shard of the
+epoch the sample is in, and whose that is.
 """
 
 import logging
@@ -16,8 +19,8 @@ import msgspec
 
 from strata.data.base import Columns
 from strata.data.preview import features_and_label, first_rows
-from strata.data.steps import Readable
-from strata.data.streams import Taken
+from strata.data.steps import Ordered, Readable
+from strata.data.streams import Stream, Taken
 from strata.data.torch_dataset import TorchSamples
 from strata.errors import StrataError
 from strata.wire.v1 import coordinator_pb2 as pb
@@ -54,11 +57,13 @@ class Previewing:
         if self._from_batches and time.monotonic() >= self._due_s:
             self._rows = (taken, first_rows(batch, len(taken.samples), SAMPLES))
 
-    def tick(self, taken: Taken | None, shift: int) -> None:
-        """Show what was taken, if that is new and it is time.
+    def tick(self, stream: Stream, lanes: Sequence[int], shift: int) -> None:
+        """Show what was taken from a stream, if that is new and it is time.
 
-        `shift` is what to add to a step of the run to get the dataset's; the run's step is shown.
+        `lanes` are those of this worker. `shift` is what to add to a step of the run to get the
+        dataset's; the run's step is shown.
         """
+        taken = stream.taken
         if self._from_batches:
             taken = None if self._rows is None else self._rows[0]
         now_s = time.monotonic()
@@ -66,14 +71,19 @@ class Previewing:
         if taken is None or taken is self._shown or now_s < self._due_s or busy:
             return
         self._shown, self._due_s = taken, now_s + INTERVAL_S
+        order, step = stream.order, taken.step - shift
         self._thread = Thread(
-            target=self._show, args=(taken, shift), name="strata-preview", daemon=True
+            target=self._show,
+            args=(taken, order, lanes, step),
+            name="strata-preview",
+            daemon=True,
         )
         self._thread.start()
 
-    def _show(self, taken: Taken, shift: int) -> None:
+    def _show(self, taken: Taken, order: Ordered, lanes: Sequence[int], step: int) -> None:
         try:
-            samples = self._samples(taken, shift)
+            positions = positions_of(taken, order, lanes)
+            samples = self._samples(taken, positions, step) if positions else []
         except StrataError as error:
             log.debug("no preview of %s: %s", self._name, error)
             return
@@ -82,7 +92,7 @@ class Previewing:
         if samples:
             self._tell(pb.Preview(dataset_id=self._name, samples=encoded.decode()))
 
-    def _samples(self, taken: Taken, shift: int) -> list[dict[str, object]]:
+    def _samples(self, taken: Taken, positions: list[int], step: int) -> list[dict[str, object]]:
         rows = taken.samples[:SAMPLES]
         seen = self._rows
         if seen is not None and seen[0] is taken:
@@ -97,7 +107,26 @@ class Previewing:
                 "features": features,
                 "label": label,
                 "shard_id": int(row) // self._shard_size,
-                "step": taken.step - shift,
+                "step": step,
+                "position": position,
             }
-            for row, (features, label) in zip(rows, features_and_label(values), strict=False)
+            for row, position, (features, label) in zip(
+                rows, positions, features_and_label(values), strict=False
+            )
         ]
+
+
+def positions_of(taken: Taken, order: Ordered, lanes: Sequence[int]) -> list[int]:
+    """The positions of the first samples of a batch; empty if they are not those of the lanes.
+
+    The samples of a batch are those of its lanes in their order, except for some that could not be
+    read. After a change of lanes the batch may be one of the lanes before.
+    """
+    positions = order.positions(taken.step, taken.step + 1, lanes)[0]
+    owned = zip(positions.tolist(), order.samples(positions).tolist(), strict=True)
+    wanted = taken.samples[:SAMPLES].tolist()
+    found: list[int] = []
+    for position, sample in owned:
+        if len(found) < len(wanted) and sample == wanted[len(found)]:
+            found.append(position)
+    return found if len(found) == len(wanted) else []

@@ -41,7 +41,10 @@ class Source(Protocol):
 
 
 class Pulse:
-    """Beats every `interval_s` while it has an outbox to beat into."""
+    """Beats every `interval_s` while it has an outbox to beat into.
+
+    Unless it is `automatic`, it beats only when it is told to.
+    """
 
     def __init__(
         self,
@@ -53,6 +56,7 @@ class Pulse:
         self.interval_s = interval_s
         self.recorder = recorder
         self.lines = lines
+        self.automatic = True
         self._source = source
         self._outbox: Outbox | None = None
         self._sending = threading.Lock()
@@ -60,6 +64,7 @@ class Pulse:
         if recorder is not None:
             recorder.on_crowded = self._wake.set
         self._closing = False
+        self._beating = True
         self._beat_wanted = False
         self._next_beat_s = 0.0
         self._next_send_s = 0.0
@@ -78,7 +83,10 @@ class Pulse:
                 self.lines.resend()
             self._outbox = outbox
         self._next_send_s = 0.0
-        self.beat_soon()
+        if self.automatic:
+            self.beat_soon()
+        else:
+            self._wake.set()
 
     def detach(self) -> None:
         """The connection is gone."""
@@ -96,6 +104,13 @@ class Pulse:
         """
         self._next_send_s = 0.0
         self.beat_soon()
+
+    def send_last(self) -> None:
+        """Sends the events that have gathered, and beats no more: the worker has left, and another
+        beat would be refused."""
+        self._beating = False
+        self._next_send_s = 0.0
+        self._wake.set()
 
     def stored(self, seq: int, lines: int = 0) -> None:
         """The coordinator has our events and lines up to these: there is room for more."""
@@ -158,7 +173,7 @@ class Pulse:
                 # Without beats the worker would be taken for dead, so this thread goes on.
                 log.exception("a pulse of the session failed")
             due_s = COLLECT_INTERVAL_S
-            if self._outbox is not None:
+            if self._outbox is not None and self._beating and self.automatic:
                 due_s = min(max(self._next_beat_s - time.monotonic(), 0.0), due_s)
             self._wake.wait(due_s)
             self._wake.clear()
@@ -172,7 +187,8 @@ class Pulse:
             self._next_send_s = now_s + SEND_INTERVAL_S
             self._send_lines()
             self._send_events()
-        if outbox is not None and (self._beat_wanted or now_s >= self._next_beat_s):
+        by_clock = self.automatic and now_s >= self._next_beat_s
+        if outbox is not None and self._beating and (self._beat_wanted or by_clock):
             self._beat_wanted = False
             self._next_beat_s = now_s + self.interval_s
             if outbox.backlog < MAX_BACKLOG:

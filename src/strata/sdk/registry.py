@@ -19,7 +19,6 @@ from strata.core.cluster import decide
 from strata.core.datasets import AttachDataset, DatasetSpec, Feed, RegisterDataset
 from strata.core.events import Command, Now
 from strata.core.leases import AdvanceEpoch
-from strata.core.sharding import epoch_order
 from strata.core.state import Cluster
 from strata.core.tasks import Task
 from strata.core.workers import DeregisterWorker, RegisterWorker, Worker
@@ -194,11 +193,7 @@ class InProcess:
         with self._lock:
             spec = self._state.dataset(dataset_id).spec
             feed = self._state.tasks[self._living(worker_id).task].feeds[dataset_id]
-            owned = feed.holdings.get(worker_id, [])
-            order = epoch_order(owned, spec.seed, epoch) if spec.shuffle else sorted(owned)
-            shards = (
-                datasets.shard_message(dataset_id, spec, feed, number, epoch) for number in order
-            )
+            shards = datasets.owned_shards(dataset_id, spec, feed, worker_id, epoch)
             return [shard_info(shard) for shard in shards]
 
     def advance_epoch(self, dataset_id: str) -> int:

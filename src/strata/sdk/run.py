@@ -41,6 +41,7 @@ from strata.sdk.due import policy_of
 from strata.sdk.final_save import RunWentBack
 from strata.sdk.keeping import Keeping
 from strata.sdk.remarks import Remarks
+from strata.sdk.request_log import LAST_KINDS
 from strata.sdk.resources import ResourceSampler
 from strata.sdk.run_decisions import RunDecisions
 from strata.sdk.signals import StopRequested
@@ -156,7 +157,7 @@ class Run(RunDecisions):
             outcome, reason, went_back = "failed", str(error), error
         self._exchanges.close()
         worker.recorder.emit(RunEnded(outcome, reason, self.steps))
-        worker.recorder.seal()
+        worker.recorder.seal(but=LAST_KINDS)
         try:
             leave = pb.Leave(outcome=outcome, reason=reason[:1000], steps=self.steps)
             leave.save_failure = unsaved[:1000]
@@ -180,7 +181,7 @@ class Run(RunDecisions):
         session, done = self._session, leave.outcome == "done"
         while not session.flush(LEAVE_TIMEOUT_S) and done and not session.attached:
             log.warning("the training is done, waiting for the coordinator to hear of it")
-        session.answer(session.ask("leave", leave), None if done else LEAVE_TIMEOUT_S)
+        session.leave(leave, None if done else LEAVE_TIMEOUT_S)
 
     def begun(self, remarks: Remarks | None, timeout_s: float | None) -> Self:
         """Starts the session and enters the first generation; part of `join`."""

@@ -8,9 +8,9 @@ So a blocked barrier never stops the beats, and a slow network never stops train
 
 A new connection continues the same incarnation: requests that were not answered are asked again
 (each is harmless twice) and events that are not known to be stored are sent again. So are requests
-that the coordinator cannot take now (its disk is full, say), and unary calls. When the
-coordinator has declared this incarnation lost meanwhile, it says so; then everything asked so far
-has failed, and the owner registers as a new incarnation, for which the session goes on.
+that the coordinator cannot take now (its disk is full, say), and unary calls. If this incarnation
+was declared lost, everything asked so far has failed, and the owner registers as a new incarnation,
+for which the session goes on.
 
 Waits are on a condition with a short timeout, so that Ctrl-C works in all of them.
 """
@@ -25,7 +25,7 @@ from typing import Protocol
 from google.protobuf.message import Message
 from msgspec import structs
 
-from strata.core.worker_facts import ConnectionChanged, RequestCompleted, RequestSubmitted
+from strata.core.worker_facts import ConnectionChanged
 from strata.errors import (
     DeadlineExceeded,
     Fenced,
@@ -55,6 +55,7 @@ from strata.sdk.hello import Identity, LeftBarriers
 from strata.sdk.lines import LineBuffer
 from strata.sdk.outbox import Outbox, Request
 from strata.sdk.pulse import Pulse, Source
+from strata.sdk.request_log import RequestLog, error_text, failure_in
 from strata.wire.grpc_library import grpc
 from strata.wire.v1 import coordinator_pb2 as pb
 
@@ -112,7 +113,7 @@ class Session:
         self._give_up_after_s = give_up_after_s
         self._requests: dict[int, Request] = {}
         self._unheard: dict[int, Request] = {}
-        self._last_request = 0
+        self.requests = RequestLog(self.pulse.emit)
         self._outbox = Outbox()
         self._stream: Stream | None = None
         self._closing = threading.Event()
@@ -133,12 +134,10 @@ class Session:
             self._leaving = self._leaving or kind == "leave"
             if len(self._requests) >= MAX_REQUESTS:
                 raise Overloaded(f"{MAX_REQUESTS} requests wait for an answer")
-            self._last_request += 1
-            number = self._last_request
+            number = self.requests.submitted(kind, barrier)
             message = pb.WorkerMessage(request=number)
             getattr(message, kind).CopyFrom(body)
             request = self._requests[number] = Request(message, kind, barrier)
-            self.pulse.emit(RequestSubmitted(number, kind, barrier), f"request-{number}")
             if self.attached:
                 self._outbox.put(message)
         return request
@@ -164,7 +163,14 @@ class Session:
     def call(self, method: str, request: Message, answer: type[Answer]) -> Answer:
         """The answer to a unary call, asked again for as long as the coordinator is away."""
         attempt = partial(self._connection.call, method, request, answer)
-        return until_answered(attempt, self.require_usable, self._closing.wait, method)
+        with self.requests.call(method):
+            return until_answered(attempt, self.require_usable, self._closing.wait, method)
+
+    def leave(self, body: pb.Leave, timeout_s: float | None = None) -> None:
+        """Leave for good: wait for the answer, and deliver its record, but not for long."""
+        self.answer(self.ask("leave", body), timeout_s)
+        self.pulse.send_last()
+        self.wait_for(lambda: self.pulse.flushed or not self.attached, CLOSING_S)
 
     def forget(self, request: Request) -> None:
         """Stop waiting for the answer; should it come, that is still recorded."""
@@ -292,6 +298,7 @@ class Session:
                 given_up, self._requests = self._requests, {}
                 for request in given_up.values():
                     request.error = error
+                    self.requests.settled(request, error_text(error))
                 self.news.notify_all()
             if self._leaving:
                 raise error  # it has left, whether or not the answer came
@@ -307,14 +314,13 @@ class Session:
     def _end(self, error: StrataError) -> None:
         level = logging.DEBUG if self._leaving else logging.WARNING
         log.log(level, "the session with the coordinator is over: %s", error)
-        with self.news:
-            self.error = error
-            self.news.notify_all()
+        self.error = error
+        self._tell_news()
 
     def _say_disconnected(self, error: StrataError) -> None:
         log.info("the connection to the coordinator broke: %s", error.message)
-        peer = self._connection.address.target
-        self.pulse.emit(ConnectionChanged(peer, "disconnected", error.message[:200]))
+        target = self._connection.address.target
+        self.pulse.emit(ConnectionChanged(target, "disconnected", error.message[:200]))
 
     def _hear(self, message: pb.CoordinatorMessage) -> None:
         kind = message.WhichOneof("body")
@@ -390,6 +396,5 @@ class Session:
             else:
                 request.error = error
             self.news.notify_all()
-        number, code = message.request, error.code if error else ""
-        completed = RequestCompleted(number, request.kind, error is None, code, request.barrier)
-        self.pulse.emit(completed, f"request-{number}")
+        failure = failure_in(message) if error is None else error_text(error)
+        self.requests.settled(request, failure)

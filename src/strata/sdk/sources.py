@@ -12,6 +12,7 @@ from typing import NamedTuple, SupportsIndex, TypeAlias
 import msgspec
 
 from strata.core.datasets import DatasetSpec, Feed, order_of
+from strata.core.epoch_shards import MIXTURE
 from strata.core.loops import Loop
 from strata.core.order import Mode
 from strata.data.dataset import Dataset
@@ -27,8 +28,6 @@ from strata.wire.v1 import coordinator_pb2 as pb
 
 One: TypeAlias = str | Dataset
 Trained: TypeAlias = One | TorchSamples | Mapping[One, float]
-
-MIXTURE = "mixture"
 
 
 class Wanted(NamedTuple):

@@ -101,8 +101,8 @@ def resources(message: pb.ResourceMetrics) -> ResourceMetrics:
         message.disk_read_bytes,
         message.disk_write_bytes,
         message.disk_free_bytes,
-        message.network_rx_bytes,
-        message.network_tx_bytes,
+        message.network_rx_bytes if message.HasField("network_rx_bytes") else None,
+        message.network_tx_bytes if message.HasField("network_tx_bytes") else None,
     )
 
 

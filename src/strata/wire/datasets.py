@@ -1,8 +1,10 @@
 """What is said about datasets and who trains which part of them, from the wire and to it."""
 
-from strata.core.datasets import AttachDataset, DatasetSpec, Feed, Lease, Unit
+from strata.core.datasets import AttachDataset, DatasetSpec, Feed, Lease, Unit, order_of
+from strata.core.epoch_shards import EpochShards
 from strata.core.leases import AcquireLease, ReturnLease
 from strata.core.order import Mode
+from strata.core.sharding import epoch_order
 from strata.core.state import Cluster
 from strata.errors import InvalidArgument
 from strata.wire.v1 import coordinator_pb2 as pb
@@ -126,6 +128,34 @@ def feed_message(feed: Feed, spec: DatasetSpec) -> pb.Feed:
         mode=feed.mode,
         window=feed.window,
     )
+
+
+def owned_shards(
+    dataset: str, spec: DatasetSpec, feed: Feed, worker: str, epoch: int
+) -> list[pb.DataShard]:
+    """A worker's shards of a dataset, in the order in which an epoch trains them.
+
+    Of a dataset that is trained step by step they are those of `core.epoch_shards`.
+    """
+    owned = feed.holdings.get(worker, [])
+    if feed.unit != "lane":
+        order = epoch_order(owned, spec.seed, epoch) if spec.shuffle else sorted(owned)
+        return [shard_message(dataset, spec, feed, number, epoch) for number in order]
+    shards = EpochShards(spec, feed, order_of(spec, feed))
+    total = shards.count(epoch)
+    return [
+        pb.DataShard(
+            dataset_id=dataset,
+            shard_id=shard.id,
+            total_shards=total,
+            start_index=shard.start or 0,
+            end_index=shard.end or 0,
+            file_paths=[spec.path] if spec.path else [],
+            epoch=epoch,
+        )
+        for lane in sorted(owned)
+        for shard in shards.of_lane(epoch, lane)
+    ]
 
 
 def shard_message(

@@ -1,5 +1,8 @@
 """Guards what the lists and single resources tell: the contract's fields, from the real state."""
 
+import json
+from collections import Counter
+
 import pytest
 
 from strata.coordinator.http import views
@@ -99,7 +102,7 @@ def test_a_worker_is_shown_with_its_newest_beat(coordinator, client):
     assert (shown["current_step"], shown["current_epoch"]) == (42, 3)
     assert shown["last_heartbeat"] == 1_700_000_000_123
     assert shown["resources"]["cpu_percent"] == 12.5
-    assert shown["resources"]["network_rx_bytes"] == 0
+    assert shown["resources"]["network_rx_bytes"] is None  # it was not told
     assert shown["resources"]["gpu_metrics"][0]["utilization_percent"] == 80.0
     assert shown["assigned_shards"] == 5
 
@@ -213,20 +216,59 @@ def test_leased_shards_are_todo_then_leased_then_consumed(coordinator, client):
     assert task["progress"] == 12.5
 
 
-def test_lanes_have_owners_and_no_range(coordinator, client):
-    worker, _ = coordinator.train(2)
+@pytest.fixture
+def by_steps(coordinator, client):
+    """A dataset of 400 samples that two workers train in steps of 8; one of them."""
+    task = client.post("/api/tasks", json={"name": "fit", "worker_count": 2}).json()["task_id"]
+    workers = coordinator.submit(
+        *(RegisterWorker(worker=name, task=task, syncs=True) for name in ("w0", "w1"))
+    )
     client.post(
         "/api/datasets", json={"dataset_id": "text", "total_samples": 400, "shard_size": 10}
     )
     coordinator.submit(
-        AttachDataset(
-            task=worker.task, dataset="text", unit="lane", global_batch=8, lanes=4, epochs=1
-        )
+        AttachDataset(task=task, dataset="text", unit="lane", global_batch=8, lanes=4, epochs=2),
+        *(
+            EnterGeneration(worker=each.id, incarnation=each.incarnation, generation=1)
+            for each in workers
+        ),
     )
-    lanes = client.get("/api/datasets/text/shards").json()
-    assert [lane["unit"] for lane in lanes] == ["lane"] * 4
-    assert {lane["worker_id"] for lane in lanes} == {"w0", "w1"}
-    assert lanes[0]["start_index"] is None
+    return task
+
+
+def test_steps_are_trained_in_shards_with_ranges_owners_and_states(coordinator, client, by_steps):
+    def listed(**asked):
+        return client.get("/api/datasets/text/shards", params=asked).json()
+
+    shards = listed()
+    ranges = [(shard["start_index"], shard["end_index"]) for shard in shards]
+    assert ranges == [(start, start + 10) for start in range(0, 400, 10)]
+    assert {shard["unit"] for shard in shards} == {"shard"}
+    assert {shard["layout"] for shard in shards} == {"epoch"}
+    owners = Counter(shard["worker_id"] for shard in shards)
+    workers = client.get("/api/workers", params={"task_id": by_steps}).json()
+    assert {each["id"]: each["assigned_shards"] for each in workers} == owners
+    assert owners == {"w0": 20, "w1": 20}
+    coordinator.submit(CommitSteps(task=by_steps, attempt=1, generation=1, steps=30))
+    states = [shard["state"] for shard in listed()]
+    assert states == (["consumed"] * 6 + ["leased"] * 4) * 4  # 60 of the 100 samples of each lane
+    coordinator.submit(CommitSteps(task=by_steps, attempt=1, generation=1, steps=50))
+    assert {(shard["epoch"], shard["state"]) for shard in listed()} == {(1, "leased")}
+    assert {(shard["epoch"], shard["state"]) for shard in listed(epoch=0)} == {(0, "consumed")}
+    assert [shard["shard_id"] for shard in listed(cursor="37")] == [37, 38, 39]
+
+
+def test_preview_names_the_shard_and_the_owner_of_each_sample(coordinator, client, by_steps):
+    shards = client.get("/api/datasets/text/shards").json()
+    sent = json.dumps([{"id": str(p), "features": {}, "position": p} for p in range(8)])
+    for worker in ("w0", "w1"):
+        coordinator.api.previews.note("text", worker, sent)
+    shown = client.get("/api/datasets/text/preview").json()
+    assert sorted(sample["position"] for sample in shown) == list(range(8))
+    for sample in shown:
+        shard = shards[sample["shard_id"]]
+        assert shard["worker_id"] == sample["worker_id"]
+        assert shard["start_index"] <= sample["place"] < shard["end_index"]
 
 
 def test_progress_counts_committed_steps(coordinator, client):

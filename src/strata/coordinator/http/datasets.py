@@ -31,6 +31,9 @@ OfTask = Annotated[
     str,
     QueryParameter(max_length=200, description="As this task trains on it; else the newest."),
 ]
+OfEpoch = Annotated[
+    int | None, QueryParameter(ge=0, description="Of this epoch; else of the present one.")
+]
 PreviewLimit = Annotated[int, QueryParameter(ge=1, le=100, description="How many at most.")]
 
 
@@ -107,22 +110,22 @@ async def list_shards(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = "",
     task_id: OfTask = "",
+    epoch: OfEpoch = None,
 ) -> Response[list[ShardResponse]]:
-    """Which shard is whose in the present epoch."""
+    """Which samples are in which shard of an epoch, whose it is, and how far."""
     first = shards.first_shard(cursor)
     async with api.engine.settled() as state:
         dataset = state.dataset(dataset_id)
         task = shards.feeding_task(state, dataset, task_id)
-        total = shards.shard_total(dataset, task)
-        following = str(first + limit) if first + limit < total else ""
-        return paged(shards.shards(dataset, task, first, limit), total, following)
+        listed = shards.ShardList(dataset, task, epoch)
+        following = str(first + limit) if first + limit < listed.total else ""
+        return paged(listed.page(first, limit), listed.total, following)
 
 
 @get("/datasets/{dataset_id:str}/preview", responses=READS_ONE)
 async def preview_dataset(
     api: TheApi, dataset_id: FromPath[str], limit: PreviewLimit = 20
 ) -> list[Sample]:
-    """Samples that workers process now; empty when nobody tells."""
+    """Samples that workers process now, with their shards; empty when no worker sends any."""
     async with api.engine.settled() as state:
-        state.dataset(dataset_id)
-        return api.previews.newest(dataset_id, limit)
+        return api.previews.placed(state, state.dataset(dataset_id), limit)

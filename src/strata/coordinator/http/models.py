@@ -15,6 +15,7 @@ from strata.coordinator.logs import LogEntry
 from strata.coordinator.metrics import MetricsSnapshot
 from strata.core.barriers import BarrierState
 from strata.core.datasets import Unit
+from strata.core.epoch_shards import Layout
 from strata.core.tasks import ModelState, Phase, Policy, TaskState, TaskType
 from strata.core.workers import WorkerState
 from strata.timeline.answers import EventAnswer
@@ -83,8 +84,8 @@ class ResourcesResponse(Struct, frozen=True):
     disk_read_bytes: int
     disk_write_bytes: int
     disk_free_bytes: int
-    network_rx_bytes: int
-    network_tx_bytes: int
+    network_rx_bytes: int | None
+    network_tx_bytes: int | None
 
 
 class WorkerResponse(Struct, frozen=True):
@@ -133,9 +134,12 @@ class DatasetDetail(DatasetResponse, frozen=True):
 
 
 class ShardResponse(Struct, frozen=True):
-    """A shard in the present epoch of a task.
+    """A shard in an epoch of a task: samples `start_index` up to `end_index`, without it.
 
-    With the unit `lane` it is a lane: a share of every batch, which has no range of samples.
+    With the layout `dataset` these are samples of the dataset; with `epoch` they are places of the
+    epoch's order, laid out worker part after worker part (docs/DATA.md). A sample of the preview
+    has a `place` in the same numbers. A dataset of unknown length has no ranges. `worker_id` is the
+    worker that the shard is assigned to.
     """
 
     shard_id: int
@@ -146,6 +150,7 @@ class ShardResponse(Struct, frozen=True):
     worker_id: str | None
     task_id: str | None
     epoch: int
+    layout: Layout = "dataset"
 
 
 class CheckpointResponse(Struct, frozen=True):

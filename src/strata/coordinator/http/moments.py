@@ -44,9 +44,9 @@ async def list_shards_then(
         if dataset is None:
             return paged([], 0, "")
         task = shards.feeding_task(state, dataset, "")
-        total = shards.shard_total(dataset, task)
-        following = str(first + limit) if first + limit < total else ""
-        return paged(shards.shards(dataset, task, first, limit), total, following)
+        listed = shards.ShardList(dataset, task)
+        following = str(first + limit) if first + limit < listed.total else ""
+        return paged(listed.page(first, limit), listed.total, following)
 
     return await past.ask(look)
 

@@ -232,5 +232,7 @@ def resources_of(record: Record | None) -> ResourceMetrics | None:
     body = record.event.body if record is not None else None
     if not isinstance(body, ResourceSnapshot):
         return None
-    fields = {name: getattr(body, name) for name in body.__struct_fields__ if name != "gpus"}
-    return ResourceMetrics(gpu_metrics=body.gpus, **fields)
+    fields = msgspec.structs.asdict(body)
+    network = {name: fields.pop(name) for name in ("network_rx_bytes", "network_tx_bytes")}
+    cards, known = fields.pop("gpus"), fields.pop("network_own")
+    return ResourceMetrics(gpu_metrics=cards, **fields, **(network if known else {}))

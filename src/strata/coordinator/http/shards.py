@@ -1,13 +1,20 @@
-"""Which shard of a dataset is whose in the present epoch, as the tasks' feeds tell it.
+"""Which shard of a dataset is whose in an epoch, as the tasks' feeds tell it.
 
 Shards that workers own are `leased` to their owner. Leases go out one at a time: a shard is `todo`
-until it is handed out, `leased` while somebody trains it and `consumed` afterwards. A dataset that
-nobody trains on is all `todo`; workers of a task that has ended own nothing. Only the shards of the
-page are looked at, since there may be millions.
+until it is handed out, `leased` while a worker trains it and `consumed` afterwards. A dataset that
+is trained step by step has the shards of `core.epoch_shards`; a shard whose samples all count is
+`consumed`, and is still shown with the worker that it is assigned to. A dataset that no task trains
+on is all `todo`; workers of a task that has ended own nothing. Only the shards of the page are
+looked at, since there may be millions.
 """
 
+from collections import Counter
+from collections.abc import Iterator
+
 from strata.coordinator.http.models import ShardResponse, ShardState
-from strata.core.datasets import Dataset, Feed
+from strata.core.datasets import Dataset, Feed, order_of
+from strata.core.epoch_shards import EpochShards, Layout, epoch_of_feed, steps_that_count
+from strata.core.order import Integers
 from strata.core.state import Cluster
 from strata.core.tasks import Task
 from strata.errors import InvalidArgument, NotFound
@@ -41,59 +48,117 @@ def first_shard(cursor: str) -> int:
     return int(cursor)
 
 
-def shards(dataset: Dataset, task: Task | None, first: int, limit: int) -> list[ShardResponse]:
-    """Up to `limit` shards, or lanes, from the first wanted."""
-    if task is None:
-        wanted = range(first, min(first + limit, dataset.spec.shard_count))
-        return [_shown(dataset, None, None, shard, "todo", None) for shard in wanted]
-    feed = task.feeds[dataset.id]
-    wanted = range(first, min(first + limit, feed.count))
-    owners = {} if task.ended else _owners(feed, wanted)
-    returned = set(feed.returned)
-    return [
-        _shown(dataset, task, feed, shard, _state(feed, shard, owners, returned), owners.get(shard))
-        for shard in wanted
-    ]
+class ShardList:
+    """The shards of a dataset in an epoch: the present one of the task unless another is named."""
 
+    def __init__(self, dataset: Dataset, task: Task | None, epoch: int | None = None) -> None:
+        self._dataset, self._task = dataset, task
+        self._feed = task.feeds[dataset.id] if task is not None else None
+        self._present = epoch_of_feed(task, dataset.spec, self._feed) if task and self._feed else 0
+        self.epoch = self._present if epoch is None else epoch
 
-def shard_total(dataset: Dataset, task: Task | None) -> int:
-    """How many shards, or lanes, there are."""
-    return task.feeds[dataset.id].count if task else dataset.spec.shard_count
+    @property
+    def total(self) -> int:
+        """How many shards there are."""
+        if self._feed is not None and self._feed.unit == "lane":
+            return _by_step(self._dataset, self._feed).count(self.epoch)
+        return self._dataset.spec.shard_count
 
+    def page(self, first: int, limit: int) -> list[ShardResponse]:
+        """Up to `limit` shards from the first wanted."""
+        if self._feed is not None and self._feed.unit == "lane":
+            return list(self._by_step(self._feed, first, limit))
+        return list(self._by_range(first, limit))
 
-def _owners(feed: Feed, wanted: range) -> dict[int, str]:
-    if feed.unit == "lease":
-        present = (lease for lease in feed.leases.values() if lease.epoch == feed.epoch)
+    def _by_step(self, feed: Feed, first: int, limit: int) -> Iterator[ShardResponse]:
+        assert self._task is not None
+        shards = _by_step(self._dataset, feed)
+        steps = steps_that_count(self._task, feed.dataset)
+        found = shards.page(self.epoch, first, limit, steps)
+        lanes = {shard.lane for shard in found}
+        owners = {} if self._task.ended else _holders(feed, lanes)
+        for shard in found:
+            owner = owners.get(shard.lane)
+            state: ShardState = "consumed" if shard.consumed else "leased" if owner else "todo"
+            told = (shard.start, shard.end)
+            yield self._shown(shard.id, told, state, owner, shards.layout)
+
+    def _by_range(self, first: int, limit: int) -> Iterator[ShardResponse]:
+        feed, spec = self._feed, self._dataset.spec
+        wanted = range(first, min(first + limit, spec.shard_count))
+        owners = {} if feed is None or (self._task and self._task.ended) else self._owners(wanted)
+        returned = set(feed.returned) if feed is not None else set()
+        for shard in wanted:
+            state: ShardState = "leased" if shard in owners else "todo"
+            if shard not in owners and feed is not None and feed.unit == "lease":
+                state = self._lease_state(feed, shard, returned)
+            yield self._shown(shard, spec.shard_range(shard), state, owners.get(shard), "dataset")
+
+    def _owners(self, wanted: range) -> dict[int, str]:
+        feed = self._feed
+        assert feed is not None
+        if feed.unit != "lease":
+            return _holders(feed, wanted)
+        present = (lease for lease in feed.leases.values() if lease.epoch == self.epoch)
         return {lease.shard: lease.worker for lease in present if lease.shard in wanted}
+
+    def _lease_state(self, feed: Feed, shard: int, returned: set[int]) -> ShardState:
+        if self.epoch != feed.epoch:
+            return "consumed" if self.epoch < feed.epoch else "todo"
+        return "consumed" if shard < feed.next_shard and shard not in returned else "todo"
+
+    def _shown(
+        self,
+        shard: int,
+        told: tuple[int | None, int | None],
+        state: ShardState,
+        worker: str | None,
+        layout: Layout,
+    ) -> ShardResponse:
+        leased = self._feed is not None and self._feed.unit == "lease"
+        return ShardResponse(
+            shard_id=shard,
+            unit="lease" if leased else "shard",
+            start_index=told[0],
+            end_index=told[1],
+            state=state,
+            worker_id=worker,
+            task_id=self._task.id if self._task else None,
+            epoch=self.epoch,
+            layout=layout,
+        )
+
+
+class AssignedShards:
+    """How many shards workers of a task are assigned in the present epochs of its datasets."""
+
+    def __init__(self, state: Cluster, task: Task) -> None:
+        feeds = [] if task.ended else [*task.feeds.values()]
+        self._owned = [feed.holdings for feed in feeds if feed.unit == "shard"]
+        self._leases = Counter(lease.worker for feed in feeds for lease in feed.leases.values())
+        self._lanes = [
+            (feed.holdings, _shards_by_lane(task, state.datasets[feed.dataset], feed))
+            for feed in feeds
+            if feed.unit == "lane"
+        ]
+
+    def of(self, worker: str) -> int:
+        """How many shards one worker is assigned."""
+        owned = sum(len(holdings.get(worker, ())) for holdings in self._owned)
+        by_lanes = sum(int(lanes[held.get(worker, [])].sum()) for held, lanes in self._lanes)
+        return owned + by_lanes + self._leases[worker]
+
+
+def _shards_by_lane(task: Task, dataset: Dataset, feed: Feed) -> Integers:
+    epoch = epoch_of_feed(task, dataset.spec, feed)
+    return _by_step(dataset, feed).counts_by_lane(epoch)
+
+
+def _by_step(dataset: Dataset, feed: Feed) -> EpochShards:
+    return EpochShards(dataset.spec, feed, order_of(dataset.spec, feed))
+
+
+def _holders(feed: Feed, wanted: range | set[int]) -> dict[int, str]:
     return {
         item: worker for worker, items in feed.holdings.items() for item in items if item in wanted
     }
-
-
-def _state(feed: Feed, shard: int, owners: dict[int, str], returned: set[int]) -> ShardState:
-    if shard in owners:
-        return "leased"
-    consumed = feed.unit == "lease" and shard < feed.next_shard and shard not in returned
-    return "consumed" if consumed else "todo"
-
-
-def _shown(
-    dataset: Dataset,
-    task: Task | None,
-    feed: Feed | None,
-    shard: int,
-    state: ShardState,
-    worker: str | None,
-) -> ShardResponse:
-    lane = feed is not None and feed.unit == "lane"
-    start, end = (None, None) if lane else dataset.spec.shard_range(shard)
-    return ShardResponse(
-        shard_id=shard,
-        unit=feed.unit if feed else "shard",
-        start_index=start,
-        end_index=end,
-        state=state,
-        worker_id=worker,
-        task_id=task.id if task else None,
-        epoch=feed.epoch if feed else 0,
-    )

@@ -26,6 +26,7 @@ from strata.coordinator.http.models import (
     WorkerStatus,
 )
 from strata.coordinator.http.paging import Key, newest_first
+from strata.coordinator.http.shards import AssignedShards
 from strata.coordinator.observed import Observed
 from strata.core.agents import Agent
 from strata.core.barriers import Barrier, missing_workers
@@ -93,26 +94,18 @@ def count_workers(state: Cluster) -> dict[WorkerStatus, int]:
 def workers(state: Cluster, observed: Observed, chosen: Iterable[Worker]) -> list[WorkerResponse]:
     """Workers with what they last said of themselves."""
     chosen = list(chosen)
-    leases = {
-        task: Counter(
-            lease.worker
-            for feed in state.tasks[task].feeds.values()
-            for lease in feed.leases.values()
-        )
-        for task in {worker.task for worker in chosen}
-    }
+    tasks = (state.tasks[name] for name in {worker.task for worker in chosen})
+    assigned = {task.id: AssignedShards(state, task) for task in tasks}
     return [
-        _worker(state.tasks[worker.task], worker, observed, leases[worker.task][worker.id])
+        _worker(state.tasks[worker.task], worker, observed, assigned[worker.task].of(worker.id))
         for worker in chosen
     ]
 
 
-def _worker(task: Task, worker: Worker, observed: Observed, leases: int) -> WorkerResponse:
+def _worker(task: Task, worker: Worker, observed: Observed, assigned: int) -> WorkerResponse:
     seen = observed.workers.get(worker.id)
     if seen is not None and seen.incarnation != worker.incarnation:
         seen = None
-    feeds = () if task.ended else task.feeds.values()  # nobody trains on them any more
-    held = sum(len(feed.holdings.get(worker.id, ())) for feed in feeds)
     epoch = max((feed.epoch for feed in task.feeds.values()), default=0)
     return WorkerResponse(
         id=worker.id,
@@ -121,7 +114,7 @@ def _worker(task: Task, worker: Worker, observed: Observed, leases: int) -> Work
         status=WORKER_STATUS[worker.state],
         gpu_count=worker.gpu_count,
         last_heartbeat=seen.last_heartbeat_ms if seen else milliseconds(worker.changed_ns),
-        assigned_shards=0 if task.ended else held + leases,
+        assigned_shards=assigned,
         current_epoch=seen.epoch if seen else epoch,
         current_step=seen.step if seen else task.committed,
         current_task=worker.task,

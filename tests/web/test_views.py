@@ -64,8 +64,40 @@ def test_data_shows_who_holds_what_and_real_samples(visit):
     page = visit("data")
     page.get_by_role("link", name="noise").click()
     expect(page.get_by_role("heading", name="Shard owners")).to_be_visible()
-    expect(page.get_by_text(re.compile(r"leased [1-9]"))).to_be_visible()
+    expect(page.get_by_text(re.compile(r"leased \d"))).to_be_visible()
     expect(page.get_by_role("img", name=re.compile("image, 8"))).not_to_have_count(0)
+
+
+def test_shards_have_ranges_and_owners_a_page_at_a_time(visit, cluster):
+    page = visit("data/noise")
+    shards = page.get_by_role("table", name="Shards", exact=True)
+    expect(shards.get_by_role("row")).to_have_count(51)
+    told = {each["shard_id"]: each for each in cluster.get("datasets/noise/shards", limit=1000)}
+    page.get_by_role("button", name="Next 50").click()
+    expect(page).to_have_url(re.compile("shard=50"))
+    cells = shards.get_by_role("row").nth(1).get_by_role("cell")
+    expect(cells.nth(0)).to_have_text("50")
+    assert told[50]["end_index"] - told[50]["start_index"] == 1
+    expect(cells.nth(1)).to_have_text(str(told[50]["start_index"]))
+    expect(cells.nth(4)).to_have_text(told[50]["worker_id"])
+    page.get_by_label("Shard number").fill("255")
+    page.get_by_role("button", name="Go to shard").click()
+    expect(shards.get_by_role("row").last.get_by_role("cell").first).to_have_text("255")
+    expect(page.get_by_role("button", name="Next 50")).to_be_disabled()
+
+
+def test_a_sample_in_progress_leads_to_its_shard_and_its_owner(visit, cluster):
+    page = visit("data/noise")
+    card = (
+        page.get_by_role("listitem").filter(has=page.get_by_text(re.compile(r"^sample \d+"))).first
+    )
+    card.get_by_role("button", name=re.compile("shard")).click()
+    shard = re.search(r"shard=(\d+)", page.url)[1]
+    owner = card.get_by_role("link").inner_text()
+    shown = page.get_by_role("table", name="Shards", exact=True).get_by_role("row")
+    expect(
+        shown.filter(has=page.get_by_role("cell", name=shard, exact=True).first)
+    ).to_contain_text(owner)
 
 
 def test_a_checkpoint_is_asked_for_and_seen_to_complete(visit, cluster):
@@ -74,6 +106,9 @@ def test_a_checkpoint_is_asked_for_and_seen_to_complete(visit, cluster):
     expect(page.get_by_role("row").filter(has_text="completed").first).to_be_visible()
     page.get_by_role("link", name=re.compile("step-")).first.click()
     expect(page.get_by_role("heading", name="Parts by rank")).to_be_visible()
+    sizes = page.get_by_role("region", name="Details").get_by_role("definition")
+    expect(sizes.filter(has_text=re.compile(r"^\d.* [KM]?B$")).first).to_be_visible()
+    expect(sizes.filter(has_text=f"{WORKERS} of {WORKERS}")).to_be_visible()
     page.get_by_role("button", name="Verify").click()
     expect(page.get_by_text(re.compile("as saved"))).to_be_visible()
     page.keyboard.press("Escape")

@@ -40,8 +40,7 @@ async def _serve(settings: Settings, seed: int, workers: int) -> None:
     from strata.sim.demo import demonstrating
 
     def show(share: float) -> None:
-        if share * 4 % 1 == 0:
-            console.print(f"  {share:.0%} simulated", style="dim")
+        console.print(f"  {share:.0%} simulated", style="dim")
 
     async with demonstrating(settings, __version__, seed, workers, show) as url:
         console.print("[bold]strata[/] demo is up: a simulated cluster; all figures are simulated")

@@ -30,7 +30,7 @@ from strata.coordinator.previews import Previews
 from strata.coordinator.server import http_serving, taking_turns
 from strata.coordinator.vault import Vault
 from strata.core.cluster import CODEC
-from strata.core.datasets import AssignmentChanged
+from strata.core.datasets import AssignmentChanged, order_of
 from strata.core.events import Event
 from strata.core.resources import GpuMetrics, ResourceMetrics
 from strata.core.state import Cluster
@@ -46,8 +46,8 @@ from strata.store.sqlite import SqliteStore
 from strata.wire.v1 import coordinator_pb2 as pb
 
 MS_NS = 1_000_000
-PAST_S = 240
-PARTS = 24
+PAST_S = 60
+PARTS = 4
 FIGURES_S = 0.5
 GPU_BYTES = 80_000_000_000
 RESOURCES_EVERY_MS = 10_000
@@ -123,6 +123,7 @@ class Demo:
         self.assignments_s: list[float] = []
         self._logs = logs
         self._facts: list[Event] = []
+        self._showing = False  # samples of the past are not kept, so they are not drawn
         self._random = Random(scenario.seed)
         self._recorded_ms: dict[str, int] = {}
         self._sim = sim = Simulation(scenario)
@@ -132,6 +133,7 @@ class Demo:
         sim.on_beat.append(self._beat)
         sim.begin()
         for part in range(1, PARTS + 1):
+            self._showing = part == PARTS
             sim.world.run(begin_ns + (until_ns - begin_ns) * part // PARTS - EPOCH_NS)
             on_progress(part / PARTS)
         disk.mirror_in(store)
@@ -184,20 +186,24 @@ class Demo:
         told = loss(step) if training else None
         seen = Seen(process.incarnation, at_ms, step=step, resources=used, loss=told)
         self.observed.note(worker, seen)
-        if training:
-            self._show(worker, step)
+        if training and self._showing:
+            self._show(process, step)
         if at_ms - self._recorded_ms.get(worker, 0) >= RESOURCES_EVERY_MS:
             self._recorded_ms[worker] = at_ms
             fields = {name: getattr(used, name) for name in used.__struct_fields__}
             cards = fields.pop("gpu_metrics")
             process.witness.record(ResourceSnapshot(gpus=cards, **fields))
 
-    def _show(self, worker: str, step: int) -> None:
-        """Samples as a worker would show them; a worker's are its own."""
-        total = self._sim.lanes * self._sim.scenario.steps
-        first = self.observed.workers[worker].incarnation * SHOWN
-        sent = msgspec.json.encode(samples(step, first, SHOWN, total)).decode()
-        self.previews.note(DATASET, worker, sent)
+    def _show(self, process: SimWorker, step: int) -> None:
+        """Show some of the samples that a worker trains in a step."""
+        kernel = self._sim.coordinator.kernel
+        task = kernel.state.tasks.get(process.task) if kernel is not None else None
+        feed = task.feeds.get(DATASET) if task is not None else None
+        if kernel is None or feed is None or step >= self._sim.scenario.steps:
+            return
+        order = order_of(kernel.state.datasets[DATASET].spec, feed)
+        sent = msgspec.json.encode(samples(order, step, process.lanes[:SHOWN])).decode()
+        self.previews.note(DATASET, process.name, sent)
 
     def _assignment_s(self) -> float:
         """How long an assignment would take: it grows with the number of workers."""

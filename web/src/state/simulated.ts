@@ -28,13 +28,34 @@ export function noise(seed: number): number {
 const requestsAt = (at: number, workers: number) => workers * (2.6 + 0.5 * noise(at / 1000));
 const assignmentAt = (at: number, workers: number) => (workers === 0 ? null : 0.08 + workers * 0.004 + 0.05 * noise(at / 15_000));
 
+/** Where the recorded minutes have no save or barrier, as if there had been one. */
+const throughputAt = (at: number, workers: number) => (workers === 0 ? null : 1.6 + 0.4 * noise(at / 30_000));
+const latencyAt = (at: number, workers: number) => (workers === 0 ? null : 24 + 8 * noise(at / 20_000));
+
 export function simulatedMetrics(metrics: Metrics, at: number): Metrics {
-  return { ...metrics, coordinator_rps: requestsAt(at, metrics.total_workers), shard_assignment_time: assignmentAt(at, metrics.total_workers) };
+  const workers = metrics.total_workers;
+  return {
+    ...metrics,
+    coordinator_rps: requestsAt(at, workers),
+    shard_assignment_time: assignmentAt(at, workers),
+    checkpoint_throughput: metrics.checkpoint_throughput ?? throughputAt(at, workers),
+    barrier_latency_p99: metrics.barrier_latency_p99 ?? latencyAt(at, workers),
+  };
 }
 
 export function simulatedHistory(history: History): History {
   const of = (figure: (at: number, workers: number) => number | null) => history.at.map((at, index) => figure(at, history.total_workers[index] ?? 0));
-  return { ...history, coordinator_rps: of(requestsAt), shard_assignment_time: of(assignmentAt) };
+  const filled = (values: (number | null)[], figure: (at: number, workers: number) => number | null) => {
+    const made = of(figure);
+    return values.map((value, index) => value ?? made[index] ?? null);
+  };
+  return {
+    ...history,
+    coordinator_rps: of(requestsAt),
+    shard_assignment_time: of(assignmentAt),
+    checkpoint_throughput: filled(history.checkpoint_throughput, throughputAt),
+    barrier_latency_p99: filled(history.barrier_latency_p99, latencyAt),
+  };
 }
 
 /** An event as the line that would have been logged. */
@@ -111,5 +132,8 @@ function sampleOf(number: number, shard: Shard, worker: string): Sample {
     shard_id: shard.shard_id,
     worker_id: worker,
     step: 0,
+    epoch: shard.epoch,
+    position: -1,
+    place: number,
   };
 }

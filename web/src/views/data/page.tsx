@@ -66,7 +66,7 @@ function About({ data, shards }: { data: Dataset; shards: readonly Shard[] }) {
   return (
     <dl className="grid grid-cols-[repeat(auto-fill,minmax(9rem,1fr))] gap-x-6 gap-y-4">
       <Fact name="Samples">{count(data.total_samples)}</Fact>
-      <Fact name="Shards">{count(data.shard_count)} × {count(data.shard_size)}</Fact>
+      <Fact name="Shards registered">{count(data.shard_count)} × {count(data.shard_size)}</Fact>
       <Fact name="Format">{data.format || "–"}</Fact>
       <Fact name="Order">{data.shuffle ? `shuffled, seed ${data.seed}` : "not shuffled"}</Fact>
       <Fact name="Registered">{moment(data.registered_at)}</Fact>
@@ -80,7 +80,7 @@ function About({ data, shards }: { data: Dataset; shards: readonly Shard[] }) {
 function Shards({ id, items, total }: { id: string; items: readonly Shard[]; total: number }) {
   const [holder, setHolder] = useState("");
   const { cursor } = useCluster();
-  const shown = items.length < total ? `the first ${count(items.length)} of ${plural(total, "shard")}` : plural(total, "shard");
+  const shown = items.length < total ? `the first ${count(items.length)} of ${plural(total, "shard")}` : `${plural(total, "shard")} in this epoch`;
   const task = useMemo(() => items.find((shard) => shard.task_id)?.task_id ?? "", [items]);
   if (items.length === 0) return <Empty title="This dataset has no shards yet" text="It is divided into shards when a task trains on it." command="strata datasets" />;
   return (
@@ -92,8 +92,8 @@ function Shards({ id, items, total }: { id: string; items: readonly Shard[]; tot
         <Holders shards={items} task={task} holder={holder} onHolder={setHolder} />
         <Moves dataset={id} />
       </div>
-      <ShardTable id={id} total={total} cursor={cursor} />
       <Preview id={id} shards={items} />
+      <ShardTable id={id} total={total} cursor={cursor} />
     </>
   );
 }

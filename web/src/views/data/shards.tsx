@@ -26,7 +26,8 @@ export function shardsFrom(id: string, first: number, limit: number, then: numbe
 /** The samples of a shard, first and last. */
 export function rangeOf({ start_index, end_index }: Pick<Shard, "start_index" | "end_index">): string {
   if (start_index === null || end_index === null) return UNRECORDED;
-  return start_index === end_index ? "none" : `${exact(start_index)} – ${exact(end_index - 1)}`;
+  if (start_index === end_index) return "none";
+  return end_index - start_index === 1 ? exact(start_index) : `${exact(start_index)} – ${exact(end_index - 1)}`;
 }
 
 /** Every digit: a range is looked up, not estimated. */
@@ -43,8 +44,8 @@ export function pageStart(shard: number, total: number): number {
 const countedIn = ([first]: readonly (Shard & { layout?: string })[]) => (first?.layout === "epoch" ? "Places in the epoch" : "Samples");
 
 const columns = (range: string): Column<Shard>[] => [
-  { name: "Shard", width: "6rem", right: true, cell: (shard) => exact(shard.shard_id) },
-  { name: range, width: "minmax(10rem, 1fr)", right: true, cell: rangeOf },
+  { name: "Shard", width: "5rem", right: true, cell: (shard) => exact(shard.shard_id) },
+  { name: range, width: "minmax(9rem, 14rem)", right: true, cell: rangeOf },
   { name: "Count", width: "6rem", right: true, cell: ({ start_index, end_index }) => (start_index === null || end_index === null ? "–" : exact(end_index - start_index)) },
   { name: "State", width: "7rem", cell: (shard) => <Mark state={shard.state} /> },
   {

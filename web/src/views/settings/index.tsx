@@ -40,9 +40,11 @@ const STATES: Record<Connection["state"], [state: string, text: string]> = {
 
 function ConnectionFacts() {
   const { connection, skewMs } = useLive();
-  const { cluster } = useCluster();
+  const { cluster, cursor } = useCluster();
   const now = useNow();
   const told = cluster?.coordinator;
+  // Of a past moment only what was recorded is known; an older coordinator sends 0.
+  const started = told && (cursor === null || told.uptime) ? told.started_at : null;
   const [state, text] = STATES[connection.state];
   return (
     <Section title="Coordinator" aside={<Button onClick={live.open}>Reconnect</Button>}>
@@ -52,8 +54,8 @@ function ConnectionFacts() {
         <Fact name="API">{apiAddress()}</Fact>
         <Fact name="Worker address">{told ? told.address || UNRECORDED : "–"}</Fact>
         <Fact name="Version">{told?.version ?? "–"}</Fact>
-        <Fact name="Uptime">{told ? (told.uptime === null || told.uptime === undefined ? UNRECORDED : duration(now - told.started_at)) : "–"}</Fact>
-        <Fact name="Started">{told ? moment(told.started_at) : "–"}</Fact>
+        <Fact name="Uptime">{told ? (started === null ? UNRECORDED : duration(now - started)) : "–"}</Fact>
+        <Fact name="Started">{told ? (started === null ? UNRECORDED : moment(started)) : "–"}</Fact>
         <Fact name="Cluster">{told?.cluster ?? "–"}</Fact>
         <Fact name="Incarnation">{count(told?.incarnation)}</Fact>
         <Fact name="Facts recorded">{count(told?.position)}</Fact>

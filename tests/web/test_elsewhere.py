@@ -93,7 +93,8 @@ def test_a_served_page_calls_the_api_that_the_coordinator_was_started_with(
     expect(page.get_by_role("status").filter(has_text="live")).to_be_visible()
     expect(page.get_by_text(f"{up.url}/api", exact=True)).to_be_visible()
     calls = [each for each in asked if "/api/" in each]
-    assert calls and all(each.startswith(f"{up.url}/api/") for each in calls)
+    assert calls
+    assert all(each.startswith(f"{up.url}/api/") for each in calls)
 
 
 def test_the_policy_allows_the_given_api_and_nothing_else(front):

@@ -130,7 +130,7 @@ def test_a_task_is_submitted_stopped_and_submitted_again(visit, cluster):
     page.get_by_label("Name").fill("from the page")
     page.get_by_label("Config").fill('{"step_s": 0.2}')
     page.get_by_label("Script or module").fill("train.py")
-    page.get_by_label("Workers").fill("100")
+    page.get_by_label("Workers", exact=True).fill("100")
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_text(re.compile("it needs 100 slots"))).to_be_visible()
     page.get_by_role("button", name="Stop").click()

@@ -104,7 +104,7 @@ function Demo() {
           <Button role="switch" aria-checked={demo === "recorded"} onClick={toggle}>
             {demo === "recorded" ? "Leave the demo" : "Play the demo"}
           </Button>
-          <p className="my-2 text-dim">A recorded run of a simulated cluster with faults, in this page. One that goes on, behind the same API:</p>
+          <p className="my-2 text-dim">Plays a recorded run of a simulated cluster with faults in this page. For a simulated cluster that keeps running:</p>
         </>
       )}
       <Command text={demo === "served" ? "strata up" : "strata demo"} />

@@ -76,7 +76,7 @@ function TaskForm({ initial }: { initial: Form }) {
         {text("spares", "Spares", "", { type: "number" })}
       </div>
       {choice("dataset_id", "Dataset", [["", "none"], ...datasets.map((each) => [each, each] as const)])}
-      <div className="grid grid-cols-2 gap-4">
+      <div className="grid grid-cols-2 gap-4 max-sm:grid-cols-1">
         {choice("policy", "Loss policy", [["", `default: ${form.entry.trim() ? "replace the worker" : "continue with fewer workers"}`], ...POLICIES])}
         {choice("model_state", "State layout", MODEL_STATES)}
       </div>

@@ -219,3 +219,29 @@ def test_submit_stop_and_restart_speak_to_a_coordinator(folder, started):
     assert (third, status(third)) == ("second-3", "queued")
     assert verb("stop", third) == "second-3 is stopped"
     assert running.end(signal.SIGINT)[0] == 130
+
+
+STOPPING = """
+import numpy as np
+import strata
+
+with strata.join() as run:
+    state = run.restore({"w": np.zeros(4)})
+    rows = strata.open_arrays({"x": np.zeros((64, 2))})
+    for batch in run.batches(rows, global_batch=4, epochs=100):
+        with run.step():
+            state["w"] += run.average(np.ones(4))
+        if run.steps == 5 and run.rank == 0:
+            run.stop("the loss is small enough")
+    print("not reached")
+"""
+
+
+def test_stop_by_the_script_is_a_clean_end_with_its_reason(tmp_path):
+    name = script(tmp_path, STOPPING)
+    given = ("--workers", "2", "--data-dir", str(tmp_path / "data"))
+    code, output = run(tmp_path, name, *given)
+    assert code == 0, output
+    assert "stopped  script-1" in output
+    assert "the loss is small enough" in output
+    assert "not reached" not in output

@@ -3,7 +3,7 @@
 import pytest
 
 from strata.core.agreements import AgreeOnValue, LeaveLoop, LoopLeft, ValueAgreed
-from strata.core.scheduling import StopRun
+from strata.core.scheduling import StopRun, StopTask
 from strata.core.standing import standing
 from strata.core.tasks import TaskStateChanged
 from strata.errors import Conflict, Fenced, InvalidArgument, NotAllowedNow
@@ -92,3 +92,23 @@ def test_script_stops_its_task_and_a_lost_worker_cannot():
     world.do(StopRun(**b.me, reason="the loss is small enough"))
     (changed,) = world.new(TaskStateChanged)
     assert (changed.after, changed.reason) == ("stopping", "worker b: the loss is small enough")
+
+
+def test_task_that_its_script_stopped_ends_cleanly_with_the_reason_of_the_stop():
+    world, task = running()
+    a, b = world.members(task)
+    world.do(StopRun(**b.me, reason="the loss is small enough"))
+    a.leave("stopped")
+    b.leave("stopped")
+    assert (task.state, task.exit_code) == ("stopped", 0)
+    assert task.reason.startswith("worker b: the loss is small enough")
+
+
+def test_task_that_was_stopped_from_outside_is_interrupted():
+    world, task = running()
+    a, b = world.members(task)
+    world.do(StopTask(task=task.id, reason="asked to stop through the API"))
+    a.leave("stopped")
+    b.leave("stopped")
+    assert (task.state, task.exit_code) == ("stopped", 130)
+    assert task.reason.startswith("asked to stop through the API")

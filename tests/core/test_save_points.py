@@ -202,11 +202,11 @@ def test_postponing_leaves_alone_what_the_worker_saves_or_has_saved():
     assert own.state == "sealing"
 
 
-def test_open_request_and_scheduled_step_let_nobody_open_another_checkpoint():
+def test_postponed_save_lets_nobody_open_another_checkpoint_until_all_save_together():
     world, task, (a, b) = training()
-    joined = a.begin(11)
-    number = world.do(RequestCheckpoint(task=task.id))
-    assert b.begin(11) is joined, "one that is open already is completed"
+    number = world.do(
+        PostponeCheckpoint(**b.me, generation=task.generation, step=11, reason="it is busy")
+    )
     with pytest.raises(NotAllowedNow, match="request 1"):
         a.begin(12)
     assert a.begin(12, final=True).final
@@ -218,6 +218,19 @@ def test_open_request_and_scheduled_step_let_nobody_open_another_checkpoint():
     with pytest.raises(NotAllowedNow, match="at step 14"):
         a.begin(13)
     assert a.begin(14) is b.begin(14)
+
+
+def test_scripts_may_save_while_a_request_waits_for_its_step_or_for_the_workers():
+    world, task, (a, b) = training()
+    number = world.do(RequestCheckpoint(task=task.id, reason="300 s have passed"))
+    assert a.begin(11) is b.begin(11)
+    world.do(
+        ScheduleCheckpoint(
+            task=task.id, generation=task.generation, request=number, furthest_step=12
+        )
+    )
+    assert a.begin(13) is b.begin(13)
+    assert a.begin(14) is b.begin(14), "the scheduled save still comes"
 
 
 def test_missed_step_fails_its_checkpoint_and_schedules_another_with_twice_the_lead():

@@ -3,9 +3,10 @@
 import threading
 import time
 
+import numpy as np
 import pytest
 
-from strata import TrainingOrchestrator
+from strata import CheckpointManager, TrainingOrchestrator
 from strata.errors import (
     AlreadyExists,
     DeadlineExceeded,
@@ -126,6 +127,22 @@ def test_checkpoints_are_told_and_found_again(orchestrators):
     latest = two.latest_checkpoint()
     assert (latest.checkpoint_id, latest.step, latest.epoch) == (first.checkpoint_id, 5, 1)
     assert latest.size_bytes == 30
+
+
+def test_latest_checkpoint_has_the_path_that_the_checkpoint_is_loaded_from(orchestrators, tmp_path):
+    manager = CheckpointManager(path=str(tmp_path / "models"))
+    manager.save({"weight": np.arange(4.0)}, step=5, epoch=1)
+    manager.wait_pending()
+    saved = manager.get_latest()
+    worker = orchestrators("one")
+    worker.notify_checkpoint(
+        saved.step, saved.epoch, saved.path, saved.size_bytes, saved.checkpoint_id
+    )
+    latest = worker.latest_checkpoint()
+    assert (latest.checkpoint_id, latest.path) == (saved.checkpoint_id, saved.path)
+    folder, _, name = latest.path.rpartition("/")
+    loaded = CheckpointManager(path=folder).load(name)
+    assert loaded["weight"].tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
 def test_a_barrier_without_the_others_times_out_and_can_be_continued(hub, orchestrators):

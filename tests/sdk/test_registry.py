@@ -130,13 +130,31 @@ def test_a_registry_that_was_emptied_goes_on_where_it_was():
     assert len(registry.get_shards("d", "b")) == 10
 
 
-def test_the_shard_manager_has_the_names_of_its_calculations():
+def test_shard_manager_snippet_runs_as_it_is_written():
     manager = ShardManager()
-    manager.register_worker("worker-01")
-    manager.register_dataset_params("imagenet-1k", 1281167, 10000, True, 42)
-    shards = manager.get_shard_for_worker("imagenet-1k", "worker-01", 0)
-    assert len(shards) == 129
-    assert max(shard.end_index for shard in shards) == 1281167
+    manager.register_dataset_params(
+        "imagenet-1k",
+        1281167,  # total samples
+        10000,  # samples per shard
+        True,  # enable shuffling
+        42,  # random seed
+    )
+    assignments = manager.get_shard_for_worker("imagenet-1k", "worker-01", 0)
+    assert len(assignments) == 129
+    assert max(shard.end_index for shard in assignments) == 1281167
+
+
+def test_shard_manager_divides_shards_among_the_workers_that_ask():
+    manager = ShardManager()
+    manager.register_dataset_params("d", 100, 10, True, 42)
+    manager.get_shard_for_worker("d", "worker-01", 0)
+    second = manager.get_shard_for_worker("d", "worker-02", 0)
+    first = manager.get_shard_for_worker("d", "worker-01", 0)
+    assert sorted(ids(first) + ids(second)) == list(range(10))
+    assert len(first) == len(second) == 5
+    with pytest.raises(NotFound):
+        manager.get_shard_for_worker("unknown", "worker-03", 0)
+    assert manager.active_workers() == ["worker-01", "worker-02"]
 
 
 def test_dtruntime_has_the_same_names():

@@ -5,13 +5,16 @@ import signal
 from contextlib import suppress
 
 import httpx
+import numpy as np
 import pytest
 
+import strata
 from strata.checkpoint.manager import CheckpointManager
 from strata.core.tasks import UNSAVED_EXIT_CODE
 from strata.core.worker_facts import CODEC
 from strata.store.base import Window
 from strata.store.batches import unpack
+from strata.wire.v1 import coordinator_pb2 as pb
 from tests.coordinator.conftest import coordinator
 from tests.sdk.conftest import Hub
 from tests.sdk.harness import CoordinatorProcess, until
@@ -436,3 +439,15 @@ def test_a_checkpoint_that_is_read_when_it_expires_is_not_written_over(tmp_path,
             until(lambda: latest.add(committed(hub)) or len(latest - {None}) >= 3)
             found = [float(reader.tensor("sum")[-1]), float(reader.tensor("squares")[-1, -1])]
             assert found == value_after(reader.manifest.step)
+
+
+def test_script_saves_its_step_while_an_automatic_save_waits_for_its_own(hub, spool):
+    with strata.join(hub.address, "one", spool_dir=spool, capture=False) as run:
+        state = run.restore({"w": np.zeros(4)})
+        run.mark_step()
+        asked = run._session.ask("request_save", pb.RequestSave(reason="300 s have passed"))
+        run._session.answer(asked)
+        assert run.save(state)
+        (task,) = hub.state.tasks.values()
+        until(lambda: [c.step for c in task.checkpoints.values() if c.state == "committed"] == [1])
+    assert hub.facts("CheckpointFailed") == []

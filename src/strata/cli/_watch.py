@@ -235,11 +235,13 @@ def _times(number: int, one: str, many: str) -> str:
 
 
 def exit_code(task: Task) -> int:
-    """How the command ends for a task that has; one that completed may be without its result."""
-    if task.status == "completed":
+    """How the command ends for a task that has; one that completed may be without its result.
+
+    A task that its script stopped ends like one that completed, one that was stopped from outside
+    as interrupted.
+    """
+    if task.status in ("completed", "stopped"):
         return task.exit_code
-    if task.status == "stopped":
-        return INTERRUPTED
     return task.exit_code or 1
 
 

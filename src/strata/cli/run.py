@@ -104,7 +104,7 @@ def run(
     """Run a script on several workers, watch it, and end with the exit code of its task.
 
     0: completed. 1: failed. 93: workers failed again and again without progress. 94: completed, but
-    the final checkpoint failed. 130: stopped.
+    the final checkpoint failed. 130: stopped from outside (a stop by `run.stop()` is 0).
     """
     body = submission.request(
         script,

@@ -13,9 +13,11 @@ as long. So one checkpoint never holds two steps, and no member waits for a part
 A save that is due by itself (every so many steps) needs no request: each member decides alone, and
 all decide alike. The exception is a member whose previous save is still under way. It postpones:
 what others begin at that step fails at once, and one request stands for every save that was
-postponed. While a request is open nobody opens another checkpoint, so a member with a slow disk
-costs the others one part, not one at every interval. Since a member with a save under way does not
-repeat the request, the common save comes right after the last of them has ended its own.
+postponed. While such a request is open nobody opens another checkpoint, so a member with a slow
+disk costs the others one part, not one at every interval. Since a member with a save under way does
+not repeat the request, the common save comes right after the last of them has ended its own. A
+request for another reason (time, a call of the API) keeps no script from saving: `run.save()` saves
+its step, and the request is fulfilled later.
 
 The checkpoint of the run's end (`final`) is exempt: each member saves where its training ended.
 
@@ -216,8 +218,10 @@ def has_open_request(task: "Task") -> bool:
 
 
 def require_unscheduled(task: "Task", step: int) -> None:
-    """Refuses to open a checkpoint in place of one that everyone is about to save together."""
-    if has_open_request(task) or step < task.save_at:
+    """Refuses to open a checkpoint where a member postponed its part of the save before it: all
+    are about to save together, and until then that member would write no part."""
+    ahead = has_open_request(task) or step < task.save_at
+    if ahead and task.postponed_request == task.checkpoint_requests:
         when = f"at step {task.save_at}" if step < task.save_at else "as soon as nobody is busy"
         raise NotAllowedNow(
             f"step {step} of task {task.id!r} is not saved: request {task.checkpoint_requests} "

@@ -21,6 +21,7 @@ from strata.core.limits import require_room, shortened
 from strata.core.restarts import failures
 from strata.core.slots import FreeSlots
 from strata.core.tasks import (
+    INTERRUPTED_EXIT_CODE,
     RESTART_LOOP_EXIT_CODE,
     Placement,
     Task,
@@ -48,6 +49,7 @@ class FailStart(Command, frozen=True):
 class StopTask(Command, frozen=True):
     task: str
     reason: str = "asked to stop"
+    by_script: bool = False
 
 
 class StopRun(WorkerCommand, frozen=True):
@@ -128,10 +130,11 @@ def stop(d: Decision, c: StopTask) -> Task:
     task = d.state.task(c.task)
     if task.state == "stopping" or task.ended:
         return task
+    code = 0 if c.by_script else INTERRUPTED_EXIT_CODE
     if task.state == "queued":
-        place_waiting(d, change_state(d, task, "stopped", c.reason, c.cause))
+        place_waiting(d, change_state(d, task, "stopped", c.reason, c.cause, code))
         return task
-    cause = change_state(d, task, "stopping", c.reason, c.cause)
+    cause = change_state(d, task, "stopping", c.reason, c.cause, code)
     if not task.members and not task.waiting:
         change_state(d, task, "stopped", "it had no workers", cause)
         place_waiting(d, cause)
@@ -143,7 +146,7 @@ def stop_run(d: Decision, c: StopRun) -> Task:
     """Stop the task because the script of one worker asks for it."""
     worker = d.state.workers[c.worker]
     reason = f"worker {c.worker}: {shortened(c.reason)}" if c.reason else f"worker {c.worker} asked"
-    return stop(d, StopTask(task=worker.task, reason=reason, cause=c.cause))
+    return stop(d, StopTask(task=worker.task, reason=reason, by_script=True, cause=c.cause))
 
 
 def handle_loss(

@@ -62,6 +62,9 @@ RESTART_LOOP_EXIT_CODE = 93
 UNSAVED_EXIT_CODE = 94
 """Of a task that completed, though the checkpoint of its end failed."""
 
+INTERRUPTED_EXIT_CODE = 130
+"""Of a task that was stopped from outside. If its script stops it, it ends as if completed."""
+
 DEFAULT_GROUP = "default"
 """The name of the task that workers share where no task was submitted."""
 
@@ -342,6 +345,13 @@ def change_state(
     cause: str | tuple[str, ...],
     exit_code: int = 0,
 ) -> str:
-    """Moves a task on, if the table allows it."""
+    """Moves a task on, if the table allows it.
+
+    A task that was stopped ends with the reason and the exit code of the stop.
+    """
     LIFECYCLE.require(task.id, task.state, after)
+    if after == "stopped" and task.state == "stopping":
+        repeated = reason.startswith(task.reason)
+        reason = reason if repeated or not task.reason else f"{task.reason}; {reason}"
+        exit_code = task.exit_code or (UNSAVED_EXIT_CODE if task.save_failure else 0)
     return d.record(TaskStateChanged(task.id, task.state, after, reason, exit_code), cause)

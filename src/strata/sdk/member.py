@@ -251,6 +251,7 @@ class Member:
 
         While an earlier save is under way it returns False: the save is postponed to a step that
         all ranks reach after that one has ended (`checkpoint_when_busy` can make it wait instead).
+        An automatic save that is asked for or scheduled does not keep it from saving.
         """
         if state is not None:
             self._keeping.state = state

@@ -140,7 +140,7 @@ class DatasetRegistry:
 
 
 class ShardManager(DatasetRegistry):
-    """The in-process registry under the names of its calculations."""
+    """The in-process registry under the names of its calculations; a worker that asks is known."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,7 +152,12 @@ class ShardManager(DatasetRegistry):
         self.register_dataset(id, total_samples, samples_per_shard, shuffle, seed)
 
     def get_shard_for_worker(self, dataset: str, worker: str, epoch: int) -> list[ShardInfo]:
-        """The shards that a worker owns, in the order of an epoch."""
+        """The shards that a worker owns, in the order of an epoch.
+
+        A worker that asks for the first time is registered, and gets its share.
+        """
+        if dataset in self.datasets() and worker not in self.active_workers():
+            self.register_worker(worker)
         return self.get_shards(dataset, worker, epoch)
 
 

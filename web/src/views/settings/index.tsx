@@ -45,15 +45,16 @@ function ConnectionFacts() {
   const told = cluster?.coordinator;
   // Of a past moment only what was recorded is known; an older coordinator sends 0.
   const started = told && (cursor === null || told.uptime) ? told.started_at : null;
+  const known = (value: string | null | undefined) => (told ? value || UNRECORDED : "–");
   const [state, text] = STATES[connection.state];
   return (
     <Section title="Coordinator" aside={<Button onClick={live.open}>Reconnect</Button>}>
       <dl className="grid grid-cols-[repeat(auto-fill,minmax(10rem,1fr))] gap-x-6 gap-y-4">
         <Fact name="Connection"><Mark state={state} label={"since" in connection ? `${text}, ${age(connection.since, now - skewMs)}` : text} /></Fact>
-        <Fact name="Mode">{told?.mode ?? "–"}</Fact>
+        <Fact name="Mode">{known(told?.mode)}</Fact>
         <Fact name="API">{apiAddress()}</Fact>
-        <Fact name="Worker address">{told ? told.address || UNRECORDED : "–"}</Fact>
-        <Fact name="Version">{told?.version ?? "–"}</Fact>
+        <Fact name="Worker address">{known(told?.address)}</Fact>
+        <Fact name="Version">{known(told?.version)}</Fact>
         <Fact name="Uptime">{told ? (started === null ? UNRECORDED : duration(now - started)) : "–"}</Fact>
         <Fact name="Started">{told ? (started === null ? UNRECORDED : moment(started)) : "–"}</Fact>
         <Fact name="Cluster">{told?.cluster ?? "–"}</Fact>

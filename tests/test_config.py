@@ -104,6 +104,7 @@ def test_every_field_can_be_set_by_environment(name):
         ("LOG_FORMAT", "json", "log_format", "json"),
         ("DEMO_MODE", "1", "demo_mode", True),
         ("DEMO_MODE", "0", "demo_mode", False),
+        ("VITE_API_URL", "/strata/api", "page_api_url", "/strata/api"),
     ],
 )
 def test_names_shared_with_other_tools(variable, text, name, value):

@@ -35,8 +35,10 @@ Index = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that can be set, checked. Build it with `load`."""
 
-    """Where the coordinator listens. Port 0 takes a free one. Certificate and key are PEM files. A
-    dashboard that is served elsewhere, such as at http://localhost:8080, is its `page_origin`."""
+    """Where the coordinator listens. Port 0 takes a free one. Certificate and key are PEM files.
+    `page_origin` is the address of a dashboard that another server serves, such as
+    http://localhost:8080. `page_api_url` is where the dashboard that this coordinator serves finds
+    the API: a path such as /strata/api behind a proxy, or the URL of another coordinator."""
     grpc_host: str = "127.0.0.1"
     grpc_port: Port = 50051
     http_host: str = "127.0.0.1"
@@ -45,6 +47,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tls_cert: str = ""
     tls_key: str = ""
     page_origin: str = ""
+    page_api_url: str = ""
 
     """Where facts are kept, and how often the state is saved so that restarts stay short."""
     data_dir: str = "./strata-data"
@@ -186,6 +189,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "log_filter": ("STRATA_LOG", "RUST_LOG"),
     "log_format": ("LOG_FORMAT",),
     "demo_mode": ("DEMO_MODE",),
+    "page_api_url": ("VITE_API_URL",),
 }
 
 # What the S3 library takes credentials from, beside the keys in the settings.

@@ -53,7 +53,7 @@ def test_an_arrow_goes_from_the_cause_on_one_lane_to_the_event_on_another(page, 
     visit(f"timeline?run=demo&t={middle}&from={from_ms}&to={to_ms}&kind=MessageReceived")
     expect(page.get_by_role("img", name=re.compile("8 workers did"))).to_be_visible()
     page.get_by_role("region", name="List of events").get_by_role("button").first.click()
-    expect(page.get_by_role("heading", name="Led to it")).to_be_visible()
+    expect(page.get_by_role("heading", name="Causes")).to_be_visible()
     assert parse_qs(urlsplit(page.url).fragment)["event"] == [message["ref"]]
     page.wait_for_function("window.lanes.arrows.length === 1")
     drawn = page.evaluate("window.lanes")

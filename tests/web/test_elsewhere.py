@@ -1,13 +1,14 @@
-"""Guards a page that was built for another address: it speaks to the coordinator that it was told
-of, where that one was told of the page."""
+"""Guards a page whose API is at another address: built for it, or served by a coordinator that was
+started with `VITE_API_URL`. The other coordinator has to allow the page."""
 
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
+import httpx
 import pytest
 
-from tests.cli.conftest import Up
+from tests.cli.conftest import Started, Up, free_port
 from tests.web.test_build import npm
 from tests.web.test_views import expect
 
@@ -56,5 +57,51 @@ def test_a_page_that_is_served_elsewhere_logs_in_lives_and_acts(page, complaints
 def test_a_page_that_the_coordinator_was_not_told_of_stays_outside(page, complaints, up, elsewhere):
     up.start()
     page.goto(elsewhere)
-    expect(page.get_by_text("The coordinator cannot be reached")).to_be_visible()
+    expect(page.get_by_text("Disconnected: the coordinator cannot be reached")).to_be_visible()
     complaints.clear()  # the browser says that it may not read the answers
+
+
+@pytest.fixture
+def front(tmp_path):
+    """A coordinator that serves the page of another one."""
+    folder = tmp_path / "front"
+    folder.mkdir()
+    port = free_port()
+    started = []
+
+    def start(**variables):
+        ports = ("--http-port", str(port), "--grpc-port", "0")
+        started.append(Started("up", *ports, "--data-dir", "data", cwd=folder, **variables))
+        started[0].wait_for(lambda it: any("data " in line for line in it.err), "start")
+        return started[0]
+
+    yield f"http://127.0.0.1:{port}", start
+    for each in started:
+        each.discard()
+
+
+def test_a_served_page_calls_the_api_that_the_coordinator_was_started_with(
+    page, complaints, up, front
+):
+    url, start = front
+    (up.folder / "strata.toml").write_text(f'page_origin = "{url}"\n')
+    up.start()
+    start(VITE_API_URL=f"{up.url}/api")
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{url}/#/settings")
+    expect(page.get_by_role("status").filter(has_text="live")).to_be_visible()
+    expect(page.get_by_text(f"{up.url}/api", exact=True)).to_be_visible()
+    calls = [each for each in asked if "/api/" in each]
+    assert calls
+    assert all(each.startswith(f"{up.url}/api/") for each in calls)
+
+
+def test_the_policy_allows_the_given_api_and_nothing_else(front):
+    url, start = front
+    start(VITE_API_URL="http://10.0.0.5:3000/api")
+    answer = httpx.get(url, trust_env=False)
+    assert 'content="http://10.0.0.5:3000/api"' in answer.text
+    policy = answer.headers["content-security-policy"].split("; ")
+    assert "connect-src 'self' http://10.0.0.5:3000" in policy
+    assert "script-src 'self'" in policy

@@ -13,6 +13,7 @@ VIEWS = [
     "tasks",
     "tasks/new",
     "data",
+    "data?form=register",
     "data/noise",
     "checkpoints",
     "barriers",
@@ -34,7 +35,9 @@ def test_axe_finds_nothing(visit, view, scheme):
     assert [(each["id"], each["nodes"][0]["html"]) for each in found] == []
 
 
-@pytest.mark.parametrize("view", ["overview", "workers", "logs", "tasks", "timeline"])
+@pytest.mark.parametrize(
+    "view", ["overview", "workers", "logs", "tasks", "timeline", "data/noise", "settings"]
+)
 def test_a_phone_shows_it_without_scrolling_sideways(visit, view):
     page = visit(view)
     page.set_viewport_size({"width": 390, "height": 844})

@@ -34,11 +34,11 @@ def before_everything(page):
 
 def test_the_map_of_shards_is_of_the_moment(visit, cluster):
     page = visit("data/noise")
-    expect(page.get_by_role("heading", name="Before the workers now")).to_be_visible()
+    expect(page.get_by_role("heading", name="Samples in progress")).to_be_visible()
     expect(page.get_by_text(re.compile(r"^sample \d+")).first).to_be_visible()
     assigned = cluster.get("timeline/events", kind="AssignmentChanged")[0]["at_ms"]
     page = visit(f"data/noise?t={assigned:.0f}")
-    expect(page.get_by_text("of this moment it is not known")).to_be_visible()
+    expect(page.get_by_text(re.compile("Samples are not recorded"))).to_be_visible()
     expect(page.get_by_text(re.compile(r"^sample \d+"))).to_have_count(0)
     expect(page.get_by_role("img", name=re.compile("shards;"))).to_be_visible()
     before_everything(page)
@@ -58,11 +58,21 @@ def test_the_log_jumps_to_the_moment(visit, cluster):
 
 def test_barriers_restores_and_figures_are_of_the_moment(visit):
     page = visit("barriers")
-    expect(page.get_by_role("heading", name="Who comes late")).to_be_visible()
+    expect(page.get_by_role("heading", name="Late arrivals")).to_be_visible()
     before_everything(page)
-    expect(page.get_by_role("heading", name="Who comes late")).to_have_count(0)
-    page = visit("overview?t=1")
-    expect(page.get_by_text("not recorded").first).to_be_visible()
+    expect(page.get_by_role("heading", name="Late arrivals")).to_have_count(0)
+
+
+def test_what_a_past_moment_does_not_have_is_said_to_be_not_recorded(visit, cluster):
+    moment = cluster.get("timeline/events", kind="GenerationChanged")[-1]["at_ms"] + 1000
+    page = visit(f"overview?t={moment:.0f}")
+    for name in ("Coordinator requests", "Shard assignment"):
+        figure = page.get_by_role("heading", name=name).locator("xpath=../..")
+        expect(figure.get_by_text("not recorded")).to_have_count(2)
+        expect(figure.get_by_text(re.compile(r"^\d"))).to_have_count(0)
+    page = visit(f"settings?t={moment:.0f}")
+    fact = page.locator("dt", has_text="Worker address").locator("xpath=following-sibling::dd")
+    expect(fact).to_have_text("not recorded")
 
 
 def test_the_figures_before_a_moment_are_charted(visit, cluster):
@@ -127,16 +137,30 @@ def test_an_archived_run_is_chosen_and_left(visit, finished):
 def test_the_demo_plays_a_recorded_run_and_says_so(visit, view):
     page = visit("settings")
     page.get_by_role("switch", name="Play the demo").click()
-    expect(page.get_by_text("nothing here is real")).to_be_visible()
+    expect(page.get_by_text("all figures are simulated")).to_be_visible()
     page.get_by_role("link", name=view.capitalize(), exact=True).click()
-    expect(page.get_by_text("nothing here is real")).to_be_visible()
+    expect(page.get_by_text("all figures are simulated")).to_be_visible()
     expect(row(page, "train-1").first).to_be_visible()
     moment = page.get_by_role("banner").locator("time")
     shown = moment.inner_text()
     expect(moment).not_to_have_text(shown)
     page.get_by_role("button", name="Leave the demo").click()
     expect(page).not_to_have_url(re.compile("run="))
-    expect(page.get_by_text("nothing here is real")).to_have_count(0)
+    expect(page.get_by_text("all figures are simulated")).to_have_count(0)
+
+
+def test_the_recorded_demo_fills_every_panel(visit):
+    page = visit("overview?run=demo&t=1750000200000")
+    figures = page.get_by_role("region", name="Figures").locator(".text-xl")
+    expect(figures).to_have_count(5)
+    for number in range(5):
+        expect(figures.nth(number)).to_have_text(re.compile(r"^\d"))
+    expect(page.get_by_role("region", name="Log lines")).to_contain_text("finished step")
+    page = visit("logs?run=demo&t=1750000200000")
+    expect(page.get_by_role("log").get_by_role("button")).not_to_have_count(0)
+    page = visit("data/sim?run=demo&t=1750000200000")
+    expect(page.get_by_text(re.compile(r"^sample \d+")).first).to_be_visible()
+    expect(page.get_by_text("not recorded")).to_have_count(0)
 
 
 def test_the_table_of_workers_fits_a_laptop(visit, cluster):

@@ -45,7 +45,7 @@ def test_a_killed_worker_is_seen_to_fall_and_come_back(visit, cluster):
     visit(f"workers/{name}")
     incarnation = page.locator("dt", has_text="Incarnation").locator("xpath=following-sibling::dd")
     expect(incarnation).to_have_text(str(cluster.get(f"workers/{name}")["incarnation"]))
-    expect(page.get_by_role("heading", name="Story")).to_be_visible()
+    expect(page.get_by_role("heading", name="History")).to_be_visible()
     expect(page.get_by_text(re.compile("declared lost")).first).to_be_visible()
 
 
@@ -63,9 +63,41 @@ def test_workers_are_found_by_name_and_status(visit, cluster):
 def test_data_shows_who_holds_what_and_real_samples(visit):
     page = visit("data")
     page.get_by_role("link", name="noise").click()
-    expect(page.get_by_text("Who holds what")).to_be_visible()
-    expect(page.get_by_text(re.compile(r"leased [1-9]"))).to_be_visible()
+    expect(page.get_by_role("heading", name="Shard owners")).to_be_visible()
+    expect(page.get_by_text(re.compile(r"leased \d"))).to_be_visible()
     expect(page.get_by_role("img", name=re.compile("image, 8"))).not_to_have_count(0)
+
+
+def test_shards_have_ranges_and_owners_a_page_at_a_time(visit, cluster):
+    page = visit("data/noise")
+    shards = page.get_by_role("table", name="Shards", exact=True)
+    expect(shards.get_by_role("row")).to_have_count(51)
+    told = {each["shard_id"]: each for each in cluster.get("datasets/noise/shards", limit=1000)}
+    page.get_by_role("button", name="Next 50").click()
+    expect(page).to_have_url(re.compile("shard=50"))
+    cells = shards.get_by_role("row").nth(1).get_by_role("cell")
+    expect(cells.nth(0)).to_have_text("50")
+    assert told[50]["end_index"] - told[50]["start_index"] == 1
+    expect(cells.nth(1)).to_have_text(str(told[50]["start_index"]))
+    expect(cells.nth(4)).to_have_text(told[50]["worker_id"])
+    page.get_by_label("Shard number").fill("255")
+    page.get_by_role("button", name="Go to shard").click()
+    expect(shards.get_by_role("row").last.get_by_role("cell").first).to_have_text("255")
+    expect(page.get_by_role("button", name="Next 50")).to_be_disabled()
+
+
+def test_a_sample_in_progress_leads_to_its_shard_and_its_owner(visit, cluster):
+    page = visit("data/noise")
+    card = (
+        page.get_by_role("listitem").filter(has=page.get_by_text(re.compile(r"^sample \d+"))).first
+    )
+    card.get_by_role("button", name=re.compile("shard")).click()
+    shard = re.search(r"shard=(\d+)", page.url)[1]
+    owner = card.get_by_role("link").inner_text()
+    shown = page.get_by_role("table", name="Shards", exact=True).get_by_role("row")
+    expect(
+        shown.filter(has=page.get_by_role("cell", name=shard, exact=True).first)
+    ).to_contain_text(owner)
 
 
 def test_a_checkpoint_is_asked_for_and_seen_to_complete(visit, cluster):
@@ -74,6 +106,9 @@ def test_a_checkpoint_is_asked_for_and_seen_to_complete(visit, cluster):
     expect(page.get_by_role("row").filter(has_text="completed").first).to_be_visible()
     page.get_by_role("link", name=re.compile("step-")).first.click()
     expect(page.get_by_role("heading", name="Parts by rank")).to_be_visible()
+    sizes = page.get_by_role("region", name="Details").get_by_role("definition")
+    expect(sizes.filter(has_text=re.compile(r"^\d.* [KM]?B$")).first).to_be_visible()
+    expect(sizes.filter(has_text=f"{WORKERS} of {WORKERS}")).to_be_visible()
     page.get_by_role("button", name="Verify").click()
     expect(page.get_by_text(re.compile("as saved"))).to_be_visible()
     page.keyboard.press("Escape")
@@ -84,7 +119,7 @@ def test_barriers_show_rounds_and_who_comes_late(visit, cluster):
     until(lambda: cluster.get("barriers"), 60)
     page = visit("barriers")
     expect(row(page, "every-twenty").first).to_be_visible()
-    expect(page.get_by_role("table", name="Who comes late")).to_be_visible()
+    expect(page.get_by_role("table", name="Late arrivals")).to_be_visible()
 
 
 def test_a_task_is_submitted_stopped_and_submitted_again(visit, cluster):
@@ -95,13 +130,13 @@ def test_a_task_is_submitted_stopped_and_submitted_again(visit, cluster):
     page.get_by_label("Name").fill("from the page")
     page.get_by_label("Config").fill('{"step_s": 0.2}')
     page.get_by_label("Script or module").fill("train.py")
-    page.get_by_label("Workers").fill("100")
+    page.get_by_label("Workers", exact=True).fill("100")
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_text(re.compile("it needs 100 slots"))).to_be_visible()
     page.get_by_role("button", name="Stop").click()
     page.get_by_role("button", name=re.compile("its workers save first")).click()
     expect(page.get_by_role("definition").filter(has_text="stopped").first).to_be_visible()
-    page.get_by_role("button", name="Restart").click()
+    page.get_by_role("button", name="Submit again").click()
     expect(page.get_by_label("Name")).to_have_value("from the page")
     expect(page.get_by_label("Config")).to_have_value(re.compile('"step_s": 0.2'))
 
@@ -152,7 +187,7 @@ def test_timeline_shows_lanes_events_and_why(visit, cluster):
     expect(page.get_by_role("img", name=re.compile("workers did"))).to_be_visible()
     page.get_by_label("Find: kind=WorkerLost").press("Enter")
     expect(page.get_by_role("heading", name="WorkerLost")).to_be_visible()
-    expect(page.get_by_role("heading", name="Led to it")).to_be_visible()
+    expect(page.get_by_role("heading", name="Causes")).to_be_visible()
     page.get_by_role("button", name="Why?").click()
     expect(page.get_by_text(re.compile("signal 9")).first).to_be_visible()
     export = page.get_by_role("link", name="Perfetto").get_attribute("href")

@@ -33,12 +33,17 @@ def serve_demo(settings: Settings, seed: int = 7, workers: int = 24) -> None:
 
 
 async def _serve(settings: Settings, seed: int, workers: int) -> None:
+    console = SafeConsole(stderr=True)
+    console.print(f"[bold]strata[/] demo: simulating the past of a cluster of {workers} workers")
+
     # Imported for a demo only: a coordinator needs no simulator.
     from strata.sim.demo import demonstrating
 
-    console = SafeConsole(stderr=True)
-    async with demonstrating(settings, __version__, seed, workers) as url:
-        console.print("[bold]strata[/] demo is up: a simulated cluster, nothing in it is real")
+    def show(share: float) -> None:
+        console.print(f"  {share:.0%} simulated", style="dim")
+
+    async with demonstrating(settings, __version__, seed, workers, show) as url:
+        console.print("[bold]strata[/] demo is up: a simulated cluster; all figures are simulated")
         console.print(f"  dashboard  {url}", soft_wrap=True)
         await until_told()
         console.print("stopping", style="dim")

@@ -10,7 +10,7 @@ import logging
 import math
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from strata.coordinator.previews import Previews
 from strata.coordinator.server import http_serving, taking_turns
 from strata.coordinator.vault import Vault
 from strata.core.cluster import CODEC
+from strata.core.datasets import AssignmentChanged, order_of
 from strata.core.events import Event
 from strata.core.resources import GpuMetrics, ResourceMetrics
 from strata.core.state import Cluster
@@ -45,7 +46,9 @@ from strata.store.sqlite import SqliteStore
 from strata.wire.v1 import coordinator_pb2 as pb
 
 MS_NS = 1_000_000
-PAST_S = 240
+PAST_S = 60
+PARTS = 4
+FIGURES_S = 0.5
 GPU_BYTES = 80_000_000_000
 RESOURCES_EVERY_MS = 10_000
 SHOWN = 2
@@ -105,12 +108,22 @@ class Demo:
     """
 
     def __init__(
-        self, scenario: Scenario, store: SqliteStore, logs: LogStore, begin_ns: int, until_ns: int
+        self,
+        scenario: Scenario,
+        store: SqliteStore,
+        logs: LogStore,
+        begin_ns: int,
+        until_ns: int,
+        *,
+        on_progress: Callable[[float], None] = lambda share: None,
     ) -> None:
         self.observed = Observed()
         self.previews = Previews()
+        self.requests = 0
+        self.assignments_s: list[float] = []
         self._logs = logs
         self._facts: list[Event] = []
+        self._showing = False  # samples of the past are not kept, so they are not drawn
         self._random = Random(scenario.seed)
         self._recorded_ms: dict[str, int] = {}
         self._sim = sim = Simulation(scenario)
@@ -119,7 +132,10 @@ class Demo:
         sim.coordinator.on_turn.append(self._note)
         sim.on_beat.append(self._beat)
         sim.begin()
-        sim.world.run(until_ns - EPOCH_NS)
+        for part in range(1, PARTS + 1):
+            self._showing = part == PARTS
+            sim.world.run(begin_ns + (until_ns - begin_ns) * part // PARTS - EPOCH_NS)
+            on_progress(part / PARTS)
         disk.mirror_in(store)
 
     def advance(self) -> list[Event]:
@@ -128,9 +144,22 @@ class Demo:
         facts, self._facts = self._facts, []
         return facts
 
+    def take_requests(self) -> int:
+        """How many messages the simulated workers have sent since this was last asked."""
+        requests, self.requests = self.requests, 0
+        return requests
+
+    def take_assignments(self) -> list[float]:
+        """How long the assignments took that were made since this was last asked, in seconds."""
+        took, self.assignments_s = self.assignments_s, []
+        return took
+
     def _note(self, _: Cluster, events: list[Event]) -> None:
         self._facts += events
+        self.requests += len(events)
         for event in events:
+            if isinstance(event.body, AssignmentChanged):
+                self.assignments_s.append(self._assignment_s())
             told = words(event.body)
             if told is not None:
                 level, text = told
@@ -145,6 +174,7 @@ class Demo:
         known = kernel.state.workers.get(process.name) if kernel is not None else None
         if known is None or not known.alive or known.incarnation != process.incarnation:
             return
+        self.requests += 1
         worker, step = process.name, max(beat.step, 0)
         at_ms = self._sim.world.clock().wall_ns // MS_NS
         before = self.observed.workers.get(worker)
@@ -153,21 +183,32 @@ class Demo:
             self._logs.append(Line("info", text, "worker", process.task, worker, "stdout", at_ms))
         training = beat.state == pb.WORKER_STATE_TRAINING
         used = self._resources(training, training and not beat.waiting, step)
-        self.observed.note(worker, Seen(process.incarnation, at_ms, step, 0, used))
-        if training:
-            self._show(worker, step)
+        told = loss(step) if training else None
+        seen = Seen(process.incarnation, at_ms, step=step, resources=used, loss=told)
+        self.observed.note(worker, seen)
+        if training and self._showing:
+            self._show(process, step)
         if at_ms - self._recorded_ms.get(worker, 0) >= RESOURCES_EVERY_MS:
             self._recorded_ms[worker] = at_ms
             fields = {name: getattr(used, name) for name in used.__struct_fields__}
             cards = fields.pop("gpu_metrics")
             process.witness.record(ResourceSnapshot(gpus=cards, **fields))
 
-    def _show(self, worker: str, step: int) -> None:
-        """Samples as a worker would show them; a worker's are its own."""
-        total = self._sim.lanes * self._sim.scenario.steps
-        first = self.observed.workers[worker].incarnation * SHOWN
-        sent = msgspec.json.encode(samples(step, first, SHOWN, total)).decode()
-        self.previews.note(DATASET, worker, sent)
+    def _show(self, process: SimWorker, step: int) -> None:
+        """Show some of the samples that a worker trains in a step."""
+        kernel = self._sim.coordinator.kernel
+        task = kernel.state.tasks.get(process.task) if kernel is not None else None
+        feed = task.feeds.get(DATASET) if task is not None else None
+        if kernel is None or feed is None or step >= self._sim.scenario.steps:
+            return
+        order = order_of(kernel.state.datasets[DATASET].spec, feed)
+        sent = msgspec.json.encode(samples(order, step, process.lanes[:SHOWN])).decode()
+        self.previews.note(DATASET, process.name, sent)
+
+    def _assignment_s(self) -> float:
+        """How long an assignment would take: it grows with the number of workers."""
+        workers = self._sim.scenario.workers
+        return max(self._random.gauss(8e-5 + 4e-6 * workers, 1e-5), 1e-5)
 
     def _resources(self, training: bool, busy: bool, step: int) -> ResourceMetrics:
         use = self._random.gauss(93 if busy else 12, 3)
@@ -195,11 +236,41 @@ def loss(step: int) -> float:
     return 0.35 + 2.2 * math.exp(-step / 90)
 
 
+def count_simulated(demo: Demo, metrics: Metrics) -> None:
+    """Add to the figures what a coordinator would have measured since this was last called."""
+    metrics.count_request("grpc", demo.take_requests())
+    for took_s in demo.take_assignments():
+        metrics.timings.note_assignment(took_s)
+
+
+@asynccontextmanager
+async def counting(demo: Demo, metrics: Metrics) -> AsyncIterator[None]:
+    """Count what the simulated workers ask for while the context is open."""
+
+    async def count() -> None:
+        while True:
+            count_simulated(demo, metrics)
+            await asyncio.sleep(FIGURES_S)
+
+    task = asyncio.create_task(count(), name="strata-demo-figures")
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
 @asynccontextmanager
 async def demonstrating(
-    settings: Settings, release: str, seed: int = 7, workers: int = 24
+    settings: Settings,
+    release: str,
+    seed: int = 7,
+    workers: int = 24,
+    on_progress: Callable[[float], None] = lambda share: None,
 ) -> AsyncIterator[str]:
-    """A demo for as long as the context is open; gives the address of its page."""
+    """A demo for as long as the context is open; gives the address of its page.
+
+    `on_progress` is called in another thread with the share of the past that is simulated.
+    """
     with tempfile.TemporaryDirectory(prefix="strata-demo-") as name:
         folder = Path(name)
         with (
@@ -209,7 +280,9 @@ async def demonstrating(
             now_ns = time.time_ns()
             begin_ns = now_ns - PAST_S * SECOND_NS
             play = partial(Demo, scenario(seed, workers), store, logs, begin_ns, now_ns)
-            demo = await asyncio.to_thread(play)  # its event loop needs a thread without one
+            # Its event loop needs a thread without one.
+            demo = await asyncio.to_thread(play, on_progress=on_progress)
+            demo.requests = 0  # the figures begin now
             engine = Playback(Kernel(store, read_clock), demo.advance)
             metrics = Metrics(engine, demo.observed)
             await engine.play()
@@ -225,5 +298,9 @@ async def demonstrating(
                 address="nowhere: this is a demo",
                 mode="demo",
             )
-            async with taking_turns(engine), http_serving(api, settings) as url:
+            async with (
+                taking_turns(engine),
+                counting(demo, metrics),
+                http_serving(api, settings) as url,
+            ):
                 yield url

@@ -1,29 +1,36 @@
 """Made-up samples for the demo's preview: small pictures that follow from their number alone."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from strata.coordinator.previews import Sample
+from strata.core.order import Order
 from strata.data.preview import shown
 
 SIDE = 16
 CLASSES = ("rings", "stripes", "waves", "slope")
 
 
-def samples(step: int, first: int, count: int, total: int) -> list[Sample]:
-    """What a worker could have before it in a step: `count` samples from a number on."""
-    numbers = [(step * 7919 + first + each) % total for each in range(count)]
-    return [sample(number, step) for number in numbers]
+def samples(order: Order, step: int, lanes: Sequence[int]) -> list[Sample]:
+    """The samples that a worker with these lanes trains in a step."""
+    positions = order.positions(step, step + 1, lanes).ravel()
+    numbers = order.samples(positions)
+    return [
+        sample(int(number), step, int(position))
+        for number, position in zip(numbers, positions, strict=True)
+    ]
 
 
-def sample(number: int, step: int) -> Sample:
-    """One picture with its class."""
+def sample(number: int, step: int, position: int) -> Sample:
+    """One picture with its class; the coordinator finds its shard by its position."""
     kind = number % len(CLASSES)
     return Sample(
         id=str(number),
         features={"image": shown(picture(number, kind))},
         label=CLASSES[kind],
-        shard_id=number // SIDE,
         step=step,
+        position=position,
     )
 
 

@@ -147,6 +147,31 @@ def test_an_origin_that_no_browser_sends_is_refused(origin):
         Access(host="127.0.0.1", page_origin=origin)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "api",
+        "//host/api",
+        "ftp://host/api",
+        "http://",
+        "/api?x",
+        "/a b",
+        "/api; script-src *",
+        "/é",
+    ],
+)
+def test_what_is_no_address_of_an_api_is_refused(url):
+    with pytest.raises(SettingError, match="page_api_url"):
+        Access(host="127.0.0.1", page_api_url=url)
+
+
+@pytest.mark.parametrize(
+    "url", ["/api", "/strata/api", "http://[::1]:3000/api", "https://host/api"]
+)
+def test_a_path_or_a_url_of_an_api_is_accepted(url):
+    assert Access(host="127.0.0.1", page_api_url=url).page_api_url == url
+
+
 def test_no_other_origin_is_ever_told_that_it_may_read(open_client):
     asked = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
     for method in ("OPTIONS", "GET"):

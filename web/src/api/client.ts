@@ -1,8 +1,17 @@
 /** Asks the coordinator; whatever goes wrong becomes one kind of error that says what to do. */
 
-export const BASE: string = (import.meta.env.VITE_API_URL ?? "/api").replace(/\/$/, "");
+/** Set in the document by the coordinator that serves the page, from its `VITE_API_URL`. */
+const SERVED = globalThis.document?.querySelector<HTMLMetaElement>('meta[name="strata-api-url"]')?.content;
 
-const PATIENCE_MS = 15_000;
+/** Where the API is: as the document says, else as the page was built for, else beside the page. */
+export const BASE: string = (SERVED || import.meta.env.VITE_API_URL || "/api").replace(/\/$/, "");
+
+/** The same with scheme and host, as people and terminals need it. */
+export const apiAddress = (): string => new URL(BASE, location.href).href;
+
+const READ_TIMEOUT_MS = 15_000;
+/** Verifying a checkpoint and counting the samples of a dataset read all of the data. */
+const WRITE_TIMEOUT_MS = 600_000;
 
 /** A refusal of the coordinator, or that it could not be reached (`status` 0). */
 export class ApiError extends Error {
@@ -51,9 +60,13 @@ export async function list<Item>(
   return { items, total, next: response.headers.get("X-Next-Cursor") ?? "" };
 }
 
-export async function post<Answer>(path: string, body?: unknown, query?: Query): Promise<Answer> {
+export const post = <Answer>(path: string, body?: unknown, query?: Query) => send<Answer>("POST", path, body, query);
+
+export const remove = <Answer>(path: string, query?: Query) => send<Answer>("DELETE", path, undefined, query);
+
+async function send<Answer>(method: "POST" | "DELETE", path: string, body?: unknown, query?: Query): Promise<Answer> {
   const response = await ask(address(path, query), {
-    method: "POST",
+    method,
     ...(body === undefined
       ? {}
       : { headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }),
@@ -69,14 +82,15 @@ export async function logIn(token: string): Promise<boolean> {
 }
 
 async function ask(url: string, options: RequestInit): Promise<Response> {
-  const patience = AbortSignal.timeout(PATIENCE_MS);
-  const signal = options.signal ? AbortSignal.any([options.signal, patience]) : patience;
+  const allowedMs = options.method ? WRITE_TIMEOUT_MS : READ_TIMEOUT_MS;
+  const timeout = AbortSignal.timeout(allowedMs);
+  const signal = options.signal ? AbortSignal.any([options.signal, timeout]) : timeout;
   try {
     return await fetch(url, { ...options, signal, credentials: "include" });
   } catch (error) {
     if (options.signal?.aborted) throw error;
-    throw patience.aborted
-      ? new ApiError(0, "slow", "the coordinator did not answer in 15 s", "try again in a moment")
+    throw timeout.aborted
+      ? new ApiError(0, "slow", `the coordinator did not answer in ${allowedMs / 1000} s`, "try again in a moment")
       : new ApiError(0, "gone", "the coordinator cannot be reached", "start it with: strata up");
   }
 }

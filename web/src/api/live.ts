@@ -19,7 +19,9 @@ export interface Live {
   outdated: boolean;
 }
 
+/** The coordinator sends something at least every 5 s. */
 const SILENCE_MS = 12_000;
+const PROBE_MS = 5000;
 const REOPEN_MS = [1000, 2000, 5000];
 
 type Listener = () => void;
@@ -61,10 +63,7 @@ export class LiveStore {
     this.attempts = 0;
     this.heardAt = Date.now();
     clearTimeout(this.silence);
-    this.silence = setTimeout(
-      () => this.set({ connection: { state: "stale", since: this.heardAt } }),
-      SILENCE_MS,
-    );
+    this.silence = setTimeout(this.overdue, SILENCE_MS);
     const cluster = patched(this.live.cluster, patch);
     const version = cluster.coordinator?.version ?? "";
     this.version ||= version;
@@ -76,17 +75,30 @@ export class LiveStore {
     });
   }
 
+  /** Nothing arrived for too long: a broken network path may leave the stream open for ever. */
+  private readonly overdue = async (): Promise<void> => {
+    const heardAt = this.heardAt;
+    this.set({ connection: { state: "stale", since: heardAt } });
+    const fault = await probe();
+    if (this.heardAt !== heardAt) return;
+    if (fault) this.set({ connection: this.told(fault) });
+    if (fault?.status !== 401) this.reopen();
+  };
+
   /** The browser reconnects by itself after a break; after a refusal we do, once we know why. */
   private async failed(source: EventSource): Promise<void> {
     const refused = source.readyState === EventSource.CLOSED;
-    const fault = await get<Status>("/status").then(() => null, (error: unknown) => error);
+    const fault = await probe();
     if (source !== this.source) return;
-    if (fault instanceof ApiError) this.set({ connection: this.told(fault) });
-    if (refused && !(fault instanceof ApiError && fault.status === 401)) {
-      const pause = REOPEN_MS[Math.min(this.attempts, REOPEN_MS.length - 1)];
-      this.attempts += 1;
-      this.reopening = setTimeout(this.open, pause);
-    }
+    if (fault) this.set({ connection: this.told(fault) });
+    if (refused && fault?.status !== 401) this.reopen();
+  }
+
+  private reopen(): void {
+    const pause = REOPEN_MS[Math.min(this.attempts, REOPEN_MS.length - 1)];
+    this.attempts += 1;
+    clearTimeout(this.reopening);
+    this.reopening = setTimeout(this.open, pause);
   }
 
   private told(fault: ApiError): Connection {
@@ -100,6 +112,14 @@ export class LiveStore {
     this.live = { ...this.live, ...change };
     for (const listener of this.listeners) listener();
   }
+}
+
+/** Why the API does not answer; null if it does. */
+async function probe(): Promise<ApiError | null> {
+  const asked = get<Status>("/status").then(() => null, (error: unknown) => error);
+  const late = new ApiError(0, "slow", `the coordinator did not answer in ${PROBE_MS / 1000} s`, "start it with: strata up");
+  const fault = await Promise.race([asked, new Promise((resolve) => setTimeout(() => resolve(late), PROBE_MS))]);
+  return fault instanceof ApiError ? fault : null;
 }
 
 export const live = new LiveStore();

@@ -183,7 +183,7 @@ export interface paths {
         };
         /**
          * PreviewDataset
-         * @description Samples that workers process now; empty when nobody tells.
+         * @description Samples that workers process now, with their shards; empty when no worker sends any.
          */
         get: operations["ApiDatasetsDatasetIdPreviewPreviewDataset"];
         put?: never;
@@ -203,7 +203,7 @@ export interface paths {
         };
         /**
          * ListShards
-         * @description Which shard is whose in the present epoch.
+         * @description Which samples are in which shard of an epoch, whose it is, and how far.
          */
         get: operations["ApiDatasetsDatasetIdShardsListShards"];
         put?: never;
@@ -1663,8 +1663,8 @@ export interface components {
             disk_write_bytes: number;
             gpu_metrics: components["schemas"]["GpuResponse"][];
             memory_used_bytes: number;
-            network_rx_bytes: number;
-            network_tx_bytes: number;
+            network_rx_bytes: number | null;
+            network_tx_bytes: number | null;
         };
         /** RestartTaskRequest */
         RestartTaskRequest: {
@@ -1686,11 +1686,16 @@ export interface components {
         };
         /** Sample */
         Sample: {
+            /** @default 0 */
+            epoch: number;
             features: {
                 [key: string]: unknown;
             };
             id: string;
             label?: unknown;
+            place?: number | null;
+            /** @default -1 */
+            position: number;
             /** @default 0 */
             shard_id: number;
             /** @default 0 */
@@ -1717,6 +1722,11 @@ export interface components {
         ShardResponse: {
             end_index: number | null;
             epoch: number;
+            /**
+             * @default dataset
+             * @enum {string}
+             */
+            layout: "dataset" | "epoch";
             shard_id: number;
             start_index: number | null;
             /** @enum {string} */
@@ -2919,6 +2929,8 @@ export interface operations {
             query?: {
                 /** @description The X-Next-Cursor of the page before; empty for the first. */
                 cursor?: string;
+                /** @description Of this epoch; else of the present one. */
+                epoch?: number | null;
                 /** @description How many at most. */
                 limit?: number;
                 /** @description As this task trains on it; else the newest. */

@@ -17,6 +17,8 @@ export type History = Schemas["MetricsHistory"];
 export type LogEntry = Schemas["LogEntry"];
 export type Metrics = Schemas["MetricsSnapshot"];
 export type Patch = Omit<Schemas["LivePatch"], "reset"> & { reset?: boolean };
+/** What the server would fill in may be left out. */
+export type RegisterDataset = Partial<Schemas["RegisterDatasetRequest"]>;
 export type Sample = Schemas["Sample"];
 export type SettingsAnswer = Schemas["SettingsResponse"];
 export type Shard = Schemas["ShardResponse"];

@@ -8,6 +8,11 @@ export const LANE_PX = 22;
 export const QUIET_PX = 7;
 export const AXIS_PX = 24;
 export const LABEL_PX = 176;
+const NARROW_PX = 480;
+const NARROW_LABEL_PX = 96;
+
+/** How wide the labels are: less on a phone, where half of the width would be labels. */
+export const labelWidth = ({ width }: Size) => (width < NARROW_PX ? NARROW_LABEL_PX : LABEL_PX);
 
 const QUIET_KINDS = new Set(["idle"]);
 const RARE = new Set(["recover", "lost"]);
@@ -74,10 +79,10 @@ export interface Scene {
 }
 
 /** The part of the canvas right of the labels. */
-export const chartWidth = (size: Size) => Math.max(size.width - LABEL_PX, 1);
+export const chartWidth = (size: Size) => Math.max(size.width - labelWidth(size), 1);
 
 const pixelOf = (scene: Scene, size: Size, at: number) =>
-  LABEL_PX + toPixel(scene.span, chartWidth(size), at);
+  labelWidth(size) + toPixel(scene.span, chartWidth(size), at);
 
 export function drawLanes(
   context: CanvasRenderingContext2D,
@@ -90,11 +95,11 @@ export function drawLanes(
   drawAxis(context, size, scene);
   context.save();
   context.beginPath();
-  context.rect(LABEL_PX, 0, chartWidth(size), size.height);
+  context.rect(labelWidth(size), 0, chartWidth(size), size.height);
   context.clip();
   for (const row of rows) drawRow(context, size, row, scene);
   context.restore();
-  for (const row of rows) drawLabel(context, row, scene);
+  for (const row of rows) drawLabel(context, size, row, scene);
   if (scene.cursor !== null) drawCursor(context, size, scene, scene.cursor);
 }
 
@@ -107,7 +112,8 @@ function drawAxis(context: CanvasRenderingContext2D, size: Size, scene: Scene): 
     context.fillStyle = scene.inks.line!;
     context.fillRect(x, AXIS_PX - 4, 1, size.height - AXIS_PX + 4);
     context.fillStyle = scene.inks.faint!;
-    context.fillText(clock(each, step < 1000), x + 4, AXIS_PX / 2);
+    const text = clock(each, step < 1000);
+    if (x + 4 + context.measureText(text).width <= size.width) context.fillText(text, x + 4, AXIS_PX / 2);
   }
 }
 
@@ -131,7 +137,7 @@ function drawRow(context: CanvasRenderingContext2D, size: Size, row: Row, scene:
     context.globalAlpha = 1;
     if (each.ok === false) drawFailure(context, x, top, width, high, scene);
     if (scene.chosen !== "" && each.ref === scene.chosen) outline(context, x, top, width, high, scene);
-    if (!thin && width >= TEXT_PX && isBare(row.lane, each, scene, size)) drawText(context, each, Math.max(x, LABEL_PX), x + width, top + high / 2, scene);
+    if (!thin && width >= TEXT_PX && isBare(row.lane, each, scene, size)) drawText(context, each, Math.max(x, labelWidth(size)), x + width, top + high / 2, scene);
   }
   for (const mark of row.lane.marks) drawMark(context, size, row, mark, scene);
 }
@@ -184,11 +190,11 @@ function drawMark(context: CanvasRenderingContext2D, size: Size, row: Row, mark:
   context.fill();
 }
 
-function drawLabel(context: CanvasRenderingContext2D, row: Row, scene: Scene): void {
+function drawLabel(context: CanvasRenderingContext2D, size: Size, row: Row, scene: Scene): void {
   if (row.height === QUIET_PX) return;
   context.save();
   context.beginPath();
-  context.rect(0, row.y, LABEL_PX - 12, row.height);
+  context.rect(0, row.y, labelWidth(size) - 12, row.height);
   context.clip();
   context.textBaseline = "middle";
   context.textAlign = "left";

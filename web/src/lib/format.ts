@@ -3,6 +3,9 @@
 const LOCALE = "en-GB";
 const MISSING = "–";
 
+/** For what was not recorded of a past moment. */
+export const UNRECORDED = "not recorded";
+
 const whole = new Intl.NumberFormat(LOCALE, { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
 

@@ -41,7 +41,7 @@ function Current() {
   if (!view) {
     return (
       <div className="px-6">
-        <Empty title={`There is no view “${name}”`} text="The rail at the left names those there are." />
+        <Empty title={`There is no view “${name}”`} text="Choose one from the list of views." />
       </div>
     );
   }

@@ -98,7 +98,7 @@ function Palette({ close }: { close: () => void }) {
           </div>
         ))}
       </div>
-      {found.length === 0 && <p className="px-2 py-3 text-dim">Nothing is called that.</p>}
+      {found.length === 0 && <p className="px-2 py-3 text-dim">Nothing found.</p>}
     </>
   );
 }

@@ -1,10 +1,12 @@
 /** What everyone should know before reading on: one line each, above the view. */
+import { apiAddress } from "../api/client";
 import { duration, moment } from "../lib/format";
 import { goLive, useCluster, useDemo, useLive } from "../state/cluster";
 import { Button } from "../ui/controls";
 import { Command } from "../ui/copy";
 
 const SKEW_MS = 5000;
+const START = "start it with: ";
 
 export function Notices() {
   const { connection, cluster, skewMs, outdated } = useLive();
@@ -14,19 +16,22 @@ export function Notices() {
   return (
     <div>
       {gone && (
-        <Notice sign="✕" tone="text-failed" text={capital(gone.message)}>
-          {cluster && <span className="text-dim">What is shown is from {moment(gone.since)}.</span>}
-          <Command text={gone.hint.replace("start it with: ", "")} />
+        <Notice sign="✕" tone="text-failed" text={`Disconnected: ${gone.message}`}>
+          <span className="text-dim">
+            {cluster && `This page shows the state of ${moment(gone.since)}. `}
+            Check that the coordinator runs and that {apiAddress()} is its address (VITE_API_URL). Reconnecting…
+          </span>
+          {gone.hint.startsWith(START) && <Command text={gone.hint.slice(START.length)} />}
         </Notice>
       )}
       {connection.state === "stale" && (
-        <Notice sign="◐" tone="text-recovering" text="The coordinator is slow to answer">
-          <span className="text-dim">What is shown is from {moment(connection.since)}.</span>
+        <Notice sign="◐" tone="text-recovering" text="No data from the coordinator for 12 s">
+          <span className="text-dim">This page shows the state of {moment(connection.since)}.</span>
         </Notice>
       )}
       {outdated && (
         <Notice sign="◐" tone="text-recovering" text={`The coordinator is now ${cluster?.coordinator?.version}`}>
-          <span className="text-dim">This page was made for another version.</span>
+          <span className="text-dim">This page is from another version.</span>
           <Button onClick={() => location.reload()}>Reload</Button>
         </Notice>
       )}
@@ -36,16 +41,16 @@ export function Notices() {
           tone="text-recovering"
           text={`This computer's clock is ${duration(Math.abs(skewMs))} ${skewMs > 0 ? "behind" : "ahead of"} the coordinator's`}
         >
-          <span className="text-dim">Ages are by the coordinator's clock.</span>
+          <span className="text-dim">Ages are measured with the coordinator's clock.</span>
         </Notice>
       )}
       {demo === "recorded" && (
-        <Notice sign="◆" tone="text-saving" text="Demo: a recorded run of a simulated cluster, nothing here is real">
+        <Notice sign="◆" tone="text-saving" text="Demo: a recorded run of a simulated cluster; all figures are simulated">
           <Button onClick={goLive}>Leave the demo</Button>
         </Notice>
       )}
       {demo === "served" && (
-        <Notice sign="◆" tone="text-saving" text="Demo: a simulated cluster, nothing here is real">
+        <Notice sign="◆" tone="text-saving" text="Demo: a simulated cluster; all figures are simulated">
           <Command text="strata up" />
         </Notice>
       )}
@@ -55,8 +60,6 @@ export function Notices() {
     </div>
   );
 }
-
-const capital = (text: string) => text.charAt(0).toUpperCase() + text.slice(1);
 
 function Notice({ sign, tone, text, children }: {
   sign: string;

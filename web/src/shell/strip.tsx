@@ -45,7 +45,7 @@ const WORDS: Record<Connection["state"], string> = {
   connecting: "connecting",
   live: "live",
   stale: "stale",
-  gone: "reconnecting",
+  gone: "disconnected",
   locked: "locked",
 };
 
@@ -56,14 +56,14 @@ function State() {
   const demo = useDemo();
   const live = connection.state === "live";
   const past = live && cursor !== null;
-  const ink = past ? "text-accent" : live ? "text-active" : "text-recovering";
+  const ink = past ? "text-accent" : live ? "text-active" : connection.state === "gone" ? "text-failed" : "text-recovering";
   const played = demo === "recorded" && live;
   const word = played ? "demo" : past ? "past" : demo && live ? "demo" : WORDS[connection.state];
   const since = "since" in connection ? age(connection.since, now - skewMs) : "";
   return (
-    <span role="status" className="flex w-30 shrink-0 items-center gap-2 whitespace-nowrap">
+    <span role="status" className="flex min-w-30 shrink-0 items-center gap-2 whitespace-nowrap">
       <span aria-hidden className={`${ink} ${live && !past ? "breathing" : ""}`}>
-        {past ? "◆" : live ? "●" : "○"}
+        {past ? "◆" : live ? "●" : connection.state === "gone" ? "✕" : "○"}
       </span>
       <span>
         {word} {since && <span className="text-faint">{since}</span>}

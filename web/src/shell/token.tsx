@@ -19,7 +19,7 @@ export function TokenForm() {
   };
   return (
     <form onSubmit={(event) => void submit(event)} className="flex max-w-md flex-col items-start gap-3 p-6">
-      <h1 className="text-l font-semibold">A token is needed</h1>
+      <h1 className="text-l font-semibold">Token required</h1>
       <p className="text-dim">
         The coordinator printed it when it started; it is also in its settings as{" "}
         <code className="font-mono text-s">STRATA_TOKEN</code>.

@@ -1,11 +1,12 @@
 /** The figures of the last minutes: loaded once and grown by the live stream, or as they were. */
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { useEffect, useReducer } from "react";
+import { useEffect, useMemo, useReducer } from "react";
 import { get } from "../api/client";
 import { live } from "../api/live";
 import { metrics as metricsThen } from "../api/timeline";
 import type { History, Metrics } from "../api/types";
-import { useCluster, useLive } from "./cluster";
+import { useCluster, useDemo, useLive } from "./cluster";
+import { simulatedHistory } from "./simulated";
 
 export const KEPT = 900;
 
@@ -54,7 +55,9 @@ export function useHistory(): History {
     staleTime: Infinity,
     retry: false,
   });
-  return cursor === null ? present : (past.data ?? NONE);
+  const demo = useDemo() === "recorded";
+  const then = useMemo(() => (past.data && demo ? simulatedHistory(past.data) : (past.data ?? NONE)), [past.data, demo]);
+  return cursor === null ? present : then;
 }
 
 function usePresent(): History {

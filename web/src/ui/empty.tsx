@@ -39,8 +39,8 @@ export function Fault({ error, retry }: { error: unknown; retry?: () => void }) 
 function NoTimeline() {
   return (
     <Empty
-      title="This coordinator does not tell its past"
-      text="It answers no questions about its timeline. Live figures and logs are not affected."
+      title="Timeline API unavailable"
+      text="This coordinator has no timeline. Live figures and logs are not affected."
       command="strata events --follow"
     />
   );

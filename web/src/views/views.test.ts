@@ -1,9 +1,13 @@
 import { describe, expect, it } from "vitest";
-import type { Fact, Metrics, Task, TaskDetail, Worker } from "../api/types";
+import type { Checkpoint, Fact, Metrics, Shard, Task, TaskDetail, Worker } from "../api/types";
 import { grown, KEPT } from "../state/history";
+import { simulatedMetrics, simulatedSamples } from "../state/simulated";
 import { distanceOf, matching } from "../shell/matching";
 import { median, stageOf, stragglers } from "./barriers/stragglers";
+import { newBytes, storedSoFar } from "./checkpoints/sizes";
 import { worded } from "./data/moves";
+import { BLANK as BLANK_DATASET, requestOf as registrationOf } from "./data/request";
+import { pageStart, rangeOf } from "./data/shards";
 import { workerState } from "./tasks/cells";
 import { BLANK, formOf, requestOf } from "./tasks/request";
 import { askedFor, chosen, following, lastWork, rounded, usual } from "./timeline/window";
@@ -56,6 +60,72 @@ describe("a task's form", () => {
   });
 });
 
+describe("a task's policy", () => {
+  it("is left to the coordinator unless one is chosen", () => {
+    expect(requestOf({ ...BLANK, name: "a" })).not.toHaveProperty("request.policy");
+    expect(requestOf({ ...BLANK, name: "a", entry: "t.py" })).not.toHaveProperty("request.policy");
+    expect(requestOf({ ...BLANK, name: "a", policy: "stop" })).toHaveProperty("request.policy", "stop");
+  });
+});
+
+describe("a dataset's form", () => {
+  it("makes a request, and leaves out what the coordinator finds", () => {
+    expect(registrationOf({ ...BLANK_DATASET, dataset_id: " d ", path: "/data", metadata: "a=b=c" })).toMatchObject({
+      request: { dataset_id: "d", path: "/data", total_samples: 0, shard_size: 0, seed: 42, shuffle: true, metadata: { a: "b=c" } },
+    });
+  });
+  it("names the fields that are wrong", () => {
+    const made = registrationOf({ ...BLANK_DATASET, shard_size: "-1", seed: "", metadata: "x" });
+    expect(Object.keys((made as { faults: object }).faults).toSorted()).toEqual(["dataset_id", "metadata", "seed", "shard_size", "total_samples"]);
+  });
+});
+
+describe("the sizes of a checkpoint", () => {
+  const saving = (written: number, total: number, parts: number) =>
+    storedSoFar({ size_written: written, size_total: total, parts, parts_expected: 2 } as Checkpoint);
+  it("never read as complete while a part is missing", () => {
+    expect(saving(0, 0, 0)).toBe("nothing yet");
+    expect(saving(0, 2000, 0)).toBe("0 of 2.0 KB");
+    expect(saving(1000, 0, 0)).toBe("1.0 KB so far");
+    expect(saving(1000, 2000, 1)).toBe("1.0 KB of 2.0 KB");
+    expect(saving(2000, 2000, 0)).toBe("2.0 KB, unconfirmed");
+  });
+  it("say when the new bytes were not recorded", () => {
+    expect(newBytes({ size_new: null } as unknown as Checkpoint)).toBe("not recorded");
+    expect(newBytes({ size_new: 0 } as unknown as Checkpoint)).toBe("0 B");
+  });
+});
+
+describe("shards", () => {
+  it("show the first and the last sample", () => {
+    expect(rangeOf({ start_index: 0, end_index: 96 })).toBe("0 – 95");
+    expect(rangeOf({ start_index: 7, end_index: 8 })).toBe("7");
+    expect(rangeOf({ start_index: null, end_index: null })).toBe("not recorded");
+  });
+  it("are on pages that begin at round numbers, within the end", () => {
+    expect([0, 49, 50, 1e9, -3, NaN].map((shard) => pageStart(shard, 120))).toEqual([0, 0, 50, 100, 0, 0]);
+  });
+});
+
+describe("the recorded demo", () => {
+  const metrics = { total_workers: 8, active_workers: 8, coordinator_rps: 0, checkpoint_throughput: null, barrier_latency_p99: 31, shard_assignment_time: null };
+  it("has every figure, and the same at the same moment", () => {
+    const shown = simulatedMetrics(metrics, 1000);
+    expect(Object.values(shown).every((value) => typeof value === "number" && value > 0)).toBe(true);
+    expect(shown.barrier_latency_p99).toBe(31);
+    expect(simulatedMetrics(metrics, 1000)).toEqual(shown);
+  });
+  it("shows samples within the shards of their owners", () => {
+    const shards = [0, 1, 2].map((id) => ({ shard_id: id, start_index: id * 10, end_index: id * 10 + 10, worker_id: id ? `w${id}` : null, state: "leased", epoch: 0 }) as Shard);
+    const samples = simulatedSamples(shards, 5000);
+    expect(samples.length).toBeGreaterThan(2);
+    for (const { id, shard_id, worker_id } of samples) {
+      expect(worker_id).toBe(`w${shard_id}`);
+      expect(Math.floor(Number(id) / 10)).toBe(shard_id);
+    }
+  });
+});
+
 describe("the timeline's window", () => {
   const bounds = { from: 0, to: 3_600_000 };
   it("shows the last minutes, or those around the cursor", () => {
@@ -100,7 +170,7 @@ describe("workers as cells", () => {
 
 describe("small things", () => {
   it("says moves in words", () => {
-    expect(worded([[0, 3, "", "w0"], [8, 9, "", "w0"], [4, 7, "w1", "w2"]])).toBe("6 nobody → w0, 4 w1 → w2");
+    expect(worded([[0, 3, "", "w0"], [8, 9, "", "w0"], [4, 7, "w1", "w2"]])).toBe("60 % no owner → w0, 40 % w1 → w2");
   });
   it("keeps a bounded history", () => {
     const metrics = { checkpoint_throughput: null, coordinator_rps: 1, active_workers: 1, total_workers: 1, barrier_latency_p99: null, shard_assignment_time: null } as Metrics;

@@ -102,7 +102,7 @@ ENDPOINTS = [
 def create_app(api: Api, settings: Settings, limits: Limits | None = None) -> Guard:
     """The guarded application; refuses settings that would leave it open to strangers."""
     limits = limits or Limits()
-    files = page.load()
+    files = page.load(api_url=settings.page_api_url)
     closing = asyncio.Event()
     recent = history.History(api.metrics)
     past = PastReader(api.engine, settings)
@@ -121,6 +121,7 @@ def create_app(api: Api, settings: Settings, limits: Limits | None = None) -> Gu
         host=settings.http_host,
         token=settings.token,
         page_origin=settings.page_origin,
+        page_api_url=settings.page_api_url,
         open_paths=frozenset({"/api/health", *files}),
         streams=stream.PATHS,
     )

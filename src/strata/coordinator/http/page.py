@@ -1,5 +1,7 @@
 """The page: static files, read once at the start, so that no request names a path on disk.
 
+The document has a place for the address of the API, which is filled in here where one is set.
+
 What the build named after its content may be kept for ever; the document that names them is asked
 for anew each time, and answered with 304 while it is the same. A browser that can is sent gzip,
 made once, when it is first asked for.
@@ -7,6 +9,7 @@ made once, when it is first asked for.
 
 import gzip
 import hashlib
+import html
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,6 +32,7 @@ TYPES = {
     ".json": "application/json",
 }
 SMALL_ALREADY = {"font/woff2"}
+API_URL = b'<meta name="strata-api-url" content=""'
 
 
 class File:
@@ -57,15 +61,26 @@ class File:
         return Response(self.content, headers=told, media_type=self.media_type)
 
 
-def load(folder: Path = FOLDER) -> dict[str, File]:
-    """The files by the path they are served at."""
+def load(folder: Path = FOLDER, api_url: str = "") -> dict[str, File]:
+    """The files by the path they are served at; the document names the API's address if there is
+    one."""
     files: dict[str, File] = {}
     for file in sorted(folder.rglob("*")):
         if file.suffix in TYPES:
             path = f"/{file.relative_to(folder).as_posix()}"
             caching = FOR_EVER if path.startswith(NAMED_BY_CONTENT) else ASK_AGAIN
-            files[path] = File(file.read_bytes(), TYPES[file.suffix], caching)
+            content = file.read_bytes()
+            if path == INDEX and api_url:
+                content = with_api_url(content, api_url)
+            files[path] = File(content, TYPES[file.suffix], caching)
     return {"/": files[INDEX], **files} if INDEX in files else files
+
+
+def with_api_url(document: bytes, api_url: str) -> bytes:
+    """The document with the address of the API in its place."""
+    assert document.count(API_URL) == 1, "web/index.html has no place for the address of the API"
+    given = html.escape(api_url, quote=True).encode()
+    return document.replace(API_URL, API_URL[:-1] + given + b'"')
 
 
 def serving(path: str, file: File) -> HTTPRouteHandler:

@@ -35,7 +35,13 @@ from litestar.types import (
 from litestar.utils.path import normalize_path
 from msgspec import Struct
 
-from strata.coordinator.http.elsewhere import Headers, check_page_origin, permission
+from strata.coordinator.http.elsewhere import (
+    Headers,
+    api_origin,
+    check_api_url,
+    check_page_origin,
+    permission,
+)
 from strata.coordinator.http.faults import send_refusal
 from strata.coordinator.http.limits import Limits, Pace
 from strata.errors import (
@@ -64,7 +70,16 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_HEADERS = [(name.lower().encode(), text.encode()) for name, text in HEADERS.items()]
+
+
+def security_headers(page_api_url: str = "") -> Headers:
+    """The headers of every answer; the page may also connect to the API that it was given."""
+    origin = api_origin(page_api_url)
+    policy = HEADERS["Content-Security-Policy"]
+    if origin:
+        policy = policy.replace("connect-src 'self'", f"connect-src 'self' {origin}")
+    headers = HEADERS | {"Content-Security-Policy": policy}
+    return [(name.lower().encode(), text.encode()) for name, text in headers.items()]
 
 
 class Head(Struct, frozen=True):
@@ -115,6 +130,7 @@ class Access(Struct, frozen=True, kw_only=True):
     host: str
     token: str = ""
     page_origin: str = ""
+    page_api_url: str = ""
     open_paths: frozenset[str] = frozenset()
     streams: frozenset[str] = frozenset()
 
@@ -126,6 +142,8 @@ class Access(Struct, frozen=True, kw_only=True):
             )
         if self.page_origin:
             check_page_origin(self.page_origin)
+        if self.page_api_url:
+            check_api_url(self.page_api_url)
 
     @property
     def session(self) -> str:
@@ -235,6 +253,7 @@ class Guard:
         self.closing = closing
         self._count_request = count_request
         self._pace = Pace(limits, time.monotonic)
+        self._headers = security_headers(access.page_api_url)
         self.open_streams = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -245,7 +264,8 @@ class Guard:
         self._count_request()
         head = head_of(scope)
         elsewhere = self.access.is_page(head)
-        send = with_headers(send, head, permission(self.access.page_origin) if elsewhere else [])
+        more = permission(self.access.page_origin) if elsewhere else []
+        send = with_headers(send, head, [*self._headers, *more])
         try:
             if elsewhere and head.method == "OPTIONS":
                 self.access.check_host(head)
@@ -296,7 +316,7 @@ async def send_nothing(send: Send, status: int, headers: Headers) -> None:
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def with_headers(send: Send, head: Head, more: Headers) -> Send:
+def with_headers(send: Send, head: Head, added: Headers) -> Send:
     """Adds the security headers; what the API says is not for a cache to keep.
 
     A file of the page that was let through says itself how long it may be kept.
@@ -307,7 +327,7 @@ def with_headers(send: Send, head: Head, more: Headers) -> Send:
         if message["type"] == "http.response.start":
             headers = list(message["headers"])
             told = any(name.lower() == b"cache-control" for name, _ in headers)
-            message["headers"] = [*headers, *_HEADERS, *more, *([] if told else caching)]
+            message["headers"] = [*headers, *added, *([] if told else caching)]
         await send(message)
 
     return wrapped

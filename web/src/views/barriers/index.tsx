@@ -1,4 +1,4 @@
-/** Barriers: who waits for whom and how long, the latest rounds, and who is always late. */
+/** Barriers: those that wait and for which workers, the latest rounds, and late arrivals. */
 import { useMemo } from "react";
 import { curl } from "../../api/client";
 import type { Barrier } from "../../api/types";
@@ -30,7 +30,7 @@ export default function Barriers() {
       <Scroll label="Barriers">
         {all.length === 0 ? (
           fault ? <Fault error={fault} /> : loading ? <Loading /> : (
-            <Empty title="Nobody has met at a barrier" text="A training script opens one with run.barrier(name); it appears here while workers wait." command="strata barriers" />
+            <Empty title="There is no barrier" text="A training script opens one with run.barrier(name). It is listed here while workers wait." command="strata barriers" />
           )
         ) : (
           <>
@@ -55,7 +55,7 @@ function Waiting({ barriers }: { barriers: readonly Barrier[] }) {
   const now = useNow();
   return (
     <Section title="Waiting now">
-      {barriers.length === 0 && <p className="text-faint">Nobody waits.</p>}
+      {barriers.length === 0 && <p className="text-faint">No worker waits at a barrier.</p>}
       <ul>
         {barriers.map((barrier) => (
           <li key={barrier.id} className="grid grid-cols-[minmax(8rem,14rem)_10rem_5rem_minmax(0,1fr)] items-center gap-4 border-b border-line/60 py-1.5 max-md:grid-cols-2">
@@ -97,18 +97,21 @@ function Latency() {
   const history = useHistory();
   const lines = useMemo(() => [{ values: history.barrier_latency_p99, colour: "recovering" }], [history]);
   return (
-    <Section title="Latency, p99" aside="ms, over five minutes">
+    <Section title="Latency, p99" aside="ms, last five minutes">
       <Chart label="Barrier latency, 99th percentile" at={history.at} lines={lines} least={10} height={128} />
     </Section>
   );
 }
 
+/** Arrivals are recorded to the millisecond. */
+const behind = (ms: number) => (ms < 1 ? "< 1 ms" : duration(ms));
+
 const LATE: Column<Straggler>[] = [
   { name: "Worker", width: "minmax(6rem, 1fr)", cell: (each) => each.worker },
-  { name: "Stage", width: "minmax(5rem, 1fr)", cell: (each) => each.barrier, by: (each) => each.barrier },
-  { name: "Last", width: "4rem", right: true, cell: (each) => `${each.last} / ${each.rounds}`, by: (each) => each.last / each.rounds },
-  { name: "Median", width: "4.5rem", right: true, cell: (each) => duration(each.medianMs), by: (each) => each.medianMs },
-  { name: "Worst", width: "4.5rem", right: true, cell: (each) => duration(each.worstMs), by: (each) => each.worstMs },
+  { name: "Barrier", width: "minmax(5rem, 1fr)", cell: (each) => each.barrier, by: (each) => each.barrier },
+  { name: "Came last", width: "5rem", right: true, cell: (each) => `${each.last} / ${each.rounds}`, by: (each) => each.last / each.rounds },
+  { name: "Median", width: "4.5rem", right: true, cell: (each) => behind(each.medianMs), by: (each) => each.medianMs },
+  { name: "Worst", width: "4.5rem", right: true, cell: (each) => behind(each.worstMs), by: (each) => each.worstMs },
 ];
 
 function Late() {
@@ -116,8 +119,8 @@ function Late() {
   const rows = useMemo(() => stragglers(facts).slice(0, 20), [facts]);
   if (rows.length === 0) return null;
   return (
-    <Section title="Who comes late" aside="behind the first, in the latest rounds">
-      <Table label="Who comes late" rows={rows} columns={LATE} keyOf={(each) => `${each.barrier} ${each.worker}`} href={(each) => hrefTo(["workers", each.worker])} sort={{ column: "Median", down: true }} />
+    <Section title="Late arrivals" aside="time behind the first arrival, latest rounds">
+      <Table label="Late arrivals" rows={rows} columns={LATE} keyOf={(each) => `${each.barrier} ${each.worker}`} href={(each) => hrefTo(["workers", each.worker])} sort={{ column: "Median", down: true }} />
     </Section>
   );
 }

@@ -1,11 +1,11 @@
-/** Who makes the others wait: how late each worker came to the rounds of each barrier. */
+/** How late each worker arrived at the rounds of each barrier. */
 import type { Fact } from "../../api/types";
 
 export interface Straggler {
   worker: string;
   barrier: string;
   rounds: number;
-  /** How often it came last. */
+  /** How often it arrived last, after another worker. */
   last: number;
   medianMs: number;
   worstMs: number;
@@ -57,7 +57,7 @@ export function stragglers(facts: readonly Fact[]): Straggler[] {
       const key = `${barrier} ${worker}`;
       const known = late.get(key) ?? { worker, barrier, late: [], last: 0 };
       known.late.push(at - first);
-      if (at === final) known.last += 1;
+      if (at === final && final > first) known.last += 1;
       late.set(key, known);
     }
   }

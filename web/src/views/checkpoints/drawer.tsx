@@ -1,16 +1,18 @@
-/** One checkpoint: what each rank wrote, and which generations went on from it. */
+/** One checkpoint: its size, the part of each rank, and the generations that restored from it. */
 import { useMutation, useQuery } from "@tanstack/react-query";
-import { curl, get, post } from "../../api/client";
+import { curl, get, post, remove } from "../../api/client";
 import type { Checkpoint, CheckpointDetail, Verified } from "../../api/types";
 import { bytes, count, moment } from "../../lib/format";
 import { hrefTo } from "../../state/url";
 import { useCursor } from "../../state/cluster";
 import { useFacts } from "../../state/facts";
+import { ConfirmButton, Refused } from "../../ui/confirm";
 import { Button, Fact } from "../../ui/controls";
 import { CopyButton } from "../../ui/copy";
 import { Drawer } from "../../ui/drawer";
 import { Mark, Meter } from "../../ui/marks";
 import { Section } from "../../ui/page";
+import { newBytes, storedSoFar } from "./sizes";
 
 const REFRESH_MS = 2000;
 
@@ -36,11 +38,17 @@ export function CheckpointDrawer({ chosen, listed, close }: {
       {saved && (
         <dl className="grid grid-cols-2 gap-4">
           <Fact name="Status"><Mark state={saved.status} /></Fact>
-          <Fact name="Size">{bytes(saved.size)}</Fact>
+          {saved.status === "in_progress" ? (
+            <Fact name="Stored so far">{storedSoFar(saved)}</Fact>
+          ) : (
+            <Fact name="Size, logical">{bytes(saved.size)}</Fact>
+          )}
+          {saved.status === "completed" && <Fact name="New bytes stored">{newBytes(saved)}</Fact>}
+          <Fact name="Parts stored">{saved.parts} of {saved.parts_expected}</Fact>
           <Fact name="Step">{count(saved.step)}, epoch {count(saved.epoch)}</Fact>
-          <Fact name="Began">{moment(saved.created_at)}</Fact>
+          <Fact name="Started">{moment(saved.created_at)}</Fact>
           <Fact name="Task"><a href={hrefTo(["tasks", saved.task_id])} className="hover:underline">{saved.task_id}</a></Fact>
-          <Fact name="Begun by"><a href={hrefTo(["workers", saved.worker_id])} className="hover:underline">{saved.worker_id}</a></Fact>
+          <Fact name="Started by"><a href={hrefTo(["workers", saved.worker_id])} className="hover:underline">{saved.worker_id}</a></Fact>
         </dl>
       )}
       {saved?.reason && <p className="mt-4 text-failed">{saved.reason}</p>}
@@ -49,15 +57,16 @@ export function CheckpointDrawer({ chosen, listed, close }: {
         {saved?.status === "completed" && <Verify path={path} task={task} />}
         {saved?.path && <CopyButton label="Copy path" text={() => saved.path} />}
         <CopyButton label="Copy as curl" text={() => curl(path, { task_id: task })} />
+        {live && saved?.status === "completed" && <Delete path={path} task={task} id={id} close={close} />}
       </div>
       {!saved && !live && <p className="text-dim">There was no such checkpoint at this moment.</p>}
-      {live ? data && <Parts saved={data} /> : <p className="text-dim">Who wrote which part is shown live only; here the timeline tells it.</p>}
+      {live ? data && <Parts saved={data} /> : <p className="text-dim">Parts by rank are shown live only. The timeline has the events of each part.</p>}
       <Restored task={task} checkpoint={id} />
     </Drawer>
   );
 }
 
-/** Reads every byte again and compares; a large checkpoint takes its time. */
+/** Reads every byte again and compares the checksums. */
 function Verify({ path, task }: { path: string; task: string }) {
   const live = useCursor() === null;
   const verify = useMutation({ mutationFn: () => post<Verified>(`${path}/verify`, undefined, { task_id: task }) });
@@ -66,8 +75,19 @@ function Verify({ path, task }: { path: string; task: string }) {
   return (
     <>
       <Button onClick={() => verify.mutate()} disabled={verify.isPending}>{verify.isPending ? "Verifying…" : "Verify"}</Button>
-      {data && <Mark state={data.ok ? "completed" : "failed"} label={data.ok ? `${bytes(data.size_verified)} as saved` : (data.reason ?? "damaged")} />}
-      {error && <span role="alert" className="text-failed">{error.message}</span>}
+      {data && <Mark state={data.ok ? "completed" : "failed"} label={data.ok ? `${bytes(data.size_verified)} verified, as saved` : (data.reason ?? "damaged")} />}
+      <Refused error={error} />
+    </>
+  );
+}
+
+/** Deletes the files; the coordinator refuses for the newest checkpoint and for one that is read. */
+function Delete({ path, task, id, close }: { path: string; task: string; id: string; close: () => void }) {
+  const deleting = useMutation({ mutationFn: () => remove(path, { task_id: task }), onSuccess: close });
+  return (
+    <>
+      <ConfirmButton label="Delete" confirm={`Delete ${id} and its files: this cannot be undone`} pending={deleting.isPending} onConfirm={() => deleting.mutate()} />
+      <Refused error={deleting.error} />
     </>
   );
 }
@@ -94,8 +114,8 @@ function Restored({ task, checkpoint }: { task: string; checkpoint: string }) {
     ({ fields }) => fields.task === task && fields.checkpoint === checkpoint,
   );
   return (
-    <Section title="Who restored from it" className="mt-6">
-      {from.length === 0 && <p className="text-faint">Nobody, as far as the latest facts tell.</p>}
+    <Section title="Restored by" className="mt-6">
+      {from.length === 0 && <p className="text-faint">No generation among the latest facts.</p>}
       <ul>
         {from.map((fact) => (
           <li key={fact.id} className="flex gap-3 py-0.5">

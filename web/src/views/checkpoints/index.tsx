@@ -1,4 +1,4 @@
-/** Checkpoints: from the first part to the manifest, who wrote what, and who restored from it. */
+/** Checkpoints: their progress, size and path; a drawer for each. */
 import { useMutation } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { curl, post } from "../../api/client";
@@ -7,6 +7,7 @@ import type { Checkpoint, Task } from "../../api/types";
 import { age, bytes, count, moment } from "../../lib/format";
 import { useCluster, useNow } from "../../state/cluster";
 import { format, here, useParam } from "../../state/url";
+import { Refused } from "../../ui/confirm";
 import { Button, Choice } from "../../ui/controls";
 import { CopyButton } from "../../ui/copy";
 import { Empty, Fault, Loading } from "../../ui/empty";
@@ -14,6 +15,7 @@ import { Mark, Meter } from "../../ui/marks";
 import { Page } from "../../ui/page";
 import { Table, type Column } from "../../ui/table";
 import { CheckpointDrawer } from "./drawer";
+import { newBytes, storedSoFar } from "./sizes";
 
 const STATUSES = [["", "any status"], ["in_progress", "in progress"], ["completed", "completed"], ["failed", "failed"]] as const;
 
@@ -36,7 +38,7 @@ export default function Checkpoints() {
     <>
       <Choice label="Status" value={status} onChange={setStatus} options={STATUSES} />
       <Choice label="Task" value={task} onChange={setTask} options={[["", "any task"], ...tasks.map((each) => [each.id, each.id] as const)]} />
-      {cursor === null && <SaveNow tasks={tasks} />}
+      {cursor === null && <SaveNow tasks={tasks} chosen={task} />}
       <CopyButton label="Copy as curl" text={() => curl("/checkpoints", { status, task_id: task })} />
     </>
   );
@@ -45,7 +47,7 @@ export default function Checkpoints() {
       {rows.length === 0 ? (
         <div className="px-6">
           {fault ? <Fault error={fault} /> : loading ? <Loading /> : (
-            <Empty title="Nothing has been saved" text="A training script saves with run.save(state); it appears here with its first part." command="strata checkpoints" />
+            <Empty title="There is no checkpoint" text="A training script saves one with run.save(state). It is listed here as soon as it begins." command="strata checkpoints" />
           )}
         </div>
       ) : (
@@ -57,7 +59,7 @@ export default function Checkpoints() {
             columns={columns(now)}
             keyOf={(saved) => keyOf("checkpoints", saved)}
             href={(saved) => format({ path: ["checkpoints"], params: { ...here().params, checkpoint: keyOf("checkpoints", saved) } })}
-            sort={{ column: "Began", down: true }}
+            sort={{ column: "Age", down: false }}
           />
           {chosen && <CheckpointDrawer key={chosen} chosen={chosen} listed={cluster?.checkpoints.get(chosen)} close={() => setChosen("")} />}
         </div>
@@ -69,27 +71,30 @@ export default function Checkpoints() {
 function columns(now: number): Column<Checkpoint>[] {
   return [
     { name: "Checkpoint", width: "minmax(8rem, 1.2fr)", cell: (saved) => saved.id, by: (saved) => saved.id },
-    { name: "Status", width: "7.5rem", cell: (saved) => <Mark state={saved.status} />, by: (saved) => saved.status },
-    { name: "Parts", width: "7rem", cell: (saved) => <Meter share={saved.parts / Math.max(saved.parts_expected, 1)} label={`${saved.parts}/${saved.parts_expected}`} state={saved.status} /> },
-    { name: "Size", width: "7rem", right: true, cell: (saved) => (saved.status === "in_progress" && saved.size_total > 0 ? `${bytes(saved.size_written)} of ${bytes(saved.size_total)}` : bytes(saved.size)), by: (saved) => saved.size },
-    { name: "Step", width: "5rem", right: true, cell: (saved) => count(saved.step), by: (saved) => saved.step },
+    { name: "Status", width: "6.5rem", cell: (saved) => <Mark state={saved.status} />, by: (saved) => saved.status },
+    { name: "Parts stored", width: "6.5rem", cell: (saved) => <Meter share={saved.parts / Math.max(saved.parts_expected, 1)} label={`${saved.parts}/${saved.parts_expected}`} state={saved.status} /> },
+    { name: "Size", width: "5.5rem", right: true, cell: (saved) => (saved.status === "completed" ? bytes(saved.size) : "–"), by: (saved) => saved.size },
+    { name: "Stored", width: "8.5rem", right: true, cell: (saved) => <span title="What storage has of a checkpoint in progress; what a completed one added to storage">{saved.status === "in_progress" ? storedSoFar(saved) : saved.status === "completed" ? newBytes(saved) : "–"}</span> },
+    { name: "Step", width: "4rem", right: true, cell: (saved) => count(saved.step), by: (saved) => saved.step },
     { name: "Epoch", width: "3.5rem", right: true, cell: (saved) => count(saved.epoch), by: (saved) => saved.epoch },
-    { name: "Task", width: "minmax(6rem, 1fr)", cell: (saved) => saved.task_id, by: (saved) => saved.task_id },
-    { name: "Begun by", width: "minmax(6rem, 1fr)", cell: (saved) => saved.worker_id, by: (saved) => saved.worker_id },
-    { name: "Began", width: "5rem", right: true, cell: (saved) => <time title={moment(saved.created_at)}>{age(saved.created_at, now)}</time>, by: (saved) => saved.created_at },
-    { name: "Where, or why not", width: "minmax(10rem, 2fr)", cell: (saved) => <span className="text-dim" title={saved.reason || saved.path}>{saved.status === "failed" ? saved.reason : saved.path}</span> },
+    { name: "Task", width: "minmax(5rem, 1fr)", cell: (saved) => saved.task_id, by: (saved) => saved.task_id },
+    { name: "Started by", width: "minmax(5.5rem, 1fr)", cell: (saved) => saved.worker_id, by: (saved) => saved.worker_id },
+    { name: "Age", width: "4.5rem", right: true, cell: (saved) => <time title={moment(saved.created_at)}>{age(saved.created_at, now)}</time>, by: (saved) => -saved.created_at },
+    { name: "Path or failure", width: "minmax(6rem, 2fr)", cell: (saved) => <span className="text-dim" title={saved.reason || saved.path}>{saved.status === "failed" ? saved.reason : saved.path}</span> },
   ];
 }
 
-function SaveNow({ tasks }: { tasks: readonly Task[] }) {
-  const running = tasks.filter((task) => task.status === "running");
+/** Requests a checkpoint of the chosen task, or of the newest that runs. */
+function SaveNow({ tasks, chosen }: { tasks: readonly Task[]; chosen: string }) {
+  const running = tasks.filter((task) => task.status === "running" && (chosen === "" || task.id === chosen));
   const save = useMutation({ mutationFn: (id: string) => post(`/tasks/${encodeURIComponent(id)}/checkpoint`) });
   const [newest] = running.toSorted((a, b) => b.submitted_at - a.submitted_at);
   if (!newest) return null;
-  const label = save.isSuccess ? "asked for" : save.error ? save.error.message : `Save ${newest.id} now`;
   return (
-    <Button onClick={() => save.mutate(newest.id)} disabled={save.isPending}>
-      {label}
-    </Button>
+    <>
+      <Refused error={save.error} />
+      {save.isSuccess && <span role="status" className="text-dim">requested</span>}
+      <Button onClick={() => save.mutate(newest.id)} disabled={save.isPending}>Save {newest.id} now</Button>
+    </>
   );
 }

@@ -1,4 +1,4 @@
-/** How much each worker holds, and how far it is; pointing at one shows its part of the map. */
+/** How many shards each worker owns, and its step; pointing at a worker marks its shards on the map. */
 import { useMemo } from "react";
 import type { Shard, Worker } from "../../api/types";
 import { count } from "../../lib/format";
@@ -34,8 +34,8 @@ export function Holders({ shards, task, holder, onHolder }: {
   const holders = useMemo(() => holdersOf(shards, cluster?.workers ?? new Map()), [shards, cluster?.workers]);
   const most = Math.max(1, ...holders.map(({ held }) => held));
   return (
-    <Section title="By worker" aside={task}>
-      {holders.length === 0 && <p className="text-faint">Nobody holds a part of it now.</p>}
+    <Section title="Shards by worker" aside={task}>
+      {holders.length === 0 && <p className="text-faint">No worker owns a shard now.</p>}
       <ul className="max-h-80 overflow-auto" onPointerLeave={() => onHolder("")}>
         {holders.map(({ name, held, worker }) => (
           <li

@@ -1,4 +1,4 @@
-/** Data: the datasets, and for each who holds which part of it, how far it is, and real samples. */
+/** Data: the datasets; for each its shards with their owners, and samples in progress. */
 import { useMemo } from "react";
 import type { Dataset } from "../../api/types";
 import { count, moment } from "../../lib/format";
@@ -8,9 +8,15 @@ import { Empty, Fault, Loading } from "../../ui/empty";
 import { Page } from "../../ui/page";
 import { Table, type Column } from "../../ui/table";
 import { DatasetPage } from "./page";
+import { RegisterPage } from "./register";
+
+/** A parameter, since a dataset may have any id. */
+const REGISTER = "register";
 
 export default function Data() {
-  const id = usePlace().path[1];
+  const { path, params } = usePlace();
+  const id = path[1];
+  if (!id && params.form === REGISTER) return <RegisterPage />;
   return id ? <DatasetPage id={id} key={id} /> : <Datasets />;
 }
 
@@ -20,20 +26,21 @@ const COLUMNS: Column<Dataset>[] = [
   { name: "Shards", width: "6rem", right: true, cell: (data) => count(data.shard_count), by: (data) => data.shard_count },
   { name: "Shard size", width: "6rem", right: true, cell: (data) => count(data.shard_size), by: (data) => data.shard_size },
   { name: "Format", width: "6rem", cell: (data) => data.format || "–", by: (data) => data.format },
-  { name: "Order", width: "9rem", cell: (data) => (data.shuffle ? `shuffled, seed ${data.seed}` : "as it is") },
+  { name: "Order", width: "9rem", cell: (data) => (data.shuffle ? `shuffled, seed ${data.seed}` : "not shuffled") },
   { name: "Registered", width: "10rem", cell: (data) => <time>{moment(data.registered_at)}</time>, by: (data) => data.registered_at },
   { name: "Path", width: "minmax(8rem, 2fr)", cell: (data) => <span className="text-dim" title={data.path}>{data.path || "–"}</span> },
 ];
 
 function Datasets() {
-  const { cluster, fault, loading } = useCluster();
+  const { cluster, cursor, fault, loading } = useCluster();
+  const aside = cursor === null && <a href={hrefTo(["data"], { form: REGISTER })} className="control inline-flex items-center border-accent! font-medium text-accent!">Register a dataset</a>;
   const rows = useMemo(() => [...(cluster?.datasets.values() ?? [])], [cluster?.datasets]);
   return (
-    <Page title={<>Data <span className="font-normal text-faint">{count(cluster?.totals?.datasets ?? rows.length)}</span></>}>
+    <Page title={<>Data <span className="font-normal text-faint">{count(cluster?.totals?.datasets ?? rows.length)}</span></>} aside={aside}>
       {rows.length === 0 ? (
         <div className="px-6">
           {fault ? <Fault error={fault} /> : loading ? <Loading /> : (
-            <Empty title="No dataset is registered" text="A training script registers one when it asks for run.batches(…)." command="strata datasets" />
+            <Empty title="No dataset is registered" text="Register one here, or let the training script do it: run.batches(…) registers what it reads." command="strata datasets" />
           )}
         </div>
       ) : (

@@ -1,4 +1,4 @@
-/** Every shard a cell: to do, with somebody, or consumed. */
+/** Every shard a cell: todo, leased to a worker, or consumed. */
 import { useEffect, useMemo, useRef, useState } from "react";
 import type { Shard } from "../../api/types";
 import { cellAt, drawCells, layOut, type Cell } from "../../draw/heatmap";
@@ -6,6 +6,7 @@ import { colours, fit, useSize } from "../../lib/canvas";
 import { count } from "../../lib/format";
 import { useScheme } from "../../state/theme";
 import { Mark } from "../../ui/marks";
+import { rangeOf } from "./shards";
 
 const COLOURS = { todo: "idle", leased: "active", consumed: "accent" } as const;
 const INKS = ["idle", "active", "accent", "page"] as const;
@@ -36,7 +37,7 @@ export function ShardMap({ shards, holder }: { shards: readonly Shard[]; holder:
       <canvas
         ref={canvas}
         role="img"
-        aria-label={`${shards.length} shards; the table below says who holds how many`}
+        aria-label={`${shards.length} shards; the table below names the owner of each`}
         className="block w-full"
         style={{ height: layout.height }}
         onPointerMove={(event) => {
@@ -53,13 +54,12 @@ export function ShardMap({ shards, holder }: { shards: readonly Shard[]; holder:
 }
 
 function Told({ shard }: { shard: Shard }) {
-  const range = shard.start_index === null || shard.end_index === null ? "a share of every batch" : `samples ${count(shard.start_index)} to ${count(shard.end_index - 1)}`;
   return (
     <>
-      <span className="font-medium text-text">{shard.unit} {shard.shard_id}</span>
-      <span>{range}</span>
+      <span className="font-medium text-text">shard {shard.shard_id}</span>
+      <span>{(shard as { layout?: string }).layout === "epoch" ? "places" : "samples"} {rangeOf(shard)}</span>
       <Mark state={shard.state} />
-      <span>{shard.worker_id ?? "nobody's"}</span>
+      <span>{shard.worker_id ?? "no owner"}</span>
     </>
   );
 }

@@ -1,5 +1,6 @@
-/** What the latest rebalances moved, and why. */
-import { clock, count } from "../../lib/format";
+/** Which shards the latest rebalances moved, and why. */
+import { clock, percent } from "../../lib/format";
+import { visible } from "../../lib/text";
 import { useFacts } from "../../state/facts";
 import { Section } from "../../ui/page";
 
@@ -7,29 +8,30 @@ const REFRESH_MS = 5000;
 
 type Move = [first: number, last: number, source: string, target: string];
 
-/** Moves in words: "12 from w1 to w0". */
+/** Moves in words, with their share of all that moved: "25 % w1 → w0". */
 export function worded(moves: readonly Move[]): string {
   const between = new Map<string, number>();
   for (const [first, last, source, target] of moves) {
-    const way = `${source || "nobody"} → ${target || "nobody"}`;
+    const way = `${source || "no owner"} → ${target || "no owner"}`;
     between.set(way, (between.get(way) ?? 0) + last - first + 1);
   }
-  const said = [...between].map(([way, number]) => `${count(number)} ${way}`);
+  const all = [...between.values()].reduce((sum, number) => sum + number, 0);
+  const said = [...between].map(([way, number]) => `${percent((number / all) * 100)} ${way}`);
   return said.length > 4 ? `${said.slice(0, 4).join(", ")} and ${said.length - 4} more` : said.join(", ");
 }
 
-export function Moves({ dataset, unit }: { dataset: string; unit: string }) {
+export function Moves({ dataset }: { dataset: string }) {
   const facts = useFacts("AssignmentChanged", 100, REFRESH_MS);
   const moved = facts.filter(({ fields }) => fields.dataset === dataset).slice(0, 8);
   return (
-    <Section title="What moved last">
-      {moved.length === 0 && <p className="text-faint">Nothing has moved, as far as the latest facts tell.</p>}
+    <Section title="Last reassignments">
+      {moved.length === 0 && <p className="text-faint">None among the latest facts.</p>}
       <ul>
         {moved.map(({ id, time, fields }) => (
           <li key={id} className="border-b border-line/60 py-1">
             <time className="mr-3 text-faint">{clock(time)}</time>
-            {count(fields.moved as number)} {unit}, generation {String(fields.generation)}: {String(fields.reason)}
-            <p className="truncate text-s text-dim">{worded(fields.moves as Move[])}</p>
+            generation {String(fields.generation)}: {visible(String(fields.reason))}
+            <p className="text-s text-dim">{worded(fields.moves as Move[])}</p>
           </li>
         ))}
       </ul>

@@ -1,10 +1,9 @@
-/** One dataset: the map of its shards, who is how far, what moved last, what is trained now. */
+/** One dataset: its shards and their owners, the last reassignments, the samples in progress. */
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
-import { curl, list } from "../../api/client";
-import { shards as shardsThen } from "../../api/timeline";
+import { curl } from "../../api/client";
 import type { Dataset, Shard } from "../../api/types";
-import { count, moment } from "../../lib/format";
+import { count, moment, plural } from "../../lib/format";
 import { useCluster } from "../../state/cluster";
 import { hrefTo } from "../../state/url";
 import { Fact } from "../../ui/controls";
@@ -15,23 +14,21 @@ import { Holders } from "./holders";
 import { ShardMap } from "./map";
 import { Moves } from "./moves";
 import { Preview } from "./preview";
+import { shardsFrom, ShardTable } from "./shards";
 
 const REFRESH_MS = 3000;
 const PAGE = 1000;
 const PAGES = 4;
 
 /** The first shards of now or of a moment, a few pages of them: a map of more would not be seen. */
-async function shardsOf(id: string, then: number | null, signal: AbortSignal) {
+async function mapped(id: string, then: number | null, signal: AbortSignal) {
   const items: Shard[] = [];
-  let [cursor, total] = ["", 0];
+  let total = 0;
   for (let page = 0; page < PAGES; page += 1) {
-    const found =
-      then === null
-        ? await list<Shard>(`/datasets/${encodeURIComponent(id)}/shards`, { limit: PAGE, cursor }, signal)
-        : await shardsThen({ dataset_id: id, time_ms: then, limit: PAGE, cursor }, signal);
+    const found = await shardsFrom(id, items.length, PAGE, then, signal);
     items.push(...found.items);
-    [cursor, total] = [found.next, found.total];
-    if (!cursor) break;
+    total = found.total;
+    if (!found.next) break;
   }
   return { items, total };
 }
@@ -41,7 +38,7 @@ export function DatasetPage({ id }: { id: string }) {
   const data = cluster?.datasets.get(id);
   const shards = useQuery({
     queryKey: ["shards", id, cursor],
-    queryFn: ({ signal }) => shardsOf(id, cursor, signal),
+    queryFn: ({ signal }) => mapped(id, cursor, signal),
     refetchInterval: cursor === null ? REFRESH_MS : false,
     placeholderData: keepPreviousData,
     retry: false,
@@ -69,12 +66,12 @@ function About({ data, shards }: { data: Dataset; shards: readonly Shard[] }) {
   return (
     <dl className="grid grid-cols-[repeat(auto-fill,minmax(9rem,1fr))] gap-x-6 gap-y-4">
       <Fact name="Samples">{count(data.total_samples)}</Fact>
-      <Fact name="Shards">{count(data.shard_count)} × {count(data.shard_size)}</Fact>
+      <Fact name="Shards registered">{count(data.shard_count)} × {count(data.shard_size)}</Fact>
       <Fact name="Format">{data.format || "–"}</Fact>
-      <Fact name="Order">{data.shuffle ? `shuffled, seed ${data.seed}` : "as it is"}</Fact>
+      <Fact name="Order">{data.shuffle ? `shuffled, seed ${data.seed}` : "not shuffled"}</Fact>
       <Fact name="Registered">{moment(data.registered_at)}</Fact>
       <Fact name="Epoch">{first?.task_id ? count(first.epoch) : "–"}</Fact>
-      <Fact name="Trained by">{first?.task_id ? <a className="hover:underline" href={hrefTo(["tasks", first.task_id])}>{first.task_id}</a> : "nobody"}</Fact>
+      <Fact name="Task">{first?.task_id ? <a className="hover:underline" href={hrefTo(["tasks", first.task_id])}>{first.task_id}</a> : "none"}</Fact>
       <Fact name="Path">{data.path || "–"}</Fact>
     </dl>
   );
@@ -82,20 +79,21 @@ function About({ data, shards }: { data: Dataset; shards: readonly Shard[] }) {
 
 function Shards({ id, items, total }: { id: string; items: readonly Shard[]; total: number }) {
   const [holder, setHolder] = useState("");
-  const unit = items[0]?.unit === "lane" ? "lanes" : "shards";
-  const shown = items.length < total ? `the first ${count(items.length)} of ${count(total)} ${unit}` : `${count(total)} ${unit}`;
+  const { cursor } = useCluster();
+  const shown = items.length < total ? `the first ${count(items.length)} of ${plural(total, "shard")}` : `${plural(total, "shard")} in this epoch`;
   const task = useMemo(() => items.find((shard) => shard.task_id)?.task_id ?? "", [items]);
-  if (items.length === 0) return <Empty title="It has no shards" command="strata datasets" />;
+  if (items.length === 0) return <Empty title="This dataset has no shards yet" text="It is divided into shards when a task trains on it." command="strata datasets" />;
   return (
     <>
-      <Section title="Who holds what" aside={shown} className="mt-8">
+      <Section title="Shard owners" aside={shown} className="mt-8">
         <ShardMap shards={items} holder={holder} />
       </Section>
       <div className="mt-8 grid grid-cols-2 gap-x-10 gap-y-8 max-xl:grid-cols-1">
         <Holders shards={items} task={task} holder={holder} onHolder={setHolder} />
-        <Moves dataset={id} unit={unit} />
+        <Moves dataset={id} />
       </div>
-      <Preview id={id} />
+      <Preview id={id} shards={items} />
+      <ShardTable id={id} total={total} cursor={cursor} />
     </>
   );
 }

@@ -1,46 +1,52 @@
-/** Samples that workers have before them: images, numbers or text, as they are trained. */
+/** Samples that workers process now: images, numbers or text. */
 import { useQuery } from "@tanstack/react-query";
 import { get } from "../../api/client";
-import type { Sample } from "../../api/types";
-import { figure } from "../../lib/format";
+import type { Sample, Shard } from "../../api/types";
+import { figure, UNRECORDED } from "../../lib/format";
 import { visible } from "../../lib/text";
-import { useCursor } from "../../state/cluster";
-import { hrefTo } from "../../state/url";
+import { useCursor, useDemo } from "../../state/cluster";
+import { simulatedSamples } from "../../state/simulated";
+import { change, hrefTo } from "../../state/url";
 import { Section } from "../../ui/page";
 
 const SHOWN = 24;
 
-export function Preview({ id }: { id: string }) {
-  const live = useCursor() === null;
+export function Preview({ id, shards }: { id: string; shards: readonly Shard[] }) {
+  const cursor = useCursor();
+  const live = cursor === null;
+  const demo = useDemo() === "recorded";
   const { data } = useQuery({
     queryKey: ["preview", id],
     enabled: live,
     queryFn: ({ signal }) => get<Sample[]>(`/datasets/${encodeURIComponent(id)}/preview`, { limit: SHOWN }, signal),
     refetchInterval: 4000,
   });
-  if (!live) {
-    return (
-      <Section title="Before the workers" className="mt-8">
-        <p className="text-faint">What workers had before them is shown live and not recorded: of this moment it is not known.</p>
-      </Section>
-    );
-  }
+  const samples = live ? data : demo ? simulatedSamples(shards, cursor) : undefined;
   return (
-    <Section title="Before the workers now" className="mt-8">
-      {!data?.length && <p className="text-faint">No worker shows its samples now. Those that read with run.batches do.</p>}
+    <Section title="Samples in progress" className="mt-8">
+      {!live && !demo && <p className="text-faint">Samples are {UNRECORDED}: this panel shows them only while workers process them.</p>}
+      {live && !data?.length && <p className="text-faint">No worker shows samples now. Workers that read with run.batches(…) do.</p>}
       <ul className="grid grid-cols-[repeat(auto-fill,minmax(13rem,1fr))] gap-x-8 gap-y-4">
-        {data?.map((sample) => (
-          <li key={`${sample.worker_id} ${sample.id}`} className="min-w-0">
-            <p className="truncate text-s text-faint">sample {sample.id} · shard {sample.shard_id}</p>
-            {Object.entries(sample.features).map(([name, value]) => (
-              <Feature key={name} name={name} value={value} />
-            ))}
-            {sample.label !== null && sample.label !== undefined && <p className="truncate">label <span className="font-medium">{inWords(sample.label)}</span></p>}
-            <a href={hrefTo(["workers", sample.worker_id])} className="block truncate text-s text-faint hover:underline">{sample.worker_id}</a>
-          </li>
-        ))}
+        {samples?.map((sample) => <SampleCard key={`${sample.worker_id} ${sample.id}`} sample={sample} />)}
       </ul>
     </Section>
+  );
+}
+
+function SampleCard({ sample }: { sample: Sample & { place?: number | null } }) {
+  const { place } = sample;
+  const shard = String(sample.shard_id ?? "");
+  return (
+    <li className="min-w-0">
+      <p className="truncate text-s text-faint">
+        sample {sample.id} · {typeof place === "number" && `place ${place} · `}<button type="button" className="hover:underline" onClick={() => change({ shard })}>shard {shard}</button>
+      </p>
+      {Object.entries(sample.features).map(([name, value]) => (
+        <Feature key={name} name={name} value={value} />
+      ))}
+      {sample.label !== null && sample.label !== undefined && <p className="truncate">label <span className="font-medium">{inWords(sample.label)}</span></p>}
+      {sample.worker_id && <a href={hrefTo(["workers", sample.worker_id])} className="block truncate text-s text-faint hover:underline">{sample.worker_id}</a>}
+    </li>
   );
 }
 

@@ -6,6 +6,7 @@ import { count, moment } from "../../lib/format";
 import { Sieve } from "../../lib/sieve";
 import { useCluster, useCursor, useDemo } from "../../state/cluster";
 import { LogFeed } from "../../state/logs";
+import { useDemoLines } from "../../state/simulated";
 import { useParam } from "../../state/url";
 import { Button, Choice, Field } from "../../ui/controls";
 import { CopyButton } from "../../ui/copy";
@@ -29,7 +30,10 @@ export default function Logs() {
     () => ({ level, source, task_id: task, worker_id: worker }),
     [level, source, task, worker],
   );
-  const { feed, lines } = useFeed(filters, cursor);
+  const demo = useDemo() === "recorded";
+  const { feed, lines: told } = useFeed(filters, cursor, demo);
+  const simulated = useDemoLines(cursor, filters, demo);
+  const lines = demo ? { ...told, entries: simulated.entries, loading: simulated.loading, fault: simulated.error, older: "" } : told;
   const { cluster } = useCluster();
   const tasks = [...(cluster?.tasks.keys() ?? [])];
   const sought = useDeferredValue(search);
@@ -63,19 +67,12 @@ export default function Logs() {
       ) : (
         <div className="px-6">
           {lines.fault ? <Fault error={lines.fault} retry={() => void feed.open()} /> : lines.loading ? <Loading /> : (
-            <Nothing />
+            <Empty title="No line matches" text="Choose another level, source, task or search text." command="strata logs -f" />
           )}
         </div>
       )}
     </Page>
   );
-}
-
-function Nothing() {
-  if (useDemo() === "recorded") {
-    return <Empty title="The recorded demo has no log lines" text="A demo that goes on has some:" command="strata demo" />;
-  }
-  return <Empty title="No line matches" text="Other levels, sources or words may." command="strata logs -f" />;
 }
 
 function Title({ shown, known, cursor }: { shown: number; known: number; cursor: number | null }) {
@@ -93,11 +90,12 @@ function Title({ shown, known, cursor }: { shown: number; known: number; cursor:
 
 type Filters = Record<string, string>;
 
-function useFeed(filters: Filters, cursor: number | null) {
+function useFeed(filters: Filters, cursor: number | null, demo: boolean) {
   const feed = useMemo(() => new LogFeed(filters, cursor), [filters, cursor]);
   useEffect(() => {
+    if (demo) return;
     void feed.open();
     return feed.close;
-  }, [feed]);
+  }, [feed, demo]);
   return { feed, lines: useSyncExternalStore(feed.subscribe, feed.read) };
 }

@@ -1,4 +1,4 @@
-/** What needs somebody, first; each with what to do next. */
+/** What needs attention, each with what to do next. */
 import type { Attention } from "../../api/types";
 import { hrefTo } from "../../state/url";
 import { lookOf } from "../../ui/marks";

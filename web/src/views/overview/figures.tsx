@@ -1,9 +1,10 @@
 /** Five figures, each with its last minutes; one crosshair goes through all of them. */
 import { useState } from "react";
 import type { History, Metrics } from "../../api/types";
-import { clock, count, figure } from "../../lib/format";
-import { useCursor } from "../../state/cluster";
+import { clock, count, figure, UNRECORDED } from "../../lib/format";
+import { useCursor, useDemo } from "../../state/cluster";
 import { useHistory } from "../../state/history";
+import { simulatedMetrics } from "../../state/simulated";
 import { Chart } from "../../ui/chart";
 
 interface Shown {
@@ -22,7 +23,7 @@ const SHOWN: readonly Shown[] = [
   { name: "shard_assignment_time", title: "Shard assignment", unit: "ms", colour: "dim", least: 1 },
 ];
 
-/** Counted by the coordinator as it works, and not recorded: nobody knows what they were. */
+/** Measured by the coordinator as it works, and not recorded. */
 const MEASURED: ReadonlySet<string> = new Set(["coordinator_rps", "shard_assignment_time"]);
 
 export function Figures({ metrics }: { metrics: Metrics | null }) {
@@ -50,28 +51,31 @@ function Figure({ shown, metrics, history, point, onPoint }: {
   const { name, title, unit, colour, least } = shown;
   const values = history[name];
   const at = point === null ? undefined : history.at[point];
-  const past = useCursor() !== null;
-  const known = past && MEASURED.has(name) ? null : metrics?.[name];
-  const value = point === null ? known : values[point];
-  const text = name === "active_workers" ? count(value) : figure(value);
+  const cursor = useCursor();
+  const demo = useDemo() === "recorded";
+  const unrecorded = cursor !== null && !demo && MEASURED.has(name);
+  const now = demo && metrics && cursor !== null ? simulatedMetrics(metrics, cursor) : metrics;
+  const value = unrecorded ? null : point === null ? now?.[name] : values[point];
+  const text = unrecorded ? UNRECORDED : name === "active_workers" ? count(value) : figure(value);
+  const bare = unrecorded || value === null || value === undefined;
   return (
     <div className="min-w-0">
       <div className="flex items-baseline justify-between text-s">
         <h2 className="truncate text-dim">{title}</h2>
         {at !== undefined && <span className="text-faint">{clock(at)}</span>}
       </div>
-      <p className="text-xl font-medium tracking-tight">
+      <p className={unrecorded ? "h-8 text-l leading-8 text-faint" : "text-xl font-medium tracking-tight"}>
         {text}
         <span className="ml-1 text-m font-normal text-faint">
-          {name === "active_workers" && metrics ? `of ${count(metrics.total_workers)}` : unit}
+          {name === "active_workers" && metrics ? `of ${count(metrics.total_workers)}` : bare ? "" : unit}
         </span>
       </p>
       <Chart
-        label={`${title} over the last minutes, now ${text} ${unit}`}
+        label={`${title} over the last minutes, now ${text} ${bare ? "" : unit}`}
         at={history.at}
         lines={[{ values, colour }]}
         least={least}
-        {...(past && { nothing: MEASURED.has(name) ? "not recorded" : "nothing to measure" })}
+        {...(cursor !== null && { nothing: unrecorded ? UNRECORDED : "nothing measured in these minutes" })}
         onPoint={onPoint}
       />
     </div>

@@ -10,7 +10,7 @@ const ORDER: readonly WorkerStatus[] = ["active", "checkpointing", "recovering",
 export function Fleet({ totals }: { totals: Totals | null }) {
   if (!totals) return null;
   return (
-    <Section title="Workers" aside={`${count(totals.workers)} in all`}>
+    <Section title="Workers" aside={`${count(totals.workers)} in total`}>
       <div aria-hidden className="mb-3 flex h-2 gap-0.5 overflow-hidden rounded-full bg-line">
         {ORDER.filter((status) => totals.workers_by_status[status]).map((status) => (
           <span

@@ -1,4 +1,4 @@
-/** The newest facts that people care about, each a way into the timeline. */
+/** The newest important events, each with a link to the timeline. */
 import type { Happening } from "../../api/types";
 import { clock } from "../../lib/format";
 import { visible } from "../../lib/text";
@@ -9,7 +9,7 @@ import { Section } from "../../ui/page";
 export function Happened({ items }: { items: readonly Happening[] }) {
   if (items.length === 0) return null;
   return (
-    <Section title="What happened">
+    <Section title="Latest events">
       <ol>
         {items.map(({ ref, at_ms, kind, summary }) => (
           <li key={ref} title={kind}>

@@ -1,4 +1,4 @@
-/** Overview: what needs attention, the figures of the last minutes, what runs. */
+/** Overview: what needs attention, the figures of the last minutes, tasks, log, events. */
 import { openDemo } from "../../shell/demo";
 import { useCluster } from "../../state/cluster";
 import { Button } from "../../ui/controls";
@@ -27,12 +27,12 @@ export default function Overview() {
         <AttentionList items={cluster.attention} />
         <Figures metrics={cluster.metrics} />
         <div className="mt-8 grid grid-cols-[minmax(0,1fr)_21rem] gap-x-10 gap-y-8 max-xl:grid-cols-1">
-          <Section title="Tasks" aside={cluster.totals && `${cluster.totals.tasks} in all`}>
+          <Section title="Tasks" aside={cluster.totals && `${cluster.totals.tasks} in total`}>
             {fresh ? (
               <>
                 <Empty
-                  title="Nothing has run here yet"
-                  text="Start a training script on a few workers; it appears here at once."
+                  title="No task has run yet"
+                  text="Start a training script on a few workers:"
                   command="strata run examples/counter.py --workers 3"
                 />
                 {cursor === null && <Button onClick={openDemo}>Play the demo</Button>}

@@ -1,4 +1,4 @@
-/** Tasks: what runs, waits and ended; a form to submit one; a page of each. */
+/** Tasks: the list, a form to submit one, and a page for each. */
 import { useMemo } from "react";
 import type { Task } from "../../api/types";
 import { count, moment } from "../../lib/format";
@@ -34,7 +34,7 @@ function columns(now: number): Column<Task>[] {
     { name: "Dataset", width: "minmax(5rem, 0.8fr)", cell: (task) => task.datasets.join(", ") || <span className="text-faint">–</span>, by: (task) => task.datasets.join() },
     { name: "Submitted", width: "8.5rem", cell: (task) => <time>{moment(task.submitted_at)}</time>, by: (task) => task.submitted_at },
     { name: "Time", width: "6rem", right: true, cell: (task) => elapsed(task, now) },
-    { name: "Why", width: "minmax(8rem, 2fr)", cell: (task) => <span className="text-dim" title={task.reason}>{task.reason}</span> },
+    { name: "Status detail", width: "minmax(8rem, 2fr)", cell: (task) => <span className="text-dim" title={task.reason}>{task.reason}</span> },
   ];
 }
 

@@ -1,9 +1,10 @@
-/** One task: how far it is, what was asked for, what may be done about it, what it said. */
-import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { curl, get, list } from "../../api/client";
-import type { LogEntry, Task, TaskDetail } from "../../api/types";
+/** One task: its progress, request, actions, workers, history and log. */
+import { useQuery } from "@tanstack/react-query";
+import { curl, get } from "../../api/client";
+import type { Task, TaskDetail } from "../../api/types";
 import { count, moment } from "../../lib/format";
-import { useCluster, useCursor, useNow } from "../../state/cluster";
+import { useCluster, useNow } from "../../state/cluster";
+import { useLines } from "../../state/lines";
 import { hrefTo } from "../../state/url";
 import { Fact } from "../../ui/controls";
 import { CopyButton } from "../../ui/copy";
@@ -15,7 +16,6 @@ import { elapsed, progressOf, workersOf, workerState } from "./cells";
 import { StoryList } from "../timeline/story";
 import { Actions } from "./actions";
 
-const LINES = 50;
 const REFRESH_MS = 3000;
 
 export function TaskPage({ id }: { id: string }) {
@@ -38,7 +38,7 @@ export function TaskPage({ id }: { id: string }) {
   );
   const aside = (
     <>
-      {task && cursor === null && <Actions task={task} />}
+      {task && cursor === null && <Actions task={task} detail={detail} />}
       <CopyButton label="Copy as curl" text={() => curl(path)} />
     </>
   );
@@ -54,7 +54,7 @@ export function TaskPage({ id }: { id: string }) {
 function Missing({ id, fault, loading }: { id: string; fault: Error | null; loading: boolean }) {
   if (fault) return <Fault error={fault} />;
   if (loading) return <Loading />;
-  return <Empty title={`There is no task ${id} at this moment`} text="It had not been submitted, or is forgotten." command="strata tasks" />;
+  return <Empty title={`There was no task ${id} at this moment`} text="It had not been submitted yet, or its record was deleted." command="strata tasks" />;
 }
 
 function Body({ task, detail }: { task: Task; detail: TaskDetail | undefined }) {
@@ -65,7 +65,7 @@ function Body({ task, detail }: { task: Task; detail: TaskDetail | undefined }) 
       <dl className="grid grid-cols-[repeat(auto-fill,minmax(9rem,1fr))] gap-x-6 gap-y-4">
         <Fact name="Status"><Mark state={task.status} /></Fact>
         <Fact name="Progress">{progressOf(task)}</Fact>
-        <Fact name="Steps that count">{count(task.committed_steps)}</Fact>
+        <Fact name="Committed steps">{count(task.committed_steps)}</Fact>
         <Fact name="Generation">{count(task.generation)} · {task.phase}</Fact>
         <Fact name="Submitted">{moment(task.submitted_at)}</Fact>
         <Fact name="Time">{elapsed(task, now)}</Fact>
@@ -74,12 +74,12 @@ function Body({ task, detail }: { task: Task; detail: TaskDetail | undefined }) 
           {task.datasets.length === 0 && "–"}
           {task.datasets.map((each) => <a key={each} className="mr-2 hover:underline" href={hrefTo(["data", each])}>{each}</a>)}
         </Fact>
-        {detail && <Fact name="When a worker is lost">{detail.policy}</Fact>}
-        {detail && <Fact name="The model is">{detail.model_state}</Fact>}
+        {detail && <Fact name="Loss policy">{detail.policy}</Fact>}
+        {detail && <Fact name="State layout">{detail.model_state}</Fact>}
         {detail && <Fact name="Checkpoints kept">{detail.keep_count}</Fact>}
         {task.completed_at !== null && <Fact name="Exit code">{task.exit_code}</Fact>}
       </dl>
-      {reason && <p className="mt-4"><span className="text-faint">{task.status === "queued" ? "Waits: " : "Why: "}</span>{reason}</p>}
+      {reason && <p className="mt-4"><span className="text-faint">{task.status === "queued" ? "Waiting: " : "Status: "}</span>{reason}</p>}
       <div className="mt-8 grid grid-cols-2 gap-x-10 gap-y-8 max-xl:grid-cols-1">
         <Workers task={task} />
         {detail && <Asked detail={detail} />}
@@ -96,7 +96,7 @@ function Workers({ task }: { task: Task }) {
   const { cluster } = useCluster();
   return (
     <Section title="Workers" aside={<a className="hover:underline" href={hrefTo(["workers"], { task: task.id })}>{workersOf(task)}</a>}>
-      {task.worker_ids.length === 0 && <p className="text-faint">None yet.</p>}
+      {task.worker_ids.length === 0 && <p className="text-faint">No worker yet.</p>}
       <ul className="flex flex-wrap gap-x-6 gap-y-1">
         {task.worker_ids.map((worker) => (
           <li key={worker}>
@@ -113,7 +113,7 @@ function Workers({ task }: { task: Task }) {
 function Asked({ detail }: { detail: TaskDetail }) {
   const command = [detail.entry, ...detail.args].join(" ");
   return (
-    <Section title="Asked for">
+    <Section title="Request">
       <pre className="max-h-64 overflow-auto font-mono text-s whitespace-pre-wrap">
         {command && `${command}\n`}
         {JSON.stringify(detail.config, null, 2)}
@@ -125,23 +125,17 @@ function Asked({ detail }: { detail: TaskDetail }) {
 
 function Story({ id }: { id: string }) {
   return (
-    <Section title="Story" aside={<a className="hover:underline" href={hrefTo(["timeline"], { task: id })}>on the timeline</a>}>
+    <Section title="History" aside={<a className="hover:underline" href={hrefTo(["timeline"], { task: id })}>on the timeline</a>}>
       <StoryList task={id} />
     </Section>
   );
 }
 
 function Lines({ id }: { id: string }) {
-  const cursor = useCursor();
-  const { data, error } = useQuery({
-    queryKey: ["lines of task", id, cursor],
-    queryFn: ({ signal }) => list<LogEntry>("/logs", { task_id: id, limit: LINES, until_ms: cursor }, signal),
-    refetchInterval: cursor === null ? REFRESH_MS : false,
-    placeholderData: keepPreviousData,
-  });
+  const { entries, error } = useLines({ task_id: id });
   return (
-    <Section title="Log" aside={<a className="hover:underline" href={hrefTo(["logs"], { task: id })}>all its lines</a>}>
-      {error ? <Fault error={error} /> : <LogLines entries={data?.items.toReversed() ?? []} />}
+    <Section title="Log" aside={<a className="hover:underline" href={hrefTo(["logs"], { task: id })}>all lines</a>}>
+      {error ? <Fault error={error} /> : <LogLines entries={entries} />}
     </Section>
   );
 }

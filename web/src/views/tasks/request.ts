@@ -1,8 +1,9 @@
 /** The form of a task as text, and the request it makes. */
 import type { CreateTask, TaskDetail } from "../../api/types";
+import { variablesOf } from "../../ui/form";
 
-/** A task that may start again from step 0 is submitted in the terminal only. */
-export type Form = Record<Exclude<keyof CreateTask, "allow_fresh_start">, string>;
+/** Every field as text; a switch is "yes" or empty. */
+export type Form = Record<keyof CreateTask, string>;
 
 export const BLANK: Form = {
   name: "",
@@ -14,9 +15,10 @@ export const BLANK: Form = {
   min_workers: "0",
   spares: "0",
   model_state: "replicated",
-  policy: "replace",
+  policy: "",
   max_restarts: "3",
   keep_count: "0",
+  allow_fresh_start: "",
   config: "{}",
   env: "",
 };
@@ -36,6 +38,7 @@ export function formOf(task: TaskDetail): Form {
     policy: task.policy,
     max_restarts: String(task.max_restarts),
     keep_count: String(task.keep_count),
+    allow_fresh_start: "",
     config: JSON.stringify(task.config, null, 2),
     env: task.env_names.map((name) => `${name}=`).join("\n"),
   };
@@ -51,29 +54,25 @@ export function parsedConfig(text: string): { config: Record<string, unknown> } 
     const value: unknown = JSON.parse(text.trim() || "{}");
     return typeof value === "object" && value !== null && !Array.isArray(value)
       ? { config: value as Record<string, unknown> }
-      : { fault: "one JSON object is expected: { … }" };
+      : { fault: "expected a JSON object: { … }" };
   } catch (error) {
     return { fault: error instanceof Error ? error.message : String(error) };
   }
 }
 
-/** The request, or what has to be mended first. Everything else the coordinator checks. */
+/** The request, or the fields that have to be corrected. The coordinator checks everything else. */
 export function requestOf(form: Form): { request: CreateTask } | { faults: Faults } {
   const faults: Faults = {};
   const config = parsedConfig(form.config);
   if ("fault" in config) faults.config = config.fault;
-  if (form.name.trim() === "") faults.name = "a name is needed";
+  if (form.name.trim() === "") faults.name = "enter a name";
   const number = (field: "worker_count" | "min_workers" | "spares" | "max_restarts" | "keep_count") => {
     const value = Number(form[field]);
-    if (form[field].trim() === "" || !Number.isInteger(value)) faults[field] = "a whole number";
+    if (form[field].trim() === "" || !Number.isInteger(value)) faults[field] = "enter a whole number";
     return value;
   };
-  const env: Record<string, string> = {};
-  for (const line of lines(form.env)) {
-    const [name, ...rest] = line.split("=");
-    if (!name || rest.length === 0) faults.env = `“${line}” is not NAME=VALUE`;
-    else env[name.trim()] = rest.join("=");
-  }
+  const env = variablesOf(form.env);
+  if ("fault" in env) faults.env = env.fault;
   const request = {
     name: form.name.trim(),
     type: form.type,
@@ -84,11 +83,13 @@ export function requestOf(form: Form): { request: CreateTask } | { faults: Fault
     min_workers: number("min_workers"),
     spares: number("spares"),
     model_state: form.model_state,
-    policy: form.policy,
+    // Left out, the coordinator chooses: that depends on whether Strata starts the workers.
+    ...(form.policy && { policy: form.policy }),
     max_restarts: number("max_restarts"),
     keep_count: number("keep_count"),
+    allow_fresh_start: form.allow_fresh_start === "yes",
     config: "config" in config ? config.config : {},
-    env,
+    env: "variables" in env ? env.variables : {},
   } as CreateTask;
   return Object.keys(faults).length > 0 ? { faults } : { request };
 }

@@ -43,7 +43,7 @@ function Asked({ question, back, onEvent }: { question: Question; back: () => vo
     >
       {params.map(({ name, kind, required }) => (
         <label key={name} className="text-s text-dim">
-          {name}, {kind}{!required && ", may be left out"}
+          {name}, {kind}{!required && ", optional"}
           <Field label={name} className="mt-1 block w-full" value={given[name] ?? ""} onChange={(event) => setGiven({ ...given, [name]: event.target.value })} />
         </label>
       ))}

@@ -38,8 +38,8 @@ export function Answered({ query, onEvent }: Props) {
 function Answer({ answer, query, onEvent }: Props & { answer: Why }) {
   const grave = answer.trust.findings.filter((finding) => finding.grave);
   return (
-    <Section title={answer.question} aside={<Mark state={answer.verdict} label={answer.verdict} />}>
-      {grave.length > 0 && <p className="mb-2 text-recovering">▲ The log has holes: {grave.map((finding) => finding.text).join("; ")}</p>}
+    <Section title={`Why ${answer.question}`} aside={<Mark state={answer.verdict} label={answer.verdict} />}>
+      {grave.length > 0 && <p className="mb-2 text-recovering">▲ The record is incomplete: {grave.map((finding) => finding.text).join("; ")}</p>}
       <p>{visible(answer.answer)}</p>
       <ol className="my-3">
         {answer.chain.map((link) => (

@@ -18,12 +18,12 @@ export function Compare({ bounds, close }: { bounds: Span; close: () => void }) 
   const both = first !== "" && second !== "";
   return (
     <Drawer title="Compare two moments" close={close}>
-      <p className="mb-3 text-dim">Put the cursor somewhere on the strip, then take it as one of the two.</p>
+      <p className="mb-3 text-dim">Move the cursor on the strip above, then use it as the first or the second moment.</p>
       {[{ name: "First", at: first, set: setFirst }, { name: "Second", at: second, set: setSecond }].map(({ name, at, set }) => (
         <p key={name} className="flex items-center gap-3 py-1">
           <span className="w-14 text-faint">{name}</span>
           <time className="flex-1">{at ? moment(Number(at), true) : "–"}</time>
-          <Button onClick={() => set(String(Math.round(cursor)))}>Take the cursor</Button>
+          <Button onClick={() => set(String(Math.round(cursor)))}>Use the cursor</Button>
         </p>
       ))}
       {both && <Changes a={Math.min(a, b)} b={Math.max(a, b)} />}
@@ -35,7 +35,7 @@ function Changes({ a, b }: { a: number; b: number }) {
   const { data, error, isPending } = useQuery({ queryKey: ["diff", a, b], queryFn: ({ signal }) => diff(a, b, signal), retry: false });
   if (error) return <PastFault error={error} />;
   if (isPending) return <Loading />;
-  if (data.changes.length === 0) return <p className="mt-4 text-dim">Nothing is different.</p>;
+  if (data.changes.length === 0) return <p className="mt-4 text-dim">There is no difference.</p>;
   return (
     <ul className="mt-4">
       {data.changes.map((change) => (

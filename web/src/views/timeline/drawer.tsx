@@ -1,4 +1,4 @@
-/** One event: its body, the operation it belongs to, what led to it, what came of it, and why. */
+/** One event: its body, its operation, its causes and effects, and an explanation. */
 import { useQuery } from "@tanstack/react-query";
 import { curl } from "../../api/client";
 import { event as ask, type Linked, type Operation } from "../../api/timeline";
@@ -42,8 +42,8 @@ export function EventDrawer({ eventRef, close, onEvent }: {
           </div>
           <Because query={{ ref: eventRef }} onEvent={onEvent} />
           {data.operation && <Belongs operation={data.operation} onEvent={onEvent} />}
-          <Links title="Led to it" links={data.causes} onEvent={onEvent} />
-          <Links title="Came of it" links={data.effects} onEvent={onEvent} />
+          <Links title="Causes" links={data.causes} onEvent={onEvent} />
+          <Links title="Effects" links={data.effects} onEvent={onEvent} />
           <Section title="Body" className="mt-6">
             <pre className="max-h-96 overflow-auto font-mono text-s break-words whitespace-pre-wrap">{visible(JSON.stringify(data.body, null, 2))}</pre>
           </Section>
@@ -63,8 +63,8 @@ function Belongs({ operation, onEvent }: { operation: Operation; onEvent: (ref: 
         {ok === false && <span className="text-failed"> ✕ failed</span>}
       </p>
       <div className="mt-1 flex gap-2">
-        {started && <Button onClick={() => onEvent(started)}>its start</Button>}
-        {completed && <Button onClick={() => onEvent(completed)}>its end</Button>}
+        {started && <Button onClick={() => onEvent(started)}>Start</Button>}
+        {completed && <Button onClick={() => onEvent(completed)}>End</Button>}
       </div>
     </Section>
   );

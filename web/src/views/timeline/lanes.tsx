@@ -2,7 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { useEffect, useMemo, useRef, useState, type PointerEvent } from "react";
 import { event as askEvent, type Lane } from "../../api/timeline";
-import { AXIS_PX, chartWidth, drawArrow, drawLanes, heightOf, hit, KIND_COLOURS, LABEL_PX, rowsOf, type Scene } from "../../draw/lanes";
+import { AXIS_PX, chartWidth, drawArrow, drawLanes, heightOf, hit, KIND_COLOURS, labelWidth, rowsOf, type Scene } from "../../draw/lanes";
 import { colours, fit, useSize } from "../../lib/canvas";
 import { clock, duration } from "../../lib/format";
 import { toMoment, zoom, within, type Span } from "../../lib/scale";
@@ -53,7 +53,7 @@ export function LaneChart({ loading = false, lanes, span, bounds, now, cursor, c
 
   const hands = useHands({ area, rows, scene, bounds, onSpan, onEvent, onMoment });
   useWheel(canvas, (x, factor) => {
-    const around = toMoment(span, chartWidth(area), x - LABEL_PX);
+    const around = toMoment(span, chartWidth(area), x - labelWidth(area));
     onSpan(zoom(span, factor, around, bounds));
   });
   return (
@@ -100,7 +100,7 @@ function useHands({ area, rows, scene, bounds, onSpan, onEvent, onMoment }: Hand
     const box = event.currentTarget.getBoundingClientRect();
     return [event.clientX - box.left, event.clientY - box.top];
   };
-  const momentAt = (x: number) => toMoment(scene.span, chartWidth(area), x - LABEL_PX);
+  const momentAt = (x: number) => toMoment(scene.span, chartWidth(area), x - labelWidth(area));
   return {
     over,
     handlers: {
@@ -124,7 +124,7 @@ function useHands({ area, rows, scene, bounds, onSpan, onEvent, onMoment }: Hand
         if (!held || Math.abs(held.x - x) > CLICK_PX) return;
         const found = hit(rows, area, scene, x, y);
         if (found) onEvent(found.ref);
-        else if (x > LABEL_PX) onMoment(momentAt(x));
+        else if (x > labelWidth(area)) onMoment(momentAt(x));
       },
       onPointerLeave: () => setOver(null),
     },

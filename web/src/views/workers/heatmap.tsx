@@ -94,7 +94,7 @@ function Told({ worker, now }: { worker: Worker; now: number }) {
       <Mark state={worker.status} />
       <span>step {count(worker.current_step)}</span>
       <span>GPU {percent(gpuUse(worker))}</span>
-      <span>heard {age(worker.last_heartbeat, now)} ago</span>
+      <span>last heartbeat {age(worker.last_heartbeat, now)}</span>
       <span className="truncate">{worker.reason}</span>
     </>
   );

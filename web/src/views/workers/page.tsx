@@ -1,9 +1,10 @@
-/** One worker: what it is, what it uses, what it said, and its story. */
-import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { ApiError, curl, get, list } from "../../api/client";
-import type { LogEntry, Worker } from "../../api/types";
+/** One worker: its state, resource use, log and history. */
+import { useQuery } from "@tanstack/react-query";
+import { ApiError, curl, get } from "../../api/client";
+import type { Worker } from "../../api/types";
 import { age, bytes, count, moment, percent } from "../../lib/format";
 import { useCluster, useCursor, useNow } from "../../state/cluster";
+import { useLines } from "../../state/lines";
 import { hrefTo } from "../../state/url";
 import { Fact } from "../../ui/controls";
 import { CopyButton } from "../../ui/copy";
@@ -15,9 +16,6 @@ import { OwnLane } from "../timeline/own";
 import { StoryList } from "../timeline/story";
 import { gpuUse } from "./cells";
 import { Usage } from "./usage";
-
-const LINES = 50;
-const REFRESH_MS = 3000;
 
 export function WorkerPage({ id }: { id: string }) {
   const { cluster, cursor } = useCluster();
@@ -48,10 +46,13 @@ export function WorkerPage({ id }: { id: string }) {
 }
 
 function Missing({ id, fault, loading }: { id: string; fault: Error | null; loading: boolean }) {
+  const cursor = useCursor();
   if (fault && !(fault instanceof ApiError && fault.status === 404)) return <Fault error={fault} />;
   if (loading) return <Loading />;
-  return <Empty title={`There is no worker ${id} at this moment`} text="It has left, or was never here." command="strata workers" />;
+  return <Empty title={cursor === null ? `There is no worker ${id}` : `There was no worker ${id} at this moment`} text="The worker has left, or never registered." command="strata workers" />;
 }
+
+const beat = (text: string) => (text === "now" ? text : `${text} ago`);
 
 function Body({ worker }: { worker: Worker }) {
   const now = useNow();
@@ -61,11 +62,11 @@ function Body({ worker }: { worker: Worker }) {
       <dl className="grid grid-cols-[repeat(auto-fill,minmax(9rem,1fr))] gap-x-6 gap-y-4">
         <Fact name="Status"><Mark state={worker.status} label={worker.state.replaceAll("_", " ")} /></Fact>
         <Fact name="Task"><a className="hover:underline" href={hrefTo(["tasks", worker.current_task])}>{worker.current_task}</a></Fact>
-        <Fact name="Rank">{worker.rank < 0 ? "outside a generation" : worker.rank}</Fact>
+        <Fact name="Rank">{worker.rank < 0 ? "none" : worker.rank}</Fact>
         <Fact name="Step">{count(worker.current_step)}</Fact>
         <Fact name="Epoch">{count(worker.current_epoch)}</Fact>
         <Fact name="Shards">{count(worker.assigned_shards)}</Fact>
-        <Fact name="Heard">{age(worker.last_heartbeat, now)}</Fact>
+        <Fact name="Last heartbeat">{beat(age(worker.last_heartbeat, now))}</Fact>
         <Fact name="Host">{worker.hostname || "–"}</Fact>
         <Fact name="Address">{worker.port ? `${worker.ip}:${worker.port}` : worker.ip || "–"}</Fact>
         <Fact name="Incarnation">{worker.incarnation}</Fact>
@@ -88,23 +89,17 @@ function Body({ worker }: { worker: Worker }) {
 
 function Story({ id }: { id: string }) {
   return (
-    <Section title="Story" aside={<a className="hover:underline" href={hrefTo(["timeline"], { node: id })}>on the timeline</a>}>
+    <Section title="History" aside={<a className="hover:underline" href={hrefTo(["timeline"], { node: id })}>on the timeline</a>}>
       <StoryList subject={id} />
     </Section>
   );
 }
 
 function Lines({ id }: { id: string }) {
-  const cursor = useCursor();
-  const { data, error } = useQuery({
-    queryKey: ["lines of", id, cursor],
-    queryFn: ({ signal }) => list<LogEntry>("/logs", { worker_id: id, limit: LINES, until_ms: cursor }, signal),
-    refetchInterval: cursor === null ? REFRESH_MS : false,
-    placeholderData: keepPreviousData,
-  });
+  const { entries, error } = useLines({ worker_id: id });
   return (
-    <Section title="Log" aside={<a className="hover:underline" href={hrefTo(["logs"], { worker: id })}>all its lines</a>}>
-      {error ? <Fault error={error} /> : <LogLines entries={data?.items.toReversed() ?? []} />}
+    <Section title="Log" aside={<a className="hover:underline" href={hrefTo(["logs"], { worker: id })}>all lines</a>}>
+      {error ? <Fault error={error} /> : <LogLines entries={entries} />}
     </Section>
   );
 }

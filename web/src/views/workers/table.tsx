@@ -24,8 +24,8 @@ function columns(now: number): Column<Worker>[] {
       by: (w) => w.status,
     },
     {
-      name: "Heard",
-      width: "3.5rem",
+      name: "Last heartbeat",
+      width: "6rem",
       right: true,
       cell: (w) => age(w.last_heartbeat, now),
       by: (w) => -w.last_heartbeat,

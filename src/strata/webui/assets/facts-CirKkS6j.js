@@ -1,1 +1,0 @@
-import{At as e,St as t,Tt as n,W as r,ot as i}from"./index-B6404h8f.js";function a(a,s,c){let l=r(),{data:u}=n({queryKey:[`facts`,a,s,l],queryFn:async({signal:e})=>l===null?(await t(`/events`,{newest:!0,kinds:a,limit:s},e)).items:i({time_ms:l,kinds:a,limit:s},e),refetchInterval:l===null&&c,placeholderData:e,retry:!1});return u??o}var o=[];export{a as t};

@@ -1,0 +1,215 @@
+"""Guards that every route of the API that changes something has its place on the page: the page
+sends the request, confirms first what cannot be undone, and shows why the coordinator refused."""
+
+import json
+import re
+from contextlib import contextmanager
+
+import pytest
+
+from strata import __version__
+from strata.coordinator.http.app import document
+from tests.cli.conftest import Started, until
+from tests.web.conftest import START_S
+from tests.web.test_views import expect, row
+
+CHANGING = {"post", "put", "patch", "delete"}
+CASES = {}
+
+
+def case(route):
+    """Register the function that makes the page send this request."""
+
+    def register(function):
+        CASES[route] = function
+        return function
+
+    return register
+
+
+@contextmanager
+def answered(page, route, status=range(200, 300)):
+    """Wait until the page has sent the request of a route, and the coordinator has answered."""
+    method, path = route.split()
+    pattern = re.compile(re.sub(r"\{[^}]+\}", "[^/?]+", path) + r"(\?.*)?$")
+
+    def is_route(response):
+        return response.request.method == method and pattern.search(response.url)
+
+    with page.expect_response(is_route) as answer:
+        yield answer
+    assert answer.value.status in status
+
+
+def ended_task(cluster, **given):
+    task = cluster.submit("ends", workers=1, **given)
+    until(lambda: cluster.get(f"tasks/{task}")["status"] == "running", START_S)
+    cluster.http.post(f"/api/tasks/{task}/stop").raise_for_status()
+    until(lambda: cluster.get(f"tasks/{task}")["status"] == "stopped", START_S)
+    return task
+
+
+def test_every_changing_route_has_a_case():
+    paths = json.loads(document(__version__))["paths"]
+    routes = {
+        f"{m.upper()} {path}" for path, methods in paths.items() for m in methods.keys() & CHANGING
+    }
+    assert routes == set(CASES)
+
+
+@case("POST /api/datasets")
+def register_a_dataset(page, visit, cluster, route):
+    visit("data")
+    page.get_by_role("link", name="Register a dataset").click()
+    page.get_by_role("button", name="Register").click()
+    expect(page.get_by_text("enter an id")).to_be_visible()
+    page.get_by_label("Id", exact=True).fill("from-page")
+    page.get_by_label("Samples", exact=True).fill("1000")
+    page.get_by_label("Samples per shard").fill("30")
+    page.get_by_label("Metadata").fill("source=made up")
+    with answered(page, route):
+        page.get_by_role("button", name="Register").click()
+    expect(page.get_by_role("heading", name="from-page")).to_be_visible()
+    (known,) = [each for each in cluster.get("datasets") if each["id"] == "from-page"]
+    assert (known["total_samples"], known["shard_count"]) == (1000, 34)
+    assert known["metadata"] == {"source": "made up"}
+
+
+@case("POST /api/tasks")
+def submit_a_task(page, visit, cluster, route):
+    visit("tasks/new")
+    page.get_by_label("Name").fill("external")
+    with answered(page, route) as answer:
+        page.get_by_role("button", name="Submit").click()
+    assert "policy" not in json.loads(answer.value.request.post_data)
+    task = answer.value.json()["task_id"]
+    expect(page.get_by_role("heading", name=task)).to_be_visible()
+    assert cluster.get(f"tasks/{task}")["policy"] == "continue"
+    expect(page.locator("dt", has_text="Loss policy").locator("xpath=..")).to_contain_text(
+        "continue"
+    )
+
+
+@case("POST /api/tasks/{task_id}/stop")
+def stop_a_task(page, visit, cluster, route):
+    body = {"name": "waits", "worker_count": 1}
+    task = cluster.http.post("/api/tasks", json=body).raise_for_status().json()["task_id"]
+    visit(f"tasks/{task}")
+    page.get_by_role("button", name="Stop", exact=True).click()
+    page.get_by_role("button", name="Cancel").click()
+    assert cluster.get(f"tasks/{task}")["status"] not in ("stopping", "stopped")
+    page.get_by_role("button", name="Stop", exact=True).click()
+    with answered(page, route):
+        page.get_by_role("button", name=re.compile("its workers save first")).click()
+    expect(page.get_by_role("definition").filter(has_text="stopped").first).to_be_visible()
+
+
+@case("POST /api/tasks/{task_id}/restart")
+def restart_a_task(page, visit, cluster, route):
+    task = ended_task(cluster)
+    env = {"PWD": str(cluster.folder), "PYTHONPATH": ""}
+    visit(f"tasks/{task}")
+    page.get_by_role("button", name="Restart").click()
+    for name, value in env.items():
+        page.get_by_label(f"Value of {name}").fill(value)
+    with answered(page, route) as answer:
+        page.get_by_role("button", name="Restart").click()
+    again = answer.value.json()["task_id"]
+    expect(page.get_by_role("heading", name=again)).to_be_visible()
+    cluster.http.post(f"/api/tasks/{again}/stop").raise_for_status()
+
+
+@case("POST /api/tasks/{task_id}/checkpoint")
+def request_a_checkpoint(page, visit, cluster, route):
+    visit(f"tasks/{cluster.task}")
+    with answered(page, route):
+        page.get_by_role("button", name="Checkpoint now").click()
+    expect(page.get_by_text("the workers save at their next step")).to_be_visible()
+
+
+def completed(cluster):
+    return cluster.get("checkpoints", task_id=cluster.task, status="completed")
+
+
+def open_checkpoint(visit, cluster, number):
+    until(lambda: len(completed(cluster)) > 2, START_S)
+    saved = completed(cluster)[number]["id"]
+    visit(f"checkpoints?checkpoint={cluster.task}/{saved}")
+    return saved
+
+
+@case("POST /api/checkpoints/{checkpoint_id}/verify")
+def verify_a_checkpoint(page, visit, cluster, route):
+    open_checkpoint(visit, cluster, 0)
+    with answered(page, route):
+        page.get_by_role("button", name="Verify").click()
+    expect(page.get_by_text(re.compile("verified, as saved"))).to_be_visible()
+
+
+@case("DELETE /api/checkpoints/{checkpoint_id}")
+def delete_a_checkpoint(page, visit, cluster, route):
+    saved = open_checkpoint(visit, cluster, 1)
+    page.get_by_role("button", name="Delete", exact=True).click()
+    with answered(page, route):
+        page.get_by_role("button", name=re.compile("this cannot be undone")).click()
+    expect(page.get_by_role("heading", name=saved)).to_have_count(0)
+    assert saved not in [each["id"] for each in cluster.get("checkpoints")]
+
+
+@case("POST /api/agents/{agent_id}/lost")
+def declare_a_host_lost(page, visit, cluster, route):
+    address = f"127.0.0.1:{cluster.up.grpc_port}"
+    arguments = ("--coordinator", address, "--slots", "1", "--name", "host-b")
+    agent = Started("agent", *arguments, "--data-dir", "agent-b", cwd=cluster.folder)
+    try:
+        until(lambda: len(cluster.get("agents")) > 1, START_S)
+    finally:
+        agent.discard()
+    visit("settings")
+    page.get_by_role("button", name="Declare host-b lost").click()
+    page.get_by_label("Reason").fill("switched off")
+    with answered(page, route):
+        page.get_by_role("button", name="Declare host-b lost").last.click()
+    expect(row(page, "host-b")).to_contain_text("lost")
+    expect(row(page, "host-b")).to_contain_text("switched off")
+
+
+@pytest.mark.parametrize("route", sorted(CASES))
+def test_the_page_sends_every_changing_request(page, visit, cluster, route):
+    CASES[route](page, visit, cluster, route)
+
+
+def test_a_refusal_shows_the_answer_and_its_hint(page, visit, cluster, complaints):
+    visit("data?form=register")
+    page.get_by_label("Id", exact=True).fill("noise")
+    page.get_by_label("Samples", exact=True).fill("7")
+    with answered(page, "POST /api/datasets", status=[409]) as answer:
+        page.get_by_role("button", name="Register").click()
+    refused = answer.value.json()["error"]
+    expect(page.get_by_role("alert")).to_contain_text(refused["message"])
+    expect(page.get_by_role("alert")).to_contain_text(refused["hint"])
+    complaints.clear()  # the browser logs refused requests as errors
+
+
+def test_the_refusal_to_delete_the_newest_checkpoint_is_shown(page, visit, cluster, complaints):
+    task = cluster.submit("saves once", workers=1)
+    until(lambda: cluster.get("checkpoints", task_id=task, status="completed"), START_S)
+    cluster.http.post(f"/api/tasks/{task}/stop").raise_for_status()
+    until(lambda: cluster.get(f"tasks/{task}")["status"] == "stopped", START_S)
+    newest = cluster.get("checkpoints", task_id=task, status="completed")[0]["id"]
+    visit(f"checkpoints?checkpoint={task}/{newest}")
+    page.get_by_role("button", name="Delete", exact=True).click()
+    with answered(page, "DELETE /api/checkpoints/{checkpoint_id}", status=[409]) as answer:
+        page.get_by_role("button", name=re.compile("this cannot be undone")).click()
+    expect(page.get_by_role("alert")).to_contain_text(answer.value.json()["error"]["message"])
+    complaints.clear()  # the browser logs refused requests as errors
+
+
+def test_a_connected_host_is_not_declared_lost(page, visit, cluster, complaints):
+    visit("settings")
+    page.get_by_role("button", name="Declare host-a lost").click()
+    page.get_by_label("Reason").fill("a mistake")
+    page.get_by_role("button", name="Declare host-a lost").last.click()
+    expect(page.get_by_role("alert")).to_contain_text("is connected")
+    assert cluster.get("agents")[0]["up"]
+    complaints.clear()  # the browser logs refused requests as errors

@@ -119,14 +119,14 @@ TEMPLATES: dict[str, str] = {
     "ExchangeOpened": "connected by {transport} to the members of generation {generation}"
     "[: {members}]",
     "ExchangeStarted": "started to exchange values in step {step} of generation {generation}",
-    "ExchangeCompleted": "[{ok:?}exchanged|failed to exchange] values in step {step} of "
+    "ExchangeCompleted": "[{ok:?}exchanged|failed to exchange] values[ in step {step}] of "
     "generation {generation}, {took_s}[, peer {peer}][: {error}]",
     "PeerLagged": "held {messages:message} ({held_bytes}) for {peer} for {held_s}",
     "MessageSent": "sent {type} {message}[ to {to}]",
     "MessageReceived": "received {type} {message} from {sender}",
     "MessageRejected": "rejected [{type}|message][ {message}][ from {sender}][: {reason}]",
-    "BatchesAssigned": "was assigned {samples:sample} of each batch from {first_batch}"
-    "[ to {last_batch}]",
+    "BatchesAssigned": "was assigned [{samples:sample} of each batch from {first_batch}|"
+    "lanes {lanes} of {dataset}][ to {last_batch}]",
     "DatasetOpenStarted": "started to open dataset {dataset}[ at {source}]",
     "DatasetOpenCompleted": "[{ok:?}opened|failed to open] dataset {dataset}, {took_s}[: {error}]",
     "BatchDownloadRequested": "queued the download of {source}[, {size_bytes}], attempt {attempt}",
@@ -140,8 +140,8 @@ TEMPLATES: dict[str, str] = {
     "ResultDeserializeCompleted": "[{ok:?}decoded|failed to decode] the result of "
     "[batch {batch}|a batch][: {error}]",
     "ResultsApplyStarted": "started to apply the results of {workers:worker} in step {step}",
-    "ResultsApplied": "[{ok:?}applied|failed to apply] the results[ {results}][ of {owners}] "
-    "in step {step}[: {error}]",
+    "ResultsApplied": "[{ok:?}applied|failed to apply] the results[ {results}][ of {owners}]"
+    "[ in step {step}][: {error}]",
     "ParametersRequested": "[{ok:?}got the model from|failed to get the model from] {peer}"
     "[: {error}]",
     "CheckpointDownloadStarted": "started to download checkpoint {checkpoint}[, {size_bytes}]",

@@ -104,9 +104,9 @@ def run(
 ) -> None:
     """Run a script on several workers, watch it, and end with the exit code of its task.
 
-    0: completed. 1: failed. 93: workers failed again and again without progress. 94: completed, but
-    the final checkpoint failed. 130: stopped from outside (a stop by `run.stop()` is 0). Others:
-    the task could not be run (`strata --help`).
+    0: completed, or stopped by `run.stop()`. 1: failed. 93: workers failed again and again without
+    progress. 94: completed, but the final checkpoint failed. 130: stopped from outside. Others: the
+    task could not be run (`strata --help`).
     """
     body = submission.request(
         script,

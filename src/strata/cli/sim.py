@@ -73,13 +73,8 @@ def sim(
     console = SafeConsole(soft_wrap=True)
     if story and not as_json:
         print_story(console, simulation)
-    if broken is not None and as_json:
-        hint = f"reproduce with: {command_of(scenario)}"
-        print_error("broken_promise", str(broken), hint, FAILED)
-        raise typer.Exit(FAILED)
     if broken is not None:
-        console.print(f"[bold red]✗ broken promise:[/] {broken}")
-        console.print(f"  reproduce with: {command_of(scenario)}")
+        _print_broken(console, str(broken), f"reproduce with: {command_of(scenario)}", as_json)
         raise typer.Exit(FAILED)
     figures = report(simulation)
     if as_json:
@@ -99,6 +94,14 @@ def parse_faults(text: str) -> tuple[str, ...]:
                 f"there is no fault {name!r}", hint=f"choose from: {', '.join(FAULTS)}"
             )
     return names
+
+
+def _print_broken(console: Console, broken: str, hint: str, as_json: bool) -> None:
+    if as_json:
+        print_error("broken_promise", broken, hint, FAILED)
+        return
+    console.print(f"[bold red]✗ broken promise:[/] {broken}")
+    console.print(f"  {hint}")
 
 
 def print_story(console: Console, simulation: Simulation) -> None:

@@ -104,9 +104,8 @@ def run(
 ) -> None:
     """Run a script on several workers, watch it, and end with the exit code of its task.
 
-    0: completed, or stopped by `run.stop()`. 1: failed. 93: workers failed again and again without
-    progress. 94: completed, but the final checkpoint failed. 130: stopped from outside. Others: the
-    task could not be run (`strata --help`).
+    0: completed, or stopped by `run.stop()`. 1: failed. 93: restart loop. 94: completed, but the
+    final checkpoint failed. 130: stopped from outside. Others: see `strata --help`.
     """
     body = submission.request(
         script,

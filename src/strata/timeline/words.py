@@ -51,10 +51,11 @@ TEMPLATES: dict[str, str] = {
     "RolledBack": "{task} rolled back from step {origin} to step {to}[: {reason}]",
     "DatasetRegistered": "dataset {dataset} was registered",
     "DatasetAttached": "{task} trains on dataset {dataset}, divided into {unit}s: {count}",
-    "LoopOpened": "loop {loop} reads {dataset}: step {start} of the run "
+    "LoopOpened": "a loop over {dataset} started: step {start} of the run "
     "is step {first} of the dataset",
     "ValueAgreed": "the workers agreed on {key}[: {value}]",
-    "LoopLeft": "{worker} left loop {loop} before its end, after step {step}",
+    "LoopLeft": "{worker} left a loop (place {loop} in the script) before its end, "
+    "after step {step}",
     "TrainingEnded": "{worker} finished training at step {step}",
     "AssignmentChanged": "{moved:part} of {dataset} changed owner at step {step}[: {reason}]",
     "EpochAdvanced": "{task} started epoch {epoch} of {dataset}[: {reason}]",

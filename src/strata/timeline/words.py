@@ -8,6 +8,7 @@ How a template is written:
 
     {size_bytes}         the field's value, in the unit that its name ends with
     {slots:slot}         a number of things: 1 slot, 2 slots
+    {offset_ns:ahead}    a difference of time: 2 ms ahead, 2 ms behind
     [: {reason}]         left out when the field has no value
     [{ok:?}did|did not]  the second text when the field has no value; `?` prints nothing itself
 """
@@ -155,7 +156,7 @@ TEMPLATES: dict[str, str] = {
     "StepFinished": "finished step {step}: data {data_s}, compute {compute_s}, "
     "communication {communication_s}, wait {wait_s}[, loss {loss}]",
     "ResourceSnapshot": "uses {cpu_percent} % CPU and {memory_used_bytes} of memory",
-    "ClockSampled": "the coordinator's clock is {offset_ns} ahead",
+    "ClockSampled": "the coordinator's clock is {offset_ns:ahead}",
     "EventsDropped": "{count:event} were lost before they were recorded[: {reason}]",
     "LogLine": "{level}: {message}",
 }
@@ -231,6 +232,8 @@ def _measured(piece: Piece, value: object) -> str:
     name = str(piece.field)
     if piece.unit == "?":
         return ""
+    if isinstance(value, int) and piece.unit == "ahead":
+        return f"{seconds(abs(value))} {'behind' if value < 0 else 'ahead'}"
     if isinstance(value, int) and piece.unit:
         return counted(value, piece.unit)
     if isinstance(value, int) and name.endswith("_ns"):

@@ -25,6 +25,7 @@ fmt: $(VENV)/test.stamp
 docs: $(VENV)/run.stamp
 	$(BIN)/python -X utf8 -c "from strata.core import docs; print(end=docs.events())" > docs/EVENTS.md
 	$(BIN)/python -X utf8 -c "from strata.core import docs; print(end=docs.lifecycles())" > docs/LIFECYCLES.md
+	$(BIN)/python -X utf8 -m tests.seeds.promises > docs/SEEDS.md
 
 bench: $(VENV)/run.stamp
 	@missed=0; for script in $(sort $(wildcard benchmarks/bench_*.py)); do \

@@ -61,6 +61,14 @@ with strata.join() as run:
     run.save(state)
 """
 
+UNREGISTERED = """
+import strata
+
+with strata.join() as run:
+    for batch in run.batches("imagenet-1k", batch_size=8):
+        run.mark_step()
+"""
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
@@ -112,3 +120,11 @@ def test_storage_variables_of_the_documents_choose_s3(server, aws, tmp_path):
     code, told = run(tmp_path, name, *given, **chosen, **aws)
     assert code == 0, told
     assert S3Storage(BUCKET, "chosen", server).walk("") != []
+
+
+def test_unregistered_dataset_is_an_error_that_says_what_to_do(tmp_path):
+    name = script(tmp_path, UNREGISTERED)
+    code, told = run(tmp_path, name, "--workers", "1", "--data-dir", str(tmp_path / "data"))
+    assert code != 0
+    assert "dataset 'imagenet-1k' is not registered" in told
+    assert "register it first" in told

@@ -7,6 +7,7 @@ prints the page docs/SEEDS.md; `make docs` writes it.
 import ast
 import tomllib
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 from msgspec import Struct, convert
@@ -67,6 +68,7 @@ class Row(Struct, forbid_unknown_fields=True):
     kind: str
     fields: list[str]
     test: str
+    missing: str = ""
 
 
 def read_claims() -> list[Claim]:
@@ -84,7 +86,7 @@ def exists(test: str) -> bool:
     file, *names = test.split("::")
     if not names or not (TESTS / file).is_file():
         return False
-    body: list[ast.stmt] = ast.parse((TESTS / file).read_text("utf-8")).body
+    body = parsed(TESTS / file).body
     for name in names:
         found = [node for node in body if getattr(node, "name", None) == name]
         if not found:
@@ -93,11 +95,17 @@ def exists(test: str) -> bool:
     return names[-1].startswith("test_")
 
 
+@cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text("utf-8"))
+
+
+@cache
 def emitters() -> dict[str, list[str]]:
     """The modules that make each kind, in code that a run goes through."""
     found: dict[str, list[str]] = {}
     for file in sorted(file for room in ROOMS for file in (SOURCE / room).rglob("*.py")):
-        for name in made_in(ast.parse(file.read_text("utf-8"))):
+        for name in made_in(parsed(file)):
             found.setdefault(name, []).append(file.relative_to(SOURCE).as_posix())
     return found
 
@@ -112,7 +120,11 @@ def page() -> str:
         parts += [f"## {title}\n", f"{sum(claim.holds for claim in own)} of {len(own)} hold.\n"]
         parts.append(table(("", "promise", "shown by", "missing"), map(claim_cells, own)))
     made = emitters()
-    parts += [EVENTS, table(("event", "kind", "recorded by", "seen by"), cells(events, made))]
+    complete = sum(not row.missing for row in events)
+    parts += [EVENTS, f"{complete} of {len(events)} are complete.\n"]
+    parts.append(
+        table(("", "event", "kind", "recorded by", "seen by", "missing"), cells(events, made))
+    )
     return "\n".join(parts)
 
 
@@ -123,7 +135,8 @@ def claim_cells(claim: Claim) -> tuple[str, ...]:
 def cells(events: list[Row], made: dict[str, list[str]]) -> Iterable[tuple[str, ...]]:
     for row in events:
         kind = f"[`{row.kind}`](EVENTS.md#{row.kind.lower()})"
-        yield row.name, kind, code(made.get(row.kind, [])), code([row.test])
+        modules = code(made.get(row.kind, []))
+        yield "✗" if row.missing else "✓", row.name, kind, modules, code([row.test]), row.missing
 
 
 def code(names: list[str]) -> str:

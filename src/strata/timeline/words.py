@@ -217,8 +217,8 @@ def _filled(part: Part, fields: Mapping[str, object]) -> str:
 
 
 def _has_value(name: str, value: object) -> bool:
-    """Whether a field says something; a size or a signal of 0 says that there is none."""
-    if name == "signal" or name.endswith("_bytes"):
+    """Whether a field says something; a size, a duration or a signal of 0 says nothing."""
+    if name == "signal" or name.endswith(("_bytes", "_s")):
         return bool(value)
     return value is not False and value not in (None, "", -1, [], {})
 

@@ -15,6 +15,7 @@ from tests.coordinator.process import process
 
 QUICK = {"heartbeat_interval_s": 0.2, "heartbeat_timeout_s": 10.0, "stop_grace_s": 20.0}
 LOG_FILTER = "coordinator=debug,storage=debug,runtime_core=info"
+WORKERS = 3
 LEVELS = {"error", "warn", "info", "debug"}
 
 TRAINING = """
@@ -53,26 +54,31 @@ class Cluster:
         samples.mkdir()
         for number in range(3):
             np.save(samples / f"x-{number}.npy", np.full((100, 4), float(number)))
-        script = folder / "train.py"
-        script.write_text(TRAINING, "utf-8")
+        self.script = folder / "train.py"
+        self.script.write_text(TRAINING, "utf-8")
         dataset = {"dataset_id": "ds-001", "path": str(samples)}
         httpx.post(f"{self.url}/api/datasets", json=dataset).raise_for_status()
-        self.task = self.api.submit(
-            script,
-            3,
+        self.task = self.submit(WORKERS)
+        until(lambda: self.completed(self.task), "a checkpoint", 60)
+        until(lambda: self.get("/metrics")["barrier_latency_p99"] > 0, "a barrier", 60)
+
+    def submit(self, workers):
+        """A task in the documented shape, with the script to run."""
+        return self.api.submit(
+            self.script,
+            workers,
             name="imagenet-resnet50",
             type="training",
             dataset_id="ds-001",
             config={"learning_rate": 0.001, "batch_size": 4},
         )
-        until(lambda: self.completed(), "a checkpoint", 60)
-        until(lambda: self.get("/metrics")["barrier_latency_p99"] > 0, "a barrier", 60)
 
     def get(self, path, **params):
         return self.api.get(path, **params)
 
-    def completed(self):
-        return [each for each in self.get("/checkpoints") if each["status"] == "completed"]
+    def completed(self, task):
+        found = self.get("/checkpoints", task_id=task)
+        return [each for each in found if each["status"] == "completed"]
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +88,7 @@ def cluster(tmp_path_factory):
         patch.setenv("RUST_LOG", LOG_FILTER)
         patch.delenv("STRATA_LOG", raising=False)
         with process(folder, **QUICK) as coordinator:
-            agent = Agent(folder, coordinator.address, 3)
+            agent = Agent(folder, coordinator.address, WORKERS + 1)
             try:
                 yield Cluster(folder, coordinator)
             finally:
@@ -162,19 +168,19 @@ def test_dashboard_answer_holds_the_whole_system(cluster):
     assert {"coordinator", "workers", "datasets", "checkpoints", "barriers"} <= state.keys()
     assert {"metrics", "tasks", "logs"} <= state.keys()
     assert [each["id"] for each in state["datasets"]] == ["ds-001"]
-    assert [each["id"] for each in state["tasks"]] == [cluster.task]
+    assert cluster.task in [each["id"] for each in state["tasks"]]
     assert len(state["workers"]) == 3
     assert state["checkpoints"]
     assert state["logs"]
 
 
 def test_checkpoint_is_listed_with_path_size_and_author(cluster):
-    newest = cluster.completed()[0]
+    newest = cluster.completed(cluster.task)[0]
     assert newest["size"] > 0
     assert newest["path"]
     assert newest["worker_id"] in {f"{cluster.task}-w{n}" for n in range(3)}
     assert newest["step"] > 0
-    steps = [each["step"] for each in cluster.get("/checkpoints")]
+    steps = [each["step"] for each in cluster.get("/checkpoints", task_id=cluster.task)]
     assert steps == sorted(steps, reverse=True)
 
 
@@ -227,8 +233,8 @@ def test_barriers_are_listed_with_their_arrivals(cluster):
 
 
 def test_stop_lets_workers_save_first(cluster):
-    """The last of the tests: it ends the task."""
-    cluster.api.post(f"/tasks/{cluster.task}/stop")
-    cluster.api.reaches(cluster.task, "stopped")
-    saved = cluster.completed()[0]["step"]
-    assert saved == cluster.api.task(cluster.task)["committed_steps"]
+    task = cluster.submit(1)
+    until(lambda: cluster.api.task(task)["committed_steps"] > 5, "steps")
+    cluster.api.post(f"/tasks/{task}/stop")
+    ended = cluster.api.reaches(task, "stopped")
+    assert cluster.completed(task)[0]["step"] == ended["committed_steps"]

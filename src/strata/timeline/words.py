@@ -110,38 +110,44 @@ TEMPLATES: dict[str, str] = {
     "BlobAdded": "offers {what} to its peers as blob {blob}[, {size_bytes}]",
     "BlobUploadStarted": "started to send blob {blob} to {to}[, {size_bytes}], attempt {attempt}",
     "BlobUploadProgress": "sent {done_bytes}[ of blob {blob}] so far",
-    "BlobUploadCompleted": "[{ok:?}sent|failed to send] [blob {blob}|a blob][ to {to}][: {error}]",
+    "BlobUploadCompleted": "[{ok:?}sent|failed to send] [blob {blob}|a blob][ to {to}]"
+    "[, {sent_bytes}][ in {took_s}][: {error}]",
     "BlobDownloadStarted": "started to fetch blob {blob} from {source}[, {size_bytes}], "
     "attempt {attempt}",
     "BlobDownloadProgress": "fetched {done_bytes}[ of blob {blob}] so far",
     "BlobDownloadCompleted": "[{ok:?}fetched|failed to fetch] [blob {blob}|a blob][ from {source}]"
-    "[: {error}]",
-    "ExchangeOpened": "connected by {transport} to the members of generation {generation}"
+    "[, {received_bytes}][ in {took_s}][: {error}]",
+    "ExchangeOpened": "connected to the members of generation {generation} over {transport}"
     "[: {members}]",
-    "ExchangeStarted": "started to exchange values in step {step} of generation {generation}",
-    "ExchangeCompleted": "[{ok:?}exchanged|failed to exchange] values[ in step {step}] of "
-    "generation {generation}, {took_s}[, peer {peer}][: {error}]",
-    "PeerLagged": "held {messages:message} ({held_bytes}) for {peer} for {held_s}",
-    "MessageSent": "sent {type} {message}[ to {to}]",
+    "ExchangeStarted": "started to exchange values with its peers at step {step}, "
+    "generation {generation}",
+    "ExchangeCompleted": "[{ok:?}exchanged|failed to exchange] values with [{peer}|its peers]"
+    "[ at step {step}][ in {took_s}][, sent {sent_bytes}][, received {received_bytes}][: {error}]",
+    "PeerLagged": "{peer} receives slowly: [{held_bytes}|data] waited {held_s}",
+    "MessageSent": "sent {type} {message}[ to {to}], attempt {attempt}",
     "MessageReceived": "received {type} {message} from {sender}",
     "MessageRejected": "rejected [{type}|message][ {message}][ from {sender}][: {reason}]",
-    "BatchesAssigned": "was assigned [{samples:sample} of each batch from {first_batch}|"
-    "lanes {lanes} of {dataset}][ to {last_batch}]",
+    "BatchesAssigned": "was assigned [{samples:sample} of each batch|no samples] of {dataset}"
+    "[ from {first_batch}][ to {last_batch}], starting at step {step}",
     "DatasetOpenStarted": "started to open dataset {dataset}[ at {source}]",
-    "DatasetOpenCompleted": "[{ok:?}opened|failed to open] dataset {dataset}, {took_s}[: {error}]",
-    "BatchDownloadRequested": "queued the download of {source}[, {size_bytes}], attempt {attempt}",
-    "BatchDownloadStarted": "started to download {source}[, {size_bytes}], queued for {queued_s}",
+    "DatasetOpenCompleted": "[{ok:?}opened|failed to open] [dataset {dataset}|a dataset]"
+    "[ in {took_s}][: {error}]",
+    "BatchDownloadRequested": "asked for [{source}|a file] for batch {batch}[, {size_bytes}], "
+    "attempt {attempt}",
+    "BatchDownloadStarted": "started to download [{source} for |]batch {batch}[, {size_bytes}]"
+    "[, after {queued_s} in the queue]",
     "BatchDownloadProgress": "downloaded {done_bytes}[ of a file of batch {batch}] so far",
-    "BatchDownloadCompleted": "[{ok:?}downloaded|failed to download] {source}, {took_s}[: {error}]",
+    "BatchDownloadCompleted": "[{ok:?}downloaded|failed to download] [{source} for |]"
+    "[batch {batch}|a batch][ in {took_s}][: {error}]",
     "TrainingStarted": "started to train batch {batch}",
     "TrainingFinished": "trained batch {batch}[, loss {loss}]",
     "ResultDeserializeStarted": "started to decode the result of batch {batch}",
     "ResultDeserializeProgress": "decoded {done_bytes}[ of the result of batch {batch}] so far",
     "ResultDeserializeCompleted": "[{ok:?}decoded|failed to decode] the result of "
     "[batch {batch}|a batch][: {error}]",
-    "ResultsApplyStarted": "started to apply the results of {workers:worker} in step {step}",
-    "ResultsApplied": "[{ok:?}applied|failed to apply] the results[ {results}][ of {owners}]"
-    "[ in step {step}][: {error}]",
+    "ResultsApplyStarted": "started to apply the results of {workers:worker} at step {step}",
+    "ResultsApplied": "[{ok:?}applied|failed to apply] [the results of {batches}|no results]"
+    "[ from {owners}][ at step {step}][: {error}]",
     "ParametersRequested": "[{ok:?}got the model from|failed to get the model from] {peer}"
     "[: {error}]",
     "CheckpointDownloadStarted": "started to download checkpoint {checkpoint}[, {size_bytes}]",

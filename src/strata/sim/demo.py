@@ -295,7 +295,7 @@ async def demonstrating(
                 previews=demo.previews,
                 version=release,
                 started_ms=read_clock().wall_ns // MS_NS - PAST_S * 1000,
-                address="nowhere: this is a demo",
+                address="none: this is a demo",
                 mode="demo",
             )
             async with (

@@ -79,6 +79,9 @@ function Waiting({ barriers }: { barriers: readonly Barrier[] }) {
   );
 }
 
+/** Times of barriers are recorded to the millisecond. */
+const behind = (ms: number) => (ms < 1 ? "< 1 ms" : duration(ms));
+
 const ROUNDS: Column<Barrier>[] = [
   { name: "Barrier", width: "minmax(5.5rem, 1fr)", cell: (barrier) => barrier.name, by: (barrier) => barrier.name },
   { name: "Task", width: "minmax(5rem, 1fr)", cell: (barrier) => barrier.task_id, by: (barrier) => barrier.task_id },
@@ -86,7 +89,7 @@ const ROUNDS: Column<Barrier>[] = [
   { name: "Step", width: "4rem", right: true, cell: (barrier) => count(barrier.step), by: (barrier) => barrier.step },
   { name: "Arrived", width: "4.5rem", right: true, cell: (barrier) => `${barrier.arrived} / ${barrier.total}` },
   { name: "Opened", width: "5rem", right: true, cell: (barrier) => clock(barrier.created_at), by: (barrier) => barrier.created_at },
-  { name: "Took", width: "4rem", right: true, cell: (barrier) => (barrier.ended_at === null ? "–" : duration(barrier.ended_at - barrier.created_at)), by: (barrier) => (barrier.ended_at ?? 0) - barrier.created_at },
+  { name: "Took", width: "4rem", right: true, cell: (barrier) => (barrier.ended_at === null ? "–" : behind(barrier.ended_at - barrier.created_at)), by: (barrier) => (barrier.ended_at ?? 0) - barrier.created_at },
 ];
 
 function Rounds({ barriers }: { barriers: readonly Barrier[] }) {
@@ -103,13 +106,10 @@ function Latency() {
   );
 }
 
-/** Arrivals are recorded to the millisecond. */
-const behind = (ms: number) => (ms < 1 ? "< 1 ms" : duration(ms));
-
 const LATE: Column<Straggler>[] = [
   { name: "Worker", width: "minmax(6rem, 1fr)", cell: (each) => each.worker },
-  { name: "Barrier", width: "minmax(5rem, 1fr)", cell: (each) => each.barrier, by: (each) => each.barrier },
-  { name: "Came last", width: "5rem", right: true, cell: (each) => `${each.last} / ${each.rounds}`, by: (each) => each.last / each.rounds },
+  { name: "Barrier", width: "minmax(4rem, 1fr)", cell: (each) => each.barrier, by: (each) => each.barrier },
+  { name: "Came last", width: "4.25rem", right: true, cell: (each) => `${each.last} / ${each.rounds}`, by: (each) => each.last / each.rounds },
   { name: "Median", width: "4.5rem", right: true, cell: (each) => behind(each.medianMs), by: (each) => each.medianMs },
   { name: "Worst", width: "4.5rem", right: true, cell: (each) => behind(each.worstMs), by: (each) => each.worstMs },
 ];

@@ -1,4 +1,5 @@
 /** Log lines as they are: level by sign and colour, time, who, and the message as plain text. */
+import { useEffect, useRef } from "react";
 import type { LogEntry } from "../../api/types";
 import { clock } from "../../lib/format";
 import { cut, visible } from "../../lib/text";
@@ -35,11 +36,27 @@ export function LogLine({ entry, limit = 500 }: { entry: LogEntry; limit?: numbe
   );
 }
 
+/** The newest line is in sight, unless the reader has scrolled up. */
 export function LogLines({ entries }: { entries: readonly LogEntry[] }) {
+  const region = useRef<HTMLDivElement>(null);
+  const following = useRef(true);
+  const newest = entries[entries.length - 1]?.id;
+  useEffect(() => {
+    if (region.current && following.current) region.current.scrollTop = region.current.scrollHeight;
+  }, [newest]);
   if (entries.length === 0) return <p className="text-faint">No line yet.</p>;
   return (
-    // oxlint-disable-next-line jsx-a11y/no-noninteractive-tabindex
-    <div role="region" aria-label="Log lines" tabIndex={0} className="max-h-96 overflow-auto">
+    <div
+      ref={region}
+      role="region"
+      aria-label="Log lines"
+      // oxlint-disable-next-line jsx-a11y/no-noninteractive-tabindex
+      tabIndex={0}
+      className="max-h-96 overflow-auto"
+      onScroll={({ currentTarget: { scrollTop, clientHeight, scrollHeight } }) => {
+        following.current = scrollTop + clientHeight > scrollHeight - 20;
+      }}
+    >
       {entries.map((entry) => (
         <LogLine key={entry.id} entry={entry} />
       ))}

@@ -29,7 +29,7 @@ export function Hosts() {
   const action: Column<Agent> = {
     name: "Action",
     width: "7.5rem",
-    cell: (agent) => agent.up && <Button aria-label={`Declare ${agent.id} lost`} className="h-6!" onClick={() => setChosen(agent.id)}>Declare lost…</Button>,
+    cell: (agent) => agent.up && <Button aria-label={`Declare lost… ${agent.id}`} className="h-6!" onClick={() => setChosen(agent.id)}>Declare lost…</Button>,
   };
   if (cursor !== null) return <Section title="Hosts"><p className="text-faint">The hosts of a past moment are not recorded here; the timeline has their events.</p></Section>;
   return (

@@ -105,6 +105,9 @@ function Workers({ task }: { task: Task }) {
             </a>
           </li>
         ))}
+        {task.worker_ids_total > task.worker_ids.length && (
+          <li><a className="text-dim hover:underline" href={hrefTo(["workers"], { task: task.id })}>and {count(task.worker_ids_total - task.worker_ids.length)} more</a></li>
+        )}
       </ul>
     </Section>
   );
@@ -115,8 +118,8 @@ function Asked({ detail }: { detail: TaskDetail }) {
   return (
     <Section title="Request">
       <pre className="max-h-64 overflow-auto font-mono text-s whitespace-pre-wrap">
-        {command && `${command}\n`}
-        {JSON.stringify(detail.config, null, 2)}
+        {command || "no entry point: you start the workers"}
+        {`\nconfig: ${JSON.stringify(detail.config, null, 2)}`}
         {detail.env_names.length > 0 && `\nenvironment: ${detail.env_names.join(", ")}`}
       </pre>
     </Section>

@@ -19,13 +19,13 @@ function columns(now: number): Column<Worker>[] {
     { name: "Worker", width: "minmax(6rem, 1fr)", cell: (w) => w.id, by: (w) => w.id },
     {
       name: "Status",
-      width: "7rem",
+      width: "6.75rem",
       cell: (w) => <Mark state={w.status} />,
       by: (w) => w.status,
     },
     {
       name: "Last heartbeat",
-      width: "6rem",
+      width: "5.25rem",
       right: true,
       cell: (w) => age(w.last_heartbeat, now),
       by: (w) => -w.last_heartbeat,
@@ -40,8 +40,17 @@ function columns(now: number): Column<Worker>[] {
       by: (w) => w.current_step,
     },
     { name: "Shards", width: "3rem", right: true, cell: (w) => count(w.assigned_shards), by: (w) => w.assigned_shards },
-    { name: "GPUs", width: "2.5rem", right: true, cell: (w) => w.gpu_count, by: (w) => w.gpu_count },
-    { name: "GPU", width: "5.25rem", cell: (w) => used(gpuUse(w)), by: (w) => gpuUse(w) ?? -1 },
+    {
+      name: "GPUs",
+      width: "7.25rem",
+      cell: (w) => (
+        <span className="grid grid-cols-[1rem_minmax(0,1fr)] items-center gap-2">
+          <span className="text-right">{w.gpu_count}</span>
+          {w.gpu_count > 0 && used(gpuUse(w))}
+        </span>
+      ),
+      by: (w) => gpuUse(w) ?? -1,
+    },
     { name: "CPU", width: "5.25rem", cell: (w) => used(w.resources?.cpu_percent), by: (w) => w.resources?.cpu_percent ?? -1 },
     { name: "Memory", width: "4rem", right: true, cell: (w) => bytes(w.resources?.memory_used_bytes), by: (w) => w.resources?.memory_used_bytes ?? -1 },
     { name: "Disk free", width: "4rem", right: true, cell: (w) => bytes(w.resources?.disk_free_bytes), by: (w) => w.resources?.disk_free_bytes ?? -1 },

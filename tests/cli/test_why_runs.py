@@ -102,6 +102,16 @@ class TestRestartLoop:
         assert "restart loop" in answer.answer
         assert answer.chain[0].ref == facts(loop, "WorkerExited")[-1].ref
 
+    def test_recoveries_that_train_the_same_step_again_are_a_loop(self, loop):
+        changes = facts(loop, "TaskStateChanged")
+        recovering = [each for each in changes if each.text("after") == "recovering"]
+        third = ask(loop, "recovery", time_ms=recovering[2].at_ns / 1e6)
+        assert third.verdict == "yes"
+        assert "3 recoveries, and no new step between the last 3" in third.answer
+        last = ask(loop, "recovery")
+        assert last.verdict == "yes"
+        assert last.answer.startswith("yes, it loops: ")
+
     def test_no_timeout_would_have_avoided_a_crash(self, loop):
         answer = ask(
             loop, "timeout", worker=facts(loop, "WorkerLost")[0].text("worker"), timeout_s=60

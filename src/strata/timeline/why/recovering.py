@@ -3,10 +3,11 @@
 from strata.core.datasets import DatasetAttached
 from strata.core.loops import Loop, LoopOpened, loops_up_to, stretches
 from strata.core.recovery import RolledBack, StepsCommitted
+from strata.core.tasks import ENDED, RESTART_LOOP_EXIT_CODE, TaskStateChanged
 from strata.timeline.records import SECOND_NS, Record
 from strata.timeline.trust import Verdict
 from strata.timeline.why.case import Answer, Case, Cost, Link, link, lost_s
-from strata.timeline.words import counted, lasting, seconds
+from strata.timeline.words import counted, lasting
 
 SLOW_S = 60.0
 LOOP = 3
@@ -32,10 +33,14 @@ def recovery(case: Case, task: str = "", time_ms: float | None = None) -> Answer
     before = change
     for kind, words in STAGES:
         following = case.first({kind}, before.at_ns + (kind != "GenerationChanged"), task=task)
+        ended = _end_of_task(case, task, change)
+        if ended is not None and (following is None or following.at_ns > ended.at_ns):
+            return _never(change, ended, [*chain, link(ended)])
         if following is None:
             waited_s = lost_s(before.at_ns, case.extent.to_ns)
-            text = f"open: it is {words}, for {lasting(waited_s)} so far"
-            return Answer("open", text, chain, Cost(waited_s, 1, "and counting"))
+            text = f"open: it is {words}, for {lasting(waited_s)} where the log ends"
+            cost = Cost(waited_s, 1, f"{lasting(waited_s)} so far")
+            return Answer("open", text, chain, cost)
         if kind == StepsCommitted.__name__:
             following = _first_step(case, before, following)
         spent[words] = lost_s(before.at_ns, following.at_ns)
@@ -51,6 +56,22 @@ def recovery(case: Case, task: str = "", time_ms: float | None = None) -> Answer
     return Answer(verdict, text, chain, cost, findings)
 
 
+def _end_of_task(case: Case, task: str, change: Record) -> Record | None:
+    """That the task ended after a loss, if it did."""
+    later = case.all({TaskStateChanged.__name__}, change.at_ns, task=task)
+    return next((each for each in later if each.text("after") in ENDED), None)
+
+
+def _never(change: Record, ended: Record, chain: list[Link]) -> Answer:
+    """The task ended before it had recovered: for a restart loop, or for another reason."""
+    spent_s = lost_s(change.at_ns, ended.at_ns)
+    cost = Cost(spent_s, 1, f"{lasting(spent_s)} until the task ended")
+    if ended.get("exit_code") == RESTART_LOOP_EXIT_CODE:
+        return Answer("yes", f"yes, it loops: {ended.text('reason')}", chain, cost)
+    text = f"no: it did not recover, the task went to {ended.text('after')}: {ended.text('reason')}"
+    return Answer("no", text, chain, cost)
+
+
 def _first_step(case: Case, chosen: Record, committed: Record) -> Record:
     """The first step after a recovery, by the members' own events: steps are committed many at a
     time, so the fact alone would tell too long a time."""
@@ -63,18 +84,25 @@ def _first_step(case: Case, chosen: Record, committed: Record) -> Record:
 
 
 def _loop(case: Case, task: str, change: Record) -> Answer | None:
-    """Several recoveries with no step in between."""
+    """Several recoveries with no new step in between; steps that are trained again are not new."""
     started = case.all({"TaskStateChanged"}, None, change.at_ns + 1, task=task, after="recovering")
     recent = started[-LOOP:]
     if len(recent) < LOOP:
         return None
-    steps = case.all({StepsCommitted.__name__}, recent[0].at_ns, change.at_ns, task=task)
-    if steps:
+    steps = case.all({StepsCommitted.__name__}, None, change.at_ns, task=task)
+    before = [each for each in steps if each.at_ns < recent[0].at_ns]
+    if _furthest(steps) > _furthest(before):
         return None
     chain = [link(each) for each in recent]
-    text = f"yes, it loops: {len(started)} recoveries, and no step counted between the last {LOOP}"
+    text = f"yes, it loops: {len(started)} recoveries, and no new step between the last {LOOP}"
     lost = lost_s(recent[0].at_ns, change.at_ns)
-    return Answer("yes", text, chain, Cost(lost, 1, f"{seconds(int(lost * SECOND_NS))} in vain"))
+    return Answer("yes", text, chain, Cost(lost, 1, f"{lasting(lost)} without a new step"))
+
+
+def _furthest(committed: list[Record]) -> int:
+    """The last of some committed steps; -1 without any."""
+    bodies = [each.event.body for each in committed]
+    return max((body.last for body in bodies if isinstance(body, StepsCommitted)), default=-1)
 
 
 def samples(case: Case, task: str, time_ms: float | None = None) -> Answer:

@@ -52,8 +52,8 @@ function ConnectionFacts() {
         <Fact name="API">{BASE}</Fact>
         <Fact name="Workers find it at">{told?.address ?? "–"}</Fact>
         <Fact name="Version">{told?.version ?? "–"}</Fact>
-        <Fact name="Up for">{told ? duration(now - told.started_at) : "–"}</Fact>
-        <Fact name="Started">{told ? moment(told.started_at) : "–"}</Fact>
+        <Fact name="Up for">{told?.started_at ? duration(now - told.started_at) : "–"}</Fact>
+        <Fact name="Started">{told?.started_at ? moment(told.started_at) : "–"}</Fact>
         <Fact name="Cluster">{told?.cluster ?? "–"}</Fact>
         <Fact name="Incarnation">{count(told?.incarnation)}</Fact>
         <Fact name="Facts recorded">{count(told?.position)}</Fact>

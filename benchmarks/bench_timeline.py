@@ -231,7 +231,7 @@ def read_run(folder: Path) -> dict[str, object]:
         "at_ms": spread(cpus, 1e3),
         "at_wall_ms": spread(walls, 1e3),
         "why_s": why,
-        "reader_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "reader_mb": peak_mb(),
     }
 
 
@@ -243,7 +243,7 @@ def query_run(folder: Path) -> dict[str, object]:
     text = "SELECT kind, node, count(*), avg(step) FROM events GROUP BY ALL"
     with open_timeline(folder) as timeline:
         first_s = cpu_timed(lambda: sql.query(timeline, text))
-        with sql.connected(timeline) as db:
+        with sql.connected(timeline, text) as db:
             walls = []
             for _ in range(ROUNDS):
                 began = time.perf_counter()
@@ -252,8 +252,54 @@ def query_run(folder: Path) -> dict[str, object]:
     return {
         "decode_once_s": round(first_s, 1),
         "group_by_wall_s": median(walls),
-        "sql_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "sql_mb": peak_mb(),
     }
+
+
+def keep_run(folder: Path) -> dict[str, object]:
+    """Keeping the run as Parquet."""
+    from strata.timeline.exporting import write_parquet
+    from strata.timeline.opening import open_timeline
+
+    with open_timeline(folder) as timeline:
+        spent_s = cpu_timed(lambda: write_parquet(timeline, folder / "archive" / "kept"))
+    return {"s": round(spent_s, 1), "mb": peak_mb()}
+
+
+def read_archive(folder: Path) -> dict[str, object]:
+    """Reading an archived run through: in the order of time, and worker by worker."""
+    from strata.timeline.opening import open_timeline
+
+    def everything() -> None:
+        with open_timeline(folder / "archive" / "kept") as timeline:
+            for _ in timeline.records():
+                pass
+            for node, incarnation in timeline.reader.streams():
+                for _ in timeline.events_of(node, incarnation):
+                    pass
+
+    return {"s": round(cpu_timed(everything), 1), "mb": peak_mb()}
+
+
+def draw_trace(folder: Path) -> dict[str, object]:
+    """Writing the run as a trace for Perfetto."""
+    from strata.timeline.opening import open_timeline
+    from strata.timeline.perfetto import trace
+
+    with open_timeline(folder) as timeline, (folder / "trace.json").open("wb") as file:
+        extent = timeline.extent()
+        spent_s = cpu_timed(lambda: file.writelines(trace(timeline, extent.from_ns, extent.to_ns)))
+    return {"s": round(spent_s, 1), "mb": peak_mb()}
+
+
+def peak_mb() -> int:
+    """The most memory that this process had."""
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def exports(folder: Path) -> dict[str, object]:
+    """What the exports take, each in a process of its own."""
+    return {part: apart(part, folder) for part in ("keep", "archive", "trace")}
 
 
 def apart(part: str, folder: Path) -> dict[str, object]:
@@ -281,15 +327,37 @@ def missed(result: dict[str, object]) -> list[str]:
     return found
 
 
+PARTS = {
+    "read": read_run,
+    "sql": query_run,
+    "keep": keep_run,
+    "archive": read_archive,
+    "trace": draw_trace,
+}
+
+
+def compare_memory(events: int) -> None:
+    """Prints what the exports of a run take, and of one with a tenth of the events."""
+    found: dict[str, object] = {}
+    for count in (events // 10, events):
+        with tempfile.TemporaryDirectory(prefix="strata-bench-") as name:
+            write_run(Path(name), count // (WORKERS * PER_SECOND) // 2 * 2)
+            found[f"{count:,} events"] = exports(Path(name))
+    print(json.dumps(found, indent=1))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--events", type=int, default=10_000_000)
-    parser.add_argument("--part", choices=["read", "sql"])
+    parser.add_argument("--memory", action="store_true", help="compare the memory of exports only")
+    parser.add_argument("--part", choices=[*PARTS])
     parser.add_argument("--folder", type=Path)
     given = parser.parse_args()
     if given.part:
-        part = read_run if given.part == "read" else query_run
-        print(json.dumps(part(given.folder)))
+        print(json.dumps(PARTS[given.part](given.folder)))
+        return
+    if given.memory:
+        compare_memory(given.events)
         return
     with tempfile.TemporaryDirectory(prefix="strata-bench-") as name:
         folder = Path(name)

@@ -865,6 +865,8 @@ export interface paths {
         /**
          * GetSeek
          * @description The next or previous moment where something holds, such as `worker NAME not training`.
+         *
+         *     It is looked for from a time or a position on; without one in the whole run.
          */
         get: operations["ApiTimelineSeekGetSeek"];
         put?: never;
@@ -1089,7 +1091,7 @@ export interface components {
             bare: number;
             committed: number;
             damaged?: string[];
-            effective: components["schemas"]["Effective"];
+            effective: components["schemas"]["Effective"] | null;
             feeds: components["schemas"]["FeedAudit"][];
             summary: string;
             task: string;
@@ -1320,6 +1322,9 @@ export interface components {
         /** Effective */
         Effective: {
             productive_s: number;
+            seconds?: {
+                [key: string]: number;
+            };
             total_s: number;
         };
         /** EpochAudit */
@@ -1480,6 +1485,9 @@ export interface components {
             marks: components["schemas"]["LaneMark"][];
             node: string;
             rank: number;
+            seconds: {
+                [key: string]: number;
+            } | null;
             spans: components["schemas"]["LaneSpan"][];
             task: string;
         };
@@ -1571,7 +1579,7 @@ export interface components {
             active_workers: number;
             barrier_latency_p99: number | null;
             checkpoint_throughput: number | null;
-            coordinator_rps: number;
+            coordinator_rps: number | null;
             shard_assignment_time: number | null;
             total_workers: number;
         };
@@ -1765,16 +1773,16 @@ export interface components {
         };
         /** StatusResponse */
         StatusResponse: {
-            address: string;
+            address: string | null;
             cluster: string;
-            connected: boolean;
+            connected: boolean | null;
             incarnation: number;
-            /** @enum {string} */
-            mode: "live" | "demo";
+            /** @enum {null|string} */
+            mode: "live" | "demo" | null;
             position: number;
-            started_at: number;
-            uptime: number;
-            version: string;
+            started_at: number | null;
+            uptime: number | null;
+            version: string | null;
         };
         /** StepStory */
         StepStory: {
@@ -5432,6 +5440,7 @@ export interface operations {
                 direction?: "next" | "previous";
                 /** @description Unix milliseconds. */
                 from_ms?: number | null;
+                position?: number | null;
                 predicate?: string;
                 /** @description An archived run, by its name or task, or `demo`; else the log. */
                 run?: string;

@@ -76,7 +76,7 @@ describe("density", () => {
 describe("lanes", () => {
   const span = (from_ms: number, to_ms: number | null, kind: LaneSpan["kind"], ref: string): LaneSpan =>
     ({ from_ms, to_ms, kind, ref, label: kind, ok: true, count: 1 });
-  const lane = (node: string, spans: LaneSpan[]): Lane => ({ node, label: "", task: "t", rank: 0, spans, marks: [] });
+  const lane = (node: string, spans: LaneSpan[]): Lane => ({ node, label: "", task: "t", rank: 0, spans, marks: [], seconds: null });
   const seen = { from: 0, to: 1000 };
   const scene: Scene = { span: seen, now: 1000, cursor: 500, chosen: "", inks: { active: "green", failed: "red", page: "black", accent: "blue", edge: "grey" } };
   const size = { width: LABEL_PX + 1000, height: 200 };

@@ -12,9 +12,13 @@ import httpx
 import numpy as np
 import pytest
 
+from strata.core.exchange_facts import PeerLagged
 from strata.errors import InvalidArgument
+from strata.sdk import exchange_log
 from strata.sdk.channel import Address
+from strata.sdk.events import Recorder
 from strata.sdk.exchange import HELLO, MARK, Exchange, LinkBroken
+from strata.sdk.exchange_log import ExchangeLog
 from strata.sdk.meeting import MeetingPlace
 from tests.sdk.harness import until
 
@@ -220,6 +224,42 @@ def test_lost_member_is_found_by_its_closed_connection(circle):
     assert leader.find_lost(failed).rank == 2
     leader.close(2)
     assert other.find_lost(failed).rank == 2
+
+
+def test_sending_to_a_member_that_does_not_read_ends_with_the_generation(circle):
+    members = circle(2)
+    members.meet()
+    leader, other = members.members
+    values = np.zeros(4 << 20, np.float32)
+    averaging = members.pool.submit(leader.average, values, 1.0)
+    other._number += 1
+    other._send(other._links[0], values.view(np.uint8), 1.0)
+    until(lambda: leader._half_sent, what="half a message")
+    members.over.set()
+    with pytest.raises(LinkBroken, match="the generation is over"):
+        averaging.result(10)
+
+
+def test_member_that_does_not_read_is_recorded_with_what_is_held_for_it(circle, monkeypatch):
+    monkeypatch.setattr(exchange_log, "LAG_S", 0.1)
+    members = circle(2)
+    members.meet()
+    leader, other = members.members
+    recorder = Recorder(progress_interval_s=0.1)
+    leader.log = ExchangeLog(recorder, lambda: 7)
+    values = np.zeros(4 << 20, np.float32)
+    averaging = members.pool.submit(leader.average, values, 1.0)
+    other._number += 1
+    other._send(other._links[0], values.view(np.uint8), 1.0)
+
+    def lags():
+        return [each[3] for each in list(recorder._waiting) if isinstance(each[3], PeerLagged)]
+
+    until(lags, what="a lag")
+    assert (lags()[0].peer, lags()[0].purpose, lags()[0].held_bytes > 0) == ("w1", "exchange", True)
+    mean, _ = other._receive(other._links[0], values.nbytes)
+    assert mean.nbytes == averaging.result(20).nbytes
+    assert (lags()[-1].peer, lags()[-1].held_bytes) == ("w1", 0)
 
 
 def test_waiting_ends_with_the_generation(circle):

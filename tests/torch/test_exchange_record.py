@@ -61,6 +61,10 @@ def test_killed_worker_is_named_by_all_others(disturbed):
         answer = ask(disturbed, **asked, time_ms=time_ms)
         assert answer.verdict == "no", answer
         assert f"{killed} was down" in answer.answer
+    for each in ends:
+        of_event = Desk(disturbed).why(ref=each.ref)
+        assert (of_event.question, of_event.verdict) == ("delivery", "no"), of_event
+        assert f"{killed} was down" in of_event.answer
     again = ask(disturbed, sender=first, receiver=last, step=12)
     assert again.verdict == "yes", again
     assert killed in again.findings[0]

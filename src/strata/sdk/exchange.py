@@ -245,16 +245,22 @@ class Exchange:
 
     def _send(self, link: socket.socket, data: Packed, weight: float, kind: int = AVERAGE) -> None:
         head = HEAD.pack(self._number, data.size, weight, kind)
+        began_s = time.monotonic()
         self._half_sent.add(link)
         for part in (memoryview(head), data.data):
             while part:
-                self._wait(link, unsent=part.nbytes)
+                self._wait(link, unsent=part.nbytes, since_s=began_s)
                 try:
-                    part = part[link.send(part) :]
+                    # A plain send would wait, unseen, until the peer has taken all of it.
+                    part = part[link.send(part, socket.MSG_DONTWAIT) :]
+                except BlockingIOError:
+                    continue
                 except OSError as error:
                     raise self._broken(link, str(error)) from error
         self._half_sent.discard(link)
         self.sent_bytes += HEAD.size + data.size
+        if self.log is not None:
+            self.log.taken(self._name_of(self._rank_of(link)), time.monotonic() - began_s)
 
     def _receive(
         self, link: socket.socket, size: int | None, kind: int = AVERAGE
@@ -299,19 +305,14 @@ class Exchange:
                 raise self._broken(link, "the other side closed it")
             part = part[count:]
 
-    def _wait(self, link: socket.socket, *, unsent: int = 0) -> None:
+    def _wait(self, link: socket.socket, *, unsent: int = 0, since_s: float = 0.0) -> None:
         """Until the socket is ready; the training thread looks up now and then."""
         reads, writes = ([], [link]) if unsent else ([link], [])
-        since_s = 0.0
         while not any(select.select(reads, writes, [], WAIT_SLICE_S)):
             self._require_present()
-            since_s = since_s or time.monotonic() - WAIT_SLICE_S
             if unsent and self.log is not None:
                 held_s = time.monotonic() - since_s
                 self.log.held(self._name_of(self._rank_of(link)), unsent, held_s)
-        if unsent and since_s and self.log is not None:
-            held_s = time.monotonic() - since_s
-            self.log.held(self._name_of(self._rank_of(link)), 0, held_s)
 
     def _require_present(self) -> None:
         if self._over():

@@ -107,18 +107,19 @@ class ExchangeLog:
         self._complete(_described(error))
 
     def held(self, peer: str, held_bytes: int, held_s: float) -> None:
-        """A member has not taken what this worker sends to it for so long; 0 bytes: now it has."""
+        """A member does not take what this worker has been sending to it for so long."""
         now_s = time.monotonic()
-        if not held_bytes:
-            if self._lags.pop(peer, None) is not None:
-                self._recorder.emit(PeerLagged(peer, held_s, purpose="exchange"))
-            return
         interval_s = max(self._recorder.progress_interval_s, LAG_S)
         if held_s >= LAG_S and now_s - self._lags.get(peer, -interval_s) >= interval_s:
             self._lags[peer] = now_s
             self._recorder.emit(
                 PeerLagged(peer=peer, held_s=held_s, held_bytes=held_bytes, purpose="exchange")
             )
+
+    def taken(self, peer: str, held_s: float) -> None:
+        """A member has taken all that this worker sent to it."""
+        if self._lags and self._lags.pop(peer, None) is not None:
+            self._recorder.emit(PeerLagged(peer=peer, held_s=held_s, purpose="exchange"))
 
     def _start(self, generation: int) -> None:
         self._generation, self._number = generation, self._step()

@@ -184,6 +184,22 @@ def test_salvaged_log_is_not_proven_and_trust_names_the_lost_positions(data):
         assert any(named in text for text in found.damaged)
 
 
+def test_damaged_log_that_is_only_read_is_not_proven_either(recorded, tmp_path):
+    """The end of the log is lost: it is read from a copy, and nothing is changed."""
+    live, data = tmp_path / "live", tmp_path / "data"
+    shutil.copytree(recorded, live)
+    with SqliteStore(live / "log.db", CODEC) as store:
+        end = store.position
+        Kernel(store, read_clock).start("other", "0")
+        shutil.copytree(live, data)
+    (data / "log.db-wal").unlink()
+    with open_timeline(data) as timeline:
+        assert timeline.position == end + 1
+        assert audit(timeline.reader, "script-1").verdict == "unproven"
+        assert any(f"@{end} to @{end}" in each.text for each in examine(timeline).findings)
+    assert damage_of(data)
+
+
 def test_salvaged_log_that_is_damaged_again_is_salvaged_again(data):
     damage_row(data, 30)
     first = salvage_in_place(data)

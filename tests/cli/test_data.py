@@ -170,7 +170,7 @@ def test_the_audit_of_nobody_is_an_error(cluster):
 def test_the_story_of_a_sample_and_of_a_step(tmp_path):
     task = recorded(tmp_path)
     told = strata("audit", task, "--data", str(tmp_path), "--sample", "7", cwd=tmp_path)
-    assert told.stdout.startswith("sample 7 was trained 1 times\n  epoch 0, step ")
+    assert told.stdout.startswith("sample 7 was trained once\n  epoch 0, step ")
     step = told.stdout.partition("step ")[2].partition(",")[0]
     story = strata("audit", task, "--data", str(tmp_path), "--step", step, "--json", cwd=tmp_path)
     shares = json.loads(story.stdout)["shares"]

@@ -108,7 +108,9 @@ def test_datasets(busy):
 def test_a_preview_says_what_workers_have_before_them(cluster):
     named = {"dataset_id": "two words", "total_samples": 10, "shard_size": 5}
     cluster.client.RegisterDataset(pb.RegisterDatasetRequest(**named))
-    assert "nobody processes samples of two words now" in cluster.run("preview", "two words").stdout
+    assert (
+        "no worker processes samples of two words now" in cluster.run("preview", "two words").stdout
+    )
     values = {"kind": "array", "dtype": "uint16", "shape": [65], "values": list(range(32))}
     image = {"kind": "image", "width": 640, "height": 480, "png": ""}
     features = {"text": "hello", "x": values, "image": image}

@@ -17,6 +17,7 @@ from strata.errors import AlreadyExists, InvalidArgument, NotFound
 from strata.store.sqlite import SqliteStore
 from strata.timeline.audit import audit
 from strata.timeline.opening import open_timeline
+from strata.timeline.states import state_at
 from strata.timeline.trust import examine
 from tests.agent.harness import Agent
 from tests.cli.conftest import strata, until
@@ -172,11 +173,47 @@ def test_salvaged_log_is_not_proven_and_trust_names_the_lost_positions(data):
         found = audit(timeline.reader, "script-1")
         assert found.verdict == "unproven"
         trust = examine(timeline)
+        past = state_at(timeline, report.lost[0].stop)
+        assert past.position == report.lost[0].first
+        assert "lost" in past.doubt
+        assert state_at(timeline, timeline.position).doubt == ""
     assert trust.verdict == "no"
     for each in report.lost:
         named = f"@{each.first} to @{each.stop - 1}"
         assert any(named in finding.text for finding in trust.findings)
         assert any(named in text for text in found.damaged)
+
+
+def test_damaged_log_that_is_only_read_is_not_proven_either(recorded, tmp_path):
+    """The end of the log is lost: it is read from a copy, and nothing is changed."""
+    live, data = tmp_path / "live", tmp_path / "data"
+    shutil.copytree(recorded, live)
+    with SqliteStore(live / "log.db", CODEC) as store:
+        end = store.position
+        Kernel(store, read_clock).start("other", "0")
+        shutil.copytree(live, data)
+    (data / "log.db-wal").unlink()
+    with open_timeline(data) as timeline:
+        assert timeline.position == end + 1
+        assert audit(timeline.reader, "script-1").verdict == "unproven"
+        assert any(f"@{end} to @{end}" in each.text for each in examine(timeline).findings)
+    assert damage_of(data)
+
+
+def test_salvaged_log_that_is_damaged_again_is_salvaged_again(data):
+    damage_row(data, 30)
+    first = salvage_in_place(data)
+    damage_row(data, 10)
+    second = salvage_in_place(data)
+    assert damage_of(data) == []
+    facts, state = salvaged_facts(data)
+    assert state.unknown_from is None
+    assert [event.seq for event in facts] == list(range(len(facts)))
+    assert second.position > first.position
+    lost = {event.seq for event in facts if isinstance(event.body, FactLost)}
+    assert lost >= {each.first for each in (*first.lost, *second.lost)}
+    assert state.last_incarnation > SKIP
+    assert len(list((data / "damaged").iterdir())) == 2
 
 
 def test_salvage_writes_a_new_folder_and_lists_what_is_lost(data, tmp_path):

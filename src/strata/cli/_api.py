@@ -219,7 +219,8 @@ class Api:
                 return self._out_of_date(error)
             return Unavailable(
                 f"the certificate of {self.url} cannot be trusted: {error.verify_message}",
-                hint="set STRATA_TLS_CERT to it, and ask for the name it was made for with --url",
+                hint="set STRATA_TLS_CERT to the coordinator's certificate, and use a host name in "
+                "--url that it was issued for",
             )
         if isinstance(error, TimeoutError):
             return DeadlineExceeded(
@@ -229,7 +230,7 @@ class Api:
         if isinstance(error, socket.gaierror):
             return Unavailable(f"there is no host {self.host!r}", hint="check --url")
         if isinstance(error, ConnectionResetError | ssl.SSLError | http.client.HTTPException):
-            return self._stranger("it does not speak its language")
+            return self._stranger("invalid HTTP response")
         return Unavailable(
             f"no coordinator answers at {self.url}",
             hint="start one with `strata up`, or say where it is with --url; "
@@ -253,7 +254,7 @@ class Api:
     def _stranger(self, reason: str) -> StrataError:
         return Unavailable(
             f"what is at {self.url} is not a coordinator's API: {reason}",
-            hint="check --url: the port for workers is another one, and TLS needs https://",
+            hint="check --url: the port for workers is another one (gRPC), and TLS needs https://",
         )
 
 

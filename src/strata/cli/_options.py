@@ -6,11 +6,13 @@ import typer
 
 Url = Annotated[
     str | None,
-    typer.Option(help="Where the coordinator is; else the settings say so.", show_default=False),
+    typer.Option(
+        help="Address of the coordinator's REST API; else from the settings.", show_default=False
+    ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
-Limit = Annotated[int, typer.Option(min=1, help="How many at most.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
+Limit = Annotated[int, typer.Option(min=1, help="Most items to show.")]
 Follow = Annotated[
-    bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")
+    bool, typer.Option("--follow", "-f", help="Keep printing new items until Ctrl-C.")
 ]
 OfTask = Annotated[str, typer.Option("--task", help="Only of this task.", show_default=False)]

@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 
 PREFIX = "ray"
 
-Gpus = Annotated[int, typer.Option(min=0, help="With Ray: cards to reserve per host.")]
+Gpus = Annotated[int, typer.Option(min=0, help="With Ray: GPUs to reserve per host.")]
 RayAddress = Annotated[
-    str | None, typer.Option(help="Of the Ray cluster; else the one that Ray finds.")
+    str | None, typer.Option(help="Address of the Ray cluster; else the one that Ray finds.")
 ]
 
 

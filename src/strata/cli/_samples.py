@@ -79,7 +79,8 @@ def _tell_sample(found: list[Trained], sample: int, *, as_json: bool) -> int:
         print_json([msgspec.json.encode(found)])
         return 0
     out = console()
-    out.print(Text(f"sample {count(sample)} was trained {count(len(found))} times"))
+    times = "once" if len(found) == 1 else f"{count(len(found))} times"
+    out.print(Text(f"sample {count(sample)} was trained {times}"))
     for each in found:
         where = f"epoch {count(each.epoch)}, step {count(each.step)}, lane {each.lane}"
         line = f"  {where}: {plain(each.worker)}, generation {each.generation}"

@@ -14,12 +14,15 @@ Policy = Literal["continue", "replace", "stop"]
 
 Entry = Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python script, or a module.")]
 Args = Annotated[
-    list[str] | None, typer.Argument(metavar="[-- ARGS]", help="What the script is given.")
+    list[str] | None, typer.Argument(metavar="[-- ARGS]", help="Arguments of the script.")
 ]
-Workers = Annotated[int, typer.Option("--workers", "-n", min=1, help="How many workers.")]
-TaskName = Annotated[str, typer.Option("--name", help="A name; else the script's.")]
+Workers = Annotated[int, typer.Option("--workers", "-n", min=1, help="Number of workers.")]
+TaskName = Annotated[
+    str, typer.Option("--name", help="Name of the task; else the name of the script.")
+]
 OfPolicy = Annotated[
-    Policy, typer.Option(help="What a lost worker means: go on with fewer, replace it, or stop.")
+    Policy,
+    typer.Option(help="When a worker is lost: continue with fewer, replace it, or stop the task."),
 ]
 MinWorkers = Annotated[
     int, typer.Option(min=0, help="Train on with so many while lost ones are replaced; else all.")
@@ -39,11 +42,15 @@ FreshStart = Annotated[
 ]
 Config = Annotated[
     list[str] | None,
-    typer.Option("--config", metavar="KEY=VALUE", help="For the script: run.config; repeatable."),
+    typer.Option(
+        "--config", metavar="KEY=VALUE", help="Entry of run.config for the script; repeatable."
+    ),
 ]
 Env = Annotated[
     list[str] | None,
-    typer.Option("--env", metavar="NAME=VALUE", help="For the workers' environment; repeatable."),
+    typer.Option(
+        "--env", metavar="NAME=VALUE", help="Environment variable of the workers; repeatable."
+    ),
 ]
 
 

@@ -31,22 +31,27 @@ FILES_PER_WORKER = 8
 
 def agent(
     coordinator: Annotated[
-        str | None, typer.Option(help="Where it is for workers, such as HOST:50051.")
+        str | None, typer.Option(help="gRPC address of the coordinator, such as HOST:50051.")
     ] = None,
     slots: Annotated[
-        int | None, typer.Option(min=1, help="How many workers fit here; else one a GPU, or core.")
+        int | None,
+        typer.Option(min=1, help="Workers to run here at a time; else one per GPU or core."),
     ] = None,
-    name: Annotated[str, typer.Option(help="A name of its own; else the host's.")] = "",
-    token: Annotated[str | None, typer.Option(help="The coordinator's token.")] = None,
-    data_dir: Annotated[str | None, typer.Option(help="Where it remembers its workers.")] = None,
+    name: Annotated[
+        str, typer.Option(help="Name of this agent, unique in the cluster; else the host name.")
+    ] = "",
+    token: Annotated[str | None, typer.Option(help="Bearer token of the coordinator.")] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder for the state of this agent and its workers.")
+    ] = None,
     keep_workers: Annotated[
-        bool, typer.Option(help="At the end leave the workers running, for the next agent.")
+        bool, typer.Option(help="When the agent stops, leave its workers running for the next one.")
     ] = False,
 ) -> None:
-    """Offer this host's slots until told to stop.
+    """Offer this host's slots to a coordinator until SIGTERM or Ctrl-C.
 
-    At SIGTERM or Ctrl-C the workers are ended gracefully. An agent that was killed is started
-    again with the same name and folder: it goes on with the workers that run.
+    At the end its workers are stopped gracefully. After a crash, start the agent again with the
+    same name and folder: it takes over the workers that still run.
     """
     settings = load_process({"coordinator_addr": coordinator, "token": token, "data_dir": data_dir})
     if not settings.coordinator_addr:

@@ -13,8 +13,8 @@ from strata.config import load_process
 from strata.errors import SettingError
 from strata.logsetup import configure
 
-Engine = Annotated[Literal["ray"], typer.Option(help="Who places and starts them.")]
-Hosts = Annotated[int, typer.Option(min=1, help="How many hosts, one agent on each.")]
+Engine = Annotated[Literal["ray"], typer.Option(help="What places and starts the agents.")]
+Hosts = Annotated[int, typer.Option(min=1, help="Hosts to start an agent on.")]
 
 
 def agents(
@@ -23,13 +23,15 @@ def agents(
     slots: Annotated[int, typer.Option(min=1, help="Workers per host.")] = 1,
     gpus: Gpus = 0,
     coordinator: Annotated[
-        str | None, typer.Option(help="Where it is for workers, such as HOST:50051.")
+        str | None, typer.Option(help="gRPC address of the coordinator, such as HOST:50051.")
     ] = None,
     url: Url = None,
-    token: Annotated[str | None, typer.Option(help="The coordinator's token.")] = None,
-    name: Annotated[str, typer.Option(help="What the agents' names begin with.")] = PREFIX,
+    token: Annotated[str | None, typer.Option(help="Bearer token of the coordinator.")] = None,
+    name: Annotated[str, typer.Option(help="Prefix of the agents' names.")] = PREFIX,
     ray_address: RayAddress = None,
-    data_dir: Annotated[str | None, typer.Option(help="Where they remember, on each host.")] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder for the agents' state, on each host.")
+    ] = None,
 ) -> None:
     """Offer hosts of a Ray cluster until told to stop; SIGTERM or Ctrl-C ends the workers."""
     from strata.launch.ray import Wanted, connected, ray_agents

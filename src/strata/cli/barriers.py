@@ -48,13 +48,13 @@ LOOK = Look(
         Column("barrier", lambda barrier, _: barrier.name, shrinks=True),
         Column("status", lambda barrier, _: state(barrier.status)),
         Column("arrived", lambda barrier, _: f"{barrier.arrived}/{barrier.total}", "right"),
-        Column("held", held, "right"),
+        Column("waited", held, "right"),
         Column("opened", lambda barrier, now_ms: ago(barrier.created_at, now_ms)),
         Column("step", lambda barrier, _: count(barrier.step), "right", from_width=90),
         Column("task", lambda barrier, _: barrier.task_id, shrinks=True, from_width=100),
         Column("missing", lambda barrier, _: missing(barrier), shrinks=True),
     ],
-    empty="nobody has waited at a barrier",
+    empty="no barrier was used",
     next_command="strata workers",
 )
 

@@ -67,13 +67,13 @@ LOOK = Look(
         Column("size", lambda saved, _: how_large(saved), "right"),
         Column("new", lambda saved, _: size(saved.size_new), "right", from_width=90),
         Column("parts", lambda saved, _: f"{saved.parts}/{saved.parts_expected}", "right"),
-        Column("held by", lambda saved, _: held_by(saved), from_width=80),
-        Column("begun", lambda saved, now_ms: ago(saved.created_at, now_ms)),
-        Column("by", lambda saved, _: saved.worker_id, shrinks=True, from_width=100),
+        Column("kept on", lambda saved, _: held_by(saved), from_width=80),
+        Column("started", lambda saved, now_ms: ago(saved.created_at, now_ms)),
+        Column("started by", lambda saved, _: saved.worker_id, shrinks=True, from_width=100),
         Column("task", lambda saved, _: saved.task_id, shrinks=True, from_width=100),
         Column("path", lambda saved, _: saved.path or "–", shrinks=True, from_width=120),
     ],
-    empty="nothing was saved",
+    empty="no checkpoint was saved",
     next_command="strata tasks",
     note=failure,
 )
@@ -81,7 +81,7 @@ LOOK = Look(
 
 Action = Annotated[
     Literal["ls", "show", "save", "verify", "pull", "rm"],
-    typer.Argument(help="What to do: list, tell about one, have one saved, check, copy, delete."),
+    typer.Argument(help="What to do: list, show one, request one, verify, copy, delete."),
 ]
 Which = Annotated[
     str,

@@ -16,19 +16,21 @@ if TYPE_CHECKING:
     from strata.data import dataset as data
 
 Action = Annotated[Literal["add"], typer.Argument(help="What to do.")]
-Name = Annotated[str, typer.Argument(help="The id that runs will use.")]
+Name = Annotated[str, typer.Argument(help="Id under which tasks refer to it.")]
 DataPath = Annotated[
     str, typer.Argument(metavar="PATH", help="A file, a folder or s3://…", show_default=False)
 ]
-Format = Annotated[str, typer.Option(help="How the data is stored; else told from the files.")]
+Format = Annotated[str, typer.Option(help="Storage format; else detected from the files.")]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--option", metavar="KEY=VALUE", help="Told to the format, as length=1025."),
+    typer.Option(
+        "--option", metavar="KEY=VALUE", help="Option of the format, such as length=1025."
+    ),
 ]
-Samples = Annotated[int, typer.Option(min=0, help="Without a path: how many samples.")]
-ShardSize = Annotated[int, typer.Option(min=0, help="Samples in a shard; 0 takes what suits.")]
-Shuffle = Annotated[bool, typer.Option(help="Whether each epoch has its own order.")]
-Seed = Annotated[int, typer.Option(help="Of the order.")]
+Samples = Annotated[int, typer.Option(min=0, help="Number of samples, when no path is given.")]
+ShardSize = Annotated[int, typer.Option(min=0, help="Samples per shard; 0 chooses a size.")]
+Shuffle = Annotated[bool, typer.Option(help="Shuffle the samples anew in each epoch.")]
+Seed = Annotated[int, typer.Option(help="Shuffle seed.")]
 
 
 def dataset(

@@ -29,7 +29,7 @@ LOOK = Look(
         Column("dataset", lambda dataset, _: dataset.id, shrinks=True),
         Column("samples", lambda dataset, _: count(dataset.total_samples), "right"),
         Column("shards", lambda dataset, _: count(dataset.shard_count), "right"),
-        Column("of", lambda dataset, _: count(dataset.shard_size), "right"),
+        Column("per shard", lambda dataset, _: count(dataset.shard_size), "right"),
         Column("shuffled", lambda dataset, _: f"seed {dataset.seed}" if dataset.shuffle else "no"),
         Column("format", lambda dataset, _: dataset.format or "–", shrinks=True),
         Column("registered", lambda dataset, now_ms: ago(dataset.registered_at, now_ms)),
@@ -37,7 +37,7 @@ LOOK = Look(
         Column("path", lambda dataset, _: dataset.path or "–", shrinks=True, from_width=110),
     ],
     empty="no dataset is registered",
-    next_command="strata workers",
+    next_command="strata dataset add NAME PATH",
 )
 
 

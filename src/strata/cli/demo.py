@@ -15,11 +15,13 @@ from strata.logsetup import configure
 
 
 def demo(
-    http_port: Annotated[int | None, typer.Option(help="Port for the API and the page.")] = None,
-    seed: Annotated[int, typer.Option(help="Drives every choice; the same seed repeats.")] = 7,
-    workers: Annotated[int, typer.Option(min=2, max=2_000, help="How many, simulated.")] = 24,
+    http_port: Annotated[
+        int | None, typer.Option(help="Port of the REST API and the dashboard.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Random seed; the same seed repeats the same run.")] = 7,
+    workers: Annotated[int, typer.Option(min=2, max=2_000, help="Simulated workers.")] = 24,
 ) -> None:
-    """Serve the dashboard over a simulated cluster until told to stop."""
+    """Serve the dashboard over a simulated cluster until SIGTERM or Ctrl-C."""
     settings = load_process({"http_port": http_port})
     serve_demo(settings, seed, workers)
 

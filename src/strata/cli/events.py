@@ -36,7 +36,10 @@ class Place(Struct, frozen=True):
 
 def events(
     position: Annotated[
-        int | None, typer.Option("--from", min=0, help="The first fact; else the newest ones.")
+        int | None,
+        typer.Option(
+            "--from", min=0, help="Position of the first fact to show; else the newest facts."
+        ),
     ] = None,
     follow: Follow = False,
     kind: Annotated[
@@ -46,7 +49,7 @@ def events(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show recorded facts in their order, from a position on or the newest; -f follows them."""
+    """Show recorded facts in order, from a position on or the newest; -f follows them."""
     log = Log(reach(url), ",".join(kind or []))
     out = console()
     with suppress(KeyboardInterrupt):

@@ -49,11 +49,16 @@ class Skipped(Struct, frozen=True):
 
 def logs(
     follow: Follow = False,
-    level: Annotated[Level | None, typer.Option(help="The least severe that is wanted.")] = None,
-    source: Annotated[str, typer.Option(help="Who wrote it: coordinator, worker, …")] = "",
+    level: Annotated[Level | None, typer.Option(help="Least severe level to show.")] = None,
+    source: Annotated[
+        str, typer.Option(help="Only lines of this source: coordinator, worker, …")
+    ] = "",
     task: OfTask = "",
     worker: Annotated[str, typer.Option(help="Only of this worker.")] = "",
-    search: Annotated[str, typer.Option(help="A regular expression, whatever the case.")] = "",
+    search: Annotated[
+        str,
+        typer.Option(help="Only lines that match this regular expression (RE2), ignoring case."),
+    ] = "",
     limit: Limit = 100,
     url: Url = None,
     as_json: AsJson = False,

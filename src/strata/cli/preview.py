@@ -63,7 +63,7 @@ def preview(
             Column("label", lambda sample, _: shown(sample.label), shrinks=True),
             Column("features", lambda sample, _: features(sample), shrinks=True),
         ],
-        empty=f"nobody processes samples of {dataset} now",
+        empty=f"no worker processes samples of {dataset} now",
         next_command="strata tasks",
     )
     print_list(reach(url), look, limit, as_json)

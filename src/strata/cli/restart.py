@@ -25,9 +25,9 @@ class Seen(Struct, frozen=True):
 
 
 def restart(task: Task, env: Env = None, url: Url = None, as_json: AsJson = False) -> None:
-    """Run a task again as it was asked for; prints the new id.
+    """Run a task again as it was submitted; prints the new id.
 
-    The values of its environment are not told to anybody, so they have to be given again.
+    The values of its environment variables may be secret and are not kept, so give them again.
     """
     api = reach(url)
     given = {"PWD": str(Path.cwd())} | pairs(env, "--env")

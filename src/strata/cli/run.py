@@ -57,16 +57,23 @@ REPEAT_S = 0.5
 
 Remote = Annotated[
     str | None,
-    typer.Option("--coordinator", help="A coordinator's URL; else one is started in here."),
+    typer.Option(
+        "--coordinator", help="URL of a coordinator; else one is started in this process."
+    ),
 ]
-DataDir = Annotated[str | None, typer.Option(help="Where the run is kept; else a new folder.")]
-HttpPort = Annotated[int, typer.Option(help="Port of the dashboard; 0 takes a free one.")]
-Slots = Annotated[int | None, typer.Option(min=1, help="Workers at a time; else all of them.")]
+DataDir = Annotated[
+    str | None, typer.Option(help="Folder for the log and checkpoints; else a new one.")
+]
+HttpPort = Annotated[int, typer.Option(help="Port of the dashboard; 0 takes a free port.")]
+Slots = Annotated[
+    int | None, typer.Option(min=1, help="Workers to run at a time; else all of them.")
+]
 Kill = Annotated[
-    int, typer.Option("--kill", min=0, help="Kill so many workers on the way, to see it recover.")
+    int,
+    typer.Option("--kill", min=0, help="Kill this many workers during the run, to see it recover."),
 ]
-Engine = Annotated[Literal["local", "ray"], typer.Option(help="Who places and starts agents.")]
-Hosts = Annotated[int, typer.Option(min=1, help="With Ray: hosts to share the workers.")]
+Engine = Annotated[Literal["local", "ray"], typer.Option(help="What places and starts the agents.")]
+Hosts = Annotated[int, typer.Option(min=1, help="With Ray: hosts to spread the workers over.")]
 Grace = Annotated[float | None, typer.Option(help="Seconds from SIGTERM to SIGKILL.")]
 
 

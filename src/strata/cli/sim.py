@@ -23,19 +23,19 @@ from strata.timeline.opening import LOG
 
 
 def sim(
-    seed: Annotated[int, typer.Option(help="Drives every choice; the same seed repeats.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed; the same seed repeats the same run.")] = 0,
     workers: Annotated[int, typer.Option(min=1, max=10_000)] = 8,
-    hours: Annotated[float, typer.Option(min=0.01, help="Virtual hours.")] = 1.0,
-    faults: Annotated[str, typer.Option(help="all, none, or names with commas.")] = "all",
-    fault_every: Annotated[float, typer.Option(min=1, help="Virtual seconds, mean.")] = 300.0,
-    policy: Annotated[
-        str, typer.Option(help="What a loss means: continue or replace.")
-    ] = "replace",
+    hours: Annotated[float, typer.Option(min=0.01, help="Virtual hours to simulate.")] = 1.0,
+    faults: Annotated[str, typer.Option(help="all, none, or names separated by commas.")] = "all",
+    fault_every: Annotated[
+        float, typer.Option(min=1, help="Mean virtual seconds between faults.")
+    ] = 300.0,
+    policy: Annotated[str, typer.Option(help="After a loss: continue or replace.")] = "replace",
     min_workers: Annotated[
         int, typer.Option(min=0, help="Train on with so many while lost ones are replaced.")
     ] = 0,
     spares: Annotated[int, typer.Option(min=0, help="Workers that wait to take a seat.")] = 0,
-    sharded: Annotated[bool, typer.Option(help="The model is sharded, not replicated.")] = False,
+    sharded: Annotated[bool, typer.Option(help="Simulate a sharded model.")] = False,
     story: Annotated[bool, typer.Option(help="Print what happened.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
     out: Annotated[
@@ -74,13 +74,23 @@ def sim(
     if story and not as_json:
         print_story(console, simulation)
     if broken is not None:
-        _print_broken(console, str(broken), f"reproduce with: {command_of(scenario)}", as_json)
+        print_broken(console, broken, scenario, as_json)
         raise typer.Exit(FAILED)
     figures = report(simulation)
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(figures)).decode())
     else:
         print_report(console, figures, scenario)
+
+
+def print_broken(console: Console, broken: Broken, scenario: Scenario, as_json: bool) -> None:
+    """Which promise did not hold, and how to see it again."""
+    repeat = f"reproduce with: {command_of(scenario)}"
+    if as_json:
+        print_error("broken_promise", str(broken), repeat, FAILED)
+        return
+    console.print(f"[bold red]✗ broken promise:[/] {broken}")
+    console.print(f"  {repeat}")
 
 
 def parse_faults(text: str) -> tuple[str, ...]:
@@ -94,14 +104,6 @@ def parse_faults(text: str) -> tuple[str, ...]:
                 f"there is no fault {name!r}", hint=f"choose from: {', '.join(FAULTS)}"
             )
     return names
-
-
-def _print_broken(console: Console, broken: str, hint: str, as_json: bool) -> None:
-    if as_json:
-        print_error("broken_promise", broken, hint, FAILED)
-        return
-    console.print(f"[bold red]✗ broken promise:[/] {broken}")
-    console.print(f"  {hint}")
 
 
 def print_story(console: Console, simulation: Simulation) -> None:

@@ -1,4 +1,4 @@
-"""Show how the cluster is now: the coordinator, who trains, what was saved, the figures."""
+"""Show the state of the cluster: coordinator, workers, tasks, checkpoints, metrics."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -104,7 +104,7 @@ class Document(Struct, frozen=True):
 
 
 def status(url: Url = None, as_json: AsJson = False) -> None:
-    """Show how the cluster is: the coordinator, who trains, what was saved, the figures."""
+    """Show the state of the cluster: coordinator, workers, tasks, checkpoints, metrics."""
     api = reach(url)
     answer = api.get("/api/dashboard")
     if as_json:
@@ -128,8 +128,8 @@ def print_overview(out: Console, api: Api, answer: Answer) -> None:
     )
     out.print(
         Text(
-            f"  workers join at {plain(here.address)}, facts: {count(here.position)}, "
-            f"start {here.incarnation} of cluster {plain(here.cluster)}",
+            f"  workers connect to {plain(here.address)}, {count(here.position)} facts recorded, "
+            f"coordinator start {count(here.incarnation)}, cluster {plain(here.cluster)}",
             style="dim",
         ),
         soft_wrap=True,
@@ -149,7 +149,7 @@ def print_overview(out: Console, api: Api, answer: Answer) -> None:
         out.print(Text(f"  {plain(item.hint)}", style="dim"), soft_wrap=True)
     if not shown.totals.workers:
         out.print()
-        print_empty("no worker has joined", join_command(api))
+        print_empty("no worker is connected", join_command(api))
 
 
 def rows(shown: Overview, now_ms: int) -> Iterator[tuple[str, Text]]:

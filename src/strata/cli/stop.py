@@ -9,7 +9,9 @@ from strata.cli._api import reach
 from strata.cli._look import plain, print_json
 from strata.cli._options import AsJson, Url
 
-Task = Annotated[str, typer.Argument(metavar="TASK", help="The task's id, as strata tasks says.")]
+Task = Annotated[
+    str, typer.Argument(metavar="TASK", help="Id of the task, as `strata tasks` lists it.")
+]
 
 
 class Stopped(Struct, frozen=True):
@@ -20,7 +22,7 @@ class Stopped(Struct, frozen=True):
 
 
 def stop(task: Task, url: Url = None, as_json: AsJson = False) -> None:
-    """Stop a task gracefully; what has ended stays as it is."""
+    """Stop a task gracefully; a task that has ended stays as it is."""
     api = reach(url)
     answer = api.post(f"/api/tasks/{task}/stop")
     stopped = api.decode(answer, Stopped)

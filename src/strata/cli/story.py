@@ -56,4 +56,4 @@ def story(
             text.truncate(out.width, overflow="ellipsis")
         out.print(text, soft_wrap=True)
     if found.next:
-        out.print(Text(f"there is more: --cursor {found.next}", style="dim"))
+        out.print(Text(f"more events follow: --cursor {found.next}", style="dim"))

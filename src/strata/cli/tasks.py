@@ -70,11 +70,11 @@ LOOK = Look(
         Column("done", lambda task, _: progress(task), "right"),
         Column("ran", took, "right"),
         Column("submitted", lambda task, now_ms: ago(task.submitted_at, now_ms)),
-        Column("gen", lambda task, _: count(task.generation), "right", from_width=90),
+        Column("generation", lambda task, _: count(task.generation), "right", from_width=90),
         Column("dataset", lambda task, _: task.dataset_id or "–", shrinks=True, from_width=110),
         Column("type", lambda task, _: task.type, shrinks=True, from_width=130),
     ],
-    empty="there are no tasks",
+    empty="no task was submitted",
     note=failure,
 )
 
@@ -85,5 +85,5 @@ def tasks(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the tasks, newest first: how each one is, how far, and with how many workers."""
+    """List the tasks, newest first: state, progress and workers of each."""
     print_list(reach(url), LOOK, limit, as_json, status=status)

@@ -117,4 +117,4 @@ def print_events(
             text.truncate(out.width, overflow="ellipsis")
         out.print(text, soft_wrap=True)
     if more:
-        out.print(Text(f"there are more: --from {events[-1].at_ms:.3f}", style="dim"))
+        out.print(Text(f"more events follow: --from {events[-1].at_ms:.3f}", style="dim"))

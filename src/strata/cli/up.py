@@ -24,25 +24,48 @@ DAMAGE_SHOWN = 10
 
 
 def up(
-    grpc_host: Annotated[str | None, typer.Option(help="Address for workers.")] = None,
-    grpc_port: Annotated[int | None, typer.Option(help="Port for workers.")] = None,
-    http_host: Annotated[str | None, typer.Option(help="Address for the API and the page.")] = None,
-    http_port: Annotated[int | None, typer.Option(help="Port for the API and the page.")] = None,
-    data_dir: Annotated[str | None, typer.Option(help="Where everything is kept.")] = None,
-    token: Annotated[str | None, typer.Option(help="What callers must know.")] = None,
-    tls_cert: Annotated[str | None, typer.Option(help="Certificate, PEM.")] = None,
-    tls_key: Annotated[str | None, typer.Option(help="Its key, PEM.")] = None,
-    heartbeat_interval_s: Annotated[float | None, typer.Option(help="Time between beats.")] = None,
-    heartbeat_timeout_s: Annotated[float | None, typer.Option(help="Silence, then loss.")] = None,
-    barrier_timeout_s: Annotated[float | None, typer.Option(help="A barrier's patience.")] = None,
-    keep_count: Annotated[int | None, typer.Option(help="Checkpoints kept of a task.")] = None,
-    max_workers: Annotated[int | None, typer.Option(help="Workers at most.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
+    grpc_host: Annotated[
+        str | None, typer.Option(help="Address that workers and agents connect to (gRPC).")
+    ] = None,
+    grpc_port: Annotated[
+        int | None, typer.Option(help="Port that workers and agents connect to (gRPC).")
+    ] = None,
+    http_host: Annotated[
+        str | None, typer.Option(help="Address of the REST API and the dashboard.")
+    ] = None,
+    http_port: Annotated[
+        int | None, typer.Option(help="Port of the REST API and the dashboard.")
+    ] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder for the log, checkpoints and archived runs.")
+    ] = None,
+    token: Annotated[str | None, typer.Option(help="Bearer token that clients must send.")] = None,
+    tls_cert: Annotated[str | None, typer.Option(help="TLS certificate, a PEM file.")] = None,
+    tls_key: Annotated[
+        str | None, typer.Option(help="Private key of the TLS certificate, a PEM file.")
+    ] = None,
+    heartbeat_interval_s: Annotated[
+        float | None, typer.Option(help="Seconds between heartbeats of a worker.")
+    ] = None,
+    heartbeat_timeout_s: Annotated[
+        float | None,
+        typer.Option(help="Seconds without a heartbeat before a worker is declared lost."),
+    ] = None,
+    barrier_timeout_s: Annotated[
+        float | None, typer.Option(help="Seconds before an incomplete barrier fails.")
+    ] = None,
+    keep_count: Annotated[
+        int | None, typer.Option(help="Newest checkpoints to keep of each task.")
+    ] = None,
+    max_workers: Annotated[
+        int | None, typer.Option(help="Most workers that may be registered at a time.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file with settings.")] = None,
     salvage: Annotated[
-        bool, typer.Option("--salvage", help="Go on with what is readable of a damaged log.")
+        bool, typer.Option("--salvage", help="If the log is damaged, go on with what is readable.")
     ] = False,
 ) -> None:
-    """Start the coordinator and serve until it is told to stop.
+    """Start the coordinator and serve until SIGTERM or Ctrl-C.
 
     A damaged log is refused. With --salvage what is readable of it is taken over, the damaged file
     moves to `damaged` in the data folder, and what is lost is printed and recorded.

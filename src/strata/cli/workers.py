@@ -1,4 +1,4 @@
-"""List the workers: what each one does, how far it is, and when it last beat."""
+"""List the workers: state, step, and last heartbeat of each."""
 
 from typing import Annotated, Literal
 
@@ -12,7 +12,7 @@ from strata.cli._options import AsJson, Limit, OfTask, Url
 Status = Literal["active", "idle", "checkpointing", "recovering", "failed"]
 OfStatus = Annotated[Status | None, typer.Option("--status", help="Only of this status.")]
 Ended = Annotated[
-    bool, typer.Option("--ended", help="Also workers lost in tasks that have ended since.")
+    bool, typer.Option("--ended", help="Also show workers that were lost in tasks that have ended.")
 ]
 
 
@@ -89,7 +89,7 @@ LOOK = Look(
         Column("gpus", lambda worker, _: gpus(worker), "right"),
         Column("host", lambda worker, _: worker.hostname, shrinks=True, from_width=130),
     ],
-    empty="no worker has joined",
+    empty="no worker is connected",
     note=failure,
 )
 
@@ -102,6 +102,6 @@ def workers(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the workers: what each one does, how far it is, and when it last beat."""
+    """List the workers: state, step, and last heartbeat of each."""
     also = "true" if ended else None
     print_list(reach(url), LOOK, limit, as_json, status=status, task_id=task, ended=also)

@@ -120,7 +120,7 @@ def _salvaged(path: Path, name: str, damage: Corrupt, settings: Settings | None)
     """What is readable of a damaged log, copied to where nothing can be harmed."""
     folder = tempfile.TemporaryDirectory(prefix="strata-salvage-")
     copy = Path(folder.name) / LOG
-    salvage(path, copy, fill=Filling(CODEC, FactLost))
+    salvage(path, copy, fill=Filling(CODEC, FactLost, end=True))
     stretches = path.parent / STRETCHES
     timeline = Timeline(StretchedLog(_Kept(copy, folder, settings), stretches), name)
     timeline.notes.append(f"{damage.message}; shown is what could still be read")

@@ -64,3 +64,24 @@ def test_page_and_preflight_may_have_any_parameter(client):
 
 def test_questions_of_an_archived_run_can_be_listed(client):
     assert client.get("/api/timeline/questions", params={"run": "demo"}).status_code == 200
+
+
+BODILESS = [each for each in OPERATIONS if each[0] in ("POST", "DELETE")]
+
+
+@pytest.mark.parametrize(("method", "path"), BODILESS)
+def test_unknown_field_of_a_body_is_refused_everywhere(client, method, path):
+    path = path.format_map(
+        dict.fromkeys(("worker_id", "dataset_id", "checkpoint_id", "task_id", "agent_id"), "x")
+    )
+    answer = client.request(method, path, json={"no_such": True})
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["code"] == "invalid_argument"
+    assert "no_such" in error["message"] or "takes no body" in error["message"]
+
+
+def test_empty_body_is_accepted_where_none_is_needed(client):
+    for empty in ({"json": {}}, {"content": b""}):
+        answer = client.post("/api/tasks/none/stop", **empty)
+        assert answer.json()["error"]["code"] == "not_found"

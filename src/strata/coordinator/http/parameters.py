@@ -1,6 +1,8 @@
-"""Refuses query parameters that an endpoint does not have: a misspelt filter must not be ignored.
+"""Refuses query parameters that an endpoint does not have, and bodies of endpoints that take none.
 
-It runs before every endpoint of the API, and learns the names from the endpoints themselves.
+A misspelt filter or a flag in the wrong place must not be ignored. It runs before every endpoint of
+the API, and learns the names from the endpoints themselves. The fields of a body are checked where
+it is decoded.
 """
 
 from functools import lru_cache
@@ -15,8 +17,13 @@ CHECKED_BY_ENDPOINT = "checks_its_parameters"
 """In an endpoint's `opt`: it refuses unknown parameters itself, since their names vary."""
 
 
+NOTHING = (b"", b"{}", b"null")
+WRITES = ("POST", "PUT", "PATCH", "DELETE")
+
+
 async def refuse_unknown_parameters(request: Request[Any, Any, Any]) -> None:
-    """Raise if the request has a query parameter that the endpoint does not have."""
+    """Raise if the request has a query parameter or a body that the endpoint does not have."""
+    await _refuse_body(request)
     if not request.scope["query_string"] or request.method == "OPTIONS":
         return
     if request.route_handler.opt.get(CHECKED_BY_ENDPOINT):
@@ -27,6 +34,17 @@ async def refuse_unknown_parameters(request: Request[Any, Any, Any]) -> None:
         raise InvalidArgument(
             f"{request.url.path} has no parameter {unknown[0][:100]!r}",
             hint=f"its parameters are {', '.join(known)}" if known else "it has no parameters",
+        )
+
+
+async def _refuse_body(request: Request[Any, Any, Any]) -> None:
+    takes_body = "data" in request.route_handler.parsed_fn_signature.parameters
+    if request.method not in WRITES or takes_body:
+        return
+    if (await request.body()).strip() not in NOTHING:
+        raise InvalidArgument(
+            f"{request.method} {request.url.path} takes no body",
+            hint="send it without a body, or with {}; GET /api/openapi.json describes every call",
         )
 
 

@@ -69,10 +69,14 @@ class Salvaged(Struct, frozen=True):
 
 
 class Filling(Struct, frozen=True):
-    """What takes the place of a missing fact: a fact made of the missing range."""
+    """What takes the place of a missing fact: a fact made of the missing range.
+
+    With `end`, also of those that are missing at the end of the log.
+    """
 
     codec: Codec
     fact: Callable[[int, int], Fact]
+    end: bool = False
 
 
 def salvage(
@@ -93,8 +97,11 @@ def salvage(
             db.execute("BEGIN IMMEDIATE")
             _tidy(db, stop)
             report = _report(db, head, mark, damaged)
-            if fill is not None:
-                _fill(db, [each for each in report.missing_facts if each[0] < head.position], fill)
+            if fill is not None and report.facts:
+                missing = report.missing_facts
+                holes = [each for each in missing if fill.end or each[0] < head.position]
+                _fill(db, holes, fill)
+                head.position = max([head.position, *(stop for _, stop in holes)])
             db.execute("UPDATE head SET id = ?, checksum = ?, fields = ?", rows.head_row(head))
             db.execute("COMMIT")
             return report

@@ -107,6 +107,34 @@ def test_each_worker_records_which_batches_it_is_to_train(hub, learners):
     }
 
 
+def test_who_was_to_train_a_batch_is_known_also_where_nobody_did(hub, learners):
+    asked = {"name": "t", "worker_count": 2, "policy": "replace"}
+    task = httpx.post(f"{hub.running.http_url}/api/tasks", json=asked).json()["task_id"]
+    pair = learners("a", "b", task=task, total=SAMPLES, epochs=1_000, step_s=0.01)
+    until(lambda: task in hub.state.tasks and hub.state.tasks[task].committed, what="a commit")
+    pair[1].signal(signal.SIGKILL)
+    until(lambda: hub.state.tasks[task].phase == "forming", what="the loss of b")
+    step = hub.state.tasks[task].committed  # nobody trains it before b is replaced
+    url = f"{hub.running.http_url}/api/tasks/{task}/audit/batch"
+    found = httpx.get(url, params={"batch": f"numbers/{step}"}).json()
+    assert not found["counts"]
+    assert {each["worker"]: each["samples"] for each in found["expected"]} == {"a": 4, "b": 4}
+    ahead = httpx.get(url, params={"batch": f"numbers/{step + 40}"}).json()
+    assert not ahead["counts"]
+    assert [each["progress"] for each in ahead["expected"]] == ["not recorded"] * 2
+    early = until(lambda: applied_by_a(url, "numbers/0"), what="a's record of step 0")
+    assert early["counts"]
+    assert [each["worker"] for each in early["expected"]] == ["a", "b"]
+    assert httpx.get(url, params={"batch": "other/0"}).status_code == 404
+    assert httpx.get(url, params={"batch": "numbers"}).status_code == 400
+
+
+def applied_by_a(url, batch):
+    """What is told of a batch, once the record of worker a says that it has applied it."""
+    found = httpx.get(url, params={"batch": batch}).json()
+    return found if found["expected"][0]["progress"] == "applied" else None
+
+
 def test_a_worker_killed_in_mid_epoch_costs_no_sample(hub, learners):
     asked = {"name": "t", "worker_count": 3, "policy": "continue"}
     task = httpx.post(f"{hub.running.http_url}/api/tasks", json=asked).json()["task_id"]

@@ -114,14 +114,13 @@ class Observers:
 
         For a process that reads for another one, which is sent them and tells its observers.
         """
-        collector = _Collector()
-        with self._lock:
-            before, self._observers = self._observers, (collector,)
+        # Without the lock: a process that was forked while another thread held it has it for ever.
+        collector, before = _Collector(), self._observers
+        self._observers = (collector,)
         try:
             yield collector.ended
         finally:
-            with self._lock:
-                self._observers = before
+            self._observers = before
 
 
 class _Collector:

@@ -14,11 +14,13 @@ from strata.timeline.audit import audit
 from strata.timeline.audit_results import Audit
 from strata.timeline.contents import ContentPage, recorded_contents
 from strata.timeline.samples import StepStory, Trained, step_story, trainings_of
+from strata.timeline.trainers import BatchTrainers, expected_trainers
 
 LAST = 2**53 - 1
 Of = Annotated[str, QueryParameter(max_length=400, description="A dataset, if there are several.")]
 Sample = Annotated[int, QueryParameter(ge=0, le=LAST, description="Its number in the dataset.")]
 Step = Annotated[int, QueryParameter(ge=0, le=LAST)]
+Batch = Annotated[str, QueryParameter(max_length=400, description="As DATASET/STEP.")]
 First = Annotated[int, QueryParameter(ge=0, le=LAST, description="The first step of the page.")]
 
 
@@ -56,4 +58,10 @@ async def audit_contents(
     return await past.ask(lambda desk: recorded_contents(desk.timeline.reader, task_id, first_step))
 
 
-ENDPOINTS = [audit_task, audit_sample, audit_step, audit_contents]
+@get("/tasks/{task_id:str}/audit/batch", responses=READS_ONE)
+async def audit_batch(past: ThePast, task_id: FromPath[str], batch: Batch) -> BatchTrainers:
+    """Who was to train a batch, and whether they did; also of a batch that nobody trained."""
+    return await past.ask(lambda desk: expected_trainers(desk.timeline.reader, task_id, batch))
+
+
+ENDPOINTS = [audit_task, audit_sample, audit_step, audit_contents, audit_batch]

@@ -515,6 +515,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/tasks/{task_id}/audit/batch": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * AuditBatch
+         * @description Who was to train a batch, and whether they did; also of a batch that nobody trained.
+         */
+        get: operations["ApiTasksTaskIdAuditBatchAuditBatch"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/tasks/{task_id}/audit/contents": {
         parameters: {
             query?: never;
@@ -1114,6 +1134,12 @@ export interface components {
             task_id: string;
             total: number;
         };
+        /** BatchTrainers */
+        BatchTrainers: {
+            batch: string;
+            counts: boolean;
+            expected: components["schemas"]["ExpectedTrainer"][];
+        };
         /** BucketAnswer */
         BucketAnswer: {
             checkpoints: number;
@@ -1145,6 +1171,7 @@ export interface components {
             path: string;
             reason: string;
             size: number;
+            size_new: number;
             size_total: number;
             size_written: number;
             /** @enum {string} */
@@ -1172,6 +1199,7 @@ export interface components {
             path: string;
             reason: string;
             size: number;
+            size_new: number;
             size_total: number;
             size_written: number;
             /** @enum {string} */
@@ -1384,6 +1412,14 @@ export interface components {
             };
             version: number;
             wall_ms: number;
+        };
+        /** ExpectedTrainer */
+        ExpectedTrainer: {
+            generation: number;
+            /** @enum {string} */
+            progress: "applied" | "handed out" | "not recorded";
+            samples: number;
+            worker: string;
         };
         /** FactResponse */
         FactResponse: {
@@ -1617,6 +1653,7 @@ export interface components {
             path: string;
             rank: number;
             size: number;
+            size_kept: number;
             worker_id: string;
         };
         /** QuestionAnswer */
@@ -4000,6 +4037,78 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Audit"];
+                };
+            };
+            /** @description The request makes no sense, whatever the state. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description No token, or not a valid one. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The Host or the Origin is not one that may ask. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The thing named does not exist. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+            /** @description The coordinator failed to answer. */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorResponse"];
+                };
+            };
+        };
+    };
+    ApiTasksTaskIdAuditBatchAuditBatch: {
+        parameters: {
+            query: {
+                /** @description As DATASET/STEP. */
+                batch: string;
+                /** @description An archived run, by its name or task, or `demo`; else the log. */
+                run?: string;
+            };
+            header?: never;
+            path: {
+                task_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Request fulfilled, document follows */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BatchTrainers"];
                 };
             };
             /** @description The request makes no sense, whatever the state. */

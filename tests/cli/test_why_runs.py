@@ -13,7 +13,8 @@ import strata
 with strata.join() as run:
     run.mark_step(loss=1.0)
     time.sleep(0.2)
-    os._exit(10 + int(os.environ["STRATA_START"]))
+    if not os.path.exists("calm"):
+        os._exit(10 + int(os.environ["STRATA_START"]))
 """
 
 KILLS = """
@@ -35,7 +36,7 @@ with strata.join(checkpoint_every=20) as run:
     Path(f"pid-{run.worker_id}").write_text(str(os.getpid()))
     state = run.restore({"w": np.zeros(1_000, np.float32)})
     for batch in run.batches(samples, batch_size=8, steps=90):
-        if run.steps == 70 and run.rank == 0 and once("lost-all"):
+        if run.steps == 70 and run.worker_id.endswith("w0") and once("lost-all"):
             kill(f"{run.task_id}-w1", f"{run.task_id}-w0")
         try:
             run.average({"g": np.ones(8, np.float32)}, len(batch["x"]))
@@ -45,7 +46,7 @@ with strata.join(checkpoint_every=20) as run:
         if 60 <= run.steps < 70:
             time.sleep(0.15)  # heartbeats commit these steps, which are then rolled back
         run.mark_step(loss=1.0)
-        if run.steps == 30 and run.rank == 1 and once("lost-one"):
+        if run.steps == 30 and run.worker_id.endswith("w1") and once("lost-one"):
             kill(run.worker_id)  # it has applied step 29, and nobody gets its record of it
         if run.save_due():
             run.save(state)
@@ -70,10 +71,14 @@ def facts(timeline, kind):
 
 
 @pytest.fixture(scope="module")
-def loop(tmp_path_factory):
+def loop_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("loop")
+
+
+@pytest.fixture(scope="module")
+def loop(loop_folder):
     """A worker that ends with another exit code each time it is started."""
-    folder = tmp_path_factory.mktemp("loop")
-    with recorded(folder, RESTART_LOOP, "--workers", "1", expected=93) as timeline:
+    with recorded(loop_folder, RESTART_LOOP, "--workers", "1", expected=93) as timeline:
         yield timeline
 
 
@@ -112,6 +117,18 @@ class TestRestartLoop:
         assert last.verdict == "yes"
         assert last.answer.startswith("yes, it loops: ")
 
+    def test_the_same_script_without_the_crash_differs_at_the_first_loss(self, loop, loop_folder):
+        (loop_folder / "calm").touch()
+        data = loop_folder / "again"
+        with recorded(loop_folder, RESTART_LOOP, "--workers", "1", data=data) as calm:
+            assert ask(calm, "trust").answer == "yes: nothing that was recorded is missing"
+            assert ask(calm, "samples", task="script-1").verdict == "no"
+            assert ask(calm, "differs", other=data).verdict == "no"
+        answer = ask(loop, "differs", other=data)
+        assert answer.verdict == "yes"
+        assert "here script-1-w0 was declared lost by exit" in answer.answer
+        assert "there script-1 went from running to completed" in answer.answer
+
     def test_no_timeout_would_have_avoided_a_crash(self, loop):
         answer = ask(
             loop, "timeout", worker=facts(loop, "WorkerLost")[0].text("worker"), timeout_s=60
@@ -121,15 +138,11 @@ class TestRestartLoop:
 
 
 @pytest.fixture(scope="module")
-def kills_folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("kills")
-
-
-@pytest.fixture(scope="module")
-def kills(kills_folder):
+def kills(tmp_path_factory):
     """One of two workers is killed after it applied a step, and both of them later."""
+    folder = tmp_path_factory.mktemp("kills")
     waits = ("--env", "STRATA_CHECKPOINT_WHEN_BUSY=wait")
-    with recorded(kills_folder, KILLS, "--workers", "2", *waits) as timeline:
+    with recorded(folder, KILLS, "--workers", "2", *waits) as timeline:
         yield timeline
 
 
@@ -180,16 +193,3 @@ class TestKills:
         answer = ask(kills, "throughput", task=task, time_ms=lost.at_ns / 1e6)
         assert answer.verdict == "yes"
         assert "was declared lost" in answer.answer
-
-    def test_the_same_run_without_the_kills_differs_at_the_first_loss(
-        self, kills, kills_folder, task
-    ):
-        folder = kills_folder / "again"
-        waits = ("--env", "STRATA_CHECKPOINT_WHEN_BUSY=wait")
-        with recorded(kills_folder, KILLS, "--workers", "2", *waits, data=folder) as calm:
-            assert ask(calm, "trust").answer == "yes: nothing that was recorded is missing"
-            assert ask(calm, "samples", task=task).verdict == "no"
-            assert ask(calm, "differs", other=folder).verdict == "no"
-        answer = ask(kills, "differs", other=folder)
-        assert answer.verdict == "yes"
-        assert f"here {task}-w1 was declared lost by exit" in answer.answer

@@ -53,7 +53,7 @@ def s3(tmp_path, monkeypatch):
     """An S3 server, named to this process and to the workers as users name one."""
     with running(tmp_path / "s3") as direct, faulty_proxy(direct) as (settings, faults):
         names = [name for name in settings.__struct_fields__ if name.startswith("aws_")]
-        aws = {name: getattr(settings, name) for name in names}
+        aws = {name: getattr(settings, name) for name in names if name != "aws_instance_role"}
         for name, value in aws.items():
             monkeypatch.setenv(name.upper(), value)
         yield Remote(aws, faults)

@@ -181,6 +181,31 @@ def test_the_process_is_read_from_its_folder_and_environment(toml, tmp_path, mon
     assert (settings.grpc_port, settings.http_port) == (1, 2)
 
 
+def test_variables_of_a_dotenv_file_are_read_and_the_environment_wins(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [
+        "# credentials",
+        "export AWS_ACCESS_KEY_ID='key'",
+        'AWS_SECRET_ACCESS_KEY = "a=b"',
+        "STRATA_GRPC_PORT=4000",
+        "STRATA_HTTP_PORT=4001",
+        "not a variable",
+        "ANOTHER=of others",
+    ]
+    (tmp_path / ".env").write_text("\n".join(lines))
+    monkeypatch.setenv("STRATA_HTTP_PORT", "5001")
+    settings = config.load_process({})
+    assert (settings.aws_access_key_id, settings.aws_secret_access_key) == ("key", "a=b")
+    assert (settings.grpc_port, settings.http_port) == (4000, 5001)
+
+
+def test_dotenv_file_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_bytes(b"\xff\xfe")
+    with pytest.raises(SettingError, match=r"\.env cannot be read"):
+        config.load_process({})
+
+
 def test_secrets_are_hidden():
     settings = Settings(token="hush", aws_secret_access_key="hush")
     screen = io.StringIO()

@@ -22,6 +22,7 @@ from msgspec import Meta
 from strata.errors import SettingError
 
 DEFAULT_FILE = Path("strata.toml")
+VARIABLES_FILE = Path(".env")
 PREFIX = "STRATA_"
 SECRETS = frozenset({"aws_secret_access_key", "aws_session_token", "token"})
 
@@ -240,10 +241,30 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | N
 
 
 def load_process(flags: Mapping[str, object], file: Path | None = None) -> Settings:
-    """`load` with this process's environment, and `strata.toml` where no file is named."""
+    """`load` with this process's environment, and `strata.toml` where no file is named.
+
+    Variables that the environment does not have are taken from `.env`.
+    """
     if file is None and DEFAULT_FILE.exists():
         file = DEFAULT_FILE
-    return load(flags, os.environ, file)
+    return load(flags, {**variables_in(VARIABLES_FILE), **os.environ}, file)
+
+
+def variables_in(file: Path) -> dict[str, str]:
+    """The variables of a file with a line `NAME=value` for each; none if there is no such file."""
+    try:
+        lines = file.read_text("utf-8").splitlines() if file.is_file() else []
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"{file} cannot be read: {error}", hint="check the file") from error
+    found: dict[str, str] = {}
+    for line in lines:
+        name, separator, value = line.strip().removeprefix("export ").partition("=")
+        if not separator or name.startswith("#"):
+            continue
+        text = value.strip()
+        quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+        found[name.strip()] = text[1:-1] if quoted else text
+    return found
 
 
 def aws_identity() -> str:

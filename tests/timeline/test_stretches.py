@@ -19,6 +19,7 @@ from strata.timeline.desk import Desk
 from strata.timeline.opening import open_timeline
 from strata.timeline.parquet import EVENTS
 from strata.timeline.stretched_log import StretchedLog
+from strata.timeline.trust import examine
 from tests.timeline.planted import Planted, worker
 
 ALL = 10**9
@@ -241,3 +242,17 @@ def test_damaged_log_is_shown_with_its_stretches(data, truth):
     with open_timeline(data) as timeline:
         assert timeline.notes
         assert everything(timeline.reader) == truth["all"]
+
+
+def test_events_that_arrive_while_a_live_log_is_examined_are_not_missed(data):
+    with open_timeline(data) as timeline:
+        before = examine(timeline)
+        node, incarnation = streams_of(data)[0]
+        last = list(timeline.reader.stream(node, incarnation))[-1]
+        with SqliteStore(data / "log.db", CODEC) as store:
+            sent = [
+                pack(CODEC, node, incarnation, [msgspec.structs.replace(last, seq=last.seq + 1)])
+            ]
+            store.append([], incarnation=1, expected=store.position, batches=sent)
+        after = examine(timeline)
+    assert [each.kind for each in after.findings] == [each.kind for each in before.findings]

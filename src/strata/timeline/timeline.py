@@ -79,11 +79,12 @@ class Timeline:
         """How many facts there are."""
         return self.reader.position
 
-    def tallies(self) -> list[Tally]:
-        """What is kept of each worker's incarnation; of a live log as it was moments ago."""
+    def tallies(self, fresh: bool = False) -> list[Tally]:
+        """What is kept of each worker's incarnation; of a live log as it was moments ago, unless it
+        has to be `fresh`."""
         with self._lock:
             began_s = time.monotonic()
-            stale = self.live and began_s - self._looked_s > self._fresh_s
+            stale = self.live and (fresh or began_s - self._looked_s > self._fresh_s)
             if stale or self._looked_s < 0:
                 self._tallies = self.reader.tallies()
                 self.clocks.learn(self._tallies)

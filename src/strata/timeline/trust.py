@@ -22,7 +22,7 @@ from strata.core.keeping import EventsMoved, EventsReleased, RunDeleted
 from strata.core.salvage import FactLost, LogSalvaged
 from strata.core.worker_facts import USER_PREFIX, EventsDropped, RunEnded
 from strata.core.workers import WorkerLost, WorkerRegistered
-from strata.store.base import Tally
+from strata.store.base import Range, Tally
 from strata.timeline.records import SECOND_NS, Record
 from strata.timeline.states import state_at
 from strata.timeline.timeline import Timeline
@@ -88,8 +88,14 @@ def examine(timeline: Timeline) -> Trust:
     ended = _ended(timeline)
     ends = {WorkerExited.__name__, WorkerLost.__name__}
     exits = list(timeline.records(node=COORDINATOR, kinds=ends))
-    for tally in timeline.tallies():
-        for hole, finding in _gaps(timeline, tally):
+    # Read before the tallies: what a live log is given meanwhile is then never missed in them.
+    reader = timeline.reader
+    arrived = {
+        stream: _Arrived(reader.gaps(*stream), reader.last_seq(*stream))
+        for stream in reader.streams()
+    }
+    for tally in timeline.tallies(fresh=True):
+        for hole, finding in _gaps(timeline, tally, arrived.get((tally.node, tally.incarnation))):
             holes.append(hole)
             findings.append(finding)
         holes += _tail(timeline, tally, ended, exits)
@@ -106,9 +112,19 @@ def examine(timeline: Timeline) -> Trust:
     return Trust("no" if grave else "yes", findings[:MAX_FINDINGS], holes)
 
 
-def _gaps(timeline: Timeline, tally: Tally) -> Iterator[tuple[Hole, Finding]]:
-    node, incarnation = tally.node, tally.incarnation
-    gaps = timeline.reader.gaps(node, incarnation)
+class _Arrived(Struct, frozen=True):
+    """The events of one incarnation that were numbered below the last: the gaps among them."""
+
+    gaps: list[Range]
+    last_seq: int | None
+
+
+def _gaps(
+    timeline: Timeline, tally: Tally, arrived: _Arrived | None
+) -> Iterator[tuple[Hole, Finding]]:
+    if arrived is None:  # its first events came meanwhile
+        return
+    node, incarnation, gaps = tally.node, tally.incarnation, arrived.gaps
     for first, stop in gaps:
         before = next(timeline.events_of(node, incarnation, first - 1, first), None)
         after = next(timeline.events_of(node, incarnation, stop, stop + 1), None)
@@ -116,7 +132,7 @@ def _gaps(timeline: Timeline, tally: Tally) -> Iterator[tuple[Hole, Finding]]:
         start_ns = before.at_ns if before is not None else end_ns
         text = f"events {first} to {stop - 1} of {node}, incarnation {incarnation}, never arrived"
         yield Hole(node, start_ns, end_ns, text), Finding("gap", text, node)
-    sent = (timeline.reader.last_seq(node, incarnation) or 0) + 1
+    sent = (arrived.last_seq or 0) + 1
     if tally.events >= sent - sum(stop - first for first, stop in gaps):
         return
     kept = next(timeline.events_of(node, incarnation))

@@ -6,6 +6,7 @@ import signal
 import httpx
 import pytest
 
+from strata.cli._exit_codes import DENIED, REFUSED
 from tests.agent.harness import TRAIN, Agent, Api, until, worker_pids
 from tests.coordinator.process import process
 
@@ -49,7 +50,9 @@ def test_a_task_runs_is_seen_and_stops(api, agents, train):
     api.reaches(task, "running")
     assert len(api.task(task)["worker_ids"]) == 2
     api.post(f"/tasks/{task}/stop")
-    assert api.reaches(task, "stopped")["reason"] == "every worker left"
+    assert (
+        api.reaches(task, "stopped")["reason"] == "asked to stop through the API; every worker left"
+    )
     until(lambda: not worker_pids(train.parent), "the workers' end")
     assert api.lines(search="asked to stop")
 
@@ -160,7 +163,7 @@ def test_an_agent_that_is_told_to_end_ends_its_workers_gracefully(api, agents, t
 def test_a_token_that_is_not_accepted_is_said_once_and_for_all(tmp_path):
     with process(tmp_path, token="right") as coordinator:
         agent = Agent(tmp_path, coordinator.address, 1, "b", token="wrong")
-        assert agent.process.wait(20) == 2
+        assert agent.process.wait(20) == DENIED
         assert "a valid token is needed" in agent.said()
         accepted = Agent(tmp_path, coordinator.address, 1, token="right")
         headers = {"Authorization": "Bearer right"}
@@ -173,7 +176,7 @@ def test_a_second_agent_of_the_same_folder_is_refused(api, agents):
     agents(1)
     until(lambda: api.get("/agents"), "the first agent")
     second = agents(1)
-    assert second.process.wait(20) == 2
+    assert second.process.wait(20) == REFUSED
     assert "another agent works in" in second.said()
 
 

@@ -36,6 +36,7 @@ CONTRACT = {
     ("POST", "/api/tasks/{task_id}/restart"),
     ("POST", "/api/tasks/{task_id}/checkpoint"),
     ("GET", "/api/tasks/{task_id}/audit"),
+    ("GET", "/api/tasks/{task_id}/audit/batch"),
     ("GET", "/api/tasks/{task_id}/audit/contents"),
     ("GET", "/api/tasks/{task_id}/audit/sample"),
     ("GET", "/api/tasks/{task_id}/audit/step"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from strata.core.keeping import EventsReleased
 from strata.core.workers import WorkerLost, WorkerRegistered
 from strata.errors import NotFound, StrataError
 from strata.timeline.audit import audit
@@ -61,8 +62,12 @@ def _unproven(case: Case) -> Iterator[Finding]:
 
 
 def _incomplete_tasks(case: Case) -> set[str]:
-    """The tasks that lost a worker, or of whose workers events are missing."""
+    """The tasks that lost a worker, or of whose workers events are missing.
+
+    Not those whose events are in an archived run: the log says so, and that run has its own audit.
+    """
     tasks = {each.text("task") for each in case.all({WorkerLost.__name__})}
     nodes = {finding.node for finding in case.trust.findings if finding.grave and finding.node}
     joined = case.all({WorkerRegistered.__name__}) if nodes else []
-    return tasks | {each.text("task") for each in joined if each.text("worker") in nodes}
+    tasks |= {each.text("task") for each in joined if each.text("worker") in nodes}
+    return tasks - {each.text("task") for each in case.all({EventsReleased.__name__})}

@@ -126,7 +126,7 @@ class TestRestartLoop:
             assert ask(calm, "differs", other=data).verdict == "no"
         answer = ask(loop, "differs", other=data)
         assert answer.verdict == "yes"
-        assert "here script-1-w0 was declared lost by exit" in answer.answer
+        assert "here script-1-w0 was declared lost (exit)" in answer.answer
         assert "there script-1 went from running to completed" in answer.answer
 
     def test_no_timeout_would_have_avoided_a_crash(self, loop):
@@ -172,7 +172,7 @@ class TestKills:
         assert f"from the model of {task}-w0" in peer.answer
         saved = ask(kills, "restored", task=task, generation=last)
         assert "at step 60 from checkpoint step-00000060-" in saved.answer
-        loads = {each.node for each in saved.chain if "loads the model" in each.text}
+        loads = {each.node for each in saved.chain if "load the model" in each.text}
         assert loads == {f"{task}-w0", f"{task}-w1"}
 
     def test_a_recovery_is_split_into_its_stages(self, kills, task):

@@ -55,7 +55,7 @@ def s3(tmp_path, monkeypatch):
         names = [name for name in settings.__struct_fields__ if name.startswith("aws_")]
         aws = {name: getattr(settings, name) for name in names if name != "aws_instance_role"}
         for name, value in aws.items():
-            monkeypatch.setenv(name.upper(), value)
+            monkeypatch.setenv(name.upper(), str(value))
         yield Remote(aws, faults)
 
 

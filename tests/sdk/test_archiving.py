@@ -115,7 +115,7 @@ def test_runs_are_archived_to_object_storage(tmp_path, trainees, monkeypatch):
             if name.startswith("aws_")
         }
         for name, value in aws.items():
-            monkeypatch.setenv(name.upper(), value)
+            monkeypatch.setenv(name.upper(), str(value))
         where = f"s3://{BUCKET}/runs"
         with coordinator(tmp_path / "data", archive_to=where, **QUICK, **aws) as started:
             hub = Hub(started)

@@ -105,7 +105,7 @@ def test_script_alone_trains_and_is_recorded(tmp_path, start):
     assert audit.returncode == 0
     timeline = strata_command("timeline", "--data", folder, "--kind", "RunEnded", "--json")
     _, ended = map(json.loads, timeline.stdout.splitlines())
-    assert ended["summary"] == "the process ended, done, after 8 steps"
+    assert ended["summary"] == "the process ended (done) after 8 steps"
 
 
 def test_embedded_coordinator_ends_with_the_script(start):

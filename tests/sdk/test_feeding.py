@@ -103,7 +103,8 @@ def test_each_worker_records_which_batches_it_is_to_train(hub, learners):
     assert sorted(due) == ["a", "b"]
     texts = {each["text"] for each in entries["entries"] if each["kind"] == "BatchesAssigned"}
     assert texts == {
-        f"is to train 4 samples of each batch from numbers/0 up to numbers/{batches - 1}"
+        f"was assigned 4 samples of each batch of numbers from numbers/0 to numbers/{batches - 1}, "
+        "starting at step 0"
     }
 
 

@@ -47,7 +47,11 @@ def assert_nothing_lost_or_twice(store, crowd):
         assert store.gaps(node, incarnation) == []
         steps = [event.body.step for event in events if isinstance(event.body, StepFinished)]
         assert steps == list(range(len(steps))), f"{node} applied {steps}"
-        assert events[-1].kind == "RunEnded"
+        assert [each.kind for each in events[-3:]] == [
+            "RunEnded",
+            "RequestSubmitted",
+            "RequestCompleted",
+        ]
     return streams
 
 

@@ -108,7 +108,7 @@ def test_training_goes_on_when_an_s3_server_is_started_again(tmp_path, trainees,
             if name.startswith("aws_")
         }
         for name, value in aws.items():
-            monkeypatch.setenv(name.upper(), value)
+            monkeypatch.setenv(name.upper(), str(value))
         place = {"checkpoint_dir": f"s3://{BUCKET}/runs", **QUICK, **aws}
         with coordinator(tmp_path / "data", **place) as started:
             hub = Hub(started)

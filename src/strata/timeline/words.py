@@ -122,7 +122,8 @@ TEMPLATES: dict[str, str] = {
     "ExchangeStarted": "started to exchange values with its peers at step {step}, "
     "generation {generation}",
     "ExchangeCompleted": "[{ok:?}exchanged|failed to exchange] values with [{peer}|its peers]"
-    "[ at step {step}][ in {took_s}][, sent {sent_bytes}][, received {received_bytes}][: {error}]",
+    "[ at step {step}], generation {generation}[ in {took_s}]"
+    "[, sent {sent_bytes}][, received {received_bytes}][: {error}]",
     "PeerLagged": "{peer} receives slowly: [{held_bytes}|data] waited {held_s}",
     "MessageSent": "sent {type} {message}[ to {to}], attempt {attempt}",
     "MessageReceived": "received {type} {message} from {sender}",

@@ -151,7 +151,7 @@ def test_no_argument_reaches_the_terminal_as_an_escape(arguments, as_json, tmp_p
 def test_folder_with_an_escape_in_its_name_is_listed_harmlessly(tmp_path):
     folder = tmp_path / TITLE.replace("/", "")
     folder.mkdir()
-    ended = strata("runs", str(folder), cwd=tmp_path, FORCE_COLOR="1")
+    ended = strata("runs", str(folder), cwd=tmp_path, FORCE_COLOR="1", COLUMNS="300")
     assert "\x1b]" not in ended.stdout + ended.stderr
     assert "\\x1b]0;taken" in ended.stdout
 

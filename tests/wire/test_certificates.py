@@ -69,7 +69,7 @@ def test_coordinator_agent_and_worker_say_it_at_start(issued, caplog, case):
     }
     for room, start in starts.items():
         caplog.clear()
-        with caplog.at_level(logging.WARNING):
+        with caplog.at_level(logging.WARNING, f"strata.{room}"):
             start()
         (record,) = [each for each in caplog.records if each.name.startswith(f"strata.{room}")]
         assert words in record.message

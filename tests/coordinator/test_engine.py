@@ -93,7 +93,7 @@ async def group(engine: Engine, size: int) -> list[ArriveAtBarrier]:
 
 
 async def test_arrivals_wait_for_the_disk_once_with_the_release(disk, monkeypatch):
-    monkeypatch.setattr("strata.coordinator.engine.GATHER_S", 60.0)
+    monkeypatch.setattr("strata.coordinator.engine.GATHER_S", 5.0)
     engine = await running(engine_on(disk))
     arrivals = await group(engine, 4)
     before = disk.writes

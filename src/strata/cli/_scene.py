@@ -9,6 +9,7 @@ from rich.text import Text
 
 from strata.cli._look import plain
 from strata.timeline.answers import LaneAnswer, TrustAnswer, WhyAnswer
+from strata.timeline.words import counted
 from strata.timeline.worker_lives import SpanKind
 
 BARS = " ▁▂▃▄▅▆▇█"
@@ -69,7 +70,7 @@ def print_trust(out: Console, trust: TrustAnswer, most: int = 3) -> None:
     grave = [finding for finding in trust.findings if finding.grave]
     rest = len(trust.findings) - len(grave)
     if not grave:
-        remarks = f" · {rest} remarks" if rest else ""
+        remarks = f" · {counted(rest, 'remark')}" if rest else ""
         out.print(Text.assemble(("log ", "dim"), ("✓ whole", "green"), (remarks, "dim")))
         return
     out.print(Text.assemble(("log ", "dim"), ("✗ not to be trusted everywhere", "red")))

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from strata.cli import build_app
 from strata.coordinator import archiving, compaction
+from strata.coordinator.salvage import damage_of
 from strata.core.keeping import FactsMoved
 from strata.store.sqlite import joining
 from tests.coordinator.conftest import coordinator
@@ -63,3 +64,4 @@ def test_older_facts_move_to_the_archive_and_are_read_from_there(tmp_path, train
         shown = CliRunner().invoke(build_app(command), command)
         assert shown.exit_code == 0, shown.output
         assert json.loads(shown.output)["n"] >= len(known)
+        assert damage_of(data) == []

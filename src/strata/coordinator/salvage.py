@@ -28,6 +28,7 @@ from strata.store import ranges
 from strata.store.base import Range, Snapshot
 from strata.store.sqlite import Filling, Salvaged, SqliteReader, SqliteStore, salvage
 from strata.store.states import newest_state
+from strata.timeline.moved_facts import fetching
 
 LOG = "log.db"
 ASIDE = "damaged"
@@ -87,7 +88,7 @@ def damage_of(folder: Path) -> list[str]:
     Raises `NotFound` when there is no log.
     """
     try:
-        with SqliteReader(folder / LOG, CODEC) as reader:
+        with SqliteReader(folder / LOG, CODEC, fetch=fetching()) as reader:
             found = reader.verify()
             if not found and _base_of(reader).unknown_from is not None:
                 found = ["its state cannot be restored: the snapshot after a lost part is gone"]
@@ -162,7 +163,7 @@ def _link_or_copy(file: Path, to: Path) -> None:
 def _salvaged(path: Path, to: Path, shown: Path, damaged: Path | None = None) -> Report:
     """Salvages a log into a file, and makes it one that a coordinator can go on with."""
     found = salvage(path, to, fill=FILLING)
-    with SqliteStore(to, CODEC) as store:
+    with SqliteStore(to, CODEC, fetching()) as store:
         state = _base_of(store)
         base = state.position if state.unknown_from is None else state.unknown_from
         lost = [_described(store, found, each) for each in found.missing_facts]

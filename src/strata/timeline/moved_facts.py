@@ -26,7 +26,7 @@ def fetching(settings: Settings | None = None) -> Fetch:
 
 
 def put_away(payload: bytes, position: int, log: str, place: str, settings: Settings) -> Moved:
-    """Stores the payload of a row of facts and reads it back; says where it is.
+    """Stores the payload of a row of facts; says where it is.
 
     `log` tells the logs of one place apart. Repeated after a crash, it writes the same object.
     """

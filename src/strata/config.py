@@ -65,7 +65,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     running_events_bytes: Annotated[int, Meta(ge=1, le=2**60)] = 256 * 2**20
 
     """How many bytes of facts stay in the log if `archive_to` is set; when there are more, the
-    oldest move there, and whoever asks about them reads them from there."""
+    oldest move there. Queries about them then read them from there."""
     facts_bytes: Annotated[int, Meta(ge=1, le=2**60)] = 2**30
 
     """How many days after a run's end what its workers recorded stays in the log, too, once it is

@@ -4,7 +4,7 @@ Only with `archive_to`: on the disk of the log itself nothing would be gained. W
 more than `facts_bytes`, the oldest segments are stored in the archive and read back. Then the move
 is recorded as a fact, and each row of the log keeps a reference instead of the facts. Killed in
 between, it begins again and writes the same objects. A restart needs none of the moved facts: it
-begins at a snapshot. Whoever reads further back fetches them.
+begins at a snapshot. A reader that needs older facts fetches them.
 """
 
 import asyncio

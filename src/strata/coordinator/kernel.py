@@ -3,9 +3,9 @@
 A *turn* is a batch of commands and signals. `decide` takes them in order, in memory: commands run
 the rules, signals (beats, broken connections) change what is known about who is alive. Workers that
 leave or register in the same turn are dealt with together after all others, so that a task changes
-its generation once. At the end of the turn, when everything that came is heard, it is judged who is
-overdue; so whatever arrived in time counts, and a verdict holds in the turn in which it is
-recorded. `commit` puts the facts of
+its generation once. At the end of the turn, after everything that arrived, the kernel decides which
+workers and agents are overdue. So a message that arrived in time counts, and the decision is
+recorded in the same turn. `commit` puts the facts of
 the whole turn on disk in one transaction. Only then may answers go out and facts be published:
 `durable` is the position up to which that holds. If the disk refuses, the state in memory has run
 ahead of the log; it is thrown away and folded again from what is stored.

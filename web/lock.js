@@ -1,6 +1,6 @@
-// Takes from the lock what npm adds and nobody needs to install: addresses that ask for funding.
+// Removes the funding addresses that npm writes into package-lock.json.
 import { readFileSync, writeFileSync } from "node:fs";
 
 const file = new URL("package-lock.json", import.meta.url);
-const drop = (key, value) => (key === "funding" ? undefined : value);
-writeFileSync(file, JSON.stringify(JSON.parse(readFileSync(file, "utf8")), drop, 2) + "\n");
+const withoutFunding = (key, value) => (key === "funding" ? undefined : value);
+writeFileSync(file, JSON.stringify(JSON.parse(readFileSync(file, "utf8")), withoutFunding, 2) + "\n");

@@ -2,7 +2,7 @@ import tailwindcss from "@tailwindcss/vite";
 import react from "@vitejs/plugin-react";
 import { defineConfig } from "vite";
 
-/** Addresses are relative, so that the page also works below a path of a proxy. */
+/** Relative addresses, so that the page also works below a path of a proxy. */
 export default defineConfig({
   base: "./",
   plugins: [react(), tailwindcss()],

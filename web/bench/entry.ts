@@ -1,3 +1,3 @@
-/** What benchmarks/bench_web.py measures inside a browser, bundled apart from the page. */
+/** The code that benchmarks/bench_web.py measures in a browser, bundled without the rest of the page. */
 export { differing, drawCells, layOut } from "../src/draw/heatmap";
-export { Sieve } from "../src/lib/sieve";
+export { IncrementalSearch } from "../src/lib/search";

@@ -1,9 +1,8 @@
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { StrictMode, useMemo } from "react";
+import { StrictMode, useState } from "react";
 import { createRoot } from "react-dom/client";
 import { ApiError } from "./api/client";
 import { live } from "./api/live";
-import { readRun } from "./api/timeline";
 import { App } from "./shell/app";
 import { useRun } from "./state/cluster";
 import "./state/theme";
@@ -13,24 +12,24 @@ const OPTIONS = {
   defaultOptions: {
     queries: {
       refetchOnWindowFocus: false,
-      // What the coordinator refuses it refuses again; what did not arrive may.
+      // A request that did not arrive is repeated; one that was refused would be refused again.
       retry: (failures: number, error: Error) => failures < 2 && error instanceof ApiError && error.status === 0,
     },
   },
 };
 
-/** Everything anew when another run is looked at: nothing of the one may be taken for the other's. */
-function Root() {
-  const run = useRun();
-  const queries = useMemo(() => {
-    readRun(run);
-    return new QueryClient(OPTIONS);
-  }, [run]);
+/** The page for one run. Another run gets a new query cache, so that answers of two runs never mix. */
+function Run() {
+  const [queries] = useState(() => new QueryClient(OPTIONS));
   return (
-    <QueryClientProvider key={run} client={queries}>
+    <QueryClientProvider client={queries}>
       <App />
     </QueryClientProvider>
   );
+}
+
+function Root() {
+  return <Run key={useRun()} />;
 }
 
 live.open();

@@ -1,8 +1,9 @@
-/** What the page knows of the cluster, and how a patch changes it. No rules, only rows. */
+/** The state of the cluster as the page holds it, and how a patch changes it. */
 import type {
-  Agent, Attention, Barrier, Checkpoint, Dashboard, Dataset, Happening, LogEntry, Metrics, Patch,
+  Agent, Attention, Barrier, Checkpoint, Dashboard, Dataset, LogEntry, Metrics, Patch,
   Status, Task, Totals, Worker,
 } from "./types";
+import type { TimelineEvent } from "./timeline";
 
 export interface Rows {
   workers: Worker;
@@ -20,8 +21,8 @@ export type Cluster = {
   metrics: Metrics | null;
   totals: Totals | null;
   attention: Attention[];
-  /** The newest first, as of the log lines. */
-  happened: Happening[];
+  /** The newest events first. */
+  happened: TimelineEvent[];
   logs: LogEntry[];
 } & { [Name in Collection]: ReadonlyMap<string, Rows[Name]> };
 
@@ -29,7 +30,7 @@ const COLLECTIONS: Collection[] = [
   "workers", "tasks", "checkpoints", "barriers", "datasets", "agents",
 ];
 
-/** What a row is kept by: its id, a checkpoint's within its task. */
+/** The key of a row: its id; for a checkpoint its task and its id. */
 export function keyOf(name: Collection, row: Rows[Collection]): string {
   return name === "checkpoints" ? `${(row as Checkpoint).task_id}/${row.id}` : row.id;
 }
@@ -50,8 +51,8 @@ const EMPTY: Cluster = {
   agents: new Map(),
 };
 
-/** The cluster after a patch; what did not change stays the same object. */
-export function patched(before: Cluster | null, patch: Patch): Cluster {
+/** The cluster after a patch; unchanged rows stay the same objects. */
+export function applyPatch(before: Cluster | null, patch: Patch): Cluster {
   const base = before === null || patch.reset ? EMPTY : before;
   const after: Cluster = {
     ...base,
@@ -75,10 +76,10 @@ export function patched(before: Cluster | null, patch: Patch): Cluster {
   return after;
 }
 
-/** The cluster as `/api/dashboard`, or the timeline for a moment of the past, tells it. */
-export function fromDashboard(told: Dashboard, at: number): Cluster {
-  const { coordinator, metrics, totals, attention, happened, logs } = told;
-  const { workers, tasks, checkpoints, barriers, datasets } = told;
+/** The cluster from a dashboard response: of now, or of a past moment. */
+export function fromDashboard(response: Dashboard, at: number): Cluster {
+  const { coordinator, metrics, totals, attention, happened, logs } = response;
+  const { workers, tasks, checkpoints, barriers, datasets } = response;
   const rows = { workers, tasks, checkpoints, barriers, datasets };
-  return patched(null, { mark: "", at, coordinator, metrics, totals, attention, happened, logs, ...rows });
+  return applyPatch(null, { mark: "", at, coordinator, metrics, totals, attention, happened, logs, ...rows });
 }

@@ -1,93 +1,69 @@
-/** The timeline's door: the past of the cluster, as it was and why. */
-import { address, get as ask, list as page, type Query } from "./client";
+/** The timeline endpoints: the recorded past of the cluster, or of one archived run. */
+import { address, api, bodyOf, pageOf, type Query } from "./client";
 import type { components } from "./schema";
-import type { Fact, History, Shard } from "./types";
 
 type Schemas = components["schemas"];
 
-export type TimelineSpan = Schemas["SpanAnswer"];
 export type Bucket = Schemas["BucketAnswer"];
-export type Density = Schemas["DensityAnswer"];
 export type LaneSpan = Schemas["LaneSpan"];
 export type LaneMark = Schemas["LaneMark"];
-export type Lane = Schemas["LaneAnswer"];
-export type Lanes = Schemas["LanesAnswer"];
+/** The API description calls fields with a default optional; the coordinator always sends them. */
+export type Lane = Required<Schemas["LaneAnswer"]>;
 export type TimelineEvent = Schemas["EventAnswer"];
-export type Linked = Schemas["LinkAnswer"];
+export type LinkedEvent = Schemas["LinkAnswer"];
 export type Operation = Schemas["OperationAnswer"];
-export type EventDetail = Schemas["EventDetail"];
-export type Why = Schemas["WhyAnswer"];
+export type WhyAnswer = Schemas["WhyAnswer"];
 export type Question = Schemas["QuestionAnswer"];
-export type Diff = Schemas["DiffAnswer"];
-export type Found = Schemas["SeekAnswer"];
-export type PastDashboard = Schemas["AtResponse"];
-export type Run = Schemas["RunRow"];
-export type UsageThen = Schemas["UsageAnswer"];
+export type RecordedUsage = Schemas["UsageAnswer"];
 type Signal = AbortSignal | undefined;
 type Range = { from_ms: number; to_ms: number };
+type EventFilters = { node?: string; kind?: string; task?: string; subject?: string; limit: number };
 
-const door = "/timeline";
-
-/** The recorded run that the demo plays. */
+/** The name of the recorded run that the demo plays. */
 export const DEMO = "demo";
 
-let run = "";
+export const archivedRuns = (signal?: Signal) => pageOf(api.GET("/api/runs", { params: { query: { limit: 200 } }, signal }));
 
-/** From here on the past is that of an archived run; of the coordinator's own log without a name. */
-export function readRun(name: string): void {
-  run = name;
+/** References of workers' events contain slashes, which stay as they are. */
+const pathSerializer = (path: string, { ref }: Record<string, unknown>) => path.replace("{ref}", encodeURI(String(ref)));
+
+/** The endpoints for one archived run, or for the coordinator's own log when `run` is empty. */
+export function timelineOf(run: string) {
+  return {
+    span: (signal?: Signal) => bodyOf(api.GET("/api/timeline/span", { params: { query: { run } }, signal })),
+    density: (query: Range & { buckets: number }, signal?: Signal) =>
+      bodyOf(api.GET("/api/timeline/density", { params: { query: { ...query, run } }, signal })),
+    lanes: async (query: Range & { task?: string; node?: string; limit: number }, signal?: Signal) => {
+      const answer = await bodyOf(api.GET("/api/timeline/lanes", { params: { query: { ...query, run } }, signal }));
+      return { ...answer, lanes: answer.lanes as Lane[] };
+    },
+    at: (time_ms: number, signal?: Signal) =>
+      bodyOf(api.GET("/api/timeline/at", { params: { query: { time_ms, run } }, signal })),
+    events: (query: Range & EventFilters, signal?: Signal) =>
+      pageOf(api.GET("/api/timeline/events", { params: { query: { ...query, run } }, signal })),
+    newestEvents: (query: { to_ms?: number } & EventFilters, signal?: Signal) =>
+      bodyOf(api.GET("/api/timeline/events", { params: { query: { ...query, newest: true, run } }, signal })),
+    event: (ref: string, signal?: Signal) =>
+      bodyOf(api.GET("/api/timeline/event/{ref}", { params: { path: { ref }, query: { run } }, pathSerializer, signal })),
+    why: (query: Query, signal?: Signal) =>
+      bodyOf(api.GET("/api/timeline/why", { params: { query: { ...query, run } }, signal })),
+    questions: (signal?: Signal) => bodyOf(api.GET("/api/timeline/questions", { params: { query: { run } }, signal })),
+    diff: (a: number, b: number, signal?: Signal) =>
+      bodyOf(api.GET("/api/timeline/diff", { params: { query: { a, b, run } }, signal })),
+    facts: (query: { time_ms: number; kinds: string; limit: number }, signal?: Signal) =>
+      bodyOf(api.GET("/api/timeline/facts", { params: { query: { ...query, run } }, signal })),
+    shards: (query: { dataset_id: string; time_ms: number; limit: number; cursor: string }, signal?: Signal) =>
+      pageOf(api.GET("/api/timeline/shards", { params: { query: { ...query, run } }, signal })),
+    metrics: (time_ms: number, signal?: Signal) =>
+      bodyOf(api.GET("/api/timeline/metrics", { params: { query: { time_ms, run } }, signal })),
+    /** The resource use of a worker before a moment; before now when it is null. */
+    usage: (node: string, time_ms: number | null, signal?: Signal) =>
+      bodyOf(api.GET("/api/timeline/usage", { params: { query: { node, time_ms, run } }, signal })),
+    seek: (query: { predicate: string; from_ms: number; direction: "next" | "previous" }, signal?: Signal) =>
+      bodyOf(api.GET("/api/timeline/seek", { params: { query: { ...query, run } }, signal })),
+    exportAddress: (format: "perfetto" | "jsonl" | "parquet", range: Range) =>
+      address("/timeline/export", { format, ...range, run }),
+  };
 }
 
-const get = <Answer>(path: string, query: Query, signal: Signal) => ask<Answer>(path, { ...query, run }, signal);
-const list = <Item>(path: string, query: Query, signal: Signal) => page<Item>(path, { ...query, run }, signal);
-
-export const runs = (signal?: Signal) => page<Run>("/runs", { limit: 200 }, signal);
-
-export const span = (signal?: Signal) => get<TimelineSpan>(`${door}/span`, {}, signal);
-
-export const density = (query: Range & { buckets: number; task?: string }, signal?: Signal) =>
-  get<Density>(`${door}/density`, query, signal);
-
-export const lanes = (query: Range & { task?: string; limit?: number }, signal?: Signal) =>
-  get<Lanes>(`${door}/lanes`, query, signal);
-
-export const at = (
-  query: { time_ms?: number; position?: number; step?: number; task?: string },
-  signal?: Signal,
-) => get<PastDashboard>(`${door}/at`, query, signal);
-
-export const events = (
-  query: Partial<Range> & { node?: string; kind?: string; task?: string; subject?: string; limit?: number },
-  signal?: Signal,
-) => list<TimelineEvent>(`${door}/events`, query, signal);
-
-export const event = (ref: string, signal?: Signal) =>
-  get<EventDetail>(`${door}/event/${encodeURI(ref)}`, {}, signal);
-
-export const why = (query: Query, signal?: Signal) =>
-  get<Why>(`${door}/why`, query, signal);
-
-export const questions = (signal?: Signal) => get<Question[]>(`${door}/questions`, {}, signal);
-
-export const diff = (a: number, b: number, signal?: Signal) =>
-  get<Diff>(`${door}/diff`, { a, b }, signal);
-
-export const facts = (query: { time_ms: number; kinds: string; limit: number }, signal?: Signal) =>
-  get<Fact[]>(`${door}/facts`, query, signal);
-
-export const shards = (query: { dataset_id: string; time_ms: number; limit: number; cursor: string }, signal?: Signal) =>
-  list<Shard>(`${door}/shards`, query, signal);
-
-export const metrics = (time_ms: number, signal?: Signal) => get<History>(`${door}/metrics`, { time_ms }, signal);
-
-/** What a worker used before a moment; before now when there is none. */
-export const usage = (node: string, time_ms: number | null, signal?: Signal) =>
-  get<UsageThen>(`${door}/usage`, { node, time_ms }, signal);
-
-export const seek = (
-  query: { predicate: string; from_ms: number; direction: "next" | "previous" },
-  signal?: Signal,
-) => get<Found>(`${door}/seek`, query, signal);
-
-export const exportAddress = (format: "perfetto" | "jsonl" | "parquet", range: Range) =>
-  address(`${door}/export`, { format, ...range, run });
+export type Timeline = ReturnType<typeof timelineOf>;

@@ -1,4 +1,4 @@
-/** Names for the types that are generated from the API's description. */
+/** Short names for the types that are generated from the API description. */
 import type { components } from "./schema";
 
 type Schemas = components["schemas"];
@@ -12,12 +12,12 @@ export type CreateTask = Schemas["CreateTaskRequest"];
 export type Dashboard = Schemas["DashboardResponse"];
 export type Dataset = Schemas["DatasetResponse"];
 export type Fact = Schemas["FactResponse"];
-export type Happening = Schemas["EventAnswer"];
+
 export type History = Schemas["MetricsHistory"];
 export type LogEntry = Schemas["LogEntry"];
 export type Metrics = Schemas["MetricsSnapshot"];
 export type Patch = Omit<Schemas["LivePatch"], "reset"> & { reset?: boolean };
-/** What the server would fill in may be left out. */
+/** Fields with a default may be left out. */
 export type RegisterDataset = Partial<Schemas["RegisterDatasetRequest"]>;
 export type Sample = Schemas["Sample"];
 export type SettingsAnswer = Schemas["SettingsResponse"];
@@ -30,3 +30,4 @@ export type Verified = Schemas["VerifiedResponse"];
 export type Worker = Schemas["WorkerResponse"];
 
 export type WorkerStatus = Worker["status"];
+export type TaskStatus = Task["status"];

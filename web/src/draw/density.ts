@@ -1,8 +1,8 @@
-/** How much happened when: a bar for each slice of time, and signs for what matters in it. */
+/** The histogram of events on the time strip: a bar for each bucket, and a mark for losses, recoveries and checkpoints. */
 import type { Bucket } from "../api/timeline";
 import type { Size } from "../lib/canvas";
 
-/** The height of each bar from 0 to 1; roots, so that quiet times are seen beside busy ones. */
+/** The height of each bar from 0 to 1; square roots, so that small bars are visible beside large ones. */
 export function heights(buckets: readonly Bucket[]): number[] {
   const most = Math.max(1, ...buckets.map((bucket) => bucket.facts + bucket.events));
   return buckets.map((bucket) => Math.sqrt((bucket.facts + bucket.events) / most));
@@ -15,9 +15,9 @@ export interface DensityInks {
   saving: string;
 }
 
-const SIGN = 3;
+const MARK_PX = 3;
 
-/** Draws the slices between two places; beyond them nothing was counted yet. */
+/** Draws the buckets between two pixels; outside of them nothing was counted yet. */
 export function drawDensity(
   context: CanvasRenderingContext2D,
   size: Size,
@@ -27,22 +27,22 @@ export function drawDensity(
 ): void {
   context.clearRect(0, 0, size.width, size.height);
   const width = (right - left) / Math.max(buckets.length, 1);
-  const room = size.height - SIGN - 1;
+  const room = size.height - MARK_PX - 1;
   context.fillStyle = inks.edge;
   heights(buckets).forEach((share, index) => {
     const high = share === 0 ? 0 : Math.max(1, share * room);
     context.fillRect(left + index * width, size.height - high, Math.max(width - 0.5, 0.5), high);
   });
   buckets.forEach((bucket, index) => {
-    const ink = signOf(bucket, inks);
+    const ink = markColour(bucket, inks);
     if (!ink) return;
     context.fillStyle = ink;
-    context.fillRect(left + index * width, 0, Math.max(width, 2), SIGN);
+    context.fillRect(left + index * width, 0, Math.max(width, 2), MARK_PX);
   });
 }
 
-/** The gravest of what happened in a slice. */
-function signOf(bucket: Bucket, inks: DensityInks): string | null {
+/** The colour of the most severe event in a bucket. */
+function markColour(bucket: Bucket, inks: DensityInks): string | null {
   if (bucket.losses > 0) return inks.failed;
   if (bucket.recoveries > 0) return inks.recovering;
   return bucket.checkpoints > 0 ? inks.saving : null;

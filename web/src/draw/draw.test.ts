@@ -2,9 +2,9 @@ import { describe, expect, it } from "vitest";
 import type { Lane, LaneSpan } from "../api/timeline";
 import { drawDensity, heights } from "./density";
 import { cellAt, cellSize, differing, drawCells, layOut, mixed, type Cell } from "./heatmap";
-import { AXIS_PX, chartWidth, drawLanes, hit, isQuiet, LABEL_PX, LANE_PX, placeOf, QUIET_PX, rowsOf, type Scene } from "./lanes";
+import { AXIS_PX, chartWidth, drawLanes, hit, isIdle, LABEL_PX, LANE_PX, placeOf, IDLE_PX, rowsOf, type Scene } from "./lanes";
 
-/** A canvas that only remembers what was filled. */
+/** A canvas that records filled rectangles. */
 function canvas() {
   const filled: { x: number; y: number; width: number; height: number; ink: string }[] = [];
   const context = new Proxy({ fillStyle: "" } as Record<string, unknown>, {
@@ -26,19 +26,19 @@ const cell = (key: string, group = "host", colour = "active"): Cell => ({ key, g
 describe("the heatmap", () => {
   const cells = Array.from({ length: 24 }, (_, number) => cell(`w${number}`, `host${number % 3}`));
 
-  it("gives every cell a place of its own within the width", () => {
+  it("gives every cell its own place within the width", () => {
     const { places, cell: size, height } = layOut(cells, 400);
     expect(new Set(places.map(({ x, y }) => `${x},${y}`)).size).toBe(24);
     expect(places.every(({ x, y }) => x + size <= 400 && y + size <= height)).toBe(true);
   });
-  it("keeps a host together, hosts in order", () => {
+  it("groups cells by host, hosts in order", () => {
     expect(layOut(cells, 400).groups.map(({ name }) => name)).toEqual(["host0", "host1", "host2"]);
   });
-  it("makes cells smaller the more there are", () => {
+  it("shrinks cells as their number grows", () => {
     const sizes = [10, 500, 2000, 10_000].map(cellSize);
     expect(sizes).toEqual(sizes.toSorted((a, b) => b - a));
   });
-  it("draws only what looks different", () => {
+  it("draws only changed cells", () => {
     const after = cells.with(5, cell("w5", "host2", "failed"));
     expect(differing(cells, after)).toEqual([5]);
     const { context, filled } = canvas();
@@ -47,10 +47,10 @@ describe("the heatmap", () => {
     });
     expect(filled).toMatchObject([{ ink: "rgb(255, 0, 0)" }]);
   });
-  it("lets the page show through what is weak", () => {
+  it("mixes weak colours with the background", () => {
     expect(mixed("rgb(200, 100, 0)", "rgb(0, 0, 0)", 0.5)).toBe("rgb(100, 50, 0)");
   });
-  it("finds the cell under a point", () => {
+  it("finds the cell at a point", () => {
     const layout = layOut(cells, 400);
     const { x, y } = layout.places[7]!;
     expect(cellAt(layout, x + 1, y + 1)).toBe(7);
@@ -61,7 +61,7 @@ describe("the heatmap", () => {
 describe("density", () => {
   const bucket = (facts: number, losses = 0) => ({ facts, events: 0, losses, recoveries: 0, checkpoints: 0, failures: 0 });
 
-  it("shows quiet times beside busy ones", () => {
+  it("keeps small bars visible beside large ones", () => {
     expect(heights([bucket(0), bucket(1), bucket(100)])).toEqual([0, 0.1, 1]);
   });
   it("marks losses above the bars", () => {
@@ -83,18 +83,18 @@ describe("lanes", () => {
   const busy = lane("w0", [span(0, null, "train", "long"), span(400, 600, "checkpoint", "short")]);
   const idle = lane("w1", [span(0, null, "idle", "idle")]);
 
-  it("collapses what only idles", () => {
-    expect([isQuiet(busy, seen), isQuiet(idle, seen)]).toEqual([false, true]);
-    expect(rowsOf([busy, idle], seen, true).map(({ height }) => height)).toEqual([LANE_PX, QUIET_PX]);
+  it("collapses idle lanes", () => {
+    expect([isIdle(busy, seen), isIdle(idle, seen)]).toEqual([false, true]);
+    expect(rowsOf([busy, idle], seen, true).map(({ height }) => height)).toEqual([LANE_PX, IDLE_PX]);
     expect(rowsOf([busy, idle], seen, false).map(({ height }) => height)).toEqual([LANE_PX, LANE_PX]);
   });
-  it("finds the shortest span under a point, and nothing where nothing is", () => {
+  it("finds the shortest span at a point, or nothing", () => {
     const rows = rowsOf([busy], seen, true);
     expect(hit(rows, size, scene, LABEL_PX + 500, AXIS_PX + 5)?.ref).toBe("short");
     expect(hit(rows, size, scene, LABEL_PX + 100, AXIS_PX + 5)?.ref).toBe("long");
     expect(hit(rows, size, scene, LABEL_PX + 100, 3)).toBeNull();
   });
-  it("draws what goes on up to now, and the cursor", () => {
+  it("draws unfinished spans up to now, and the time cursor", () => {
     const { context, filled } = canvas();
     drawLanes(context, size, rowsOf([busy], seen, true), scene);
     const train = filled.find(({ ink }) => ink === "green");
@@ -102,13 +102,13 @@ describe("lanes", () => {
     expect(train?.width).toBeGreaterThan(chartWidth(size) - 1);
     expect(filled.at(-1)).toMatchObject({ ink: "blue", height: size.height });
   });
-  it("draws a loss wide enough to be seen at any zoom", () => {
+  it("draws a loss at least one pixel wide at any zoom", () => {
     const { context, filled } = canvas();
     const hour = { ...scene, span: { from: 0, to: 3_600_000 } };
     drawLanes(context, size, rowsOf([lane("w2", [span(10, 11, "lost", "x")])], hour.span, true), hour);
     expect(filled.find(({ ink }) => ink === "red")?.width).toBeGreaterThan(1);
   });
-  it("puts what has no lane on the axis", () => {
+  it("puts events without a lane on the axis", () => {
     const [x, y] = placeOf(rowsOf([busy], seen, true), scene, size, { node: "coordinator", at_ms: 500 });
     expect([x, y < AXIS_PX]).toEqual([LABEL_PX + 500, true]);
   });

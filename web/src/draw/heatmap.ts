@@ -1,6 +1,6 @@
 /**
- * The fleet as cells, grouped by host. Laying out is done when the fleet changes; drawing takes the
- * cells that changed, so that a thousand beats a second cost a few fills each.
+ * Cells grouped by name, such as workers by host. The layout is computed when cells are added or removed;
+ * drawing takes the changed cells only, so that a thousand heartbeats per second cost few fills.
  */
 
 import { byName } from "../lib/text";
@@ -8,7 +8,7 @@ import { byName } from "../lib/text";
 export interface Cell {
   key: string;
   group: string;
-  /** Names of a colour, and how strong it is, from 0 to 1. */
+  /** The name of a theme colour, and its strength from 0 to 1. */
   colour: string;
   strength: number;
 }
@@ -31,14 +31,14 @@ const GROUP_GAP = 12;
 const LABEL = 16;
 const LABEL_PITCH = 10;
 
-/** Cells are smaller the more there are: a fleet of any size is seen at once. */
+/** The size of a cell: the more cells, the smaller, so that all of them fit on a screen. */
 export function cellSize(count: number): number {
   if (count <= 200) return 22;
   if (count <= 1000) return 14;
   return count <= 4000 ? 9 : 6;
 }
 
-/** Where each cell goes; cells of one group lie together, under the group's name if it has one. */
+/** The place of each cell; the cells of a group are together, under the name of the group if it has one. */
 export function layOut(cells: readonly Cell[], width: number): Layout {
   const cell = cellSize(cells.length);
   const pitch = cell + GAP;
@@ -74,7 +74,7 @@ export function layOut(cells: readonly Cell[], width: number): Layout {
   return { cell, pitch, height: y + rowHeight, places, groups };
 }
 
-/** Few members lie in one row; many make a block that is wider than high. */
+/** A few members fit in one row; many form a block that is wider than high. */
 function columnsOf(members: number, most: number): number {
   const wanted = members <= 8 ? members : Math.ceil(Math.sqrt(members * 2.5));
   return Math.max(1, Math.min(wanted, most));
@@ -85,8 +85,8 @@ export interface Inks {
 }
 
 /**
- * Fills some cells anew; the page shows through weak ones. Cells that look alike are filled together:
- * changing the colour costs a canvas more than filling.
+ * Fills the changed cells; weak colours are mixed with the background. Cells of one colour are filled
+ * together, because changing the fill colour of a canvas costs more than filling.
  */
 export function drawCells(
   context: CanvasRenderingContext2D,
@@ -115,7 +115,7 @@ export function drawCells(
 
 const mixtures = new Map<string, string>();
 
-/** A colour over another, as one colour; both as `rgb(r, g, b)`. */
+/** The mix of two colours, all as `rgb(r, g, b)`. */
 export function mixed(over: string, under: string, share: number): string {
   const key = `${over}|${under}|${share}`;
   const known = mixtures.get(key);
@@ -127,7 +127,7 @@ export function mixed(over: string, under: string, share: number): string {
   return made;
 }
 
-/** The names of the groups. */
+/** Draws the names of the groups. */
 export function drawGroups(context: CanvasRenderingContext2D, layout: Layout, ink: string): void {
   context.fillStyle = ink;
   context.font = '11px "Inter", system-ui, sans-serif';
@@ -141,7 +141,7 @@ function shortened(text: string, letters: number): string {
   return text.length <= letters ? text : `${text.slice(0, Math.max(letters - 1, 1))}…`;
 }
 
-/** Which cells look different from before. */
+/** The indexes of the cells that look different. */
 export function differing(before: readonly Cell[], after: readonly Cell[]): number[] {
   const changed: number[] = [];
   for (let index = 0; index < after.length; index += 1) {
@@ -151,7 +151,7 @@ export function differing(before: readonly Cell[], after: readonly Cell[]): numb
   return changed;
 }
 
-/** Which cell lies under a point. */
+/** The index of the cell at a point; -1 if there is none. */
 export function cellAt(layout: Layout, x: number, y: number): number {
   const { cell, places } = layout;
   return places.findIndex(

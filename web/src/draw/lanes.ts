@@ -1,26 +1,26 @@
-/** What workers did, as lanes: where each lies, how it is drawn, and what lies under a point. */
+/** Layout, drawing and hit testing of the timeline's lanes. */
 import type { Lane, LaneMark, LaneSpan } from "../api/timeline";
 import type { Size } from "../lib/canvas";
 import { clock } from "../lib/format";
 import { ticks, toPixel, type Span } from "../lib/scale";
 
 export const LANE_PX = 22;
-export const QUIET_PX = 7;
+export const IDLE_PX = 7;
 export const AXIS_PX = 24;
 export const LABEL_PX = 176;
 const NARROW_PX = 480;
 const NARROW_LABEL_PX = 96;
 
-/** How wide the labels are: less on a phone, where half of the width would be labels. */
+/** The width of the labels; smaller on a phone. */
 export const labelWidth = ({ width }: Size) => (width < NARROW_PX ? NARROW_LABEL_PX : LABEL_PX);
 
-const QUIET_KINDS = new Set(["idle"]);
+const IDLE_KINDS = new Set(["idle"]);
 const RARE = new Set(["recover", "lost"]);
-const LEAST_PX = 1.5;
+const MIN_SPAN_PX = 1.5;
 const TEXT_PX = 64;
 const FONT = '11px "Inter", system-ui, sans-serif';
 
-/** The colour of each kind of span; one that is not known is drawn as waiting. */
+/** The colour of each kind of span; an unknown kind is drawn as waiting. */
 export const KIND_COLOURS: Record<string, string> = {
   train: "active",
   data: "accent",
@@ -38,26 +38,26 @@ export interface Row {
   height: number;
 }
 
-/** Whether nothing but idling is seen of a lane. */
-export function isQuiet(lane: Lane, span: Span): boolean {
+/** Whether a lane only shows idle time. */
+export function isIdle(lane: Lane, span: Span): boolean {
   const seen = lane.spans.some(
     ({ from_ms, to_ms, kind }) =>
-      !QUIET_KINDS.has(kind) && from_ms < span.to && (to_ms ?? Infinity) > span.from,
+      !IDLE_KINDS.has(kind) && from_ms < span.to && (to_ms ?? Infinity) > span.from,
   );
   return !seen && !lane.marks.some(({ at_ms }) => at_ms >= span.from && at_ms <= span.to);
 }
 
-/** The lane with its longest spans first: what is short is drawn over what it is a part of. */
+/** The lane with its longest spans first, so that short spans are drawn over long ones. */
 function layered(lane: Lane): Lane {
   const length = ({ from_ms, to_ms }: LaneSpan) => (to_ms ?? Infinity) - from_ms;
   return { ...lane, spans: lane.spans.toSorted((a, b) => length(b) - length(a)) };
 }
 
-/** Lanes from top to bottom; quiet ones are thin when they are to be collapsed. */
+/** The rows of the lanes from top to bottom; with `collapse`, idle lanes are thin. */
 export function rowsOf(lanes: readonly Lane[], span: Span, collapse: boolean): Row[] {
   let y = AXIS_PX;
   return lanes.map((lane) => {
-    const height = collapse && isQuiet(lane, span) ? QUIET_PX : LANE_PX;
+    const height = collapse && isIdle(lane, span) ? IDLE_PX : LANE_PX;
     const row = { lane: layered(lane), y, height };
     y += height;
     return row;
@@ -71,7 +71,7 @@ export function heightOf(rows: readonly Row[]): number {
 
 export interface Scene {
   span: Span;
-  /** Spans that go on are drawn up to here. */
+  /** Unfinished spans are drawn up to here. */
   now: number;
   cursor: number | null;
   chosen: string;
@@ -118,15 +118,15 @@ function drawAxis(context: CanvasRenderingContext2D, size: Size, scene: Scene): 
 }
 
 function drawRow(context: CanvasRenderingContext2D, size: Size, row: Row, scene: Scene): void {
-  const thin = row.height === QUIET_PX;
+  const thin = row.height === IDLE_PX;
   const [top, high] = thin ? [row.y + 2, row.height - 4] : [row.y + 3, row.height - 6];
   for (const each of row.lane.spans) {
     const end = each.to_ms ?? scene.now;
     if (end < scene.span.from || each.from_ms > scene.span.to) continue;
     const x = pixelOf(scene, size, each.from_ms);
-    // What is rare is seen at any zoom; what is common blends into a shade of how much there is.
+    // Rare spans stay visible at any zoom; common ones blend into a shade.
     const exact = pixelOf(scene, size, end) - x;
-    const width = RARE.has(each.kind) ? Math.max(exact, LEAST_PX) : exact;
+    const width = RARE.has(each.kind) ? Math.max(exact, MIN_SPAN_PX) : exact;
     if (width >= 1) {
       context.fillStyle = scene.inks.page!;
       context.fillRect(x, top, width, high);
@@ -137,13 +137,13 @@ function drawRow(context: CanvasRenderingContext2D, size: Size, row: Row, scene:
     context.globalAlpha = 1;
     if (each.ok === false) drawFailure(context, x, top, width, high, scene);
     if (scene.chosen !== "" && each.ref === scene.chosen) outline(context, x, top, width, high, scene);
-    if (!thin && width >= TEXT_PX && isBare(row.lane, each, scene, size)) drawText(context, each, Math.max(x, labelWidth(size)), x + width, top + high / 2, scene);
+    if (!thin && width >= TEXT_PX && hasRoomForText(row.lane, each, scene, size)) drawText(context, each, Math.max(x, labelWidth(size)), x + width, top + high / 2, scene);
   }
   for (const mark of row.lane.marks) drawMark(context, size, row, mark, scene);
 }
 
-/** Whether nothing shorter lies over the place of a span's text. */
-function isBare(lane: Lane, span: LaneSpan, scene: Scene, size: Size): boolean {
+/** Whether no shorter span covers the place of a span's text. */
+function hasRoomForText(lane: Lane, span: LaneSpan, scene: Scene, size: Size): boolean {
   const from = Math.max(span.from_ms, scene.span.from);
   const room = ((scene.span.to - scene.span.from) / chartWidth(size)) * TEXT_PX;
   const longer = lane.spans.indexOf(span);
@@ -191,7 +191,7 @@ function drawMark(context: CanvasRenderingContext2D, size: Size, row: Row, mark:
 }
 
 function drawLabel(context: CanvasRenderingContext2D, size: Size, row: Row, scene: Scene): void {
-  if (row.height === QUIET_PX) return;
+  if (row.height === IDLE_PX) return;
   context.save();
   context.beginPath();
   context.rect(0, row.y, labelWidth(size) - 12, row.height);
@@ -218,7 +218,7 @@ export interface End {
   at_ms: number;
 }
 
-/** An arrow from what led to something to what came of it. */
+/** Draws an arrow from a cause to its effect. */
 export function drawArrow(
   context: CanvasRenderingContext2D,
   size: Size,
@@ -244,7 +244,7 @@ export function drawArrow(
   context.fill();
 }
 
-/** Where an event lies; what has no lane of its own (the coordinator) lies on the axis. */
+/** The place of an event; events without a lane, such as the coordinator's, are on the axis. */
 export function placeOf(rows: readonly Row[], scene: Scene, size: Size, end: End): [x: number, y: number] {
   const row = rows.find(({ lane }) => lane.node === end.node);
   return [pixelOf(scene, size, end.at_ms), row ? row.y + row.height / 2 : AXIS_PX - 3];
@@ -260,7 +260,7 @@ export interface Hit {
 
 const REACH_PX = 6;
 
-/** What lies under a point: a mark before a span, the shortest span before a longer one. */
+/** The mark or else the shortest span at a point. */
 export function hit(rows: readonly Row[], size: Size, scene: Scene, x: number, y: number): Hit | null {
   const row = rows.find((each) => y >= each.y && y < each.y + each.height);
   if (!row) return null;

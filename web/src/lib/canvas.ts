@@ -1,4 +1,4 @@
-/** Canvases that are sharp on any screen, and colours read from the style sheet. */
+/** Canvas size for any pixel ratio, element sizes, and theme colours for drawing. */
 import { useEffect, useRef, useState } from "react";
 
 export interface Size {
@@ -6,7 +6,7 @@ export interface Size {
   height: number;
 }
 
-/** Fits a canvas to its size in CSS pixels; drawing then uses those. */
+/** Sizes a canvas in CSS pixels and returns its context, scaled to them. */
 export function fit(canvas: HTMLCanvasElement, size: Size): CanvasRenderingContext2D | null {
   const ratio = window.devicePixelRatio || 1;
   const [width, height] = [Math.round(size.width * ratio), Math.round(size.height * ratio)];
@@ -37,7 +37,7 @@ export function useSize<E extends HTMLElement>() {
   return { ref, size };
 }
 
-/** A colour of the theme, as a canvas takes it: the style sheet's value for the present scheme. */
+/** A theme colour in the current scheme, as a canvas needs it. */
 export function colour(name: string): string {
   const probe = document.createElement("span");
   probe.style.color = `var(--color-${name})`;
@@ -47,12 +47,10 @@ export function colour(name: string): string {
   return value;
 }
 
-/** Several colours by name. */
 export function colours<Name extends string>(names: readonly Name[]): Record<Name, string> {
   return Object.fromEntries(names.map((name) => [name, colour(name)])) as Record<Name, string>;
 }
 
-/** The same colour, more transparent. */
 export function faded(rgb: string, alpha: number): string {
   const [r, g, b] = rgb.match(/[\d.]+/g) ?? ["0", "0", "0"];
   return `rgba(${r}, ${g}, ${b}, ${alpha})`;

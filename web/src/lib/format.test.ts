@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { age, bytes, clock, compact, count, duration, figure, moment, percent, plural } from "./format";
 
 describe("numbers", () => {
-  it("keeps thousands apart and shortens millions", () => {
+  it("separates thousands and shortens millions", () => {
     expect(count(20_000)).toBe("20,000");
     expect(count(1_250_000)).toBe("1.3M");
     expect(count(null)).toBe("–");
@@ -13,7 +13,7 @@ describe("numbers", () => {
     ]);
     expect(figure(Number.NaN)).toBe("–");
   });
-  it("fits a number onto an axis", () => {
+  it("shortens numbers for an axis", () => {
     expect([0, 0.25, 1234.5, 20_000, 2_500_000].map(compact)).toEqual(["0", "0.25", "1230", "20K", "2.5M"]);
   });
   it("shows sizes in powers of a thousand", () => {
@@ -22,7 +22,7 @@ describe("numbers", () => {
     ]);
   });
   it("rounds percents", () => expect(percent(93.4)).toBe("93 %"));
-  it("counts words", () => expect([plural(1, "worker"), plural(2, "worker")]).toEqual(["1 worker", "2 workers"]));
+  it("adds the plural s", () => expect([plural(1, "worker"), plural(2, "worker")]).toEqual(["1 worker", "2 workers"]));
 });
 
 describe("time", () => {
@@ -31,7 +31,7 @@ describe("time", () => {
       "0.25 ms", "46 ms", "1.7 s", "42 s", "2 min 47 s", "1 h 30 min", "1 d 3 h",
     ]);
   });
-  it("knows no negative ages, whatever the clocks say", () => {
+  it("never shows a negative age", () => {
     expect(age(2000, 1000)).toBe("now");
     expect(age(1000, 6500)).toBe("5.0 s");
   });

@@ -1,21 +1,21 @@
-/** Numbers, sizes, durations and moments as people read them; always with the same width. */
+/** Numbers, sizes, durations and times as text. */
 
 const LOCALE = "en-GB";
 const MISSING = "–";
 
-/** For what was not recorded of a past moment. */
+/** Shown for a value of a past moment that was not recorded. */
 export const UNRECORDED = "not recorded";
 
 const whole = new Intl.NumberFormat(LOCALE, { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
 
-/** A count with thousands apart; from a million on in short. */
+/** A count with separated thousands; millions in short form. */
 export function count(value: number | null | undefined): string {
   if (value === null || value === undefined) return MISSING;
   return Math.abs(value) >= 1e6 ? short.format(value) : whole.format(value);
 }
 
-/** About three digits of any number. */
+/** A number with about three digits. */
 export function figure(value: number | null | undefined): string {
   if (value === null || value === undefined || !Number.isFinite(value)) return MISSING;
   const size = Math.abs(value);
@@ -25,7 +25,7 @@ export function figure(value: number | null | undefined): string {
   return size >= 0.01 || size === 0 ? value.toFixed(2) : value.toPrecision(1);
 }
 
-/** A number in as few characters as an axis has room for. */
+/** A number short enough for an axis. */
 export function compact(value: number): string {
   return Math.abs(value) >= 10_000 ? short.format(value) : String(Number(value.toPrecision(3)));
 }
@@ -48,7 +48,7 @@ export function percent(value: number | null | undefined): string {
   return value === null || value === undefined ? MISSING : `${Math.round(value)} %`;
 }
 
-/** A duration in the two largest units that say something. */
+/** A duration in its two largest units. */
 export function duration(ms: number | null | undefined): string {
   if (ms === null || ms === undefined || !Number.isFinite(ms)) return MISSING;
   const size = Math.abs(ms);
@@ -62,7 +62,7 @@ export function duration(ms: number | null | undefined): string {
   return `${Math.floor(minutes / 1440)} d ${Math.floor(minutes / 60) % 24} h`;
 }
 
-/** How long ago; a clock that runs ahead makes no negative ages. */
+/** The time since a moment; never negative, also when clocks differ. */
 export function age(atMs: number, nowMs: number): string {
   const ms = Math.max(0, nowMs - atMs);
   return ms < 1000 ? "now" : duration(Math.floor(ms / 1000) * 1000);
@@ -79,7 +79,7 @@ export function clock(atMs: number, precise = false): string {
 
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/** Day and time of day; the year only where it is not this one. */
+/** Date and time; the year only when it is not the current one. */
 export function moment(atMs: number, precise = false): string {
   const at = new Date(atMs);
   const year = at.getFullYear() === new Date().getFullYear() ? "" : ` ${at.getFullYear()}`;

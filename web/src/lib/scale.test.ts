@@ -3,19 +3,19 @@ import { pan, ticks, toMoment, toPixel, within, zoom } from "./scale";
 
 const bounds = { from: 0, to: 100_000 };
 
-describe("a span of time on a canvas", () => {
-  it("goes from moments to pixels and back", () => {
+describe("a time span", () => {
+  it("converts moments to pixels and back", () => {
     const span = { from: 1000, to: 3000 };
     expect(toPixel(span, 400, 2000)).toBe(200);
     expect(toMoment(span, 400, 200)).toBe(2000);
   });
-  it("zooms around a moment that stays where it is", () => {
+  it("zooms around a moment that keeps its place", () => {
     const span = { from: 10_000, to: 20_000 };
     const near = zoom(span, 0.5, 12_000, bounds);
     expect(near).toEqual({ from: 11_000, to: 16_000 });
     expect(toPixel(near, 100, 12_000)).toBe(toPixel(span, 100, 12_000));
   });
-  it("never zooms beyond the bounds, nor below a millisecond", () => {
+  it("zooms no further than the bounds and a millisecond", () => {
     expect(zoom({ from: 0, to: 10 }, 1e9, 5, bounds)).toEqual(bounds);
     const close = zoom({ from: 10, to: 12 }, 1e-9, 11, bounds);
     expect(close.to - close.from).toBeCloseTo(1);
@@ -24,7 +24,7 @@ describe("a span of time on a canvas", () => {
     expect(pan({ from: 0, to: 100 }, -1, bounds)).toEqual({ from: 0, to: 100 });
     expect(within({ from: 99_950, to: 100_050 }, bounds)).toEqual({ from: 99_900, to: 100_000 });
   });
-  it("puts marks at round moments, far enough apart to be read", () => {
+  it("puts ticks at round moments", () => {
     const { step, at } = ticks({ from: 500, to: 60_500 }, 600);
     expect(step).toBe(10_000);
     expect(at).toEqual([10_000, 20_000, 30_000, 40_000, 50_000, 60_000]);

@@ -1,21 +1,19 @@
-/** Where a moment lies on a canvas, and where to put the marks of an axis. */
+/** Conversion between moments and pixels, zooming, panning, and the ticks of a time axis. */
 
 export interface Span {
   from: number;
   to: number;
 }
 
-/** From a moment to a pixel. */
 export function toPixel(span: Span, width: number, at: number): number {
   return span.to === span.from ? 0 : ((at - span.from) / (span.to - span.from)) * width;
 }
 
-/** From a pixel to a moment. */
 export function toMoment(span: Span, width: number, pixel: number): number {
   return span.from + (pixel / Math.max(width, 1)) * (span.to - span.from);
 }
 
-/** Zooms around a moment, which stays where it is; within bounds, and never below a millisecond. */
+/** The span zoomed around a moment that keeps its place; within bounds, at least a millisecond long. */
 export function zoom(span: Span, factor: number, around: number, bounds: Span): Span {
   const widest = bounds.to - bounds.from;
   const length = Math.min(Math.max((span.to - span.from) * factor, 1), Math.max(widest, 1));
@@ -23,13 +21,13 @@ export function zoom(span: Span, factor: number, around: number, bounds: Span): 
   return within({ from: around - length * share, to: around + length * (1 - share) }, bounds);
 }
 
-/** Moves by a share of what is seen. */
+/** The span moved by a share of its length, within bounds. */
 export function pan(span: Span, share: number, bounds: Span): Span {
   const shift = (span.to - span.from) * share;
   return within({ from: span.from + shift, to: span.to + shift }, bounds);
 }
 
-/** The span moved so that it lies within bounds; one that is longer becomes the bounds. */
+/** The span moved into the bounds; a longer one becomes the bounds. */
 export function within(span: Span, bounds: Span): Span {
   const length = span.to - span.from;
   if (length >= bounds.to - bounds.from) return { ...bounds };
@@ -47,7 +45,7 @@ const STEPS = [
   HOUR, 2 * HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, 24 * HOUR, 48 * HOUR, 168 * HOUR,
 ];
 
-/** Round moments about `gap` pixels apart, and how far they are from each other. */
+/** Round moments about `gap` pixels apart, and the time between them. */
 export function ticks(span: Span, width: number, gap = 96): { step: number; at: number[] } {
   const wanted = ((span.to - span.from) / Math.max(width, 1)) * gap;
   const step = STEPS.find((each) => each >= wanted) ?? STEPS[STEPS.length - 1]!;

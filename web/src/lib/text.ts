@@ -1,4 +1,4 @@
-/** Text that others wrote: shown as it is, and harmless. */
+/** Text from users and workers: made safe to show, shortened, ordered and searched. */
 
 export const SHOWN_CHARS = 2000;
 
@@ -6,8 +6,8 @@ const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u2
 const ANSI = /\u001b\[[0-9;?]*[ -/]*[@-~]/g;
 
 /**
- * Colour codes of terminals are left out; other control characters, and those that turn the
- * direction of text, become visible signs. Markup needs nothing: React writes text as text.
+ * Text without terminal colour codes, and with visible signs for control characters, also for those that
+ * change the direction of text. React escapes markup.
  */
 export function visible(text: string): string {
   return text.replace(ANSI, "").replace(CONTROL, (sign) => {
@@ -17,29 +17,29 @@ export function visible(text: string): string {
   });
 }
 
-/** The beginning of a long text, and how much of it is not shown. */
+/** The beginning of a long text, and the number of characters after it. */
 export function cut(text: string, limit = SHOWN_CHARS): { head: string; hidden: number } {
   return text.length <= limit
     ? { head: text, hidden: 0 }
     : { head: text.slice(0, limit), hidden: text.length - limit };
 }
 
+const COLLATOR = new Intl.Collator("en", { numeric: true });
+
 /** Orders names so that `worker-9` comes before `worker-10`. */
-export function byName(a: string, b: string): number {
-  return a.localeCompare(b, "en", { numeric: true });
-}
+export const byName: (a: string, b: string) => number = COLLATOR.compare;
 
 const SPECIAL = /[.*+?^${}()|[\]\\]/g;
 
-export type Pattern = { test: (text: string) => boolean } | { fault: string };
+export type Pattern = { test: (text: string) => boolean } | { error: string };
 
-/** What a search box asks for: plain text whatever the case, or a regular expression. */
+/** The test for a search: plain text or a regular expression, both ignoring case. */
 export function pattern(search: string, regex: boolean): Pattern {
   try {
-    // Also for plain text: an expression that ignores case is quicker than making small letters.
+    // Also for plain text: a regular expression that ignores case is faster than toLowerCase().
     const expression = new RegExp(regex ? search : search.replace(SPECIAL, "\\$&"), "i");
     return { test: (text) => expression.test(text) };
   } catch (error) {
-    return { fault: error instanceof Error ? error.message : String(error) };
+    return { error: error instanceof Error ? error.message : String(error) };
   }
 }

@@ -1,8 +1,9 @@
-/** The frame around every view: rail, strip of time, notices. */
+/** The frame around every view: navigation, time strip, notices and dialogs. */
 import { Component, Suspense, type ReactNode } from "react";
 import { useLive } from "../state/cluster";
 import { usePlace } from "../state/url";
-import { Empty, Loading } from "../ui/empty";
+import { Empty, Loading } from "../ui/placeholders";
+import { useDocumentTitle } from "./title";
 import { Dialogs } from "./dialogs";
 import { Notices } from "./notices";
 import { Rail } from "./rail";
@@ -11,6 +12,7 @@ import { TokenForm } from "./token";
 import { VIEWS } from "./views";
 
 export function App() {
+  useDocumentTitle();
   return (
     <div className="grid h-full grid-cols-[auto_minmax(0,1fr)] grid-rows-[auto_minmax(0,1fr)] max-sm:grid-cols-1 max-sm:pb-13">
       <button
@@ -54,19 +56,19 @@ function Current() {
   );
 }
 
-/** A view that breaks says so and leaves the others alone. */
-class Boundary extends Component<{ children: ReactNode }, { fault: Error | null }> {
-  override state: { fault: Error | null } = { fault: null };
+/** Shows the error of a view that fails; the other views keep working. */
+class Boundary extends Component<{ children: ReactNode }, { error: Error | null }> {
+  override state: { error: Error | null } = { error: null };
 
-  static getDerivedStateFromError(fault: Error) {
-    return { fault };
+  static getDerivedStateFromError(error: Error) {
+    return { error };
   }
 
   override render() {
-    const { fault } = this.state;
-    return fault ? (
+    const { error } = this.state;
+    return error ? (
       <div className="px-6">
-        <Empty title="This view failed" text={`${fault.name}: ${fault.message}. Reload the page, and please report it.`} />
+        <Empty title="This view failed" text={`${error.name}: ${error.message}. Reload the page. If it fails again, please report it.`} />
       </div>
     ) : (
       this.props.children

@@ -1,27 +1,26 @@
-/** Everything that the palette and the keys can do. */
+/** The commands of the palette, and the list of shortcuts for the help. */
 import { live } from "../api/live";
 import { goLive } from "../state/cluster";
 import { setTheme, THEMES } from "../state/theme";
-import { go } from "../state/url";
+import { change, go } from "../state/url";
 import { openDemo } from "./demo";
-import type { Command } from "./matching";
+import type { Command } from "./command-search";
 import { VIEWS } from "./views";
 
-/** Keys of the whole page, as the help shows them. */
-export const KEYS: readonly (readonly [keys: string, text: string])[] = [
+export const SHORTCUTS: readonly (readonly [keys: string, text: string])[] = [
   ["Ctrl K", "find a view, task, worker or action"],
   ["/", "search in this view"],
   ["1 … 9", "go to a view"],
   ["L", "live"],
   ["?", "this help"],
   ["← → or A D", "timeline: earlier, later"],
-  ["↑ ↓ or W S", "timeline: closer, wider"],
-  [", .", "timeline: event before, after"],
+  ["↑ ↓ or W S", "timeline: zoom in, zoom out"],
+  [", .", "timeline: previous event, next event"],
   ["Space", "timeline: play, pause"],
-  ["Esc", "close what is open"],
+  ["Esc", "close a panel or a dialog"],
 ];
 
-/** What the palette offers; names of tasks and workers are those that are known now. */
+/** All commands; tasks and workers are the ones known now. */
 export function commands(): Command[] {
   const { cluster } = live.read();
   return [
@@ -35,7 +34,8 @@ export function commands(): Command[] {
     { title: "Demo", group: "Action", run: openDemo },
     { title: "Submit a task", group: "Action", run: () => go(["tasks", "new"]) },
     { title: "Copy a link to this view", group: "Action", run: () => void navigator.clipboard?.writeText(location.href) },
-    ...THEMES.map((theme) => ({ title: `Theme: ${theme}`, group: "Look", run: () => setTheme(theme) })),
+    { title: "Glossary", group: "Help", run: () => change({ glossary: "all" }, "push") },
+    ...THEMES.map((theme) => ({ title: `Theme: ${theme}`, group: "Appearance", run: () => setTheme(theme) })),
     ...[...(cluster?.tasks.keys() ?? [])].map((id) => ({ title: id, group: "Task", run: () => go(["tasks", id]) })),
     ...[...(cluster?.workers.keys() ?? [])].map((id) => ({ title: id, group: "Worker", run: () => go(["workers", id]) })),
   ];

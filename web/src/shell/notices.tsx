@@ -1,4 +1,4 @@
-/** What everyone should know before reading on: one line each, above the view. */
+/** Notices above every view: the connection, the clock, the version, the demo. */
 import { apiAddress } from "../api/client";
 import { duration, moment } from "../lib/format";
 import { goLive, useCluster, useDemo, useLive } from "../state/cluster";
@@ -6,22 +6,20 @@ import { Button } from "../ui/controls";
 import { Command } from "../ui/copy";
 
 const SKEW_MS = 5000;
-const START = "start it with: ";
 
 export function Notices() {
   const { connection, cluster, skewMs, outdated } = useLive();
-  const { cursor, fault } = useCluster();
+  const { cursor, error } = useCluster();
   const demo = useDemo();
-  const gone = connection.state === "gone" ? connection : null;
   return (
     <div>
-      {gone && (
-        <Notice sign="✕" tone="text-failed" text={`Disconnected: ${gone.message}`}>
+      {connection.state === "disconnected" && (
+        <Notice sign="✕" tone="text-failed" text={`Disconnected: ${connection.error.message}`}>
           <span className="text-dim">
-            {cluster && `This page shows the state of ${moment(gone.since)}. `}
+            {cluster && `This page shows the state of ${moment(connection.since)}. `}
             Check that the coordinator runs and that {apiAddress()} is its address (VITE_API_URL). Reconnecting…
           </span>
-          {gone.hint.startsWith(START) && <Command text={gone.hint.slice(START.length)} />}
+          {connection.error.command && <Command text={connection.error.command} />}
         </Notice>
       )}
       {connection.state === "stale" && (
@@ -31,7 +29,7 @@ export function Notices() {
       )}
       {outdated && (
         <Notice sign="◐" tone="text-recovering" text={`The coordinator is now ${cluster?.coordinator?.version}`}>
-          <span className="text-dim">This page is from another version.</span>
+          <span className="text-dim">This page was loaded from another version.</span>
           <Button onClick={() => location.reload()}>Reload</Button>
         </Notice>
       )}
@@ -51,11 +49,12 @@ export function Notices() {
       )}
       {demo === "served" && (
         <Notice sign="◆" tone="text-saving" text="Demo: a simulated cluster; all figures are simulated">
+          <span className="text-dim">For a real cluster:</span>
           <Command text="strata up" />
         </Notice>
       )}
-      {cursor !== null && fault && (
-        <Notice sign="✕" tone="text-failed" text={`${moment(cursor)} cannot be shown: ${fault.message}`} />
+      {cursor !== null && error && (
+        <Notice sign="✕" tone="text-failed" text={`${moment(cursor)} cannot be shown: ${error.message}`} />
       )}
     </div>
   );

@@ -1,12 +1,12 @@
-/** The way from view to view: a rail at the left, a bar at the bottom of a phone. */
+/** Navigation between the views: a rail at the left, or a bar at the bottom of a phone. */
 import { useCluster } from "../state/cluster";
 import { hrefTo, usePlace } from "../state/url";
-import { Sign, VIEWS } from "./views";
+import { Icon, VIEWS } from "./views";
 
 export function Rail() {
   const current = usePlace().path[0] ?? "overview";
   const { cluster } = useCluster();
-  const troubles = cluster?.attention.length ?? 0;
+  const problems = cluster?.attention.length ?? 0;
   return (
     <nav
       aria-label="Views"
@@ -19,7 +19,7 @@ export function Rail() {
         <Layers />
         <span className="max-lg:sr-only">Strata</span>
       </a>
-      {VIEWS.map(({ name, title, sign }) => (
+      {VIEWS.map(({ name, title, icon }) => (
         <a
           key={name}
           href={hrefTo([name])}
@@ -29,14 +29,14 @@ export function Rail() {
             name === current ? "bg-chosen font-medium" : "text-dim hover:bg-hover hover:text-text"
           }`}
         >
-          <Sign path={sign} />
+          <Icon path={icon} />
           <span className="max-lg:sr-only">{title}</span>
-          {name === "overview" && troubles > 0 && (
+          {name === "overview" && problems > 0 && (
             <span
-              title={`${troubles} to look at`}
+              title={`${problems} ${problems === 1 ? "item needs" : "items need"} attention`}
               className="ml-auto text-s text-recovering max-lg:hidden"
             >
-              {troubles}
+              {problems}
             </span>
           )}
         </a>

@@ -1,21 +1,20 @@
-/** Where in time one is, and how much happened when: dragged, or moved with the arrow keys. */
+/** The slider of the time cursor over a histogram of events; moved by dragging or with the arrow keys. */
 import { useIsFetching, useQuery } from "@tanstack/react-query";
 import { useEffect, useRef, useState, type KeyboardEvent, type PointerEvent } from "react";
-import { density } from "../api/timeline";
 import { drawDensity } from "../draw/density";
 import { colours, fit, useSize } from "../lib/canvas";
 import { moment } from "../lib/format";
 import { toMoment, toPixel, type Span } from "../lib/scale";
-import { moveCursor, STATE, useCursor, useRun } from "../state/cluster";
+import { MOMENT_KEY, moveCursor, useCursor, useRun, useTimeline } from "../state/cluster";
 import { useScheme } from "../state/theme";
 
 const STEP = 0.01;
-/** Slices come in whole hundreds, so that pages of about one width share an answer. */
-const SLICES = 100;
-const SLICE_PX = 3;
+/** The number of buckets is a multiple of 100, so that pages of similar width share a cached answer. */
+const BUCKET_STEP = 100;
+const BUCKET_PX = 3;
 
 export function Scrubber({ bounds }: { bounds: Span }) {
-  const { held, hold } = useHeld(bounds);
+  const { held, hold } = useDraggedMoment(bounds);
   const { ref, size } = useSize<HTMLDivElement>();
   const shown = held ?? bounds.to;
   const seek = (event: PointerEvent<HTMLDivElement>) => {
@@ -55,7 +54,7 @@ export function Scrubber({ bounds }: { bounds: Span }) {
       onPointerMove={seek}
       onKeyDown={step}
     >
-      <Slices bounds={bounds} width={size.width} height={size.height} />
+      <Histogram bounds={bounds} width={size.width} height={size.height} />
       <div
         aria-hidden
         className={`absolute inset-y-0 -ml-px w-0.5 ${held === null ? "bg-active" : "bg-accent"}`}
@@ -66,13 +65,13 @@ export function Scrubber({ bounds }: { bounds: Span }) {
 }
 
 /**
- * The moment under the hand, at once; the views follow as fast as the coordinator answers, one
- * moment at a time, and always end at the last. Null is live, which an archived run is not: its end.
+ * The moment under the pointer, which the slider shows at once. The views load one moment at a time and
+ * always end with the last one. Null is live; an archived run has no live state, so its end is used.
  */
-function useHeld(bounds: Span) {
+function useDraggedMoment(bounds: Span) {
   const cursor = useCursor();
   const archived = useRun() !== "";
-  const busy = useIsFetching({ queryKey: [STATE] }) > 0;
+  const busy = useIsFetching({ queryKey: [MOMENT_KEY] }) > 0;
   const [wanted, setWanted] = useState<{ at: number | null } | null>(null);
   if (wanted?.at === cursor) setWanted(null);
   useEffect(() => {
@@ -85,13 +84,14 @@ function useHeld(bounds: Span) {
   return { held: wanted ? wanted.at : cursor, hold };
 }
 
-function Slices({ bounds: { from, to }, width, height }: { bounds: Span; width: number; height: number }) {
+function Histogram({ bounds: { from, to }, width, height }: { bounds: Span; width: number; height: number }) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const scheme = useScheme();
-  const buckets = Math.min(Math.ceil(width / SLICE_PX / SLICES) * SLICES, 1000);
+  const timeline = useTimeline();
+  const buckets = Math.min(Math.ceil(width / BUCKET_PX / BUCKET_STEP) * BUCKET_STEP, 1000);
   const { data } = useQuery({
     queryKey: ["density", from, to, buckets],
-    queryFn: ({ signal }) => density({ from_ms: from, to_ms: to, buckets }, signal),
+    queryFn: ({ signal }) => timeline.density({ from_ms: from, to_ms: to, buckets }, signal),
     enabled: buckets > 0,
     placeholderData: (before) => before,
     retry: false,

@@ -1,28 +1,27 @@
-/** The coordinator asks for a token: one field, and where to find it. */
+/** The login form of a coordinator with a token. */
 import { useState, type FormEvent } from "react";
 import { ApiError, logIn } from "../api/client";
 import { live } from "../api/live";
 import { Button, Field } from "../ui/controls";
-import { Command } from "../ui/copy";
 
 export function TokenForm() {
   const [token, setToken] = useState("");
-  const [fault, setFault] = useState("");
+  const [error, setError] = useState("");
   const submit = async (event: FormEvent) => {
     event.preventDefault();
     try {
       if (await logIn(token.trim())) live.open();
-      else setFault("That token is not valid.");
-    } catch (error) {
-      setFault(error instanceof ApiError ? error.message : String(error));
+      else setError("That token is not valid.");
+    } catch (failure) {
+      setError(failure instanceof ApiError ? failure.message : String(failure));
     }
   };
   return (
     <form onSubmit={(event) => void submit(event)} className="flex max-w-md flex-col items-start gap-3 p-6">
       <h1 className="text-l font-semibold">Token required</h1>
       <p className="text-dim">
-        The coordinator printed it when it started; it is also in its settings as{" "}
-        <code className="font-mono text-s">STRATA_TOKEN</code>.
+        The coordinator was started with a token: with <code className="font-mono text-s">--token</code>, or with{" "}
+        <code className="font-mono text-s">STRATA_TOKEN</code> in its environment.
       </p>
       <div className="flex w-full gap-2">
         <Field
@@ -36,12 +35,11 @@ export function TokenForm() {
           Open
         </Button>
       </div>
-      {fault && (
+      {error && (
         <p role="alert" className="text-failed">
-          {fault}
+          {error}
         </p>
       )}
-      <Command text="strata up --token …" />
     </form>
   );
 }

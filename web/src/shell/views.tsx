@@ -1,20 +1,20 @@
-/** The views: their names, keys and signs, and the code of each, loaded when it is first opened. */
+/** The views: name, title, icon, and the code, which is loaded when the view is first opened. */
 import { lazy, type ComponentType, type LazyExoticComponent } from "react";
 
 export interface View {
   name: string;
   title: string;
-  /** The paths of its sign, on a grid of 16. */
-  sign: string;
+  /** The SVG path of its icon, on a grid of 16. */
+  icon: string;
   component: LazyExoticComponent<ComponentType>;
 }
 
 const view = (
   name: string,
   title: string,
-  sign: string,
+  icon: string,
   load: () => Promise<{ default: ComponentType }>,
-): View => ({ name, title, sign, component: lazy(load) });
+): View => ({ name, title, icon, component: lazy(load) });
 
 export const VIEWS: readonly View[] = [
   view("overview", "Overview", "M2 13V8M6 13V3M10 13V6M14 13v-3", () => import("../views/overview")),
@@ -28,7 +28,7 @@ export const VIEWS: readonly View[] = [
   view("settings", "Settings", "M2 5h7M13 5h1M2 11h1M7 11h7M9 3v4M5 9v4", () => import("../views/settings")),
 ];
 
-export function Sign({ path }: { path: string }) {
+export function Icon({ path }: { path: string }) {
   return (
     <svg
       aria-hidden

@@ -1,102 +1,105 @@
-/** The cluster as the views see it: live, or at the moment that the time cursor stands on. */
+/** The cluster as the views show it: live, or at the past moment that the time cursor selects. */
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { useEffect, useState, useSyncExternalStore } from "react";
+import { useMemo, useSyncExternalStore } from "react";
 import { ApiError } from "../api/client";
 import { live, type Live } from "../api/live";
 import { fromDashboard, type Cluster } from "../api/patches";
-import { at, DEMO } from "../api/timeline";
+import { DEMO, timelineOf, type Timeline } from "../api/timeline";
+import { useBrowserTime, type Period } from "./clock";
 import { change, usePlace } from "./url";
 
 export function useLive(): Live {
   return useSyncExternalStore(live.subscribe, live.read);
 }
 
-/** The moment of the past that is shown, in Unix milliseconds; null is live. */
+/** The past moment that is shown, in Unix milliseconds; null when live. */
 export function useCursor(): number | null {
   const text = usePlace().params.t;
   const moment = Number(text);
   return text && Number.isFinite(moment) ? moment : null;
 }
 
-/** The archived run that is looked at; empty for the coordinator's own log. */
+/** The archived run that is shown; empty for the coordinator's own log. */
 export function useRun(): string {
   return usePlace().params.run ?? "";
 }
 
-/** Whether what is shown is made up: a demo that the coordinator serves, or the recorded one. */
+/** The timeline endpoints of the run that is shown. */
+export function useTimeline(): Timeline {
+  const run = useRun();
+  return useMemo(() => timelineOf(run), [run]);
+}
+
+/** Whether the data is simulated: by a coordinator in demo mode, or in the recorded demo. */
 export function useDemo(): "" | "served" | "recorded" {
   const { cluster } = useLive();
   const recorded = useRun() === DEMO;
   return recorded ? "recorded" : cluster?.coordinator?.mode === "demo" ? "served" : "";
 }
 
-/** A moment as the address holds it: the first whole millisecond in which what happened then has. */
+/** A moment as the address holds it: rounded up, so that an event at that moment has happened. */
 export function momentText(atMs: number): string {
   return String(Math.ceil(atMs));
 }
 
-/** Leaves the past, also that of an archived run. */
+/** Shows the live cluster again, also after an archived run. */
 export function goLive(): void {
   change({ t: "", run: "" }, "push");
 }
 
-/** Opens an archived run at a moment. */
+/** Shows an archived run at a moment. */
 export function openRun(name: string, atMs: number): void {
   change({ run: name, t: momentText(atMs), from: "", to: "", event: "" }, "push");
 }
 
-/** Shows a moment of the past, or what is live. */
+/** Shows a past moment, or the live cluster. */
 export function moveCursor(atMs: number | null, how: "push" | "replace" = "replace"): void {
   change({ t: atMs === null ? "" : momentText(atMs) }, how);
 }
 
-/** Begins the keys of what is asked for to show a moment: its state, and the lanes around it. */
-export const STATE = "at";
+/** First part of the query keys of everything that depends on the cursor: the state and the lanes. */
+export const MOMENT_KEY = "at";
 
-export interface Seen {
+export interface ShownCluster {
   cluster: Cluster | null;
   /** Null when live. */
   cursor: number | null;
-  /** Whether it is of that moment already, and no longer of the one before. */
+  /** False while the state of an earlier cursor position is still shown. */
   fresh: boolean;
-  fault: ApiError | null;
+  error: ApiError | null;
   loading: boolean;
 }
 
-/** What is to be shown, and from when. */
-export function useCluster(): Seen {
+export function useCluster(): ShownCluster {
   const cursor = useCursor();
+  const timeline = useTimeline();
   const { cluster } = useLive();
   const past = useQuery({
-    queryKey: [STATE, cursor],
-    queryFn: ({ signal }) => at({ time_ms: cursor ?? 0 }, signal),
+    queryKey: [MOMENT_KEY, cursor],
+    queryFn: ({ signal }) => timeline.at(cursor ?? 0, signal),
     enabled: cursor !== null,
     placeholderData: keepPreviousData,
     staleTime: Infinity,
     retry: false,
-    select: (told) => fromDashboard(told, told.as_of.time_ms),
+    select: (response) => fromDashboard(response, response.as_of.time_ms),
   });
   if (cursor === null) {
-    return { cluster, cursor, fresh: true, fault: null, loading: cluster === null };
+    return { cluster, cursor, fresh: true, error: null, loading: cluster === null };
   }
-  const fault = past.error instanceof ApiError ? past.error : null;
+  const error = past.error instanceof ApiError ? past.error : null;
   const fresh = past.isSuccess && !past.isPlaceholderData;
-  return { cluster: past.data ?? null, cursor, fresh, fault, loading: past.isPending };
+  return { cluster: past.data ?? null, cursor, fresh, error, loading: past.isPending };
 }
 
-/** The coordinator's clock, ticking. */
-export function useClock(everyMs = 1000): number {
+/** The coordinator's clock. */
+export function useClock(period: Period = "second"): number {
   const { skewMs } = useLive();
-  const [now, setNow] = useState(() => Date.now());
-  useEffect(() => {
-    const timer = setInterval(() => setNow(Date.now()), everyMs);
-    return () => clearInterval(timer);
-  }, [everyMs]);
+  const now = useBrowserTime(period);
   return now + (Math.abs(skewMs) > 1000 ? skewMs : 0);
 }
 
-/** The moment that is shown: what the clock says, or that of the past. */
-export function useNow(everyMs = 1000): number {
-  const now = useClock(everyMs);
+/** The moment that is shown: the coordinator's clock, or the time cursor. */
+export function useNow(period: Period = "second"): number {
+  const now = useClock(period);
   return useCursor() ?? now;
 }

@@ -1,24 +1,24 @@
 /**
- * What the recorded demo needs and an archived run does not hold: figures that a coordinator measures
- * as it works, log lines, and samples. They are simulated like the rest of the demo, which every view
- * says; the same moment always shows the same values.
+ * Data of the recorded demo that an archived run does not have: metrics of the coordinator, log lines and
+ * samples. They are simulated like the rest of the demo, and the same moment always shows the same values.
  */
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
-import { events, type TimelineEvent } from "../api/timeline";
+import type { TimelineEvent } from "../api/timeline";
 import type { History, LogEntry, Metrics, Sample, Shard } from "../api/types";
+import { useTimeline } from "./cluster";
 
-const LOOKED_BACK_MS = 60_000;
+const LOOK_BACK_MS = 60_000;
 const EVENTS = 1000;
 const SHOWN_SAMPLES = 24;
 const SAMPLES_EACH = 3;
 const CLASSES = ["rings", "stripes", "waves", "slope"] as const;
-/** The kinds of event that a coordinator or a worker would also have written to its log. */
+/** Kinds of events that a coordinator or a worker also writes to its log. */
 const LOGGED = [
   "WorkerRegistered", "WorkerLost", "WorkerExited", "GenerationChanged", "TaskStateChanged", "RecoveryChosen",
   "CheckpointCommitted", "CheckpointFailed", "BarrierReleased", "AgentRegistered", "AgentLost", "StepFinished",
 ].join();
 
-/** A number from 0 to 1 that follows from another. */
+/** A pseudo-random number from 0 to 1 for a seed. */
 export function noise(seed: number): number {
   const mixed = Math.imul(Math.floor(seed) ^ 0x9e3779b9, 0x85ebca6b);
   return ((mixed ^ (mixed >>> 13)) >>> 0) / 2 ** 32;
@@ -28,7 +28,7 @@ export function noise(seed: number): number {
 const requestsAt = (at: number, workers: number) => workers * (2.6 + 0.5 * noise(at / 1000));
 const assignmentAt = (at: number, workers: number) => (workers === 0 ? null : 0.08 + workers * 0.004 + 0.05 * noise(at / 15_000));
 
-/** Where the recorded minutes have no save or barrier, as if there had been one. */
+/** Values for minutes without a checkpoint or a barrier. */
 const throughputAt = (at: number, workers: number) => (workers === 0 ? null : 1.6 + 0.4 * noise(at / 30_000));
 const latencyAt = (at: number, workers: number) => (workers === 0 ? null : 24 + 8 * noise(at / 20_000));
 
@@ -58,7 +58,7 @@ export function simulatedHistory(history: History): History {
   };
 }
 
-/** An event as the line that would have been logged. */
+/** The log line for an event. */
 export function lineOf({ ref, at_ms, node, kind, summary, tags }: TimelineEvent): LogEntry {
   const level = /Lost|Failed/.test(kind) ? "error" : /Exited|Recovery/.test(kind) ? "warn" : "info";
   const own = node === "coordinator";
@@ -85,7 +85,7 @@ export interface LineFilters {
   worker_id?: string;
 }
 
-export function isWanted(entry: LogEntry, { level = "", source = "", task_id = "", worker_id = "" }: LineFilters): boolean {
+export function matchesFilters(entry: LogEntry, { level = "", source = "", task_id = "", worker_id = "" }: LineFilters): boolean {
   return (
     (LEVELS[level]?.test(entry.level) ?? true) &&
     (source === "" || entry.source === source) &&
@@ -94,20 +94,21 @@ export function isWanted(entry: LogEntry, { level = "", source = "", task_id = "
   );
 }
 
-/** The lines of the demo's last minute, oldest first; none while it is not shown. */
+/** The log lines of the demo's last minute, oldest first; empty unless `enabled`. */
 export function useDemoLines(cursor: number | null, filters: LineFilters, enabled: boolean) {
+  const timeline = useTimeline();
   const { data, error, isPending } = useQuery({
     queryKey: ["demo lines", cursor],
-    queryFn: ({ signal }) => events({ from_ms: (cursor ?? 0) - LOOKED_BACK_MS, to_ms: cursor ?? 0, kind: LOGGED, limit: EVENTS }, signal),
+    queryFn: ({ signal }) => timeline.events({ from_ms: (cursor ?? 0) - LOOK_BACK_MS, to_ms: cursor ?? 0, kind: LOGGED, limit: EVENTS }, signal),
     enabled: enabled && cursor !== null,
     placeholderData: keepPreviousData,
     retry: false,
   });
-  const entries = (data?.items ?? []).map(lineOf).filter((entry) => isWanted(entry, filters));
+  const entries = (data?.items ?? []).map(lineOf).filter((entry) => matchesFilters(entry, filters));
   return { entries, error, loading: isPending };
 }
 
-/** Samples that the owners of shards could be processing: within the shard's range where it has one. */
+/** Samples that the owners of shards could be processing, within the ranges of their shards. */
 export function simulatedSamples(shards: readonly Shard[], at: number): Sample[] {
   const owned = shards.filter(({ worker_id }) => worker_id);
   const owners = [...new Set(owned.map(({ worker_id }) => worker_id!))];

@@ -1,4 +1,4 @@
-/** Light, dark, or as the system has it; remembered in this browser. */
+/** The colour theme: light, dark or the system's; remembered in this browser. */
 import { useSyncExternalStore } from "react";
 
 export type Theme = "auto" | "light" | "dark";
@@ -29,7 +29,7 @@ export function setTheme(next: Theme): void {
   try {
     localStorage.setItem(KEY, next);
   } catch {
-    // A browser that remembers nothing still shows the theme until it is closed.
+    // Without storage the theme lasts until the page is closed.
   }
   apply();
 }
@@ -47,7 +47,7 @@ export function useTheme(): Theme {
   return useSyncExternalStore(subscribe, () => theme);
 }
 
-/** What is seen: canvases take their colours anew when it changes. */
+/** The scheme in effect; canvases are drawn again when it changes. */
 export function useScheme(): "light" | "dark" {
   return useSyncExternalStore(subscribe, () =>
     theme === "auto" ? (system.matches ? "dark" : "light") : theme,

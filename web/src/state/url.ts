@@ -1,6 +1,6 @@
 /**
- * The address is the view: `#/workers/w0?t=…&status=failed`. It lives behind the hash, so that the
- * page works below any path and needs nothing of the server; Back goes where one came from.
+ * The address holds the whole view: `#/workers/w0?t=…&status=failed`. It is in the hash, so that the page
+ * works below any path of a proxy and without routes on the server.
  */
 import { useSyncExternalStore } from "react";
 
@@ -9,8 +9,8 @@ export interface Place {
   params: Readonly<Record<string, string>>;
 }
 
-/** Kept when one goes from view to view: the moment that everything is shown at, and of which run. */
-const EVERYWHERE = ["t", "run"];
+/** Parameters that every view keeps: the time cursor and the archived run. */
+const KEPT_PARAMS = ["t", "run"];
 
 export function parse(hash: string): Place {
   const [path = "", query = ""] = hash.replace(/^#/, "").split("?", 2);
@@ -37,7 +37,7 @@ export function format(place: Place): string {
 
 let cached: { hash: string; place: Place } = { hash: "\u0000", place: parse("") };
 
-/** The present place; the same object while the address is the same. */
+/** The current place; the same object while the address is the same. */
 export function here(): Place {
   if (cached.hash !== location.hash) cached = { hash: location.hash, place: parse(location.hash) };
   return cached.place;
@@ -52,13 +52,13 @@ export function usePlace(): Place {
   return useSyncExternalStore(subscribe, here);
 }
 
-/** The address of another view; what counts everywhere is kept. */
+/** The address of another view, at the same moment of the same run. */
 export function hrefTo(path: readonly string[], params: Record<string, string> = {}): string {
-  const kept = Object.entries(here().params).filter(([name]) => EVERYWHERE.includes(name));
+  const kept = Object.entries(here().params).filter(([name]) => KEPT_PARAMS.includes(name));
   return format({ path, params: { ...Object.fromEntries(kept), ...params } });
 }
 
-/** Changes parameters of the present view; an empty one is dropped. */
+/** Changes parameters of the current view; an empty value removes the parameter. */
 export function change(params: Record<string, string>, how: "push" | "replace" = "replace"): void {
   const place = here();
   const target = format({ path: place.path, params: { ...place.params, ...params } });
@@ -75,7 +75,7 @@ export function go(path: readonly string[], params?: Record<string, string>): vo
   location.hash = hrefTo(path, params);
 }
 
-/** One parameter of the address, and how to change it. */
+/** One parameter of the address, and a function that changes it. */
 export function useParam(name: string, fallback = ""): [string, (value: string) => void] {
   const value = usePlace().params[name] ?? fallback;
   return [value, (next) => change({ [name]: next === fallback ? "" : next })];

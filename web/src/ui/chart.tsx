@@ -1,5 +1,5 @@
-/** A line over time. Charts of one page share a crosshair. */
-import { useEffect, useRef } from "react";
+/** A chart of lines over time. The charts of one page share a crosshair. */
+import { useEffect, useRef, useState } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { colours, faded, useSize } from "../lib/canvas";
@@ -16,19 +16,19 @@ interface Props {
   at: readonly number[];
   lines: readonly Line[];
   height?: number;
-  /** What is said where there is no value at all. */
-  nothing?: string;
-  /** The least that the axis reaches to. */
+  /** Text for a chart without any value. */
+  empty?: string;
+  /** The smallest upper end of the y axis. */
   least?: number;
-  /** Hears which sample is under the crosshair; null when none is. */
+  /** Called with the index of the sample under the crosshair; null when there is none. */
   onPoint?: (index: number | null) => void;
 }
 
 const FONT = '11px "Inter", system-ui, sans-serif';
 const SHARED = uPlot.sync("time");
 
-/** Times of day; with seconds where minutes would all read the same. */
-function moments(at: readonly number[]): string[] {
+/** Times of day for the axis; with seconds when ticks are less than a minute apart. */
+function timeLabels(at: readonly number[]): string[] {
   const close = at.length > 1 && at[1]! - at[0]! < 60_000;
   return at.map((each) => (close ? clock(each) : clock(each).slice(0, 5)));
 }
@@ -44,12 +44,12 @@ function options(props: Props, width: number, inks: Record<string, string>): uPl
     width,
     height: props.height ?? 112,
     ms: 1,
-    padding: [8, 16, 0, 0],
+    padding: [8, 24, 0, 0],
     legend: { show: false },
     cursor: { sync: { key: SHARED.key }, y: false, points: { size: 6 }, drag: { setScale: false } },
     scales: { y: { range: (_, __, max) => [0, Math.max((max ?? 0) * 1.15, props.least ?? 1)] } },
     axes: [
-      { ...axis, size: 24, space: 80, grid: { show: false }, values: (_, at) => moments(at) },
+      { ...axis, size: 24, space: 80, grid: { show: false }, values: (_, at) => timeLabels(at) },
       { ...axis, size: 40, space: 32, values: (_, at) => at.map(compact) },
     ],
     series: [
@@ -65,29 +65,30 @@ function options(props: Props, width: number, inks: Record<string, string>): uPl
   };
 }
 
-/** What is drawn, by column: the same object while no column is another, so that nothing is drawn anew. */
+/** The columns to draw; the same object while no column changes, so that the chart is not drawn again. */
 function useColumns(at: Props["at"], lines: Props["lines"]): uPlot.AlignedData {
   const columns = [at, ...lines.map((line) => line.values)];
-  const known = useRef(columns);
-  if (columns.some((column, index) => column !== known.current[index])) known.current = columns;
-  return known.current as unknown as uPlot.AlignedData;
+  const [known, setKnown] = useState(columns);
+  const same = columns.length === known.length && columns.every((column, index) => column === known[index]);
+  if (!same) setKnown(columns);
+  return (same ? known : columns) as unknown as uPlot.AlignedData;
 }
 
 export function Chart(props: Props) {
-  const { at, lines, label, height = 112, nothing = "nothing measured yet" } = props;
+  const { at, lines, label, height = 112, empty: emptyText = "nothing measured yet" } = props;
   const { ref, size } = useSize<HTMLDivElement>();
   const plot = useRef<uPlot | null>(null);
-  const latest = useRef(props);
-  latest.current = props;
   const scheme = useScheme();
   const data = useColumns(at, lines);
-  const newest = useRef(data);
-  newest.current = data;
+  const latest = useRef({ props, data });
+  useEffect(() => {
+    latest.current = { props, data };
+  });
   useEffect(() => {
     if (!ref.current || size.width === 0) return;
-    const inks = colours(["faint", "line", ...latest.current.lines.map((line) => line.colour)]);
-    const given = { ...latest.current, onPoint: (index: number | null) => latest.current.onPoint?.(index) };
-    const made = new uPlot(options(given, size.width, inks), newest.current, ref.current);
+    const inks = colours(["faint", "line", ...latest.current.props.lines.map((line) => line.colour)]);
+    const given = { ...latest.current.props, onPoint: (index: number | null) => latest.current.props.onPoint?.(index) };
+    const made = new uPlot(options(given, size.width, inks), latest.current.data, ref.current);
     plot.current = made;
     return () => {
       plot.current = null;
@@ -98,7 +99,7 @@ export function Chart(props: Props) {
   const empty = lines.every((line) => line.values.every((value) => value === null));
   return (
     <div ref={ref} role="img" aria-label={label} className="relative" style={{ height }}>
-      {empty && <p className="absolute top-8 left-12 z-10 bg-page pr-2 text-s text-faint">{nothing}</p>}
+      {empty && <p className="absolute top-8 left-12 z-10 bg-page pr-2 text-s text-faint">{emptyText}</p>}
     </div>
   );
 }

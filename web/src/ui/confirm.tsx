@@ -1,12 +1,12 @@
-/** Actions that change something: those that cannot be undone are confirmed first. */
+/** Confirmation of an action that cannot be undone, and the error of an action. */
 import { useState, type ReactNode } from "react";
 import { ApiError } from "../api/client";
 import { Button } from "./controls";
 
-/** A button that is followed by the question whether it is meant. */
+/** A button that asks for confirmation by a second button. */
 export function ConfirmButton({ label, confirm, pending, onConfirm }: {
   label: string;
-  /** What the second button says: the action with its object and its consequence. */
+  /** Text of the second button: the action, its object and its consequence. */
   confirm: string;
   pending: boolean;
   onConfirm: () => void;
@@ -31,8 +31,8 @@ export function ConfirmButton({ label, confirm, pending, onConfirm }: {
   );
 }
 
-/** What the coordinator answered to a request that it refused, and what to do next. */
-export function Refused({ error }: { error: Error | null }): ReactNode {
+/** The error of an action and its hint; nothing while there is none. */
+export function ActionError({ error }: { error: Error | null }): ReactNode {
   if (!error) return null;
   const hint = error instanceof ApiError ? error.hint : "";
   return (

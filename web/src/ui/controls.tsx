@@ -1,5 +1,6 @@
-/** Buttons, fields and choices: all of one height. */
-import type { ButtonHTMLAttributes, InputHTMLAttributes, ReactNode } from "react";
+/** Buttons, fields and choices, all of the same height. */
+import { useId, type ButtonHTMLAttributes, type InputHTMLAttributes, type ReactNode } from "react";
+import { Term, type Word } from "./term";
 
 type ButtonProps = ButtonHTMLAttributes<HTMLButtonElement> & { tone?: "plain" | "main" | "danger" };
 
@@ -21,7 +22,7 @@ export function Button({ tone = "plain", className = "", ...rest }: ButtonProps)
 
 type FieldProps = InputHTMLAttributes<HTMLInputElement> & { label: string };
 
-/** A text field whose name is only for those who cannot see what it is for. */
+/** A text field whose placeholder is its label. */
 export function Field({ label, className = "", ...rest }: FieldProps) {
   return (
     <input
@@ -36,10 +37,12 @@ export function Field({ label, className = "", ...rest }: FieldProps) {
   );
 }
 
+export type Options = readonly (readonly [value: string, text: string])[];
+
 interface ChoiceProps {
   label: string;
   value: string;
-  options: readonly (readonly [value: string, text: string])[];
+  options: Options;
   onChange: (value: string) => void;
 }
 
@@ -47,7 +50,7 @@ export function Choice({ label, value, options, onChange }: ChoiceProps) {
   return (
     <select
       aria-label={label}
-      className="control pr-1"
+      className="control max-w-60 pr-1"
       value={value}
       onChange={(event) => onChange(event.target.value)}
     >
@@ -60,33 +63,38 @@ export function Choice({ label, value, options, onChange }: ChoiceProps) {
   );
 }
 
-/** A few choices side by side, of which one holds. */
+/** A radio group drawn as a row of segments. The inputs lie invisibly over their texts. */
 export function Segments({ label, value, options, onChange }: ChoiceProps) {
+  const name = useId();
   return (
     <div role="radiogroup" aria-label={label} className="inline-flex">
       {options.map(([each, text]) => (
-        <button
+        <label
           key={each}
-          type="button"
-          role="radio"
-          aria-checked={each === value}
-          onClick={() => onChange(each)}
-          className={`control -ml-px rounded-none! first:rounded-l-sm! last:rounded-r-sm! ${
+          className={`control relative -ml-px inline-flex items-center rounded-none! first:rounded-l-sm! last:rounded-r-sm! has-focus-visible:z-1 has-focus-visible:outline-2 has-focus-visible:outline-accent ${
             each === value ? "bg-chosen! font-medium" : "text-dim!"
           }`}
         >
+          <input
+            type="radio"
+            name={name}
+            value={each}
+            checked={each === value}
+            onChange={() => onChange(each)}
+            className="absolute inset-0 m-0 cursor-pointer opacity-0"
+          />
           {text}
-        </button>
+        </label>
       ))}
     </div>
   );
 }
 
-/** A name above a value, for a list of facts about one thing. */
-export function Fact({ name, children }: { name: string; children: ReactNode }) {
+/** A name and a value in a list of properties; `word` links the name to the glossary. */
+export function Fact({ name, word, children }: { name: string; word?: Word; children: ReactNode }) {
   return (
     <div className="min-w-0">
-      <dt className="text-s text-faint">{name}</dt>
+      <dt className="text-s text-faint">{word ? <Term word={word}>{name}</Term> : name}</dt>
       <dd className="truncate">{children}</dd>
     </div>
   );

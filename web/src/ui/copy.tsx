@@ -1,15 +1,15 @@
-/** Copies text to the clipboard and says so. */
+/** Buttons that copy text to the clipboard and confirm it. */
 import { useState } from "react";
 import { Button } from "./controls";
 
-const SAID_MS = 1500;
+const CONFIRMED_MS = 1500;
 
 export function useCopy(): [boolean, (text: string) => void] {
   const [copied, setCopied] = useState(false);
   const copy = (text: string) => {
     void navigator.clipboard?.writeText(text).then(() => {
       setCopied(true);
-      setTimeout(() => setCopied(false), SAID_MS);
+      setTimeout(() => setCopied(false), CONFIRMED_MS);
     });
   };
   return [copied, copy];
@@ -24,7 +24,7 @@ export function CopyButton({ text, label }: { text: () => string; label: string 
   );
 }
 
-/** A command to run in a terminal; a click copies it. */
+/** A shell command; a click copies it. */
 export function Command({ text }: { text: string }) {
   const [copied, copy] = useCopy();
   return (

@@ -1,5 +1,5 @@
-/** A panel at the right for one thing that was chosen; Escape closes it. */
-import { useEffect, type ReactNode } from "react";
+/** A panel at the right with the details of one item; Escape closes it. */
+import { useEffect, useId, useLayoutEffect, useRef, type ReactNode } from "react";
 import { Button } from "./controls";
 
 export function Drawer({ title, close, children }: {
@@ -7,17 +7,26 @@ export function Drawer({ title, close, children }: {
   close: () => void;
   children: ReactNode;
 }) {
+  const panel = useRef<HTMLElement>(null);
+  const heading = useId();
+  useFocusInside(panel);
   useEffect(() => {
     const onKey = (event: KeyboardEvent) => {
-      if (event.key === "Escape") close();
+      const inDialog = event.target instanceof Element && event.target.closest("dialog");
+      if (event.key === "Escape" && !inDialog) close();
     };
     window.addEventListener("keydown", onKey);
     return () => window.removeEventListener("keydown", onKey);
   }, [close]);
   return (
-    <aside className="flex w-[28rem] shrink-0 flex-col border-l border-line bg-page max-lg:absolute max-lg:inset-y-0 max-lg:right-0 max-lg:z-10 max-sm:w-full">
+    <aside
+      ref={panel}
+      tabIndex={-1}
+      aria-labelledby={heading}
+      className="flex w-[28rem] shrink-0 flex-col border-l border-line bg-page outline-none max-lg:absolute max-lg:inset-y-0 max-lg:right-0 max-lg:z-10 max-sm:w-full"
+    >
       <header className="flex items-center gap-3 px-4 py-2">
-        <h2 className="min-w-0 flex-1 truncate font-semibold">{title}</h2>
+        <h2 id={heading} className="min-w-0 flex-1 truncate font-semibold">{title}</h2>
         <Button onClick={close} aria-label="Close">
           ✕
         </Button>
@@ -28,4 +37,17 @@ export function Drawer({ title, close, children }: {
       </div>
     </aside>
   );
+}
+
+/** Moves the focus to a panel when it opens, and back to where it was when the panel closes. */
+function useFocusInside(panel: React.RefObject<HTMLElement | null>): void {
+  useLayoutEffect(() => {
+    const element = panel.current;
+    const opener = document.activeElement;
+    element?.focus({ preventScroll: true });
+    return () => {
+      const inside = element?.contains(document.activeElement) || document.activeElement === document.body;
+      if (inside && opener instanceof HTMLElement) opener.focus({ preventScroll: true });
+    };
+  }, [panel]);
 }

@@ -1,18 +1,18 @@
-/** Fields of a form: a label above, a hint or what is wrong below. */
+/** Form fields: a label above, a hint or an error below. */
 import { useId, type ReactNode } from "react";
 
 interface FieldProps {
   label: string;
   hint?: string | undefined;
-  fault?: string | undefined;
+  error?: string | undefined;
   value: string;
   onChange: (value: string) => void;
 }
 
-function Labelled({ label, hint, fault, children }: {
+function Labelled({ label, hint, error, children }: {
   label: string;
   hint?: string | undefined;
-  fault?: string | undefined;
+  error?: string | undefined;
   children: (id: string) => ReactNode;
 }) {
   const id = useId();
@@ -20,22 +20,22 @@ function Labelled({ label, hint, fault, children }: {
     <div className="min-w-0">
       <label htmlFor={id} className="mb-1 block text-s text-dim">{label}</label>
       {children(id)}
-      {fault ? <p role="alert" className="mt-1 text-s text-failed">{fault}</p> : hint && <p className="mt-1 text-s text-faint">{hint}</p>}
+      {error ? <p role="alert" className="mt-1 text-s text-failed">{error}</p> : hint && <p className="mt-1 text-s text-faint">{hint}</p>}
     </div>
   );
 }
 
-export function TextField({ label, hint, fault, value, onChange, type = "text", placeholder }: FieldProps & { type?: string; placeholder?: string }) {
+export function TextField({ label, hint, error, value, onChange, type = "text", placeholder }: FieldProps & { type?: string; placeholder?: string }) {
   return (
-    <Labelled {...{ label, hint, fault }}>
+    <Labelled {...{ label, hint, error }}>
       {(id) => <input id={id} type={type} placeholder={placeholder} className="control w-full" autoComplete="off" spellCheck={false} value={value} onChange={(event) => onChange(event.target.value)} />}
     </Labelled>
   );
 }
 
-export function AreaField({ label, hint, fault, value, onChange, rows }: FieldProps & { rows: number }) {
+export function AreaField({ label, hint, error, value, onChange, rows }: FieldProps & { rows: number }) {
   return (
-    <Labelled {...{ label, hint, fault }}>
+    <Labelled {...{ label, hint, error }}>
       {(id) => <textarea id={id} spellCheck={false} rows={rows} className="control h-auto! w-full py-1.5 font-mono text-s!" value={value} onChange={(event) => onChange(event.target.value)} />}
     </Labelled>
   );
@@ -66,12 +66,12 @@ export function CheckField({ label, hint, checked, onChange }: { label: string; 
   );
 }
 
-/** The variables in lines of NAME=VALUE, or the line that is not one. */
-export function variablesOf(text: string): { variables: Record<string, string> } | { fault: string } {
+/** The variables in lines of NAME=VALUE, or an error that quotes the wrong line. */
+export function variablesOf(text: string): { variables: Record<string, string> } | { error: string } {
   const variables: Record<string, string> = {};
   for (const line of text.split("\n").filter((each) => each.trim() !== "")) {
     const [name = "", ...rest] = line.split("=");
-    if (!name.trim() || rest.length === 0) return { fault: `“${line}” is not NAME=VALUE` };
+    if (!name.trim() || rest.length === 0) return { error: `“${line}” is not NAME=VALUE` };
     variables[name.trim()] = rest.join("=");
   }
   return { variables };

@@ -1,4 +1,4 @@
-/** The frame of a view: a title with what belongs to it, and sections without boxes. */
+/** The layout of a view: title, controls, a scrolling body and sections. */
 import type { ReactNode } from "react";
 
 export function Page({ title, aside, children }: {
@@ -17,13 +17,13 @@ export function Page({ title, aside, children }: {
   );
 }
 
-/** The part of a view that scrolls. */
+/** The scrolling part of a view. */
 export function Scroll({ children, label }: { children: ReactNode; label: string }) {
   return (
     <div
       role="region"
       aria-label={label}
-      // A region that scrolls has to be reached by the keyboard.
+      // Regions that scroll must be reachable with the keyboard.
       // oxlint-disable-next-line jsx-a11y/no-noninteractive-tabindex
       tabIndex={0}
       className="min-h-0 flex-1 overflow-auto px-6 pb-8 max-sm:px-4"

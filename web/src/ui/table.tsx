@@ -1,15 +1,20 @@
-/** A table that is as quick with ten thousand rows as with ten: only what is seen is made. */
+/** A sortable table. With `fill` it scrolls and renders only the visible rows, so that 10,000 rows stay fast. */
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { useMemo, useRef, useState, type ReactNode } from "react";
+import { useMemo, useRef, type ReactNode } from "react";
+import { byName } from "../lib/text";
+import { useParam } from "../state/url";
 
+/** Columns are constants: the rows are sorted again whenever the sort key function changes. */
 export interface Column<Row> {
   name: string;
-  /** A width as CSS grid takes it: `8rem`, `minmax(6rem, 1fr)`. */
+  /** A CSS grid width: `8rem`, `minmax(6rem, 1fr)`. */
   width: string;
   cell: (row: Row) => ReactNode;
-  /** What to sort by; a column without it cannot be sorted. */
+  /** The sort key; a column without it is not sortable. */
   by?: (row: Row) => number | string;
   right?: boolean;
+  /** An explanation, shown when the pointer is over the name. */
+  help?: string;
 }
 
 export interface Sort {
@@ -23,41 +28,48 @@ interface Props<Row> {
   columns: readonly Column<Row>[];
   keyOf: (row: Row) => string;
   href?: (row: Row) => string;
+  /** The order while the address has none. */
   sort?: Sort;
+  /** The parameter of the address that holds the order; different for two tables of one view. */
+  sortParam?: string;
   /** Whether the table fills its place and scrolls, or is as long as its rows. */
   fill?: boolean;
 }
 
 const ROW_PX = 32;
 
-/** The rows in the order asked for; equal ones stay as they were. */
-export function sorted<Row>(
-  rows: readonly Row[],
-  columns: readonly Column<Row>[],
-  sort: Sort | undefined,
-): readonly Row[] {
-  const by = columns.find((column) => column.name === sort?.column)?.by;
-  if (!by || !sort) return rows;
-  const order = new Intl.Collator("en", { numeric: true });
-  const sign = sort.down ? -1 : 1;
-  return rows.toSorted((left, right) => {
-    const [a, b] = [by(left), by(right)];
-    const compared =
-      typeof a === "number" && typeof b === "number" ? a - b : order.compare(`${a}`, `${b}`);
-    return sign * compared;
-  });
+const slugOf = (name: string) => name.toLowerCase().replace(/[^a-z0-9]+/g, "-");
+
+/** The order that the address holds: `sort=step` ascending, `sort=-step` descending. */
+function useSort<Row>(columns: readonly Column<Row>[], initial: Sort | undefined, param: string) {
+  const textOf = (sort: Sort | undefined) => (sort ? `${sort.down ? "-" : ""}${slugOf(sort.column)}` : "");
+  const [text, setText] = useParam(param, textOf(initial));
+  const down = text.startsWith("-");
+  const column = columns.find(({ name, by }) => by && slugOf(name) === text.slice(down ? 1 : 0));
+  const sort = column ? { column: column.name, down } : undefined;
+  return { sort, by: column?.by, setSort: (next: Sort) => setText(textOf(next)) };
 }
 
-/** How a column stands: text after numbers keeps its distance, since the two would touch. */
-function stance<Row>(columns: readonly Column<Row>[], index: number): string {
+/** The rows ordered by a key; rows with equal keys keep their order. */
+export function sorted<Row>(rows: readonly Row[], by: ((row: Row) => number | string) | undefined, down: boolean): readonly Row[] {
+  if (!by) return rows;
+  const sign = down ? -1 : 1;
+  return rows
+    .map((row) => ({ row, key: by(row) }))
+    .toSorted(({ key: a }, { key: b }) => sign * (typeof a === "number" && typeof b === "number" ? a - b : byName(`${a}`, `${b}`)))
+    .map(({ row }) => row);
+}
+
+/** Text after a right-aligned column gets a margin, since the two would touch. */
+function alignment<Row>(columns: readonly Column<Row>[], index: number): string {
   if (columns[index]?.right) return "text-right";
   return columns[index - 1]?.right ? "pl-3" : "";
 }
 
-export function Table<Row>(props: Props<Row>) {
-  const { rows, columns, keyOf, href, label, fill } = props;
-  const [sort, setSort] = useState(props.sort);
-  const shown = useMemo(() => sorted(rows, columns, sort), [rows, columns, sort]);
+export function Table<Row>({ rows, columns, keyOf, href, label, fill, sort: initial, sortParam = "sort" }: Props<Row>) {
+  const { sort, by, setSort } = useSort(columns, initial, sortParam);
+  const down = sort?.down ?? false;
+  const shown = useMemo(() => sorted(rows, by, down), [rows, by, down]);
   const scroller = useRef<HTMLDivElement>(null);
   const virtual = useVirtualizer({
     count: shown.length,
@@ -67,7 +79,7 @@ export function Table<Row>(props: Props<Row>) {
     enabled: fill === true,
   });
   const template = columns.map((column) => column.width).join(" ");
-  const seen = fill
+  const visible = fill
     ? virtual.getVirtualItems().map(({ index, start }) => ({ index, start }))
     : shown.map((_, index) => ({ index, start: index * ROW_PX }));
   return (
@@ -83,7 +95,7 @@ export function Table<Row>(props: Props<Row>) {
       <div className="min-w-fit">
         <Head columns={columns} template={template} sort={sort} onSort={setSort} />
         <div role="rowgroup" className="relative" style={{ height: shown.length * ROW_PX }}>
-          {seen.map(({ index, start }) => {
+          {visible.map(({ index, start }) => {
             const row = shown[index];
             return row === undefined ? null : (
               <Line
@@ -114,11 +126,11 @@ function Head<Row>({ columns, template, sort, onSort }: {
         className="grid h-8 items-center gap-x-3 border-b border-line text-s text-faint"
         style={{ gridTemplateColumns: template }}
       >
-        {columns.map(({ name, by }, index) => {
+        {columns.map(({ name, by, help }, index) => {
           const down = sort?.column === name ? sort.down : undefined;
           const order = down === undefined ? "none" : down ? "descending" : "ascending";
           return (
-            <div key={name} role="columnheader" aria-sort={order} className={stance(columns, index)}>
+            <div key={name} role="columnheader" title={help} aria-sort={by && order} className={alignment(columns, index)}>
               {by ? (
                 <button
                   type="button"
@@ -155,7 +167,7 @@ function Line<Row>({ row, columns, template, start, index, href }: {
       style={{ gridTemplateColumns: template, height: ROW_PX, top: start }}
     >
       {columns.map(({ name, cell }, number) => (
-        <div key={name} role="cell" className={`min-w-0 truncate ${stance(columns, number)}`}>
+        <div key={name} role="cell" className={`min-w-0 truncate ${alignment(columns, number)}`}>
           {href && number === 0 ? (
             <a href={href} className="font-medium after:absolute after:inset-0 hover:underline">
               {cell(row)}

@@ -1,11 +1,11 @@
-/** How late each worker arrived at the rounds of each barrier. */
+/** How late each worker arrives at each barrier. */
 import type { Fact } from "../../api/types";
 
 export interface Straggler {
   worker: string;
   barrier: string;
   rounds: number;
-  /** How often it arrived last, after another worker. */
+  /** In how many rounds it arrived last. */
   last: number;
   medianMs: number;
   worstMs: number;
@@ -18,13 +18,13 @@ interface Arrival {
 
 const text = (fact: Fact, field: string) => String((fact.fields as Record<string, unknown>)[field] ?? "");
 
-/** The stage that a barrier belongs to: `step-420` and `step-450` are both `step`. */
+/** The name of a barrier without its number: `step-420` and `step-450` are both `step`. */
 export function stageOf(barrier: string): string {
   return barrier.replace(/[-_./#]?\d+$/, "") || barrier;
 }
 
-/** The arrivals of each round, by barrier and round. */
-function rounds(facts: readonly Fact[]): Map<string, { barrier: string; arrivals: Arrival[] }> {
+/** The arrivals of each round. */
+function roundsOf(facts: readonly Fact[]): Map<string, { barrier: string; arrivals: Arrival[] }> {
   const found = new Map<string, { barrier: string; arrivals: Arrival[] }>();
   for (const fact of facts) {
     if (fact.kind !== "BarrierArrived") continue;
@@ -46,10 +46,10 @@ export function median(values: readonly number[]): number {
     : (ordered[middle - 1]! + ordered[middle]!) / 2;
 }
 
-/** Each worker at each barrier, the one that costs the others most first. */
+/** The delays of each worker at each barrier, the largest median first. */
 export function stragglers(facts: readonly Fact[]): Straggler[] {
   const late = new Map<string, { worker: string; barrier: string; late: number[]; last: number }>();
-  for (const { barrier, arrivals } of rounds(facts).values()) {
+  for (const { barrier, arrivals } of roundsOf(facts).values()) {
     if (arrivals.length < 2) continue;
     const times = arrivals.map(({ at }) => at);
     const [first, final] = [Math.min(...times), Math.max(...times)];

@@ -1,27 +1,27 @@
-/** Checkpoints: their progress, size and path; a drawer for each. */
+/** Checkpoints: status, size and path; a drawer with the details of each. */
 import { useMutation } from "@tanstack/react-query";
 import { useMemo } from "react";
-import { curl, post } from "../../api/client";
+import { api, bodyOf, curl } from "../../api/client";
 import { keyOf } from "../../api/patches";
 import type { Checkpoint, Task } from "../../api/types";
-import { age, bytes, count, moment } from "../../lib/format";
-import { useCluster, useNow } from "../../state/cluster";
+import { bytes, count } from "../../lib/format";
+import { useCluster } from "../../state/cluster";
 import { format, here, useParam } from "../../state/url";
-import { Refused } from "../../ui/confirm";
+import { ActionError } from "../../ui/confirm";
 import { Button, Choice } from "../../ui/controls";
 import { CopyButton } from "../../ui/copy";
-import { Empty, Fault, Loading } from "../../ui/empty";
-import { Mark, Meter } from "../../ui/marks";
+import { Empty, ErrorMessage, Loading } from "../../ui/placeholders";
+import { Mark, Meter } from "../../ui/state-mark";
 import { Page } from "../../ui/page";
 import { Table, type Column } from "../../ui/table";
-import { CheckpointDrawer } from "./drawer";
+import { Age } from "../../ui/time";
+import { CheckpointDrawer } from "./checkpoint-drawer";
 import { newBytes, storedSoFar } from "./sizes";
 
 const STATUSES = [["", "any status"], ["in_progress", "in progress"], ["completed", "completed"], ["failed", "failed"]] as const;
 
 export default function Checkpoints() {
-  const { cluster, cursor, fault, loading } = useCluster();
-  const now = useNow();
+  const { cluster, cursor, error, loading } = useCluster();
   const [status, setStatus] = useParam("status");
   const [task, setTask] = useParam("task");
   const [chosen, setChosen] = useParam("checkpoint");
@@ -46,8 +46,8 @@ export default function Checkpoints() {
     <Page title={<>Checkpoints <span className="font-normal text-faint">{count(rows.length)}{rows.length < total && ` of ${count(total)}`}</span></>} aside={aside}>
       {rows.length === 0 ? (
         <div className="px-6">
-          {fault ? <Fault error={fault} /> : loading ? <Loading /> : (
-            <Empty title="There is no checkpoint" text="A training script saves one with run.save(state). It is listed here as soon as it begins." command="strata checkpoints" />
+          {error ? <ErrorMessage error={error} /> : loading ? <Loading /> : (
+            <Empty title={status || task ? "No checkpoint matches" : "No checkpoint yet"} text="A training script saves one with run.save(state). It is listed here as soon as the save starts." command="strata checkpoints" />
           )}
         </div>
       ) : (
@@ -56,7 +56,7 @@ export default function Checkpoints() {
             fill
             label="Checkpoints"
             rows={rows}
-            columns={columns(now)}
+            columns={COLUMNS}
             keyOf={(saved) => keyOf("checkpoints", saved)}
             href={(saved) => format({ path: ["checkpoints"], params: { ...here().params, checkpoint: keyOf("checkpoints", saved) } })}
             sort={{ column: "Age", down: false }}
@@ -68,31 +68,29 @@ export default function Checkpoints() {
   );
 }
 
-function columns(now: number): Column<Checkpoint>[] {
-  return [
-    { name: "Checkpoint", width: "minmax(8rem, 1.2fr)", cell: (saved) => saved.id, by: (saved) => saved.id },
-    { name: "Status", width: "6.5rem", cell: (saved) => <Mark state={saved.status} />, by: (saved) => saved.status },
-    { name: "Parts stored", width: "6.5rem", cell: (saved) => <Meter share={saved.parts / Math.max(saved.parts_expected, 1)} label={`${saved.parts}/${saved.parts_expected}`} state={saved.status} /> },
-    { name: "Size", width: "5.5rem", right: true, cell: (saved) => (saved.status === "completed" ? bytes(saved.size) : "–"), by: (saved) => saved.size },
-    { name: "Stored", width: "8.5rem", right: true, cell: (saved) => <span title="What storage has of a checkpoint in progress; what a completed one added to storage">{saved.status === "in_progress" ? storedSoFar(saved) : saved.status === "completed" ? newBytes(saved) : "–"}</span> },
-    { name: "Step", width: "4rem", right: true, cell: (saved) => count(saved.step), by: (saved) => saved.step },
-    { name: "Epoch", width: "3.5rem", right: true, cell: (saved) => count(saved.epoch), by: (saved) => saved.epoch },
-    { name: "Task", width: "minmax(5rem, 1fr)", cell: (saved) => saved.task_id, by: (saved) => saved.task_id },
-    { name: "Started by", width: "minmax(5.5rem, 1fr)", cell: (saved) => saved.worker_id, by: (saved) => saved.worker_id },
-    { name: "Age", width: "4.5rem", right: true, cell: (saved) => <time title={moment(saved.created_at)}>{age(saved.created_at, now)}</time>, by: (saved) => -saved.created_at },
-    { name: "Path or failure", width: "minmax(6rem, 2fr)", cell: (saved) => <span className="text-dim" title={saved.reason || saved.path}>{saved.status === "failed" ? saved.reason : saved.path}</span> },
-  ];
-}
+const COLUMNS: Column<Checkpoint>[] = [
+  { name: "Checkpoint", width: "minmax(8rem, 1.2fr)", cell: (saved) => saved.id, by: (saved) => saved.id },
+  { name: "Status", width: "6.5rem", cell: (saved) => <Mark state={saved.status} />, by: (saved) => saved.status },
+  { name: "Parts stored", width: "6.5rem", cell: (saved) => <Meter share={saved.parts / Math.max(saved.parts_expected, 1)} label={`${saved.parts}/${saved.parts_expected}`} state={saved.status} /> },
+  { name: "Size", width: "5.5rem", right: true, cell: (saved) => (saved.status === "completed" ? bytes(saved.size) : "–"), by: (saved) => saved.size },
+  { name: "Stored", width: "8.5rem", right: true, help: "In progress: bytes in storage so far. Completed: bytes that this checkpoint added to storage.", cell: (saved) => (saved.status === "in_progress" ? storedSoFar(saved) : saved.status === "completed" ? newBytes(saved) : "–") },
+  { name: "Step", width: "4rem", right: true, cell: (saved) => count(saved.step), by: (saved) => saved.step },
+  { name: "Epoch", width: "3.5rem", right: true, cell: (saved) => count(saved.epoch), by: (saved) => saved.epoch },
+  { name: "Task", width: "minmax(5rem, 1fr)", cell: (saved) => saved.task_id, by: (saved) => saved.task_id },
+  { name: "Started by", width: "minmax(5.5rem, 1fr)", cell: (saved) => saved.worker_id, by: (saved) => saved.worker_id },
+  { name: "Age", width: "4.5rem", right: true, cell: (saved) => <Age at={saved.created_at} />, by: (saved) => -saved.created_at },
+  { name: "Path or failure", width: "minmax(6rem, 2fr)", cell: (saved) => <span className="text-dim" title={saved.reason || saved.path}>{saved.status === "failed" ? saved.reason : saved.path}</span> },
+];
 
-/** Requests a checkpoint of the chosen task, or of the newest that runs. */
+/** Requests a checkpoint of the chosen task, or of the newest running one. */
 function SaveNow({ tasks, chosen }: { tasks: readonly Task[]; chosen: string }) {
   const running = tasks.filter((task) => task.status === "running" && (chosen === "" || task.id === chosen));
-  const save = useMutation({ mutationFn: (id: string) => post(`/tasks/${encodeURIComponent(id)}/checkpoint`) });
+  const save = useMutation({ mutationFn: (id: string) => bodyOf(api.POST("/api/tasks/{task_id}/checkpoint", { params: { path: { task_id: id } } })) });
   const [newest] = running.toSorted((a, b) => b.submitted_at - a.submitted_at);
   if (!newest) return null;
   return (
     <>
-      <Refused error={save.error} />
+      <ActionError error={save.error} />
       {save.isSuccess && <span role="status" className="text-dim">requested</span>}
       <Button onClick={() => save.mutate(newest.id)} disabled={save.isPending}>Save {newest.id} now</Button>
     </>

@@ -1,13 +1,13 @@
-/** The sizes of a checkpoint in words. */
+/** The sizes of a checkpoint as text. */
 import type { Checkpoint } from "../../api/types";
 import { bytes, UNRECORDED } from "../../lib/format";
 
-/** What this save added to storage; unchanged parts are shared with earlier checkpoints. */
+/** The bytes that a checkpoint added to storage; unchanged parts are shared with earlier checkpoints. */
 export function newBytes(saved: Checkpoint & { size_new?: number | null }): string {
   return saved.size_new === null || saved.size_new === undefined ? UNRECORDED : bytes(saved.size_new);
 }
 
-/** How much the storage has while ranks write. A part counts as whole once its rank has confirmed it. */
+/** The bytes in storage while the ranks write. A part is complete once its rank has confirmed it. */
 export function storedSoFar({ size_written, size_total, parts, parts_expected }: Checkpoint): string {
   if (size_written === 0) return size_total === 0 ? "nothing yet" : `0 of ${bytes(size_total)}`;
   if (size_total === 0) return `${bytes(size_written)} so far`;

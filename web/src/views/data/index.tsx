@@ -1,16 +1,16 @@
-/** Data: the datasets; for each its shards with their owners, and samples in progress. */
+/** Data: the list of datasets, a form to register one, and a page for each dataset. */
 import { useMemo } from "react";
 import type { Dataset } from "../../api/types";
 import { count, moment } from "../../lib/format";
 import { useCluster } from "../../state/cluster";
 import { hrefTo, usePlace } from "../../state/url";
-import { Empty, Fault, Loading } from "../../ui/empty";
+import { Empty, ErrorMessage, Loading } from "../../ui/placeholders";
 import { Page } from "../../ui/page";
 import { Table, type Column } from "../../ui/table";
-import { DatasetPage } from "./page";
+import { DatasetPage } from "./dataset-page";
 import { RegisterPage } from "./register";
 
-/** A parameter, since a dataset may have any id. */
+/** The form has a parameter instead of a path, since a dataset may have any id. */
 const REGISTER = "register";
 
 export default function Data() {
@@ -32,15 +32,15 @@ const COLUMNS: Column<Dataset>[] = [
 ];
 
 function Datasets() {
-  const { cluster, cursor, fault, loading } = useCluster();
+  const { cluster, cursor, error, loading } = useCluster();
   const aside = cursor === null && <a href={hrefTo(["data"], { form: REGISTER })} className="control inline-flex items-center border-accent! font-medium text-accent!">Register a dataset</a>;
   const rows = useMemo(() => [...(cluster?.datasets.values() ?? [])], [cluster?.datasets]);
   return (
     <Page title={<>Data <span className="font-normal text-faint">{count(cluster?.totals?.datasets ?? rows.length)}</span></>} aside={aside}>
       {rows.length === 0 ? (
         <div className="px-6">
-          {fault ? <Fault error={fault} /> : loading ? <Loading /> : (
-            <Empty title="No dataset is registered" text="Register one here, or let the training script do it: run.batches(…) registers what it reads." command="strata datasets" />
+          {error ? <ErrorMessage error={error} /> : loading ? <Loading /> : (
+            <Empty title="No dataset is registered" text="Register one here. A training script that calls run.batches(…) registers its dataset by itself." command="strata datasets" />
           )}
         </div>
       ) : (

@@ -1,6 +1,6 @@
-/** Samples that workers process now: images, numbers or text. */
+/** Samples in progress on the workers: images, numbers or text. */
 import { useQuery } from "@tanstack/react-query";
-import { get } from "../../api/client";
+import { api, bodyOf } from "../../api/client";
 import type { Sample, Shard } from "../../api/types";
 import { figure, UNRECORDED } from "../../lib/format";
 import { visible } from "../../lib/text";
@@ -18,14 +18,14 @@ export function Preview({ id, shards }: { id: string; shards: readonly Shard[] }
   const { data } = useQuery({
     queryKey: ["preview", id],
     enabled: live,
-    queryFn: ({ signal }) => get<Sample[]>(`/datasets/${encodeURIComponent(id)}/preview`, { limit: SHOWN }, signal),
+    queryFn: ({ signal }) => bodyOf(api.GET("/api/datasets/{dataset_id}/preview", { params: { path: { dataset_id: id }, query: { limit: SHOWN } }, signal })),
     refetchInterval: 4000,
   });
   const samples = live ? data : demo ? simulatedSamples(shards, cursor) : undefined;
   return (
     <Section title="Samples in progress" className="mt-8">
-      {!live && !demo && <p className="text-faint">Samples are {UNRECORDED}: this panel shows them only while workers process them.</p>}
-      {live && !data?.length && <p className="text-faint">No worker shows samples now. Workers that read with run.batches(…) do.</p>}
+      {!live && !demo && <p className="text-faint">Samples are {UNRECORDED}: they are only shown while workers process them.</p>}
+      {live && !data?.length && <p className="text-faint">No samples in progress. Workers that read with run.batches(…) show them.</p>}
       <ul className="grid grid-cols-[repeat(auto-fill,minmax(13rem,1fr))] gap-x-8 gap-y-4">
         {samples?.map((sample) => <SampleCard key={`${sample.worker_id} ${sample.id}`} sample={sample} />)}
       </ul>
@@ -44,7 +44,7 @@ function SampleCard({ sample }: { sample: Sample & { place?: number | null } }) 
       {Object.entries(sample.features).map(([name, value]) => (
         <Feature key={name} name={name} value={value} />
       ))}
-      {sample.label !== null && sample.label !== undefined && <p className="truncate">label <span className="font-medium">{inWords(sample.label)}</span></p>}
+      {sample.label !== null && sample.label !== undefined && <p className="truncate">label <span className="font-medium">{asText(sample.label)}</span></p>}
       {sample.worker_id && <a href={hrefTo(["workers", sample.worker_id])} className="block truncate text-s text-faint hover:underline">{sample.worker_id}</a>}
     </li>
   );
@@ -67,13 +67,13 @@ function Feature({ name, value }: { name: string; value: unknown }) {
   }
   if (special.kind === "array" && special.values) return <Numbers name={name} values={special.values} shape={special.shape ?? []} />;
   return (
-    <p className="truncate" title={inWords(value)}>
-      <span className="text-faint">{name}</span> {special.hex ?? inWords(value)}
+    <p className="truncate" title={asText(value)}>
+      <span className="text-faint">{name}</span> {special.hex ?? asText(value)}
     </p>
   );
 }
 
-/** Numbers as small bars about zero, with what they are for those who cannot see them. */
+/** Numbers as small bars around zero, and the first ones as text. */
 function Numbers({ name, values, shape }: { name: string; values: unknown[]; shape: number[] }) {
   const numbers = values.filter((value): value is number => typeof value === "number");
   const most = Math.max(1e-9, ...numbers.map(Math.abs));
@@ -82,7 +82,7 @@ function Numbers({ name, values, shape }: { name: string; values: unknown[]; sha
       <div aria-hidden className="flex h-8 items-center gap-px">
         {numbers.map((value, index) => (
           <span
-            // The place in the array is what tells numbers apart.
+            // The index identifies a number of an array.
             // oxlint-disable-next-line react/no-array-index-key
             key={index}
             className={`flex-1 ${value < 0 ? "bg-recovering" : "bg-accent"}`}
@@ -95,6 +95,6 @@ function Numbers({ name, values, shape }: { name: string; values: unknown[]; sha
   );
 }
 
-function inWords(value: unknown): string {
+function asText(value: unknown): string {
   return typeof value === "string" ? visible(value) : JSON.stringify(value);
 }

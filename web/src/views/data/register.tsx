@@ -1,31 +1,32 @@
-/** A form that registers a dataset. */
+/** The form that registers a dataset. */
 import { useMutation } from "@tanstack/react-query";
 import { useState, type FormEvent } from "react";
-import { curl, post } from "../../api/client";
+import { api, bodyOf, curl } from "../../api/client";
+import type { RegisterDataset } from "../../api/types";
 import { go, hrefTo } from "../../state/url";
-import { Refused } from "../../ui/confirm";
+import { ActionError } from "../../ui/confirm";
 import { Button } from "../../ui/controls";
 import { CopyButton } from "../../ui/copy";
 import { AreaField, CheckField, TextField } from "../../ui/form";
 import { Page, Scroll } from "../../ui/page";
-import { BLANK, requestOf, type Faults, type Form } from "./request";
+import { BLANK, requestOf, type Errors, type Form } from "./dataset-form";
 
 export function RegisterPage() {
   const [form, setForm] = useState(BLANK);
-  const [faults, setFaults] = useState<Faults>({});
+  const [errors, setErrors] = useState<Errors>({});
   const set = (field: keyof Form) => (value: string) => setForm((before) => ({ ...before, [field]: value }));
   const register = useMutation({
-    mutationFn: (body: unknown) => post<{ id: string }>("/datasets", body),
+    mutationFn: (body: RegisterDataset) => bodyOf(api.POST("/api/datasets", { body: body as Required<RegisterDataset> })),
     onSuccess: ({ id }) => go(["data", id]),
   });
   const onSubmit = (event: FormEvent) => {
     event.preventDefault();
     const made = requestOf(form);
-    setFaults("faults" in made ? made.faults : {});
+    setErrors("errors" in made ? made.errors : {});
     if ("request" in made) register.mutate(made.request);
   };
   const text = (field: keyof Form, label: string, hint = "", props: { type?: string; placeholder?: string } = {}) => (
-    <TextField {...{ label, hint, ...props }} fault={faults[field]} value={form[field]} onChange={set(field)} />
+    <TextField {...{ label, hint, ...props }} error={errors[field]} value={form[field]} onChange={set(field)} />
   );
   const title = (
     <>
@@ -38,22 +39,22 @@ export function RegisterPage() {
     <Page title={title}>
       <Scroll label="Register a dataset">
         <form onSubmit={onSubmit} className="grid max-w-4xl grid-cols-2 gap-x-10 gap-y-4 max-md:grid-cols-1">
-          {text("dataset_id", "Id", "the name that training scripts use", { placeholder: "imagenet-1k" })}
+          {text("dataset_id", "Id", "the id that training scripts use", { placeholder: "imagenet-1k" })}
           {text("name", "Name", "shown in the dashboard; empty: the id")}
           {text("path", "Path", "a file, a folder or s3://bucket/prefix that the coordinator can read", { placeholder: "/data/imagenet" })}
-          {text("format", "Format", "empty: found from the files")}
+          {text("format", "Format", "empty: detected from the files")}
           <div className="grid grid-cols-3 gap-4">
             {text("total_samples", "Samples", "empty: counted from the path")}
             {text("shard_size", "Samples per shard", "empty: chosen from the data")}
             {text("seed", "Shuffle seed")}
           </div>
           {text("fingerprint", "Fingerprint", "changes when the data changes; empty: computed from the path")}
-          <CheckField label="Shuffle" hint="A new order in every epoch, the same for the same seed." checked={form.shuffle === "yes"} onChange={(checked) => set("shuffle")(checked ? "yes" : "")} />
-          <AreaField label="Metadata" hint="NAME=VALUE, one per line" rows={3} fault={faults.metadata} value={form.metadata} onChange={set("metadata")} />
+          <CheckField label="Shuffle" hint="A new order in every epoch; the same seed gives the same orders." checked={form.shuffle === "yes"} onChange={(checked) => set("shuffle")(checked ? "yes" : "")} />
+          <AreaField label="Metadata" hint="NAME=VALUE, one per line" rows={3} error={errors.metadata} value={form.metadata} onChange={set("metadata")} />
           <div className="col-span-full flex flex-wrap items-center gap-2">
             <Button type="submit" tone="main" disabled={register.isPending}>{register.isPending ? "Registering…" : "Register"}</Button>
             <CopyButton label="Copy as curl" text={() => curlOf(form)} />
-            <Refused error={register.error} />
+            <ActionError error={register.error} />
           </div>
         </form>
       </Scroll>

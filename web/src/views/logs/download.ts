@@ -1,6 +1,6 @@
 /** Log lines as a file. */
 import type { LogEntry } from "../../api/types";
-import { writerOf } from "./lines";
+import { writerOf } from "./log-lines";
 
 export function asText(entries: readonly LogEntry[]): string {
   return entries

@@ -1,22 +1,22 @@
-/** Logs: what the coordinator and all workers say, as it comes; searched without waiting. */
+/** Logs: the lines of the coordinator, the agents and the workers, followed, filtered and searched. */
 import { useDeferredValue, useEffect, useMemo, useState, useSyncExternalStore } from "react";
-import { curl } from "../../api/client";
+import { curl, type ApiError } from "../../api/client";
 import type { LogEntry } from "../../api/types";
 import { count, moment } from "../../lib/format";
-import { Sieve } from "../../lib/sieve";
+import { IncrementalSearch } from "../../lib/search";
 import { useCluster, useCursor, useDemo } from "../../state/cluster";
-import { LogFeed } from "../../state/logs";
+import { LogFeed, type LogFilters } from "../../state/log-feed";
 import { useDemoLines } from "../../state/simulated";
 import { useParam } from "../../state/url";
 import { Button, Choice, Field } from "../../ui/controls";
 import { CopyButton } from "../../ui/copy";
-import { Empty, Fault, Loading } from "../../ui/empty";
+import { Empty, ErrorMessage, Loading } from "../../ui/placeholders";
 import { Page } from "../../ui/page";
 import { asText, download } from "./download";
-import { Found } from "./found";
+import { LoadOlder } from "./load-older";
 import { Tail } from "./tail";
 
-const LEVELS = [["", "any level"], ["info", "info and above"], ["warn", "warnings"], ["error", "errors"]] as const;
+const LEVELS = [["", "any level"], ["info", "info and above"], ["warn", "warnings and errors"], ["error", "errors"]] as const;
 
 export default function Logs() {
   const [level, setLevel] = useParam("level");
@@ -31,20 +31,20 @@ export default function Logs() {
     [level, source, task, worker],
   );
   const demo = useDemo() === "recorded";
-  const { feed, lines: told } = useFeed(filters, cursor, demo);
+  const { feed, log: recorded } = useFeed(filters, cursor, demo);
   const simulated = useDemoLines(cursor, filters, demo);
-  const lines = demo ? { ...told, entries: simulated.entries, loading: simulated.loading, fault: simulated.error, older: "" } : told;
+  const log = demo ? { ...recorded, entries: simulated.entries, loading: simulated.loading, error: simulated.error, older: "" } : recorded;
   const { cluster } = useCluster();
   const tasks = [...(cluster?.tasks.keys() ?? [])];
-  const sought = useDeferredValue(search);
-  const [sieve] = useState(() => new Sieve<LogEntry>((entry) => entry.message));
-  const { shown, fault } = useMemo(
-    () => sieve.sift(lines.entries, sought, regex !== ""),
-    [sieve, lines.entries, sought, regex],
+  const deferred = useDeferredValue(search);
+  const [incremental] = useState(() => new IncrementalSearch<LogEntry>((entry) => entry.message));
+  const { matches, error } = useMemo(
+    () => incremental.run(log.entries, deferred, regex !== ""),
+    [incremental, log.entries, deferred, regex],
   );
   const aside = (
     <>
-      <Field label="Search" type="search" data-search value={search} onChange={(event) => setSearch(event.target.value)} className="w-56" aria-invalid={fault !== ""} />
+      <Field label="Search" type="search" data-search value={search} onChange={(event) => setSearch(event.target.value)} className="w-56" aria-invalid={error !== ""} />
       <Button aria-pressed={regex !== ""} onClick={() => setRegex(regex ? "" : "1")} className={regex ? "bg-chosen!" : ""} title="Regular expression">
         .*
       </Button>
@@ -52,21 +52,22 @@ export default function Logs() {
       <Choice label="Source" value={source} onChange={setSource} options={[["", "any source"], ["coordinator", "coordinator"], ["worker", "workers"], ["agent", "agents"]]} />
       <Choice label="Task" value={task} onChange={setTask} options={[["", "any task"], ...tasks.map((each) => [each, each] as const)]} />
       <Field label="Worker" value={worker} onChange={(event) => setWorker(event.target.value)} className="w-28" />
-      <Button onClick={() => download("strata.log", asText(shown))} disabled={shown.length === 0}>Download</Button>
+      <Button onClick={() => download("strata.log", asText(matches))} disabled={matches.length === 0}>Download</Button>
       <CopyButton label="Copy as curl" text={() => curl("/logs", { ...filters, search, regex: regex !== "", limit: 1000 })} />
     </>
   );
   return (
-    <Page title={<Title shown={shown.length} known={lines.entries.length} cursor={cursor} />} aside={aside}>
-      {fault && <p role="alert" className="px-6 pb-2 text-failed">Not a regular expression: {fault}</p>}
-      {lines.skipped > 0 && <p className="px-6 pb-2 text-recovering">{count(lines.skipped)} lines came too fast to be shown; a search finds them.</p>}
-      {shown.length > 0 ? (
-        <Tail entries={shown} arrived={lines.arrived} following={cursor === null}>
-          <Found feed={feed} lines={lines} />
+    <Page title={<Title shown={matches.length} loaded={log.entries.length} cursor={cursor} />} aside={aside}>
+      {error && <p role="alert" className="px-6 pb-2 text-failed">Not a regular expression: {error}</p>}
+      {log.interrupted && <Interrupted error={log.interrupted} />}
+      {log.skipped > 0 && <p className="px-6 pb-2 text-recovering">{count(log.skipped)} lines came too fast to be shown. They are stored: choose a filter or reload to see them.</p>}
+      {matches.length > 0 ? (
+        <Tail entries={matches} arrived={log.arrived} following={cursor === null}>
+          <LoadOlder feed={feed} log={log} />
         </Tail>
       ) : (
         <div className="px-6">
-          {lines.fault ? <Fault error={lines.fault} retry={() => void feed.open()} /> : lines.loading ? <Loading /> : (
+          {log.error ? <ErrorMessage error={log.error} retry={() => void feed.open()} /> : log.loading ? <Loading /> : (
             <Empty title="No line matches" text="Choose another level, source, task or search text." command="strata logs -f" />
           )}
         </div>
@@ -75,27 +76,34 @@ export default function Logs() {
   );
 }
 
-function Title({ shown, known, cursor }: { shown: number; known: number; cursor: number | null }) {
+/** The coordinator refuses the stream: new lines are missing until it accepts it again. */
+function Interrupted({ error }: { error: ApiError }) {
+  return (
+    <p role="alert" className="px-6 pb-2 text-failed">
+      New lines are not shown: {error.message}. <span className="text-dim">{error.hint} Trying again…</span>
+    </p>
+  );
+}
+
+function Title({ shown, loaded, cursor }: { shown: number; loaded: number; cursor: number | null }) {
   return (
     <>
       Logs{" "}
       <span className="font-normal text-faint">
         {count(shown)}
-        {shown < known && ` of ${count(known)}`}
+        {shown < loaded && ` of ${count(loaded)}`}
         {cursor !== null && ` until ${moment(cursor)}`}
       </span>
     </>
   );
 }
 
-type Filters = Record<string, string>;
-
-function useFeed(filters: Filters, cursor: number | null, demo: boolean) {
+function useFeed(filters: LogFilters, cursor: number | null, demo: boolean) {
   const feed = useMemo(() => new LogFeed(filters, cursor), [filters, cursor]);
   useEffect(() => {
     if (demo) return;
     void feed.open();
     return feed.close;
   }, [feed, demo]);
-  return { feed, lines: useSyncExternalStore(feed.subscribe, feed.read) };
+  return { feed, log: useSyncExternalStore(feed.subscribe, feed.read) };
 }

@@ -1,11 +1,11 @@
-/** The lines, of which only the seen ones are made. At the end it follows; scrolled up it waits. */
+/** A long list of lines. It follows new lines at the end, and pauses when scrolled up; only visible lines are rendered. */
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useLayoutEffect, useRef, useState, type ReactNode } from "react";
 import type { LogEntry } from "../../api/types";
 import { count } from "../../lib/format";
 import { Button } from "../../ui/controls";
-import { LogDrawer } from "./drawer";
-import { LogLine } from "./lines";
+import { LogDrawer } from "./line-drawer";
+import { LogLine } from "./log-lines";
 
 const LINE_PX = 20;
 const AT_END_PX = 40;

@@ -1,18 +1,18 @@
-/** What needs attention, each with what to do next. */
+/** Problems that need attention, each with its next step. */
 import type { Attention } from "../../api/types";
 import { hrefTo } from "../../state/url";
-import { lookOf } from "../../ui/marks";
+import { lookOf } from "../../ui/state-mark";
 
 const VIEW_OF: Record<string, string> = {
   worker: "workers",
   task: "tasks",
   checkpoint: "checkpoints",
   barrier: "barriers",
-  agent: "workers",
+  agent: "settings",
 };
 
-/** Where a thing is shown: a worker and a task have pages of their own. */
-export function placeOf(subject: string): string {
+/** The address of the item that a problem is about; workers and tasks have their own pages. */
+export function hrefOf(subject: string): string {
   const [kind = "", ...rest] = subject.split(":");
   const id = rest.join(":");
   const view = VIEW_OF[kind] ?? "overview";
@@ -33,7 +33,7 @@ export function AttentionList({ items }: { items: readonly Attention[] }) {
               {severity === "error" ? "✕" : "▲"}
             </span>
             <p className="flex min-w-0 flex-wrap gap-x-3">
-              <a href={placeOf(subject)} className="font-medium hover:underline">
+              <a href={hrefOf(subject)} className="font-medium hover:underline">
                 {text}
               </a>
               <span className="text-dim">{hint}</span>

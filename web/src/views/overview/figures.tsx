@@ -1,9 +1,9 @@
-/** Five figures, each with its last minutes; one crosshair goes through all of them. */
+/** Five metrics with charts of the last minutes; one crosshair for all of them. */
 import { useState } from "react";
 import type { History, Metrics } from "../../api/types";
 import { clock, count, figure, UNRECORDED } from "../../lib/format";
 import { useCursor, useDemo } from "../../state/cluster";
-import { useHistory } from "../../state/history";
+import { useHistory } from "../../state/metrics";
 import { simulatedMetrics } from "../../state/simulated";
 import { Chart } from "../../ui/chart";
 
@@ -23,8 +23,8 @@ const SHOWN: readonly Shown[] = [
   { name: "shard_assignment_time", title: "Shard assignment", unit: "ms", colour: "dim", least: 1 },
 ];
 
-/** Measured by the coordinator as it works, and not recorded. */
-const MEASURED: ReadonlySet<string> = new Set(["coordinator_rps", "shard_assignment_time"]);
+/** Metrics that the coordinator measures but does not record. */
+const UNRECORDED_METRICS: ReadonlySet<string> = new Set(["coordinator_rps", "shard_assignment_time"]);
 
 export function Figures({ metrics }: { metrics: Metrics | null }) {
   const history = useHistory();
@@ -53,7 +53,7 @@ function Figure({ shown, metrics, history, point, onPoint }: {
   const at = point === null ? undefined : history.at[point];
   const cursor = useCursor();
   const demo = useDemo() === "recorded";
-  const unrecorded = cursor !== null && !demo && MEASURED.has(name);
+  const unrecorded = cursor !== null && !demo && UNRECORDED_METRICS.has(name);
   const now = demo && metrics && cursor !== null ? simulatedMetrics(metrics, cursor) : metrics;
   const value = unrecorded ? null : point === null ? now?.[name] : values[point];
   const text = unrecorded ? UNRECORDED : name === "active_workers" ? count(value) : figure(value);
@@ -75,7 +75,7 @@ function Figure({ shown, metrics, history, point, onPoint }: {
         at={history.at}
         lines={[{ values, colour }]}
         least={least}
-        {...(cursor !== null && { nothing: unrecorded ? UNRECORDED : "nothing measured in these minutes" })}
+        {...(cursor !== null && { empty: unrecorded ? UNRECORDED : "nothing measured in these minutes" })}
         onPoint={onPoint}
       />
     </div>

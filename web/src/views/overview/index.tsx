@@ -1,26 +1,26 @@
-/** Overview: what needs attention, the figures of the last minutes, tasks, log, events. */
+/** Overview: problems, metrics, tasks, log and latest events. */
 import { openDemo } from "../../shell/demo";
 import { useCluster } from "../../state/cluster";
 import { Button } from "../../ui/controls";
-import { Empty, Fault, Loading } from "../../ui/empty";
+import { Empty, ErrorMessage, Loading } from "../../ui/placeholders";
 import { Page, Scroll, Section } from "../../ui/page";
-import { Happened } from "./happened";
 import { AttentionList } from "./attention";
 import { Figures } from "./figures";
-import { Fleet } from "./fleet";
-import { Said } from "./said";
-import { TaskList } from "./tasks";
+import { LatestEvents } from "./latest-events";
+import { LatestLog } from "./latest-log";
+import { TaskList } from "./task-list";
+import { WorkerStates } from "./worker-states";
 
 export default function Overview() {
-  const { cluster, cursor, fault, loading } = useCluster();
+  const { cluster, cursor, error, loading } = useCluster();
   if (loading || !cluster) {
     return (
       <Page title="Overview">
-        <Scroll label="Overview">{fault ? <Fault error={fault} /> : <Loading />}</Scroll>
+        <Scroll label="Overview">{error ? <ErrorMessage error={error} /> : <Loading />}</Scroll>
       </Page>
     );
   }
-  const fresh = cluster.tasks.size === 0 && cluster.workers.size === 0;
+  const unused = cluster.tasks.size === 0 && cluster.workers.size === 0;
   return (
     <Page title="Overview">
       <Scroll label="Overview">
@@ -28,7 +28,7 @@ export default function Overview() {
         <Figures metrics={cluster.metrics} />
         <div className="mt-8 grid grid-cols-[minmax(0,1fr)_21rem] gap-x-10 gap-y-8 max-xl:grid-cols-1">
           <Section title="Tasks" aside={cluster.totals && `${cluster.totals.tasks} in total`}>
-            {fresh ? (
+            {unused ? (
               <>
                 <Empty
                   title="No task has run yet"
@@ -40,11 +40,11 @@ export default function Overview() {
             ) : (
               <TaskList tasks={cluster.tasks} />
             )}
-            {!fresh && <Said lines={cluster.logs} />}
+            {!unused && <LatestLog lines={cluster.logs} />}
           </Section>
           <div className="flex flex-col gap-8">
-            <Fleet totals={cluster.totals} />
-            <Happened items={cluster.happened} />
+            <WorkerStates totals={cluster.totals} />
+            <LatestEvents items={cluster.happened} />
           </div>
         </div>
       </Scroll>

@@ -1,15 +1,15 @@
-/** The hosts that offer slots; one that is known to be gone can be declared lost. */
+/** The hosts that offer slots. A host that is down can be declared lost. */
 import { useMutation } from "@tanstack/react-query";
 import { useState, type FormEvent } from "react";
-import { post } from "../../api/client";
+import { api, bodyOf } from "../../api/client";
 import type { Agent } from "../../api/types";
 import { count, moment } from "../../lib/format";
 import { useCluster } from "../../state/cluster";
-import { Refused } from "../../ui/confirm";
+import { ActionError } from "../../ui/confirm";
 import { Button } from "../../ui/controls";
 import { Command } from "../../ui/copy";
 import { TextField } from "../../ui/form";
-import { Mark } from "../../ui/marks";
+import { Mark } from "../../ui/state-mark";
 import { Section } from "../../ui/page";
 import { Table, type Column } from "../../ui/table";
 
@@ -31,7 +31,7 @@ export function Hosts() {
     width: "7.5rem",
     cell: (agent) => agent.up && <Button aria-label={`Declare lost… ${agent.id}`} className="h-6!" onClick={() => setChosen(agent.id)}>Declare lost…</Button>,
   };
-  if (cursor !== null) return <Section title="Hosts"><p className="text-faint">The hosts of a past moment are not recorded here; the timeline has their events.</p></Section>;
+  if (cursor !== null) return <Section title="Hosts"><p className="text-faint">Hosts are only shown live. The timeline has their events.</p></Section>;
   return (
     <Section title="Hosts" aside={`${count(hosts.length)}`}>
       {hosts.length === 0 && <p className="mb-2 text-faint">No host offers slots. Start an agent on each host:</p>}
@@ -44,7 +44,7 @@ export function Hosts() {
 function DeclareLost({ id, close }: { id: string; close: () => void }) {
   const [reason, setReason] = useState("");
   const declare = useMutation({
-    mutationFn: () => post(`/agents/${encodeURIComponent(id)}/lost`, { reason: reason.trim() }),
+    mutationFn: () => bodyOf(api.POST("/api/agents/{agent_id}/lost", { params: { path: { agent_id: id } }, body: { reason: reason.trim() } })),
     onSuccess: close,
   });
   const submit = (event: FormEvent) => {
@@ -53,12 +53,12 @@ function DeclareLost({ id, close }: { id: string; close: () => void }) {
   };
   return (
     <form onSubmit={submit} aria-label={`Declare ${id} lost`} className="mt-4 flex max-w-2xl flex-col gap-2">
-      <p>Declare host {id} lost? Its workers are declared lost too, and the tasks recover without them. Do this only when the host is gone.</p>
+      <p>Declare host {id} lost? Its workers are declared lost too, and the tasks recover without them. Do this only when the host is down.</p>
       <TextField label="Reason" value={reason} onChange={setReason} placeholder="the machine was switched off" />
       <div className="flex flex-wrap items-center gap-2">
         <Button type="submit" tone="danger" disabled={!reason.trim() || declare.isPending}>Declare {id} lost</Button>
         <Button onClick={close}>Cancel</Button>
-        <Refused error={declare.error} />
+        <ActionError error={declare.error} />
       </div>
     </form>
   );

@@ -1,16 +1,16 @@
-/** Settings: the connection, the coordinator, its hosts and settings, and how this page looks. */
+/** Settings: the connection, the coordinator, hosts, and the preferences of this browser. */
 import { useQuery } from "@tanstack/react-query";
-import { apiAddress, curl, get } from "../../api/client";
+import { api, apiAddress, bodyOf, curl } from "../../api/client";
 import { live, type Connection } from "../../api/live";
-import type { SettingsAnswer } from "../../api/types";
 import { age, count, duration, moment, UNRECORDED } from "../../lib/format";
 import { openDemo } from "../../shell/demo";
+import { CharacterKeysSwitch } from "../../shell/dialogs";
 import { goLive, useCluster, useDemo, useLive, useNow } from "../../state/cluster";
 import { setTheme, THEMES, useTheme, type Theme } from "../../state/theme";
 import { Button, Fact, Segments } from "../../ui/controls";
 import { Command, CopyButton } from "../../ui/copy";
-import { Fault } from "../../ui/empty";
-import { Mark } from "../../ui/marks";
+import { ErrorMessage } from "../../ui/placeholders";
+import { Mark } from "../../ui/state-mark";
 import { Page, Scroll, Section } from "../../ui/page";
 import { Hosts } from "./hosts";
 
@@ -23,6 +23,7 @@ export default function Settings() {
           <ConnectionFacts />
           <Hosts />
           <Values />
+          <Shortcuts />
           <Demo />
         </div>
       </Scroll>
@@ -34,7 +35,7 @@ const STATES: Record<Connection["state"], [state: string, text: string]> = {
   connecting: ["waiting", "connecting"],
   live: ["active", "live"],
   stale: ["waiting", "stale"],
-  gone: ["failed", "disconnected"],
+  disconnected: ["failed", "disconnected"],
   locked: ["failed", "token required"],
 };
 
@@ -42,24 +43,24 @@ function ConnectionFacts() {
   const { connection, skewMs } = useLive();
   const { cluster, cursor } = useCluster();
   const now = useNow();
-  const told = cluster?.coordinator;
-  // Of a past moment only what was recorded is known; an older coordinator sends 0.
-  const started = told && (cursor === null || told.uptime) ? told.started_at : null;
-  const known = (value: string | null | undefined) => (told ? value || UNRECORDED : "–");
+  const status = cluster?.coordinator;
+  // A past moment has only recorded values; an older coordinator sends an uptime of 0.
+  const started = status && (cursor === null || status.uptime) ? status.started_at : null;
+  const shown = (value: string | null | undefined) => (status ? value || UNRECORDED : "–");
   const [state, text] = STATES[connection.state];
   return (
     <Section title="Coordinator" aside={<Button onClick={live.open}>Reconnect</Button>}>
       <dl className="grid grid-cols-[repeat(auto-fill,minmax(10rem,1fr))] gap-x-6 gap-y-4">
         <Fact name="Connection"><Mark state={state} label={"since" in connection ? `${text}, ${age(connection.since, now - skewMs)}` : text} /></Fact>
-        <Fact name="Mode">{known(told?.mode)}</Fact>
+        <Fact name="Mode">{shown(status?.mode)}</Fact>
         <Fact name="API">{apiAddress()}</Fact>
-        <Fact name="Worker address">{known(told?.address)}</Fact>
-        <Fact name="Version">{known(told?.version)}</Fact>
-        <Fact name="Uptime">{told ? (started === null ? UNRECORDED : duration(now - started)) : "–"}</Fact>
-        <Fact name="Started">{told ? (started === null ? UNRECORDED : moment(started)) : "–"}</Fact>
-        <Fact name="Cluster">{told?.cluster ?? "–"}</Fact>
-        <Fact name="Incarnation">{count(told?.incarnation)}</Fact>
-        <Fact name="Facts recorded">{count(told?.position)}</Fact>
+        <Fact name="Worker address">{shown(status?.address)}</Fact>
+        <Fact name="Version">{shown(status?.version)}</Fact>
+        <Fact name="Uptime">{status ? (started === null ? UNRECORDED : duration(now - started)) : "–"}</Fact>
+        <Fact name="Started">{status ? (started === null ? UNRECORDED : moment(started)) : "–"}</Fact>
+        <Fact name="Cluster">{status?.cluster ?? "–"}</Fact>
+        <Fact name="Incarnation" word="incarnation">{count(status?.incarnation)}</Fact>
+        <Fact name="Facts recorded" word="fact">{count(status?.position)}</Fact>
         <Fact name="Clock difference">{Math.abs(skewMs) < 1000 ? "less than 1 s" : `${duration(Math.abs(skewMs))} ${skewMs > 0 ? "ahead" : "behind"}`}</Fact>
       </dl>
     </Section>
@@ -69,9 +70,9 @@ function ConnectionFacts() {
 function Values() {
   const { data, error } = useQuery({
     queryKey: ["settings"],
-    queryFn: ({ signal }) => get<SettingsAnswer>("/settings", {}, signal),
+    queryFn: ({ signal }) => bodyOf(api.GET("/api/settings", { signal })),
   });
-  if (error) return <Fault error={error} />;
+  if (error) return <ErrorMessage error={error} />;
   if (!data) return null;
   const given = Object.entries(data.values).filter(([, value]) => value !== "" && value !== null);
   return (
@@ -93,13 +94,22 @@ function Values() {
   );
 }
 
+function Shortcuts() {
+  return (
+    <Section title="Keyboard shortcuts">
+      <div className="-mx-2"><CharacterKeysSwitch /></div>
+      <p className="text-dim">Press ? for the list of shortcuts. Ctrl K and the arrow keys always work.</p>
+    </Section>
+  );
+}
+
 function Demo() {
   const demo = useDemo();
   const toggle = () => (demo === "recorded" ? goLive() : openDemo());
   return (
     <Section title="Demo">
       {demo === "served" ? (
-        <p className="mb-2 text-dim">This is a demo: a simulated cluster behind the same API. For a real one:</p>
+        <p className="mb-2 text-dim">This is a demo: a simulated cluster behind the same API. For a real cluster:</p>
       ) : (
         <>
           <Button role="switch" aria-checked={demo === "recorded"} onClick={toggle}>

@@ -1,37 +1,37 @@
 /** The actions on a task; stopping is confirmed first. */
 import { useMutation } from "@tanstack/react-query";
 import { useState, type FormEvent } from "react";
-import { post } from "../../api/client";
+import { api, bodyOf } from "../../api/client";
 import type { Task, TaskDetail } from "../../api/types";
 import { go } from "../../state/url";
-import { ConfirmButton, Refused } from "../../ui/confirm";
+import { ConfirmButton, ActionError } from "../../ui/confirm";
 import { Button } from "../../ui/controls";
 import { TextField } from "../../ui/form";
 
 const ENDED = new Set(["completed", "failed", "stopped"]);
 
 export function Actions({ task, detail }: { task: Task; detail: TaskDetail | undefined }) {
-  const path = `/tasks/${encodeURIComponent(task.id)}`;
-  const stop = useMutation({ mutationFn: () => post(`${path}/stop`) });
-  const save = useMutation({ mutationFn: () => post<{ request: number }>(`${path}/checkpoint`) });
+  const params = { path: { task_id: task.id } };
+  const stop = useMutation({ mutationFn: () => bodyOf(api.POST("/api/tasks/{task_id}/stop", { params })) });
+  const save = useMutation({ mutationFn: () => bodyOf(api.POST("/api/tasks/{task_id}/checkpoint", { params })) });
   const running = !ENDED.has(task.status);
   return (
     <>
-      <Refused error={stop.error ?? save.error} />
+      <ActionError error={stop.error ?? save.error} />
       {running && save.data && <span role="status" className="text-dim">requested; the workers save at their next step</span>}
       {running && <Button onClick={() => save.mutate()} disabled={save.isPending}>Checkpoint now</Button>}
       {running && <ConfirmButton label="Stop" confirm={`Stop ${task.id}: its workers save first`} pending={stop.isPending} onConfirm={() => stop.mutate()} />}
-      {!running && detail && !detail.external && <Restart path={path} names={detail.env_names} />}
+      {!running && detail && !detail.external && <Restart id={task.id} names={detail.env_names} />}
       <Button onClick={() => go(["tasks", "new"], { from: task.id })}>Submit again</Button>
     </>
   );
 }
 
-/** Starts an ended task once more. The values of its environment were not kept, so it asks for them. */
-function Restart({ path, names }: { path: string; names: readonly string[] }) {
+/** Starts an ended task again. The values of its environment are not stored, so the form asks for them. */
+function Restart({ id, names }: { id: string; names: readonly string[] }) {
   const [env, setEnv] = useState<Record<string, string> | null>(null);
   const restart = useMutation({
-    mutationFn: (given: Record<string, string>) => post<{ task_id: string }>(`${path}/restart`, { env: given }),
+    mutationFn: (values: Record<string, string>) => bodyOf(api.POST("/api/tasks/{task_id}/restart", { params: { path: { task_id: id } }, body: { env: values } })),
     onSuccess: ({ task_id }) => go(["tasks", task_id]),
   });
   const begin = () => (names.length === 0 ? restart.mutate({}) : setEnv(Object.fromEntries(names.map((name) => [name, ""]))));
@@ -41,7 +41,7 @@ function Restart({ path, names }: { path: string; names: readonly string[] }) {
   };
   return (
     <>
-      <Refused error={restart.error} />
+      <ActionError error={restart.error} />
       {!env && <Button onClick={begin} disabled={restart.isPending}>Restart</Button>}
       {env && (
         <form onSubmit={submit} aria-label="Environment of the restarted task" className="flex flex-wrap items-end gap-2">

@@ -1,17 +1,17 @@
-/** A form for a new task, empty or filled in as an earlier one was asked for. */
+/** The form that submits a task, empty or filled in with the request of an earlier task. */
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { useState, type FormEvent } from "react";
-import { curl, get, post } from "../../api/client";
-import type { TaskDetail } from "../../api/types";
+import { api, bodyOf, curl } from "../../api/client";
+import type { CreateTask } from "../../api/types";
 import { useCluster } from "../../state/cluster";
 import { go, hrefTo, usePlace } from "../../state/url";
 import { Button } from "../../ui/controls";
 import { CopyButton } from "../../ui/copy";
-import { Refused } from "../../ui/confirm";
-import { Fault, Loading } from "../../ui/empty";
+import { ActionError } from "../../ui/confirm";
+import { ErrorMessage, Loading } from "../../ui/placeholders";
 import { AreaField, CheckField, SelectField, TextField } from "../../ui/form";
 import { Page, Scroll } from "../../ui/page";
-import { BLANK, formOf, parsedConfig, requestOf, type Faults, type Form } from "./request";
+import { BLANK, formOf, parsedConfig, requestOf, type Errors, type Form } from "./task-form";
 
 const TYPES = ["training", "tuning", "evaluation", "data"] as const;
 const POLICIES = [["replace", "replace the worker"], ["continue", "continue with fewer workers"], ["stop", "stop the task"]] as const;
@@ -21,7 +21,7 @@ export function SubmitPage() {
   const from = usePlace().params.from ?? "";
   const { data, error, isPending } = useQuery({
     queryKey: ["task", from],
-    queryFn: ({ signal }) => get<TaskDetail>(`/tasks/${encodeURIComponent(from)}`, {}, signal),
+    queryFn: ({ signal }) => bodyOf(api.GET("/api/tasks/{task_id}", { params: { path: { task_id: from } }, signal })),
     enabled: from !== "",
   });
   const title = (
@@ -34,7 +34,7 @@ export function SubmitPage() {
   return (
     <Page title={title}>
       <Scroll label="Submit a task">
-        {from && error ? <Fault error={error} /> : from && isPending ? <Loading /> : <TaskForm key={from} initial={data ? formOf(data) : BLANK} />}
+        {from && error ? <ErrorMessage error={error} /> : from && isPending ? <Loading /> : <TaskForm key={from} initial={data ? formOf(data) : BLANK} />}
       </Scroll>
     </Page>
   );
@@ -43,26 +43,26 @@ export function SubmitPage() {
 function TaskForm({ initial }: { initial: Form }) {
   const { cluster } = useCluster();
   const [form, setForm] = useState(initial);
-  const [faults, setFaults] = useState<Faults>({});
+  const [errors, setErrors] = useState<Errors>({});
   const set = (field: keyof Form) => (value: string) => setForm((before) => ({ ...before, [field]: value }));
   const submit = useMutation({
-    mutationFn: (body: unknown) => post<{ task_id: string }>("/tasks", body),
+    mutationFn: (body: CreateTask) => bodyOf(api.POST("/api/tasks", { body })),
     onSuccess: ({ task_id }) => go(["tasks", task_id]),
   });
   const onSubmit = (event: FormEvent) => {
     event.preventDefault();
     const made = requestOf(form);
-    setFaults("faults" in made ? made.faults : {});
+    setErrors("errors" in made ? made.errors : {});
     if ("request" in made) submit.mutate(made.request);
   };
   const text = (field: keyof Form, label: string, hint = "", props: { type?: string; placeholder?: string } = {}) => (
-    <TextField {...{ label, hint, ...props }} fault={faults[field]} value={form[field]} onChange={set(field)} />
+    <TextField {...{ label, hint, ...props }} error={errors[field]} value={form[field]} onChange={set(field)} />
   );
   const choice = (field: keyof Form, label: string, options: readonly (readonly [value: string, text: string])[]) => (
     <SelectField {...{ label, options }} value={form[field]} onChange={set(field)} />
   );
-  const area = (field: keyof Form, label: string, hint: string, rows: number, fault = faults[field]) => (
-    <AreaField {...{ label, hint, rows, fault }} value={form[field]} onChange={set(field)} />
+  const area = (field: keyof Form, label: string, hint: string, rows: number, error = errors[field]) => (
+    <AreaField {...{ label, hint, rows, error }} value={form[field]} onChange={set(field)} />
   );
   const config = parsedConfig(form.config);
   const datasets = [...new Set([...(cluster?.datasets.keys() ?? []), form.dataset_id])].filter(Boolean);
@@ -73,7 +73,7 @@ function TaskForm({ initial }: { initial: Form }) {
       <div className="grid grid-cols-3 gap-4">
         {text("worker_count", "Workers", "", { type: "number" })}
         {text("min_workers", "Minimum workers", "0: set by the loss policy", { type: "number" })}
-        {text("spares", "Spares", "", { type: "number" })}
+        {text("spares", "Spare workers", "", { type: "number" })}
       </div>
       {choice("dataset_id", "Dataset", [["", "none"], ...datasets.map((each) => [each, each] as const)])}
       <div className="grid grid-cols-2 gap-4 max-sm:grid-cols-1">
@@ -82,10 +82,10 @@ function TaskForm({ initial }: { initial: Form }) {
       </div>
       <div className="grid grid-cols-3 gap-4">
         {choice("type", "Type", TYPES.map((each) => [each, each] as const))}
-        {text("max_restarts", "Restarts at most", "", { type: "number" })}
+        {text("max_restarts", "Maximum restarts", "", { type: "number" })}
         {text("keep_count", "Checkpoints kept", "0: the coordinator's keep_count", { type: "number" })}
       </div>
-      {area("config", "Config", "a JSON object; the script reads it as run.config", 8, "fault" in config ? config.fault : undefined)}
+      {area("config", "Config", "a JSON object; the script reads it as run.config", 8, "error" in config ? config.error : undefined)}
       <div className="flex flex-col gap-4">
         {area("args", "Arguments", "one per line", 3)}
         {area("env", "Environment", "NAME=VALUE, one per line; only the workers get the values", 3)}
@@ -99,7 +99,7 @@ function TaskForm({ initial }: { initial: Form }) {
       <div className="col-span-full flex items-center gap-2">
         <Button type="submit" tone="main" disabled={submit.isPending}>Submit</Button>
         <CopyButton label="Copy as curl" text={() => curlOf(form)} />
-        <Refused error={submit.error} />
+        <ActionError error={submit.error} />
       </div>
     </form>
   );

@@ -1,18 +1,20 @@
-/** The questions that the timeline answers by itself. */
+/** The panel with the questions that the coordinator can answer from the timeline. */
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
-import { questions, type Question } from "../../api/timeline";
+import type { Question } from "../../api/timeline";
+import { useTimeline } from "../../state/cluster";
 import { Button, Field } from "../../ui/controls";
 import { Drawer } from "../../ui/drawer";
-import { Loading, PastFault } from "../../ui/empty";
-import { Answered } from "./because";
+import { Loading, TimelineError } from "../../ui/placeholders";
+import { Why } from "./why";
 
 export function Ask({ close, onEvent }: { close: () => void; onEvent: (ref: string) => void }) {
-  const { data, error } = useQuery({ queryKey: ["questions"], queryFn: ({ signal }) => questions(signal), retry: false });
+  const timeline = useTimeline();
+  const { data, error } = useQuery({ queryKey: ["questions"], queryFn: ({ signal }) => timeline.questions(signal), retry: false });
   const [chosen, setChosen] = useState<Question | null>(null);
   return (
-    <Drawer title={chosen ? chosen.text : "Ask the timeline"} close={close}>
-      {error && <PastFault error={error} />}
+    <Drawer title={chosen ? chosen.text : "Ask why"} close={close}>
+      {error && <TimelineError error={error} />}
       {!data && !error && <Loading />}
       {data && !chosen && (
         <ul>
@@ -23,12 +25,12 @@ export function Ask({ close, onEvent }: { close: () => void; onEvent: (ref: stri
           ))}
         </ul>
       )}
-      {chosen && <Asked question={chosen} back={() => setChosen(null)} onEvent={onEvent} />}
+      {chosen && <QuestionForm question={chosen} back={() => setChosen(null)} onEvent={onEvent} />}
     </Drawer>
   );
 }
 
-function Asked({ question, back, onEvent }: { question: Question; back: () => void; onEvent: (ref: string) => void }) {
+function QuestionForm({ question, back, onEvent }: { question: Question; back: () => void; onEvent: (ref: string) => void }) {
   const params = question.params ?? [];
   const [given, setGiven] = useState<Record<string, string>>({});
   const [sent, setSent] = useState<Record<string, string> | null>(params.length === 0 ? {} : null);
@@ -51,7 +53,7 @@ function Asked({ question, back, onEvent }: { question: Question; back: () => vo
         <Button type="submit" tone="main" disabled={!ready}>Ask</Button>
         <Button onClick={back}>Other questions</Button>
       </div>
-      {sent && <Answered query={{ question: question.name, ...sent }} onEvent={onEvent} />}
+      {sent && <Why query={{ question: question.name, ...sent }} onEvent={onEvent} />}
     </form>
   );
 }

@@ -1,14 +1,13 @@
-/** What is different between two moments. */
+/** The panel that compares the state of the cluster at two moments. */
 import { useQuery } from "@tanstack/react-query";
-import { diff } from "../../api/timeline";
 import { moment } from "../../lib/format";
 import type { Span } from "../../lib/scale";
 import { visible } from "../../lib/text";
-import { useCursor } from "../../state/cluster";
+import { useCursor, useTimeline } from "../../state/cluster";
 import { useParam } from "../../state/url";
 import { Button } from "../../ui/controls";
 import { Drawer } from "../../ui/drawer";
-import { Loading, PastFault } from "../../ui/empty";
+import { Loading, TimelineError } from "../../ui/placeholders";
 
 export function Compare({ bounds, close }: { bounds: Span; close: () => void }) {
   const cursor = useCursor() ?? bounds.to;
@@ -18,7 +17,7 @@ export function Compare({ bounds, close }: { bounds: Span; close: () => void }) 
   const both = first !== "" && second !== "";
   return (
     <Drawer title="Compare two moments" close={close}>
-      <p className="mb-3 text-dim">Move the cursor on the strip above, then use it as the first or the second moment.</p>
+      <p className="mb-3 text-dim">Move the time cursor on the strip at the top, then use it as the first or the second moment.</p>
       {[{ name: "First", at: first, set: setFirst }, { name: "Second", at: second, set: setSecond }].map(({ name, at, set }) => (
         <p key={name} className="flex items-center gap-3 py-1">
           <span className="w-14 text-faint">{name}</span>
@@ -32,10 +31,11 @@ export function Compare({ bounds, close }: { bounds: Span; close: () => void }) 
 }
 
 function Changes({ a, b }: { a: number; b: number }) {
-  const { data, error, isPending } = useQuery({ queryKey: ["diff", a, b], queryFn: ({ signal }) => diff(a, b, signal), retry: false });
-  if (error) return <PastFault error={error} />;
+  const timeline = useTimeline();
+  const { data, error, isPending } = useQuery({ queryKey: ["diff", a, b], queryFn: ({ signal }) => timeline.diff(a, b, signal), retry: false });
+  if (error) return <TimelineError error={error} />;
   if (isPending) return <Loading />;
-  if (data.changes.length === 0) return <p className="mt-4 text-dim">There is no difference.</p>;
+  if (data.changes.length === 0) return <p className="mt-4 text-dim">No differences.</p>;
   return (
     <ul className="mt-4">
       {data.changes.map((change) => (

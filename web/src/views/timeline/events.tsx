@@ -1,19 +1,18 @@
 /**
- * The events of the span that is seen, from the cursor on, as a list: the lanes' twin for keyboards
- * and readers.
+ * The events of the visible span as a list, from the time cursor on. It has the same content as the lanes,
+ * for keyboards and screen readers.
  */
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useRef } from "react";
-import { events } from "../../api/timeline";
 import { clock, count } from "../../lib/format";
 import type { Span } from "../../lib/scale";
 import { visible } from "../../lib/text";
-import { useCluster } from "../../state/cluster";
+import { useCluster, useTimeline } from "../../state/cluster";
 import { useParam } from "../../state/url";
 import { Field } from "../../ui/controls";
-import { Fault } from "../../ui/empty";
-import { following, rounded } from "./window";
+import { ErrorMessage } from "../../ui/placeholders";
+import { following, rounded } from "./visible-span";
 
 const LIMIT = 200;
 const LINE_PX = 24;
@@ -28,12 +27,13 @@ export function Events({ span, cursor, task, node, chosen, onEvent }: {
 }) {
   const [kind, setKind] = useParam("kind");
   const { fresh } = useCluster();
+  const timeline = useTimeline();
   const scroller = useRef<HTMLDivElement>(null);
-  const asked = rounded(following(span, cursor));
+  const range = rounded(following(span, cursor));
   const { data, error } = useQuery({
-    queryKey: ["timeline events", asked.from, asked.to, task, node, kind],
-    queryFn: ({ signal }) => events({ from_ms: asked.from, to_ms: asked.to, task, node, kind, limit: LIMIT }, signal),
-    // After the state of the moment, which people look at first.
+    queryKey: ["timeline events", range.from, range.to, task, node, kind],
+    queryFn: ({ signal }) => timeline.events({ from_ms: range.from, to_ms: range.to, task, node, kind, limit: LIMIT }, signal),
+    // The state of the moment is loaded first.
     enabled: fresh,
     placeholderData: keepPreviousData,
     retry: false,
@@ -49,10 +49,10 @@ export function Events({ span, cursor, task, node, chosen, onEvent }: {
     <section aria-label="Events" className="flex min-h-0 flex-1 flex-col border-t border-line">
       <header className="flex items-center gap-3 px-6 py-2 max-sm:px-4">
         <h2 className="font-semibold">Events</h2>
-        <span className="text-s text-faint">{cursor !== null && "from the cursor on, "}{count(shown.length)}{data?.next && " or more; zoom in to see all"}</span>
-        <Field label="Kinds, such as WorkerLost" value={kind} onChange={(event) => setKind(event.target.value)} className="ml-auto w-56" />
+        <span className="text-s text-faint">{cursor !== null && "from the time cursor on, "}{count(shown.length)}{data?.next && " or more; zoom in to see all"}</span>
+        <Field label="Kinds: WorkerLost, …" value={kind} onChange={(event) => setKind(event.target.value)} className="ml-auto w-56" />
       </header>
-      {error && <div className="px-6"><Fault error={error} /></div>}
+      {error && <div className="px-6"><ErrorMessage error={error} /></div>}
       {/* oxlint-disable-next-line jsx-a11y/no-noninteractive-tabindex */}
       <div ref={scroller} role="region" aria-label="List of events" tabIndex={0} className="min-h-0 flex-1 overflow-auto px-6 pb-4 max-sm:px-4">
         <ul className="relative" style={{ height: virtual.getTotalSize() }}>

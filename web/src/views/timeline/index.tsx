@@ -1,41 +1,43 @@
-/** Timeline: lanes of what every worker did; any event with its causes; any two moments compared. */
+/** Timeline: lanes with what each worker did, events with their causes, and a comparison of two moments. */
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
-import { exportAddress, lanes } from "../../api/timeline";
+import type { Lane } from "../../api/timeline";
 import { pan, zoom, type Span } from "../../lib/scale";
-import { moveCursor, STATE, useCluster, useCursor, useNow } from "../../state/cluster";
+import { MOMENT_KEY, moveCursor, useCluster, useCursor, useNow, useTimeline } from "../../state/cluster";
 import { useKeys } from "../../state/keys";
-import { useSpan } from "../../state/span";
+import { useSpan } from "../../state/recorded-span";
 import { change, useParam, usePlace } from "../../state/url";
 import { Button, Choice } from "../../ui/controls";
-import { Fault, Loading, PastFault } from "../../ui/empty";
+import { ErrorMessage, Loading, TimelineError } from "../../ui/placeholders";
 import { Page } from "../../ui/page";
 import { Ask } from "./ask";
 import { Compare } from "./compare";
-import { EventDrawer } from "./drawer";
+import { EventDrawer } from "./event-drawer";
 import { Events } from "./events";
-import { LaneChart, LaneLegend } from "./lanes";
+import { LaneChart, LaneLegend } from "./lane-chart";
 import { Player } from "./player";
-import { RunChoice } from "./runs";
-import { askedFor, chosen, lastWork, usual } from "./window";
+import { RunChoice } from "./run-choice";
+import { defaultSpan, lastActivity, loadedSpan, spanFrom } from "./visible-span";
 
+const NO_LANES: readonly Lane[] = [];
 const REFRESH_MS = 3000;
 const PAN = 0.2;
 const ZOOM = 1.5;
 
 export default function Timeline() {
   const { span, error } = useSpan();
-  if (span) return <Opened bounds={span} />;
+  if (span) return <TimelineView recorded={span} />;
   return (
     <Page title="Timeline">
       <div className="px-6">
-        {error ? <PastFault error={error} /> : <Loading />}
+        {error ? <TimelineError error={error} /> : <Loading />}
       </div>
     </Page>
   );
 }
 
-function Opened({ bounds: known }: { bounds: Span }) {
+function TimelineView({ recorded }: { recorded: Span }) {
+  const timeline = useTimeline();
   const cursor = useCursor();
   const now = useNow();
   const { params } = usePlace();
@@ -46,35 +48,31 @@ function Opened({ bounds: known }: { bounds: Span }) {
   const { cluster } = useCluster();
   const ends = [...(cluster?.tasks.values() ?? [])].map((each) => each.completed_at);
   const bounds = useMemo(
-    () => ({ from: known.from, to: cursor === null ? Math.max(known.to, now) : known.to }),
-    [known.from, known.to, now, cursor],
+    () => ({ from: recorded.from, to: cursor === null ? Math.max(recorded.to, now) : recorded.to }),
+    [recorded.from, recorded.to, now, cursor],
   );
-  const span = chosen(params.from, params.to) ?? usual(bounds, cursor, lastWork(ends, bounds.to));
-  const look = (next: Span) => change({ from: String(Math.round(next.from)), to: String(Math.round(next.to)) });
-  const asked = askedFor(span);
-  const live = asked.to >= known.to - REFRESH_MS;
+  const span = spanFrom(params.from, params.to) ?? defaultSpan(bounds, cursor, lastActivity(ends, bounds.to));
+  const showSpan = (next: Span) => change({ from: String(Math.round(next.from)), to: String(Math.round(next.to)) });
+  const loaded = loadedSpan(span);
+  const live = loaded.to >= recorded.to - REFRESH_MS;
   const found = useQuery({
-    queryKey: [STATE, "lanes", asked.from, asked.to, task],
-    queryFn: ({ signal }) => lanes({ from_ms: asked.from, to_ms: asked.to, task, limit: 200 }, signal),
+    queryKey: [MOMENT_KEY, "lanes", loaded.from, loaded.to, task, node],
+    queryFn: ({ signal }) => timeline.lanes({ from_ms: loaded.from, to_ms: loaded.to, task, node, limit: 200 }, signal),
     placeholderData: keepPreviousData,
     refetchInterval: live && cursor === null ? REFRESH_MS : false,
     retry: false,
   });
   const middle = (span.from + span.to) / 2;
   useKeys({
-    arrowleft: () => look(pan(span, -PAN, bounds)),
-    a: () => look(pan(span, -PAN, bounds)),
-    arrowright: () => look(pan(span, PAN, bounds)),
-    d: () => look(pan(span, PAN, bounds)),
-    arrowup: () => look(zoom(span, 1 / ZOOM, cursor ?? middle, bounds)),
-    w: () => look(zoom(span, 1 / ZOOM, cursor ?? middle, bounds)),
-    arrowdown: () => look(zoom(span, ZOOM, cursor ?? middle, bounds)),
-    s: () => look(zoom(span, ZOOM, cursor ?? middle, bounds)),
+    arrowleft: () => showSpan(pan(span, -PAN, bounds)),
+    a: () => showSpan(pan(span, -PAN, bounds)),
+    arrowright: () => showSpan(pan(span, PAN, bounds)),
+    d: () => showSpan(pan(span, PAN, bounds)),
+    arrowup: () => showSpan(zoom(span, 1 / ZOOM, cursor ?? middle, bounds)),
+    w: () => showSpan(zoom(span, 1 / ZOOM, cursor ?? middle, bounds)),
+    arrowdown: () => showSpan(zoom(span, ZOOM, cursor ?? middle, bounds)),
+    s: () => showSpan(zoom(span, ZOOM, cursor ?? middle, bounds)),
   });
-  const shown = useMemo(
-    () => (found.data?.lanes ?? []).filter((lane) => node === "" || lane.node === node),
-    [found.data, node],
-  );
   const range = { from_ms: Math.floor(span.from), to_ms: Math.ceil(span.to) };
   const tasks = [...(cluster?.tasks.keys() ?? [])];
   const toggle = (name: string) => setPanel(panel === name ? "" : name);
@@ -83,13 +81,13 @@ function Opened({ bounds: known }: { bounds: Span }) {
       <Player bounds={bounds} />
       <RunChoice />
       <Choice label="Task" value={task} onChange={setTask} options={[["", "any task"], ...tasks.map((each) => [each, each] as const)]} />
-      <Button onClick={() => look(zoom(span, 1 / ZOOM, middle, bounds))} aria-label="Zoom in" title="W">+</Button>
-      <Button onClick={() => look(zoom(span, ZOOM, middle, bounds))} aria-label="Zoom out" title="S">−</Button>
+      <Button onClick={() => showSpan(zoom(span, 1 / ZOOM, middle, bounds))} aria-label="Zoom in" title="Zoom in (W)">+</Button>
+      <Button onClick={() => showSpan(zoom(span, ZOOM, middle, bounds))} aria-label="Zoom out" title="Zoom out (S)">−</Button>
       <Button onClick={() => change({ from: "", to: "" })}>Latest</Button>
       <Button onClick={() => toggle("ask")} aria-pressed={panel === "ask"}>Ask why</Button>
       <Button onClick={() => toggle("compare")} aria-pressed={panel === "compare"}>Compare</Button>
-      <a className="control inline-flex items-center" href={exportAddress("perfetto", range)} download="strata-trace.json" title="Open the file at ui.perfetto.dev">Perfetto</a>
-      <a className="control inline-flex items-center" href={exportAddress("jsonl", range)} download="strata-events.jsonl">JSON</a>
+      <a className="control inline-flex items-center" href={timeline.exportAddress("perfetto", range)} download="strata-trace.json" title="Open the file at ui.perfetto.dev">Perfetto</a>
+      <a className="control inline-flex items-center" href={timeline.exportAddress("jsonl", range)} download="strata-events.jsonl">JSON</a>
       {node && <Button onClick={() => change({ node: "" })}>{node} ✕</Button>}
     </>
   );
@@ -97,10 +95,10 @@ function Opened({ bounds: known }: { bounds: Span }) {
     <Page title="Timeline" aside={aside}>
       <div className="relative flex min-h-0 flex-1">
         <div className="flex min-w-0 flex-1 flex-col">
-          {found.error ? <div className="px-6"><Fault error={found.error} /></div> : (
-            <LaneChart loading={found.isPending} lanes={shown} span={span} bounds={bounds} now={bounds.to} cursor={cursor} chosen={event} onSpan={look} onEvent={setEvent} onMoment={(at) => moveCursor(at)} />
+          {found.error ? <div className="px-6"><ErrorMessage error={found.error} /></div> : (
+            <LaneChart loading={found.isPending} lanes={found.data?.lanes ?? NO_LANES} span={span} bounds={bounds} now={bounds.to} cursor={cursor} chosen={event} onSpan={showSpan} onEvent={setEvent} onMoment={(at) => moveCursor(at)} />
           )}
-          <LaneLegend truncated={found.data?.truncated ?? false} />
+          <LaneLegend truncated={found.data?.truncated ?? false} exact={found.data?.fine ?? true} />
           <Events span={span} cursor={cursor} task={task} node={node} chosen={event} onEvent={setEvent} />
         </div>
         {event && <EventDrawer eventRef={event} key={event} close={() => setEvent("")} onEvent={setEvent} />}

@@ -1,8 +1,7 @@
-/** Plays the past: the cursor moves by itself, from event to event or at a speed. */
+/** Playback: moves the time cursor at a speed, or to the next event that matches a condition. */
 import { useEffect, useRef, useState } from "react";
-import { seek } from "../../api/timeline";
 import type { Span } from "../../lib/scale";
-import { moveCursor, useCursor, useRun } from "../../state/cluster";
+import { moveCursor, useCursor, useRun, useTimeline } from "../../state/cluster";
 import { useKeys } from "../../state/keys";
 import { change, useParam } from "../../state/url";
 import { Button, Choice, Field } from "../../ui/controls";
@@ -12,11 +11,12 @@ const SPEEDS = [["1", "1×"], ["5", "5×"], ["20", "20×"], ["100", "100×"]] as
 
 export function Player({ bounds }: { bounds: Span }) {
   const cursor = useCursor();
+  const timeline = useTimeline();
   const archived = useRun() !== "";
   const [playing, setPlaying] = useState(false);
   const [speed, setSpeed] = useState("5");
   const [predicate, setPredicate] = useParam("find");
-  const [fault, setFault] = useState("");
+  const [error, setError] = useState("");
   const latest = useRef({ cursor, bounds });
   useEffect(() => {
     latest.current = { cursor, bounds };
@@ -33,13 +33,13 @@ export function Player({ bounds }: { bounds: Span }) {
   }, [playing, speed, archived]);
   const step = (direction: "next" | "previous") => {
     const from = cursor ?? bounds.to;
-    void seek({ predicate, from_ms: from, direction }).then(
+    void timeline.seek({ predicate, from_ms: from, direction }).then(
       ({ at_ms, ref }) => {
-        setFault("");
+        setError("");
         moveCursor(at_ms);
         if (predicate) change({ event: ref });
       },
-      (error: Error) => setFault(error.message),
+      (failure: Error) => setError(failure.message),
     );
   };
   const toggle = () => {
@@ -52,16 +52,16 @@ export function Player({ bounds }: { bounds: Span }) {
       <Field
         label="Find: kind=WorkerLost"
         data-search
-        title={fault || "A condition, such as kind=WorkerLost or step>100; ‹ and › go to where it holds"}
-        aria-invalid={fault !== ""}
+        title={error || "A condition, such as kind=WorkerLost or step>100. ‹ and › go to the previous and the next match."}
+        aria-invalid={error !== ""}
         value={predicate}
         onChange={(event) => setPredicate(event.target.value)}
         onKeyDown={(event) => event.key === "Enter" && step(event.shiftKey ? "next" : "previous")}
-        className={`w-44 ${fault ? "text-failed!" : ""}`}
+        className={`w-44 ${error ? "text-failed!" : ""}`}
       />
-      <Button onClick={() => step("previous")} aria-label="Event before" title=",">‹</Button>
-      <Button onClick={toggle} aria-pressed={playing} title="Space" className="w-16 justify-center">{playing ? "Pause" : "Play"}</Button>
-      <Button onClick={() => step("next")} aria-label="Event after" title=".">›</Button>
+      <Button onClick={() => step("previous")} aria-label="Previous event" title="Previous event (,)">‹</Button>
+      <Button onClick={toggle} aria-pressed={playing} title="Play or pause (Space)" className="w-16 justify-center">{playing ? "Pause" : "Play"}</Button>
+      <Button onClick={() => step("next")} aria-label="Next event" title="Next event (.)">›</Button>
       <Choice label="Speed" value={speed} onChange={setSpeed} options={SPEEDS} />
     </div>
   );

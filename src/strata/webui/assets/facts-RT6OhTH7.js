@@ -1,1 +1,0 @@
-import{Ct as e,Dt as t,G as n,Mt as r,st as i}from"./index-D4AdkSsO.js";function a(a,s,c){let l=n(),{data:u}=t({queryKey:[`facts`,a,s,l],queryFn:async({signal:t})=>l===null?(await e(`/events`,{newest:!0,kinds:a,limit:s},t)).items:i({time_ms:l,kinds:a,limit:s},t),refetchInterval:l===null&&c,placeholderData:r,retry:!1});return u??o}var o=[];export{a as t};

@@ -1,4 +1,4 @@
-"""What a change of membership costs in `assign`: 1,000 workers, 100,000 shards, one loss, one join.
+"""Time to reassign 100,000 shards among 1,000 workers when one is lost and when one joins.
 
 Prints JSON: milliseconds, median and best of several, and how many shards moved against the
 minimum. Exits with 1 above the bound of 10 ms.
@@ -8,7 +8,7 @@ import sys
 
 from common import median, show, timed
 
-from strata.core.sharding import Holdings, apply_moves, assign
+from strata.core.datasets.lane_owners import Holdings, apply_moves, assign
 
 WORKERS = 1_000
 SHARDS = 100_000

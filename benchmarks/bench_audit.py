@@ -1,4 +1,4 @@
-"""How fast the audit proves that each sample was applied once per epoch.
+"""Speed of the audit: samples per second that it proves to be applied once per epoch.
 
 The log of a task of eight workers, four million samples in two epochs, with a worker lost and one
 come in the middle; each worker recorded each of its steps. Rounds of opening the log and auditing
@@ -18,9 +18,9 @@ from common import cpu_timed, median, show, timed
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from strata.core.catalogue import CODEC
+from strata.core.record.event_codec import CODEC
 from strata.store.sqlite import SqliteReader, SqliteStore
-from strata.timeline.audit import audit
+from strata.timeline.audit.sample_audit import audit
 from tests.timeline.fleet import Fleet
 
 WORKERS, BATCH, EPOCHS, AT_ONCE = 8, 1_024, 2, 100

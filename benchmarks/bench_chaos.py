@@ -1,4 +1,4 @@
-"""One training on four workers through many mishaps, beside the same one that nobody disturbs.
+"""Training on four workers under many injected faults, compared with the same run undisturbed.
 
     python benchmarks/bench_chaos.py [--mishaps 50] [--seed 1]
 
@@ -30,7 +30,7 @@ SETTINGS = {
     "STRATA_HEARTBEAT_TIMEOUT_S": "4",
     "STRATA_CHECKPOINT_INTERVAL_S": "5",
 }
-PATIENCE_S = 900.0
+TIMEOUT_S = 900.0
 PERCENT_HARMED = 90.0
 
 
@@ -114,7 +114,7 @@ def wait_for(happened, what: str, timeout_s: float = 60.0) -> None:
 
 
 def trained(folder: Path, epochs: int, step_s: float, mishaps: int, seed: int) -> dict[str, object]:
-    """One training to its end, with so many mishaps on the way."""
+    """Train to the end with so many faults on the way, and return the figures."""
     cluster = Cluster(folder)
     chance = random.Random(seed)
     kinds = [chance.choice(KINDS) for _ in range(mishaps)]
@@ -124,7 +124,7 @@ def trained(folder: Path, epochs: int, step_s: float, mishaps: int, seed: int) -
         task = cluster.submit(epochs, step_s)
         known: dict[str, object] = {}
         while known.get("status") not in ("completed", "failed", "stopped"):
-            if time.monotonic() - begun_s > PATIENCE_S:
+            if time.monotonic() - begun_s > TIMEOUT_S:
                 break
             time.sleep(0.1)
             known = cluster.get(f"tasks/{task}") or known
@@ -154,7 +154,7 @@ def trained(folder: Path, epochs: int, step_s: float, mishaps: int, seed: int) -
 
 
 def harm(cluster: Cluster, kind: str, chance: random.Random, known: dict[str, object]) -> bool:
-    """One mishap, if there is somebody to harm."""
+    """Inject one fault, if there is a process to inject it into; return whether it was done."""
     if kind == "coordinator":
         cluster.restart_coordinator()
         return True

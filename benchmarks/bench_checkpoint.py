@@ -1,4 +1,4 @@
-"""What a checkpoint costs: the stall, the durable save, the restore, the time stolen from training.
+"""Cost of a checkpoint: stall, durable save, restore, and time taken from training.
 
 A state of 1 GiB in 200 tensors, all of which change between two saves. Each figure stands beside
 what the machine can do at all (one thread's memcpy into prepared memory; O_DIRECT + fsync; a raw
@@ -14,25 +14,25 @@ python; `pip install orbax-checkpoint`); what is not there is left out.
 """
 
 import argparse
-import json
 import os
 import resource
 import tempfile
 import time
 from contextlib import nullcontext, suppress
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from checkpoint_measures import Figures, Training, forget, timed
 from checkpoint_peers import DCP_KINDS, TorchPeers
-from common import machine
+from common import show
 from processes import answering
 
 from strata.checkpoint.manager import CheckpointManager
-from strata.checkpoint.reshard import even_cuts, plan_cuts
-from strata.storage.memory import huge_memory, populate
-from strata.storage.parallel import for_each
+from strata.checkpoint.read.box_overlaps import Box, even_cuts, overlaps
+from strata.storage.huge_pages import huge_memory, populate
+from strata.storage.io_threads import for_each
 
 TENSORS = 200
 BLOCK = 16 * 1024 * 1024
@@ -148,12 +148,14 @@ def resident_mib() -> float:
 
 
 def reshard_plan_s() -> float:
-    """Where 777 ranks find what 1,000 saved, for 200 tensors."""
+    """The time in which one of 777 ranks finds its rows of 200 tensors that 1,000 ranks saved."""
+    saved, wanted = even_cuts(1_000_003, 1_000).tolist(), even_cuts(1_000_003, 777).tolist()
+    boxes = [Box([start, 0], [stop - start, 64]) for start, stop in pairwise(saved)]
+    own = Box([wanted[400], 0], [wanted[401] - wanted[400], 64])
 
     def plan() -> None:
-        for index in range(TENSORS):
-            length = 1_000_003 + index
-            plan_cuts(even_cuts(length, 1_000), even_cuts(length, 777))
+        for _ in range(TENSORS):
+            overlaps(boxes, own)
 
     return timed(plan)
 
@@ -239,7 +241,7 @@ def main() -> None:
         program = [options.orbax, script, folder, options.mib, TENSORS]
         with answering(program) if options.orbax else nullcontext() as orbax:
             results = measure(Path(folder), options.rounds, options.mib, orbax)
-    print(json.dumps({"benchmark": "checkpoint", **machine(), **results}, indent=2))
+    show("checkpoint", results)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a checkpoint of a CUDA state costs: the stall, and what the copy takes from training.
+"""Cost of a checkpoint of CUDA tensors: the stall, and the training time that the copy takes.
 
 Beside it, in the same rounds: one copy into pinned memory (the limit where the device has no room
 for a snapshot), a snapshot on the device (the limit where it has), `.cpu()`, and the modes of
@@ -13,9 +13,7 @@ Prints one JSON object; the figures are medians.
 """
 
 import argparse
-import json
 import os
-import platform
 import shutil
 import statistics
 import sys
@@ -28,9 +26,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed.checkpoint as dcp
+from common import show
 
-from strata.checkpoint import filling
 from strata.checkpoint.manager import CheckpointManager
+from strata.checkpoint.write import staging_copy
 
 TENSORS = 64
 GROUP = 20
@@ -137,7 +136,7 @@ def measure_ours(figures, folder: Path, state, training: Training, rounds: int) 
 
 def measure_without_room(figures, folder: Path, state, rounds: int) -> None:
     """As if the device were full: the copy to the host is waited for."""
-    before, filling.take_snapshot = filling.take_snapshot, lambda sources: None
+    before, staging_copy.take_snapshot = staging_copy.take_snapshot, lambda sources: None
     try:
         with CheckpointManager(folder / "full", keep_count=1) as manager:
             for step in range(rounds + 2):
@@ -147,7 +146,7 @@ def measure_without_room(figures, folder: Path, state, rounds: int) -> None:
                 if step >= 2:
                     figures["ours_full_stall_s"].append(took_s)
     finally:
-        filling.take_snapshot = before
+        staging_copy.take_snapshot = before
 
 
 def measure_dcp(figures, folder: Path, state, rounds: int) -> None:
@@ -227,23 +226,19 @@ def main() -> None:
         ),
         "training_lost_share": (medians["ours_training_lost_share"], 0.03),
     }
-    print(
-        json.dumps(
-            {
-                "benchmark": "checkpoint_gpu",
-                "device": torch.cuda.get_device_name(),
-                "torch": torch.__version__,
-                "machine": platform.platform(),
-                "gib": options.gib,
-                "medians": medians,
-                "not_measured": figures.failures,
-                "targets": {
-                    name: f"{value} <= {bound}: {'met' if value <= bound else 'missed'}"
-                    for name, (value, bound) in targets.items()
-                },
+    show(
+        "checkpoint_gpu",
+        {
+            "device": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "gib": options.gib,
+            "medians": medians,
+            "not_measured": figures.failures,
+            "targets": {
+                name: f"{value} <= {bound}: {'met' if value <= bound else 'missed'}"
+                for name, (value, bound) in targets.items()
             },
-            indent=2,
-        )
+        },
     )
 
 

@@ -1,5 +1,5 @@
-"""What the coordinator carries as a server: `strata up` in a process of its own, loaded by one
-light client process. Prints JSON; CPU is that of the coordinator unless it says otherwise.
+"""Load on the coordinator as a server: `strata up` in a process of its own, loaded by one light
+client process. Prints JSON; CPU is that of the coordinator unless it says otherwise.
 
     python benchmarks/bench_coordinator.py [barrier] [beats] [fleet] [steps] [--torchft PYTHON]
 
@@ -27,7 +27,7 @@ from common import Sync, median, show, spread, timed
 from fleet import Fleet, Replicas
 from processes import Server, coordinator, lighthouse
 
-from strata.sdk.pulse import SEND_INTERVAL_S
+from strata.sdk.session.heartbeat_thread import SEND_INTERVAL_S
 
 SIZES = (8, 64, 256, 1_000)
 GOAL_P99_MS = 50.0

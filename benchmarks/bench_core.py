@@ -1,4 +1,4 @@
-"""What the core and a log of a million facts cost: folding, restarting, and looking into the past.
+"""Cost of the core and of a log of a million facts: folding, restarting, and reading the past.
 
     python benchmarks/bench_core.py [folder on the disk to measure] [--facts N] [--many N]
     python benchmarks/bench_core.py --only-crowd
@@ -34,13 +34,13 @@ from common import cpu_timed, median, show, spread
 from crowd import bench_crowd
 from processes import coordinator
 
-from strata.coordinator.clock import read_clock
-from strata.coordinator.kernel import Kernel, Turn, state_at
-from strata.core import state_versions
+from strata.coordinator.engine.clock import read_clock
+from strata.coordinator.engine.kernel import Kernel, Turn, state_at
 from strata.core.cluster import CODEC, fold
 from strata.core.events import Envelope, Event
+from strata.core.record import snapshot_versions
 from strata.core.state import Cluster
-from strata.core.tasks import MAX_THEIR_WORKERS
+from strata.core.tasks.task_lifecycle import MAX_THEIR_WORKERS
 from strata.sim.simulation import Scenario, Simulation
 from strata.store.sqlite import SqliteStore
 
@@ -217,12 +217,12 @@ def bench_past(folder: Path, first: int, stop: int) -> dict[str, object]:
         for _ in range(MOMENTS):
             position = random.randrange(first, stop)
             times.add(lambda at=position: state_at(store, at))
-            snapshot = store.load_snapshot(position, state_versions.SCHEMA)
+            snapshot = store.load_snapshot(position, snapshot_versions.SCHEMA)
             folded.append(position - (snapshot.position if snapshot else 0))
             if snapshot:
                 sizes.append(len(snapshot.state))
                 held = (snapshot.schema, snapshot.state)
-                decodes.append(cpu_timed(lambda held=held: state_versions.decode(*held)))
+                decodes.append(cpu_timed(lambda held=held: snapshot_versions.decode(*held)))
     return {
         "state_at_ms": times.both(1e3, 1),
         "state_at_ms_wanted": 100,

@@ -1,4 +1,4 @@
-"""How fast shuffled batches come, against a NumPy memory-map gather and against peers.
+"""Throughput of shuffled batches, compared with a NumPy memory-map gather and with peers.
 
 One worker, warm cache, a shuffled epoch, samples of 1 KiB and 100 KiB; rounds of everything in
 turn, so that a slow moment of the machine meets all; medians. `gather` indexes a memory-mapped
@@ -37,8 +37,8 @@ import numpy as np
 from common import median, show
 
 from strata.core.order import Order, OrderSpec
-from strata.data.batches import Batches
-from strata.data.dataset import Dataset, open_dataset
+from strata.data.reading.batch_iterator import Batches
+from strata.data.source_dataset import Dataset, open_dataset
 
 SIZES = {"1KiB": (1 << 10, 200_000, 512), "100KiB": (100 << 10, 4_000, 64)}
 NEEDS = {

@@ -1,4 +1,4 @@
-"""The time of a training step: bare, with DistributedDataParallel, and with `data_parallel`.
+"""Time of a training step: bare, with DistributedDataParallel, and with `data_parallel`.
 
 On a GPU one process trains GPT-2-small (124 million parameters in bfloat16, batch 16 × 1,024),
 eagerly and compiled. One worker alone needs no communication, so `data_parallel` is measured twice:
@@ -30,8 +30,8 @@ from processes import coordinator
 from torch.nn.parallel import DistributedDataParallel
 
 import strata
-from strata.sdk.step import StepHooks
-from strata.torch.parallel import DataParallel
+from strata.sdk.steps.step_block import StepHooks
+from strata.torch.data_parallel import DataParallel
 
 ROUNDS = 7
 GPU = {"layers": 12, "width": 768, "heads": 12, "vocabulary": 50_304, "length": 1_024, "batch": 16}

@@ -1,4 +1,4 @@
-"""What the engine adds to the disk: one durable command at a time, and many callers at once.
+"""Cost of a durable command in the engine: one at a time, and from many callers at once.
 
     python benchmarks/bench_engine.py [folder on the disk to measure]
 
@@ -16,12 +16,13 @@ from pathlib import Path
 import uvloop
 from common import Sync, median, show, spread, timed
 
-from strata.coordinator.clock import read_clock
-from strata.coordinator.engine import Engine
-from strata.coordinator.kernel import Kernel
+from strata.coordinator.engine.clock import read_clock
+from strata.coordinator.engine.engine import Engine
+from strata.coordinator.engine.kernel import Kernel
 from strata.core.cluster import CODEC
-from strata.core.liveness import Patience
-from strata.core.workers import RegisterWorker, ReportState, Worker
+from strata.core.rule_settings import Timeouts
+from strata.core.state import Worker
+from strata.core.workers.worker_lifecycle import RegisterWorker, ReportState
 from strata.store.sqlite import SqliteStore
 
 ROUNDS = 5
@@ -29,7 +30,7 @@ COMMANDS = 400
 CALLERS = 1_000
 COMMANDS_EACH = 10
 STATES = ("training", "idle")
-PATIENCE = Patience(heartbeat_timeout_s=3_600, reattach_grace_s=3_600)
+TIMEOUTS = Timeouts(heartbeat_timeout_s=3_600, reattach_grace_s=3_600)
 
 
 async def register(engine: Engine, workers: int) -> list[Worker]:
@@ -103,7 +104,7 @@ async def bench(folder: Path) -> dict[str, object]:
     result: dict[str, object] = {}
     for name in ("idle", "busy"):
         with SqliteStore(folder / f"{name}.db", CODEC) as store:
-            kernel = Kernel(store, read_clock, PATIENCE)
+            kernel = Kernel(store, read_clock, TIMEOUTS)
             kernel.start("bench", "bench")
             engine = Engine(kernel)
             engine.start()

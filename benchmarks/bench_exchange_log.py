@@ -1,4 +1,4 @@
-"""What it costs to record the exchange of a step: microseconds in the training thread, and bytes.
+"""Cost of recording the exchange of a step: microseconds in the training thread, and bytes.
 
 The steps are those of `ExchangeLog` itself, without a network: begun, exchanged, ended. Bytes are
 those of a batch as it is stored, with the varying times and numbers that real steps have. Prints
@@ -14,10 +14,10 @@ from types import SimpleNamespace
 
 from common import show
 
-from strata.core.worker_facts import CODEC
-from strata.sdk.events import Recorder
-from strata.sdk.exchange_log import ExchangeLog
-from strata.store.batches import pack, unpack
+from strata.core.workers.worker_facts import CODEC
+from strata.sdk.peers.exchange_log import ExchangeLog
+from strata.sdk.record.recorder import Recorder
+from strata.store.event_batches import pack, unpack
 
 STEPS = 20_000
 STORED_STEPS = 2_000

@@ -1,4 +1,4 @@
-"""Bytes between workers until the same loss: `run.average` in every step, against local steps.
+"""Bytes between workers until the same loss: `run.average` in every step, and local steps.
 
 Three workers, real processes under a real coordinator, learn the digits of examples/digits.py until
 the loss on 1,000 others is at the target; everyone sees the same weights, so all stop at once. Both
@@ -29,9 +29,9 @@ from processes import coordinator
 
 import strata
 from strata.core.events import Fact
-from strata.core.worker_facts import MessageSent
-from strata.core.worker_operations import BlobUploadStarted
-from strata.sdk import exchange
+from strata.core.workers.exchange_facts import MessageSent
+from strata.core.workers.worker_operations import BlobUploadStarted
+from strata.sdk.peers import exchange
 
 WORKERS = 3
 SEEDS = range(5)

@@ -1,7 +1,6 @@
-"""What watching costs: a log line taken and written, a line captured, a sample exposed.
+"""CPU time of observation: storing a log line, capturing a printed line, sampling resources.
 
-CPU time, best of three. Run with `prometheus-client` installed to see it beside our own writer of
-its text format.
+Best of three runs.
 """
 
 import contextlib
@@ -10,13 +9,15 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from strata.coordinator.exposition import Exposition, labels
-from strata.coordinator.logs import Line, LogStore, Query
-from strata.sdk.capture import capture_output
-from strata.sdk.resources import ResourceSampler
+from common import show
+
+from strata.coordinator.logs.log_entries import LogLine
+from strata.coordinator.logs.log_query import LogQuery
+from strata.coordinator.logs.log_store import LogStore
+from strata.sdk.record.output_capture import capture_output
+from strata.sdk.record.resource_sampler import ResourceSampler
 
 LINES = 50_000
-SAMPLES = 20_000
 
 
 def best_s(work: Callable[[], object]) -> float:
@@ -29,13 +30,19 @@ def best_s(work: Callable[[], object]) -> float:
     return min(times)
 
 
-def show(name: str, seconds: float, count: int) -> None:
-    print(f"{name:<46} {seconds / count * 1e6:8.2f} µs  {count / seconds:12,.0f}/s")
+Costs = dict[str, float]
 
 
-def logs() -> None:
+def cost_us(seconds: float, count: int) -> float:
+    """Microseconds for each of so many."""
+    return round(seconds / count * 1e6, 3)
+
+
+def logs() -> Costs:
     lines = [
-        Line("info", f"step {i} loss 0.1234 812.3 samples/s", "worker", "t", f"w{i % 64}", "stdout")
+        LogLine(
+            "info", f"step {i} loss 0.1234 812.3 samples/s", "worker", "t", f"w{i % 64}", "stdout"
+        )
         for i in range(LINES)
     ]
     with tempfile.TemporaryDirectory() as folder:
@@ -51,15 +58,19 @@ def logs() -> None:
                 store.append(line)
             store.flush()
 
-        show("log lines in batches of 500, on disk", best_s(in_batches), LINES)
-        show("log lines one by one, on disk", best_s(one_by_one), LINES)
-        stored = store.stats().lines
-        search = Query(search="not to be found")
-        show("log lines searched for a text", best_s(lambda: store.recent(search)), stored)
+        search = LogQuery(search="not to be found")
+        costs = {
+            "log_line_in_batches_of_500_us": cost_us(best_s(in_batches), LINES),
+            "log_line_one_by_one_us": cost_us(best_s(one_by_one), LINES),
+            "log_line_searched_us": cost_us(
+                best_s(lambda: store.recent(search)), store.stats().lines
+            ),
+        }
         store.close()
+    return costs
 
 
-def capture() -> None:
+def capture() -> Costs:
     def speak() -> None:
         for i in range(LINES):
             print("step", i, "loss 0.1234 812.3 samples/s")
@@ -68,48 +79,14 @@ def capture() -> None:
         plain_s = best_s(speak)
         with capture_output(lambda *line: None):
             captured_s = best_s(speak)
-    show("print, captured, above a plain print", captured_s - plain_s, LINES)
+    return {"captured_line_above_plain_print_us": cost_us(captured_s - plain_s, LINES)}
 
 
-def exposition() -> None:
-    names = [f"worker-{i}" for i in range(SAMPLES)]
-
-    def ours() -> None:
-        page = Exposition()
-        rows = [(labels(worker=name, task="t"), i * 1e6) for i, name in enumerate(names)]
-        page.add("gauge", "strata_worker_memory_used_bytes", "Memory in use.", rows)
-        page.text()
-
-    show("samples for Prometheus, our writer", best_s(ours), SAMPLES)
-    try:
-        from prometheus_client import CollectorRegistry, generate_latest
-        from prometheus_client.core import GaugeMetricFamily
-    except ImportError:
-        return
-
-    class Collector:
-        def collect(self):
-            family = GaugeMetricFamily("memory_used_bytes", "Memory.", labels=["worker", "task"])
-            for i, name in enumerate(names):
-                family.add_metric([name, "t"], i * 1e6)
-            yield family
-
-    registry = CollectorRegistry()
-    registry.register(Collector())
-    show(
-        "samples for Prometheus, prometheus_client",
-        best_s(lambda: generate_latest(registry)),
-        SAMPLES,
-    )
-
-
-def resources() -> None:
+def resources() -> Costs:
     sampler = ResourceSampler()
-    show("samples of resources", best_s(lambda: [sampler.sample() for _ in range(1000)]), 1000)
+    took_s = best_s(lambda: [sampler.sample() for _ in range(1000)])
+    return {"resource_sample_us": cost_us(took_s, 1000)}
 
 
 if __name__ == "__main__":
-    logs()
-    capture()
-    exposition()
-    resources()
+    show("observe", {**logs(), **capture(), **resources()})

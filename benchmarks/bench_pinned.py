@@ -1,4 +1,4 @@
-"""Batches on their way to a CUDA device, through pinned memory and through plain.
+"""Throughput of batches to a CUDA device, through pinned and through plain memory.
 
 Images of 150 KiB in a memory-mapped array, shuffled, read through `strata.torch.Loading` with
 worker processes and without, copied to the device without waiting, and summed there. Every batch
@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from common import median, show
 
-from strata.data.dataset import Dataset, open_arrays, open_dataset
-from strata.data.gather import objects
-from strata.data.per_lane import Packing, PerLane
+from strata.data.formats.row_gather import objects
+from strata.data.reading.lane_transforms import Packing, PerLane
+from strata.data.source_dataset import Dataset, open_arrays, open_dataset
 from strata.torch import Loading
 
 SHAPE, BATCH = (3, 224, 224), 64

@@ -1,4 +1,4 @@
-"""From the SIGKILL of one of four workers to the first step of the new generation.
+"""Recovery time: from the SIGKILL of one of four workers to the next generation's first step.
 
 The same training loop is disturbed under torchrun's elastic restart and under Strata: with a spare
 worker, with survivors that train on while the lost one is replaced, and with survivors that wait

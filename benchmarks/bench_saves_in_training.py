@@ -1,4 +1,4 @@
-"""What saving every two seconds costs a training on a GPU: the longest stall, and the time lost.
+"""Cost of a save every two seconds to training on a GPU: the longest stall, and the time lost.
 
 One process trains GPT-2-small in single precision (1.5 GB with AdamW's moments) in `run.step()`
 blocks, once without saves and once with a save every two seconds. A stall is how much longer a step
@@ -45,7 +45,7 @@ def trained(interval_s: float | None) -> tuple[list[float], list[float]]:
             side.step()  # the device warms up
         run.restore(model=side.model, optimizer=side.optimizer)
         stalls: list[float] = []
-        save = run._keeping.saver.save
+        save = run._run_state.saver.save
 
         def timed(*given: object) -> float:
             begun = time.perf_counter()
@@ -53,7 +53,7 @@ def trained(interval_s: float | None) -> tuple[list[float], list[float]]:
             stalls.append((time.perf_counter() - begun) * 1e3)
             return found
 
-        run._keeping.saver.save = timed
+        run._run_state.saver.save = timed
         took = steps_of(run, side, SECONDS)
         return took, stalls.copy()  # the save at the end of the run stops no step
 

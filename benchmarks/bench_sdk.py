@@ -1,4 +1,4 @@
-"""What the SDK costs a worker: an event, a log line, and its share of a training loop's time.
+"""Cost of the SDK in a worker: an event, a log line, and its share of a training loop's time.
 
 The loops are NumPy steps of about ten milliseconds, and of one, which is shorter than steps of a
 training are, with a real coordinator in another process. Blocks with and without Strata alternate
@@ -12,9 +12,7 @@ Prints JSON. Exits with 1 when `emit` is not below 1 µs, or Strata takes 0.5 % 
 milliseconds or more.
 """
 
-import json
 import os
-import platform
 import re
 import statistics
 import subprocess
@@ -26,13 +24,14 @@ from pathlib import Path
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import numpy as np
+from common import show
 
 import strata
-from strata.core.worker_facts import CODEC, StepFinished
-from strata.sdk.capture import capture_output
-from strata.sdk.events import Recorder
-from strata.sdk.lines import LineBuffer
-from strata.store.batches import pack, unpack
+from strata.core.workers.worker_facts import CODEC, StepFinished
+from strata.sdk.record.line_buffer import LineBuffer
+from strata.sdk.record.output_capture import capture_output
+from strata.sdk.record.recorder import Recorder
+from strata.store.event_batches import pack, unpack
 
 EMITS = 100_000
 ROUNDS = 7
@@ -57,7 +56,9 @@ def cost_us(work, count: int) -> float:
 
 def emit_cost() -> dict[str, float]:
     """Of `emit` with a fact that exists, and with one that is made for it."""
-    prepared = StepFinished(1, 0.1, 0.2, 0.3, 0.4, 0.5)
+    prepared = StepFinished(
+        step=1, data_s=0.1, compute_s=0.2, communication_s=0.3, wait_s=0.4, loss=0.5
+    )
 
     def emits(recorder: Recorder) -> None:
         for _ in range(EMITS):
@@ -69,7 +70,16 @@ def emit_cost() -> dict[str, float]:
 
     def makes(recorder: Recorder) -> None:
         for number in range(EMITS):
-            recorder.emit(StepFinished(number, 0.1, 0.2, 0.3, 0.4, 0.5))
+            recorder.emit(
+                StepFinished(
+                    step=number,
+                    data_s=0.1,
+                    compute_s=0.2,
+                    communication_s=0.3,
+                    wait_s=0.4,
+                    loss=0.5,
+                )
+            )
 
     loop_us = cost_us(empty, EMITS)
     full = Recorder(limit=0)
@@ -89,7 +99,15 @@ def stored_cost() -> dict[str, float]:
         for number in range(4_000):
             data_s, compute_s, communication_s, wait_s, loss = random.random(5).tolist()
             recorder.emit(
-                StepFinished(number, data_s, compute_s, communication_s, wait_s, loss, number // 99)
+                StepFinished(
+                    step=number,
+                    data_s=data_s,
+                    compute_s=compute_s,
+                    communication_s=communication_s,
+                    wait_s=wait_s,
+                    loss=loss,
+                    epoch=number // 99,
+                )
             )
         begun_s = time.thread_time()
         recorder.collect()
@@ -195,16 +213,7 @@ def with_coordinator(capture_us: float) -> dict[str, dict[str, float]]:
 def main() -> int:
     emitted, line = emit_cost(), line_cost()
     loops = with_coordinator(line["capture_adds_us"])
-    result = {
-        "benchmark": "sdk",
-        "machine": platform.platform(),
-        "python": platform.python_version(),
-        **emitted,
-        **stored_cost(),
-        **line,
-        "loops": loops,
-    }
-    print(json.dumps(result, indent=1))
+    show("sdk", {**emitted, **stored_cost(), **line, "loops": loops})
     too_much = loops[f"{STEPS_MS[0]} ms"]["share_percent"] >= SHARE_BOUND_PERCENT
     return int(emitted["emit_us"] >= EMIT_BOUND_US or too_much)
 

@@ -1,4 +1,4 @@
-"""How long it takes from a thousand acknowledgements to a committed checkpoint.
+"""Time from a thousand acknowledgements to a committed checkpoint.
 
 A coordinator's engine with its log on disk, and a folder with a thousand parts and sidecars. All
 ranks acknowledge at once; the clock stops when the manifest is written and the commit is durable.
@@ -11,8 +11,6 @@ Prints one JSON object; the figures are medians.
 
 import argparse
 import asyncio
-import json
-import os
 import statistics
 import tempfile
 import time
@@ -20,24 +18,24 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+from common import show
 
-from strata.checkpoint.parts import write_part
-from strata.checkpoint.sharing import shape_digest
-from strata.checkpoint.sidecar import Sidecar, write_sidecar
-from strata.checkpoint.staging import Staging
-from strata.checkpoint.tree import Flat, flatten
+from strata.checkpoint.state.state_tree import FlatState, flatten
+from strata.checkpoint.write.part_sidecar import Sidecar, write_sidecar
+from strata.checkpoint.write.part_writer import write_part
+from strata.checkpoint.write.rank_shares import shape_digest
+from strata.checkpoint.write.staging import Staging
 from strata.config import Settings
-from strata.coordinator.clock import read_clock
-from strata.coordinator.engine import Engine
-from strata.coordinator.kernel import Kernel
-from strata.coordinator.observed import Observed
-from strata.coordinator.places import CheckpointPlaces
-from strata.coordinator.sealing import Sealing, write_manifest
+from strata.coordinator.checkpoint_files import CheckpointPlaces, Sealing, write_manifest
+from strata.coordinator.engine.clock import read_clock
+from strata.coordinator.engine.engine import Engine
+from strata.coordinator.engine.kernel import Kernel
+from strata.coordinator.sessions.last_heartbeats import Heartbeats
+from strata.core.checkpoints.checkpoint_commits import AckPart, BeginCheckpoint
 from strata.core.cluster import CODEC
-from strata.core.liveness import Patience
-from strata.core.recovery import EnterGeneration
-from strata.core.saving import AckPart, BeginCheckpoint
-from strata.core.workers import RegisterWorker
+from strata.core.generations.recovery import EnterGeneration
+from strata.core.rule_settings import Timeouts
+from strata.core.workers.worker_lifecycle import RegisterWorker
 from strata.store.sqlite import SqliteStore
 
 TENSORS = 8
@@ -50,12 +48,12 @@ class Cluster:
     def __init__(self, folder: Path, ranks: int) -> None:
         self.ranks = ranks
         self.store = SqliteStore(folder / "log.db", CODEC)
-        patient = Patience(heartbeat_timeout_s=3600, hang_floor_s=3600)
+        patient = Timeouts(heartbeat_timeout_s=3600, hang_floor_s=3600)
         kernel = Kernel(self.store, read_clock, patient)
         kernel.start("bench", "0")
         self.engine = Engine(kernel)
         self.places = CheckpointPlaces(Settings(data_dir=str(folder)), "bench")
-        self.sealing = Sealing(self.engine, Observed(), self.places, 3600)
+        self.sealing = Sealing(self.engine, Heartbeats(), self.places, 3600)
         self.workers: list[tuple[str, int]] = []
 
     async def start(self) -> None:
@@ -118,7 +116,7 @@ def write_parts(storage, checkpoint: str, ranks: int, step: int) -> dict[int, st
     flat = flatten({f"layer-{i}": np.zeros(4, np.float32) for i in range(TENSORS)})
     staging, checksums = Staging(), {}
     for rank in range(ranks):
-        own = Flat(flat.tree if rank == 0 else None, flat.sources if rank == 0 else {})
+        own = FlatState(flat.tree if rank == 0 else None, flat.sources if rank == 0 else {})
         part = write_part(storage, checkpoint, rank, staging.capture(own, {}))
         checksums[rank] = part.xxh3
         write_sidecar(
@@ -164,18 +162,14 @@ def main() -> None:
         figures = asyncio.run(measure(Path(folder), options.ranks, options.rounds))
     medians = {name: round(statistics.median(values), 4) for name, values in figures.items()}
     met = medians["acks_to_committed_s"] < GOAL_S
-    print(
-        json.dumps(
-            {
-                "benchmark": "seal",
-                "ranks": options.ranks,
-                "load": os.getloadavg(),
-                "medians": medians,
-                "best": {name: round(min(values), 4) for name, values in figures.items()},
-                "target": f"< {GOAL_S} s: {'met' if met else 'missed'}",
-            },
-            indent=2,
-        )
+    show(
+        "seal",
+        {
+            "ranks": options.ranks,
+            "medians": medians,
+            "best": {name: round(min(values), 4) for name, values in figures.items()},
+            "target": f"< {GOAL_S} s: {'met' if met else 'missed'}",
+        },
     )
 
 

@@ -1,5 +1,5 @@
-"""How much the simulator gets done: virtual hours with all faults in a minute of CPU, and what a
-coordinator of 10,000 workers would have to carry. Prints one JSON object.
+"""Speed of the simulator: virtual hours with all faults in a minute of CPU, and the load on a
+coordinator of 10,000 workers. Prints one JSON object.
 
     python benchmarks/bench_sim.py [--full]
 
@@ -13,7 +13,7 @@ import time
 import msgspec
 from common import median, show
 
-from strata.sim.report import Report, report
+from strata.sim.sim_report import Report, report
 from strata.sim.simulation import Scenario, Simulation
 
 SEEDS = 5

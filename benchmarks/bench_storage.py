@@ -1,4 +1,4 @@
-"""What S3 storage carries: PUT and GET against obstore alone and boto3, CPU seconds per GiB.
+"""Throughput of S3 storage: PUT and GET compared with obstore alone and boto3, CPU per GiB.
 
 Starts a SeaweedFS server (from the test requirements) on loopback with its data in memory where
 there is room, so that client and server, not a disk, are what is measured. Takes turns, reports
@@ -11,7 +11,6 @@ boto3`), and left out without.
 """
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import obstore
 import psutil
-from common import machine
+from common import show
 from obstore.store import S3Store
 from processes import answering
 
@@ -159,8 +158,7 @@ def main() -> None:
         program = boto3_program(options.boto3, settings, options.mib)
         with answering(program) if options.boto3 else nullcontext() as boto3:
             results = measure(settings, options.mib, options.rounds, boto3)
-    about = {"benchmark": "storage", "mib": options.mib, **machine()}
-    print(json.dumps({**about, **results}, indent=2))
+    show("storage", {"mib": options.mib, **results})
 
 
 if __name__ == "__main__":

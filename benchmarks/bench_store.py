@@ -1,4 +1,4 @@
-"""What the event stores carry: durable appends, their latency against one sync of the same disk,
+"""Throughput of the event stores: durable appends, their latency against one sync of the same disk,
 reading back, taking in worker batches, and a log that stands for a month (`month`). Prints one JSON
 object; takes some minutes.
 
@@ -15,9 +15,9 @@ from common import Sync, show, spread, timed
 from month import DAY_S, month
 
 from strata.core.events import Codec, Envelope, Event, Fact
-from strata.store.base import Batch
-from strata.store.batches import pack
-from strata.store.memory import MemoryStore
+from strata.store.event_batches import pack
+from strata.store.event_store import Batch
+from strata.store.memory_store import MemoryStore
 from strata.store.sqlite import SqliteStore
 
 ROUNDS = 5

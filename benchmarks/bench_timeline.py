@@ -1,4 +1,4 @@
-"""What remembering everything costs, and how fast it is read back from a run of 10 M events.
+"""Cost of recording every event, and speed of reading a run of 10 M events back.
 
 The run: 64 workers, 50 events a second each, in batches of 100 as the SDK sends them; a coordinator
 that commits steps, opens barriers and loses a worker now and then, with the snapshots that the
@@ -24,24 +24,23 @@ from pathlib import Path
 
 from common import cpu_timed, median, show, spread
 
-from strata.coordinator.kernel import Kernel
-from strata.core.barriers import ArriveAtBarrier
-from strata.core.catalogue import CODEC
+from strata.coordinator.engine.kernel import Kernel
+from strata.core.barriers.barrier_rules import ArriveAtBarrier
 from strata.core.events import Envelope, Now
-from strata.core.recovery import CommitSteps, EnterGeneration
-from strata.core.scheduling import SubmitTask
-from strata.core.tasks import TaskSpec
-from strata.core.worker_facts import (
+from strata.core.generations.recovery import CommitSteps, EnterGeneration
+from strata.core.record.event_codec import CODEC
+from strata.core.task_state import TaskSpec
+from strata.core.tasks.placement import SubmitTask
+from strata.core.workers.exchange_facts import MessageReceived, MessageSent
+from strata.core.workers.worker_facts import (
     ClockSampled,
-    MessageReceived,
-    MessageSent,
     StepFinished,
     TrainingFinished,
     TrainingStarted,
 )
-from strata.core.workers import DeclareLost, RegisterWorker
-from strata.sdk.events import Recorder
-from strata.store.batches import pack
+from strata.core.workers.worker_lifecycle import DeclareLost, RegisterWorker
+from strata.sdk.record.recorder import Recorder
+from strata.store.event_batches import pack
 from strata.store.sqlite import SqliteStore
 
 WORKERS, PER_SECOND, BATCH = 64, 50, 100
@@ -192,8 +191,8 @@ def emit_us() -> float:
 
 def read_run(folder: Path) -> dict[str, object]:
     """Any moment, and why; in this process, whose peak memory is told."""
-    from strata.timeline.desk import Desk
-    from strata.timeline.opening import open_timeline
+    from strata.timeline.archive.run_lookup import open_timeline
+    from strata.timeline.queries import Desk
 
     with open_timeline(folder) as timeline:
         desk = Desk(timeline)
@@ -237,13 +236,13 @@ def read_run(folder: Path) -> dict[str, object]:
 
 def query_run(folder: Path) -> dict[str, object]:
     """SQL: decoding once, then a group-by over everything."""
-    from strata.timeline import sql
-    from strata.timeline.opening import open_timeline
+    from strata.timeline.archive.run_lookup import open_timeline
+    from strata.timeline.export import sql_queries
 
     text = "SELECT kind, node, count(*), avg(step) FROM events GROUP BY ALL"
     with open_timeline(folder) as timeline:
-        first_s = cpu_timed(lambda: sql.query(timeline, text))
-        with sql.connected(timeline, text) as db:
+        first_s = cpu_timed(lambda: sql_queries.query(timeline, text))
+        with sql_queries.connected(timeline, text) as db:
             walls = []
             for _ in range(ROUNDS):
                 began = time.perf_counter()
@@ -258,8 +257,8 @@ def query_run(folder: Path) -> dict[str, object]:
 
 def keep_run(folder: Path) -> dict[str, object]:
     """Keeping the run as Parquet."""
-    from strata.timeline.exporting import write_parquet
-    from strata.timeline.opening import open_timeline
+    from strata.timeline.archive.run_lookup import open_timeline
+    from strata.timeline.export.event_files import write_parquet
 
     with open_timeline(folder) as timeline:
         spent_s = cpu_timed(lambda: write_parquet(timeline, folder / "archive" / "kept"))
@@ -268,7 +267,7 @@ def keep_run(folder: Path) -> dict[str, object]:
 
 def read_archive(folder: Path) -> dict[str, object]:
     """Reading an archived run through: in the order of time, and worker by worker."""
-    from strata.timeline.opening import open_timeline
+    from strata.timeline.archive.run_lookup import open_timeline
 
     def everything() -> None:
         with open_timeline(folder / "archive" / "kept") as timeline:
@@ -283,8 +282,8 @@ def read_archive(folder: Path) -> dict[str, object]:
 
 def draw_trace(folder: Path) -> dict[str, object]:
     """Writing the run as a trace for Perfetto."""
-    from strata.timeline.opening import open_timeline
-    from strata.timeline.perfetto import trace
+    from strata.timeline.archive.run_lookup import open_timeline
+    from strata.timeline.export.perfetto import trace
 
     with open_timeline(folder) as timeline, (folder / "trace.json").open("wb") as file:
         extent = timeline.extent()

@@ -1,4 +1,4 @@
-"""What the page costs and how quick it is: in a real browser, before a real coordinator.
+"""Size and speed of the dashboard, in a real browser with a real coordinator.
 
 Needs `make test` once (Chromium, the page's packages). Figures inside the browser are script time;
 the coordinator's are its CPU time, beside a run without readers.
@@ -24,7 +24,7 @@ from fleet import Fleet
 from playwright.sync_api import sync_playwright
 from processes import Server, coordinator
 
-from strata.coordinator.http import page as files
+from strata.coordinator.rest import page_files as files
 
 WEB = Path(__file__).parents[1] / "web"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]

@@ -1,4 +1,4 @@
-"""What the gRPC front costs, beside stock grpc.aio in the same run. Prints JSON.
+"""CPU cost of the gRPC server, compared with grpc.aio in the same run. Prints JSON.
 
 - CPU of the server process per unary call and per message of a bidirectional stream, echoing a
   small message; the server reports its own process time. The load is a grpcio client, with 32 calls
@@ -20,9 +20,9 @@ from common import show, spread
 from google.protobuf.wrappers_pb2 import StringValue
 from swarm import Swarm, head
 
-from strata.wire.grpc_call import CloseReason, frame
-from strata.wire.grpc_server import GrpcServer
-from strata.wire.grpc_stream import Stream
+from strata.wire.grpc.grpc_call import CloseReason, frame
+from strata.wire.grpc.grpc_server import GrpcServer
+from strata.wire.grpc.grpc_stream import GrpcStream
 
 ROUNDS = 5
 UNARY_CALLS = 960
@@ -37,7 +37,7 @@ decode, encode = StringValue.FromString, StringValue.SerializeToString
 
 
 class Chat:
-    def __init__(self, stream: Stream[StringValue, StringValue]) -> None:
+    def __init__(self, stream: GrpcStream[StringValue, StringValue]) -> None:
         self.stream = stream
 
     def on_message(self, message: StringValue) -> None:
@@ -54,9 +54,9 @@ class Crowd:
     """Streams that wait for a broadcast."""
 
     def __init__(self) -> None:
-        self.streams: list[Stream[StringValue, StringValue]] = []
+        self.streams: list[GrpcStream[StringValue, StringValue]] = []
 
-    def join(self, stream: Stream[StringValue, StringValue]) -> Chat:
+    def join(self, stream: GrpcStream[StringValue, StringValue]) -> Chat:
         self.streams.append(stream)
         return Chat(stream)
 

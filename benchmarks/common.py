@@ -1,4 +1,4 @@
-"""What the benchmarks share: the machine's facts, times, percentiles, and printing."""
+"""Shared by the benchmarks: facts about the machine, times, percentiles, and the printed result."""
 
 import json
 import math
@@ -9,13 +9,14 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import strata
 
 
 def machine(folder: Path | None = None) -> dict[str, object]:
-    """What the figures were measured on; with a folder, also what it is stored on."""
+    """Facts about the machine; with a folder, also its file system."""
     found = {
         "cpu": _cpu(),
         "cores": os.cpu_count(),
@@ -30,7 +31,7 @@ def machine(folder: Path | None = None) -> dict[str, object]:
 
 
 def _commit() -> str:
-    """Of the code that was measured; ends in -dirty where a file of the repository was changed."""
+    """The commit that was measured; it ends in -dirty where a tracked file was changed."""
     git = ["git", "-C", str(Path(strata.__file__).parent), "describe", "--always", "--dirty"]
     try:
         return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
@@ -59,14 +60,14 @@ def _lines(path: str) -> list[str]:
 
 
 def timed(call: Callable[[], object]) -> float:
-    """Seconds that a call took."""
+    """Measure the seconds that a call takes."""
     began = time.perf_counter()
     call()
     return time.perf_counter() - began
 
 
 def cpu_timed(call: Callable[[], object]) -> float:
-    """Seconds of this process's CPU that a call took: what one core does, on a busy machine too."""
+    """Measure the CPU seconds of this process that a call takes; other load hardly changes it."""
     began = time.process_time()
     call()
     return time.process_time() - began
@@ -89,7 +90,7 @@ def spread(values: Sequence[float], scale: float = 1.0, digits: int = 2) -> dict
 
 
 class Sync:
-    """The yardstick of a disk: each call writes one page over and syncs it."""
+    """A reference for the disk: each call overwrites one page and syncs it."""
 
     PAGES = 1_000
 
@@ -108,5 +109,6 @@ class Sync:
 
 
 def show(benchmark: str, result: Mapping[str, object], folder: Path | None = None) -> None:
-    """Prints the result as one JSON object, with the machine."""
-    print(json.dumps({"benchmark": benchmark, "machine": machine(folder), **result}, indent=2))
+    """Print the result as one JSON object, with the date and the machine."""
+    about = {"benchmark": benchmark, "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"}
+    print(json.dumps({**about, "machine": machine(folder), **result}, indent=2))

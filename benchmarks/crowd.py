@@ -12,26 +12,25 @@ from typing import cast
 
 from common import cpu_timed, spread
 
-from strata.coordinator.engine import MAX_TURN
-from strata.coordinator.kernel import Kernel
-from strata.coordinator.standings import StandingMessages
-from strata.coordinator.tokens import PeerTokens
-from strata.core.agents import DeclareAgentLost, RegisterAgent, ReportExit
-from strata.core.barriers import ArriveAtBarrier
-from strata.core.checkpoints import Checkpoint
+from strata.coordinator.engine.engine import MAX_TURN
+from strata.coordinator.engine.kernel import Kernel
+from strata.coordinator.sessions.standing_messages import PeerTokens, StandingMessages
+from strata.core.barriers.barrier_rules import ArriveAtBarrier
+from strata.core.checkpoints.checkpoint_commits import AckPart, BeginCheckpoint
 from strata.core.cluster import CODEC
-from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
+from strata.core.datasets.dataset_rules import AttachDataset, RegisterDataset
 from strata.core.events import Command, Now
-from strata.core.liveness import Patience, Watch
-from strata.core.losses import DeclareLosses
-from strata.core.recovery import CommitSteps, EnterGeneration
-from strata.core.saving import AckPart, BeginCheckpoint
-from strata.core.scheduling import StopTask, SubmitTask
-from strata.core.signals import Beat
-from strata.core.state import Rules
-from strata.core.tasks import Task, TaskSpec
-from strata.core.workers import DeregisterWorker, Outcome, RegisterWorker, Worker
-from strata.store.memory import MemoryStore
+from strata.core.generations.recovery import CommitSteps, EnterGeneration
+from strata.core.rule_settings import Rules, Timeouts
+from strata.core.state import DatasetSpec, Outcome, Worker
+from strata.core.task_state import Checkpoint, Task, TaskSpec
+from strata.core.tasks.placement import StopTask, SubmitTask
+from strata.core.workers.declared_losses import DeclareLosses
+from strata.core.workers.heartbeats import Beat
+from strata.core.workers.host_agents import DeclareAgentLost, RegisterAgent, ReportExit
+from strata.core.workers.liveness import Watch
+from strata.core.workers.worker_lifecycle import DeregisterWorker, RegisterWorker
+from strata.store.memory_store import MemoryStore
 
 PER_HOST = 8
 DATASET = "samples"
@@ -79,7 +78,7 @@ class Crowd:
         raises the first refusal."""
         answers = []
         for turn in batched(commands, MAX_TURN):
-            for outcome in self.kernel.decide(turn, judge=False).outcomes:
+            for outcome in self.kernel.decide(turn, check_deadlines=False).outcomes:
                 if outcome.refusal is not None:
                     raise outcome.refusal
                 answers.append(outcome.answer)
@@ -274,7 +273,7 @@ def bench_standings(workers: int) -> dict[str, object]:
 
 def bench_commits(crowd: Crowd) -> float:
     """CPU seconds for a heartbeat of every member and the commit of the step they tell."""
-    watch = Watch(Patience())
+    watch = Watch(Timeouts())
     watch.adopt(crowd.state, 0)
     task = crowd.task
 

@@ -5,13 +5,13 @@ from random import Random
 
 from swarm import Swarm, frames, head
 
-from strata.core.catalogue import CODEC
 from strata.core.events import Envelope, Fact
-from strata.core.worker_facts import StepFinished, TrainingFinished, TrainingStarted
-from strata.sdk.pulse import SEND_INTERVAL_S
-from strata.store.batches import pack
-from strata.wire.frames import DATA
-from strata.wire.grpc_call import PREFIX_BYTES, frame
+from strata.core.record.event_codec import CODEC
+from strata.core.workers.worker_facts import StepFinished, TrainingFinished, TrainingStarted
+from strata.sdk.session.heartbeat_thread import SEND_INTERVAL_S
+from strata.store.event_batches import pack
+from strata.wire.grpc.grpc_call import PREFIX_BYTES, frame
+from strata.wire.http2.http2_frames import DATA
 from strata.wire.v1 import coordinator_pb2 as pb
 
 SERVICE = "/strata.v1.Coordinator/"

@@ -13,17 +13,17 @@ from random import Random
 import msgspec
 from common import cpu_timed, timed
 
-from strata.coordinator.kernel import Kernel
-from strata.core import state_versions
-from strata.core.barriers import ArriveAtBarrier
+from strata.coordinator.engine.kernel import Kernel
+from strata.core.barriers.barrier_rules import ArriveAtBarrier
 from strata.core.cluster import CODEC, fold
 from strata.core.events import Command, Now
-from strata.core.recovery import CommitSteps, EnterGeneration
-from strata.core.scheduling import SubmitTask
+from strata.core.generations.recovery import CommitSteps, EnterGeneration
+from strata.core.record import snapshot_versions
 from strata.core.state import Cluster
-from strata.core.tasks import TaskSpec
-from strata.core.workers import RegisterWorker
-from strata.store.base import Snapshot
+from strata.core.task_state import TaskSpec
+from strata.core.tasks.placement import SubmitTask
+from strata.core.workers.worker_lifecycle import RegisterWorker
+from strata.store.event_store import Snapshot
 from strata.store.sqlite import SqliteStore
 
 SECOND_NS = 1_000_000_000
@@ -146,7 +146,7 @@ def _restarts(path: Path, facts: int, per_day: float) -> dict[str, object]:
     """Opening the log and loading the state: as it is, after an upgrade, and without snapshots."""
     same = [timed(lambda: _load(path)) for _ in range(ROUNDS)]
     with SqliteStore(path, CODEC) as store:
-        newest = store.load_snapshot(None, state_versions.SCHEMA)
+        newest = store.load_snapshot(None, snapshot_versions.SCHEMA)
         assert newest is not None
         store.save_snapshot(_of_earlier_release(newest))
         folding_s = cpu_timed(lambda: fold(Cluster(), store.read()))

@@ -12,7 +12,9 @@ import select
 import socket
 import time
 
-from strata.wire.frames import (
+from strata.wire.grpc.grpc_call import frame
+from strata.wire.http2.hpack import encode_fields
+from strata.wire.http2.http2_frames import (
     ACK,
     DATA,
     END_HEADERS,
@@ -28,8 +30,6 @@ from strata.wire.frames import (
     SETTINGS,
     WINDOW_UPDATE,
 )
-from strata.wire.grpc_call import frame
-from strata.wire.hpack import encode_fields
 
 RECEIVE_BYTES = 1 << 20
 

@@ -1,35 +1,48 @@
-# make run    set up, then run the main job
-# make test   set up, then check everything; FAST=1 skips the slow tests
+# make run        set up, then run an example
+# make test       set up, then check everything; FAST=1 skips the slow tests
+# make fmt        format the code and fix what can be fixed
+# make generate   write every generated file; tests compare them with their sources
+# make bench      run the benchmarks and render docs/BENCHMARKS.md
+# make package    generate, then build a wheel
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := pip install --quiet --disable-pip-version-check
 
-.PHONY: run test fmt docs bench proto web demo lock clean
+# Tests start thousands of Python processes: without bytecode on disk each compiles all it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: run test fmt generate package docs bench proto golden web demo lock clean
 
 run: $(VENV)/run.stamp
 	$(BIN)/strata run examples/digits.py --workers 4 --kill 1
 
-# What fails beside others is tried once more alone: a busy machine is no fault of the code. The cache
-# is cleared first: after an error before the first test, all of them run alone, not an older run's.
 test: $(VENV)/test.stamp $(VENV)/frameworks.stamp $(VENV)/system.stamp $(VENV)/node.stamp $(VENV)/web.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --cache-clear $(if $(FAST),-x -q -m "not slow",|| $(BIN)/pytest --last-failed)
+	$(BIN)/$(if $(FAST),pytest -n 2 --dist worksteal -p no:schemathesis -x -q -m "not slow",python -m tests.suite)
 
 fmt: $(VENV)/test.stamp
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/run.stamp
-	$(BIN)/python -X utf8 -c "from strata.core import docs; print(end=docs.events())" > docs/EVENTS.md
-	$(BIN)/python -X utf8 -c "from strata.core import docs; print(end=docs.lifecycles())" > docs/LIFECYCLES.md
+# The generated files that are committed are those that users need without Node or a compiler, and
+# those that freeze a format.
+generate: proto golden docs web demo
+
+package: generate
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+docs: $(VENV)/test.stamp
+	$(BIN)/python -X utf8 -c "from strata.core.record import event_reference as docs; print(end=docs.events())" > docs/EVENTS.md
+	$(BIN)/python -X utf8 -c "from strata.core.record import event_reference as docs; print(end=docs.lifecycles())" > docs/LIFECYCLES.md
 	$(BIN)/python -X utf8 -m tests.seeds.promises > docs/SEEDS.md
 
-bench: $(VENV)/run.stamp
-	@missed=0; for script in $(sort $(wildcard benchmarks/bench_*.py)); do \
-		$(BIN)/python $$script || missed=1; done; exit $$missed
+# Results are stored in benchmarks/results and rendered to docs/BENCHMARKS.md. ONLY="core store" runs
+# some of the scripts.
+bench: $(VENV)/test.stamp $(VENV)/system.stamp
+	$(BIN)/python benchmarks/run.py $(ONLY)
 
 # A stamp is newer than what it was installed from, so a second make installs nothing.
 $(VENV)/%.stamp: requirements/%.txt pyproject.toml
@@ -41,10 +54,13 @@ $(VENV)/%.stamp: requirements/%.txt pyproject.toml
 $(VENV)/frameworks.stamp: requirements/frameworks.txt $(VENV)/test.stamp
 	@$(BIN)/$(PIP) -r $< && touch $@ || echo "not all of $< could be installed"
 
-# Generated code is committed, so that users need no compiler; a test compares it with the source.
 proto: $(VENV)/test.stamp
 	$(BIN)/python -m grpc_tools.protoc --proto_path=proto/strata/v1 \
-		--python_out=src/strata/wire/v1 --pyi_out=src/strata/wire/v1 coordinator.proto
+		--python_out=src/strata/wire/v1 --pyi_out=src/strata/wire/v1 \
+		--descriptor_set_out=tests/golden/coordinator-v1.binpb coordinator.proto
+
+golden: $(VENV)/test.stamp
+	$(BIN)/python -m tests.core.golden
 
 # Programs that tests run and pip does not have: installed once, where that is allowed and none of
 # them is started; elsewhere the tests that need one fail and say what to install.
@@ -67,9 +83,8 @@ $(VENV)/node.stamp: $(NODE)/package-lock.json | $(VENV)/system.stamp
 	then npm ci --prefix $(NODE) --ignore-scripts --no-audit --no-fund --loglevel=error && touch $@; \
 	else echo "npm is not there to install the packages of $(NODE)"; fi
 
-# The page is committed too, so that users need no Node; tests build it anew and compare.
 OPENAPI := import json; from strata import __version__; \
-	from strata.coordinator.http.app import document; \
+	from strata.coordinator.rest.app import document; \
 	print(json.dumps(json.loads(document(__version__)), indent=1))
 
 web: $(VENV)/run.stamp $(VENV)/web.stamp
@@ -79,9 +94,9 @@ web: $(VENV)/run.stamp $(VENV)/web.stamp
 
 # The run that the page plays as its demo; one seed, so it changes only when what is recorded does.
 demo: $(VENV)/run.stamp
-	rm -rf build/demo src/strata/timeline/demo
-	$(BIN)/python -m strata.sim.recording build/demo
-	$(BIN)/strata export --format parquet --data build/demo --out src/strata/timeline
+	rm -rf build/demo src/strata/timeline/archive/demo
+	$(BIN)/python -m strata.sim.demo_recording build/demo
+	$(BIN)/strata export --format parquet --data build/demo --out src/strata/timeline/archive
 
 $(VENV)/web.stamp: web/package-lock.json | $(VENV)/system.stamp
 	@if command -v npm >/dev/null; \

@@ -1,10 +1,10 @@
-"""Fits a line by gradient descent, and survives the loss of any worker.
+"""Fit a line by gradient descent, and survive the loss of any worker.
 
     strata run examples/counter.py --workers 4
     strata run examples/counter.py --workers 4 --config steps=500
 
-The shortest script there is: no dataset, no framework. The data of step s is a function of s alone,
-so at the end the script can compute for itself what the model must be.
+The shortest script: no dataset, no framework. The data of step s depends on s alone, so the script
+can compute at the end what the model must be.
 """
 
 import time
@@ -19,7 +19,7 @@ LEARNING_RATE = 0.05
 
 
 def train_step(model, number):
-    """One step: the model after it, and the loss before it."""
+    """Do one step; returns the new model, and the loss before it."""
     random = np.random.default_rng(number)
     inputs = random.normal(size=(BATCH, TRUTH.size))
     error = inputs @ model - inputs @ TRUTH
@@ -27,7 +27,7 @@ def train_step(model, number):
 
 
 def model_after(steps):
-    """The model that so many steps lead to."""
+    """The model after `steps` steps."""
     model = np.zeros_like(TRUTH)
     for number in range(steps):
         model, _ = train_step(model, number)
@@ -42,7 +42,7 @@ def main():
         while run.steps < steps:
             with run.step() as step:
                 model, loss = train_step(run.state["model"], step.number)
-                time.sleep(step_s)  # stands in for the work that a larger model would be
+                time.sleep(step_s)  # simulates the work of a larger model
                 loss = run.average(loss)
                 run.state = {"model": model}
                 step.log(loss=loss)

@@ -1,9 +1,9 @@
-"""Trains a small network to read digits, with NumPy alone, and survives the loss of any worker.
+"""Train a small network on digits, with NumPy alone, and survive the loss of any worker.
 
     strata run examples/digits.py --workers 4 --kill 1
 
-The digits are drawn: a 5 × 7 font, shifted, stretched and noised, so nothing has to be downloaded.
-Each worker computes the gradient of its share of a step; `run.average` makes one gradient of them.
+The digits are generated from a 5 × 7 font, shifted, stretched and noised, so nothing is downloaded.
+Each worker computes the gradient of its share of a step; `run.average` averages the gradients.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ HIDDEN = 96
 
 
 def draw_digits(count, random):
-    """Images of digits, and which digit each one is."""
+    """Images of digits, and their labels."""
     rows = [row.split() for row in FONT.split("\n") if row]
     glyphs = np.array([[[int(p) for p in row[d]] for row in rows] for d in range(10)], np.float32)
     labels = random.integers(0, 10, count)
@@ -40,7 +40,7 @@ def draw_digits(count, random):
 
 
 def new_model(random):
-    """The weights, and the momentum that the optimizer keeps of each."""
+    """The initial weights, and the momentum of each."""
     sizes = [(SIDE * SIDE, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, 10)]
     model = {}
     for number, (inputs, outputs) in enumerate(sizes):
@@ -51,7 +51,7 @@ def new_model(random):
 
 
 def forward(model, images):
-    """The activations of every layer; the last one holds the probabilities."""
+    """The activations of every layer; the last one is the probabilities."""
     layers = [images.reshape(len(images), -1).astype(np.float32) / 255]
     for number in range(3):
         z = layers[-1] @ model[f"w{number}"] + model[f"b{number}"]
@@ -88,13 +88,13 @@ def update(state, gradient, rate):
 
 
 def unseen_digits():
-    """Digits that are in no batch of the training."""
+    """A dataset of digits that are not trained on."""
     images, labels = draw_digits(2_000, np.random.default_rng(3))
     return strata.open_arrays({"image": images, "label": labels}, name="unseen")
 
 
 def accuracy(model, batch):
-    """Which share of a batch the network reads rightly."""
+    """The fraction of a batch that the network classifies correctly."""
     return np.mean(forward(model, batch["image"])[-1].argmax(axis=1) == batch["label"])
 
 
@@ -113,7 +113,7 @@ def main():
                 print(f"step {run.steps}: loss {loss:.4f}")
         right = run.evaluate(unseen_digits(), lambda batch: accuracy(state["model"], batch))
         if run.rank == 0:
-            print(f"accuracy on 2,000 digits that it has not seen: {right:.1%}")
+            print(f"accuracy on 2,000 unseen digits: {right:.1%}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Reads digits with PyTorch's FSDP2: each worker holds a shard of the model and of its optimizer.
+"""Train on digits with PyTorch's FSDP2: each worker holds a shard of the model and optimizer.
 
     strata run examples/fsdp_digits.py --workers 4 --kill 1
 
-Needs torch. With a worker its shard is lost: all go on from the newest checkpoint, whose tensors
-are cut anew for as many workers as there are then.
+Needs torch. A lost worker's shard is lost too: all resume from the newest checkpoint, whose tensors
+are resharded for the new number of workers.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ import strata.torch
 
 
 def sharded_model(mesh):
-    """The model of the other example, each layer of it spread over the mesh."""
+    """The model of `torch_digits.py`, with each layer sharded over the mesh."""
     model = new_model()
     for layer in model:
         if isinstance(layer, torch.nn.Linear):
@@ -50,7 +50,7 @@ def main():
                 optimizer.zero_grad()
                 step.log(loss=loss)
         if run.rank == 0:
-            print(f"the last loss was {loss.item():.4f}")
+            print(f"last loss: {loss.item():.4f}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Trains the network of `digits.py` with JAX: one process a worker, data and state through Strata.
+"""Train the network of `digits.py` with JAX: one process per worker, data and state by Strata.
 
     strata run examples/jax_digits.py --workers 2 --config epochs=2
 
-JAX computes the gradient of a worker's share of a step; `run.average` makes one gradient of them.
-Arrays of JAX are immutable, so each step makes a new state, which is kept in `run.state`.
+JAX computes the gradient of a worker's share of a step; `run.average` averages the gradients. JAX
+arrays are immutable, so each step makes a new state, which is assigned to `run.state`.
 """
 
 import jax
@@ -46,7 +46,7 @@ def main():
                 step.log(loss=loss)
         right = run.evaluate(unseen_digits(), lambda batch: accuracy(run.state["model"], batch))
         if run.rank == 0:
-            print(f"accuracy on 2,000 digits that it has not seen: {right:.1%}")
+            print(f"accuracy on 2,000 unseen digits: {right:.1%}")
 
 
 if __name__ == "__main__":

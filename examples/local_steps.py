@@ -1,9 +1,9 @@
-"""Trains the digits of `digits.py` with a fraction of its traffic: sixteen local steps a round.
+"""Train like `digits.py` with a fraction of its traffic: sixteen local steps per round.
 
     strata run examples/local_steps.py --workers 4 --kill 1
 
-Each worker trains on its own for sixteen steps; then the workers exchange, in eight bits, how far
-their weights have come, and an outer optimizer makes one model of it again (`strata.LocalSteps`).
+Each worker trains alone for sixteen steps; then the workers exchange the changes of their weights,
+in eight bits, and an outer optimizer applies the mean on all workers (`strata.LocalSteps`).
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ def main():
         state = new_model(np.random.default_rng(2))
         weights = state["model"]
         local = strata.LocalSteps(run, weights, STEPS)
-        run.restore({"weights": weights, "outer": local})  # the inner momentum is each worker's own
+        run.restore({"weights": weights, "outer": local})  # the inner momentum stays on each worker
         epochs = int(run.config.get("epochs", 24))
         for batch in run.batches(digits, batch_size=STEPS * 32, epochs=epochs):
             with run.step() as step, local.round(batch) as parts:
@@ -33,7 +33,7 @@ def main():
                 print(f"round {run.steps}: loss {loss:.4f}")
         right = run.evaluate(unseen_digits(), lambda batch: accuracy(weights, batch))
         if run.rank == 0:
-            print(f"accuracy on 2,000 digits that it has not seen: {right:.1%}")
+            print(f"accuracy on 2,000 unseen digits: {right:.1%}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Reads digits with PyTorch, data-parallel: `strata.torch.data_parallel` in place of DDP.
+"""Train on digits with PyTorch, data-parallel: `strata.torch.data_parallel` instead of DDP.
 
     strata run examples/torch_digits.py --workers 4 --kill 1
 
-Needs torch. Losing a worker costs the step that was under way, and nothing else.
+Needs torch. Losing a worker costs only the current step.
 """
 
 import numpy as np
@@ -48,7 +48,7 @@ def main():
         if run.rank == 0:
             images, labels = draw_digits(2_000, np.random.default_rng(3))
             right = model(pixels(images)).argmax(dim=1).numpy() == labels
-            print(f"accuracy on 2,000 digits that it has not seen: {right.mean():.1%}")
+            print(f"accuracy on 2,000 unseen digits: {right.mean():.1%}")
 
 
 if __name__ == "__main__":

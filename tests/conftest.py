@@ -1,19 +1,28 @@
-"""Shared by all tests: the event loop of coroutine tests (marked `anyio`), and what counts as slow.
+"""Shared by all tests: Ctrl-C, an S3 server, the event loop of coroutine tests (marked `anyio`),
+and which tests are slow.
 
-Tests of these rooms and files start real processes or many servers, so all of them are left out
-of the inner loop (`make test FAST=1`), except those marked `quick`.
+The folders and files named here start processes, run many servers or simulate for long. Their
+tests are left out of `make test FAST=1`, except those marked `quick`.
 """
 
+import signal
 from pathlib import Path
 
 import pytest
 
+# A shell starts background jobs with SIGINT ignored, and every child inherits that: then tests
+# that press Ctrl-C would wait in vain. With a handler in this process, children start with the
+# default action.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 TESTS = Path(__file__).parent
-SLOW_ROOMS = {"agent", "checkpoint", "cli", "interop", "launch", "sdk", "storage", "torch", "web"}
+SLOW_FOLDERS = {"agent", "checkpoint", "cli", "interop", "launch", "sdk", "storage", "torch", "web"}
 SLOW_FILES = {
     f"coordinator/test_{name}.py"
     for name in (
         "agent_sessions",
+        "environments",
         "flood",
         "fuzz",
         "hostile",
@@ -22,13 +31,30 @@ SLOW_FILES = {
         "metrics",
         "proof",
         "restart",
+        "unauthenticated",
     )
 } | {
     "data/test_remote.py",
+    "seeds/test_events_seen.py",
+    "seeds/test_snippets.py",
+    "seeds/test_surface.py",
+    "sim/test_defects.py",
+    "store/test_corruption.py",
+    "store/test_crash.py",
     "timeline/test_exports.py",
+    "timeline/test_stretches.py",
     "timeline/test_terminal.py",
     "timeline/test_why.py",
 }
+
+
+@pytest.fixture(scope="session")
+def s3_settings(tmp_path_factory):
+    """The settings that reach a real S3 server, one for each process that runs tests."""
+    from tests.storage.server import running
+
+    with running(tmp_path_factory.mktemp("s3")) as settings:
+        yield settings
 
 
 @pytest.fixture
@@ -36,11 +62,22 @@ def anyio_backend():
     return "asyncio"
 
 
+def is_slow(path: Path) -> bool:
+    file = path.relative_to(TESTS)
+    return file.parts[0] in SLOW_FOLDERS or file.as_posix() in SLOW_FILES
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Do not import files of which `-m "not slow"` would leave out every test."""
+    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+        return None
+    slow = is_slow(collection_path) and "mark.quick" not in collection_path.read_text("utf-8")
+    return True if slow else None
+
+
 def pytest_collection_modifyitems(items):
-    # A browser's driver leaves an event loop running, beside which no other test can have its own.
+    # Playwright leaves an event loop running in this thread, so no other test can start its own.
     items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0] == "web")
     for item in items:
-        file = item.path.relative_to(TESTS)
-        slow = file.parts[0] in SLOW_ROOMS or file.as_posix() in SLOW_FILES
-        if slow and not item.get_closest_marker("quick"):
+        if is_slow(item.path) and not item.get_closest_marker("quick"):
             item.add_marker(pytest.mark.slow)

@@ -1,4 +1,4 @@
-"""Guards the settings: which source wins, what is refused and how, and that secrets stay hidden."""
+"""Settings: precedence of the sources, refused values and their messages, hidden secrets."""
 
 import io
 import re
@@ -35,7 +35,7 @@ def test_defaults():
 
 
 @pytest.mark.parametrize("field", FIELDS.values(), ids=FIELDS)
-def test_every_default_passes_its_own_check(field):
+def test_every_default_is_valid(field):
     assert config.checked(field.name, field.default, "as default") == field.default
 
 
@@ -43,7 +43,7 @@ PAGE = (Path(__file__).parents[1] / "docs" / "SETTINGS.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("field", FIELDS.values(), ids=FIELDS)
-def test_every_setting_is_on_its_page_with_its_default(field):
+def test_settings_page_lists_every_setting_with_its_default(field):
     if field.name in config.IDENTITY or field.name == "gpu_count":
         assert f"`{field.name}`" in PAGE
         return
@@ -54,7 +54,7 @@ def test_every_setting_is_on_its_page_with_its_default(field):
     assert shown == meant.replace("null", "")
 
 
-def test_each_source_wins_over_the_one_before(toml):
+def test_flags_win_over_environment_and_environment_over_file(toml):
     file = toml("grpc_port = 1\nhttp_port = 1\nkeep_count = 1\n")
     environ = {"STRATA_HTTP_PORT": "2", "STRATA_KEEP_COUNT": "2"}
     settings = load({"keep_count": 3, "max_workers": None}, environ, file)
@@ -63,7 +63,7 @@ def test_each_source_wins_over_the_one_before(toml):
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_every_field_can_be_set_by_environment(name):
+def test_every_setting_can_be_set_by_environment(name):
     texts = {
         "storage_backend": "s3",
         "log_format": "json",
@@ -107,21 +107,21 @@ def test_every_field_can_be_set_by_environment(name):
         ("VITE_API_URL", "/strata/api", "page_api_url", "/strata/api"),
     ],
 )
-def test_names_shared_with_other_tools(variable, text, name, value):
+def test_variables_shared_with_other_tools_are_read(variable, text, name, value):
     assert getattr(load({}, {variable: text}, None), name) == value
 
 
-def test_the_more_specific_variable_wins():
+def test_strata_variable_wins_over_shared_names():
     assert load({}, {"RUST_LOG": "warn", "STRATA_LOG": "debug"}, None).log_filter == "debug"
     assert load({}, {"RANK": "1", "STRATA_RANK": "2"}, None).rank == 2
     assert load({}, {"COORDINATOR_URL": "b", "COORDINATOR_ADDR": "a"}, None).coordinator_addr == "a"
 
 
-def test_an_empty_variable_counts_as_not_set():
+def test_empty_variable_counts_as_not_set():
     assert load({}, {"RANK": "", "STRATA_GRPC_PORT": ""}, None) == Settings()
 
 
-def test_unknown_settings_name_the_closest(toml):
+def test_unknown_setting_error_suggests_the_closest_name(toml):
     for flags, environ, file, closest in [
         ({}, {}, toml("grcp_port = 1"), "grpc_port"),
         ({}, {"STRATA_HEARTBEAT_TIMEOUT": "1"}, None, "STRATA_HEARTBEAT_TIMEOUT_S"),
@@ -132,7 +132,7 @@ def test_unknown_settings_name_the_closest(toml):
         assert caught.value.hint == f"did you mean {closest}?"
 
 
-def test_variables_of_others_are_left_alone():
+def test_unrelated_variables_are_ignored():
     assert load({}, {"PATH": "/bin", "STRATAGEM": "1"}, None) == Settings()
 
 
@@ -149,31 +149,31 @@ def test_variables_of_others_are_left_alone():
         ({"RANK": "-1"}, ["rank", "'-1'", ">= 0"]),
     ],
 )
-def test_a_wrong_value_says_field_value_and_expectation(environ, parts):
+def test_wrong_value_error_names_field_value_and_expected_type(environ, parts):
     with pytest.raises(SettingError) as caught:
         load({}, environ, None)
     assert [part for part in parts if part not in str(caught.value)] == []
 
 
-def test_the_file_must_use_the_right_type(toml):
+def test_values_in_the_file_must_have_the_right_type(toml):
     with pytest.raises(SettingError, match=r"grpc_port is '1' in .*strata\.toml"):
         load({}, {}, toml('grpc_port = "1"'))
     assert load({}, {}, toml("barrier_timeout_s = 60")).barrier_timeout_s == 60.0
 
 
-def test_a_file_that_cannot_be_read(toml, tmp_path):
+def test_unreadable_file_is_an_error(toml, tmp_path):
     with pytest.raises(SettingError, match=r"not valid TOML: .*line 1"):
         load({}, {}, toml("= 1"))
     with pytest.raises(SettingError, match=r"cannot read .*missing"):
         load({}, {}, tmp_path / "missing.toml")
 
 
-def test_a_timeout_must_leave_room_for_a_beat():
+def test_heartbeat_timeout_must_exceed_the_interval():
     with pytest.raises(SettingError, match="heartbeat_timeout_s"):
         load({"heartbeat_timeout_s": 5.0}, {}, None)
 
 
-def test_the_process_is_read_from_its_folder_and_environment(toml, tmp_path, monkeypatch):
+def test_load_process_reads_working_folder_and_environment(toml, tmp_path, monkeypatch):
     toml("grpc_port = 1")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STRATA_HTTP_PORT", "2")
@@ -181,7 +181,7 @@ def test_the_process_is_read_from_its_folder_and_environment(toml, tmp_path, mon
     assert (settings.grpc_port, settings.http_port) == (1, 2)
 
 
-def test_variables_of_a_dotenv_file_are_read_and_the_environment_wins(tmp_path, monkeypatch):
+def test_dotenv_file_is_read_and_the_environment_wins(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [
         "# credentials",
@@ -206,7 +206,7 @@ def test_dotenv_file_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
         config.load_process({})
 
 
-def test_secrets_are_hidden():
+def test_secrets_are_not_shown():
     settings = Settings(token="hush", aws_secret_access_key="hush")
     screen = io.StringIO()
     rich.print(settings, file=screen)
@@ -218,7 +218,7 @@ def test_secrets_are_hidden():
     assert "hush" not in str(caught.value)
 
 
-def test_settings_do_not_change():
+def test_settings_are_immutable():
     with pytest.raises(AttributeError, match="immutable"):
         Settings().grpc_port = 1
     assert msgspec.structs.replace(Settings(), grpc_port=1).grpc_port == 1

@@ -1,4 +1,4 @@
-"""Guards the filter's syntax, and what a process writes to stderr: which records, in which form."""
+"""Log filter syntax, and the format of a process's log on stderr."""
 
 import io
 import json
@@ -18,7 +18,7 @@ from strata.logsetup import JsonFormatter, LogFilter, configure, parse_filter
 
 @pytest.fixture
 def setup():
-    """Sets logging up to write into a text, and puts everything back at the end."""
+    """Configure logging to a text buffer; restore it afterwards."""
     root = logging.getLogger()
     before = root.level, list(root.handlers)
 
@@ -35,7 +35,7 @@ def setup():
 
 
 @pytest.mark.parametrize(
-    ("text", "default", "rooms"),
+    ("text", "default", "packages"),
     [
         ("", 20, {}),
         ("debug", 10, {}),
@@ -47,42 +47,47 @@ def setup():
         ("info,debug", 10, {}),
     ],
 )
-def test_the_filter_is_read_as_the_seeds_write_it(text, default, rooms):
-    assert parse_filter(text) == LogFilter(default, rooms)
+def test_filter_syntax(text, default, packages):
+    assert parse_filter(text) == LogFilter(default, packages)
 
 
 @pytest.mark.parametrize(
     ("text", "closest"),
     [("inof", "info"), ("coordinator=debgu,info", "debug"), ("coordinator", ""), ("a=", "")],
 )
-def test_an_unknown_level_is_refused_with_the_closest(text, closest):
+def test_unknown_level_error_suggests_the_closest(text, closest):
     with pytest.raises(SettingError) as refused:
         parse_filter(text)
     assert f"did you mean {closest}" in refused.value.hint
     assert repr(text) in refused.value.message
 
 
-def test_rust_log_is_read_when_there_is_no_strata_log():
+def test_rust_log_is_used_if_strata_log_is_not_set():
     assert from_environ({"RUST_LOG": "wire=debug"})["log_filter"] == "wire=debug"
     both = {"RUST_LOG": "wire=debug", "STRATA_LOG": "error"}
     assert from_environ(both)["log_filter"] == "error"
 
 
-def test_each_room_has_its_level(setup):
-    said = setup("coordinator=debug,store=error,warn")
-    for name in ("strata.coordinator.engine", "strata.store.sqlite", "strata.wire", "uvicorn"):
+def test_levels_by_package(setup):
+    output = setup("coordinator=debug,store=error,warn")
+    for name in (
+        "strata.coordinator.engine.engine",
+        "strata.store.sqlite",
+        "strata.wire",
+        "uvicorn",
+    ):
         for level in (10, 20, 30, 40):
             logging.getLogger(name).log(level, "%s %d", name, level)
-    shown = [line.split()[-2:] for line in said.getvalue().splitlines()]
+    shown = [line.split()[-2:] for line in output.getvalue().splitlines()]
     assert shown == [
-        *(["strata.coordinator.engine", str(level)] for level in (10, 20, 30, 40)),
+        *(["strata.coordinator.engine.engine", str(level)] for level in (10, 20, 30, 40)),
         ["strata.store.sqlite", "40"],
         *(["strata.wire", str(level)] for level in (30, 40)),
         *(["uvicorn", str(level)] for level in (30, 40)),
     ]
 
 
-def test_setting_up_again_replaces_the_last_time(setup):
+def test_second_configure_replaces_the_first(setup):
     first = setup("coordinator=debug")
     second = setup("warn")
     logging.getLogger("strata.coordinator").debug("hidden")
@@ -92,27 +97,27 @@ def test_setting_up_again_replaces_the_last_time(setup):
     assert "hidden" not in second.getvalue()
 
 
-def test_text_is_pleasant_to_read(setup):
-    said = setup()
-    logging.getLogger("strata.coordinator.engine").info("listening on %s", "127.0.0.1:50051")
-    time, level, room, rest = said.getvalue().split(maxsplit=3)
+def test_text_format(setup):
+    output = setup()
+    logging.getLogger("strata.coordinator.engine.engine").info("listening on %s", "127.0.0.1:50051")
+    time, level, package, rest = output.getvalue().split(maxsplit=3)
     assert len(time) == len("12:34:56.789")
-    assert (level, room, rest) == ("INFO", "coordinator", "listening on 127.0.0.1:50051\n")
+    assert (level, package, rest) == ("INFO", "coordinator", "listening on 127.0.0.1:50051\n")
 
 
-def test_a_message_cannot_drive_the_terminal_or_fake_a_line(setup):
-    said = setup()
+def test_control_characters_and_newlines_are_escaped(setup):
+    output = setup()
     logging.getLogger("strata.wire").warning("\x1b[2J\x9b31m evil\n12:00:00 ERROR fake")
-    first, second = said.getvalue().splitlines()
+    first, second = output.getvalue().splitlines()
     assert "\\x1b[2J\\x9b31m evil" in first
     assert second == "    12:00:00 ERROR fake"
 
 
-def test_json_is_one_object_a_line_with_the_fields_of_an_entry(setup):
-    said = setup(log_format="json")
+def test_json_format_has_the_fields_of_a_log_entry(setup):
+    output = setup(log_format="json")
     logger = logging.getLogger("strata.coordinator")
     logger.error("a\nb", extra={"task_id": "t", "worker_id": "w"})
-    (line,) = said.getvalue().splitlines()
+    (line,) = output.getvalue().splitlines()
     entry = json.loads(line)
     assert isinstance(entry.pop("timestamp"), int)
     assert entry == {
@@ -125,12 +130,12 @@ def test_json_is_one_object_a_line_with_the_fields_of_an_entry(setup):
     }
 
 
-def test_a_text_that_cannot_be_encoded_can_be_logged():
+def test_unencodable_text_can_be_logged():
     record = logging.makeLogRecord({"msg": "lone \ud800 surrogate", "levelno": 20})
     assert json.loads(JsonFormatter("agent").format(record))["message"] == "lone ? surrogate"
 
 
-def test_a_full_disk_is_said_once_and_without_a_traceback(setup, capsys):
+def test_full_disk_is_reported_once_without_traceback(setup, capsys):
     with suppress(OSError), open("/dev/full", "w", buffering=1) as full:
         setup(stream=full)
         for number in range(3):
@@ -156,12 +161,12 @@ def run_on(stderr, **environ):
     return subprocess.run(program, env=plain | environ, stderr=stderr, check=True, text=True)
 
 
-def test_the_environment_sets_a_process_up():
-    told = run_on(subprocess.PIPE, STRATA_LOG="store=debug,info", LOG_FORMAT="json")
-    assert [json.loads(line)["message"] for line in told.stderr.splitlines()] == ["fine detail"]
+def test_environment_configures_a_process():
+    shown = run_on(subprocess.PIPE, STRATA_LOG="store=debug,info", LOG_FORMAT="json")
+    assert [json.loads(line)["message"] for line in shown.stderr.splitlines()] == ["fine detail"]
 
 
-def test_colours_are_for_terminals_only():
+def test_colours_only_on_a_terminal():
     assert "\x1b" not in run_on(subprocess.PIPE, STRATA_LOG="store=debug").stderr
     ours, theirs = os.openpty()
     run_on(theirs, STRATA_LOG="store=debug")

@@ -1,4 +1,4 @@
-"""Strata: a distributed-training runtime that remembers everything."""
+"""Strata: a distributed-training runtime that records everything."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -35,53 +35,52 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from strata.checkpoint.format import CheckpointInfo
-    from strata.checkpoint.loading import load
-    from strata.checkpoint.manager import CheckpointManager
-    from strata.checkpoint.sharded import Sharded
-    from strata.checkpoint.writer import AsyncCheckpointWriter
-    from strata.data.batches import Batches
-    from strata.data.dataset import open_arrays, open_dataset, open_source
+    from strata.checkpoint.manager import CheckpointManager, load
+    from strata.checkpoint.manifest import CheckpointInfo
+    from strata.checkpoint.state.sharded_tensors import Sharded
+    from strata.checkpoint.write.multipart_writer import AsyncCheckpointWriter
+    from strata.data.reading.batch_iterator import Batches
+    from strata.data.source_dataset import open_arrays, open_dataset, open_source
     from strata.errors import StrataError
-    from strata.sdk.barriers import BarrierResult
-    from strata.sdk.kinds import Fact, fact
-    from strata.sdk.local_steps import LocalSteps
-    from strata.sdk.membership import Recovery
-    from strata.sdk.orchestrator import TrainingOrchestrator, WorkerConfig
-    from strata.sdk.registry import DatasetRegistry, ShardManager
+    from strata.sdk.interrupts import GenerationChanged, StopRequested
+    from strata.sdk.record.user_facts import Fact, fact
     from strata.sdk.run import Run, join
-    from strata.sdk.shards import ShardInfo
-    from strata.sdk.signals import GenerationChanged, StopRequested
-    from strata.storage.base import StorageBackend
+    from strata.sdk.seeds.orchestrator import TrainingOrchestrator, WorkerConfig
+    from strata.sdk.seeds.registry import DatasetRegistry, ShardManager
+    from strata.sdk.seeds.shard_info import ShardInfo
+    from strata.sdk.session.barrier_arrivals import BarrierResult
+    from strata.sdk.session.membership import Recovery
+    from strata.sdk.steps.local_steps import LocalSteps
+    from strata.storage.backend import StorageBackend
 
-# Where each public name lives. They are imported when first used, since the SDK takes longer to
-# import than most commands take to run.
+# The module of each public name. They are imported when first used, since importing the SDK takes
+# longer than most commands.
 _HOMES = {
-    "AsyncCheckpointWriter": "strata.checkpoint.writer",
-    "BarrierResult": "strata.sdk.barriers",
-    "Batches": "strata.data.batches",
-    "CheckpointInfo": "strata.checkpoint.format",
+    "AsyncCheckpointWriter": "strata.checkpoint.write.multipart_writer",
+    "BarrierResult": "strata.sdk.session.barrier_arrivals",
+    "Batches": "strata.data.reading.batch_iterator",
+    "CheckpointInfo": "strata.checkpoint.manifest",
     "CheckpointManager": "strata.checkpoint.manager",
-    "DatasetRegistry": "strata.sdk.registry",
-    "Fact": "strata.sdk.kinds",
-    "GenerationChanged": "strata.sdk.signals",
-    "LocalSteps": "strata.sdk.local_steps",
-    "Recovery": "strata.sdk.membership",
+    "DatasetRegistry": "strata.sdk.seeds.registry",
+    "Fact": "strata.sdk.record.user_facts",
+    "GenerationChanged": "strata.sdk.interrupts",
+    "LocalSteps": "strata.sdk.steps.local_steps",
+    "Recovery": "strata.sdk.session.membership",
     "Run": "strata.sdk.run",
-    "ShardInfo": "strata.sdk.shards",
-    "ShardManager": "strata.sdk.registry",
-    "Sharded": "strata.checkpoint.sharded",
-    "StopRequested": "strata.sdk.signals",
-    "StorageBackend": "strata.storage.base",
+    "ShardInfo": "strata.sdk.seeds.shard_info",
+    "ShardManager": "strata.sdk.seeds.registry",
+    "Sharded": "strata.checkpoint.state.sharded_tensors",
+    "StopRequested": "strata.sdk.interrupts",
+    "StorageBackend": "strata.storage.backend",
     "StrataError": "strata.errors",
-    "TrainingOrchestrator": "strata.sdk.orchestrator",
-    "WorkerConfig": "strata.sdk.orchestrator",
-    "fact": "strata.sdk.kinds",
+    "TrainingOrchestrator": "strata.sdk.seeds.orchestrator",
+    "WorkerConfig": "strata.sdk.seeds.orchestrator",
+    "fact": "strata.sdk.record.user_facts",
     "join": "strata.sdk.run",
-    "load": "strata.checkpoint.loading",
-    "open_arrays": "strata.data.dataset",
-    "open_dataset": "strata.data.dataset",
-    "open_source": "strata.data.dataset",
+    "load": "strata.checkpoint.manager",
+    "open_arrays": "strata.data.source_dataset",
+    "open_dataset": "strata.data.source_dataset",
+    "open_source": "strata.data.source_dataset",
 }
 
 

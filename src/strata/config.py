@@ -3,8 +3,8 @@
 This is the only module that reads or writes the environment. A setting has one name everywhere: the
 field `grpc_port` is `grpc_port` in the file, `STRATA_GRPC_PORT` in the environment and
 `--grpc-port` as a flag. Names that other tools also use (`CHECKPOINT_DIR`, `RANK`, ...) are in
-`ALIASES`; the `STRATA_` name wins over them. An empty variable counts as not set. Whatever is
-unknown is refused with the closest known name, since a misspelt setting that is silently ignored
+`ALIASES`; the `STRATA_` name wins over them. An empty variable counts as not set. An unknown name
+is an error that suggests the closest known one, because a misspelt setting that is silently ignored
 costs a run.
 """
 
@@ -19,6 +19,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from strata.core.rule_settings import DEFAULT_RULES, DEFAULT_TIMEOUTS, HEARTBEAT_INTERVAL_S
 from strata.errors import SettingError
 
 DEFAULT_FILE = Path("strata.toml")
@@ -34,12 +35,11 @@ Index = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that can be set, checked. Build it with `load`."""
+    """All settings, validated. Build it with `load`."""
 
-    """Where the coordinator listens. Port 0 takes a free one. Certificate and key are PEM files.
-    `page_origin` is the address of a dashboard that another server serves, such as
-    http://localhost:8080. `page_api_url` is where the dashboard that this coordinator serves finds
-    the API: a path such as /strata/api behind a proxy, or the URL of another coordinator."""
+    """Addresses of the coordinator; port 0 means any free port. Certificate and key are PEM files.
+    `page_origin`: origin of a dashboard served by another server. `page_api_url`: API address that
+    the served dashboard uses, a path such as /strata/api or the URL of another coordinator."""
     grpc_host: str = "127.0.0.1"
     grpc_port: Port = 50051
     http_host: str = "127.0.0.1"
@@ -50,81 +50,77 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     page_origin: str = ""
     page_api_url: str = ""
 
-    """Where facts are kept, and how often the state is saved so that restarts stay short."""
+    """Data folder, and number of facts between two snapshots of the state (shorter restarts)."""
     data_dir: str = "./strata-data"
     snapshot_every_facts: Count = 4_000
 
-    """Whether finished runs are kept as Parquet, where (a folder or s3://bucket/prefix; nothing:
-    `runs` under `data_dir`), and how long after their end, when late events have arrived."""
+    """Archive finished runs as Parquet; the target (a folder or s3://bucket/prefix; default: `runs`
+    under `data_dir`); and the delay after a run's end, so that late events are included."""
     archive_runs: bool = True
     archive_to: str = ""
     archive_after_s: Seconds = 60.0
 
-    """How many bytes of events of a running task's workers stay in the log; when there are more,
-    the older half moves to `stretches` under `data_dir`, where the timeline reads it as well."""
+    """Bytes of worker events of a running task in the log; the older half of more is moved out."""
     running_events_bytes: Annotated[int, Meta(ge=1, le=2**60)] = 256 * 2**20
 
-    """How many bytes of facts stay in the log if `archive_to` is set; when there are more, the
-    oldest move there. Queries about them then read them from there."""
+    """Bytes of facts in the log if `archive_to` is set; the oldest facts above this move there."""
     facts_bytes: Annotated[int, Meta(ge=1, le=2**60)] = 2**30
 
-    """How many days after a run's end what its workers recorded stays in the log, too, once it is
-    archived; and for how many days, and how much of them, archived runs are kept (nothing: all, for
-    ever). Facts are never deleted."""
+    """Days for which the log keeps the worker events of an archived run; age in days and total
+    bytes above which archived runs are deleted (default: never). Facts are never deleted."""
     keep_events_days: Days = 7.0
     keep_runs_days: Days | None = None
     keep_runs_bytes: Annotated[int, Meta(ge=1, le=2**60)] | None = None
 
-    """How much the coordinator takes on before it says "try again"."""
-    max_workers: Count = 10_000
+    """Maximum number of workers, and of queued requests; above it requests are refused."""
+    max_workers: Count = DEFAULT_RULES.max_workers
     inbox_limit: Count = 65_536
 
-    """When a silent worker counts as lost, and how long to wait for one."""
-    heartbeat_interval_s: Seconds = 5.0
-    heartbeat_timeout_s: Seconds = 30.0
-    connection_grace_s: Seconds = 1.5
-    reattach_grace_s: Seconds = 30.0
-    barrier_timeout_s: Seconds = 300.0
-    hang_floor_s: Seconds = 60.0
+    """Liveness timeouts: heartbeats, reconnecting after a broken connection and after a restart of
+    the coordinator, incomplete barriers, and minimum time without a step that counts as a hang."""
+    heartbeat_interval_s: Seconds = HEARTBEAT_INTERVAL_S
+    heartbeat_timeout_s: Seconds = DEFAULT_TIMEOUTS.heartbeat_timeout_s
+    connection_grace_s: Seconds = DEFAULT_TIMEOUTS.connection_grace_s
+    reattach_grace_s: Seconds = DEFAULT_TIMEOUTS.reattach_grace_s
+    barrier_timeout_s: Seconds = DEFAULT_TIMEOUTS.barrier_timeout_s
+    hang_floor_s: Seconds = DEFAULT_TIMEOUTS.hang_floor_s
 
-    """How long a task waits for unreachable checkpoint storage before it is stopped."""
-    storage_timeout_s: Seconds = 1800.0
+    """Seconds that a task waits for unreachable checkpoint storage before it is stopped."""
+    storage_timeout_s: Seconds = DEFAULT_TIMEOUTS.storage_timeout_s
 
-    """How long a worker may take to end after SIGTERM before it is killed."""
+    """Seconds from SIGTERM to SIGKILL when a worker is stopped."""
     stop_grace_s: Seconds = 30.0
 
-    """Whether an agent keeps a process per task that has imported the script's modules, to fork
-    replacements from, and how long after a worker's start it prepares that process."""
+    """Fork replacements from a process with the script's imports; the delay before it is made."""
     warm_starts: bool = True
     warm_starts_after_s: Seconds = 5.0
 
-    """Where checkpoints go, and how many are kept. No folder: `checkpoints` under `data_dir`. To
-    where `checkpoint_upload` names (s3://bucket/prefix) each is copied afterwards. Whether files of
-    expired ones are written over, which is faster and costs the space of one."""
+    """Storage of checkpoints (default: `checkpoints` under `data_dir`) and number to keep. Each
+    committed one is copied to `checkpoint_upload` (s3://bucket/prefix). `checkpoint_recycle`
+    overwrites files of expired checkpoints: faster, at the cost of the space of one checkpoint."""
     storage_backend: Literal["local", "s3"] = "local"
     checkpoint_dir: str = ""
     checkpoint_bucket: str = ""
     checkpoint_upload: str = ""
     checkpoint_recycle: bool = True
-    keep_count: Count = 5
+    keep_count: Count = DEFAULT_RULES.keep_count
 
-    """When to save: every so many steps, every so many seconds, or, where neither is set, at
-    intervals chosen from what a save costs and how often workers are lost. What becomes of a save
-    that is due while one is under way (postponed until that one has ended, or training waits), and
-    for how long nothing may move in a save before it is given up."""
+    """Schedule of saves: steps or seconds between saves, or, if neither is set, an interval chosen
+    from the cost of a save and the rate of losses. `checkpoint_when_busy`: postpone a save that is
+    due during another one, or block training. Seconds without progress before a save fails."""
     checkpoint_every: Index = 0
     checkpoint_interval_s: Seconds | None = None
     checkpoint_adaptive: bool = True
     checkpoint_when_busy: Literal["postpone", "wait"] = "postpone"
     checkpoint_timeout_s: Seconds = 300.0
 
-    """Where datasets from object storage are kept on a host for all of its workers (no folder: one
-    of the user's among the temporary files), and how much of them."""
+    """Cache of remote and compressed dataset files and of indexes, shared by the workers of a host:
+    folder (empty: `$XDG_CACHE_HOME/strata`, else a temporary folder) and maximum size in bytes."""
     data_cache_dir: str = ""
     data_cache_bytes: Annotated[int, Meta(ge=1, le=2**60)] = 32 * 2**30
 
-    """Who may use the storage; the usual names of AWS. Whether to ask the cloud's metadata address
-    for credentials of the machine's role where no others are set."""
+    """Credentials for S3, by their AWS names. `aws_instance_role`: ask the cloud's metadata service
+    for the credentials of the machine's role if no others are set."""
     aws_region: str = ""
     aws_access_key_id: str = ""
     aws_secret_access_key: str = ""
@@ -132,7 +128,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     aws_endpoint_url: str = ""
     aws_instance_role: bool = False
 
-    """Who a training process is; set by whoever starts it."""
+    """Identity of a training process; set by the agent or launcher that starts it."""
     coordinator_addr: str = ""
     task: str = ""
     start: Index = 0
@@ -142,20 +138,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     wrapper: str = ""
     gpu_count: Index | None = None
 
-    """Whether a worker's SDK takes stdout and stderr in (off where an agent reads the pipes), and
-    from which level on its lines are handed to the coordinator."""
+    """Capture output in the SDK (off if an agent reads the pipes); least severe level to send."""
     capture_output: bool = True
     capture_level: Literal["debug", "info", "warn", "error"] = "debug"
 
-    """Where a worker keeps events until they are stored (no folder: one of the user's among the
-    temporary files), how much of it, and how often it records what it uses, and how far a long
-    operation is."""
+    """Folder and maximum bytes of unstored events; seconds between resource, progress records."""
     spool_dir: str = ""
     spool_max_bytes: Count = 64 * 2**20
     resource_interval_s: Seconds = 30.0
     progress_interval_s: Seconds = 5.0
 
-    """What is logged: levels by room, such as `coordinator=debug,info`, and in which form."""
+    """Log levels by package (`coordinator=debug,info`), format, maximum bytes of stored lines."""
     log_filter: str = "info"
     log_format: Literal["text", "json"] = "text"
     log_max_bytes: Count = 512_000_000
@@ -193,7 +186,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "page_api_url": ("VITE_API_URL",),
 }
 
-# What the S3 library takes credentials from, beside the keys in the settings.
+# Variables from which the S3 library takes credentials, besides the keys in the settings.
 AWS_IDENTITIES = (
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -202,10 +195,10 @@ AWS_IDENTITIES = (
     "AWS_SKIP_SIGNATURE",
 )
 
-# What a process is told about itself; it never passes to the processes that it starts.
+# The identity of a process; child processes do not inherit it.
 IDENTITY = ("coordinator_addr", "task", "start", "worker_id", "rank", "world_size", "wrapper")
 
-# Numbers of workers, as launchers tell them: torchrun, Slurm, Open MPI, MPICH, MVAPICH, Flux.
+# World size as set by launchers: torchrun, Slurm, Open MPI, MPICH, MVAPICH, Flux.
 SIZES = (
     "WORLD_SIZE",
     "LOCAL_WORLD_SIZE",
@@ -217,14 +210,14 @@ SIZES = (
     "MV2_COMM_WORLD_SIZE",
     "FLUX_JOB_SIZE",
 )
-# Set for one of several whatever the number: an indexed Kubernetes job, torchrun.
+# Set for each of several processes: an indexed Kubernetes job, torchrun.
 INDICES = ("JOB_COMPLETION_INDEX", "TORCHELASTIC_RUN_ID")
 
 VARIABLES = {name: (PREFIX + name.upper(), *ALIASES.get(name, ())) for name in FIELDS}
 
 
 def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None) -> Settings:
-    """Merge the sources and check them. A flag that is None was not given."""
+    """Merge and validate the sources. A flag with the value None was not given."""
     values: dict[str, object] = {}
     if file is not None:
         values |= from_file(file)
@@ -235,15 +228,15 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | N
         raise SettingError(
             f"heartbeat_timeout_s ({settings.heartbeat_timeout_s:g}) must be longer than "
             f"heartbeat_interval_s ({settings.heartbeat_interval_s:g})",
-            hint="a worker needs time for at least one beat before it counts as lost",
+            hint="set a timeout that is longer than the interval between two heartbeats",
         )
     return settings
 
 
 def load_process(flags: Mapping[str, object], file: Path | None = None) -> Settings:
-    """`load` with this process's environment, and `strata.toml` where no file is named.
+    """Call `load` with this process's environment, and with `strata.toml` if no file is given.
 
-    Variables that the environment does not have are taken from `.env`.
+    Variables missing in the environment are taken from `.env`.
     """
     if file is None and DEFAULT_FILE.exists():
         file = DEFAULT_FILE
@@ -251,11 +244,13 @@ def load_process(flags: Mapping[str, object], file: Path | None = None) -> Setti
 
 
 def variables_in(file: Path) -> dict[str, str]:
-    """The variables of a file with a line `NAME=value` for each; none if there is no such file."""
+    """Parse a file of `NAME=value` lines; empty if there is no such file."""
     try:
         lines = file.read_text("utf-8").splitlines() if file.is_file() else []
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"{file} cannot be read: {error}", hint="check the file") from error
+        raise SettingError(
+            f"{file} cannot be read: {error}", hint="make it a readable UTF-8 file, or delete it"
+        ) from error
     found: dict[str, str] = {}
     for line in lines:
         name, separator, value = line.strip().removeprefix("export ").partition("=")
@@ -268,18 +263,23 @@ def variables_in(file: Path) -> dict[str, str]:
 
 
 def aws_identity() -> str:
-    """The variable by which the S3 library finds credentials, or may do without; or nothing."""
+    """Name of the variable that gives the S3 library its credentials; empty if there is none."""
     return next((name for name in AWS_IDENTITIES if os.environ.get(name)), "")
 
 
+def user_cache_folder() -> str:
+    """`XDG_CACHE_HOME` if it is an absolute path (its specification ignores others), else ""."""
+    return folder if os.path.isabs(folder := os.environ.get("XDG_CACHE_HOME", "")) else ""
+
+
 def inherited() -> dict[str, str]:
-    """This process's environment without who it is, for a process that is somebody else."""
+    """This process's environment without its identity, for a child with another identity."""
     own = {variable for name in IDENTITY for variable in VARIABLES[name]}
     return {name: value for name, value in os.environ.items() if name not in own}
 
 
 def variable_of_several_workers() -> str:
-    """The variable that shows this process to be one of several workers, with its value."""
+    """`NAME=value` of a variable that says this process is one of several workers; or empty."""
     for name in SIZES:
         size = os.environ.get(name, "").strip()
         if size.isdecimal() and int(size) > 1:
@@ -288,7 +288,7 @@ def variable_of_several_workers() -> str:
 
 
 def replace_environment(environment: Mapping[str, str]) -> None:
-    """Gives this process exactly that environment."""
+    """Replace the environment of this process."""
     for name in set(os.environ) - set(environment):
         del os.environ[name]
     os.environ.update(environment)
@@ -296,9 +296,9 @@ def replace_environment(environment: Mapping[str, str]) -> None:
 
 @contextmanager
 def without_sizes() -> Iterator[None]:
-    """Hide how many workers there are, and which one this is, from a library that would join them.
+    """Remove world size and rank from the environment while a library reads it.
 
-    Only for as long as the library looks; not while other threads read the environment.
+    Not thread-safe: other threads must not read the environment meanwhile.
     """
     names = (*SIZES, "RANK", "LOCAL_RANK")
     kept = {name: os.environ.pop(name) for name in names if name in os.environ}
@@ -309,33 +309,20 @@ def without_sizes() -> Iterator[None]:
 
 
 def export(variables: Mapping[str, str]) -> None:
-    """Set variables of this process, for libraries that read them."""
+    """Set environment variables of this process, for libraries that read them."""
     os.environ.update(variables)
 
 
-def tell_grpc() -> None:
-    """Switches gRPC's own fork support off; it looks for that when it is first imported.
-
-    With a stream open its handlers make forks slow and the exit of a process that forked hang.
-    """
-    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-
-
-def tell_ray() -> None:
-    """Switches Ray's usage statistics off; it looks for that when it is first imported."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-
-
 def let_runs_handle_nccl_errors() -> None:
-    """Keep PyTorch from ending this process when a nccl collective fails; the run recovers itself.
+    """Keep PyTorch from ending this process when an NCCL collective fails; the run recovers.
 
-    PyTorch reads the variable when it makes a process group.
+    PyTorch reads the variable when it creates a process group.
     """
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
 
 
 def use_interface(name: str) -> None:
-    """Let gloo and nccl use a network interface, unless the environment names another one."""
+    """Make Gloo and NCCL use a network interface, unless the environment names another one."""
     if name:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")
@@ -350,7 +337,7 @@ def from_file(file: Path) -> dict[str, object]:
         ) from error
     except ValueError as error:  # not TOML, or not UTF-8
         raise SettingError(
-            f"{file} is not valid TOML: {error}", hint="mend that line: name = value"
+            f"{file} is not valid TOML: {error}", hint="correct that line: name = value"
         ) from error
     refuse_unknown(values, FIELDS, str(file))
     return {name: checked(name, value, f"in {file}") for name, value in values.items()}
@@ -384,12 +371,12 @@ def refuse_unknown(names: Iterable[str], known: Iterable[str], source: str) -> N
         if name not in candidates:
             (closest,) = difflib.get_close_matches(name, candidates, n=1, cutoff=0.0)
             raise SettingError(
-                f"there is no setting {name!r}, found in {source}", hint=f"did you mean {closest}?"
+                f"unknown setting {name!r} in {source}", hint=f"did you mean {closest}?"
             )
 
 
 def checked(name: str, value: object, source: str, *, strict: bool = True) -> object:
-    """The value as the field's type; text becomes a number or a bool only when not strict."""
+    """Convert a value to the field's type; text becomes a number or bool only if not strict."""
     try:
         return msgspec.convert(value, FIELDS[name].type, strict=strict)
     except msgspec.ValidationError as error:

@@ -1,34 +1,34 @@
-"""Every error Strata raises on purpose, and the one table to HTTP and gRPC status.
+"""All errors that Strata raises on purpose, and the table of their HTTP and gRPC status.
 
     StrataError
-    ├── InvalidArgument      the request makes no sense, whatever the state
+    ├── InvalidArgument      the request is invalid in every state
     │   └── SettingError     a setting is unknown or has a wrong value
     ├── LimitExceeded        a payload is larger than its limit
-    ├── Unauthenticated      no token, or not a valid one
-    ├── PermissionDenied     known, but not allowed
+    ├── Unauthenticated      no valid token
+    ├── PermissionDenied     the caller is known but not allowed
     ├── NotFound             the thing named does not exist
     ├── AlreadyExists        the thing named exists and is different
     ├── Conflict             another writer won; read again and retry
-    ├── Fenced               words of an old incarnation
-    ├── NotAllowedNow        the life cycle forbids it in this state
-    │   └── TaskEnded        the task is completed or stopped: it needs no more workers
+    ├── Fenced               message from an old incarnation
+    ├── NotAllowedNow        not allowed in the present state
+    │   └── TaskEnded        the task is completed or stopped and needs no more workers
     ├── Overloaded           a queue is full; try again after `retry_after_s`
-    ├── Unavailable          the other side cannot be reached or is starting
+    ├── Unavailable          the other side is unreachable or starting
     ├── DeadlineExceeded     it took longer than allowed
-    ├── Corrupt              stored bytes are not what was written
+    ├── Corrupt              stored data is damaged
     └── UnknownKind          a log written by a newer version
 
-From the top: the caller's mistake, then the state of the cluster, then what the network and the
-disk do. A bug is an `assert`, never one of these.
+In this order: mistakes of the caller, conflicts with the state of the cluster, failures of network
+and disk. A bug is an `assert`, never one of these.
 """
 
 from typing import ClassVar, NamedTuple
 
 
 class StrataError(Exception):
-    """What went wrong in one sentence, and a hint that says what to do next."""
+    """An error with a one-sentence message and a hint that says what to do next."""
 
-    code: ClassVar[str] = "error"  # stable: callers compare it, so it never changes
+    code: ClassVar[str] = "error"  # stable, because callers compare it
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -107,29 +107,29 @@ class UnknownKind(StrataError):
     code = "unknown_kind"
 
 
-class Status(NamedTuple):
-    """How an error travels: the HTTP status and the name of the gRPC status code."""
+class ErrorStatus(NamedTuple):
+    """HTTP status and name of the gRPC status code of an error."""
 
     http: int
     grpc: str
 
 
-STATUS: dict[type[StrataError], Status] = {
-    StrataError: Status(500, "INTERNAL"),
-    InvalidArgument: Status(400, "INVALID_ARGUMENT"),
-    SettingError: Status(400, "INVALID_ARGUMENT"),
-    LimitExceeded: Status(413, "RESOURCE_EXHAUSTED"),
-    Unauthenticated: Status(401, "UNAUTHENTICATED"),
-    PermissionDenied: Status(403, "PERMISSION_DENIED"),
-    NotFound: Status(404, "NOT_FOUND"),
-    AlreadyExists: Status(409, "ALREADY_EXISTS"),
-    Conflict: Status(409, "ABORTED"),
-    Fenced: Status(409, "FAILED_PRECONDITION"),
-    NotAllowedNow: Status(409, "FAILED_PRECONDITION"),
-    TaskEnded: Status(409, "FAILED_PRECONDITION"),
-    Overloaded: Status(429, "RESOURCE_EXHAUSTED"),
-    Unavailable: Status(503, "UNAVAILABLE"),
-    DeadlineExceeded: Status(504, "DEADLINE_EXCEEDED"),
-    Corrupt: Status(500, "DATA_LOSS"),
-    UnknownKind: Status(500, "UNIMPLEMENTED"),
+STATUS: dict[type[StrataError], ErrorStatus] = {
+    StrataError: ErrorStatus(500, "INTERNAL"),
+    InvalidArgument: ErrorStatus(400, "INVALID_ARGUMENT"),
+    SettingError: ErrorStatus(400, "INVALID_ARGUMENT"),
+    LimitExceeded: ErrorStatus(413, "RESOURCE_EXHAUSTED"),
+    Unauthenticated: ErrorStatus(401, "UNAUTHENTICATED"),
+    PermissionDenied: ErrorStatus(403, "PERMISSION_DENIED"),
+    NotFound: ErrorStatus(404, "NOT_FOUND"),
+    AlreadyExists: ErrorStatus(409, "ALREADY_EXISTS"),
+    Conflict: ErrorStatus(409, "ABORTED"),
+    Fenced: ErrorStatus(409, "FAILED_PRECONDITION"),
+    NotAllowedNow: ErrorStatus(409, "FAILED_PRECONDITION"),
+    TaskEnded: ErrorStatus(409, "FAILED_PRECONDITION"),
+    Overloaded: ErrorStatus(429, "RESOURCE_EXHAUSTED"),
+    Unavailable: ErrorStatus(503, "UNAVAILABLE"),
+    DeadlineExceeded: ErrorStatus(504, "DEADLINE_EXCEEDED"),
+    Corrupt: ErrorStatus(500, "DATA_LOSS"),
+    UnknownKind: ErrorStatus(500, "UNIMPLEMENTED"),
 }

@@ -1,7 +1,7 @@
-"""Small files that must be whole or absent: secrets, ids, records of what runs.
+"""Atomic writes of small files: secrets, ids, records of running processes.
 
-`write_whole` writes a draft beside the file, syncs it, renames it and syncs the folder. After a
-power cut the file has its old content or its new content, never an empty or a torn one.
+`write_whole` writes a temporary file, syncs it, renames it and syncs the folder. After a power
+failure the file has its old or its new content, and is never empty or incomplete.
 """
 
 import errno
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Replace a file by one with this content, on disk when the call returns."""
+    """Replace the content of a file atomically; it is on disk when the call returns."""
     draft = path.with_name(f"{path.name}.new")
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
@@ -28,7 +28,7 @@ def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Put the names in a folder on disk."""
+    """Sync the names in a folder to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,12 +1,12 @@
-"""What a Strata process writes to its own stderr: which levels by room, and in which form.
+"""Logging of a Strata process to stderr: levels by package, and the format.
 
-The filter is the seeds' syntax: `coordinator=debug,storage=debug,info` sets a level for each named
-room and, without a name, for everything else, other libraries included. A room is the first part
-of a module's name below `strata`; `coordinator.engine` names one module of it. Rust's `::` is read
-as a dot and its `trace` as `debug`, so that a `RUST_LOG` written for other tools works.
+The filter `coordinator=debug,storage=debug,info` sets a level for each named package and, without a
+name, for everything else, other libraries included. A package is the first part of a module's name
+below `strata`; `coordinator.engine` names one module. Rust's `::` is read as a dot and its `trace`
+as `debug`, so that a `RUST_LOG` written for other tools works.
 
-Only processes that Strata owns (the coordinator, agents, the command line) are set up here. A
-training script's logging belongs to its author: the SDK listens to it and changes nothing.
+Only processes that Strata owns (the coordinator, agents, the command line) are configured here. A
+training script configures its own logging: the SDK reads the records and changes nothing.
 """
 
 import difflib
@@ -44,24 +44,24 @@ _MARK = "_strata_logsetup"
 
 
 class LogFilter(msgspec.Struct, frozen=True):
-    """A parsed filter: the level of everything, and of the rooms that have their own."""
+    """A parsed filter: the default level, and the levels of packages."""
 
     default: int = DEFAULT_LEVEL
-    rooms: dict[str, int] = {}
+    packages: dict[str, int] = {}
 
 
 def parse_filter(text: str) -> LogFilter:
-    """Reads `room=level,...,level`; a later part wins over an earlier one."""
+    """Parse `package=level,...,level`; a later part wins over an earlier one."""
     default = DEFAULT_LEVEL
-    rooms: dict[str, int] = {}
+    packages: dict[str, int] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
-        room, named, level = part.rpartition("=")
+        package, named, level = part.rpartition("=")
         if not named:
             default = _level(level, text)
             continue
-        name = room.strip().replace("::", ".").removeprefix(f"{PACKAGE}.")
-        rooms["" if name == PACKAGE else name] = _level(level, text)
-    return LogFilter(default, rooms)
+        name = package.strip().replace("::", ".").removeprefix(f"{PACKAGE}.")
+        packages["" if name == PACKAGE else name] = _level(level, text)
+    return LogFilter(default, packages)
 
 
 def _level(word: str, text: str) -> int:
@@ -69,14 +69,14 @@ def _level(word: str, text: str) -> int:
     if level is None:
         (closest,) = difflib.get_close_matches(word.lower(), LEVELS, n=1, cutoff=0.0)
         raise SettingError(
-            f"there is no log level {word.strip()!r}, found in the log filter {text!r}",
-            hint=f"did you mean {closest}? a room has its own as in coordinator=debug,info",
+            f"unknown log level {word.strip()!r} in the log filter {text!r}",
+            hint=f"did you mean {closest}? an example: coordinator=debug,info",
         )
     return level
 
 
 def level_name(levelno: int) -> str:
-    """One of the four names that Strata shows, for any level of `logging`."""
+    """Strata's name for a level of `logging`: error, warn, info or debug."""
     if levelno >= logging.ERROR:
         return "error"
     if levelno >= logging.WARNING:
@@ -84,14 +84,14 @@ def level_name(levelno: int) -> str:
     return "info" if levelno >= logging.INFO else "debug"
 
 
-def room_of(logger: str) -> str:
-    """The room a logger belongs to, or the library's own name."""
+def package_of(logger: str) -> str:
+    """The package of a Strata logger, or the name of another library."""
     first, _, rest = logger.partition(".")
     return (rest.partition(".")[0] or PACKAGE) if first == PACKAGE else first
 
 
 def printable(text: str) -> str:
-    """The text with control characters spelt out, so that a log cannot drive a terminal."""
+    """Escape control characters, so that a log line cannot control the terminal."""
     return text.translate(CONTROLS)
 
 
@@ -109,11 +109,11 @@ class TextFormatter(logging.Formatter):
         if self.colour:
             shown = f"{COLOURS[level]}{shown}{PLAIN}"
         message = printable(full_message(record)).replace("\n", "\n    ")
-        return f"{time} {shown} {room_of(record.name):<12} {message}"
+        return f"{time} {shown} {package_of(record.name):<12} {message}"
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, with the fields of a log entry and the logger's name."""
+    """One JSON object per line, with the fields of a log entry and the logger's name."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -136,30 +136,30 @@ _plain = logging.Formatter()
 
 
 def full_message(record: logging.LogRecord) -> str:
-    """A record's message with its arguments, and the traceback where there is one."""
+    """A record's formatted message, with the traceback if there is one."""
     if record.exc_info or record.exc_text or record.stack_info:
         return _plain.format(record)
     return record.getMessage()
 
 
 class Handler(logging.StreamHandler[TextIO]):
-    """Writes to a stream; where it cannot, on a full disk, a line to stderr says so once."""
+    """A stream handler that reports a full disk once, on stderr."""
 
-    _told = False
+    _reported = False
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """A full disk is no fault of the program: no traceback for each line that it misses."""
+        """Report a failed write once, instead of a traceback for each lost line."""
         error = sys.exception()
         if not isinstance(error, OSError):
             super().handleError(record)
-        elif not self._told and self.stream is not sys.stderr:
-            self._told = True
+        elif not self._reported and self.stream is not sys.stderr:
+            self._reported = True
             missed = printable(record.getMessage())
             print(f"the log cannot be written ({error.strerror}): {missed}", file=sys.stderr)
 
 
 def configure(settings: Settings, source: str, stream: TextIO | None = None) -> LogFilter:
-    """Sets this process's logging up; doing it again replaces what the last time set."""
+    """Configure the logging of this process; a second call replaces the first."""
     stream = stream or sys.stderr
     wanted = parse_filter(settings.log_filter)
     handler = Handler(stream)
@@ -177,11 +177,11 @@ def configure(settings: Settings, source: str, stream: TextIO | None = None) -> 
 
 
 def apply_filter(wanted: LogFilter) -> None:
-    """Gives every room its level; rooms without one follow the default."""
+    """Set the level of every package; packages without one use the default."""
     manager = logging.getLogger().manager
     for name in list(manager.loggerDict):
         if name == PACKAGE or name.startswith(f"{PACKAGE}."):
             logging.getLogger(name).setLevel(logging.NOTSET)
     logging.getLogger().setLevel(wanted.default)
-    for room, level in wanted.rooms.items():
-        logging.getLogger(f"{PACKAGE}.{room}" if room else PACKAGE).setLevel(level)
+    for package, level in wanted.packages.items():
+        logging.getLogger(f"{PACKAGE}.{package}" if package else PACKAGE).setLevel(level)

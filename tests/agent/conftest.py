@@ -1,4 +1,4 @@
-"""A supervisor without a coordinator, and scripts for its workers."""
+"""Fixtures: a supervisor without a coordinator, and scripts for its workers."""
 
 import asyncio
 import json
@@ -8,16 +8,16 @@ from contextlib import asynccontextmanager
 import psutil
 import pytest
 
-from strata.agent.plan import Start
-from strata.agent.supervisor import Supervisor
 from strata.agent.warm_start import Templates
+from strata.agent.worker_plan import Start
+from strata.agent.worker_supervisor import WorkerSupervisor
 from strata.wire.v1 import coordinator_pb2 as pb
 
 WAIT_S = 20.0
 
 
 async def until(condition, what="it"):
-    """Waits for a condition; what it gave."""
+    """Wait for a condition; returns its result."""
     deadline = time.monotonic() + WAIT_S
     while not (result := condition()):
         assert time.monotonic() < deadline, f"{what} did not happen"
@@ -33,20 +33,20 @@ def running(pid: int) -> bool:
 
 
 class Watched:
-    """A supervisor, what it is told, and what it has to say."""
+    """A supervisor with given duties, and what it would send."""
 
     def __init__(self, folder, cards, warm_after_s):
         self.folder = folder
         self.folder.mkdir(exist_ok=True)
         templates = None if warm_after_s is None else Templates(warm_after_s)
         identity = {"COORDINATOR_ADDR": "127.0.0.1:1"}
-        self.supervisor = Supervisor(folder, identity, cards, templates)
+        self.supervisor = WorkerSupervisor(folder, identity, cards, templates)
         self.supervisor.open()
         self.dropped = 0
         self.written = []
 
     def want(self, script, *starts, args=(), grace_s=5.0, stopping=False, **given):
-        """Tells it to keep these starts of workers of a task `t` running."""
+        """Set these starts of workers of a task `t` as its duties."""
         job = pb.Job(
             task_id="t",
             entry=str(script),
@@ -57,13 +57,13 @@ class Watched:
             seats=[pb.Seat(worker_id=worker, start=number) for worker, number in starts],
             **given,
         )
-        self.supervisor.told(pb.Duties(jobs=[job]))
+        self.supervisor.apply_duties(pb.Duties(jobs=[job]))
 
     def want_nothing(self, completed=()):
-        self.supervisor.told(pb.Duties(completed_task_ids=completed))
+        self.supervisor.apply_duties(pb.Duties(completed_task_ids=completed))
 
     def lines(self):
-        """Everything that was written so far."""
+        """All output so far."""
         while (output := self.supervisor.take_output()) is not None:
             self.dropped += output.logs.dropped
             self.written += [line.message for line in output.logs.lines]
@@ -93,7 +93,7 @@ def watching(tmp_path):
 
 @pytest.fixture
 def script(tmp_path):
-    """Writes a script and gives its path."""
+    """Write a script; returns its path."""
 
     def write(text, name="train.py"):
         file = tmp_path / name

@@ -1,4 +1,4 @@
-"""Real agents and real runs in processes of their own, to be killed and looked at."""
+"""Agents and runs in their own processes, for tests that kill and inspect them."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ def environment(**given):
 
 
 def until(condition, what="it", wait_s=WAIT_S):
-    """Waits for a condition; what it gave."""
+    """Wait for a condition; returns its result."""
     deadline = time.monotonic() + wait_s
     while not (result := condition()):
         assert time.monotonic() < deadline, f"{what} did not happen"
@@ -46,7 +46,7 @@ def until(condition, what="it", wait_s=WAIT_S):
 
 
 class Agent:
-    """`strata agent`, which keeps its folder from start to start."""
+    """`strata agent` with a folder that survives restarts."""
 
     def __init__(
         self, folder: Path, address: str, slots: int, name: str = "a", token="", **variables
@@ -85,7 +85,7 @@ class Agent:
 
 
 def worker_pids(folder: Path) -> dict[str, int]:
-    """The worker processes that run in a folder, by worker."""
+    """The pids of the workers that run in a folder."""
     found = {}
     for process in psutil.process_iter():
         try:
@@ -100,7 +100,7 @@ def worker_pids(folder: Path) -> dict[str, int]:
 
 
 class Api:
-    """The REST API of whatever coordinator serves now."""
+    """The REST API of the current coordinator."""
 
     def __init__(self, coordinator) -> None:
         self.coordinator = coordinator
@@ -122,7 +122,7 @@ class Api:
         return self.get(f"/tasks/{task_id}")
 
     def reaches(self, task_id: str, *states: str):
-        """Waits until a task is in one of these states."""
+        """Wait until a task is in one of these states."""
         return until(
             lambda: (task := self.task(task_id))["status"] in states and task,
             f"{task_id} being one of {states}",

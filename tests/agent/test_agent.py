@@ -1,12 +1,13 @@
-"""Guards `strata agent` with a real coordinator and real workers: any may be killed any time."""
+"""`strata agent` with a real coordinator and workers, each of which may be killed."""
 
 import os
 import signal
+import time
 
 import httpx
 import pytest
 
-from strata.cli._exit_codes import DENIED, REFUSED
+from strata.cli.support.exit_codes import DENIED, REFUSED
 from tests.agent.harness import TRAIN, Agent, Api, until, worker_pids
 from tests.coordinator.process import process
 
@@ -44,7 +45,7 @@ def train(tmp_path):
     return file
 
 
-def test_a_task_runs_is_seen_and_stops(api, agents, train):
+def test_task_runs_and_stops(api, agents, train):
     agents(2)
     task = api.submit(train, 2)
     api.reaches(task, "running")
@@ -58,7 +59,7 @@ def test_a_task_runs_is_seen_and_stops(api, agents, train):
 
 
 @pytest.mark.slow
-def test_a_task_waits_for_slots_says_why_and_starts_when_they_come(api, agents, train):
+def test_task_waits_for_slots_and_shows_why(api, agents, train):
     agents(1)
     task = api.submit(train, 2, config={"steps": 3})
     assert "needs 2 slots" in api.reaches(task, "queued")["reason"]
@@ -67,7 +68,7 @@ def test_a_task_waits_for_slots_says_why_and_starts_when_they_come(api, agents, 
     assert api.reaches(task, "completed")["committed_steps"] == 3
 
 
-def test_a_killed_worker_is_replaced(api, agents, train):
+def test_killed_worker_is_replaced(api, agents, train):
     agents(2)
     task = api.submit(train, 2)
     api.reaches(task, "running")
@@ -83,7 +84,30 @@ def test_a_killed_worker_is_replaced(api, agents, train):
     api.reaches(task, "completed")
 
 
-def test_the_environment_reaches_the_worker_and_no_answer(api, agents, tmp_path):
+def test_exit_that_is_reported_late_does_not_make_a_crash_a_false_alarm(tmp_path, train):
+    """The agent does not run when its worker is killed, and reports the exit seconds later."""
+    with process(tmp_path, **QUICK | {"heartbeat_timeout_s": 30.0}) as started:
+        api, agent = Api(started), Agent(tmp_path, started.address, 1)
+        try:
+            task = api.submit(train, 1)
+            api.reaches(task, "running")
+            agent.process.send_signal(signal.SIGSTOP)
+            (pid,) = worker_pids(tmp_path).values()
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: api.facts("WorkerLost"), "the loss")
+            late_s = time.monotonic() + 1.5
+            until(lambda: time.monotonic() > late_s)
+            agent.process.send_signal(signal.SIGCONT)
+            until(lambda: api.facts("WorkerExited"), "the exit")
+            answer = api.get("/timeline/why", question="lost")
+        finally:
+            agent.process.send_signal(signal.SIGCONT)
+            agent.close()
+    assert answer["verdict"] == "unknown", answer["answer"]
+    assert "ended with signal 9, reported later" in answer["answer"]
+
+
+def test_environment_reaches_the_worker_but_no_api_response(api, agents, tmp_path):
     agents(1)
     script = tmp_path / "look.py"
     script.write_text("import os\nprint('it is', os.environ['KEY'])\n" + TRAIN, "utf-8")
@@ -94,7 +118,7 @@ def test_the_environment_reaches_the_worker_and_no_answer(api, agents, tmp_path)
 
 
 @pytest.mark.slow
-def test_workers_outlive_the_coordinator(api, agents, train, coordinator):
+def test_workers_survive_the_coordinator(api, agents, train, coordinator):
     agent = agents(2)
     task = api.submit(train, 2)
     api.reaches(task, "running")
@@ -113,7 +137,7 @@ def test_workers_outlive_the_coordinator(api, agents, train, coordinator):
 
 
 @pytest.mark.slow
-def test_workers_outlive_their_agent_and_the_next_one_takes_them_over(api, agents, train):
+def test_workers_survive_their_agent_and_are_adopted_by_the_next(api, agents, train):
     agent = agents(2)
     task = api.submit(train, 2)
     api.reaches(task, "running")
@@ -132,7 +156,7 @@ def test_workers_outlive_their_agent_and_the_next_one_takes_them_over(api, agent
 
 
 @pytest.mark.slow
-def test_orphans_of_a_task_that_was_stopped_meanwhile_are_ended(api, agents, tmp_path):
+def test_adopted_workers_of_a_stopped_task_are_ended(api, agents, tmp_path):
     script = tmp_path / "stubborn.py"
     script.write_text(
         "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -151,7 +175,7 @@ def test_orphans_of_a_task_that_was_stopped_meanwhile_are_ended(api, agents, tmp
 
 
 @pytest.mark.slow
-def test_an_agent_that_is_told_to_end_ends_its_workers_gracefully(api, agents, train):
+def test_agent_ends_its_workers_gracefully_on_sigterm(api, agents, train):
     agent = agents(1)
     task = api.submit(train, 1)
     until(lambda: api.lines(task_id=task, search=f"joined {task}-w0 in"), "the training loop")
@@ -160,7 +184,7 @@ def test_an_agent_that_is_told_to_end_ends_its_workers_gracefully(api, agents, t
     until(lambda: api.lines(task_id=task, search="asked to stop"), "its last words")
 
 
-def test_a_token_that_is_not_accepted_is_said_once_and_for_all(tmp_path):
+def test_rejected_token_ends_the_agent(tmp_path):
     with process(tmp_path, token="right") as coordinator:
         agent = Agent(tmp_path, coordinator.address, 1, "b", token="wrong")
         assert agent.process.wait(20) == DENIED
@@ -172,16 +196,18 @@ def test_a_token_that_is_not_accepted_is_said_once_and_for_all(tmp_path):
         assert accepted.stop() == 0
 
 
-def test_a_second_agent_of_the_same_folder_is_refused(api, agents):
+def test_second_agent_of_the_same_folder_is_refused(api, agents):
     agents(1)
     until(lambda: api.get("/agents"), "the first agent")
     second = agents(1)
     assert second.process.wait(20) == REFUSED
-    assert "another agent works in" in second.said()
+    assert "another agent is running in" in second.said()
 
 
-def test_an_agent_says_whether_it_is_at_its_coordinator(api, agents, coordinator):
+def test_agent_logs_its_connection_state(api, agents, coordinator):
     agent = agents(2)
     until(lambda: f"to the coordinator at {coordinator.address}" in agent.said(), "its arrival")
     coordinator.kill()
-    until(lambda: "not at the coordinator yet, trying on" in agent.said(), "its complaint")
+    until(
+        lambda: "cannot connect to the coordinator yet, retrying" in agent.said(), "its complaint"
+    )

@@ -1,5 +1,5 @@
-"""Guards that a killed worker's last events are readable afterwards: its agent delivers what it
-left in its spool, each event once, and what cannot be delivered is said."""
+"""An agent delivers the events in a killed worker's spool, each once, and reports events that
+cannot be delivered."""
 
 import json
 import os
@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from strata.agent.leftovers import FOLDER, Leftovers
+from strata.agent.leftover_events import FOLDER, Leftovers
 from strata.core.events import Envelope
-from strata.core.worker_facts import CODEC, StepFinished
-from strata.sdk.spool import Spool, read_spool
-from strata.store.base import Window
-from strata.store.batches import pack, unpack
+from strata.core.workers.worker_facts import CODEC, StepFinished
+from strata.sdk.record.spool import Spool, read_spool
+from strata.store.event_batches import pack, unpack
+from strata.store.event_store import Window
 from strata.store.sqlite import SqliteStore
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.agent.harness import Agent, Api, environment, until, worker_pids
@@ -40,7 +40,7 @@ with strata.join() as run:
 
 
 def steps_of(store, worker, incarnation):
-    """The steps in a worker's stored events; there is no gap and nothing twice."""
+    """The steps in a worker's stored events; checks that there are no gaps or duplicates."""
     batches = [b for b in store.batches(Window(node=worker)) if b.incarnation == incarnation]
     events = [event for batch in batches for event in unpack(CODEC, batch)]
     assert sorted(event.seq for event in events) == list(range(len(events)))
@@ -48,7 +48,7 @@ def steps_of(store, worker, incarnation):
     return [event.body.step for event in events if isinstance(event.body, StepFinished)]
 
 
-def test_the_last_events_of_a_worker_killed_under_strata_run_are_readable(tmp_path):
+def test_last_events_of_a_worker_killed_under_strata_run_are_readable(tmp_path):
     (tmp_path / "doomed.py").write_text(DOOMED, "utf-8")
     ended = subprocess.run(
         [sys.executable, "-c", "from strata.cli import main; main()", "run", "doomed.py"],
@@ -69,7 +69,7 @@ def test_the_last_events_of_a_worker_killed_under_strata_run_are_readable(tmp_pa
 
 
 def stopped_with_events(folder, spools):
-    """Stops the worker at a moment when it has events that are not stored; its process."""
+    """Pause the worker when it has events that are not stored; returns its process."""
     for pid in worker_pids(folder).values():
         os.kill(pid, signal.SIGSTOP)
         if any(file.stat().st_size > 500 for file in spools.glob("*/*.events")):
@@ -79,7 +79,7 @@ def stopped_with_events(folder, spools):
 
 
 @pytest.mark.slow
-def test_what_a_worker_left_outlives_its_agent(tmp_path):
+def test_undelivered_events_survive_the_agent(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(
         "import time, strata\nwith strata.join() as run:\n"
@@ -108,14 +108,17 @@ def test_what_a_worker_left_outlives_its_agent(tmp_path):
 
 
 def batch(first, count=3, node="w", incarnation=7):
-    facts = [StepFinished(seq, 0.0, 0.0, 0.0, 0.0) for seq in range(first, first + count)]
+    facts = [
+        StepFinished(step=seq, data_s=0.0, compute_s=0.0, communication_s=0.0, wait_s=0.0)
+        for seq in range(first, first + count)
+    ]
     events = [Envelope(seq, seq + 1, seq + 1, fact) for seq, fact in enumerate(facts, first)]
     return pack(CODEC, node, incarnation, events)
 
 
 @pytest.fixture
 def left(tmp_path):
-    """Leftovers of one process, `key`, with three batches."""
+    """The leftovers of a process `key` with three batches."""
     leftovers = Leftovers(tmp_path)
     spool = Spool(leftovers.folder_of("key"), "w", 7)
     for first in (0, 3, 6):
@@ -133,7 +136,7 @@ def settle(sent, **given):
     )
 
 
-def test_batches_go_one_at_a_time_and_the_folder_goes_last(left):
+def test_batches_are_sent_one_at_a_time_before_the_folder_is_deleted(left):
     said = []
     left.ended("key", said.append)
     for first in (0, 3, 6):
@@ -147,7 +150,7 @@ def test_batches_go_one_at_a_time_and_the_folder_goes_last(left):
     assert said == []
 
 
-def test_what_was_not_settled_is_sent_again(left):
+def test_unsettled_batch_is_sent_again(left):
     left.ended("key", print)
     first = left.next_message()
     left.resend()
@@ -157,7 +160,7 @@ def test_what_was_not_settled_is_sent_again(left):
     assert left.next_message().events.first_seq == 3
 
 
-def test_what_is_refused_is_said_and_left_out(left):
+def test_refused_batch_is_reported_and_skipped(left):
     said = []
     left.ended("key", said.append)
     left.settled(settle(left.next_message(), refused=pb.Refused(message="no such worker")))
@@ -165,7 +168,7 @@ def test_what_is_refused_is_said_and_left_out(left):
     assert left.next_message().events.first_seq == 3
 
 
-def test_damage_is_said_and_what_lies_before_it_is_delivered(left):
+def test_events_before_damage_are_delivered_and_damage_is_reported(left):
     (file,) = left.folder_of("key").glob("*")
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 0xFF
@@ -180,7 +183,7 @@ def test_damage_is_said_and_what_lies_before_it_is_delivered(left):
     assert "cannot be read" in text
 
 
-def test_a_torn_end_is_no_damage(left):
+def test_torn_end_is_not_damage(left):
     (file,) = left.folder_of("key").glob("*")
     os.truncate(file, file.stat().st_size - 5)
     said, found = [], []
@@ -192,7 +195,7 @@ def test_a_torn_end_is_no_damage(left):
     assert said == []
 
 
-def test_a_process_that_left_nothing_leaves_no_folder(tmp_path):
+def test_process_that_left_nothing_leaves_no_folder(tmp_path):
     leftovers = Leftovers(tmp_path)
     leftovers.folder_of("key").mkdir(parents=True)
     leftovers.ended("key", print)

@@ -1,4 +1,4 @@
-"""Guards that an agent raises its limit of open files, and says so when it stays too small."""
+"""An agent raises its open-file limit, and warns if it stays too small."""
 
 import subprocess
 
@@ -23,12 +23,12 @@ def test_agent_raises_its_limit_of_open_files(tmp_path):
     finally:
         agent.kill()
         agent.wait()
-    assert "may open" not in (tmp_path / "agent.log").read_text("utf-8")
+    assert "open-file limit" not in (tmp_path / "agent.log").read_text("utf-8")
 
 
-def test_agent_says_when_its_files_are_too_few_for_its_slots(tmp_path):
+def test_agent_warns_if_its_file_limit_is_too_small_for_its_slots(tmp_path):
     agent = run_agent(tmp_path, 128, 144, "--slots", "40")
-    said = "this agent may open 144 files, which is enough for 10 workers and not for 40 slots"
+    said = "the open-file limit is 144, enough for 10 workers but not for 40 slots"
     try:
         wait_until(lambda: said in (tmp_path / "agent.log").read_text("utf-8"))
     finally:

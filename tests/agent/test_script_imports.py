@@ -1,4 +1,4 @@
-"""Guards which modules count as imported by a script before it runs code of its own."""
+"""The modules that a script imports, found without running it."""
 
 import ast
 
@@ -9,7 +9,7 @@ from strata.agent.script_imports import Import, changes_imports, imports_of
 
 @pytest.fixture
 def modules(tmp_path):
-    """Writes a script and files beside it; the modules that the script imports."""
+    """Write a script and files beside it; returns the modules that the script imports."""
 
     def write(script, others=None):
         for name, text in (others or {}).items():
@@ -23,7 +23,7 @@ def modules(tmp_path):
     return write
 
 
-def test_imports_come_in_their_order_with_names(tmp_path):
+def test_imports_are_in_order_with_names(tmp_path):
     file = tmp_path / "train.py"
     file.write_text('"""Trains."""\nimport torch, numpy as np\nfrom torch import nn, optim\n')
     assert imports_of(file).imports == [
@@ -44,7 +44,7 @@ def test_imports_in_try_and_in_the_main_block_are_found(modules):
     assert modules(script) == ["a", "b"]
 
 
-def test_a_local_module_is_read_instead_of_imported(modules):
+def test_local_module_is_read_instead_of_imported(modules):
     found = modules(
         "import model\nfrom package import part\nimport d",
         {
@@ -57,7 +57,7 @@ def test_a_local_module_is_read_instead_of_imported(modules):
     assert found == ["a", "b", "c", "d"]
 
 
-def test_a_file_that_changes_the_environment_ends_the_search(modules):
+def test_file_that_changes_the_environment_ends_the_search(modules):
     script = "import a\nimport os\nos.environ['HF_HOME'] = '/x'\nimport b\n"
     assert modules(script) == ["a", "os"]
     setup = "import a\nimport sys\nsys.path.append('x')"

@@ -1,14 +1,14 @@
-"""Guards what an agent does with real processes: starts, ends, reads and remembers them."""
+"""The agent's supervisor with real processes: start, end, output and records."""
 
 import os
 import signal
 
 import pytest
 
-from strata.agent import records
-from strata.agent.plan import Start
-from strata.agent.records import Kept
-from strata.sdk.lines import LAST_LINES, MAX_LINES
+from strata.agent import agent_records
+from strata.agent.agent_records import ChildRecord
+from strata.agent.worker_plan import Start
+from strata.sdk.record.line_buffer import LAST_LINES, MAX_LINES
 from tests.agent.conftest import running, said, until
 
 pytestmark = pytest.mark.anyio
@@ -17,7 +17,7 @@ FOREVER = "import time\nprint('ready')\nwhile True:\n    time.sleep(0.05)\n"
 STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FOREVER
 
 
-async def test_a_worker_learns_who_it_is(watching, script):
+async def test_worker_gets_its_identity_from_the_environment(watching, script):
     file = script(
         "import json, os, sys\n"
         "names = ('WORKER_ID', 'STRATA_TASK', 'STRATA_START', 'COORDINATOR_ADDR', 'WORLD_SIZE',\n"
@@ -49,15 +49,13 @@ async def test_a_worker_learns_who_it_is(watching, script):
     }
 
 
-async def test_each_worker_has_the_cards_of_its_slot_and_its_successor_has_them_again(
-    watching, script
-):
+async def test_worker_and_its_replacement_get_the_gpus_of_the_slot(watching, script):
     file = script("import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n" + FOREVER)
     cards = [["0"], ["1"], ["2"]]
     async with watching(cards=cards) as first:
         first.want(file, ("a", 1), ("b", 1), grace_s=0.1)
         await until(lambda: {"0", "1"} <= set(first.lines()))
-        first.supervisor.let_go()
+        first.supervisor.detach()
         first.supervisor._children.clear()
     async with watching(cards=cards) as second:
         second.want(file, ("a", 2), ("b", 1), ("c", 1), grace_s=0.1)
@@ -67,7 +65,7 @@ async def test_each_worker_has_the_cards_of_its_slot_and_its_successor_has_them_
         await until(lambda: "7" in second.lines())
 
 
-async def test_an_exit_code_and_a_signal_are_told(watching, script):
+async def test_exit_code_and_signal_are_reported(watching, script):
     async with watching() as watched:
         watched.want(script("import sys\nsys.exit(7)"), ("w", 1))
         ended = await watched.exit()
@@ -79,21 +77,21 @@ async def test_an_exit_code_and_a_signal_are_told(watching, script):
         assert (ended.code, ended.signal) == (137, 9)
 
 
-async def test_what_cannot_be_started_is_an_exit_with_the_reason(watching, tmp_path):
+async def test_failed_start_is_an_exit_with_the_reason(watching, tmp_path):
     async with watching() as watched:
         watched.want(tmp_path / "no" / "program", ("w", 1))
         assert (await watched.exit()).code == 127
         assert any("cannot be started" in line for line in watched.lines())
 
 
-async def test_a_script_that_does_not_exist_says_so(watching, tmp_path):
+async def test_missing_script_is_reported(watching, tmp_path):
     async with watching() as watched:
         watched.want(tmp_path / "nothing.py", ("w", 1))
         assert (await watched.exit()).code == 2
         await until(lambda: any("No such file" in line for line in watched.lines()))
 
 
-async def test_a_start_that_ended_is_begun_anew_only_with_a_higher_number(watching, script):
+async def test_ended_worker_is_restarted_only_with_a_higher_number(watching, script):
     file = script("print('once')")
     async with watching() as watched:
         watched.want(file, ("w", 1))
@@ -105,7 +103,7 @@ async def test_a_start_that_ended_is_begun_anew_only_with_a_higher_number(watchi
         await watched.exit("w", 2)
 
 
-async def test_a_worker_that_does_not_leave_when_asked_hears_sigterm(watching, script):
+async def test_worker_that_does_not_stop_gets_sigterm(watching, script):
     file = script(
         "import signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(0)))\n"
@@ -119,7 +117,7 @@ async def test_a_worker_that_does_not_leave_when_asked_hears_sigterm(watching, s
         await until(lambda: "saved" in watched.lines())
 
 
-async def test_what_ignores_sigterm_is_killed_after_the_grace(watching, script):
+async def test_worker_that_ignores_sigterm_is_killed(watching, script):
     async with watching() as watched:
         watched.want(script(STUBBORN), ("w", 1), grace_s=0.2)
         await until(lambda: "ready" in watched.lines())
@@ -128,7 +126,7 @@ async def test_what_ignores_sigterm_is_killed_after_the_grace(watching, script):
         await until(lambda: any("did not end within 0.2 s" in line for line in watched.lines()))
 
 
-async def test_what_is_left_of_a_completed_task_may_end_by_itself(watching, script):
+async def test_worker_of_a_completed_task_ends_without_a_signal(watching, script):
     file = script("import time\nprint('ready')\ntime.sleep(1.5)\nprint('epilogue')\n")
     async with watching() as watched:
         watched.want(file, ("w", 1), grace_s=20)
@@ -138,7 +136,7 @@ async def test_what_is_left_of_a_completed_task_may_end_by_itself(watching, scri
         await until(lambda: "epilogue" in watched.lines())
 
 
-async def test_what_is_not_wanted_and_stays_is_ended(watching, script):
+async def test_unwanted_worker_that_keeps_running_is_ended(watching, script):
     async with watching() as watched:
         watched.want(script(FOREVER), ("w", 1), grace_s=0.2)
         await until(lambda: "ready" in watched.lines())
@@ -146,7 +144,7 @@ async def test_what_is_not_wanted_and_stays_is_ended(watching, script):
         assert (await watched.exit()).signal == signal.SIGTERM
 
 
-async def test_a_higher_start_takes_the_place_of_a_lower(watching, script):
+async def test_higher_start_replaces_a_lower(watching, script):
     async with watching() as watched:
         watched.want(script(STUBBORN), ("w", 1), grace_s=60)
         await until(lambda: "ready" in watched.lines())
@@ -155,7 +153,7 @@ async def test_a_higher_start_takes_the_place_of_a_lower(watching, script):
         await until(lambda: watched.supervisor.running == [Start("t", "w", 2)])
 
 
-async def test_what_a_worker_forked_ends_with_it(watching, script):
+async def test_children_of_a_worker_end_with_it(watching, script):
     file = script(
         "import json, os, subprocess, sys, time\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
@@ -169,7 +167,7 @@ async def test_what_a_worker_forked_ends_with_it(watching, script):
         await until(lambda: not running(child))
 
 
-async def test_binary_output_is_lines_all_the_same(watching, script):
+async def test_binary_output_becomes_lines(watching, script):
     file = script("import sys\nsys.stdout.buffer.write(bytes(range(256)) * 40 + b'\\nend\\n')")
     async with watching() as watched:
         watched.want(file, ("w", 1))
@@ -191,7 +189,7 @@ async def test_twenty_megabytes_are_read_without_holding_them_all(watching, scri
     assert 0 < len(lines) <= MAX_LINES + LAST_LINES
 
 
-async def test_a_successor_adopts_what_runs_and_reads_on(watching, script, tmp_path):
+async def test_next_agent_adopts_workers_and_reads_their_output(watching, script, tmp_path):
     file = script(
         "import os, time\nprint(f'pid {os.getpid()}')\n"
         "while not os.path.exists('go'):\n    time.sleep(0.01)\n"
@@ -200,7 +198,7 @@ async def test_a_successor_adopts_what_runs_and_reads_on(watching, script, tmp_p
     async with watching() as first:
         first.want(file, ("w", 1), working_dir=str(tmp_path))
         await until(lambda: any(line.startswith("pid") for line in first.lines()))
-        first.supervisor.let_go()
+        first.supervisor.detach()
         first.supervisor._children.clear()
     async with watching() as second:
         assert second.supervisor.running == [Start("t", "w", 1)]
@@ -211,37 +209,37 @@ async def test_a_successor_adopts_what_runs_and_reads_on(watching, script, tmp_p
         await until(lambda: "after" in second.lines())
 
 
-async def test_a_successor_finds_what_was_started_but_not_yet_written_down(watching, script):
+async def test_next_agent_finds_a_worker_without_a_recorded_pid(watching, script):
     async with watching() as first:
         first.want(script(FOREVER), ("w", 1))
         pids = first.supervisor.pids()
-        first.supervisor.let_go()
+        first.supervisor.detach()
         first.supervisor._children.clear()
-    known = records.load(first.folder)
-    known.children = [Kept(kept.start, kept.key, kept.grace_s) for kept in known.children]
-    records.save(first.folder, known)
+    known = agent_records.load(first.folder)
+    known.children = [ChildRecord(kept.start, kept.key, kept.grace_s) for kept in known.children]
+    agent_records.save(first.folder, known)
     async with watching() as second:
         assert second.supervisor.pids() == pids
 
 
-async def test_a_pid_that_became_somebody_elses_is_left_alone(watching, script):
+async def test_reused_pid_is_not_adopted(watching, script):
     async with watching() as first:
         first.want(script("print(1)"), ("w", 1))
         await first.exit()
-    known = records.load(first.folder)
-    known.children = [Kept(Start("t", "w", 2), "key", 1.0, os.getpid(), 1.0)]
-    records.save(first.folder, known)
+    known = agent_records.load(first.folder)
+    known.children = [ChildRecord(Start("t", "w", 2), "key", 1.0, os.getpid(), 1.0)]
+    agent_records.save(first.folder, known)
     async with watching() as second:
         assert second.supervisor.running == []
         assert (await second.exit("w", 2)).code == -1
 
 
-async def test_a_successor_ends_what_nobody_wants_any_more(watching, script):
+async def test_next_agent_ends_unwanted_workers(watching, script):
     async with watching() as first:
         first.want(script(FOREVER), ("w", 1), grace_s=0.1)
         await until(lambda: "ready" in first.lines())
         (pid,) = first.supervisor.pids().values()
-        first.supervisor.let_go()
+        first.supervisor.detach()
         first.supervisor._children.clear()
     assert running(pid)
     async with watching() as second:
@@ -250,11 +248,11 @@ async def test_a_successor_ends_what_nobody_wants_any_more(watching, script):
         assert not running(pid)
 
 
-async def test_a_successor_tells_of_an_end_that_nobody_saw(watching, script):
+async def test_next_agent_reports_an_unseen_exit(watching, script):
     async with watching() as first:
         first.want(script(FOREVER), ("w", 1))
         (pid,) = first.supervisor.pids().values()
-        first.supervisor.let_go()
+        first.supervisor.detach()
         first.supervisor._children.clear()
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -262,7 +260,7 @@ async def test_a_successor_tells_of_an_end_that_nobody_saw(watching, script):
         assert (await second.exit()).code == -1
 
 
-async def test_exits_are_remembered_until_they_are_settled(watching, script):
+async def test_exits_are_kept_until_acknowledged(watching, script):
     async with watching() as first:
         first.want(script("raise SystemExit(5)"), ("w", 1))
         await first.exit()
@@ -273,7 +271,7 @@ async def test_exits_are_remembered_until_they_are_settled(watching, script):
         assert third.supervisor.exits == {}
 
 
-async def test_blocked_task_starts_nobody_until_it_has_its_environment(watching, script):
+async def test_blocked_task_starts_no_worker_until_it_has_its_environment(watching, script):
     file = script("import os\nprint(os.environ['KEY'], flush=True)\n" + FOREVER)
     async with watching() as watched:
         watched.want(file, ("a", 1), environment={"KEY": "one"})

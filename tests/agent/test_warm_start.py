@@ -1,4 +1,4 @@
-"""Guards workers that are forked from a template: no script can tell, and doubt means no fork."""
+"""Workers forked from a template behave like new processes, and are not forked in doubt."""
 
 import json
 import os
@@ -8,8 +8,8 @@ import sys
 import psutil
 import pytest
 
-from strata.agent.plan import Start
 from strata.agent.warm_start import Launch, Template
+from strata.agent.worker_plan import Start
 from tests.agent.conftest import running, said, until
 from tests.agent.harness import TRAIN, Agent, Api, worker_pids
 from tests.agent.harness import until as wait_until
@@ -55,7 +55,7 @@ FOREVER = "import time\nprint('ready')\nwhile True:\n    time.sleep(0.05)\n"
 
 @pytest.fixture
 def warm(watching, script):
-    """Starts a task `t` whose next start is forked; the watched supervisor and its template."""
+    """Start a task `t` whose next worker is forked; a supervisor with its template."""
 
     class Warm:
         def __init__(self, watched):
@@ -63,26 +63,26 @@ def warm(watching, script):
             self.templates = watched.supervisor._templates
 
         async def ready(self, file, **given):
-            """Starts a first worker in the ordinary way and waits for the template."""
+            """Start the first worker as a new process and wait for the template."""
             self.watched.want(file, ("w", 1), grace_s=0.1, **given)
             (pid,) = await until(self.templates.pids, "a template")
             return pid
 
         def parent(self, worker="w", number=2):
-            """The process that a running worker is a child of."""
+            """The parent pid of a running worker."""
             child = self.watched.supervisor._children[Start("t", worker, number)]
-            return psutil.Process(child.kept.pid).ppid()
+            return psutil.Process(child.record.pid).ppid()
 
     return Warm
 
 
 async def exited(warm, file, number, **given):
-    """The exit of a start that is forked, after its first one was ended."""
+    """The exit of a forked worker, started after the first one was ended."""
     warm.watched.want(file, ("w", number), grace_s=0.1, **given)
     return await warm.watched.exit("w", number)
 
 
-async def test_a_replacement_is_forked_from_the_template(watching, script, warm, caplog):
+async def test_replacement_is_forked_from_the_template(watching, script, warm, caplog):
     caplog.set_level("INFO")
     file = script(FOREVER)
     async with watching(warm_after_s=0.01) as watched:
@@ -99,7 +99,7 @@ async def test_a_replacement_is_forked_from_the_template(watching, script, warm,
     assert not running(template)
 
 
-async def test_a_script_cannot_tell_that_it_was_forked(watching, script, warm, tmp_path):
+async def test_script_cannot_tell_that_it_was_forked(watching, script, warm, tmp_path):
     file = script(REPORT)
     given = {"args": ["--lr", "a b"], "working_dir": str(tmp_path), "environment": {"A": "ü"}}
     async with watching(warm_after_s=0.01, cards=[["3"], ["4"]]) as watched:
@@ -119,7 +119,7 @@ async def test_a_script_cannot_tell_that_it_was_forked(watching, script, warm, t
     assert first == second
 
 
-async def test_exit_codes_and_signals_of_forked_workers_are_told(watching, script, warm):
+async def test_exit_codes_and_signals_of_forked_workers_are_reported(watching, script, warm):
     file = script(
         "import os, signal, sys, time\n"
         "how = os.environ['STRATA_START']\n"
@@ -227,10 +227,10 @@ async def test_pyarrow_works_in_a_forked_worker(watching, script, warm):
         ("import jax", "jax cannot be forked"),
         ("import broken", "import of broken failed"),
         ("x = (", "cannot be read"),
-        ("import outside", "colorsys in the script's folder hides"),
+        ("import outside", "colorsys in the script's folder shadows"),
     ],
 )
-async def test_a_template_that_cannot_be_forked_is_refused(
+async def test_template_that_cannot_be_forked_is_refused(
     watching, script, warm, tmp_path, caplog, code, reason
 ):
     caplog.set_level("INFO")
@@ -261,7 +261,7 @@ async def test_a_template_that_cannot_be_forked_is_refused(
         assert warm.templates.pids() == []
 
 
-async def test_a_script_that_changed_is_started_as_a_new_process(watching, script, warm, caplog):
+async def test_script_that_changed_is_started_as_a_new_process(watching, script, warm, caplog):
     caplog.set_level("INFO")
     file = script("print('old')")
     async with watching(warm_after_s=0.01) as watched:
@@ -275,7 +275,7 @@ async def test_a_script_that_changed_is_started_as_a_new_process(watching, scrip
         await until(warm.templates.pids, "a template of the new script")
 
 
-async def test_another_environment_is_not_started_from_the_template(watching, script, warm):
+async def test_worker_with_another_environment_is_not_forked(watching, script, warm):
     file = script(FOREVER)
     async with watching(warm_after_s=0.01) as watched:
         warm = warm(watched)
@@ -285,7 +285,7 @@ async def test_another_environment_is_not_started_from_the_template(watching, sc
         assert warm.parent() == os.getpid()
 
 
-async def test_a_template_that_was_killed_is_replaced(watching, script, warm):
+async def test_template_that_was_killed_is_replaced(watching, script, warm):
     file = script(FOREVER)
     async with watching(warm_after_s=0.01) as watched:
         warm = warm(watched)
@@ -298,7 +298,7 @@ async def test_a_template_that_was_killed_is_replaced(watching, script, warm):
         assert second != template
 
 
-async def test_a_worker_outlives_its_template_and_its_exit_is_told(watching, script, warm):
+async def test_worker_survives_its_template_and_its_exit_is_reported(watching, script, warm):
     file = script(FOREVER)
     async with watching(warm_after_s=0.01) as watched:
         warm = warm(watched)
@@ -313,7 +313,7 @@ async def test_a_worker_outlives_its_template_and_its_exit_is_told(watching, scr
         assert (await watched.exit("w", 2)).code == -1
 
 
-async def test_a_forked_worker_is_adopted_by_the_next_agent(watching, script, warm):
+async def test_forked_worker_is_adopted_by_the_next_agent(watching, script, warm):
     file = script(FOREVER)
     async with watching(warm_after_s=0.01) as first:
         warm = warm(first)
@@ -321,7 +321,7 @@ async def test_a_forked_worker_is_adopted_by_the_next_agent(watching, script, wa
         first.want(file, ("w", 2), grace_s=0.1)
         await first.exit("w", 1)
         pids = first.supervisor.pids()
-        first.supervisor.let_go()
+        first.supervisor.detach()
         first.supervisor._children.clear()
     assert not running(template)
     async with watching(warm_after_s=0.01) as second:
@@ -334,7 +334,7 @@ async def test_a_forked_worker_is_adopted_by_the_next_agent(watching, script, wa
         assert [psutil.Process(pid).ppid()] == second.supervisor._templates.pids()
 
 
-async def test_a_template_ends_with_its_task(watching, script, warm):
+async def test_template_ends_with_its_task(watching, script, warm):
     file = script(FOREVER)
     async with watching(warm_after_s=0.01) as watched:
         warm = warm(watched)
@@ -347,9 +347,7 @@ async def test_a_template_ends_with_its_task(watching, script, warm):
         await until(lambda: not running(template))
 
 
-async def test_a_forked_worker_whose_agent_died_before_it_was_recorded_runs_nothing(
-    tmp_path, script
-):
+async def test_forked_worker_whose_agent_died_before_it_was_recorded_runs_nothing(tmp_path, script):
     file = script("open('ran', 'w')")
     launch = Launch(str(file), [], dict(os.environ), str(tmp_path))
     template = Template(launch)

@@ -1,4 +1,4 @@
-"""A manager on each kind of storage, and a state with one of everything."""
+"""A manager on each kind of storage, and a state with one value of each type."""
 
 import itertools
 
@@ -6,17 +6,11 @@ import numpy as np
 import pytest
 
 from strata.checkpoint.manager import CheckpointManager
-from strata.storage.local import LocalStorage
+from strata.storage.folder import LocalStorage
 from strata.storage.s3 import S3Storage
-from tests.storage.server import BUCKET, running
+from tests.storage.server import BUCKET
 
 _prefixes = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def s3_settings(tmp_path_factory):
-    with running(tmp_path_factory.mktemp("s3")) as settings:
-        yield settings
 
 
 @pytest.fixture(params=["local", "s3"])
@@ -61,7 +55,7 @@ def sample_state(seed: int) -> dict:
 
 
 def assert_same(got, wanted):
-    """The same structure, types and values, bit for bit."""
+    """Assert the same structure, types and values, bit for bit."""
     assert type(got) is type(wanted)
     if isinstance(wanted, dict):
         assert list(got) == list(wanted)

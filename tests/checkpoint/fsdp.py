@@ -1,4 +1,6 @@
-"""A rank of an FSDP2 model, a process: `fsdp.py save|load|grid RANK WORLD_SIZE FOLDER PORT`."""
+"""A process that is one rank of an FSDP2 model: `fsdp.py save|load|grid RANK WORLD_SIZE FOLDER
+PORT`.
+"""
 
 import os
 import sys
@@ -16,14 +18,14 @@ from torch.distributed.tensor.parallel import (
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
 from strata.checkpoint.catalog import Catalog
-from strata.checkpoint.parts import write_part
-from strata.checkpoint.reader import CheckpointReader
-from strata.checkpoint.sharing import own_share, shape_digest
-from strata.checkpoint.sidecar import Sidecar, write_sidecar
-from strata.checkpoint.staging import Staging
-from strata.checkpoint.stateful import plain, put_back
-from strata.checkpoint.tree import Flat, flatten
-from strata.storage.local import LocalStorage
+from strata.checkpoint.read.checkpoint_reader import CheckpointReader
+from strata.checkpoint.state.state_tree import FlatState, flatten
+from strata.checkpoint.state.stateful import plain, restore_into
+from strata.checkpoint.write.part_sidecar import Sidecar, write_sidecar
+from strata.checkpoint.write.part_writer import write_part
+from strata.checkpoint.write.rank_shares import own_share, shape_digest
+from strata.checkpoint.write.staging import Staging
+from strata.storage.folder import LocalStorage
 
 CHECKPOINT = "step-00000003-1"
 
@@ -54,7 +56,7 @@ def sharded(mesh) -> dict[str, object]:
 
 
 def number_all(model, optimizer, mesh) -> None:
-    """Gives every parameter and moment numbers that do not depend on how many ranks there are."""
+    """Give every parameter and moment numbers that do not depend on the number of ranks."""
     moments = [value for each in optimizer.state.values() for value in each.values()]
     with torch.no_grad():
         for index, value in enumerate([*model.parameters(), *moments]):
@@ -65,7 +67,8 @@ def number_all(model, optimizer, mesh) -> None:
 
 def on_a_grid(world_size: int) -> dict[str, object]:
     """FSDP2 over tensor parallelism: the two linear layers are cut by columns, then by rows, and
-    each of those again. Every element's value is its place in the whole tensor."""
+    each part again. Every element's value is its position in the whole tensor.
+    """
     mesh = init_device_mesh("cpu", (world_size // 2, 2), mesh_dim_names=("data", "tensor"))
     model = torch.nn.Sequential(torch.nn.Linear(12, 20), torch.nn.ReLU(), torch.nn.Linear(20, 8))
     with torch.no_grad():
@@ -82,7 +85,7 @@ def on_a_grid(world_size: int) -> dict[str, object]:
 def save(storage: LocalStorage, state: dict[str, object], rank: int, world_size: int) -> None:
     flat = flatten(plain(state))
     sources = own_share(flat, rank, world_size)
-    capture = Staging().capture(Flat(flat.tree if rank == 0 else None, sources), {})
+    capture = Staging().capture(FlatState(flat.tree if rank == 0 else None, sources), {})
     part = write_part(storage, CHECKPOINT, rank, capture)
     sidecar = Sidecar(
         checkpoint_id=CHECKPOINT,
@@ -110,7 +113,7 @@ def spoiled(state: dict[str, object]) -> None:
 def load(storage: LocalStorage, state: dict[str, object], expected: dict[str, object]) -> None:
     spoiled(state)
     with CheckpointReader(storage, Catalog(storage).read(CHECKPOINT)) as reader:
-        put_back(state, reader.load(plain(state)))
+        restore_into(state, reader.load(plain(state)))
     for name, value in plain(expected)["model"].items():
         assert torch.equal(whole(plain(state)["model"][name]), whole(value)), name
     for name in ("columns", "copies"):

@@ -1,4 +1,4 @@
-"""A process that saves in a loop until somebody kills it; prints each step that is committed."""
+"""A process that saves in a loop until it is killed; prints each committed step."""
 
 import sys
 

@@ -1,7 +1,9 @@
-"""Guards what survives `kill -9` at any moment: the newest committed checkpoint, and nothing half.
+"""Guards what survives `kill -9` at any moment: the newest committed checkpoint, and nothing
+partial.
 
 Savers are real processes, killed at moments spread over claiming, writing, committing, expiring and
-recycling; each next one goes on in the same folder."""
+recycling; each next one continues in the same folder.
+"""
 
 import json
 import os
@@ -16,8 +18,8 @@ import numpy as np
 import pytest
 
 from strata.checkpoint.catalog import is_id
-from strata.checkpoint.claims import own_claim
 from strata.checkpoint.manager import CheckpointManager
+from strata.checkpoint.write.claims import own_claim
 from tests.checkpoint import saver
 from tests.checkpoint.conftest import assert_same
 
@@ -31,14 +33,16 @@ def start(folder, keep_count=2):
 
 
 def kill(process) -> list[int]:
-    """The steps that it had said were committed."""
+    """Kill the saver; return the steps that it printed as committed."""
     process.send_signal(signal.SIGKILL)
     said, _ = process.communicate()
     return [int(line) for line in said.split()]
 
 
 def check(folder, committed: int) -> int:
-    """Whatever is listed is whole, the newest is at least what was said, and a sweep tidies up."""
+    """Check that every listed checkpoint is whole, that the newest is at least the printed one, and
+    that a sweep leaves nothing else.
+    """
     manager = CheckpointManager(folder, keep_count=2)
     found = manager.all_checkpoints()
     for info in found:
@@ -64,27 +68,27 @@ def kills(folder, rounds: int, seed: int) -> int:
     return newest
 
 
-def test_a_killed_saver_leaves_the_newest_committed(tmp_path):
+def test_killed_saver_leaves_the_newest_committed_checkpoint(tmp_path):
     assert kills(tmp_path / "c", rounds=4, seed=1) > 4
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_many_kills_lose_nothing(tmp_path):
+def test_repeated_kills_lose_no_committed_checkpoint(tmp_path):
     assert kills(tmp_path / "c", rounds=40, seed=2) > 40
 
 
 STOPS = [
-    "strata.checkpoint.saving.put_claim",
-    "strata.checkpoint.saving.write_part",
-    "strata.checkpoint.saving.commit",
-    "strata.checkpoint.retention.Keeper.retain",
-    "strata.storage.local.os.replace",
-    "strata.storage.local.os.rename",
-    "strata.storage.local.os.link",
-    "strata.storage.local.sync_folder",
-    "strata.storage.blocks.os.fsync",
-    "strata.storage.blocks.os.ftruncate",
+    "strata.checkpoint.write.save_job.put_claim",
+    "strata.checkpoint.write.save_job.write_part",
+    "strata.checkpoint.write.save_job.commit",
+    "strata.checkpoint.cleanup.CheckpointCleaner.retain",
+    "strata.storage.folder.os.replace",
+    "strata.storage.folder.os.rename",
+    "strata.storage.folder.os.link",
+    "strata.storage.folder.sync_folder",
+    "strata.storage.direct_io.os.fsync",
+    "strata.storage.direct_io.os.ftruncate",
 ]
 DIES = """
 import importlib, os, sys
@@ -122,7 +126,7 @@ manager.wait_pending()
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize("stop", STOPS)
-def test_death_at_each_step_of_a_save(tmp_path, stop, before):
+def test_saver_killed_at_each_step_of_a_save_leaves_no_partial_checkpoint(tmp_path, stop, before):
     folder = tmp_path / "c"
     root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
     for count in (0, 1):
@@ -139,7 +143,7 @@ def test_death_at_each_step_of_a_save(tmp_path, stop, before):
                 each.unlink()
 
 
-def test_two_jobs_with_one_path_do_not_destroy_each_others_saves(tmp_path):
+def test_two_jobs_with_one_path_keep_each_others_saves(tmp_path):
     folder = tmp_path / "shared"
     jobs = [start(folder, keep_count=50) for _ in range(2)]
     stop = threading.Event()
@@ -164,7 +168,7 @@ def test_two_jobs_with_one_path_do_not_destroy_each_others_saves(tmp_path):
 
 
 def claim_of(folder, checkpoint_id, **changes):
-    """A half-written checkpoint with a claim like ours but for the changes."""
+    """A half-written checkpoint with a claim of this process, changed as given."""
     claim = own_claim()
     fields = {name: getattr(claim, name) for name in claim.__struct_fields__} | changes
     (folder / checkpoint_id).mkdir(parents=True)
@@ -183,14 +187,14 @@ def claim_of(folder, checkpoint_id, **changes):
         ({"host": "elsewhere", "pid": 2**22 + 1}, False),
     ],
 )
-def test_only_what_is_known_to_be_dead_is_swept(tmp_path, changes, goes):
+def test_sweep_deletes_only_saves_of_dead_writers(tmp_path, changes, goes):
     claim_of(tmp_path, "step-00000001-a", **changes)
     manager = CheckpointManager(tmp_path)
     assert manager.sweep() == (["step-00000001-a"] if goes else [])
     assert bool(os.listdir(tmp_path)) is not goes
 
 
-def test_what_cannot_be_known_is_swept_by_age(tmp_path):
+def test_sweep_deletes_saves_of_unknown_writers_by_age(tmp_path):
     claim_of(tmp_path, "step-00000001-a", host="elsewhere")
     manager = CheckpointManager(tmp_path)
     old = time.time() - 7 * 3600
@@ -198,7 +202,7 @@ def test_what_cannot_be_known_is_swept_by_age(tmp_path):
     assert manager.sweep() == ["step-00000001-a"]
 
 
-def test_a_sweep_touches_nothing_that_is_not_a_checkpoint(tmp_path):
+def test_sweep_touches_only_checkpoints(tmp_path):
     for name in ("data", "step-1", "step-00000001-b", "notes-00000001-a"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "mine.txt").write_text("mine")
@@ -209,7 +213,7 @@ def test_a_sweep_touches_nothing_that_is_not_a_checkpoint(tmp_path):
     assert sorted(os.listdir(tmp_path)) == before
 
 
-def test_the_first_save_of_a_fresh_process_sweeps(tmp_path):
+def test_first_save_of_a_process_sweeps(tmp_path):
     claim_of(tmp_path, "step-00000001-a", pid=2**22 + 1)
     with CheckpointManager(tmp_path) as manager:
         manager.save({"a": np.zeros(3)}, step=2)
@@ -218,7 +222,7 @@ def test_the_first_save_of_a_fresh_process_sweeps(tmp_path):
         assert manager.latest().step == 2
 
 
-def test_a_claim_that_outlived_its_commit_costs_nothing(tmp_path):
+def test_claim_left_after_commit_is_harmless(tmp_path):
     with CheckpointManager(tmp_path) as manager:
         saved = manager.save(b"x", step=1)
         manager.wait_pending()

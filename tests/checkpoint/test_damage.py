@@ -1,4 +1,4 @@
-"""Guards what happens to bytes that are not what was saved: noticed, named, never handed out."""
+"""Guards reads of damaged bytes: noticed, named, never returned."""
 
 import logging
 import random
@@ -27,7 +27,7 @@ def flip(path, position):
     path.write_bytes(data)
 
 
-def test_a_flipped_bit_names_the_part_and_the_tensor(two):
+def test_flipped_bit_error_names_part_and_tensor(two):
     manager, newer, part = two
     with manager.open(newer) as reader:
         tensors = {each.name: each for each in reader.manifest.parts[0].tensors}
@@ -37,7 +37,7 @@ def test_a_flipped_bit_names_the_part_and_the_tensor(two):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_bit_of_the_data_is_guarded(two, seed):
+def test_checksum_covers_every_bit_of_the_data(two, seed):
     manager, newer, part = two
     with manager.open(newer) as reader:
         start = reader.manifest.parts[0].header_bytes
@@ -46,16 +46,16 @@ def test_every_bit_of_the_data_is_guarded(two, seed):
         manager.load(newer)
 
 
-def test_loading_the_latest_falls_back_and_says_so(two, caplog):
+def test_load_falls_back_to_an_older_checkpoint_and_warns(two, caplog):
     manager, newer, part = two
     flip(part, part.stat().st_size - 1)
     with caplog.at_level(logging.WARNING):
         assert_same(manager.load(), sample_state(1))
     assert manager.loaded.step == 1
-    assert f"{newer} is passed over" in caplog.text
+    assert f"skipped checkpoint {newer}" in caplog.text
 
 
-def test_a_fall_back_fills_the_same_arrays(two):
+def test_fallback_load_fills_the_same_arrays(two):
     manager, _, part = two
     flip(part, part.stat().st_size - 1)
     target = sample_state(3)
@@ -66,7 +66,7 @@ def test_a_fall_back_fills_the_same_arrays(two):
 
 
 @pytest.mark.parametrize("harm", ["cut", "grown", "missing", "emptied"])
-def test_a_part_that_is_not_whole_is_named(two, harm):
+def test_truncated_part_is_named(two, harm):
     manager, newer, part = two
     data = part.read_bytes()
     if harm == "missing":
@@ -79,7 +79,7 @@ def test_a_part_that_is_not_whole_is_named(two, harm):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"format": "other"}'])
-def test_a_damaged_manifest_is_passed_over_and_does_not_stop_saving(two, content):
+def test_damaged_manifest_is_skipped_and_saving_continues(two, content):
     _, newer, part = two
     part.parent.with_name(f"{newer}.json").write_bytes(content)
     with CheckpointManager(part.parent.parent) as fresh:
@@ -92,7 +92,7 @@ def test_a_damaged_manifest_is_passed_over_and_does_not_stop_saving(two, content
         assert fresh.latest().step == 3
 
 
-def test_when_all_are_damaged_the_newest_is_reported(two):
+def test_load_reports_the_newest_when_all_are_damaged(two):
     manager, newer, part = two
     for each in part.parent.parent.glob("*/part-00000.safetensors"):
         flip(each, each.stat().st_size - 1)
@@ -100,7 +100,7 @@ def test_when_all_are_damaged_the_newest_is_reported(two):
         manager.load()
 
 
-def test_verifying_reads_the_header_too(two):
+def test_verify_checks_the_header(two):
     manager, newer, part = two
     with manager.open(newer) as reader:
         reader.verify()
@@ -109,7 +109,7 @@ def test_verifying_reads_the_header_too(two):
         reader.verify()
 
 
-def test_a_manifest_that_lies_about_tensors_is_no_crash(two):
+def test_wrong_manifest_raises_corrupt(two):
     _, newer, part = two
     path = part.parent.with_name(f"{newer}.json")
     path.write_bytes(path.read_bytes().replace(b'"model.weight"', b'"model.wait"', 1))
@@ -117,7 +117,7 @@ def test_a_manifest_that_lies_about_tensors_is_no_crash(two):
         fresh.load(newer)
 
 
-def test_only_what_is_asked_for_is_verified(two):
+def test_read_verifies_only_the_requested_tensors(two):
     manager, newer, part = two
     with manager.open(newer) as reader:
         tensors = {each.name: each for each in reader.manifest.parts[0].tensors}
@@ -128,7 +128,7 @@ def test_only_what_is_asked_for_is_verified(two):
             reader.tensor("model.weight")
 
 
-def test_one_bad_piece_of_a_large_tensor_is_found(tmp_path):
+def test_damaged_piece_of_a_large_tensor_is_found(tmp_path):
     array = np.arange(5_000_000, dtype=np.float32)
     with CheckpointManager(tmp_path) as manager:
         saved = manager.save({"a": array}, step=1)
@@ -141,7 +141,7 @@ def test_one_bad_piece_of_a_large_tensor_is_found(tmp_path):
                 reader.tensor("a")
 
 
-def test_an_unknown_checkpoint_is_not_damage(two):
+def test_unknown_checkpoint_is_not_found(two):
     manager, _, _ = two
     with pytest.raises(NotFound):
         manager.load("step-00000009-none")

@@ -1,4 +1,4 @@
-"""Guards state dicts of FSDP2 and DTensors: what N ranks saved, M restore, each its pieces."""
+"""Guards state dicts of FSDP2 and DTensors: M ranks restore what N ranks saved, each its shards."""
 
 import subprocess
 import sys
@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from strata.checkpoint.parts import commit
-from strata.checkpoint.reader import CheckpointReader
-from strata.checkpoint.sharded import require_run
-from strata.checkpoint.sidecar import manifest_of, read_sidecars
+from strata.checkpoint.read.checkpoint_reader import CheckpointReader
+from strata.checkpoint.state.sharded_tensors import require_contiguous
+from strata.checkpoint.write.part_sidecar import manifest_of, read_sidecars
+from strata.checkpoint.write.part_writer import commit
 from strata.errors import InvalidArgument
-from strata.storage.local import LocalStorage
+from strata.storage.folder import LocalStorage
 from tests.checkpoint.fsdp import CHECKPOINT
 from tests.sdk.harness import free_port
 
@@ -21,7 +21,7 @@ SCRIPT = Path(__file__).with_name("fsdp.py")
 
 
 def play(what, world_size, folder):
-    """What every rank printed last."""
+    """The last line that each rank printed."""
     port = str(free_port())
     command = [sys.executable, str(SCRIPT), what]
     ranks = [
@@ -67,7 +67,7 @@ def test_fsdp_over_tensor_parallelism_is_saved(tmp_path):
             assert (reader.tensor(f"model.{name}") == whole).all(), name
 
 
-def test_indices_that_do_not_lie_side_by_side_are_refused():
+def test_dtensor_with_interleaved_indices_is_refused():
     torch = pytest.importorskip("torch")
     from torch.distributed.tensor.placement_types import Shard, _StridedShard
 
@@ -76,6 +76,6 @@ def test_indices_that_do_not_lie_side_by_side_are_refused():
     def held(*placements):
         return types.SimpleNamespace(shape=torch.Size([8]), device_mesh=mesh, placements=placements)
 
-    require_run(held(_StridedShard(0, split_factor=2), Shard(0)), 0)
-    with pytest.raises(InvalidArgument, match="do not lie side by side"):
-        require_run(held(Shard(0), _StridedShard(0, split_factor=2)), 0)
+    require_contiguous(held(_StridedShard(0, split_factor=2), Shard(0)), 0)
+    with pytest.raises(InvalidArgument, match="are not contiguous"):
+        require_contiguous(held(Shard(0), _StridedShard(0, split_factor=2)), 0)

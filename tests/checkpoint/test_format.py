@@ -7,7 +7,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from strata.checkpoint.format import Manifest, decode_manifest
+from strata.checkpoint.manifest import Manifest, decode_manifest
 from strata.errors import Corrupt, UnknownKind
 from tests.checkpoint.conftest import assert_same, sample_state
 
@@ -31,14 +31,14 @@ def test_safetensors_opens_a_part(saved):
         assert opened.metadata()["step"] == "12"
 
 
-def test_the_data_begins_on_a_page(saved):
+def test_part_data_begins_on_a_page_boundary(saved):
     _, part, manifest = saved
     header_bytes = 8 + int.from_bytes(part.read_bytes()[:8], "little")
     assert header_bytes == manifest["parts"][0]["header_bytes"]
     assert header_bytes % 4096 == 0
 
 
-def test_the_manifest_says_everything_a_reader_needs(saved):
+def test_manifest_describes_all_parts_and_tensors(saved):
     state, part, manifest = saved
     assert (manifest["format"], manifest["version"]) == ("strata-checkpoint", 1)
     assert (manifest["step"], manifest["epoch"], manifest["world_size"]) == (12, 2, 1)
@@ -52,8 +52,8 @@ def test_the_manifest_says_everything_a_reader_needs(saved):
     assert described["tree"]["model"]["weight"] == {"$tensor": "model.weight", "kind": "numpy"}
 
 
-def test_what_is_no_manifest_or_a_newer_one_is_told_apart():
-    with pytest.raises(Corrupt, match="is no manifest"):
+def test_invalid_and_newer_manifests_have_different_errors():
+    with pytest.raises(Corrupt, match="is not a checkpoint manifest"):
         decode_manifest(b"{}", "x.json")
     with pytest.raises(Corrupt, match=r"the manifest x.json is damaged"):
         decode_manifest(b'{"format": "strata-checkpoint", "version": 1', "x.json")
@@ -63,13 +63,13 @@ def test_what_is_no_manifest_or_a_newer_one_is_told_apart():
         decode_manifest(b'{"format": "strata-checkpoint", "version": 2}', "x.json")
 
 
-def test_a_manifest_is_never_code(saved):
+def test_manifest_is_never_executed(saved):
     _, _, manifest = saved
     assert Manifest.__struct_config__.frozen
     assert "pickle" not in json.dumps(manifest)
 
 
-def test_a_wide_header_is_padded_too(local):
+def test_wide_header_is_padded(local):
     state = {f"tensor-{index:05d}": np.float32(index) for index in range(2_000)}
     local.save(state, step=1)
     local.wait_pending()

@@ -1,4 +1,4 @@
-"""Guards what users of `CheckpointManager` rely on, on a folder and on a real S3 server."""
+"""Guards the behaviour of `CheckpointManager`, on a folder and on a real S3 server."""
 
 import logging
 import subprocess
@@ -9,13 +9,13 @@ import time
 import numpy as np
 import pytest
 
-from strata.checkpoint.format import CheckpointInfo
 from strata.checkpoint.manager import CheckpointManager
+from strata.checkpoint.manifest import CheckpointInfo
 from strata.errors import AlreadyExists, InvalidArgument, NotFound, StrataError, Unavailable
 from tests.checkpoint.conftest import assert_same, sample_state
 
 
-def test_what_was_saved_is_loaded(manager, state):
+def test_saved_state_is_loaded(manager, state):
     saved = manager.save(state, step=7, epoch=1)
     manager.wait_pending()
     assert_same(manager.load(), state)
@@ -24,7 +24,7 @@ def test_what_was_saved_is_loaded(manager, state):
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096, 40_000_001])
-def test_bytes_are_given_back_as_bytes(manager, size):
+def test_bytes_are_loaded_as_bytes(manager, size):
     data = bytes(range(256)) * (size // 256) + bytes(size % 256)
     manager.save(data, step=5000, epoch=2)
     manager.wait_pending()
@@ -38,7 +38,7 @@ def test_bytes_are_not_copied(local):
     assert local._staging.size_bytes == 0
 
 
-def test_a_save_is_described(manager, state):
+def test_save_returns_a_described_checkpoint(manager, state):
     before = time.time()
     saved = manager.save(state, step=7, epoch=3, metadata={"loss": 0.5, "tags": ["a"]})
     manager.wait_pending()
@@ -53,7 +53,7 @@ def test_a_save_is_described(manager, state):
     assert manager.all_checkpoints() == [info]
 
 
-def test_an_empty_place_has_nothing(manager):
+def test_empty_folder_has_no_checkpoints(manager):
     assert manager.latest() is None
     assert manager.get_by_step(1) is None
     assert manager.all_checkpoints() == []
@@ -82,7 +82,7 @@ def test_latest_is_the_highest_step_and_of_one_step_the_last_committed(manager):
     assert manager.get_by_step(4) is None
 
 
-def test_another_manager_sees_it_at_once(storage):
+def test_another_manager_sees_a_commit_at_once(storage):
     with CheckpointManager(storage) as one, CheckpointManager(storage) as other:
         assert other.latest() is None
         one.save(b"x", step=1)
@@ -90,7 +90,7 @@ def test_another_manager_sees_it_at_once(storage):
         assert other.load() == b"x"
 
 
-def test_a_fresh_process_sees_it(local, state):
+def test_new_process_sees_a_committed_checkpoint(local, state):
     local.save(b"from before", step=4)
     local.wait_pending()
     script = (
@@ -104,7 +104,7 @@ def test_a_fresh_process_sees_it(local, state):
     assert (done.stdout, done.stderr) == ("4 b'from before'\n", "")
 
 
-def test_a_script_that_ends_right_after_saving_still_saves(tmp_path):
+def test_script_that_ends_after_save_still_commits(tmp_path):
     script = (
         "import sys\nfrom strata.checkpoint.manager import CheckpointManager\n"
         "CheckpointManager(sys.argv[1]).save(bytes(50_000_000), step=1)"
@@ -128,7 +128,7 @@ def test_loading_into_a_state_fills_it_in_place(manager, state):
     assert_same(weight, state["model"]["weight"])
 
 
-def test_arrays_that_do_not_lie_in_order_are_saved_and_filled(local):
+def test_non_contiguous_arrays_are_saved_and_filled(local):
     array = np.arange(24.0).reshape(4, 6)
     local.save({"a": array.T, "b": array[:, ::2], "c": array[1]}, step=1)
     local.wait_pending()
@@ -138,7 +138,7 @@ def test_arrays_that_do_not_lie_in_order_are_saved_and_filled(local):
     assert_same(np.ascontiguousarray(backing[:, ::2]), array[:, ::2].copy())
 
 
-def test_a_target_that_does_not_fit_is_refused_by_name(local):
+def test_target_of_wrong_shape_is_refused_by_name(local):
     local.save({"a": {"b": np.zeros(5)}}, step=1)
     local.wait_pending()
     for wrong in (np.zeros(6), np.zeros(5, np.float32)):
@@ -146,7 +146,7 @@ def test_a_target_that_does_not_fit_is_refused_by_name(local):
             local.load(into={"a": {"b": wrong}})
 
 
-def test_tied_arrays_are_stored_once_and_given_back_tied(local):
+def test_tied_arrays_are_stored_once_and_loaded_tied(local):
     array = np.arange(1_000_000.0)
     local.save({"embedding": array, "head": array}, step=1)
     local.wait_pending()
@@ -165,40 +165,40 @@ def test_tied_arrays_are_stored_once_and_given_back_tied(local):
         ({"a": {object(): 1}}, "'a' has a key of type object"),
     ],
 )
-def test_what_cannot_be_held_is_refused_by_name(local, value, named):
+def test_unsupported_values_are_refused_by_name(local, value, named):
     with pytest.raises(InvalidArgument, match=named):
         local.save(value, step=1)
     assert local.latest() is None
 
 
 @pytest.mark.parametrize("step", [-1, 1.5, "7", None, True])
-def test_a_step_that_is_none_is_refused(local, step):
+def test_invalid_step_is_refused(local, step):
     with pytest.raises(InvalidArgument, match="step is"):
         local.save(b"", step=step)
 
 
-def test_settings_that_make_no_sense_are_refused(tmp_path):
+def test_invalid_settings_are_refused(tmp_path):
     with pytest.raises(InvalidArgument, match="keep_count is 0"):
         CheckpointManager(tmp_path, keep_count=0)
     with pytest.raises(InvalidArgument, match="when_busy"):
         CheckpointManager(tmp_path, when_busy="maybe")
 
 
-def test_an_id_can_be_chosen_once(manager):
+def test_checkpoint_id_can_be_used_once(manager):
     assert (
         manager.save(b"first", step=1, checkpoint_id="step-00000001-mine") == "step-00000001-mine"
     )
     manager.wait_pending()
     manager.save(b"second", step=1, checkpoint_id="step-00000001-mine")
-    with pytest.raises(AlreadyExists, match="exists already"):
+    with pytest.raises(AlreadyExists, match="already exists"):
         manager.wait_pending()
     assert manager.load("step-00000001-mine") == b"first"
-    with pytest.raises(InvalidArgument, match="cannot be the id"):
+    with pytest.raises(InvalidArgument, match="not a valid checkpoint id"):
         manager.save(b"", step=1, checkpoint_id="../mine")
 
 
 class Gate:
-    """Holds the storage's writes until opened."""
+    """Blocks the storage's writes until it is opened."""
 
     def __init__(self, manager, monkeypatch):
         self.opened = threading.Event()
@@ -211,7 +211,7 @@ class Gate:
         monkeypatch.setattr(manager.storage, "put_stream", put_stream)
 
 
-def test_while_one_is_in_flight_a_save_is_skipped_by_policy(storage, monkeypatch, caplog):
+def test_save_is_skipped_while_another_is_in_flight_by_policy(storage, monkeypatch, caplog):
     with CheckpointManager(storage, when_busy="skip") as manager:
         gate = Gate(manager, monkeypatch)
         assert manager.save(b"one", step=1) is not None
@@ -226,7 +226,7 @@ def test_while_one_is_in_flight_a_save_is_skipped_by_policy(storage, monkeypatch
         assert [info.step for info in manager.all_checkpoints()] == [1, 3]
 
 
-def test_while_one_is_in_flight_a_save_waits_by_default(local, monkeypatch):
+def test_save_waits_while_another_is_in_flight_by_default(local, monkeypatch):
     gate = Gate(local, monkeypatch)
     array = np.zeros(1000)
     local.save({"a": array}, step=1)
@@ -237,7 +237,7 @@ def test_while_one_is_in_flight_a_save_waits_by_default(local, monkeypatch):
     assert [local.load(i.checkpoint_id)["a"][0] for i in local.all_checkpoints()] == [0, 1]
 
 
-def test_progress_is_visible(local):
+def test_save_progress_is_reported(local):
     assert local.progress is None
     local.save(bytes(1_000_000), step=1)
     local.wait_pending()
@@ -251,11 +251,11 @@ def refuse_streams(manager, monkeypatch, error):
         raise error
 
     monkeypatch.setattr(manager.storage, "put_stream", refuse)
-    monkeypatch.setattr("strata.checkpoint.retrying.RETRY_DELAYS_S", (0.01,))
+    monkeypatch.setattr("strata.checkpoint.write.save_job.RETRY_DELAYS_S", (0.01,))
 
 
 @pytest.mark.parametrize("call", ["save", "wait_pending", "close"])
-def test_what_fails_in_the_background_is_raised_by_the_next_call_once(storage, monkeypatch, call):
+def test_background_error_is_raised_once_by_the_next_call(storage, monkeypatch, call):
     manager = CheckpointManager(storage)
     manager.save(b"good", step=1)
     manager.wait_pending()
@@ -277,14 +277,14 @@ def test_what_fails_in_the_background_is_raised_by_the_next_call_once(storage, m
     assert manager.load() == b"after"
 
 
-def test_an_unexpected_failure_is_not_lost_either(local, monkeypatch):
+def test_unexpected_background_error_is_raised(local, monkeypatch):
     refuse_streams(local, monkeypatch, ZeroDivisionError("a bug"))
     local.save(b"x", step=1)
     with pytest.raises(StrataError, match="ZeroDivisionError: a bug"):
         local.wait_pending()
 
 
-def test_a_storage_that_does_not_answer_is_asked_again(local, monkeypatch):
+def test_failed_storage_request_is_retried(local, monkeypatch):
     real, failures = local.storage.put_stream, [Unavailable("busy"), Unavailable("busy")]
 
     def put_stream(*arguments, **options):
@@ -293,13 +293,13 @@ def test_a_storage_that_does_not_answer_is_asked_again(local, monkeypatch):
         return real(*arguments, **options)
 
     monkeypatch.setattr(local.storage, "put_stream", put_stream)
-    monkeypatch.setattr("strata.checkpoint.retrying.RETRY_DELAYS_S", (0.01, 0.01))
+    monkeypatch.setattr("strata.checkpoint.write.save_job.RETRY_DELAYS_S", (0.01, 0.01))
     local.save(b"x", step=1)
     local.wait_pending()
     assert local.load() == b"x"
 
 
-def test_a_commit_that_was_not_confirmed_is_taken_back_whole(local, monkeypatch):
+def test_unconfirmed_commit_is_rolled_back(local, monkeypatch):
     real = local.storage.put
 
     def put(name, data, *, if_absent=False):
@@ -308,14 +308,14 @@ def test_a_commit_that_was_not_confirmed_is_taken_back_whole(local, monkeypatch)
             raise Unavailable("the answer was lost")
 
     monkeypatch.setattr(local.storage, "put", put)
-    monkeypatch.setattr("strata.checkpoint.retrying.RETRY_DELAYS_S", (0.01,))
+    monkeypatch.setattr("strata.checkpoint.write.save_job.RETRY_DELAYS_S", (0.01,))
     local.save(b"x", step=1)
     with pytest.raises(Unavailable):
         local.wait_pending()
     assert local.storage.walk() == []
 
 
-def test_memory_does_not_grow_with_saves(local):
+def test_memory_does_not_grow_with_the_number_of_saves(local):
     state = {"a": np.zeros(2_000_000)}
     local.save(state, step=0)
     size = local._staging.size_bytes
@@ -325,7 +325,7 @@ def test_memory_does_not_grow_with_saves(local):
     assert local._staging.size_bytes == size <= 16_000_000 * 1.1 + 4 * 2**20
 
 
-def test_preparing_makes_the_first_save_allocate_nothing(local):
+def test_prepared_manager_allocates_nothing_in_the_first_save(local):
     state = {"a": np.zeros(2_000_000)}
     local.prepare(state)
     size = local._staging.size_bytes

@@ -1,7 +1,7 @@
-"""Guards that pinned memory is unpinned before it is unmapped, whoever drops the last view of it.
+"""Guards that pinned memory is unpinned before it is unmapped, whichever reference is the last.
 
-A driver that still believes an address to be pinned copies into the old pages: whatever is mapped
-there next stays zero. The test with a real driver is tests/gpu/check_checkpoint.py.
+A driver that still regards an address as pinned copies into the old pages, and memory that is
+mapped there next stays zero. The test with a real driver is tests/gpu/test_checkpoint_cuda.py.
 """
 
 import contextlib
@@ -11,11 +11,11 @@ import types
 import numpy as np
 import pytest
 
-from strata.checkpoint import cuda
-from strata.checkpoint.staging import Staging
-from strata.checkpoint.tree import flatten
-from strata.storage import memory as memories
-from strata.storage.memory import huge_memory
+from strata.checkpoint.state.state_tree import flatten
+from strata.checkpoint.write import device_snapshot
+from strata.checkpoint.write.staging import Staging
+from strata.storage import huge_pages as memories
+from strata.storage.huge_pages import huge_memory
 
 
 def is_mapped(address):
@@ -25,7 +25,9 @@ def is_mapped(address):
 
 
 class Driver:
-    """The two calls of CUDA that pin; it notes what is pinned, and what was unmapped before."""
+    """A fake of the two CUDA calls that pin memory; records what is pinned, and what was unmapped
+    too early.
+    """
 
     def __init__(self) -> None:
         self.pinned: dict[int, int] = {}
@@ -54,11 +56,11 @@ def driver(monkeypatch):
         cudart=lambda: driver, device=lambda device: contextlib.nullcontext()
     )
     torch = types.SimpleNamespace(cuda=card, Tensor=type("Tensor", (), {}))
-    monkeypatch.setitem(cuda.sys.modules, "torch", torch)
+    monkeypatch.setitem(device_snapshot.sys.modules, "torch", torch)
     return driver
 
 
-def test_memory_of_a_staging_that_is_thrown_away_is_unpinned_while_it_is_mapped(driver):
+def test_dropped_staging_memory_is_unpinned_before_it_is_unmapped(driver):
     for value in range(5):
         memory = Staging().prepare(3 * 2**20, "cuda:0")
         np.frombuffer(memory, np.uint8)[:] = value
@@ -68,7 +70,7 @@ def test_memory_of_a_staging_that_is_thrown_away_is_unpinned_while_it_is_mapped(
     assert driver.unmapped_first == []
 
 
-def test_memory_stays_pinned_as_long_as_a_capture_is_read(driver):
+def test_memory_stays_pinned_while_a_capture_is_read(driver):
     staging = Staging()
     staging.prepare(2**21, "cuda:0")
     capture = staging.capture(flatten({"a": np.arange(9)}), {})
@@ -83,7 +85,7 @@ def test_memory_stays_pinned_as_long_as_a_capture_is_read(driver):
     assert driver.pinned == {}
 
 
-def test_a_buffer_that_grows_is_pinned_anew(driver):
+def test_grown_buffer_is_pinned_again(driver):
     staging = Staging()
     small = staging.prepare(2**21, "cuda:0").address
     large = staging.prepare(5 * 2**21, "cuda:0")
@@ -92,7 +94,7 @@ def test_a_buffer_that_grows_is_pinned_anew(driver):
     assert staging.prepare(2**20, "cuda:0") is large
 
 
-def test_memory_that_cannot_be_unpinned_is_never_unmapped(driver, monkeypatch):
+def test_memory_is_never_unmapped_if_unpinning_fails(driver, monkeypatch):
     kept = []
     monkeypatch.setattr(memories, "_kept", kept)
     driver.refuses_unpin = True
@@ -103,9 +105,9 @@ def test_memory_that_cannot_be_unpinned_is_never_unmapped(driver, monkeypatch):
     assert [each.address for each in kept] == [start]
 
 
-def test_a_forked_child_does_not_call_the_driver(driver):
+def test_forked_child_does_not_call_the_driver(driver):
     memory = huge_memory(2**21)
-    assert cuda.pin(memory, "cuda:0")
+    assert device_snapshot.pin(memory, "cuda:0")
     child = os.fork()
     if child == 0:
         driver.refuses_unpin = True  # a call would be answered with an error

@@ -3,25 +3,25 @@
 import numpy as np
 import pytest
 
-from strata.checkpoint import device_sums
-from strata.checkpoint.device_sums import ROW_WORDS, RowSums, weights
-from strata.checkpoint.parts import write_part
-from strata.checkpoint.replicas import ReplicaDigests
-from strata.checkpoint.sharded import Sharded
-from strata.checkpoint.sharing import own_share, shape_digest
-from strata.checkpoint.sidecar import Sidecar, manifest_of
-from strata.checkpoint.staging import Staging
-from strata.checkpoint.stateful import plain
-from strata.checkpoint.tree import Flat, flatten
+from strata.checkpoint.state.sharded_tensors import Sharded
+from strata.checkpoint.state.state_tree import FlatState, flatten
+from strata.checkpoint.state.stateful import plain
+from strata.checkpoint.write import device_checksums
+from strata.checkpoint.write.device_checksums import ROW_WORDS, RowSums, weights
+from strata.checkpoint.write.part_sidecar import Sidecar, manifest_of
+from strata.checkpoint.write.part_writer import write_part
+from strata.checkpoint.write.rank_shares import own_share, shape_digest
+from strata.checkpoint.write.replica_digests import ReplicaDigests
+from strata.checkpoint.write.staging import Staging
 from strata.errors import InvalidArgument
-from strata.storage.local import LocalStorage
+from strata.storage.folder import LocalStorage
 
 CHECKPOINT = "step-00000001-1"
 WORLD_SIZE = 3
 
 
 def sample(rank, seed=1):
-    """A state that all hold alike, but for a piece of a larger tensor."""
+    """A state that is equal on all ranks, except for a shard of a larger tensor."""
     random = np.random.default_rng(seed)
     return {
         "large": random.standard_normal((3_001, 5_00)),
@@ -36,14 +36,14 @@ def sample(rank, seed=1):
 
 
 def saved(storage, states, change=lambda rank: None):
-    """The sidecars of ranks that save; `change` is called when training may go on."""
+    """The sidecars of ranks that save; `change` is called when training may continue."""
     sidecars = []
     for rank, state in enumerate(states):
         flat = flatten(plain(state))
         own = own_share(flat, rank, len(states))
         digests = ReplicaDigests(flat.sources, own, rank, len(states))
         digests.take()
-        capture = Staging().capture(Flat(flat.tree if rank == 0 else None, own), {})
+        capture = Staging().capture(FlatState(flat.tree if rank == 0 else None, own), {})
         change(rank)
         part = write_part(storage, CHECKPOINT, rank, capture)
         sidecars.append(
@@ -61,7 +61,7 @@ def saved(storage, states, change=lambda rank: None):
     return sidecars
 
 
-def test_ranks_that_hold_the_same_are_committed(tmp_path):
+def test_equal_replicas_are_committed(tmp_path):
     states = [sample(rank) for rank in range(WORLD_SIZE)]
     sidecars = saved(LocalStorage(tmp_path), states)
     assert manifest_of(sidecars, 1, 1).world_size == WORLD_SIZE
@@ -72,8 +72,8 @@ def test_ranks_that_hold_the_same_are_committed(tmp_path):
 
 @pytest.mark.parametrize("rank", range(WORLD_SIZE))
 @pytest.mark.parametrize("row", [0, 1_500, 3_000])
-def test_one_element_that_differs_names_its_rank_and_tensor(tmp_path, rank, row):
-    """Whoever writes the row: a rank that does not write it has hashed it."""
+def test_differing_element_error_names_rank_and_tensor(tmp_path, rank, row):
+    """Also for a rank that does not write the row: it has hashed it."""
     states = [sample(each) for each in range(WORLD_SIZE)]
     states[rank]["large"][row, 7] = np.nextafter(states[rank]["large"][row, 7], 9)
     sidecars = saved(LocalStorage(tmp_path), states)
@@ -92,13 +92,13 @@ def test_tensors_that_one_rank_writes_alone_are_compared_on_all(tmp_path, name):
             manifest_of(saved(LocalStorage(tmp_path), states), 1, 1)
 
 
-def test_many_tensors_that_differ_are_counted_and_some_named(tmp_path):
+def test_error_for_many_differing_tensors_counts_them_and_names_some(tmp_path):
     states = [sample(0, seed=1), sample(1, seed=2)]
     with pytest.raises(InvalidArgument, match=r"rank 1 differs from rank 0 in 4 of 7 tensors"):
         manifest_of(saved(LocalStorage(tmp_path), states), 1, 1)
 
 
-def test_what_changes_after_the_capture_is_not_compared(tmp_path):
+def test_changes_after_the_capture_are_not_compared(tmp_path):
     states = [sample(rank) for rank in range(WORLD_SIZE)]
 
     def train_on(rank):
@@ -127,7 +127,7 @@ def test_batch_norm_buffers_are_replicated_state(tmp_path):
 
 
 def reference(data):
-    """What `RowSums` computes, written plainly."""
+    """What `RowSums` computes, in plain NumPy."""
     padded = data.ljust(-(-len(data) // (4 * ROW_WORDS)) * 4 * ROW_WORDS, b"\0")
     words = np.frombuffer(padded, np.int32).reshape(-1, ROW_WORDS).astype(np.int64)
     return (words * weights()).sum(axis=1).tobytes()
@@ -135,7 +135,7 @@ def reference(data):
 
 def test_sums_of_a_device_are_those_of_the_bytes(monkeypatch):
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(device_sums, "CHUNK_ROWS", 3)
+    monkeypatch.setattr(device_checksums, "CHUNK_ROWS", 3)
     base = torch.randn(30_000)
     tensors = [
         base,

@@ -1,4 +1,6 @@
-"""Guards what is kept: as many as asked, never less than the latest, never one that is read."""
+"""Guards retention: keeps the given number, always the latest, and any checkpoint that is being
+read.
+"""
 
 import os
 import subprocess
@@ -22,7 +24,7 @@ def save_all(manager, *wanted):
     manager.wait_pending()
 
 
-def test_the_newest_are_kept(storage):
+def test_newest_checkpoints_are_kept(storage):
     with CheckpointManager(storage, keep_count=3) as manager:
         save_all(manager, 1, 2, 3, 4, 5)
         assert steps(manager) == [3, 4, 5]
@@ -32,12 +34,12 @@ def test_the_newest_are_kept(storage):
     assert len(folders) == 6, "three manifests, three folders, no spare after close"
 
 
-def test_five_are_kept_by_default(local):
+def test_five_checkpoints_are_kept_by_default(local):
     save_all(local, *range(8))
     assert steps(local) == [3, 4, 5, 6, 7]
 
 
-def test_the_latest_stays_when_training_goes_on_from_before_it(tmp_path):
+def test_highest_step_is_kept_after_a_rollback(tmp_path):
     with CheckpointManager(tmp_path, keep_count=2) as manager:
         save_all(manager, 100, 200, 110, 120, 130)
         assert steps(manager) == [120, 130, 200]
@@ -45,7 +47,7 @@ def test_the_latest_stays_when_training_goes_on_from_before_it(tmp_path):
         assert steps(manager) == [130, 210]
 
 
-def test_one_that_is_being_read_stays(storage):
+def test_checkpoint_being_read_is_not_deleted(storage):
     with CheckpointManager(storage, keep_count=1) as manager:
         save_all(manager, 1)
         with manager.open() as reader:
@@ -56,7 +58,7 @@ def test_one_that_is_being_read_stays(storage):
         assert steps(manager) == [4]
 
 
-def test_one_that_another_process_reads_stays_whole(tmp_path):
+def test_checkpoint_read_by_another_process_is_not_overwritten(tmp_path):
     with CheckpointManager(tmp_path, keep_count=1) as manager:
         save_all(manager, 1)
         script = (
@@ -79,7 +81,7 @@ def test_one_that_another_process_reads_stays_whole(tmp_path):
         assert steps(manager) == [5]
 
 
-def test_files_of_expired_checkpoints_are_written_over(tmp_path):
+def test_files_of_expired_checkpoints_are_overwritten(tmp_path):
     with CheckpointManager(tmp_path, keep_count=1) as manager:
         inodes = []
         for step in range(5):
@@ -97,7 +99,7 @@ def test_recycling_can_be_turned_off(tmp_path):
         assert len(os.listdir(tmp_path)) == 2
 
 
-def test_a_smaller_state_in_a_larger_file_is_read_as_saved(tmp_path):
+def test_smaller_state_in_a_recycled_larger_file_is_read_correctly(tmp_path):
     with CheckpointManager(tmp_path, keep_count=1) as manager:
         for step, size in enumerate([900_000, 800_000, 10, 500_000, 3]):
             manager.save({"a": np.full(size, step)}, step=step)
@@ -105,7 +107,7 @@ def test_a_smaller_state_in_a_larger_file_is_read_as_saved(tmp_path):
             assert_same(manager.load(), {"a": np.full(size, step)})
 
 
-def test_the_manifest_goes_before_the_parts(tmp_path, monkeypatch):
+def test_manifest_is_deleted_before_the_parts(tmp_path, monkeypatch):
     with CheckpointManager(tmp_path, keep_count=1, recycle=False) as manager:
         save_all(manager, 1)
         order = []
@@ -121,7 +123,7 @@ def test_the_manifest_goes_before_the_parts(tmp_path, monkeypatch):
         assert order.index(("delete", "json")) < [name for name, _ in order].index("delete_folder")
 
 
-def test_a_failing_retention_does_not_fail_the_save(local, monkeypatch, caplog):
+def test_failed_retention_does_not_fail_the_save(local, monkeypatch, caplog):
     def refuse(name):
         raise Unavailable("not now")
 
@@ -130,14 +132,14 @@ def test_a_failing_retention_does_not_fail_the_save(local, monkeypatch, caplog):
         patch.setattr(local.storage, "delete_folder", refuse)
         save_all(local, 6, 7)
         assert local.latest().step == 7
-    assert "stay for now" in caplog.text
+    assert "could not delete old checkpoints" in caplog.text
 
 
 @pytest.mark.parametrize("created", [[5, 4, 3, 2, 1], [1, 1, 1, 1, 1]])
-def test_a_clock_that_runs_backwards_changes_nothing(tmp_path, monkeypatch, created):
+def test_retention_does_not_depend_on_the_clock(tmp_path, monkeypatch, created):
     with CheckpointManager(tmp_path, keep_count=2) as manager:
         for moment in created:
-            monkeypatch.setattr("strata.checkpoint.saving.time.time_ns", lambda m=moment: m)
+            monkeypatch.setattr("strata.checkpoint.write.save_job.time.time_ns", lambda m=moment: m)
             manager.save(b"%d" % moment, step=7)
             manager.wait_pending()
         last = manager.latest()

@@ -1,12 +1,14 @@
-"""Guards that unchanged tensors are not written again, and outlive the checkpoint they lie in."""
+"""Guards that unchanged tensors are not written again, and outlive the checkpoint they were written
+for.
+"""
 
 import numpy as np
 import pytest
 
-from strata.checkpoint.copying import copy_checkpoint
 from strata.checkpoint.manager import CheckpointManager
+from strata.checkpoint.transfer import copy_checkpoint
 from strata.errors import Corrupt
-from strata.storage.local import LocalStorage
+from strata.storage.folder import LocalStorage
 
 FROZEN = np.arange(500_000, dtype=np.float32)
 
@@ -22,7 +24,7 @@ def saved(manager, *numbers):
         manager.wait_pending()
 
 
-def test_what_is_frozen_is_written_once_and_survives_retention(storage):
+def test_frozen_tensors_are_written_once_and_survive_retention(storage):
     with CheckpointManager(storage, keep_count=1) as manager:
         saved(manager, 1, 2, 3, 4, 5)
         (info,) = manager.all_checkpoints()
@@ -39,7 +41,7 @@ def test_what_is_frozen_is_written_once_and_survives_retention(storage):
         ]
 
 
-def test_a_change_anywhere_is_written(tmp_path):
+def test_change_at_any_offset_is_written(tmp_path):
     with CheckpointManager(tmp_path) as manager:
         saved(manager, 1)
         changed = FROZEN.copy()
@@ -50,7 +52,7 @@ def test_a_change_anywhere_is_written(tmp_path):
         assert (manager.load()["base"] == changed).all()
 
 
-def test_when_the_last_one_is_gone_everything_is_written(tmp_path):
+def test_everything_is_written_if_the_last_checkpoint_is_gone(tmp_path):
     with CheckpointManager(tmp_path) as manager:
         saved(manager, 1)
         first = manager.latest().checkpoint_id
@@ -61,7 +63,7 @@ def test_when_the_last_one_is_gone_everything_is_written(tmp_path):
         assert (manager.load()["base"] == FROZEN).all()
 
 
-def test_damage_to_what_is_kept_is_noticed(tmp_path):
+def test_damage_to_reused_tensors_is_noticed(tmp_path):
     with CheckpointManager(tmp_path, keep_count=1) as manager:
         saved(manager, 1, 2)
         (kept,) = tmp_path.glob("*/kept-*")
@@ -72,7 +74,7 @@ def test_damage_to_what_is_kept_is_noticed(tmp_path):
             manager.load()
 
 
-def test_a_copy_takes_along_what_is_kept(tmp_path):
+def test_copied_checkpoint_includes_reused_tensors(tmp_path):
     with CheckpointManager(tmp_path / "near", keep_count=1) as manager:
         saved(manager, 1, 2)
         with manager.open() as reader:
@@ -81,7 +83,7 @@ def test_a_copy_takes_along_what_is_kept(tmp_path):
         assert (manager.load()["base"] == FROZEN).all()
 
 
-def test_what_the_other_storage_has_is_not_sent_again(tmp_path, storage):
+def test_copy_skips_files_that_the_target_has(tmp_path, storage):
     sent = []
     put_stream, storage.put_stream = (
         storage.put_stream,

@@ -1,4 +1,4 @@
-"""Guards tensors and state dicts of PyTorch; runs where torch is installed."""
+"""Guards tensors and state dicts of PyTorch; skipped without torch."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from strata.checkpoint.manager import CheckpointManager
-from strata.checkpoint.sharded import Sharded
+from strata.checkpoint.state.sharded_tensors import Sharded
 from strata.errors import InvalidArgument
 
 torch = pytest.importorskip("torch")
@@ -46,7 +46,7 @@ def same(one, other):
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_type_comes_back(manager, dtype):
+def test_every_torch_dtype_is_restored(manager, dtype):
     tensor = (torch.rand(7, 5) * 10).to(dtype)
     manager.save({"a": tensor, "t": tensor.t(), "empty": tensor[:0], "one": tensor[0, 0]}, step=1)
     manager.wait_pending()
@@ -56,7 +56,7 @@ def test_every_type_comes_back(manager, dtype):
     same(loaded["one"].reshape(1), tensor[0, 0].reshape(1))
 
 
-def test_a_type_that_is_stored_as_bytes_is_filled_in_place_and_by_pieces(local):
+def test_dtype_stored_as_bytes_is_filled_in_place_and_by_shards(local):
     whole = torch.randn(6, 4, dtype=torch.complex128)
     local.save({"a": whole, "b": whole}, step=1)
     local.wait_pending()
@@ -68,7 +68,7 @@ def test_a_type_that_is_stored_as_bytes_is_filled_in_place_and_by_pieces(local):
     same(piece.array, whole[3:5])
 
 
-def test_pieces_of_a_type_that_is_stored_as_bytes_are_saved(local):
+def test_shards_of_a_dtype_stored_as_bytes_are_saved(local):
     half = torch.randn(3, 4, dtype=torch.complex128)
     local.save({"a": Sharded(half, [3, 4], [0, 0])}, step=1)
     local.wait_pending()
@@ -84,7 +84,7 @@ def trained():
     return model, optimizer
 
 
-def test_a_model_and_its_optimizer_go_on_from_a_checkpoint(local):
+def test_model_and_optimizer_continue_from_a_checkpoint(local):
     model, optimizer = trained()
     local.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step=1)
     local.wait_pending()
@@ -117,7 +117,7 @@ def test_parameters_are_filled_in_place(local):
         same(model.state_dict()[name], value)
 
 
-def test_a_target_that_is_not_in_order_is_filled(local):
+def test_non_contiguous_target_is_filled(local):
     tensor = torch.rand(4, 6)
     local.save({"a": tensor}, step=1)
     local.wait_pending()
@@ -135,7 +135,7 @@ def test_tied_weights_are_stored_once(local):
     assert loaded["head"].data_ptr() == loaded["embedding"].data_ptr()
 
 
-def test_what_is_no_dense_tensor_is_refused_by_name(local):
+def test_sparse_and_quantized_tensors_are_refused_by_name(local):
     with pytest.raises(InvalidArgument, match=r"'a' is a tensor of .*sparse"):
         local.save({"a": torch.eye(3).to_sparse()}, step=1)
     with pytest.raises(InvalidArgument, match="on meta"):
@@ -151,7 +151,7 @@ def test_safetensors_opens_it_as_torch(local):
     same(load_file(local.storage.root / saved / "part-00000.safetensors")["a"], tensor)
 
 
-def test_without_torch_the_same_checkpoint_is_numpy(local):
+def test_checkpoint_loads_as_numpy_without_torch(local):
     local.save({"a": torch.arange(5.0), "b": torch.ones(2, dtype=torch.bfloat16)}, step=1)
     local.wait_pending()
     script = (
@@ -168,7 +168,7 @@ def test_without_torch_the_same_checkpoint_is_numpy(local):
     assert done.stdout.startswith("[0.0, 1.0, 2.0, 3.0, 4.0]\n"), done.stderr
 
 
-def test_a_manager_is_not_torchs_business_until_a_tensor_comes(tmp_path):
+def test_manager_does_not_import_torch(tmp_path):
     with CheckpointManager(tmp_path) as manager:
         manager.save({"a": np.zeros(3), "b": torch.zeros(3)}, step=1)
         manager.wait_pending()

@@ -1,4 +1,6 @@
-"""Guards that any state of arrays and plain values comes back as it was, and nothing else does."""
+"""Guards that any state of arrays and plain values is restored as it was, and other values are
+refused.
+"""
 
 import numpy as np
 import pytest
@@ -6,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from strata.checkpoint.arrays import NUMPY_NAMES
-from strata.checkpoint.staging import Staging
-from strata.checkpoint.tree import flatten, rebuild
+from strata.checkpoint.state.array_bytes import NUMPY_NAMES
+from strata.checkpoint.state.state_tree import flatten, rebuild
+from strata.checkpoint.write.staging import Staging
 from tests.checkpoint.conftest import assert_same
 
 PLAIN = [name for name in NUMPY_NAMES if not name.startswith(("bfloat", "float8"))]
@@ -31,7 +33,7 @@ STATES = st.recursive(
 
 
 def stored_and_read(state):
-    """Through the image of a part and back, without a disk."""
+    """The state after writing it to the image of a part and reading it back, without a disk."""
     capture = Staging().capture(flatten(state), {})
     by_name = {each.name: each for each in capture.placed}
 
@@ -50,26 +52,26 @@ def stored_and_read(state):
 
 @settings(max_examples=150, deadline=None)
 @given(STATES)
-def test_any_state_comes_back(state):
+def test_any_state_is_restored(state):
     assert_same(stored_and_read(state), state)
 
 
 @given(st.dictionaries(st.sampled_from(["$tensor", "$bytes", "$dict", "$x", "a"]), st.integers()))
-def test_keys_that_look_like_marks_are_only_keys(state):
+def test_keys_that_begin_with_a_dollar_are_restored(state):
     assert_same(stored_and_read(state), state)
 
 
 @pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 2**200, float("nan"), float("-inf"), -0.0])
-def test_numbers_that_json_lacks_come_back(value):
+def test_numbers_outside_json_are_restored(value):
     assert_same(stored_and_read({"a": [value]}), {"a": [value]})
 
 
-def test_names_are_the_way_to_the_array():
+def test_tensor_names_are_paths():
     flat = flatten({"model": {"layers": [{"w": np.zeros(1)}]}, "opt": {3: np.ones(1)}})
     assert list(flat.sources) == ["model.layers.0.w", "opt.3"]
 
 
-def test_names_that_meet_are_told_apart():
+def test_equal_tensor_names_are_made_unique():
     flat = flatten({"a": {"b": np.zeros(1)}, "a.b": np.ones(1), "__metadata__": np.ones(2)})
     assert list(flat.sources) == ["a.b", "a.b#2", "__metadata__#2"]
 

@@ -1,5 +1,6 @@
-"""Guards that a state comes back with its types: NamedTuples, dataclasses, Structs, JAX arrays and
-pytrees, objects with `state_dict`; and that restoring neither deletes nor half-fills anything."""
+"""Guards that a state is restored with its types: NamedTuples, dataclasses, Structs, JAX arrays and
+pytrees, objects with `state_dict`; and that a restore neither deletes nor half-fills anything.
+"""
 
 import dataclasses
 import itertools
@@ -10,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from strata.checkpoint.stateful import plain, put_back, vessel
+from strata.checkpoint.state.stateful import plain, restore_into, restore_target
 from strata.errors import InvalidArgument
 
 
@@ -42,11 +43,11 @@ class Record(msgspec.Struct):
 
 
 def restored(local, saved, target):
-    """What a target is after a checkpoint of `saved` was restored into it."""
+    """The target after a checkpoint of `saved` was restored into it."""
     local.save(plain(saved), step=1)
     local.wait_pending()
     with local.open() as reader:
-        return put_back(target, reader.load(vessel(target)))
+        return restore_into(target, reader.load(restore_target(target)))
 
 
 def of(value, count=5):
@@ -63,7 +64,7 @@ def of(value, count=5):
         lambda v: Record(of(v), Record(AdamState(v, of(v), None))),
     ],
 )
-def test_types_come_back_with_and_without_an_original(local, make):
+def test_types_are_restored_with_and_without_an_original(local, make):
     saved, target = make(7), make(1)
     found = restored(local, {"state": saved}, {"state": target})["state"]
     assert_equal(found, saved)
@@ -91,7 +92,7 @@ def assert_equal(found, wanted):
 
 
 @pytest.mark.parametrize("make", [of, lambda v: {"w": of(v)}, lambda v: [of(v)], Mutable])
-def test_parts_that_the_target_shares_are_restored_apart(local, make):
+def test_shared_containers_of_the_target_are_restored_separately(local, make):
     """One tree of zeros often is both moments of an optimizer before its first step."""
     zeros = make(0)
     saved, target = {"opt": AdamState(1, make(2), make(3))}, {"opt": AdamState(0, zeros, zeros)}
@@ -99,7 +100,7 @@ def test_parts_that_the_target_shares_are_restored_apart(local, make):
     assert_equal(found, saved["opt"])
 
 
-def test_a_mutable_object_stays_the_same_object_and_a_frozen_one_is_replaced(local):
+def test_mutable_object_is_filled_and_frozen_one_is_replaced(local):
     target = {"mutable": Mutable(of(0)), "frozen": Frozen(of(0)), "array": of(0)}
     held = dict(target)
     found = restored(local, {**target, "mutable": Mutable(of(3)), "frozen": Frozen(of(4))}, target)
@@ -111,7 +112,7 @@ def test_a_mutable_object_stays_the_same_object_and_a_frozen_one_is_replaced(loc
     assert found["frozen"].weight.tolist() == [4] * 5
 
 
-def test_a_type_that_is_not_imported_is_replaced_by_its_fields_and_said(local, caplog, monkeypatch):
+def test_unimported_type_is_loaded_as_its_fields_with_a_warning(local, caplog, monkeypatch):
     local.save({"a": AdamState(1, of(2), None), "b": Frozen(of(3))}, step=1)
     local.wait_pending()
     monkeypatch.delattr(f"{__name__}.AdamState")
@@ -120,7 +121,7 @@ def test_a_type_that_is_not_imported_is_replaced_by_its_fields_and_said(local, c
         found = local.load()
     assert found["a"]._fields == ("count", "mu", "nu")
     assert found["b"]["weight"].tolist() == [3] * 5
-    assert "Frozen cannot be built without an original" in caplog.text
+    assert "Frozen cannot be built without an object to restore into" in caplog.text
 
 
 def test_a_tuple_that_was_saved_is_restored_into_a_namedtuple(local):
@@ -129,34 +130,34 @@ def test_a_tuple_that_was_saved_is_restored_into_a_namedtuple(local):
     assert_equal(found, AdamState(1, of(2), of(3)))
 
 
-def test_another_type_than_was_saved_is_refused(local):
+def test_different_type_is_refused(local):
     with pytest.raises(
-        InvalidArgument, match=r"'opt' is a .*Frozen with weight, name, and the che"
+        InvalidArgument, match=r"'opt' is a .*Frozen with weight, name, but the che"
     ):
         restored(local, {"opt": AdamState(0, of(0), of(0))}, {"opt": Frozen(of(1))})
 
 
-def test_keys_of_one_text_are_told_apart(local):
+def test_keys_with_equal_text_are_distinguished(local):
     state = {1: of(1), "1": of(2)}
     found = restored(local, state, {1: of(0), "1": of(0)})
     assert_equal(found, state)
 
 
-def test_an_array_that_cannot_be_written_is_replaced(local):
+def test_read_only_array_is_replaced(local):
     fixed = of(0)
     fixed.flags.writeable = False
     assert restored(local, {"a": of(6)}, {"a": fixed})["a"].tolist() == [6] * 5
     assert fixed.tolist() == [0] * 5
 
 
-def test_keys_that_the_checkpoint_lacks_stay_and_are_named(local, caplog):
+def test_missing_keys_are_kept_and_named(local, caplog):
     target = {"weight": of(0), "best": 3.5, "history": {"losses": [1, 2]}}
     with caplog.at_level(logging.WARNING):
         found = restored(local, {"weight": of(8), "history": {}}, target)
     assert found["best"] == 3.5
     assert found["history"] == {"losses": [1, 2]}
     assert found["weight"].tolist() == [8] * 5
-    assert "the checkpoint has no 'best', 'history.losses': left as it is" in caplog.text
+    assert "the checkpoint has no 'best', 'history.losses': not restored" in caplog.text
 
 
 def model(torch, *sizes):
@@ -173,13 +174,13 @@ def test_a_model_with_new_layers_is_refused_before_anything_changes(local):
     assert before["note"] == "mine"
 
 
-def test_a_model_that_the_checkpoint_lacks_is_refused(local):
+def test_model_missing_in_the_checkpoint_is_refused(local):
     torch = pytest.importorskip("torch")
     with pytest.raises(InvalidArgument, match=r"2 tensors of the model: 'ema.0.weight'"):
         restored(local, {"step": 1}, {"step": 0, "ema": model(torch, 2, 2)})
 
 
-def test_an_optimizer_that_the_checkpoint_lacks_stays(local, caplog):
+def test_optimizer_missing_in_the_checkpoint_is_kept(local, caplog):
     torch = pytest.importorskip("torch")
     net = model(torch, 2, 2)
     target = {"model": net, "optimizer": torch.optim.SGD(net.parameters(), lr=0.25)}
@@ -215,7 +216,7 @@ def jax_state(jax, value):
     }
 
 
-def test_jax_arrays_come_back_as_jax_arrays(local, jax):
+def test_jax_arrays_are_restored_as_jax_arrays(local, jax):
     saved, target = jax_state(jax, 7), jax_state(jax, 1)
     for found in (restored(local, saved, target), local.load()):
         assert jax.tree.structure(found) == jax.tree.structure(saved)
@@ -235,7 +236,7 @@ def test_jax_arrays_are_placed_as_those_they_replace(local, jax):
     assert found["a"].sum() == found["b"].sum() == 8
 
 
-def test_jax_numbers_that_would_be_cut_short_are_refused(local, jax):
+def test_jax_numbers_that_would_lose_precision_are_refused(local, jax):
     assert not jax.config.jax_enable_x64
     with jax.enable_x64(True):
         local.save({"a": jax.numpy.ones(3, "float64")}, step=1)
@@ -244,9 +245,9 @@ def test_jax_numbers_that_would_be_cut_short_are_refused(local, jax):
         local.load()
 
 
-def test_what_is_registered_as_a_pytree_keeps_what_is_no_part_of_the_state(local, jax):
+def test_registered_pytree_keeps_its_auxiliary_data(local, jax):
     class Train:
-        """As flax makes them: data that is saved, and functions that are not."""
+        """A dataclass as flax makes them: data that is saved, and functions that are not."""
 
         def __init__(self, params, apply) -> None:
             self.params, self.apply = params, apply
@@ -264,5 +265,5 @@ def test_what_is_registered_as_a_pytree_keeps_what_is_no_part_of_the_state(local
 
 
 def test_a_shape_that_differs_is_refused_for_jax_too(local, jax):
-    with pytest.raises(InvalidArgument, match=r"'a' was saved as F32 \[3\] and is to be loaded"):
+    with pytest.raises(InvalidArgument, match=r"'a' was saved as F32 \[3\] but would be loaded"):
         restored(local, {"a": jax.numpy.ones(3)}, {"a": jax.numpy.ones(4)})

@@ -1,14 +1,14 @@
-"""Guards the streaming writer: whole objects or none, bounded memory, failures that are told."""
+"""Guards the streaming writer: complete objects or none, bounded memory, reported errors."""
 
 import threading
 
 import pytest
 
-from strata.checkpoint import parts
 from strata.checkpoint.manager import CheckpointManager
-from strata.checkpoint.writer import BLOCK_BYTES, AsyncCheckpointWriter
+from strata.checkpoint.write import part_writer
+from strata.checkpoint.write.multipart_writer import BLOCK_BYTES, AsyncCheckpointWriter
 from strata.errors import InvalidArgument, NotAllowedNow, Unavailable
-from strata.storage.local import LocalStorage
+from strata.storage.folder import LocalStorage
 from strata.storage.s3 import S3Storage
 from tests.storage.server import BUCKET
 
@@ -17,7 +17,7 @@ MIB = 1024 * 1024
 
 @pytest.mark.parametrize("sizes", [[], [0], [1, 2, 3], [5 * MIB] * 9, [MIB - 1, 40 * MIB + 3, 7]])
 @pytest.mark.parametrize("kind", [bytes, bytearray])
-def test_what_is_written_is_stored(storage, sizes, kind):
+def test_written_bytes_are_stored(storage, sizes, kind):
     chunks = [kind(bytes([index % 251]) * size) for index, size in enumerate(sizes)]
     with AsyncCheckpointWriter(storage, "a/b.bin") as writer:
         for chunk in chunks:
@@ -26,13 +26,13 @@ def test_what_is_written_is_stored(storage, sizes, kind):
     assert writer.close() == writer.written_bytes == sum(sizes)
 
 
-def test_a_path_will_do(tmp_path):
+def test_writer_accepts_a_path(tmp_path):
     with AsyncCheckpointWriter(tmp_path, "a") as writer:
         writer.write(b"x")
     assert LocalStorage(tmp_path).get("a") == b"x"
 
 
-def test_nothing_is_seen_before_it_is_closed(storage):
+def test_object_is_invisible_before_close(storage):
     writer = AsyncCheckpointWriter(storage, "a")
     writer.write(bytes(BLOCK_BYTES + 1))
     assert not storage.exists("a")
@@ -49,7 +49,7 @@ def test_a_caller_may_reuse_its_buffer(storage):
     assert storage.get("a") == b"".join(bytes([value]) * 3 * MIB for value in range(8))
 
 
-def test_a_failing_caller_leaves_nothing(storage):
+def test_failing_caller_leaves_no_object(storage):
     def fail():
         with AsyncCheckpointWriter(storage, "a") as writer:
             writer.write(bytes(40 * MIB))
@@ -60,7 +60,7 @@ def test_a_failing_caller_leaves_nothing(storage):
     assert storage.walk() == []
 
 
-def test_an_aborted_writer_takes_no_more(storage):
+def test_aborted_writer_refuses_writes(storage):
     writer = AsyncCheckpointWriter(storage, "a")
     writer.write(b"x")
     writer.abort()
@@ -71,7 +71,7 @@ def test_an_aborted_writer_takes_no_more(storage):
 
 
 class Slow(LocalStorage):
-    """Takes one chunk, then waits to be let go, then fails if told to."""
+    """A storage that takes one chunk, waits for an event, then fails if `fail` is set."""
 
     def __init__(self, root, failure=None):
         super().__init__(root)
@@ -88,7 +88,7 @@ class Slow(LocalStorage):
         return super().put_stream(name, slowly(), size_bytes=size_bytes, recycle=recycle)
 
 
-def test_a_slow_storage_makes_the_caller_wait(tmp_path):
+def test_slow_storage_blocks_the_caller(tmp_path):
     storage = Slow(tmp_path)
     writer = AsyncCheckpointWriter(storage, "a", depth=2)
     wrote = []
@@ -108,7 +108,7 @@ def test_a_slow_storage_makes_the_caller_wait(tmp_path):
 
 
 @pytest.mark.parametrize("depth", [1, 4])
-def test_a_failure_is_told_by_the_next_call_and_by_close(tmp_path, depth):
+def test_error_is_raised_by_the_next_call_and_by_close(tmp_path, depth):
     storage = Slow(tmp_path, Unavailable("broken"))
     storage.go.set()
     writer = AsyncCheckpointWriter(storage, "a", depth=depth)
@@ -124,13 +124,13 @@ def test_a_failure_is_told_by_the_next_call_and_by_close(tmp_path, depth):
     assert storage.walk() == []
 
 
-def test_a_failure_at_the_very_end_is_told_by_close(tmp_path, monkeypatch):
+def test_error_at_the_end_is_raised_by_close(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(28, "No space left on device")
 
     writer = AsyncCheckpointWriter(tmp_path, "a")
     writer.write(b"x")
-    monkeypatch.setattr("strata.storage.blocks.os.fsync", refuse)
+    monkeypatch.setattr("strata.storage.direct_io.os.fsync", refuse)
     with pytest.raises(Unavailable, match="disk is full"):
         writer.close()
 
@@ -140,7 +140,7 @@ def test_a_name_that_leaves_the_root_is_refused(tmp_path):
         AsyncCheckpointWriter(tmp_path, "../a")
 
 
-def test_a_url_is_opened_with_the_settings_of_the_environment(s3_settings, monkeypatch):
+def test_url_is_opened_with_settings_from_the_environment(s3_settings, monkeypatch):
     names = {
         "aws_access_key_id": "AWS_ACCESS_KEY_ID",
         "aws_secret_access_key": "AWS_SECRET_ACCESS_KEY",
@@ -155,7 +155,7 @@ def test_a_url_is_opened_with_the_settings_of_the_environment(s3_settings, monke
     assert storage.get("a.bin") == b"some bytes"
 
 
-def test_checkpoints_are_written_with_it(storage, monkeypatch):
+def test_checkpoints_use_the_writer(storage, monkeypatch):
     written = []
 
     class Noted(AsyncCheckpointWriter):
@@ -164,7 +164,7 @@ def test_checkpoints_are_written_with_it(storage, monkeypatch):
             written.append(self.name)
             return super().write(data, copy=copy)
 
-    monkeypatch.setattr(parts, "AsyncCheckpointWriter", Noted)
+    monkeypatch.setattr(part_writer, "AsyncCheckpointWriter", Noted)
     with CheckpointManager(storage) as manager:
         saved = manager.save({"a": bytes(40 * MIB), "b": bytearray(5)}, step=1)
         manager.wait_pending()
@@ -172,7 +172,7 @@ def test_checkpoints_are_written_with_it(storage, monkeypatch):
     assert written == [f"{saved}/part-00000.safetensors"] * 3
 
 
-def test_what_the_storage_has_taken_is_counted(storage):
+def test_stored_bytes_are_counted(storage):
     writer = AsyncCheckpointWriter(storage, "a")
     for _ in range(3):
         writer.write(bytes(BLOCK_BYTES))

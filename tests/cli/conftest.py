@@ -69,10 +69,9 @@ class Started:
         assert condition(self), f"no {what}; stdout {self.out}, stderr {self.err}"
 
     def end(self, number=signal.SIGINT):
-        """Sends a signal; the exit code and the seconds it took to end."""
-        began = time.monotonic()
+        """Send a signal and wait for the end; the exit code."""
         self.process.send_signal(number)
-        return self.ended(), time.monotonic() - began
+        return self.ended()
 
     def ended(self):
         code = self.process.wait(WAIT_S)

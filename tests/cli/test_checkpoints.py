@@ -21,10 +21,10 @@ def saved(tmp_path):
     return tmp_path / "from" / "step-00000007-a"
 
 
-def test_verify_says_that_all_is_as_it_was_saved(saved):
+def test_verify_reports_an_undamaged_checkpoint(saved):
     done = strata("verify", str(saved))
     assert done.returncode == 0, done.stderr
-    assert "are as they were saved" in done.stdout
+    assert " verified" in done.stdout
 
 
 def test_verify_names_the_part_that_is_damaged(saved):
@@ -44,10 +44,10 @@ def test_pull_copies_what_can_be_loaded_and_never_over_another(saved, tmp_path):
         assert (manager.load()["w"] == np.arange(300_000.0)).all()
     again = strata("pull", str(saved), str(goal))
     assert again.returncode == 7
-    assert "has step-00000007-a already" in again.stderr
+    assert "already has step-00000007-a" in again.stderr
 
 
-def test_what_is_missing_is_said(tmp_path):
+def test_missing_checkpoint_is_an_error(tmp_path):
     assert "there is no checkpoint" in strata("verify", str(tmp_path / "step-00000001-a")).stderr
     assert "needs a checkpoint" in strata("rm").stderr
     assert "needs a task" in strata("save").stderr

@@ -1,6 +1,7 @@
 """Guards the audit of a damaged record: it names what is damaged, says unproven for what rests on
 it, and never takes damage for a lost or repeated sample."""
 
+import json
 import random
 import shutil
 import sqlite3
@@ -9,11 +10,12 @@ import httpx
 import pytest
 
 from strata.errors import Corrupt
-from strata.timeline.audit import audit
-from strata.timeline.exporting import write_parquet
-from strata.timeline.opening import open_timeline
+from strata.timeline.archive.run_lookup import open_timeline
+from strata.timeline.audit.sample_audit import audit
+from strata.timeline.export.event_files import write_parquet
+from strata.timeline.read.log_trust import examine
 from tests.cli.conftest import strata
-from tests.coordinator.http.served import Coordinator
+from tests.coordinator.rest.served import Coordinator
 
 
 @pytest.fixture
@@ -64,6 +66,31 @@ def test_flipped_bit_in_a_batch_of_events_is_named_and_leaves_its_steps_unproven
     assert found.feeds[0].contradicted == 0
 
 
+def test_log_with_a_damaged_batch_is_not_called_whole(copy):
+    damage(copy / "log.db", "batches", "id", 2)
+    with open_timeline(copy) as timeline:
+        trust = examine(timeline)
+    assert trust.verdict == "no"
+    assert "row 2 of batches is damaged" in trust.findings[0].text
+    assert trust.holes_of("any worker", trust.holes[0].from_ns, trust.holes[0].to_ns)
+    shown = strata("at", "end", "--data", str(copy), cwd=copy)
+    assert "✗ incomplete" in shown.stdout
+
+
+def test_sql_says_that_rows_are_missing(copy):
+    query = "select count(*) from events"
+    whole = strata("sql", query, "--data", str(copy), "--json", cwd=copy)
+    assert whole.returncode == 0
+    assert whole.stderr == ""
+    damage(copy / "log.db", "batches", "id", 2)
+    (copy / "timeline-v1.duckdb").unlink()
+    for _ in range(2):  # the second query finds the rows decoded
+        shown = strata("sql", query, "--data", str(copy), "--json", cwd=copy)
+        assert shown.returncode == 0
+        assert shown.stdout != whole.stdout
+        assert "row 2 of batches is damaged" in json.loads(shown.stderr)["note"]
+
+
 def test_flipped_bit_in_the_facts_is_named_and_leaves_later_steps_unproven(copy, task):
     whole = audited(copy, task)
     assert whole.verdict == "proven"
@@ -109,6 +136,14 @@ class TestArchive:
         with open_timeline(trained[0]) as timeline:
             write_parquet(timeline, folder)
         return folder
+
+    def test_archive_with_a_damaged_group_of_events_is_not_called_whole(self, kept):
+        data = (kept / "events.parquet").read_bytes()
+        (kept / "events.parquet").write_bytes(data[:2000] + bytes(8) + data[2008:])
+        with open_timeline(kept) as timeline:
+            trust = examine(timeline)
+        assert trust.verdict == "no"
+        assert "row group 0" in trust.findings[0].text
 
     @pytest.mark.parametrize("file", ["events.parquet", "facts.parquet"])
     def test_flipped_bit_in_an_archive_is_never_taken_for_a_record(self, kept, task, file):

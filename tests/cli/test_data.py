@@ -7,8 +7,8 @@ import httpx
 import numpy as np
 import pytest
 
-from strata.core.catalogue import CODEC
-from strata.data.dataset import open_dataset
+from strata.core.record.event_codec import CODEC
+from strata.data.source_dataset import open_dataset
 from strata.store.sqlite import SqliteStore
 from tests.cli.conftest import serving, strata
 from tests.timeline.fleet import Fleet
@@ -20,7 +20,7 @@ def cluster(tmp_path_factory):
         yield running
 
 
-def test_a_dataset_is_added_by_its_path(cluster, tmp_path):
+def test_dataset_is_added_by_its_path(cluster, tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((1_500, 3)))
     added = cluster.run("dataset", "add", "zeros", str(tmp_path / "x.npy"))
     assert (added.returncode, added.stdout) == (0, "✓ zeros: 1,500 samples in 750 shards of npy\n")
@@ -31,7 +31,7 @@ def test_a_dataset_is_added_by_its_path(cluster, tmp_path):
     assert "seed is 42, not 1" in other.stderr
 
 
-def test_a_format_is_told_its_options(cluster, tmp_path):
+def test_dataset_options_reach_the_format(cluster, tmp_path):
     np.arange(10_000, dtype=np.uint16).tofile(tmp_path / "x.bin")
     path = str(tmp_path / "x.bin")
     added = cluster.run("dataset", "add", "told", path, "--option", "length=100")
@@ -48,7 +48,7 @@ def test_a_format_is_told_its_options(cluster, tmp_path):
         assert answer.status_code == 400, answer.text
 
 
-def test_a_dataset_is_added_by_its_sizes(cluster):
+def test_dataset_is_added_by_its_sizes(cluster):
     added = cluster.run("dataset", "add", "sizes", "--samples", "100", "--shard-size", "7")
     assert added.stdout == "✓ sizes: 100 samples in 15 shards\n"
 
@@ -56,16 +56,16 @@ def test_a_dataset_is_added_by_its_sizes(cluster):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("nowhere", "/no/such/folder"), "there is no /no/such/folder"),
-        (("a/b", "--samples", "3", "--shard-size", "1"), "without /"),
+        (("nowhere", "/no/such/folder"), "/no/such/folder does not exist"),
+        (("a/b", "--samples", "3", "--shard-size", "1"), "use no /"),
         (("none", "--samples", "0", "--shard-size", "1"), "total_samples is 0"),
         (("few", "--samples", "3", "--shard-size", "9"), "shard_size 9 is above"),
-        (("odd", "/etc/hostname", "--format", "csv"), "no format 'csv'"),
+        (("odd", "/etc/hostname", "--format", "csv"), "unknown format 'csv'"),
         (("told", "/etc/hostname", "--option", "length"), "'length' is not KEY=VALUE"),
-        (("told", "/etc/hostname", "--option", "name=x"), "name is no option of a format"),
+        (("told", "/etc/hostname", "--option", "name=x"), "name is not an option of a format"),
     ],
 )
-def test_what_is_wrong_is_said(cluster, arguments, words):
+def test_invalid_dataset_arguments_are_errors(cluster, arguments, words):
     refused = cluster.run("dataset", "add", *arguments)
     assert refused.returncode == (4 if arguments[0] == "nowhere" else 2)
     assert words in " ".join(refused.stderr.split())
@@ -82,7 +82,7 @@ def recorded(folder, data=None, **how):
     return fleet.task
 
 
-PROVEN = "every worker's samples of all 5 applied steps are recorded, and they are"
+PROVEN = "every worker recorded its samples of all 5 applied steps, and they match"
 
 
 @pytest.mark.parametrize(
@@ -92,13 +92,13 @@ PROVEN = "every worker's samples of all 5 applied steps are recorded, and they a
         (
             {"silent": ["w1"]},
             3,
-            "w1 recorded nothing of its samples in steps 3 to 4 of d",
+            "w1 has no record of its samples in steps 3 to 4 of d",
             "52 samples once, 0 missing, 0 twice, 8 unproven",
         ),
         (
             {"unfinished": ["w1"]},
             3,
-            "w1 was handed its samples, and did not record that it applied them, in steps 3 to 4",
+            "w1 got its samples but did not record that it applied them in steps 3 to 4",
             "52 samples once, 0 missing, 0 twice, 8 unproven",
         ),
         (
@@ -117,7 +117,7 @@ def test_audit_of_a_log_says_its_verdict_and_ends_with_its_code(tmp_path, how, c
     assert f"d: {counts}" in told.stdout
 
 
-def test_audit_says_what_a_left_loop_did_not_train(tmp_path):
+def test_audit_reports_samples_of_a_left_loop(tmp_path):
     store = SqliteStore(tmp_path / "log.db", CODEC)
     fleet = Fleet(2, batch=12, loops=True, store=store)
     for epoch in range(2):
@@ -135,7 +135,7 @@ def test_exit_codes_of_the_audit_are_in_its_help(tmp_path):
         "Exit code 0, proven",
         "1, broken",
         "3, unproven",
-        "Any other: the audit could not",
+        "Other codes: the audit failed",
     ):
         assert words in told
 
@@ -149,7 +149,7 @@ def test_damaged_record_makes_the_audit_unproven_and_is_named(tmp_path):
     for told in (answered, read):
         assert told.returncode == 3, told.stderr
         assert "damaged: events 3 to 5 of w1 (incarnation 2)" in told.stdout
-        assert "w1 was handed its samples" in told.stdout
+        assert "w1 got its samples" in told.stdout
 
 
 def flip_a_bit(path, worker, first_seq):
@@ -161,13 +161,13 @@ def flip_a_bit(path, worker, first_seq):
         db.execute(f"UPDATE batches SET payload = ? {which[0]}", (damaged, *which[1]))
 
 
-def test_the_audit_of_nobody_is_an_error(cluster):
+def test_audit_of_an_unknown_task_is_an_error(cluster):
     refused = cluster.run("audit", "nobody")
     assert refused.returncode == 4
     assert "nobody" in refused.stderr
 
 
-def test_the_story_of_a_sample_and_of_a_step(tmp_path):
+def test_story_of_a_sample_and_of_a_step(tmp_path):
     task = recorded(tmp_path)
     told = strata("audit", task, "--data", str(tmp_path), "--sample", "7", cwd=tmp_path)
     assert told.stdout.startswith("sample 7 was trained once\n  epoch 0, step ")
@@ -177,10 +177,10 @@ def test_the_story_of_a_sample_and_of_a_step(tmp_path):
     assert sum(7 in share["samples"] for share in shares) == 1
     assert sum(len(share["samples"]) for share in shares) == 12
     refused = strata("audit", task, "--data", str(tmp_path), "--step", "99", cwd=tmp_path)
-    assert (refused.returncode, "does not count" in refused.stderr) == (4, True)
+    assert (refused.returncode, "is not committed" in refused.stderr) == (4, True)
 
 
-def test_a_coordinator_answers_about_samples_as_its_log_does(tmp_path):
+def test_coordinator_answers_about_samples_as_its_log_does(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(60))
     data = open_dataset(str(tmp_path / "x.npy"), name="d")
     task = recorded(tmp_path / "data", data, garbled=["w1"])
@@ -193,5 +193,5 @@ def test_a_coordinator_answers_about_samples_as_its_log_does(tmp_path):
         assert (told[what].returncode, told[what].stdout) == (read.returncode, read.stdout)
     assert told["--content"].returncode == 1
     assert "d: 15 batches compared, 2 differ" in told["--content"].stdout
-    assert "w1: other bytes in step 4" in told["--content"].stdout
-    assert (lost.returncode, "does not count" in lost.stderr) == (4, True)
+    assert "w1: read different bytes in step 4" in told["--content"].stdout
+    assert (lost.returncode, "is not committed" in lost.stderr) == (4, True)

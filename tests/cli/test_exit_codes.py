@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from strata import cli
-from strata.cli import _exit_codes
-from strata.cli._terminal import Guarded
-from strata.core.tasks import RESTART_LOOP_EXIT_CODE, UNSAVED_EXIT_CODE
+from strata.cli.support import exit_codes
+from strata.cli.support.terminal import Guarded
+from strata.core.tasks.task_lifecycle import RESTART_LOOP_EXIT_CODE, UNSAVED_EXIT_CODE
 from strata.errors import STATUS, StrataError
 from tests.cli.conftest import free_port, strata
 
@@ -34,27 +34,27 @@ ARGUMENTS = {
 LOCAL = {"runs", "salvage", "sim", "sql", "export"}
 
 
-def test_the_documented_table_is_that_of_the_command():
+def test_documented_table_is_that_of_the_command():
     rows = re.findall(r"^\| (\d+) \| (.+) \|$", DOCS.read_text("utf-8"), re.MULTILINE)
-    assert {int(code): meaning for code, meaning in rows} == _exit_codes.MEANINGS
+    assert {int(code): meaning for code, meaning in rows} == exit_codes.MEANINGS
 
 
 def test_help_lists_every_code(tmp_path):
     shown = strata("--help", cwd=tmp_path).stdout
-    for code, meaning in _exit_codes.MEANINGS.items():
+    for code, meaning in exit_codes.MEANINGS.items():
         assert re.search(rf"^ +{code}  {re.escape(meaning)}$", shown, re.MULTILINE)
 
 
 def test_codes_of_tasks_are_those_of_the_rules():
-    assert _exit_codes.RESTART_LOOP == RESTART_LOOP_EXIT_CODE
-    assert _exit_codes.UNSAVED == UNSAVED_EXIT_CODE
+    assert exit_codes.RESTART_LOOP == RESTART_LOOP_EXIT_CODE
+    assert exit_codes.UNSAVED == UNSAVED_EXIT_CODE
 
 
 def test_every_error_has_a_documented_code():
     for kind in STATUS:
-        assert _exit_codes.code_of(kind("it happened")) in _exit_codes.MEANINGS
+        assert exit_codes.code_of(kind("it happened")) in exit_codes.MEANINGS
         if kind is not StrataError:
-            assert _exit_codes.code_of(kind("it happened")) > 1, kind
+            assert exit_codes.code_of(kind("it happened")) > 1, kind
 
 
 def told(ended):
@@ -76,14 +76,14 @@ def test_unreachable_coordinator_is_an_error_in_json(verb, tmp_path):
     arguments = ARGUMENTS.get(verb, [])
     ended = strata(verb, *arguments, "--json", "--url", url, cwd=tmp_path)
     assert told(ended)["code"] == "unavailable", ended.stderr
-    assert ended.returncode == _exit_codes.UNREACHABLE
+    assert ended.returncode == exit_codes.UNREACHABLE
 
 
 @pytest.mark.parametrize("verb", WITH_JSON)
 def test_unknown_option_is_an_error_in_json(verb, tmp_path):
     ended = strata(verb, "--json", "--no-such-option", cwd=tmp_path)
     assert told(ended)["code"] == "invalid_argument"
-    assert ended.returncode == _exit_codes.USAGE
+    assert ended.returncode == exit_codes.USAGE
 
 
 @pytest.mark.parametrize(
@@ -98,11 +98,11 @@ def test_unknown_option_is_an_error_in_json(verb, tmp_path):
 )
 def test_missing_run_is_not_found(arguments, tmp_path):
     assert told(strata(*arguments, "--json", cwd=tmp_path))["code"] == "not_found"
-    assert strata(*arguments, cwd=tmp_path).returncode == _exit_codes.NOT_FOUND
+    assert strata(*arguments, cwd=tmp_path).returncode == exit_codes.NOT_FOUND
 
 
 def test_unknown_task_is_not_found_and_a_wrong_token_is_denied(cluster):
-    assert cluster.run("stop", "none").returncode == _exit_codes.NOT_FOUND
+    assert cluster.run("stop", "none").returncode == exit_codes.NOT_FOUND
     assert told(cluster.run("stop", "none", "--json"))["code"] == "not_found"
     assert told(cluster.run("tasks", "--json", "--limit", "0"))["code"] == "invalid_argument"
 
@@ -167,7 +167,7 @@ def test_guarded_stream_lets_colours_pass_and_nothing_else():
     assert written == ["\x1b[31mred\x1b[0m \\x1b[2J\\x1b]0;t\\x07\\x0d\\x9b1A é\n\t"]
 
 
-def test_error_text_with_escapes_is_spelt_out(tmp_path, monkeypatch, capsys):
+def test_control_characters_in_errors_are_escaped(tmp_path, monkeypatch, capsys):
     (tmp_path / "fail.py").write_text('"""Fail."""\n')
 
     def fail() -> None:
@@ -178,5 +178,5 @@ def test_error_text_with_escapes_is_spelt_out(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["strata", "fail"])
     with pytest.raises(SystemExit) as ended:
         cli.main()
-    assert ended.value.code == _exit_codes.NOT_FOUND
+    assert ended.value.code == exit_codes.NOT_FOUND
     assert "\\x1b]0;taken over\\x07.db" in capsys.readouterr().err

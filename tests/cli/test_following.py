@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
-from strata.cli._stream import Event, parse
-from strata.cli._watch import recovered
+from strata.cli.support.event_stream import StreamEvent, parse
+from strata.cli.support.task_watch import recovered
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.cli.conftest import MAIN, Worker, environment, started_verb, until
 
@@ -67,7 +67,7 @@ def test_lines_are_chosen_by_level_source_task_and_search(cluster, worker):
     ]
 
 
-def test_a_search_looks_behind_what_one_page_holds(cluster, worker):
+def test_search_continues_over_pages(cluster, worker):
     worker.log("needle: 7")
     for _ in range(3):
         worker.log(*["hay"] * 500)
@@ -75,7 +75,7 @@ def test_a_search_looks_behind_what_one_page_holds(cluster, worker):
     assert shown(cluster.run("logs", "--search", r"needle: \d")) == ["needle: 7"]
 
 
-def test_a_message_cannot_drive_the_terminal(cluster, worker):
+def test_log_message_cannot_control_the_terminal(cluster, worker):
     worker.log("a\x1b]0;owned\x07\x9b2J\r\nsecond\tline")
     stored(cluster, 1)
     ended = cluster.run("logs", "--worker", "w0")
@@ -86,16 +86,15 @@ def test_a_message_cannot_drive_the_terminal(cluster, worker):
     assert not {"\x1b", "\x07", "\x9b", "\r"} & set(ended.stdout + printed)
 
 
-def test_following_logs_ends_with_ctrl_c_and_no_noise(cluster, worker):
+def test_following_logs_ends_quietly_with_ctrl_c(cluster, worker):
     worker.log("before")
     stored(cluster, 1)
     with cluster.start("logs", "-f", "--worker", "w0", "--json") as verb:
         verb.wait_for(lambda verb: messages(verb.out) == ["before"], "line from before")
         worker.log("after")
         verb.wait_for(lambda verb: messages(verb.out) == ["before", "after"], "new line")
-        code, took_s = verb.end(signal.SIGINT)
+        code = verb.end(signal.SIGINT)
     assert (code, verb.err) == (0, [])
-    assert took_s < 2
 
 
 def test_following_logs_of_a_pattern(cluster, worker):
@@ -108,7 +107,7 @@ def test_following_logs_of_a_pattern(cluster, worker):
         verb.wait_for(lambda verb: messages(verb.out) == expected, "matching lines")
 
 
-def test_a_reader_that_goes_away_ends_the_verb_quietly(cluster, worker):
+def test_closed_pipe_ends_the_verb_quietly(cluster, worker):
     worker.log(*map(str, range(1000)))
     stored(cluster, 1000)
     verb = " ".join(["logs", "--limit", "1000", "--url", cluster.url])
@@ -130,7 +129,7 @@ def test_facts_from_a_position(cluster, worker):
     assert [json.loads(line)["position"] for line in everything] == list(range(len(everything)))
     some = cluster.run("events", "--from", "1", "--limit", "2", "--json")
     assert some.stdout.splitlines() == everything[1:3]
-    assert json.loads(some.stderr) == {"note": "there are more: strata events --from 3"}
+    assert json.loads(some.stderr) == {"note": "more facts: strata events --from 3"}
     newest = cluster.run("events", "--limit", "2", "--json")
     assert newest.stdout.splitlines() == everything[-2:]
 
@@ -159,7 +158,7 @@ def test_following_facts(cluster, worker):
         cluster.client.register("later")
         verb.wait_for(lambda verb: len(verb.out) == 2, "new fact")
         assert json.loads(verb.out[1])["fields"]["worker"] == "later"
-        code, _ = verb.end(signal.SIGINT)
+        code = verb.end(signal.SIGINT)
     assert (code, verb.err) == (0, [])
 
 
@@ -168,7 +167,7 @@ def notes(verb):
     return [json.loads(line)["note"] for line in verb.err]
 
 
-def test_logs_go_on_after_the_coordinator_was_killed(up):
+def test_following_logs_survives_a_killed_coordinator(up):
     up.start()
     first = Worker(up.client(), "w0")
     with started_verb(
@@ -184,11 +183,11 @@ def test_logs_go_on_after_the_coordinator_was_killed(up):
         second.log("three")
         expected = ["one", "two", "three"]
         verb.wait_for(lambda verb: messages(verb.out) == expected, "line of the next coordinator")
-        code, _ = verb.end(signal.SIGINT)
+        code = verb.end(signal.SIGINT)
     assert code == 0
 
 
-def test_a_follower_that_was_away_for_long_gets_every_line_once(up):
+def test_follower_gets_every_line_once_after_a_long_disconnect(up):
     up.start()
     first = Worker(up.client(), "w0")
     with started_verb(
@@ -213,7 +212,7 @@ def test_a_follower_that_was_away_for_long_gets_every_line_once(up):
     assert messages(verb.out) == [*expected, "after"]
 
 
-def test_facts_go_on_after_the_coordinator_was_killed(up):
+def test_following_facts_survives_a_killed_coordinator(up):
     up.start()
     with started_verb(
         "events", "-f", "--from", "0", "--json", "--url", up.url, cwd=up.folder
@@ -237,29 +236,27 @@ def test_ctrl_c_while_reconnecting(up):
         verb.wait_for(lambda verb: any("hello" in line for line in verb.out), "line")
         up.kill()
         verb.wait_for(lambda verb: verb.err == [f"{AWAY}\n"], "word of the outage")
-        code, took_s = verb.end(signal.SIGINT)
-    assert code == 0
-    assert took_s < 2
+        assert verb.end(signal.SIGINT) == 0
     assert verb.err == [f"{AWAY}\n"]
 
 
-def test_the_parser_of_streams():
+def test_stream_parser_yields_events():
     stream = (
         b"retry: 2000\n\n: still here\n\nid: 1\ndata: a\n\nid: 2\n\n"
         b"event: skipped\r\ndata:b\r\n\r\nid: 3\ndata: cut off"
     )
     assert list(parse(stream.splitlines(keepends=True))) == [
-        Event("message", "1", b"a"),
-        Event("message", "2"),
-        Event("skipped", "", b"b"),
+        StreamEvent("message", "1", b"a"),
+        StreamEvent("message", "2"),
+        StreamEvent("skipped", "", b"b"),
     ]
 
 
-def test_a_generation_that_starts_from_step_0_names_no_source():
+def test_generation_that_starts_from_step_0_names_no_source():
     """A wrapped script starts anew in each generation, at step 0 of its worker."""
     assert recovered({"generation": 2, "step": 0, "source": "peer"}) == (
         "generation 2 starts from step 0"
     )
     assert recovered({"generation": 3, "step": 7, "source": "peer"}) == (
-        "generation 3 goes on from step 7 (peer)"
+        "generation 3 continues from step 7 (peer)"
     )

@@ -1,15 +1,18 @@
 """Guards how verbs find the coordinator, and that whatever is wrong is a sentence and a hint."""
 
+import io
 import socket
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 
 import httpx
 import pytest
 import trustme
+from rich.console import Console
 
-from strata.cli import _api
-from strata.cli._exit_codes import DENIED, NOT_FOUND, UNREACHABLE, USAGE
+from strata.cli.support import rest_client
+from strata.cli.support.exit_codes import DENIED, NOT_FOUND, UNREACHABLE, USAGE
+from strata.cli.support.task_watch import Watcher
 from strata.config import Settings
 from strata.errors import InvalidArgument
 from tests.cli.conftest import free_port, strata
@@ -38,22 +41,22 @@ def refused(ended, sentence, hint, code=UNREACHABLE):
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
-def test_nobody_there(verb, tmp_path):
+def test_missing_coordinator_is_an_error(verb, tmp_path):
     url = f"http://127.0.0.1:{free_port()}"
     ended = strata(*verb, "--url", url, cwd=tmp_path)
     refused(ended, f"strata: no coordinator answers at {url}", "`strata up`")
 
 
-def test_the_address_comes_from_the_settings(cluster):
+def test_address_comes_from_the_settings(cluster):
     port = httpx.URL(cluster.url).port
     assert strata("status", cwd=cluster.folder, STRATA_HTTP_PORT=str(port)).returncode == 0
     (cluster.folder / "strata.toml").write_text(f"http_port = {port}\n")
     assert strata("status", cwd=cluster.folder).returncode == 0
 
 
-def test_a_bad_setting_is_named(tmp_path):
+def test_bad_setting_is_named(tmp_path):
     ended = strata("status", cwd=tmp_path, STRATA_HTP_PORT="3000")
-    refused(ended, "there is no setting 'STRATA_HTP_PORT'", "STRATA_HTTP_PORT", USAGE)
+    refused(ended, "unknown setting 'STRATA_HTP_PORT'", "STRATA_HTTP_PORT", USAGE)
 
 
 @pytest.mark.parametrize(
@@ -65,23 +68,23 @@ def test_a_bad_setting_is_named(tmp_path):
         ({"http_host": "node", "tls_cert": "c.pem"}, "https://node:3000"),
     ],
 )
-def test_where_a_coordinator_with_these_settings_is(settings, url):
-    assert _api.url_of(Settings(**settings)) == url
+def test_url_follows_from_the_settings(settings, url):
+    assert rest_client.url_of(Settings(**settings)) == url
 
 
 @pytest.mark.parametrize("url", ["", "http://", "ftp://a:1", "http://a:port", "grpc://a"])
-def test_what_is_no_address(url):
+def test_invalid_url_is_an_error(url):
     with pytest.raises(InvalidArgument, match="not the address"):
-        _api.Api(url)
+        rest_client.Api(url)
 
 
-def test_a_token(tmp_path):
+def test_missing_and_wrong_tokens_are_errors(tmp_path):
     with coordinator(tmp_path / "data", token="secret") as running:
         url = running.http_url
         asked = strata("status", "--url", url, cwd=tmp_path)
-        refused(asked, "asks for a token", "STRATA_TOKEN", DENIED)
+        refused(asked, "requires a token", "STRATA_TOKEN", DENIED)
         wrong = strata("logs", "-f", "--url", url, cwd=tmp_path, STRATA_TOKEN="guess")
-        refused(wrong, "does not accept this token", "STRATA_TOKEN", DENIED)
+        refused(wrong, "rejected the token", "STRATA_TOKEN", DENIED)
         assert strata("status", "--url", url, cwd=tmp_path, STRATA_TOKEN="secret").returncode == 0
         shown = strata("status", "--url", f"{url}/?token=secret", cwd=tmp_path)
         assert shown.returncode == 0
@@ -100,18 +103,18 @@ def test_tls_with_the_coordinators_own_certificate(tmp_path):
         strange = strata("status", "--url", url, cwd=tmp_path)
         refused(strange, "cannot be trusted", "STRATA_TLS_CERT")
         plain = strata("status", "--url", url.replace("https", "http"), cwd=tmp_path)
-        refused(plain, "is not a coordinator's API", "https")
+        refused(plain, "is not a coordinator's REST API", "https")
 
 
-def test_a_certificate_that_cannot_be_read(tmp_path):
+def test_certificate_that_cannot_be_read(tmp_path):
     ended = strata("status", cwd=tmp_path, STRATA_TLS_CERT="nowhere.pem")
-    refused(ended, "certificate nowhere.pem cannot be read", "PEM", USAGE)
+    refused(ended, "cannot read the certificate nowhere.pem", "PEM", USAGE)
 
 
-def test_the_port_for_workers_is_not_the_api(cluster):
+def test_grpc_port_is_not_the_rest_api(cluster):
     url = f"http://127.0.0.1:{cluster.running.grpc_port}"
     ended = strata("status", "--url", url, cwd=cluster.folder)
-    refused(ended, "is not a coordinator's API", "the port for workers is another one")
+    refused(ended, "is not a coordinator's REST API", "the gRPC port is a different one")
 
 
 class Somebody(BaseHTTPRequestHandler):
@@ -126,10 +129,12 @@ class Somebody(BaseHTTPRequestHandler):
         """Silent."""
 
 
-@pytest.mark.parametrize(("verb", "said"), [("status", "cannot read"), ("workers", "status 404")])
-def test_somebody_else_is_there(verb, said, tmp_path):
+@pytest.mark.parametrize(
+    ("verb", "said"), [("status", "invalid response"), ("workers", "status 404")]
+)
+def test_other_http_server_is_an_error(verb, said, tmp_path):
     with HTTPServer(("127.0.0.1", 0), Somebody) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         ended = strata(verb, "--url", f"http://127.0.0.1:{server.server_port}", cwd=tmp_path)
         server.shutdown()
     assert ended.returncode == 5
@@ -137,35 +142,72 @@ def test_somebody_else_is_there(verb, said, tmp_path):
     assert "Traceback" not in ended.stderr
 
 
-def test_one_who_never_answers_is_given_up(monkeypatch):
+def test_server_that_never_answers_times_out(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        api = _api.Api(f"http://127.0.0.1:{silent.getsockname()[1]}")
-        with pytest.raises(_api.DeadlineExceeded, match="does not answer"):
+        api = rest_client.Api(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(rest_client.DeadlineExceeded, match="does not answer"):
             api.open("/api/status", {}, timeout_s=0.1)
+
+
+class SlowReader(BaseHTTPRequestHandler):
+    """A coordinator that reads a long log: its status is there at once, the rest when allowed."""
+
+    allowed = threading.Event()
+
+    def do_GET(self):
+        if self.path != "/api/status":
+            self.allowed.wait(60)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_):
+        """Silent."""
+
+
+def test_question_that_reads_the_log_is_waited_for_longer(monkeypatch):
+    monkeypatch.setattr(rest_client, "TIMEOUT_S", 0.1)
+    with ThreadingHTTPServer(("127.0.0.1", 0), SlowReader) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        api = rest_client.Api(f"http://127.0.0.1:{server.server_port}")
+        with pytest.raises(rest_client.DeadlineExceeded, match="does not answer"):
+            api.get("/api/tasks")
+        threading.Timer(0.5, SlowReader.allowed.set).start()
+        assert api.get("/api/tasks/t/audit").body == b"{}"
+        server.shutdown()
+
+
+def test_failed_audit_does_not_end_the_run_with_an_error(tmp_path):
+    with HTTPServer(("127.0.0.1", 0), Somebody) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        out = Console(file=io.StringIO(), width=200)
+        Watcher(rest_client.Api(f"http://127.0.0.1:{server.server_port}"), "t", out, False).audit()
+        server.shutdown()
+    assert "? the audit could not be made: http" in out.file.getvalue()
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence", "hint"),
     [
         (["barriers", "--task", "nope"], "there is no task 'nope'", "strata tasks"),
-        (["events", "--kind", "Nope"], "there is no kind of fact 'Nope'", "WorkerLost"),
-        (["events", "-f", "--from", "999"], "position 999 is beyond", "leave position out"),
-        (["logs", "--search", "("], "not a regular expression", "RE2"),
+        (["events", "--kind", "Nope"], "unknown kind of fact 'Nope'", "WorkerLost"),
+        (["events", "-f", "--from", "999"], "position 999 is beyond", "omit position"),
+        (["logs", "--search", "("], "not a valid regular expression", "RE2"),
     ],
 )
-def test_what_the_coordinator_refuses_is_told_in_its_words(cluster, arguments, sentence, hint):
+def test_coordinators_error_is_printed(cluster, arguments, sentence, hint):
     code = NOT_FOUND if arguments[0] == "barriers" else USAGE
     refused(cluster.run(*arguments), sentence, hint, code)
 
 
-def test_a_wrong_choice_lists_those_there_are(cluster):
+def test_invalid_choice_lists_the_valid_ones(cluster):
     ended = cluster.run("workers", "--status", "nonsense")
     assert ended.returncode == 2
     assert "'checkpointing'" in ended.stderr
 
 
 def test_relative_times_follow_the_coordinators_clock(monkeypatch):
-    monkeypatch.setattr(_api.time, "time_ns", lambda: 1_700_000_000_123_000_000)
-    assert _api.now_ms("Tue, 14 Nov 2023 22:13:19 GMT") == 1_700_000_000_123
-    assert _api.now_ms("Tue, 14 Nov 2023 22:03:20 GMT") == 1_699_999_400_000
-    assert _api.now_ms(None) == 1_700_000_000_123
+    monkeypatch.setattr(rest_client.time, "time_ns", lambda: 1_700_000_000_123_000_000)
+    assert rest_client.now_ms("Tue, 14 Nov 2023 22:13:19 GMT") == 1_700_000_000_123
+    assert rest_client.now_ms("Tue, 14 Nov 2023 22:03:20 GMT") == 1_699_999_400_000
+    assert rest_client.now_ms(None) == 1_700_000_000_123

@@ -3,8 +3,8 @@ lost one by one and all at once, and take their model from a peer and from a che
 
 import pytest
 
-from strata.timeline.desk import Desk
-from strata.timeline.opening import open_timeline
+from strata.timeline.archive.run_lookup import open_timeline
+from strata.timeline.queries import Desk
 from strata.timeline.why.questions import QUESTIONS
 from tests.cli.runs import run, script
 
@@ -90,7 +90,7 @@ def test_every_kind_that_such_a_run_has_is_recorded(recorded):
     assert WORKERS - {kind for kind, decided in kinds.items() if not decided} == set()
 
 
-def test_the_log_of_it_can_be_trusted(recorded):
+def test_log_of_the_run_can_be_trusted(recorded):
     assert [finding.text for finding in Desk(recorded).trust().findings if finding.grave] == []
     sources = [each.text("source") for each in recorded.records(kinds={"RecoveryChosen"})]
     assert {"fresh", "peer", "checkpoint"} <= set(sources)
@@ -158,7 +158,7 @@ def test_every_request_of_a_process_that_left_was_answered(recorded):
     assert {each for each in asked - answered if each[:2] in left} == set()
 
 
-def test_what_a_script_warns_of_is_a_fact_also_where_an_agent_reads_its_output(recorded):
+def test_warning_of_a_script_is_recorded_also_under_an_agent(recorded):
     said = [each for each in recorded.records(kinds={"LogLine"}) if each.text("level") == "warn"]
     assert {each.node[-2:] for each in said} == {"w0", "w1", "w2"}
     assert said[0].text("message").startswith("saved at step")

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from strata.coordinator.http.models import CreateTaskRequest
-from strata.core.tasks import TaskSpec
+from strata.coordinator.rest.request_models import CreateTaskRequest
+from strata.core.task_state import TaskSpec
 from tests.cli.conftest import strata
-from tests.coordinator.http.served import Coordinator
+from tests.coordinator.rest.served import Coordinator
 
 ASKED = {
     "name": "odd",

@@ -8,15 +8,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from strata.core.tasks import UNSAVED_EXIT_CODE
-from tests.agent.harness import worker_pids
+from strata.core.tasks.task_lifecycle import UNSAVED_EXIT_CODE
+from tests.agent.harness import Agent, worker_pids
 from tests.cli.conftest import strata as strata_verb
 from tests.cli.runs import run, script, seen, url_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "counter.py"
 
 
-def test_a_run_completes_with_a_summary_and_a_code(folder):
+def test_run_completes_with_a_summary_and_a_code(folder):
     code, output = run(folder, "train.py", "--workers", "2", "--config", "steps=20")
     assert code == 0, output
     assert "completed  train-1: every worker finished" in output
@@ -49,13 +49,13 @@ def test_failed_final_checkpoint_is_in_the_summary_and_the_exit_code(folder):
     code, output = run(folder, script(folder, TRAINED.format(where=where)))
     assert code == UNSAVED_EXIT_CODE, output
     assert re.search(r"completed .*every worker finished, final checkpoint failed: ", output)
-    assert "what was trained last is not saved" in output
+    assert "the final state was not saved" in output
 
 
-def test_who_was_to_be_killed_and_lived_is_told(folder):
+def test_workers_that_kill_did_not_reach_are_reported(folder):
     code, output = run(folder, "train.py", "--config", "steps=1", "--kill", "2")
     assert code == 0, output
-    assert "2 of 2 not killed as asked: the task was over before" in output
+    assert "2 of 2 workers were not killed: the task ended before" in output
 
 
 def test_each_line_is_delivered_once(folder):
@@ -82,7 +82,7 @@ def test_a_killed_worker_is_replaced_and_the_run_completes(folder, started):
     running.wait_for(seen("generation 1 trains"), "training")
     before = worker_pids(folder)
     os.kill(before["train-1-w1"], signal.SIGKILL)
-    running.wait_for(seen("goes on from step"), "recovery")
+    running.wait_for(seen("continues from step"), "recovery")
     after = worker_pids(folder)
     assert {name for name in before if after.get(name) == before[name]} == {
         "train-1-w0",
@@ -106,7 +106,7 @@ def test_run_says_which_worker_became_rank_0(folder, started):
 
 
 @pytest.mark.slow
-def test_the_example_survives_a_kill(folder, started):
+def test_example_survives_a_kill(folder, started):
     running = started(str(EXAMPLE), "--workers", "4", "--config", "steps=150")
     running.wait_for(seen("generation 1 trains"), "training")
     os.kill(worker_pids(folder)["counter-1-w2"], signal.SIGKILL)
@@ -117,7 +117,7 @@ def test_the_example_survives_a_kill(folder, started):
 def test_ctrl_c_stops_gracefully(folder, started):
     running = started("train.py", "--workers", "2")
     running.wait_for(seen("generation 1 trains"), "training")
-    code, _ = running.end(signal.SIGINT)
+    code = running.end(signal.SIGINT)
     assert code == 130
     output = "".join(running.out)
     assert "stopped  train-1" in output
@@ -126,7 +126,7 @@ def test_ctrl_c_stops_gracefully(folder, started):
     assert not worker_pids(folder)
 
 
-def test_a_second_ctrl_c_does_not_wait(folder, started):
+def test_second_ctrl_c_ends_at_once(folder, started):
     name = script(
         folder,
         "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -136,7 +136,7 @@ def test_a_second_ctrl_c_does_not_wait(folder, started):
     running.wait_for(seen("ready"), "start")
     running.process.send_signal(signal.SIGINT)
     running.wait_for(seen("stopped"), "the stop")
-    assert running.end(signal.SIGINT)[0] == 130
+    assert running.end(signal.SIGINT) == 130
     assert not worker_pids(folder)
 
 
@@ -151,14 +151,14 @@ def test_with_the_policy_stop_a_loss_is_a_failure(folder):
     assert "the policy is stop" in output
 
 
-def test_a_config_that_is_no_pair_is_refused(folder):
+def test_config_that_is_not_key_value_is_refused(folder):
     code, output = run(folder, "train.py", "--config", "lr")
     assert code == 2
-    assert "'lr' is no KEY=VALUE" in output
+    assert "'lr' is not KEY=VALUE" in output
 
 
 @pytest.mark.slow
-def test_what_a_killed_run_left_behind_is_ended_by_the_next(folder, started):
+def test_next_run_ends_the_workers_of_a_killed_run(folder, started):
     killed = started("train.py", "--workers", "2")
     killed.wait_for(seen("generation 1 trains"), "training")
     orphans = set(worker_pids(folder).values())
@@ -170,35 +170,48 @@ def test_what_a_killed_run_left_behind_is_ended_by_the_next(folder, started):
     assert not worker_pids(folder)
 
 
+QUICK = {"STRATA_REATTACH_GRACE_S": "2", "STRATA_HEARTBEAT_INTERVAL_S": "0.5"}
+
+
 @pytest.mark.slow
-def test_a_killed_run_is_taken_up_by_the_next_in_its_folder(folder, started):
-    killed = started("train.py", "--workers", "2", "--data-dir", "kept")
+def test_next_run_in_the_folder_continues_a_killed_run(folder, started):
+    killed = started("train.py", "--workers", "2", "--data-dir", "kept", **QUICK)
     killed.wait_for(seen("generation 1 trains"), "training")
     killed.process.kill()
     killed.process.wait(10)
     (folder / "finish").touch()
-    code, output = run(folder, "train.py", "--workers", "2", "--data-dir", "kept")
+    code, output = run(folder, "train.py", "--workers", "2", "--data-dir", "kept", **QUICK)
     assert code == 0, output
-    assert "train-1 goes on: the run before it did not end it" in output
+    assert "train-1 continues: the run before it was killed" in output
     assert "completed  train-1" in output
 
 
-def test_a_folder_that_cannot_be_written_is_told(folder):
+def test_folder_that_cannot_be_written_is_an_error(folder):
     code, output = run(folder, "train.py", "--data-dir", "/proc/nothing")
     assert code == 4
     assert "strata: /proc/nothing: No such file or directory" in output
     assert "Traceback" not in output
 
 
-def test_a_run_ends_with_how_to_look_back(folder):
+def test_run_prints_the_command_to_look_back(folder):
     _, output = run(folder, "train.py", "--config", "steps=5")
     (where,) = re.findall(r"look back: strata timeline --data (\S+)", output)
     told = strata_verb("timeline", "--data", where, cwd=folder).stdout
     assert "train-1 went from running to completed" in told
 
 
+def test_run_with_url_runs_on_a_coordinator_elsewhere(folder, cluster):
+    agent = Agent(folder, f"127.0.0.1:{cluster.running.grpc_port}", slots=1)
+    try:
+        code, output = run(folder, "train.py", "--config", "steps=3", "--url", cluster.url)
+    finally:
+        agent.close()
+    assert code == 0, output
+    assert [task["status"] for task in cluster.get("tasks")] == ["completed"]
+
+
 @pytest.mark.slow
-def test_submit_stop_and_restart_speak_to_a_coordinator(folder, started):
+def test_submit_stop_and_restart_use_a_running_coordinator(folder, started):
     running = started("train.py", "--slots", "1")
     running.wait_for(seen("generation 1 trains"), "training")
     url = url_of(running)
@@ -218,7 +231,7 @@ def test_submit_stop_and_restart_speak_to_a_coordinator(folder, started):
     third = verb("restart", second)
     assert (third, status(third)) == ("second-3", "queued")
     assert verb("stop", third) == "second-3 is stopped"
-    assert running.end(signal.SIGINT)[0] == 130
+    assert running.end(signal.SIGINT) == 130
 
 
 STOPPING = """
@@ -228,7 +241,7 @@ import strata
 with strata.join() as run:
     state = run.restore({"w": np.zeros(4)})
     rows = strata.open_arrays({"x": np.zeros((64, 2))})
-    for batch in run.batches(rows, global_batch=4, epochs=100):
+    for batch in run.batches(rows, global_batch=4, epochs=10_000):
         with run.step():
             state["w"] += run.average(np.ones(4))
         if run.steps == 5 and run.rank == 0:

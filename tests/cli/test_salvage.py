@@ -8,17 +8,19 @@ import httpx
 import numpy as np
 import pytest
 
-from strata.coordinator.clock import read_clock
-from strata.coordinator.kernel import Kernel
-from strata.coordinator.salvage import damage_of, salvage_in_place, salvage_to
+from strata.cli.support.exit_codes import DAMAGED, NOT_FOUND
+from strata.coordinator.archive.damaged_log import damage_of, salvage_in_place, salvage_to
+from strata.coordinator.engine.clock import read_clock
+from strata.coordinator.engine.kernel import Kernel
 from strata.core.cluster import CODEC
-from strata.core.salvage import SKIP, FactLost, LogSalvaged
+from strata.core.record.log_salvage import SKIP, FactLost, LogSalvaged
 from strata.errors import AlreadyExists, InvalidArgument, NotFound
 from strata.store.sqlite import SqliteStore
-from strata.timeline.audit import audit
-from strata.timeline.opening import open_timeline
-from strata.timeline.states import state_at
-from strata.timeline.trust import examine
+from strata.timeline.archive.run_lookup import open_timeline
+from strata.timeline.audit.sample_audit import audit
+from strata.timeline.queries import Desk
+from strata.timeline.read.log_trust import examine
+from strata.timeline.read.past_states import state_at
 from tests.agent.harness import Agent
 from tests.cli.conftest import strata, until
 from tests.cli.runs import run, script
@@ -184,6 +186,17 @@ def test_salvaged_log_is_not_proven_and_trust_names_the_lost_positions(data):
         assert any(named in text for text in found.damaged)
 
 
+def test_salvage_does_not_prove_that_a_worker_died(data):
+    """The salvage declares every worker lost that was alive in the last known state."""
+    damage_row(data, 20)
+    assert salvage_in_place(data).lost
+    with open_timeline(data) as timeline:
+        answer = Desk(timeline).why("lost")
+    assert answer.verdict == "unknown", answer
+    assert "lost part of the log" in answer.answer
+    assert "the damaged log was salvaged" in answer.chain[0].text
+
+
 def test_damaged_log_that_is_only_read_is_not_proven_either(recorded, tmp_path):
     """The end of the log is lost: it is read from a copy, and nothing is changed."""
     live, data = tmp_path / "live", tmp_path / "data"
@@ -198,6 +211,52 @@ def test_damaged_log_that_is_only_read_is_not_proven_either(recorded, tmp_path):
         assert audit(timeline.reader, "script-1").verdict == "unproven"
         assert any(f"@{end} to @{end}" in each.text for each in examine(timeline).findings)
     assert damage_of(data)
+
+
+def test_damaged_run_does_not_hide_the_others_in_the_list(data, tmp_path):
+    shutil.copytree(data, tmp_path / "destroyed")
+    (tmp_path / "destroyed" / "log.db").write_bytes(b"")
+    ended = strata("runs", str(tmp_path), cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "script-1" in ended.stdout
+    assert "run destroyed is left out: " in ended.stderr
+
+
+def test_folder_and_subject_that_do_not_exist_are_not_found(data, tmp_path):
+    for verb in (["runs", "nowhere"], ["story", "worker:nobody", "--data", str(data)]):
+        for flags in ([], ["--json"]):
+            ended = strata(*verb, *flags, cwd=tmp_path)
+            assert ended.returncode == NOT_FOUND
+            assert ended.stdout == ""
+
+
+def test_time_that_was_lost_is_not_counted_as_the_workers(data):
+    """A salvage may come days after the damage: nothing is known of the time between."""
+    with open_timeline(data) as timeline:
+        whole = audit(timeline.reader, "script-1").effective
+    damage_row(data, 20)
+    salvaged = salvage_in_place(data)
+    assert salvaged.lost
+    with open_timeline(data) as timeline:
+        (record,) = timeline.records(kinds={"LogSalvaged"})
+        found = audit(timeline.reader, "script-1").effective
+        shown = Desk(timeline).lanes(None, None).lanes
+        before_ns = max(
+            r.at_ns for r in timeline.records(None, record.at_ns) if r.kind != "FactLost"
+        )
+    assert found.total_s <= whole.total_s + 0.001
+    assert shown
+    for lane in shown:
+        assert all(span.to_ms <= before_ns / 1e6 + 1 for span in lane.spans if span.kind != "lost")
+
+
+@pytest.mark.parametrize("size", [0, 100, 4096])
+def test_destroyed_log_is_damaged_and_not_empty(data, size):
+    with (data / "log.db").open("r+b") as file:
+        file.truncate(size)
+    ended = strata("timeline", "--data", str(data), cwd=data)
+    assert ended.returncode == DAMAGED
+    assert "nothing is recorded" not in ended.stderr
 
 
 def test_salvaged_log_that_is_damaged_again_is_salvaged_again(data):
@@ -250,7 +309,7 @@ def test_up_refuses_a_damaged_log_and_names_the_verbs(data, tmp_path):
     assert "strata up --salvage" in ended.stderr
 
 
-def test_task_goes_on_after_its_coordinator_lost_the_end_of_the_log(up, tmp_path):
+def test_task_continues_after_the_coordinator_lost_the_end_of_the_log(up, tmp_path):
     """The whole way: coordinator killed, log cut, `up --salvage`, new incarnations train on."""
     (tmp_path / "train.py").write_text(SAVING, "utf-8")
     up.start()
@@ -258,7 +317,7 @@ def test_task_goes_on_after_its_coordinator_lost_the_end_of_the_log(up, tmp_path
     try:
         task = submitted(up, tmp_path)
         until(lambda: saved(up, task) >= 2, 60)
-        assert up.running.end()[0] == 0, "the write-ahead log goes into the main file"
+        assert up.running.end() == 0, "the write-ahead log goes into the main file"
         up.start()
         until(lambda: saved(up, task) >= 4, 60)
         before = workers_of(up)

@@ -6,7 +6,7 @@ import signal
 
 import httpx
 
-from strata.timeline.opening import open_timeline
+from strata.timeline.archive.run_lookup import open_timeline
 from tests.agent.harness import until, worker_pids
 from tests.cli.runs import seen, url_of
 
@@ -28,7 +28,7 @@ def test_a_waiting_process_takes_the_seat_of_a_killed_one(folder, started):
     pid = worker_pids(folder)[waiting]
     victim = next(each["id"] for each in workers().values() if each["rank"] == 1)
     os.kill(worker_pids(folder)[victim], signal.SIGKILL)
-    running.wait_for(seen("generation 2 goes on from step"), "recovery")
+    running.wait_for(seen("generation 2 continues from step"), "recovery")
     assert workers()[waiting]["rank"] >= 0
     assert worker_pids(folder)[waiting] == pid
     assert until(spare, "another spare") == victim

@@ -2,8 +2,8 @@
 
 import pytest
 
-from strata.timeline.desk import Desk
-from strata.timeline.opening import open_timeline
+from strata.timeline.archive.run_lookup import open_timeline
+from strata.timeline.queries import Desk
 from tests.cli.runs import run, script
 
 RESTART_LOOP = """
@@ -96,12 +96,12 @@ class TestRestartLoop:
             }
             assert len(named) == 1
 
-    def test_an_incarnation_can_be_asked_for_by_its_number(self, loop):
+    def test_lost_can_be_asked_for_an_incarnation(self, loop):
         second = facts(loop, "WorkerLost")[1]
         answer = ask(loop, "lost", incarnation=second.get("incarnation"))
         assert answer.answer.endswith("exit code 12")
 
-    def test_the_end_of_the_task_is_explained_by_the_last_exit(self, loop):
+    def test_end_of_the_task_is_explained_by_the_last_exit(self, loop):
         answer = ask(loop, "changed", task=facts(loop, "TaskSubmitted")[0].text("task"))
         assert answer.verdict == "yes"
         assert "restart loop" in answer.answer
@@ -117,11 +117,11 @@ class TestRestartLoop:
         assert last.verdict == "yes"
         assert last.answer.startswith("yes, it loops: ")
 
-    def test_the_same_script_without_the_crash_differs_at_the_first_loss(self, loop, loop_folder):
+    def test_same_script_without_the_crash_differs_at_the_first_loss(self, loop, loop_folder):
         (loop_folder / "calm").touch()
         data = loop_folder / "again"
         with recorded(loop_folder, RESTART_LOOP, "--workers", "1", data=data) as calm:
-            assert ask(calm, "trust").answer == "yes: nothing that was recorded is missing"
+            assert ask(calm, "trust").answer == "yes: the log is complete"
             assert ask(calm, "samples", task="script-1").verdict == "no"
             assert ask(calm, "differs", other=data).verdict == "no"
         answer = ask(loop, "differs", other=data)
@@ -134,7 +134,7 @@ class TestRestartLoop:
             loop, "timeout", worker=facts(loop, "WorkerLost")[0].text("worker"), timeout_s=60
         )
         assert answer.verdict == "yes"
-        assert "no timeout was involved" in answer.answer
+        assert "did not depend on a timeout" in answer.answer
 
 
 @pytest.fixture(scope="module")
@@ -152,13 +152,13 @@ def task(kills):
 
 
 class TestKills:
-    def test_the_agent_kept_what_the_killed_recorded(self, kills, task):
+    def test_agent_keeps_the_events_of_a_killed_worker(self, kills, task):
         answer = ask(kills, "trust")
         assert answer.verdict == "yes"
         lost = facts(kills, "WorkerLost")[0].get("incarnation")
         assert any(f"{task}-w1, incarnation {lost}, may be missing" in f for f in answer.findings)
 
-    def test_the_steps_that_were_undone_are_named(self, kills, task):
+    def test_steps_that_were_undone_are_named(self, kills, task):
         rolled = facts(kills, "RolledBack")[-1]
         answer = ask(kills, "samples", task=task)
         assert answer.verdict == "yes"
@@ -166,7 +166,7 @@ class TestKills:
         assert steps in answer.answer
         assert f"({16 * (rolled.get('origin') - rolled.get('to'))} samples)" in answer.answer
 
-    def test_the_model_came_from_the_peer_and_then_from_a_checkpoint(self, kills, task):
+    def test_model_came_from_the_peer_and_then_from_a_checkpoint(self, kills, task):
         first, last = (facts(kills, "RecoveryChosen")[at].get("generation") for at in (1, -1))
         peer = ask(kills, "restored", task=task, generation=first)
         assert f"from the model of {task}-w0" in peer.answer
@@ -175,20 +175,20 @@ class TestKills:
         loads = {each.node for each in saved.chain if "load the model" in each.text}
         assert loads == {f"{task}-w0", f"{task}-w1"}
 
-    def test_a_recovery_is_split_into_its_stages(self, kills, task):
+    def test_recovery_is_split_into_its_stages(self, kills, task):
         lost = facts(kills, "WorkerLost")[0]
         answer = ask(kills, "recovery", task=task, time_ms=lost.at_ns / 1e6 + 1)
         assert answer.verdict == "no"
         assert len(answer.findings) == 4
         assert f"{task}-w1 was lost: its process ended with signal 9" in answer.chain[0].text
 
-    def test_a_change_of_generation_began_with_the_signal(self, kills, task):
+    def test_generation_change_is_explained_by_the_signal(self, kills, task):
         lost = facts(kills, "GenerationChanged")[1].get("generation")
         answer = ask(kills, "changed", task=task, generation=lost)
         assert answer.verdict == "yes"
         assert answer.chain[0].ref == facts(kills, "WorkerExited")[0].ref
 
-    def test_the_drop_of_throughput_is_put_down_to_the_loss(self, kills, task):
+    def test_throughput_drop_is_explained_by_the_loss(self, kills, task):
         lost = facts(kills, "WorkerLost")[1]
         answer = ask(kills, "throughput", task=task, time_ms=lost.at_ns / 1e6)
         assert answer.verdict == "yes"

@@ -7,15 +7,15 @@ from itertools import pairwise
 import httpx
 import pytest
 
-from strata.core.catalogue import CODEC
-from strata.store.memory import MemoryStore
-from strata.timeline import sql
-from strata.timeline.audit import audit
-from strata.timeline.desk import Desk
-from strata.timeline.lanes import lanes
-from strata.timeline.opening import open_timeline
+from strata.core.record.event_codec import CODEC
+from strata.store.memory_store import MemoryStore
+from strata.timeline.archive.run_lookup import open_timeline
+from strata.timeline.audit.sample_audit import audit
+from strata.timeline.export import sql_queries
+from strata.timeline.lanes.worker_lanes import lanes
+from strata.timeline.queries import Desk
 from tests.cli.trained import DATA_S, STEPS
-from tests.coordinator.http.served import Coordinator
+from tests.coordinator.rest.served import Coordinator
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +49,9 @@ def test_lane_of_each_worker_adds_up_to_its_wall_time(timeline):
     assert len(found.lanes) == 2
     for lane in found.lanes:
         spans = lane.spans
-        assert all(a.to_ns == b.from_ns for a, b in pairwise(spans))
-        drawn_ns = sum(span.to_ns - span.from_ns for span in spans)
-        assert drawn_ns / 1e9 == pytest.approx(wall_s(timeline, lane.node), abs=1e-9)
+        assert all(a.to_ms == b.from_ms for a, b in pairwise(spans))
+        drawn_ms = sum(span.to_ms - span.from_ms for span in spans)
+        assert drawn_ms / 1e3 == pytest.approx(wall_s(timeline, lane.node), abs=1e-6)
         assert sum(lane.seconds.values()) == pytest.approx(wall_s(timeline, lane.node), abs=1e-6)
 
 
@@ -72,7 +72,7 @@ def test_sums_of_windows_are_the_sum_of_the_whole(timeline):
 
 
 def test_lanes_sql_and_the_recorded_steps_give_the_same_figures(timeline):
-    rows = sql.query(
+    rows = sql_queries.query(
         timeline, "SELECT node, kind, sum(seconds) FROM activity GROUP BY ALL", limit=100
     ).rows
     found = {(node, kind): seconds for node, kind, seconds in rows}
@@ -82,18 +82,18 @@ def test_lanes_sql_and_the_recorded_steps_give_the_same_figures(timeline):
         for kind, seconds in lane.seconds.items()
     }
     assert drawn == pytest.approx(found, abs=1e-6)
-    data = sql.query(timeline, "SELECT node, sum(data_s) FROM steps GROUP BY ALL").rows
+    data = sql_queries.query(timeline, "SELECT node, sum(data_s) FROM steps GROUP BY ALL").rows
     assert {node: found[node, "data"] for node, _ in data} == pytest.approx(dict(data), abs=1e-3)
 
 
 def test_background_reads_are_not_the_worker_s_time(timeline):
-    labels = sql.query(timeline, "SELECT DISTINCT what FROM activity", limit=10_000).rows
+    labels = sql_queries.query(timeline, "SELECT DISTINCT what FROM activity", limit=10_000).rows
     assert not [what for (what,) in labels if "fetching a batch" in what]
 
 
 def test_effective_time_counts_neither_waiting_nor_repeated_steps(timeline, task, trained):
     spent = audit(timeline.reader, task).effective
-    rows = sql.query(
+    rows = sql_queries.query(
         timeline,
         "SELECT sum(seconds) FILTER (part = 'compute'), sum(seconds) FILTER (part = 'data') "
         "FROM activity",

@@ -53,7 +53,7 @@ dist.destroy_process_group()
 """
 
 
-def test_a_script_without_torch_runs_with_what_torchrun_would_give_it(folder):
+def test_script_without_torch_gets_the_variables_of_torchrun(folder):
     name = script(folder, PLAIN)
     code, output = run(folder, name, "--wrap", "torchrun", "--workers", "3", "--", "--fast")
     assert code == 0, output
@@ -73,7 +73,7 @@ def test_a_script_without_torch_runs_with_what_torchrun_would_give_it(folder):
 
 
 @pytest.mark.timeout(240)
-def test_an_unchanged_torch_script_survives_the_loss_of_a_rank(folder):
+def test_unchanged_torch_script_survives_the_loss_of_a_rank(folder):
     pytest.importorskip("torch")
     code, output = run(folder, script(folder, TORCH), "--wrap", "torchrun", "--workers", "2")
     assert code == 0, output
@@ -83,7 +83,7 @@ def test_an_unchanged_torch_script_survives_the_loss_of_a_rank(folder):
     assert "1 loss, 1 recovery" in output
 
 
-def test_a_stop_reaches_the_script(folder, started):
+def test_stop_signal_reaches_the_wrapped_script(folder, started):
     name = script(
         folder,
         "import signal, sys, time\n"
@@ -92,12 +92,12 @@ def test_a_stop_reaches_the_script(folder, started):
     )
     running = started(name, "--wrap", "torchrun", "--workers", "2")
     running.wait_for(lambda each: sum("ready" in line for line in each.out) == 2, "two scripts")
-    assert running.end(signal.SIGINT)[0] == 130
+    assert running.end(signal.SIGINT) == 130
     assert sum("saved" in line for line in running.out) == 2
     assert not worker_pids(folder)
 
 
-def test_what_a_killed_wrapper_ran_is_ended_too(folder, started):
+def test_script_of_a_killed_wrapper_is_ended(folder, started):
     name = script(
         folder, "import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(600)\n"
     )
@@ -117,13 +117,12 @@ def test_local_ranks_are_counted_by_host():
     assert [variables(rank, seats)["GROUP_RANK"] for rank in range(3)] == ["0", "1", "0"]
 
 
-def test_a_script_sees_the_cards_of_its_host_and_its_own_at_its_local_rank():
+def test_script_sees_the_cards_of_its_host_and_its_own_at_its_local_rank():
     seats = [
         Seat("10.0.0.1", "a", 5, ("4", "5")),
         Seat("10.0.0.2", "b", 6, ("0",)),
         Seat("10.0.0.1", "a", 7, ("2", "3")),
     ]
-    seats = [Seat.from_words(seat.words) for seat in seats]
     seen = [variables(rank, seats)["CUDA_VISIBLE_DEVICES"] for rank in range(3)]
     assert seen == ["4,2,5,3", "0", "4,2,5,3"]
     assert "CUDA_VISIBLE_DEVICES" not in variables(0, [Seat("10.0.0.1", "a", 5)])

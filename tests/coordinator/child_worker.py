@@ -1,8 +1,8 @@
-"""A worker in a process of its own, to be stopped and killed: `child_worker.py ADDRESS ID STEPS`.
+"""A worker process for tests that stop and kill it: `child_worker.py ADDRESS ID STEPS`.
 
-It beats every 50 ms and makes a step with each beat until it has made STEPS; from then on it beats
-without steps. With --waiting it says then that it waits for others. With --skew-s its clocks are
-wrong. What it hears goes to its output, a line each. Fenced, it registers again.
+It sends a heartbeat every 50 ms and makes a step with each one until it has made STEPS; then it
+sends heartbeats without steps, with --waiting as a worker that waits for others. With --skew-s its
+clocks are wrong. It prints each message it receives. When fenced, it registers again.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from queue import SimpleQueue
 
 import grpc
 
-from strata.coordinator.rpc import SERVICE
+from strata.coordinator.sessions.unary_calls import SERVICE
 from strata.wire.v1 import coordinator_pb2 as pb
 
 BEAT_S = 0.05
@@ -33,7 +33,7 @@ def say(*words: object) -> None:
 
 
 class Child:
-    """One worker, incarnation after incarnation."""
+    """Run one worker, one incarnation after the other."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given
@@ -51,7 +51,7 @@ class Child:
         return incarnation
 
     def live(self, incarnation: int) -> None:
-        """Speaks as one incarnation until it is told that it does not count any more."""
+        """Run one incarnation until it is fenced."""
         outgoing: SimpleQueue[pb.WorkerMessage | None] = SimpleQueue()
         hello = pb.Hello(worker_id=self.given.id, incarnation=incarnation)
         outgoing.put(pb.WorkerMessage(hello=hello))

@@ -1,4 +1,4 @@
-"""A real coordinator in a thread, for tests that talk to it as a client does."""
+"""A real coordinator in a thread, for tests that use it as clients."""
 
 import asyncio
 import threading
@@ -10,8 +10,8 @@ import pytest
 import uvloop
 
 from strata.config import Settings
-from strata.coordinator.rpc import SERVICE
 from strata.coordinator.server import Running, running
+from strata.coordinator.sessions.unary_calls import SERVICE
 from strata.wire.v1 import coordinator_pb2 as pb
 
 PATIENCE_S = 30.0
@@ -60,7 +60,7 @@ class Client:
 
 @contextmanager
 def coordinator(folder, **settings):
-    """Runs a coordinator in a thread of its own until the block ends."""
+    """Run a coordinator in a thread while the context is open."""
     given = Settings(data_dir=str(folder), grpc_port=0, http_port=0, **settings)
     ready: Future[tuple[Running, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 

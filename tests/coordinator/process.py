@@ -1,4 +1,4 @@
-"""The real `strata up` in a process of its own: to be killed, restarted, or held to a bound."""
+"""`strata up` as a subprocess, for tests that kill it, restart it or measure its memory."""
 
 import random
 import re
@@ -17,8 +17,8 @@ START_S = 20.0
 
 
 def free_port() -> int:
-    """A port that nobody listens on, below those that the system gives to clients: a client that
-    tries again while nobody listens could otherwise be given the port itself."""
+    """A free port below the range of ephemeral ports: otherwise a client that retries could be
+    assigned the port itself."""
     while True:
         port = random.randint(15_000, 30_000)
         with socket.socket() as trying:
@@ -55,7 +55,7 @@ class Process:
         return self.folder / "data" / "log.db"
 
     def start(self) -> None:
-        """Returns when it serves."""
+        """Wait until it serves."""
         with self._output.open("w") as output:
             self._process = subprocess.Popen(
                 [*self.prefix, *STRATA, "up", "--config", str(self._config)],
@@ -77,21 +77,21 @@ class Process:
         return psutil.Process(self.pid).memory_info().rss
 
     def peak_bytes(self) -> int:
-        """The most memory it ever held."""
+        """Peak memory of the process."""
         status = Path(f"/proc/{self.pid}/status").read_text("utf-8")
         return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
 
     def limit_memory(self, limit_bytes: int) -> None:
-        """So that a fault ends the coordinator and not the machine that tests it."""
+        """Limit the memory, so that a defect ends the coordinator and not the test machine."""
         psutil.Process(self.pid).rlimit(psutil.RLIMIT_AS, (limit_bytes, limit_bytes))
 
     def kill(self) -> None:
-        """As a power cut would, for the process."""
+        """Kill the process with SIGKILL."""
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> int:
-        """Asks it to end; gives its exit status."""
+        """Stop it gracefully; returns its exit status."""
         self._process.send_signal(signal.SIGTERM)
         try:
             return self._process.wait(20)
@@ -102,7 +102,7 @@ class Process:
 
 @contextmanager
 def process(folder: Path, **settings):
-    """A coordinator's process until the block ends; whoever stopped it may have done so."""
+    """Run a coordinator process while the context is open; the test may stop it earlier."""
     started = Process(folder, **settings)
     started.start()
     try:

@@ -1,16 +1,17 @@
-"""Guards the agents' stream as any client sees it: who is let in, what is told, what is refused."""
+"""Sessions of agents through a real gRPC client: registration, duties, exits, refusals."""
 
 from queue import SimpleQueue
 
 import httpx
 import pytest
 
-from strata.coordinator.rpc import SERVICE
+from strata.coordinator.sessions.unary_calls import SERVICE
 from strata.core.events import Envelope
-from strata.core.worker_facts import CODEC, ConnectionChanged
-from strata.sdk.spool import batch_message
-from strata.store.base import Window
-from strata.store.batches import pack
+from strata.core.workers.exchange_facts import ConnectionChanged
+from strata.core.workers.worker_facts import CODEC
+from strata.sdk.record.spool import batch_message
+from strata.store.event_batches import pack
+from strata.store.event_store import Window
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.coordinator.conftest import Client, coordinator
 from tests.coordinator.test_rpc import open_session
@@ -42,7 +43,7 @@ class Agent:
         self.send(exited=pb.ProcessExited(task_id=task, worker_id=worker, start=start, code=code))
 
     def hears(self, kind):
-        """The next order of a kind."""
+        """The next order of this kind."""
         while (order := self.hear()).WhichOneof("body") != kind:
             pass
         return getattr(order, kind)
@@ -63,7 +64,7 @@ def submit(cluster, workers=2, **given):
     return answer.raise_for_status().json()["task_id"]
 
 
-def test_an_agent_is_told_all_that_it_has_to_run(cluster):
+def test_agent_receives_all_workers_it_has_to_run(cluster):
     agent = Agent(cluster)
     assert list(agent.hello().duties.jobs) == []
     given = {"args": ["-x"], "config": {"a": 1}, "env": {"KEY": "secret", "PWD": "/there"}}
@@ -75,7 +76,7 @@ def test_an_agent_is_told_all_that_it_has_to_run(cluster):
     assert [(seat.worker_id, seat.start) for seat in job.seats] == [("t-1-w0", 1), ("t-1-w1", 1)]
 
 
-def test_the_same_agent_again_is_told_the_same(cluster):
+def test_reconnected_agent_receives_the_same_workers(cluster):
     agent = Agent(cluster)
     agent.hello()
     submit(cluster)
@@ -84,23 +85,23 @@ def test_the_same_agent_again_is_told_the_same(cluster):
     assert Agent(cluster).hello().duties.jobs == told
 
 
-def test_another_agent_of_the_same_name_is_refused_while_that_one_lives(cluster):
+def test_second_agent_with_the_same_id_is_refused(cluster):
     Agent(cluster).hello()
     assert Agent(cluster).hello(nonce="other").refused.code == "already_exists"
 
 
 @pytest.mark.parametrize(("name", "slots"), [("", 1), ("a", 0)])
-def test_what_makes_no_sense_is_refused(cluster, name, slots):
+def test_invalid_agent_hello_is_refused(cluster, name, slots):
     assert Agent(cluster).hello(name, slots).refused.code == "invalid_argument"
 
 
-def test_the_first_message_says_who_it_is(cluster):
+def test_first_message_must_be_agent_hello(cluster):
     agent = Agent(cluster)
     agent.send(beat=pb.AgentBeat())
     assert "AgentHello" in agent.hear().refused.message
 
 
-def test_an_exit_is_acknowledged_and_the_worker_started_again(cluster):
+def test_exit_is_acknowledged_and_worker_restarted(cluster):
     agent = Agent(cluster)
     agent.hello()
     task = submit(cluster, 1)
@@ -116,7 +117,7 @@ def test_an_exit_is_acknowledged_and_the_worker_started_again(cluster):
     assert (stored.task_id, stored.worker_id, stored.start) == (task, "t-1-w0", 1)
 
 
-def test_an_exit_that_nobody_can_use_is_acknowledged_too(cluster):
+def test_refused_exit_report_is_acknowledged(cluster):
     agent = Agent(cluster)
     agent.hello()
     agent.exited("no-such-task", "w")
@@ -134,12 +135,12 @@ def test_output_becomes_log_lines_of_the_worker(cluster):
     asked = {"worker_id": "w"}
     found = httpx.get(f"{cluster.coordinator.http_url}/api/logs", params=asked).json()
     assert [(each["level"], each["message"]) for each in found] == [
-        ("warn", "7 lines were dropped: it wrote too fast"),
+        ("warn", "7 lines were dropped: the process wrote too fast"),
         ("error", "it \ufffd broke"),
     ]
 
 
-def test_an_agent_that_falls_silent_is_lost_and_its_next_beat_is_refused(cluster):
+def test_agent_without_heartbeats_is_lost_and_fenced(cluster):
     agent = Agent(cluster)
     agent.hello()
 
@@ -156,7 +157,7 @@ def test_an_agent_that_falls_silent_is_lost_and_its_next_beat_is_refused(cluster
     assert up()
 
 
-def test_a_task_that_stops_or_completes_is_told_as_such(cluster):
+def test_agent_receives_stopping_and_completed_tasks(cluster):
     agent = Agent(cluster)
     agent.hello()
     task = submit(cluster, 1)
@@ -172,13 +173,13 @@ def test_a_task_that_stops_or_completes_is_told_as_such(cluster):
 
 
 def left(worker, incarnation, first, count=2):
-    facts = [ConnectionChanged("c", "direct") for _ in range(count)]
+    facts = [ConnectionChanged(peer="c", path="direct") for _ in range(count)]
     events = [Envelope(seq, seq + 1, seq + 1, fact) for seq, fact in enumerate(facts, first)]
     batch = pack(CODEC, worker, incarnation, events)
     return pb.LeftEvents(worker_id=worker, incarnation=incarnation, events=batch_message(batch))
 
 
-def test_events_that_a_dead_worker_left_are_stored_once(cluster):
+def test_events_of_a_dead_worker_are_stored_once(cluster):
     worker = open_session(cluster, "w")
     incarnation = worker.next("standing").standing.incarnation
     worker.send(request=-1, events=left("w", incarnation, 0).events)
@@ -197,7 +198,7 @@ def test_events_that_a_dead_worker_left_are_stored_once(cluster):
     assert store.gaps("w", incarnation) == []
 
 
-def test_a_gap_in_what_was_left_stays_a_gap(cluster):
+def test_gap_in_events_of_a_dead_worker_stays(cluster):
     incarnation = cluster.register("w").incarnation
     agent = Agent(cluster)
     agent.hello()
@@ -216,7 +217,7 @@ def test_a_gap_in_what_was_left_stays_a_gap(cluster):
         (pb.LeftEvents(worker_id="w", incarnation=1), "invalid_argument"),
     ],
 )
-def test_what_nobody_can_have_left_is_settled_with_its_refusal(cluster, message, code):
+def test_events_of_an_unknown_incarnation_are_refused(cluster, message, code):
     cluster.register("w")
     agent = Agent(cluster)
     agent.hello()
@@ -224,7 +225,7 @@ def test_what_nobody_can_have_left_is_settled_with_its_refusal(cluster, message,
     assert agent.hears("left_settled").refused.code == code
 
 
-def test_output_that_is_sent_again_is_kept_once_and_acknowledged(cluster):
+def test_resent_output_is_stored_once(cluster):
     agent = Agent(cluster)
     agent.hello()
 
@@ -249,7 +250,7 @@ def test_output_that_is_sent_again_is_kept_once_and_acknowledged(cluster):
         "one",
         "two",
         "three",
-        "9 lines were dropped: it wrote too fast",
+        "9 lines were dropped: the process wrote too fast",
         "four",
         "one of another",
         "without a number",

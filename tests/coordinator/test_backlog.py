@@ -1,15 +1,15 @@
-"""Guards how much may wait for an answer, in one session and in all sessions together."""
+"""Limits on unanswered requests of one session and of all sessions."""
 
 import pytest
 
-from strata.coordinator.backlog import EXEMPT_BYTES, Backlog, Postponed, SharedBacklog
+from strata.coordinator.sessions.backlog import EXEMPT_BYTES, Backlog, Postponed, SharedBacklog
 from strata.errors import Overloaded
 
 KILOBYTE = 1024
 
 
 class Engine:
-    """Answers when it is told to."""
+    """An engine that answers when the test says so."""
 
     def __init__(self) -> None:
         self.replies = []
@@ -37,21 +37,21 @@ def test_messages_of_a_session_are_bounded():
 def test_bytes_of_a_session_are_bounded():
     backlog = Backlog(SharedBacklog(), max_bytes=1_000)
     engine = filled(backlog, 600, 300)
-    with pytest.raises(Overloaded, match="1100 bytes of this session"):
+    with pytest.raises(Overloaded, match="of this session have 1100 bytes"):
         filled(backlog, 200)
     engine.replies[1](None, None)
     filled(backlog, 200)
     assert (backlog.messages, backlog.held_bytes) == (2, 800)
 
 
-def test_single_message_passes_whatever_its_size():
+def test_single_message_of_any_size_is_accepted():
     backlog = Backlog(SharedBacklog(), max_bytes=1_000)
     filled(backlog, 5_000)
     with pytest.raises(Overloaded):
         filled(backlog, 1)
 
 
-def test_bytes_of_all_sessions_are_bounded_and_small_requests_pass():
+def test_bytes_of_all_sessions_are_bounded_except_small_requests():
     shared = SharedBacklog(max_bytes=100 * KILOBYTE)
     engine = filled(Backlog(shared), 50 * KILOBYTE, 50 * KILOBYTE)
     other = Backlog(shared)
@@ -62,7 +62,7 @@ def test_bytes_of_all_sessions_are_bounded_and_small_requests_pass():
     filled(other, KILOBYTE)
 
 
-def test_answer_reaches_whoever_asked_after_its_bytes_are_given_back():
+def test_bytes_are_released_before_the_answer():
     backlog, heard = Backlog(SharedBacklog()), []
     engine = Engine()
     refusal = Overloaded("no")
@@ -71,7 +71,7 @@ def test_answer_reaches_whoever_asked_after_its_bytes_are_given_back():
     assert heard == [("answer", refusal, 0)]
 
 
-def test_request_that_could_not_be_put_costs_nothing():
+def test_request_that_could_not_be_queued_is_not_counted():
     shared = SharedBacklog()
     backlog = Backlog(shared)
 

@@ -1,5 +1,5 @@
-"""Guards how much workers and agents may have waiting for an answer, on a real coordinator whose
-disk is busy; and that what is refused meanwhile is not lost."""
+"""Limits on unanswered requests of workers and agents, on a real coordinator with a busy disk;
+refused events are sent again and not lost."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ LARGE = b"x" * (3 * MEGABYTE)
 
 @contextmanager
 def busy(client: Client):
-    """Nothing is answered inside, as if the disk took its time."""
+    """Delay all answers while the context is open, like a slow disk."""
     engine = client.coordinator.engine
     loop = engine._task.get_loop()
     held, released = threading.Event(), asyncio.Event()
@@ -43,7 +43,7 @@ def shared_bytes(client: Client) -> int:
     return client.coordinator.sessions.backlog.held_bytes
 
 
-def test_events_of_a_worker_are_bounded_in_bytes_and_come_again_in_order(client):
+def test_unanswered_events_of_a_worker_are_bounded_and_resent_in_order(client):
     worker = open_session(client, "w")
     worker.next("standing")
     with busy(client):
@@ -66,7 +66,7 @@ def test_events_of_a_worker_are_bounded_in_bytes_and_come_again_in_order(client)
     worker.close()
 
 
-def test_requests_before_the_standing_are_bounded_in_bytes(client):
+def test_requests_before_hello_is_decided_are_bounded(client):
     incarnation = client.register("w").incarnation
     first = Stream(client, "w", incarnation)
     first.next("standing")
@@ -87,7 +87,7 @@ def test_requests_before_the_standing_are_bounded_in_bytes(client):
     again.close()
 
 
-def test_events_that_an_agent_delivers_are_bounded_in_bytes(client):
+def test_unanswered_events_of_an_agent_are_bounded(client):
     incarnation = client.register("w").incarnation
     agent = Agent(client)
     agent.hello()
@@ -101,7 +101,7 @@ def test_events_that_an_agent_delivers_are_bounded_in_bytes(client):
     assert shared_bytes(client) == 0
 
 
-def test_greetings_of_an_agent_are_bounded(client):
+def test_hello_messages_of_an_agent_are_bounded(client):
     agent = Agent(client)
     with busy(client):
         for _ in range(2_000):

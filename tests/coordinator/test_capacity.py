@@ -1,5 +1,5 @@
-"""Guards that the limit of open files is raised at start, that a shortage is said, and that it
-costs unauthenticated connections their place and not workers."""
+"""Limit of open files: raised at start; a shortage is logged and closes unauthenticated
+connections, not workers."""
 
 import asyncio
 import re
@@ -7,7 +7,7 @@ import re
 import psutil
 import pytest
 
-from strata.coordinator.capacity import capacity, shortage, wanted_files
+from strata.coordinator.connection_capacity import capacity, shortage, wanted_files
 from tests.coordinator.conftest import Client
 from tests.coordinator.process import Process
 from tests.coordinator.test_flood import connect_many, served
@@ -15,7 +15,7 @@ from tests.coordinator.test_rpc import open_session
 from tests.wire.harness import GREETING, RawClient
 
 
-def test_enough_files_for_all_workers_say_nothing():
+def test_no_warning_if_the_file_limit_is_sufficient():
     found = capacity(10_000, wanted_files(10_000))
     assert shortage(found, 10_000) == ""
     assert found.bounds.max_connections == 20_000
@@ -24,14 +24,14 @@ def test_enough_files_for_all_workers_say_nothing():
 
 
 @pytest.mark.parametrize("files", [256, 1_024, 4_096])
-def test_connections_fit_into_the_files_there_are(files):
+def test_connections_fit_the_file_limit(files):
     found = capacity(10_000, files)
     assert found.bounds.max_connections + found.http.connections < files
     assert f"enough for {found.workers} workers" in shortage(found, 10_000)
     assert found.workers > files // 5
 
 
-def test_more_workers_want_more_connections():
+def test_more_workers_need_more_connections():
     files = wanted_files(100_000)
     assert capacity(100_000, files).bounds.max_connections == 200_000
     assert shortage(capacity(100_000, files), 100_000) == ""
@@ -39,7 +39,7 @@ def test_more_workers_want_more_connections():
 
 
 def limited(folder, soft: int, hard: int, **settings) -> Process:
-    """A coordinator that is started with these limits of open files."""
+    """A coordinator started with these limits of open files."""
     started = Process(folder, **settings)
     limits = f'ulimit -Sn {soft} && ulimit -Hn {hard} && exec "$@"'
     started.prefix = ["sh", "-c", limits, "sh"]
@@ -60,7 +60,7 @@ def test_soft_limit_is_raised_and_used(tmp_path):
         started.kill()
 
 
-def test_shortage_is_said_at_start_and_costs_no_worker_its_place(tmp_path):
+def test_shortage_is_logged_and_workers_keep_their_connections(tmp_path):
     started = limited(tmp_path, 200, 400, max_workers=5_000)
     try:
         said = re.search(r"may open 400 files, which is enough for (\d+) workers", started.output())

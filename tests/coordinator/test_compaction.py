@@ -1,21 +1,21 @@
-"""Guards that a running coordinator joins older facts by itself, and leaves a damaged log alone."""
+"""Background compaction of older facts; a damaged log is not changed."""
 
 import asyncio
 
 import pytest
 
-from strata.coordinator import compaction
-from strata.coordinator.compaction import compacting
+from strata.coordinator.archive import log_upkeep
+from strata.coordinator.archive.log_upkeep import compacting
 from strata.errors import Unavailable
-from strata.store.sqlite import SqliteStore, joining
+from strata.store.sqlite import SqliteStore, segment_plan
 from tests.store.kinds import CODEC, events, fill
 
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    monkeypatch.setattr(joining, "SEGMENT_FACTS", 32)
-    monkeypatch.setattr(compaction, "LOOK_S", 0.01)
-    monkeypatch.setattr(compaction, "RETRY_S", 0.01)
+    monkeypatch.setattr(segment_plan, "SEGMENT_FACTS", 32)
+    monkeypatch.setattr(log_upkeep, "LOOK_S", 0.01)
+    monkeypatch.setattr(log_upkeep, "RETRY_S", 0.01)
     with SqliteStore(tmp_path / "log.db", CODEC) as opened:
         fill(opened, rows=20, batches=False)
         yield opened
@@ -26,7 +26,7 @@ def rows_of(store) -> int:
 
 
 def run_until(store, *conditions) -> None:
-    """Compacts in the background until each condition held, one after the other."""
+    """Compact in the background until each condition held, one after the other."""
 
     async def main() -> None:
         async with asyncio.timeout(30), compacting(store):
@@ -37,7 +37,7 @@ def run_until(store, *conditions) -> None:
     asyncio.run(main())
 
 
-def test_facts_are_joined_also_those_that_come_later(store):
+def test_facts_are_compacted_continuously(store):
     run_until(
         store,
         lambda: rows_of(store) == 8,
@@ -47,7 +47,7 @@ def test_facts_are_joined_also_those_that_come_later(store):
     assert list(store.read()) == events(0, 400)
 
 
-def test_full_disk_is_tried_again(store, monkeypatch, caplog):
+def test_compaction_is_retried_after_a_full_disk(store, monkeypatch, caplog):
     compact, refusals = store.compact, [Unavailable("the disk is full")]
 
     def refusing(stop: int) -> int:
@@ -57,10 +57,10 @@ def test_full_disk_is_tried_again(store, monkeypatch, caplog):
 
     monkeypatch.setattr(store, "compact", refusing)
     run_until(store, lambda: rows_of(store) == 8)
-    assert "tried again" in caplog.text
+    assert "retrying in" in caplog.text
 
 
-def test_damaged_log_is_left_as_it_is(store, caplog):
+def test_damaged_log_is_not_compacted(store, caplog):
     store._db.execute("UPDATE facts SET kinds = ' Other ' WHERE position = 40")
     run_until(store, lambda: "until the next start" in caplog.text)
     assert rows_of(store) >= 17

@@ -1,4 +1,4 @@
-"""Guards the engine: durable before the answer, group commit, bounds, and the live stream."""
+"""The engine: durable before the answer, group commit, limits, subscriptions."""
 
 import asyncio
 import threading
@@ -6,21 +6,27 @@ import threading
 import pytest
 from msgspec import structs
 
-from strata.coordinator.clock import read_clock
-from strata.coordinator.engine import MAX_TURN, Engine
-from strata.coordinator.kernel import Kernel
-from strata.core.agents import RegisterAgent
-from strata.core.barriers import ArriveAtBarrier
+from strata.coordinator.engine.clock import read_clock
+from strata.coordinator.engine.engine import MAX_TURN, Engine
+from strata.coordinator.engine.kernel import Kernel
+from strata.core.barriers.barrier_rules import ArriveAtBarrier
 from strata.core.cluster import CODEC
 from strata.core.events import Now
-from strata.core.liveness import Patience
-from strata.core.scheduling import SubmitTask
-from strata.core.signals import Beat, WorkerBeat, WorkerDisconnected
-from strata.core.tasks import TaskSpec
-from strata.core.workers import DeclareLost, RegisterWorker, ReportState, Worker, WorkerLost
+from strata.core.rule_settings import Timeouts
+from strata.core.state import Worker
+from strata.core.task_state import TaskSpec
+from strata.core.tasks.placement import SubmitTask
+from strata.core.workers.heartbeats import Beat, WorkerBeat, WorkerDisconnected
+from strata.core.workers.host_agents import RegisterAgent
+from strata.core.workers.worker_lifecycle import (
+    DeclareLost,
+    RegisterWorker,
+    ReportState,
+    WorkerLost,
+)
 from strata.errors import NotFound, Overloaded, Unavailable
-from strata.sim.disk import DiskRefused, SimDisk
-from strata.store.base import Batch, Window
+from strata.sim.sim_disk import DiskRefused, SimDisk
+from strata.store.event_store import Batch, Window
 
 pytestmark = pytest.mark.anyio
 
@@ -60,7 +66,7 @@ def task(name: str) -> SubmitTask:
     return SubmitTask(spec=TaskSpec(name=name))
 
 
-async def test_an_answer_waits_for_the_disk(disk):
+async def test_answer_waits_for_the_disk(disk):
     engine = await running(engine_on(disk))
     disk.gate.clear()
     answer = asyncio.create_task(engine.submit(task("a")))
@@ -73,7 +79,7 @@ async def test_an_answer_waits_for_the_disk(disk):
     await engine.stop()
 
 
-async def test_what_waits_together_is_written_together(disk):
+async def test_queued_commands_are_stored_in_one_append(disk):
     engine = await running(engine_on(disk))
     before = disk.writes
     await asyncio.gather(*(engine.submit(RegisterWorker(worker=f"w{n}")) for n in range(500)))
@@ -82,7 +88,7 @@ async def test_what_waits_together_is_written_together(disk):
 
 
 async def group(engine: Engine, size: int) -> list[ArriveAtBarrier]:
-    """So many workers of one group, each with its arrival at the same barrier."""
+    """Workers of one task, each with its arrival at the same barrier."""
     answers = [
         await engine.submit(RegisterWorker(worker=f"w{n}", world_size=size)) for n in range(size)
     ]
@@ -92,8 +98,8 @@ async def group(engine: Engine, size: int) -> list[ArriveAtBarrier]:
     ]
 
 
-async def test_arrivals_wait_for_the_disk_once_with_the_release(disk, monkeypatch):
-    monkeypatch.setattr("strata.coordinator.engine.GATHER_S", 5.0)
+async def test_arrivals_and_release_are_stored_in_one_append(disk, monkeypatch):
+    monkeypatch.setattr("strata.coordinator.engine.engine.GATHER_S", 60.0)
     engine = await running(engine_on(disk))
     arrivals = await group(engine, 4)
     before = disk.writes
@@ -104,17 +110,18 @@ async def test_arrivals_wait_for_the_disk_once_with_the_release(disk, monkeypatc
             len(engine.kernel.state.tasks["default-1"].barriers["b"].arrived) < len(waiting)
         ):
             await asyncio.sleep(0)
+    await engine.submit(task("ends the wait for more arrivals"))
     assert [barrier.state for barrier in await asyncio.gather(*waiting)] == ["released"] * 4
     assert disk.writes == before + 1
     await engine.stop()
 
 
 def heard(answers: dict, name: str):
-    """A reply that notes what it is called with."""
+    """A reply callback that records its calls."""
     return lambda answer, refusal: answers.setdefault(name, refusal or answer.state)
 
 
-async def test_a_release_does_not_wait_for_the_disk(disk):
+async def test_barrier_release_does_not_wait_for_the_disk(disk):
     engine = await running(engine_on(disk))
     arrivals = await group(engine, 2)
     disk.gate.clear()
@@ -130,7 +137,7 @@ async def test_a_release_does_not_wait_for_the_disk(disk):
     assert "BarrierReleased" in [event.kind for event in disk.read()]
 
 
-async def test_a_release_that_the_disk_refused_stays_a_release(disk):
+async def test_release_is_decided_again_after_a_failed_append(disk):
     engine = await running(engine_on(disk))
     arrivals = await group(engine, 2)
     disk.refuse_next = True
@@ -148,7 +155,7 @@ async def test_a_release_that_the_disk_refused_stays_a_release(disk):
     await engine.stop()
 
 
-async def test_a_release_after_a_loss_waits_for_the_disk(disk):
+async def test_release_after_a_loss_waits_for_the_disk(disk):
     engine = await running(engine_on(disk))
     arrivals = await group(engine, 3)
     answers: dict[str, object] = {}
@@ -168,8 +175,8 @@ async def test_a_release_after_a_loss_waits_for_the_disk(disk):
     await engine.stop()
 
 
-async def test_something_else_ends_the_gathering(disk, monkeypatch):
-    monkeypatch.setattr("strata.coordinator.engine.GATHER_S", 60.0)
+async def test_other_command_ends_the_gathering_of_arrivals(disk, monkeypatch):
+    monkeypatch.setattr("strata.coordinator.engine.engine.GATHER_S", 60.0)
     engine = await running(engine_on(disk))
     arrival, *_ = await group(engine, 2)
     arrived = asyncio.create_task(engine.submit(arrival))
@@ -180,7 +187,7 @@ async def test_something_else_ends_the_gathering(disk, monkeypatch):
     await engine.stop()
 
 
-async def test_an_arrival_that_nobody_follows_is_stored_by_itself(disk):
+async def test_single_arrival_is_stored_after_the_gathering_time(disk):
     engine = await running(engine_on(disk))
     arrival, *_ = await group(engine, 2)
     position = disk.position
@@ -189,8 +196,8 @@ async def test_an_arrival_that_nobody_follows_is_stored_by_itself(disk):
     await engine.stop()
 
 
-async def test_stopping_does_not_wait_for_more_arrivals(disk, monkeypatch):
-    monkeypatch.setattr("strata.coordinator.engine.GATHER_S", 60.0)
+async def test_stop_does_not_wait_for_more_arrivals(disk, monkeypatch):
+    monkeypatch.setattr("strata.coordinator.engine.engine.GATHER_S", 60.0)
     engine = await running(engine_on(disk))
     arrival, *_ = await group(engine, 2)
     arrived = asyncio.create_task(engine.submit(arrival))
@@ -201,13 +208,13 @@ async def test_stopping_does_not_wait_for_more_arrivals(disk, monkeypatch):
 
 
 class NoSnapshots(SimDisk):
-    """A disk with room for facts and none for a snapshot."""
+    """A disk with room for facts but not for a snapshot."""
 
     def save_snapshot(self, snapshot):
         raise DiskRefused("the disk is full", hint="free some space")
 
 
-async def test_a_refused_snapshot_is_not_a_refused_command():
+async def test_failed_snapshot_does_not_fail_the_command():
     engine = await running(engine_on(NoSnapshots(CODEC), snapshot_every=1))
     facts = engine.subscribe(engine.position)
     submitted = await engine.submit(task("a"))
@@ -217,7 +224,7 @@ async def test_a_refused_snapshot_is_not_a_refused_command():
 
 
 class Skipping:
-    """The real clock, and time that nobody noticed pass."""
+    """The real clock plus a pause of the process."""
 
     def __init__(self):
         self.skipped_ns = 0
@@ -227,9 +234,9 @@ class Skipping:
         return Now(now.wall_ns + self.skipped_ns, now.mono_ns + self.skipped_ns)
 
 
-async def test_time_in_which_the_coordinator_did_not_run_is_no_silence(disk):
+async def test_pause_of_the_coordinator_extends_all_deadlines(disk):
     clock = Skipping()
-    kernel = Kernel(disk, clock, Patience(heartbeat_timeout_s=6.0))
+    kernel = Kernel(disk, clock, Timeouts(heartbeat_timeout_s=6.0))
     kernel.start("test", "0")
     engine = await running(Engine(kernel))
     worker = await engine.submit(RegisterWorker(worker="w"))
@@ -242,7 +249,7 @@ async def test_time_in_which_the_coordinator_did_not_run_is_no_silence(disk):
     await engine.stop()
 
 
-async def test_a_workers_unheard_beats_wait_as_one_and_none_is_turned_away(disk):
+async def test_queued_heartbeats_of_a_worker_are_merged_and_never_refused(disk):
     engine = engine_on(disk)
     engine.inbox.limit = 2
     heard = []
@@ -258,7 +265,7 @@ async def test_a_workers_unheard_beats_wait_as_one_and_none_is_turned_away(disk)
     assert [(step, type(refusal)) for step, refusal in heard] == [(4, NotFound)]
 
 
-async def test_a_full_disk_is_said_now_and_then_and_when_it_is_over(disk, caplog):
+async def test_full_disk_is_logged_periodically_and_at_its_end(disk, caplog):
     engine = await running(engine_on(disk))
     for _ in range(20):
         disk.refuse_next = True
@@ -267,11 +274,11 @@ async def test_a_full_disk_is_said_now_and_then_and_when_it_is_over(disk, caplog
     await engine.submit(task("a"))
     said = [record.message for record in caplog.records if "stored" in record.message]
     assert len(said) == 2
-    assert "after 20 turns" in said[1]
+    assert "after 20 failed turns" in said[1]
     await engine.stop()
 
 
-async def test_a_refusal_reaches_only_its_caller(disk):
+async def test_refusal_reaches_only_its_caller(disk):
     engine = await running(engine_on(disk))
     results = await asyncio.gather(
         engine.submit(ReportState(worker="nobody", incarnation=1, state="idle")),
@@ -283,20 +290,20 @@ async def test_a_refusal_reaches_only_its_caller(disk):
     await engine.stop()
 
 
-async def test_a_full_inbox_says_try_again(disk):
+async def test_full_inbox_is_overloaded(disk):
     kernel = Kernel(disk, read_clock)
     kernel.start("test", "0")
     engine = Engine(kernel, inbox_limit=2)
     engine.post(task("a"))
     engine.post(task("b"))
-    with pytest.raises(Overloaded, match="2 requests are waiting"):
+    with pytest.raises(Overloaded, match="queue of 2 requests is full"):
         engine.post(task("c"))
 
 
-async def test_a_full_disk_is_told_and_forgiven(disk):
+async def test_engine_recovers_from_a_full_disk(disk):
     engine = await running(engine_on(disk))
     disk.refuse_next = True
-    with pytest.raises(Unavailable, match="nothing was recorded"):
+    with pytest.raises(Unavailable, match="the facts could not be stored"):
         await engine.submit(task("a"))
     await engine.submit(task("a"))
     async with engine.settled() as state:
@@ -304,7 +311,7 @@ async def test_a_full_disk_is_told_and_forgiven(disk):
     await engine.stop()
 
 
-async def test_readers_see_only_what_is_on_disk(disk):
+async def test_readers_see_only_durable_state(disk):
     engine = await running(engine_on(disk))
     disk.gate.clear()
     submitted = asyncio.create_task(engine.submit(task("a")))
@@ -324,7 +331,7 @@ async def test_readers_see_only_what_is_on_disk(disk):
     await engine.stop()
 
 
-async def test_a_subscriber_gets_every_fact_once_from_any_position(disk):
+async def test_subscriber_gets_every_fact_once_from_any_position(disk):
     engine = await running(engine_on(disk))
     for number in range(20):
         await engine.submit(task(f"t{number}"))
@@ -340,7 +347,7 @@ async def test_a_subscriber_gets_every_fact_once_from_any_position(disk):
     await engine.stop()
 
 
-async def test_a_subscriber_follows_live_and_ends_with_the_engine(disk):
+async def test_subscriber_follows_new_facts_and_ends_with_the_engine(disk):
     engine = await running(engine_on(disk))
     seen = []
 
@@ -356,7 +363,7 @@ async def test_a_subscriber_follows_live_and_ends_with_the_engine(disk):
     assert "TaskSubmitted" in seen
 
 
-async def test_a_subscriber_is_never_given_nothing(disk):
+async def test_subscriber_never_gets_an_empty_list(disk):
     engine = await running(engine_on(disk))
 
     async def follow() -> int:
@@ -374,8 +381,8 @@ async def test_a_subscriber_is_never_given_nothing(disk):
     await engine.stop()
 
 
-async def test_silence_is_noticed(disk):
-    engine = await running(engine_on(disk, patience=Patience(heartbeat_timeout_s=0.05)))
+async def test_heartbeat_timeout_is_detected_without_requests(disk):
+    engine = await running(engine_on(disk, timeouts=Timeouts(heartbeat_timeout_s=0.05)))
     worker = await engine.submit(RegisterWorker(worker="w"))
     assert isinstance(worker, Worker)
     async for events in engine.subscribe(0):
@@ -399,7 +406,7 @@ async def test_worker_batches_are_stored_and_resends_recognised(disk):
     await engine.stop()
 
 
-async def test_a_turn_is_bounded(disk):
+async def test_size_of_a_turn_is_bounded(disk):
     engine = engine_on(disk)
     for number in range(MAX_TURN + 10):
         engine.post(RegisterWorker(worker=f"w{number}"))
@@ -410,7 +417,7 @@ async def test_a_turn_is_bounded(disk):
     await engine.stop()
 
 
-async def test_stopping_finishes_what_was_taken_and_refuses_the_rest(disk):
+async def test_stop_processes_queued_commands_and_refuses_new_ones(disk):
     engine = await running(engine_on(disk))
     pending = asyncio.create_task(engine.submit(task("a")))
     await asyncio.sleep(0)

@@ -1,5 +1,5 @@
-"""Guards how agents get tasks' environments: read once, off the event loop, and an environment that
-cannot be read fails the task that needs it and nothing else."""
+"""Environments of tasks for agents: read once, in a thread; an unreadable environment fails only
+the task that needs it."""
 
 import threading
 from contextlib import contextmanager
@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from strata.coordinator.vault import Vault
+from strata.coordinator.sessions.task_environments import Vault
 from tests.coordinator.conftest import Client, coordinator
-from tests.coordinator.http.served import wait_for
+from tests.coordinator.rest.served import wait_for
 from tests.coordinator.test_agent_sessions import Agent, submit
 from tests.coordinator.test_vault import DAMAGES, damaged
 
@@ -32,7 +32,7 @@ def get(cluster, path, **params):
 
 
 def placed_task(folder, workers=1, join=False):
-    """A task that was placed on one agent before its coordinator stopped."""
+    """A task that was placed on one agent before the coordinator stopped."""
     with cluster_in(folder) as cluster:
         agent = Agent(cluster)
         agent.hello(slots=workers)
@@ -49,7 +49,7 @@ def environments(folder):
 
 
 @pytest.mark.parametrize("how", [*DAMAGES, "I/O error"])
-def test_unreadable_environment_fails_its_task_and_nothing_else(tmp_path, how):
+def test_unreadable_environment_fails_only_its_task(tmp_path, how):
     task = placed_task(tmp_path)
     (file,) = environments(tmp_path)
     damaged(file, how)
@@ -71,7 +71,7 @@ def test_unreadable_environment_fails_its_task_and_nothing_else(tmp_path, how):
         assert task not in jobs
 
 
-def test_task_whose_workers_all_run_goes_on_without_its_environment(tmp_path):
+def test_running_task_continues_without_its_environment(tmp_path):
     task = placed_task(tmp_path, join=True)
     (file,) = environments(tmp_path)
     file.write_bytes(b"")
@@ -106,7 +106,7 @@ def test_refused_task_leaves_no_environment(tmp_path):
 
 
 class Reads:
-    """Counts the reads of environments, and holds them back while it is closed."""
+    """Counts the reads of environments, and blocks them while it is closed."""
 
     def __init__(self, monkeypatch):
         self.count = 0
@@ -122,7 +122,7 @@ class Reads:
         monkeypatch.setattr(Vault, "read", counted)
 
 
-def test_hundred_agents_cost_one_read(tmp_path, monkeypatch):
+def test_environment_is_read_once_for_many_agents(tmp_path, monkeypatch):
     count = 100
     with cluster_in(tmp_path) as cluster:
         agents = [Agent(cluster) for _ in range(count)]
@@ -142,7 +142,7 @@ def test_hundred_agents_cost_one_read(tmp_path, monkeypatch):
     assert reads.count == 1
 
 
-def test_slow_read_delays_its_own_task_alone(tmp_path, monkeypatch):
+def test_slow_read_delays_only_its_own_task(tmp_path, monkeypatch):
     task = placed_task(tmp_path)
     reads = Reads(monkeypatch)
     reads.gate.clear()

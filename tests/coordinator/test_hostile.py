@@ -1,5 +1,5 @@
-"""Guards against requests that are wrong on purpose: each is refused with a code and a hint, what
-it may cost is bounded, and everyone else is served as before."""
+"""Hostile requests: each is refused with a code and a hint, its cost is bounded, and other clients
+are served."""
 
 import asyncio
 import threading
@@ -12,9 +12,9 @@ import pytest
 import zstandard
 
 from strata.core.cluster import CODEC
-from strata.core.fencing import MAX_FENCED
 from strata.core.state import encode
-from strata.store.batches import deflate
+from strata.core.workers.fencing import MAX_FENCED
+from strata.store.event_batches import deflate
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.coordinator.conftest import ANSWERS, Client, coordinator
 from tests.coordinator.process import process
@@ -27,7 +27,7 @@ REFUSED_INPUT = {"invalid_argument", "limit_exceeded"}
 
 
 def refusal(call, *given) -> grpc.RpcError:
-    """The refusal of a call; it must say what it is and what to do."""
+    """The error of a call; it must have a message and a hint."""
     with pytest.raises(grpc.RpcError) as caught:
         call(*given, timeout=PATIENCE_S)
     metadata = dict(caught.value.trailing_metadata() or ())
@@ -51,7 +51,7 @@ def wait_until(condition) -> None:
 
 @contextmanager
 def one_turn(client: Client, requests: int):
-    """So many requests that are made inside are decided in one turn, in their order."""
+    """Decide the requests made while the context is open in one turn, in order."""
     engine = client.coordinator.engine
     loop = engine._task.get_loop()
     held, released = threading.Event(), asyncio.Event()
@@ -75,12 +75,12 @@ def dataset(name: str, **given) -> pb.RegisterDatasetRequest:
 
 
 @pytest.mark.parametrize("method", sorted(ANSWERS))
-def test_a_malformed_request_is_the_senders_mistake(client, method):
+def test_malformed_request_is_invalid_argument(client, method):
     raw = client.channel.unary_unary(f"/strata.v1.Coordinator/{method}")
     assert code_of(refusal(raw, b"\xff\xff\xff")) == "invalid_argument"
 
 
-def test_a_malformed_message_ends_only_its_own_session(client):
+def test_malformed_message_ends_only_its_session(client):
     other = open_session(client, "other")
     raw = client.channel.stream_stream("/strata.v1.Coordinator/Session")
     call = raw(iter([b"\xff\xff\xff"]))
@@ -92,7 +92,7 @@ def test_a_malformed_message_ends_only_its_own_session(client):
     other.close()
 
 
-def test_a_message_over_the_limit_is_refused_with_a_hint(client):
+def test_message_above_the_limit_is_refused_with_a_hint(client):
     huge = pb.RegisterWorkerRequest(worker_id="w", hostname="h" * 5 * MEGABYTE)
     assert code_of(refusal(client.RegisterWorker, huge)) == "limit_exceeded"
     assert client.register("w").assigned_id == "w"
@@ -123,8 +123,8 @@ LARGE_FIELDS = {
 
 
 @pytest.mark.parametrize("field", LARGE_FIELDS)
-def test_a_large_field_is_not_kept(client, field):
-    """It would be in the log for ever, in memory, and in every answer that shows it."""
+def test_large_field_is_refused(client, field):
+    """A stored field would stay in the log, in memory and in answers."""
     client.register("w")
     method, request = LARGE_FIELDS[field]
     call = getattr(client, method).future(request)
@@ -156,7 +156,7 @@ ID_FIELDS = {
 
 @pytest.mark.parametrize("odd", ODD_IDS)
 @pytest.mark.parametrize("field", ID_FIELDS)
-def test_an_odd_id_is_refused(client, field, odd):
+def test_invalid_id_is_refused(client, field, odd):
     client.register("w")
     method, request = ID_FIELDS[field](ODD_IDS[odd])
     assert code_of(refusal(getattr(client, method), request)) == "invalid_argument"
@@ -177,13 +177,13 @@ UNKNOWN_IDS = {
 
 @pytest.mark.parametrize("name", ["nobody", LONG, "é\n\x00" * 5_000], ids=["short", "long", "odd"])
 @pytest.mark.parametrize("method", UNKNOWN_IDS)
-def test_an_unknown_id_is_not_found(client, method, name):
+def test_unknown_id_is_not_found(client, method, name):
     client.register("w")
     error = refusal(getattr(client, method), UNKNOWN_IDS[method](name))
     assert (error.code(), code_of(error)) == (grpc.StatusCode.NOT_FOUND, "not_found")
 
 
-def test_a_dataset_of_more_shards_than_can_be_handed_out_is_refused(tmp_path):
+def test_dataset_with_too_many_shards_is_refused(tmp_path):
     with process(tmp_path, heartbeat_timeout_s=60.0) as started:
         started.limit_memory(3 * 2**30)
         client = Client(started)
@@ -201,7 +201,7 @@ def test_a_dataset_of_more_shards_than_can_be_handed_out_is_refused(tmp_path):
         client.channel.close()
 
 
-def test_more_lanes_than_can_be_handed_out_are_refused(tmp_path):
+def test_too_many_lanes_are_refused(tmp_path):
     with process(tmp_path, heartbeat_timeout_s=60.0) as started:
         started.limit_memory(3 * 2**30)
         client = Client(started)
@@ -216,7 +216,7 @@ def test_more_lanes_than_can_be_handed_out_are_refused(tmp_path):
         client.channel.close()
 
 
-def test_a_made_up_incarnation_is_fenced(client):
+def test_invented_incarnation_is_fenced(client):
     given = client.register("w")
     for incarnation in (given.incarnation + 1, -1, 2**63 - 1):
         beat = pb.HeartbeatRequest(worker_id="w", incarnation=incarnation)
@@ -229,7 +229,7 @@ def test_a_made_up_incarnation_is_fenced(client):
     assert client.Heartbeat(pb.HeartbeatRequest(worker_id="w")).acknowledged
 
 
-def test_made_up_incarnations_are_not_all_remembered(client):
+def test_records_of_invented_incarnations_are_bounded(client):
     client.register("w")
     stream = Stream(client, "w", 0)
     for number in range(1, 500):
@@ -241,8 +241,8 @@ def test_made_up_incarnations_are_not_all_remembered(client):
     stream.close()
 
 
-def test_a_session_speaks_for_one_worker(client):
-    """Two greetings at once: the second must not take another's place as well."""
+def test_session_belongs_to_one_worker(client):
+    """Two Hello messages at once: the second must not replace another worker's session."""
     first = client.register("first").incarnation
     Stream(client, "first", first).next("standing")
     victim = open_session(client, "victim")
@@ -262,8 +262,8 @@ def test_a_session_speaks_for_one_worker(client):
     victim.close()
 
 
-def test_what_follows_a_greeting_at_once_is_heard(client):
-    """A client need not wait for its standing, neither the first time nor when it returns."""
+def test_messages_directly_after_hello_are_processed(client):
+    """A client need not wait for its standing, at the first connection and at later ones."""
     incarnation = client.register("w").incarnation
     for request in (1, 2):
         stream = Stream(client, "w", incarnation)
@@ -275,7 +275,7 @@ def test_what_follows_a_greeting_at_once_is_heard(client):
         stream.call.cancel()
 
 
-def test_a_barrier_counts_nobody_from_outside(client):
+def test_barrier_ignores_workers_of_other_tasks(client):
     for worker in "ab":
         client.register(worker)
     waiting = client.WaitBarrier.future(pb.WaitBarrierRequest(worker_id="a", barrier_id="x"))
@@ -295,7 +295,7 @@ def test_a_barrier_counts_nobody_from_outside(client):
     stream.close()
 
 
-def test_a_barrier_does_not_count_one_who_has_no_rank(client):
+def test_barrier_ignores_workers_without_rank(client):
     client.register("early", world_size=2)
     early = pb.WaitBarrierRequest(worker_id="early", barrier_id="x")
     assert code_of(refusal(client.WaitBarrier, early)) == "not_allowed_now"
@@ -305,7 +305,7 @@ def arrive(barrier: str, arrival: int = 1) -> dict[str, pb.Arrive]:
     return {"arrive": pb.Arrive(barrier_id=barrier, arrival=arrival)}
 
 
-def test_one_who_hurries_to_the_next_round_takes_nobody_out_of_this_one(client):
+def test_early_arrival_for_the_next_round_does_not_affect_this_one(client):
     a, b = (open_session(client, worker) for worker in "ab")
     a.send(request=1, **arrive("x"))
     a.send(beat=pb.Beat())
@@ -322,7 +322,7 @@ def test_one_who_hurries_to_the_next_round_takes_nobody_out_of_this_one(client):
     b.close()
 
 
-def test_one_who_goes_to_hundreds_of_barriers_harms_nobody(client):
+def test_worker_at_hundreds_of_barriers_does_not_affect_others(client):
     a, b, c = (open_session(client, worker) for worker in "abc")
     a.send(request=1, **arrive("x"))
     c.send(request=1, **arrive("x"))
@@ -346,12 +346,12 @@ def batch(first_seq: int, count: int, payload: bytes) -> dict[str, pb.EventBatch
 
 
 def bomb(elements: int) -> bytes:
-    """A list of zeros: a few kilobytes that become a large list of small things."""
+    """A list of zeros: a few kilobytes that decompress to a large list."""
     return deflate(b"\xdd" + elements.to_bytes(4, "big") + bytes(elements))
 
 
 def claiming(size_bytes: int) -> bytes:
-    """A frame that states a size and holds nothing of it."""
+    """A compressed frame that declares a large size and has no content."""
     made = zstandard.ZstdCompressor().compress(bytes(size_bytes))
     return made[:20]
 
@@ -376,8 +376,8 @@ OVERLAPS = {
 
 @pytest.mark.parametrize("payload", GARBAGE.values(), ids=GARBAGE)
 @pytest.mark.parametrize("overlap", OVERLAPS.values(), ids=OVERLAPS)
-def test_events_that_are_garbage_harm_nobody(client, payload, overlap):
-    """Stored or refused; but whoever asks for something in the same turn gets it."""
+def test_invalid_events_do_not_affect_others(client, payload, overlap):
+    """Stored or refused; other requests of the same turn are answered."""
     bad = open_session(client, "bad")
     assert bad.next("standing").standing.stored_seq == -1
     *before, (first, count) = overlap
@@ -385,7 +385,7 @@ def test_events_that_are_garbage_harm_nobody(client, payload, overlap):
         bad.send(request=1, **batch(*range_before, payload))
         bad.next("stored")
     with one_turn(client, 1):
-        bad.send(request=2, **batch(first, count, payload))  # partly known, and cannot be cut
+        bad.send(request=2, **batch(first, count, payload))  # partly received, and cannot be split
         bad.send(beat=pb.Beat(sent_mono_ns=2))
         heard = [next(bad.call)]
         while heard[-1].WhichOneof("body") != "pulse":
@@ -400,7 +400,7 @@ def test_events_that_are_garbage_harm_nobody(client, payload, overlap):
     bad.close()
 
 
-def test_events_that_are_garbage_do_not_make_the_coordinator_forget_who_is_silent(tmp_path):
+def test_invalid_events_do_not_delay_heartbeat_timeouts(tmp_path):
     with coordinator(tmp_path, heartbeat_timeout_s=0.6) as started:
         client = Client(started)
         client.register("silent")
@@ -408,7 +408,7 @@ def test_events_that_are_garbage_do_not_make_the_coordinator_forget_who_is_silen
         bad.next("standing")
         bad.send(**batch(10, 3, b"garbage"))
         bad.send(**batch(0, 3, b"garbage"))
-        deadline = time.monotonic() + 3
+        deadline = time.monotonic() + PATIENCE_S
         while started.engine.kernel.state.workers["silent"].alive:
             assert time.monotonic() < deadline, "it is not noticed that it is silent"
             bad.send(**batch(1, 4, b"garbage"))
@@ -418,7 +418,7 @@ def test_events_that_are_garbage_do_not_make_the_coordinator_forget_who_is_silen
         client.channel.close()
 
 
-def test_events_cannot_grow_when_they_are_unpacked(tmp_path):
+def test_decompressed_size_of_events_is_bounded(tmp_path):
     with process(tmp_path) as started:
         client = Client(started)
         bad = open_session(client, "bad")
@@ -437,8 +437,8 @@ def test_events_cannot_grow_when_they_are_unpacked(tmp_path):
 @pytest.mark.parametrize(
     "cards", [[pb.GpuMetrics()] * 100_000, [pb.GpuMetrics(name=LONG)]], ids=["many", "long names"]
 )
-def test_resources_that_a_beat_tells_are_bounded(client, cards):
-    """They are kept for as long as the worker lives."""
+def test_resources_in_a_heartbeat_are_bounded(client, cards):
+    """Resources are kept while the worker lives."""
     stream = open_session(client, "w")
     stream.next("standing")
     measured = pb.ResourceMetrics(gpu_metrics=cards)

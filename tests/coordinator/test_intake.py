@@ -1,12 +1,12 @@
-"""What a worker is told of its events while the disk refuses some: none of them is forgotten."""
+"""Acknowledgement of worker events while the disk fails: no event is lost."""
 
 import gc
 
 import pytest
 
-from strata.coordinator.intake import Intakes
+from strata.coordinator.sessions.intake import Intakes
 from strata.errors import Overloaded
-from strata.store.memory import MemoryStore
+from strata.store.memory_store import MemoryStore
 from tests.store.kinds import CODEC, batch
 
 
@@ -15,7 +15,7 @@ def intakes():
     return Intakes(MemoryStore(CODEC))
 
 
-def test_what_follows_a_batch_that_is_owed_is_not_told_as_stored(intakes):
+def test_batches_after_an_owed_batch_are_not_acknowledged(intakes):
     intake = intakes.of("w", 1)
     first, second, third = batch(0, 3), batch(3, 6), batch(6, 9)
     for each in (first, second, third):
@@ -30,7 +30,7 @@ def test_what_follows_a_batch_that_is_owed_is_not_told_as_stored(intakes):
     assert not intake.take(second)
 
 
-def test_a_debt_outlives_the_connection(intakes):
+def test_owed_batch_outlives_the_connection(intakes):
     owed, later = batch(0, 3), batch(3, 6)
     intake = intakes.of("w", 1)
     assert intake.take(owed)
@@ -43,15 +43,15 @@ def test_a_debt_outlives_the_connection(intakes):
     assert intakes.of("w", 1).take(owed)
 
 
-def test_a_batch_that_finds_no_room_is_owed(intakes):
+def test_batch_refused_by_a_full_inbox_is_owed(intakes):
     intake = intakes.of("w", 1)
     assert intake.take(batch(0, 3))
     with pytest.raises(Overloaded), intake.owing(batch(0, 3)):
-        raise Overloaded("65,536 requests are waiting")
+        raise Overloaded("the queue of 65,536 requests is full")
     assert intake.take(batch(0, 3))
 
 
-def test_events_on_their_way_to_disk_are_not_told_as_stored_because_later_ones_are_owed(intakes):
+def test_events_being_stored_are_not_acknowledged_early(intakes):
     intake = intakes.of("w", 1)
     stored, on_its_way, owed = batch(0, 3), batch(3, 6), batch(6, 9)
     assert all(intake.take(each) for each in (stored, on_its_way, owed))

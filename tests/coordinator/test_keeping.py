@@ -1,5 +1,5 @@
-"""Guards what is kept of finished runs, and for how long: nothing leaves the log that is in no
-archive, a crash at any point leaves every event to be read, and what was deleted stays deleted."""
+"""Retention of finished runs: only archived events are deleted from the log, a crash at any point
+loses no event, and deleted runs are not archived again."""
 
 import shutil
 import signal
@@ -12,18 +12,18 @@ import msgspec
 import pytest
 
 from strata.config import Settings
-from strata.coordinator import archiving
-from strata.core.catalogue import CODEC
+from strata.coordinator.archive import run_archiver
 from strata.core.events import COORDINATOR
-from strata.store.base import Window
-from strata.store.batches import pack
+from strata.core.record.event_codec import CODEC
+from strata.store.event_batches import pack
+from strata.store.event_store import Window
 from strata.store.sqlite import SqliteReader, SqliteStore
-from strata.timeline.archiver import Archive, carry_out
-from strata.timeline.archiving import open_anywhere
-from strata.timeline.audit import audit
-from strata.timeline.desk import Desk
-from strata.timeline.opening import open_timeline
-from strata.timeline.runs import runs_at
+from strata.timeline.archive.archive_job import Archive, carry_out
+from strata.timeline.archive.run_archive import open_anywhere
+from strata.timeline.archive.run_list import runs_at
+from strata.timeline.archive.run_lookup import open_timeline
+from strata.timeline.audit.sample_audit import audit
+from strata.timeline.queries import Desk
 from tests.coordinator.conftest import coordinator
 from tests.sdk.harness import until
 from tests.timeline.planted import Planted, worker
@@ -35,8 +35,8 @@ ALL = 10**9
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch):
-    monkeypatch.setattr(archiving, "LOOK_S", 0.05)
-    monkeypatch.setattr(archiving, "KEEPING_S", 0.05)
+    monkeypatch.setattr(run_archiver, "LOOK_S", 0.05)
+    monkeypatch.setattr(run_archiver, "KEEPING_S", 0.05)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def run_of(data, task):
 
 
 def kept_until(data, condition, **settings) -> None:
-    """A coordinator on a folder, until something holds of it."""
+    """Run a coordinator on a folder until a condition holds."""
     with coordinator(data, **settings) as started:
         until(lambda: condition(started), what="what is due")
 
@@ -140,7 +140,7 @@ class TestRelease:
         assert facts_of(data, "EventsReleased") == []
 
     def test_what_an_archive_does_not_hold_stays(self, finished, data):
-        """One archive is cut short, and of another run more arrived after it was archived."""
+        """One archive is truncated, and another run has events that arrived after archiving."""
         (events,) = data.glob("runs/train-1-*/events.parquet")
         events.write_bytes(events.read_bytes()[:-100])
         with SqliteStore(data / "log.db", CODEC) as store:
@@ -180,7 +180,7 @@ class TestDeletion:
         assert sorted(fact.task for fact in told) == TASKS
         assert all("30 days" in fact.reason for fact in told)
         with coordinator(data) as started:
-            looked = archiving.Archiver(started.engine, Settings(data_dir=str(data)))
+            looked = run_archiver.Archiver(started.engine, Settings(data_dir=str(data)))
             assert looked._deleted() == set(started.engine.kernel.state.tasks) == set(TASKS)
             assert listed(started) == []
         assert len(facts_of(data, "RunDeleted")) == 3
@@ -205,12 +205,12 @@ class TestDeletion:
 DYING = """
 import os, signal, sys
 from strata.cli import main
-from strata.coordinator import archiving, keeping
-from strata.storage.local import LocalStorage
-from strata.store.sqlite import store
+from strata.coordinator.archive import run_archiver, run_retention
+from strata.storage.folder import LocalStorage
+from strata.store.sqlite import sqlite_store
 
-archiving.LOOK_S = archiving.KEEPING_S = 0.05
-store.RELEASED_ROWS = 20
+run_archiver.LOOK_S = run_archiver.KEEPING_S = 0.05
+sqlite_store.RELEASED_ROWS = 20
 
 def dies_at(owner, name, call):
     original, left = getattr(owner, name), [call]
@@ -222,9 +222,9 @@ def dies_at(owner, name, call):
     setattr(owner, name, dying)
 
 points = {
-    "released": (store.SqliteStore, "release"),
-    "remembered": (store.SqliteStore, "_remember"),
-    "removed": (keeping.Keeper, "_remove"),
+    "released": (sqlite_store.SqliteStore, "release"),
+    "remembered": (sqlite_store.SqliteStore, "_remember"),
+    "removed": (run_retention.RunRetention, "_remove"),
     "deleted": (LocalStorage, "delete"),
 }
 point, call = sys.argv.pop(1).split(":")
@@ -236,7 +236,7 @@ POINTS = ["released:0", "released:3", "remembered:1", "remembered:7", "removed:0
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_killed_at_any_point_every_event_is_in_the_log_or_in_its_run(finished, data, point):
+def test_every_event_is_in_the_log_or_its_run_after_a_kill_at_any_point(finished, data, point):
     deletes = point.startswith(("removed", "deleted"))
     given = {"data_dir": str(data), "grpc_port": 0, "http_port": 0, "keep_events_days": 0.0}
     given |= {"keep_runs_bytes": sizes(data)["train-3"]} if deletes else {}

@@ -1,34 +1,34 @@
-"""Guards the single writer: what is answered is stored, what is stored is found again."""
+"""The kernel: answered commands are stored, stored facts are restored."""
 
 import msgspec
 import pytest
 from msgspec import structs
 
-from strata.coordinator.kernel import Kernel, state_at
+from strata.coordinator.engine.kernel import Kernel, state_at
 from strata.core import state as cluster_state
-from strata.core.agents import RegisterAgent, ReportExit
 from strata.core.cluster import CODEC
 from strata.core.events import Codec, Now
-from strata.core.liveness import Patience
-from strata.core.scheduling import StopTask, SubmitTask
-from strata.core.signals import Beat, WorkerBeat, WorkerDisconnected
-from strata.core.state_versions import SCHEMA
-from strata.core.tasks import TaskSpec
-from strata.core.workers import (
+from strata.core.record.snapshot_versions import SCHEMA
+from strata.core.rule_settings import Timeouts
+from strata.core.task_state import TaskSpec
+from strata.core.tasks.placement import StopTask, SubmitTask
+from strata.core.workers.heartbeats import Beat, WorkerBeat, WorkerDisconnected
+from strata.core.workers.host_agents import RegisterAgent, ReportExit
+from strata.core.workers.worker_lifecycle import (
     DeregisterWorker,
     ReattachWorker,
     RegisterWorker,
     ReportState,
 )
 from strata.errors import Conflict, Fenced, Unavailable, UnknownKind
-from strata.sim.disk import DiskRefused, SimDisk
-from strata.store.base import Snapshot
-from strata.store.memory import MemoryStore
+from strata.sim.sim_disk import DiskRefused, SimDisk
+from strata.store.event_store import Snapshot
+from strata.store.memory_store import MemoryStore
 from strata.store.sqlite import SqliteStore
 
 
 class Ticks:
-    """A clock that moves by a second whenever it is read."""
+    """A clock that advances by a second at each read."""
 
     def __init__(self):
         self.now_ns = 0
@@ -42,7 +42,7 @@ def submit(kernel: Kernel, name: str = "job") -> None:
     kernel.commit(kernel.decide([SubmitTask(spec=TaskSpec(name=name))]))
 
 
-def test_a_restart_finds_everything_and_raises_the_incarnation():
+def test_restart_restores_the_state_and_raises_the_incarnation():
     store = MemoryStore(CODEC)
     first = Kernel(store, Ticks())
     first.start("c", "1")
@@ -54,7 +54,7 @@ def test_a_restart_finds_everything_and_raises_the_incarnation():
     assert second.state.cluster == "c"
 
 
-def test_what_was_decided_and_not_stored_is_gone():
+def test_decided_but_unstored_facts_are_lost():
     store = MemoryStore(CODEC)
     kernel = Kernel(store, Ticks())
     kernel.start("c", "1")
@@ -62,7 +62,7 @@ def test_what_was_decided_and_not_stored_is_gone():
     assert Kernel(store, Ticks()).state.tasks == {}
 
 
-def test_a_refused_write_rolls_the_state_back_and_the_next_one_works():
+def test_failed_append_rolls_the_state_back():
     disk = SimDisk(CODEC)
     kernel = Kernel(disk, Ticks())
     kernel.start("c", "1")
@@ -76,13 +76,13 @@ def test_a_refused_write_rolls_the_state_back_and_the_next_one_works():
 
 
 class NoSnapshots(SimDisk):
-    """A disk with room for facts and none for a snapshot."""
+    """A disk with room for facts but not for a snapshot."""
 
     def save_snapshot(self, snapshot):
         raise DiskRefused("the disk is full", hint="free some space")
 
 
-def test_a_refused_snapshot_does_not_undo_what_is_stored():
+def test_failed_snapshot_keeps_stored_facts():
     disk = NoSnapshots(CODEC)
     kernel = Kernel(disk, Ticks(), snapshot_every=1)
     kernel.start("c", "1")
@@ -100,7 +100,7 @@ class LateError(SimDisk):
         return stored
 
 
-def test_facts_that_are_stored_count_even_if_the_disk_reports_an_error():
+def test_stored_facts_count_even_if_the_append_failed():
     disk = LateError(CODEC)
     kernel = Kernel(disk, Ticks())
     kernel.start("c", "1")
@@ -114,7 +114,7 @@ SECOND_NS = 1_000_000_000
 
 
 class Still:
-    """A clock that moves only when it is told to."""
+    """A clock that the test advances."""
 
     def __init__(self):
         self.now_s = 1.0
@@ -127,7 +127,7 @@ class Still:
 def watched():
     """A kernel with one registered worker, the worker, and the clock."""
     clock = Still()
-    kernel = Kernel(SimDisk(CODEC), clock, Patience(heartbeat_timeout_s=30.0))
+    kernel = Kernel(SimDisk(CODEC), clock, Timeouts(heartbeat_timeout_s=30.0))
     kernel.start("c", "1")
     kernel.commit(kernel.decide([RegisterWorker(worker="w")]))
     return kernel, kernel.state.workers["w"], clock
@@ -137,7 +137,7 @@ def kinds(turn) -> list[str]:
     return [event.kind for event in turn.events]
 
 
-def test_a_beat_that_came_in_time_is_heard_before_silence_is_judged(watched):
+def test_heartbeat_in_the_same_turn_prevents_a_timeout(watched):
     kernel, worker, clock = watched
     clock.now_s = 32.0
     beat = WorkerBeat("w", worker.incarnation, Beat())
@@ -146,7 +146,7 @@ def test_a_beat_that_came_in_time_is_heard_before_silence_is_judged(watched):
     assert kinds(kernel.decide([]))[:1] == ["WorkerLost"]
 
 
-def test_a_worker_that_returns_in_the_turn_of_its_verdict_is_not_lost(watched):
+def test_worker_that_reconnects_in_the_turn_of_its_timeout_is_not_lost(watched):
     kernel, worker, clock = watched
     kernel.decide([WorkerDisconnected("w", worker.incarnation)])
     clock.now_s = 10.0
@@ -154,13 +154,13 @@ def test_a_worker_that_returns_in_the_turn_of_its_verdict_is_not_lost(watched):
     assert kinds(kernel.decide([again])) == ["WorkerReturned"]
 
 
-def test_nobody_is_judged_while_more_waits_to_be_heard(watched):
+def test_timeouts_are_not_decided_while_requests_are_queued(watched):
     kernel, _worker, clock = watched
     clock.now_s = 32.0
-    assert kinds(kernel.decide([], judge=False)) == []
+    assert kinds(kernel.decide([], check_deadlines=False)) == []
 
 
-def test_a_beat_of_a_lost_worker_is_refused_and_recorded_once(watched):
+def test_heartbeat_of_a_lost_worker_is_refused_and_recorded_once(watched):
     kernel, worker, clock = watched
     clock.now_s = 32.0
     kernel.commit(kernel.decide([]))
@@ -171,9 +171,9 @@ def test_a_beat_of_a_lost_worker_is_refused_and_recorded_once(watched):
     assert kinds(second) == []
 
 
-def test_an_id_whose_holder_is_away_is_given_away_in_the_turn_that_declares_it_lost(watched):
+def test_id_of_a_disconnected_worker_is_reused_in_the_turn_of_its_loss(watched):
     kernel, worker, clock = watched
-    kernel.watch.patience = Patience(connection_grace_s=100.0)
+    kernel.watch.timeouts = Timeouts(connection_grace_s=100.0)
     kernel.decide([WorkerDisconnected("w", worker.incarnation)])
     clock.now_s = 2.0
     waiting = kernel.decide([RegisterWorker(worker="w", nonce="other")])
@@ -184,7 +184,7 @@ def test_an_id_whose_holder_is_away_is_given_away_in_the_turn_that_declares_it_l
     assert kinds(turn)[0] == "WorkerLost"
 
 
-def test_of_two_writers_only_one_wins():
+def test_only_one_of_two_writers_wins():
     store = MemoryStore(CODEC)
     first, second = Kernel(store, Ticks()), Kernel(store, Ticks())
     first.start("c", "1")
@@ -192,9 +192,9 @@ def test_of_two_writers_only_one_wins():
         second.start("c", "1")
 
 
-def test_snapshots_bound_what_a_restart_folds():
+def test_snapshots_limit_the_facts_that_a_restart_folds():
     store = MemoryStore(CODEC)
-    kernel = Kernel(store, Ticks(), Patience(heartbeat_timeout_s=1e6), snapshot_every=100)
+    kernel = Kernel(store, Ticks(), Timeouts(heartbeat_timeout_s=1e6), snapshot_every=100)
     kernel.start("c", "1")
     kernel.commit(kernel.decide([RegisterWorker(worker="w")]))
     incarnation = kernel.state.workers["w"].incarnation
@@ -217,7 +217,7 @@ def test_snapshots_bound_what_a_restart_folds():
         (SCHEMA, msgspec.msgpack.encode(({"Moon": ["x"]}, {}))),
     ],
 )
-def test_snapshot_that_cannot_be_loaded_is_passed_over(schema, state):
+def test_unreadable_snapshot_is_skipped(schema, state):
     store = MemoryStore(CODEC)
     kernel = Kernel(store, Ticks(), snapshot_every=2)
     kernel.start("c", "1")
@@ -243,7 +243,7 @@ def test_restart_that_folded_many_facts_takes_a_snapshot_at_once():
     assert store.load_snapshot(None, SCHEMA).position == again.durable
 
 
-def test_any_moment_of_the_past_can_be_read():
+def test_state_at_any_position_can_be_read():
     store = MemoryStore(CODEC)
     kernel = Kernel(store, Ticks(), snapshot_every=3)
     kernel.start("c", "1")
@@ -253,7 +253,7 @@ def test_any_moment_of_the_past_can_be_read():
         assert len(state_at(store, position).tasks) == position - 1
 
 
-def test_a_log_of_a_newer_release_is_refused_and_kept(tmp_path):
+def test_log_of_a_newer_release_is_refused_unchanged(tmp_path):
     path = tmp_path / "log.db"
     with SqliteStore(path, CODEC) as store:
         Kernel(store, Ticks()).start("c", "1")
@@ -265,7 +265,7 @@ def test_a_log_of_a_newer_release_is_refused_and_kept(tmp_path):
 
 
 def running(workers: int) -> Kernel:
-    """A task of workers that agents placed and that all registered in one turn."""
+    """A task whose workers were placed on agents and registered in one turn."""
     kernel = Kernel(MemoryStore(CODEC), Ticks())
     kernel.decide([RegisterAgent(agent="host", slots=workers)])
     kernel.decide([SubmitTask(spec=TaskSpec(name="job", worker_count=workers, min_workers=1))])
@@ -313,7 +313,7 @@ def test_workers_that_stop_in_one_turn_change_the_generation_once():
     assert (task.state, task.members) == ("stopped", [])
 
 
-def test_processes_that_end_in_one_turn_are_one_generation_and_are_started_again_once():
+def test_exits_in_one_turn_form_one_generation_and_restart_once():
     kernel = running(5)
     (task,) = kernel.state.tasks.values()
     turn = kernel.decide([*leaving(kernel, "failed"), *exits(kernel, 3)])
@@ -322,7 +322,7 @@ def test_processes_that_end_in_one_turn_are_one_generation_and_are_started_again
     assert {placement.start for placement in task.placements.values()} == {2}
 
 
-def test_who_leaves_beside_others_gets_its_own_answer():
+def test_workers_leaving_together_get_separate_answers():
     kernel = running(3)
     one, two, _ = leaving(kernel, "failed")
     old = structs.replace(two, incarnation=two.incarnation + 7)

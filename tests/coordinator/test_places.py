@@ -1,19 +1,19 @@
-"""Guards where checkpoints lie: a wrong setting is an error when the coordinator starts."""
+"""Storage folders of checkpoints: an invalid setting is an error at the start."""
 
 import pytest
 
 from strata.config import Settings
-from strata.coordinator.places import CheckpointPlaces
+from strata.coordinator.checkpoint_files import CheckpointPlaces
 from strata.errors import InvalidArgument
 
 
-def test_unknown_second_place_is_refused_at_start(tmp_path):
+def test_invalid_upload_storage_is_refused_at_start(tmp_path):
     settings = Settings(data_dir=str(tmp_path), checkpoint_upload="ftp://elsewhere")
     with pytest.raises(InvalidArgument, match="ftp://elsewhere"):
         CheckpointPlaces(settings, "c")
 
 
-def test_relative_second_place_does_not_follow_the_working_folder(tmp_path, monkeypatch):
+def test_relative_upload_folder_is_resolved_at_start(tmp_path, monkeypatch):
     (tmp_path / "started").mkdir()
     monkeypatch.chdir(tmp_path / "started")
     settings = Settings(data_dir=str(tmp_path), checkpoint_upload="copies/")

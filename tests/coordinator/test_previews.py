@@ -1,9 +1,9 @@
-"""Guards what workers show of their samples: newest first, fair among workers, and bounded."""
+"""Previews of samples: newest first, fair among workers, bounded."""
 
 import msgspec
 import pytest
 
-from strata.coordinator.previews import (
+from strata.coordinator.sessions.preview_store import (
     MAX_DATASETS,
     MAX_PREVIEW_BYTES,
     MAX_SAMPLES,
@@ -17,7 +17,7 @@ def sent(*ids, **more):
     return msgspec.json.encode([{"id": str(n), "features": {"x": n}, **more} for n in ids]).decode()
 
 
-def test_the_newest_of_each_worker_comes_first_and_in_turn():
+def test_preview_takes_workers_in_turn():
     previews = Previews()
     previews.note("d", "a", sent(1, 2))
     previews.note("d", "b", sent(3))
@@ -27,13 +27,13 @@ def test_the_newest_of_each_worker_comes_first_and_in_turn():
     assert previews.newest("other", 10) == []
 
 
-def test_whoever_sends_it_is_its_worker():
+def test_sender_is_the_worker_of_a_preview_sample():
     previews = Previews()
     previews.note("d", "a", sent(1, worker_id="somebody else"))
     assert previews.newest("d", 1)[0].worker_id == "a"
 
 
-def test_a_worker_that_is_gone_processes_nothing():
+def test_preview_of_a_disconnected_worker_is_deleted():
     previews = Previews()
     previews.note("d", "a", sent(1))
     previews.forget("a")
@@ -41,12 +41,12 @@ def test_a_worker_that_is_gone_processes_nothing():
 
 
 @pytest.mark.parametrize("words", ["", "{}", "[1]", '[{"id": 1}]', "null", '[{"id": "a"}]'])
-def test_what_is_no_list_of_samples_is_refused(words):
-    with pytest.raises(InvalidArgument, match="no list of samples"):
+def test_invalid_preview_is_refused(words):
+    with pytest.raises(InvalidArgument, match="not a list of samples"):
         Previews().note("d", "a", words)
 
 
-def test_everything_is_bounded():
+def test_previews_are_bounded():
     previews = Previews()
     with pytest.raises(InvalidArgument, match="bytes"):
         previews.note("d", "a", " " * (MAX_PREVIEW_BYTES + 1))

@@ -1,5 +1,5 @@
-"""Guards that nobody speaks for somebody else: ids and incarnations are there to be read, the nonce
-of a registration is not, and without it a session, a beat or a farewell is refused."""
+"""Proof of identity: ids and incarnations are public, the nonce of a registration is not; without
+it sessions, heartbeats and deregistrations are refused."""
 
 import httpx
 import pytest
@@ -26,7 +26,7 @@ def still_there(victim) -> bool:
 
 
 @pytest.mark.parametrize("nonce", ["", "guessed", SECRET[:-1], SECRET.upper()])
-def test_a_session_is_not_taken_over_without_the_nonce(client, victim, nonce):
+def test_session_cannot_be_taken_over_without_the_nonce(client, victim, nonce):
     thief = Stream(client, "victim", victim.incarnation, nonce)
     assert thief.next("refused").refused.code == "permission_denied"
     thief.send(request=2, leave=pb.Leave())
@@ -35,8 +35,8 @@ def test_a_session_is_not_taken_over_without_the_nonce(client, victim, nonce):
     thief.close()
 
 
-def test_an_incarnation_of_ones_own_opens_no_session_of_another(client, victim):
-    """The thief registers by itself, and names its own fresh incarnation with another's id."""
+def test_invented_incarnation_opens_no_session(client, victim):
+    """An attacker registers, and uses its own new incarnation with another worker's id."""
     own = client.register("thief", nonce="thief").incarnation
     for nonce in ("thief", ""):
         thief = Stream(client, "victim", own, nonce)
@@ -45,7 +45,7 @@ def test_an_incarnation_of_ones_own_opens_no_session_of_another(client, victim):
     assert still_there(victim)
 
 
-def test_the_worker_itself_takes_its_place_again(client, victim):
+def test_worker_reconnects_with_its_nonce(client, victim):
     again = Stream(client, "victim", victim.incarnation, SECRET)
     assert again.next("standing").standing.incarnation == victim.incarnation
     assert still_there(again)
@@ -62,14 +62,14 @@ def test_the_worker_itself_takes_its_place_again(client, victim):
         ("NotifyCheckpoint", lambda **given: pb.NotifyCheckpointRequest(step=1, **given)),
     ],
 )
-def test_calls_speak_for_a_worker_only_with_its_nonce(client, victim, method, request_of, named):
+def test_unary_calls_need_the_nonce_of_the_worker(client, victim, method, request_of, named):
     who = {"worker_id": "victim", "incarnation": victim.incarnation * named}
     error = refusal(getattr(client, method), request_of(**who))
     assert code_of(error) == "permission_denied"
     getattr(client, method)(request_of(**who, nonce=SECRET), timeout=20)
 
 
-def test_the_nonce_is_in_no_answer_no_fact_no_log_and_no_file(tmp_path):
+def test_nonce_is_never_stored_or_shown(tmp_path):
     with coordinator(tmp_path) as started:
         client = Client(started)
         stream = open_session(client, "victim", nonce=SECRET)
@@ -84,7 +84,7 @@ def test_the_nonce_is_in_no_answer_no_fact_no_log_and_no_file(tmp_path):
         assert not file.is_file() or SECRET.encode() not in file.read_bytes(), file
 
 
-def test_the_proof_outlives_the_coordinator(tmp_path):
+def test_nonce_is_checked_after_a_restart(tmp_path):
     with coordinator(tmp_path) as started:
         incarnation = Client(started).register("w", nonce=SECRET).incarnation
     with coordinator(tmp_path) as started:
@@ -97,8 +97,8 @@ def test_the_proof_outlives_the_coordinator(tmp_path):
         worker.close()
 
 
-def test_who_registered_without_a_nonce_needs_none(client):
-    """As clients do that know the contract alone."""
+def test_worker_registered_without_nonce_needs_none(client):
+    """Clients that know only the contract do this."""
     stream = open_session(client, "plain")
     assert stream.next("standing").standing.worker_id == "plain"
     assert client.Heartbeat(pb.HeartbeatRequest(worker_id="plain")).acknowledged

@@ -1,6 +1,6 @@
-"""Guards the promise of a restart: the coordinator is killed at any moment while eight workers
-beat, send events and meet at barriers; they go on by themselves, as the same incarnations, and
-nothing that was acknowledged is lost, repeated or counted twice."""
+"""Restarts: the coordinator is killed at random moments while eight workers send heartbeats and
+events and meet at barriers. They continue by themselves, as the same incarnations, and nothing that
+was acknowledged is lost, repeated or counted twice."""
 
 import random
 import threading
@@ -13,13 +13,13 @@ from queue import SimpleQueue
 import grpc
 import pytest
 
-from strata.coordinator.rpc import SERVICE
-from strata.core.barriers import BarrierArrived, BarrierFailed, BarrierReleased
+from strata.coordinator.sessions.unary_calls import SERVICE
+from strata.core.barriers.barrier_rules import BarrierArrived, BarrierFailed, BarrierReleased
 from strata.core.cluster import CODEC, CoordinatorStarted
-from strata.core.generations import GenerationChanged
-from strata.core.workers import WorkerLost, WorkerRegistered
-from strata.store.base import Window
-from strata.store.batches import unpack
+from strata.core.generations.generation_members import GenerationChanged
+from strata.core.workers.worker_lifecycle import WorkerLost, WorkerRegistered
+from strata.store.event_batches import unpack
+from strata.store.event_store import Window
 from strata.store.sqlite import SqliteStore
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.coordinator.conftest import ANSWERS
@@ -35,7 +35,7 @@ OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
 
 
 def call_until_answered(address: str, name: str, request):
-    """A unary call, again and again while the coordinator is away."""
+    """A unary call, retried while the coordinator is down."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         with grpc.insecure_channel(address, OPTIONS) as channel:
@@ -53,16 +53,16 @@ def call_until_answered(address: str, name: str, request):
 
 
 class Goal:
-    """The round after which everyone leaves; set once all the kills are over."""
+    """The round after which all workers leave; set after the last kill."""
 
     last_round = 2**62
 
 
 class Worker(threading.Thread):
-    """Meets the others in round after round, and notes what it was promised.
+    """Meets the others in each round, and records what was acknowledged.
 
-    It acts only on what it hears: the standing makes it say again what may be lost, a release
-    begins the next round.
+    It only reacts to messages: a standing makes it repeat what may be lost, a release starts the
+    next round.
     """
 
     def __init__(self, address: str, name: str, goal: "Goal") -> None:
@@ -91,7 +91,7 @@ class Worker(threading.Thread):
             time.sleep(RETRY_S)
 
     def _connect(self) -> bool:
-        """One session, until it breaks (False) or the worker has left (True)."""
+        """Run one session until it breaks (False) or the worker has left (True)."""
         outgoing: SimpleQueue[pb.WorkerMessage | None] = SimpleQueue()
         hello = pb.Hello(worker_id=self.name, incarnation=self.incarnation, left=self.left[-1:])
         outgoing.put(pb.WorkerMessage(hello=hello))
@@ -112,7 +112,7 @@ class Worker(threading.Thread):
                 outgoing.put(None)
 
     def _hear(self, message: pb.CoordinatorMessage, outgoing) -> bool:
-        """Acts on one message; True after the last."""
+        """Handle one message; True after the last."""
         kind = message.WhichOneof("body")
         if kind == "standing":
             self._hear_standing(message.standing)
@@ -136,7 +136,7 @@ class Worker(threading.Thread):
             self.faults.append(f"events to {self.acknowledged_seq} were stored, then forgotten")
 
     def _speak(self, outgoing, first_seq: int) -> None:
-        """A beat, the events from a seq on, and the arrival at the round's barrier."""
+        """A heartbeat, the events from a number on, and the arrival at the round's barrier."""
         if self.round > self.goal.last_round:
             outgoing.put(pb.WorkerMessage(leave=pb.Leave(outcome="done")))
             return
@@ -176,7 +176,7 @@ class Worker(threading.Thread):
 
 
 class Visitors(threading.Thread):
-    """Come and go, so that there is a new generation again and again."""
+    """Join and leave repeatedly, to force new generations."""
 
     def __init__(self, address: str) -> None:
         super().__init__()
@@ -198,13 +198,13 @@ class Visitors(threading.Thread):
         try:
             call_until_answered(self.address, "DeregisterWorker", request)
         except grpc.RpcError as error:
-            # The answer to an earlier try was lost: the worker has left.
+            # The answer to an earlier attempt was lost: the worker has left.
             if error.code() is not grpc.StatusCode.FAILED_PRECONDITION:
                 raise
 
 
 def run_through(coordinator: Process, kills: int, seed: int) -> tuple[list[Worker], Visitors]:
-    """Eight workers at work while the coordinator is killed and started again."""
+    """Eight workers while the coordinator is killed and restarted."""
     chance = random.Random(seed)
     goal = Goal()
     workers = [Worker(coordinator.address, f"w{number}", goal) for number in range(WORKERS)]
@@ -284,7 +284,7 @@ def check_barriers(bodies: list, last_round: int) -> None:
     meetings: dict[int, set[int]] = {}
     for body in arrived:
         meetings.setdefault(body.request, set()).add(body.round)
-    # A release that was told before a kill, and not stored, may have no arrival.
+    # A release that was sent before a kill and not stored may have no arrival.
     learnt = sum(bool(body.told) for body in bodies if isinstance(body, BarrierReleased))
     assert set(meetings) <= set(range(1, last_round + 1))
     assert len(meetings) >= last_round - learnt
@@ -323,17 +323,17 @@ def check_kills(folder, kills: int, seed: int) -> None:
         check_events(store, workers)
 
 
-def test_nothing_is_lost_when_the_coordinator_is_killed(tmp_path):
+def test_killed_coordinator_loses_nothing(tmp_path):
     check_kills(tmp_path, kills=2, seed=1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, 3])
-def test_nothing_is_lost_however_often_the_coordinator_is_killed(tmp_path, seed):
+def test_repeatedly_killed_coordinator_loses_nothing(tmp_path, seed):
     check_kills(tmp_path, kills=10, seed=seed)
 
 
-def test_one_who_does_not_come_back_is_absent(tmp_path):
+def test_worker_that_does_not_reconnect_is_absent(tmp_path):
     with process(tmp_path, reattach_grace_s=2.5) as coordinator:
         goal = Goal()
         staying = Worker(coordinator.address, "staying", goal)
@@ -344,7 +344,7 @@ def test_one_who_does_not_come_back_is_absent(tmp_path):
         wait_until(lambda: staying.connections == 1, [staying])
         coordinator.kill()
         coordinator.start()
-        # It waits at a barrier for the one who is gone, and is released without it.
+        # It waits at a barrier for the lost worker, and is released without it.
         wait_until(lambda: staying.round > 1, [staying])
         goal.last_round = staying.round
         staying.join(PATIENCE_S)
@@ -353,5 +353,5 @@ def test_one_who_does_not_come_back_is_absent(tmp_path):
     with reading(coordinator) as store:
         (lost,) = [fact.body for fact in store.read() if isinstance(fact.body, WorkerLost)]
     assert (lost.worker, lost.signal) == ("gone", "absent")
-    assert lost.reason == "it did not come back within 2.5 s"
+    assert lost.reason == "it did not return within 2.5 s"
     assert lost.evidence["silence_s"] >= 2.5

@@ -1,4 +1,4 @@
-"""Guards the gRPC service as any client sees it: a real server, a plain grpcio channel."""
+"""The gRPC service through a real server and a plain grpcio channel."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +8,7 @@ from queue import SimpleQueue
 import grpc
 import pytest
 
-from strata.store.base import Window
+from strata.store.event_store import Window
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.coordinator.conftest import Client, coordinator
 
@@ -23,7 +23,7 @@ def refused(status, call, *given, code=""):
     return error.details()
 
 
-def test_a_worker_registers_beats_and_leaves(client):
+def test_worker_registers_sends_heartbeats_and_leaves(client):
     given = client.register("w", hostname="h", gpu_count=8)
     assert (given.assigned_id, given.rank, given.world_size) == ("w", 0, 1)
     assert given.heartbeat_interval_ms == 5000
@@ -34,19 +34,19 @@ def test_a_worker_registers_beats_and_leaves(client):
     assert "left" in details
 
 
-def test_ranks_are_dense_and_ids_are_made(client):
+def test_ranks_are_dense_and_ids_generated(client):
     answers = [client.register() for _ in range(4)]
     assert [answer.rank for answer in answers] == [0, 1, 2, 3]
     assert len({answer.assigned_id for answer in answers}) == 4
 
 
-def test_a_living_id_cannot_be_claimed_but_a_resend_is_recognised(client):
+def test_live_id_cannot_be_claimed_and_resend_is_recognised(client):
     first = client.register("w", nonce="mine")
     assert client.register("w", nonce="mine").incarnation == first.incarnation
     refused(grpc.StatusCode.ALREADY_EXISTS, client.register, "w", code="already_exists")
 
 
-def test_a_stranger_is_told_to_register(client):
+def test_unknown_worker_gets_not_found(client):
     beat = pb.HeartbeatRequest(worker_id="nobody")
     assert "not registered" in refused(grpc.StatusCode.NOT_FOUND, client.Heartbeat, beat)
 
@@ -77,12 +77,12 @@ def test_shards_cover_the_dataset_and_follow_the_members(client):
     refused(grpc.StatusCode.NOT_FOUND, client.GetDataShard, beyond)
 
 
-def test_a_bad_dataset_is_refused_by_the_name_of_its_field(client):
+def test_invalid_dataset_error_names_the_field(client):
     bad = pb.RegisterDatasetRequest(dataset_id="d", total_samples=10, shard_size=0)
     assert "shard_size" in refused(grpc.StatusCode.INVALID_ARGUMENT, client.RegisterDataset, bad)
 
 
-def test_an_epoch_advances_once_however_many_ask(client):
+def test_epoch_advances_once_for_many_requests(client):
     client.register("a")
     client.register("b")
     client.RegisterDataset(
@@ -94,7 +94,7 @@ def test_an_epoch_advances_once_however_many_ask(client):
         assert client.AdvanceEpoch(asked).epoch == 1
 
 
-def test_a_barrier_holds_until_everyone_is_there(client):
+def test_barrier_waits_for_all_workers(client):
     for worker in "abc":
         client.register(worker)
     with ThreadPoolExecutor(3) as pool:
@@ -110,13 +110,13 @@ def test_a_barrier_holds_until_everyone_is_there(client):
     assert sorted([o.arrival_order for o in outcomes] + [last.arrival_order]) == [0, 1, 2]
 
 
-def test_a_barrier_can_be_used_again(client):
+def test_barrier_can_be_reused(client):
     client.register("a")
     for _ in range(3):
         assert client.WaitBarrier(pb.WaitBarrierRequest(worker_id="a", barrier_id="x")).released
 
 
-def test_a_barrier_fails_with_the_names_of_the_missing(tmp_path):
+def test_failed_barrier_names_the_missing_workers(tmp_path):
     with coordinator(tmp_path, barrier_timeout_s=0.2) as started:
         client = Client(started)
         client.register("here")
@@ -126,7 +126,7 @@ def test_a_barrier_fails_with_the_names_of_the_missing(tmp_path):
         assert "absent" in details
 
 
-def test_one_who_gives_up_waiting_takes_nobody_along(client):
+def test_cancelled_barrier_wait_does_not_affect_others(client):
     for worker in "ab":
         client.register(worker)
     wait = pb.WaitBarrierRequest(worker_id="a", barrier_id="x", request=1)
@@ -136,7 +136,7 @@ def test_one_who_gives_up_waiting_takes_nobody_along(client):
     assert client.WaitBarrier(wait).released
 
 
-def test_checkpoints_are_committed_by_the_last_rank_and_found_again(client):
+def test_checkpoint_is_committed_by_the_last_rank_and_found(client):
     for worker in "ab":
         client.register(worker)
     empty = client.GetLatestCheckpoint(pb.GetLatestCheckpointRequest(worker_id="a"))
@@ -154,7 +154,7 @@ def test_checkpoints_are_committed_by_the_last_rank_and_found_again(client):
     assert found.latest_checkpoint.size_bytes == 20
 
 
-def test_everything_survives_a_restart(tmp_path):
+def test_grpc_state_survives_a_restart(tmp_path):
     with coordinator(tmp_path) as started:
         before = Client(started).register("a", nonce="n")
     with coordinator(tmp_path) as started:
@@ -164,7 +164,7 @@ def test_everything_survives_a_restart(tmp_path):
 
 
 class Stream:
-    """A session driven by hand."""
+    """A session that the test drives."""
 
     def __init__(self, client: Client, worker: str, incarnation: int, nonce: str = ""):
         self.outgoing = SimpleQueue()
@@ -189,7 +189,7 @@ def open_session(client: Client, worker: str, nonce: str = "", **given) -> Strea
     return Stream(client, worker, incarnation, nonce)
 
 
-def test_a_session_is_told_its_standing_at_once_and_after_every_change(client):
+def test_session_receives_its_standing_and_every_change(client):
     a = open_session(client, "a")
     assert a.next("standing").standing.world_size == 1
     b = open_session(client, "b")
@@ -199,11 +199,11 @@ def test_a_session_is_told_its_standing_at_once_and_after_every_change(client):
     assert standing.generation == 2
     b.close()
     while a.next("standing").standing.world_size != 1:
-        pass  # the broken connection was noticed and a generation without b began
+        pass  # the broken connection was detected and a generation without b formed
     a.close()
 
 
-def test_a_barrier_through_sessions(client):
+def test_barrier_in_sessions(client):
     streams = [open_session(client, name) for name in "abcd"]
     for stream in streams:
         stream.send(request=9, arrive=pb.Arrive(barrier_id="x", arrival=1))
@@ -215,7 +215,7 @@ def test_a_barrier_through_sessions(client):
         stream.close()
 
 
-def test_beats_are_answered_and_events_are_stored_once(client):
+def test_heartbeats_are_answered_and_events_stored_once(client):
     stream = open_session(client, "a")
     assert stream.next("standing").standing.stored_seq == -1
     stream.send(beat=pb.Beat(sent_mono_ns=5, state=pb.WORKER_STATE_TRAINING, step=3))
@@ -231,7 +231,7 @@ def test_beats_are_answered_and_events_are_stored_once(client):
     stream.close()
 
 
-def test_a_zombie_is_fenced_and_told(client):
+def test_zombie_session_is_fenced(client):
     stream = open_session(client, "a")
     stream.next("standing")
     client.DeregisterWorker(pb.DeregisterWorkerRequest(worker_id="a"))
@@ -249,7 +249,7 @@ def test_a_zombie_is_fenced_and_told(client):
         ({}, "invalid_argument"),
     ],
 )
-def test_a_session_that_begins_wrongly_is_refused(client, body, code):
+def test_session_without_hello_is_refused(client, body, code):
     outgoing = SimpleQueue()
     call = client.session(iter(outgoing.get, None))
     outgoing.put(pb.WorkerMessage(request=1, **body))
@@ -257,7 +257,7 @@ def test_a_session_that_begins_wrongly_is_refused(client, body, code):
     outgoing.put(None)
 
 
-def test_one_worker_cannot_disturb_another(client):
+def test_worker_cannot_affect_another_session(client):
     a = open_session(client, "a")
     a.next("standing")
     a.send(request=1, events=pb.EventBatch(first_seq=-5, count=0))
@@ -269,7 +269,7 @@ def test_one_worker_cannot_disturb_another(client):
     a.close()
 
 
-def test_malformed_messages_are_the_senders_mistake(client):
+def test_malformed_messages_are_invalid_argument(client):
     raw = client.channel.unary_unary("/strata.v1.Coordinator/RegisterWorker")
     refused(grpc.StatusCode.INVALID_ARGUMENT, raw, b"\xff\xff\xff", code="invalid_argument")
 
@@ -281,7 +281,7 @@ def test_many_workers_at_once(client):
     assert ranks == list(range(100))
 
 
-def test_a_token_is_needed_when_there_is_one(tmp_path):
+def test_grpc_calls_need_the_token(tmp_path):
     with coordinator(tmp_path, token="secret") as started:
         client = Client(started)
         refused(grpc.StatusCode.UNAUTHENTICATED, client.register, "a", code="unauthenticated")
@@ -290,7 +290,7 @@ def test_a_token_is_needed_when_there_is_one(tmp_path):
         assert answer.assigned_id == "a"
 
 
-def test_a_killed_connection_is_noticed_by_itself(client):
+def test_broken_connection_is_detected(client):
     stream = open_session(client, "a", nonce="n")
     stream.next("standing")
     lost = threading.Event()
@@ -302,6 +302,6 @@ def test_a_killed_connection_is_noticed_by_itself(client):
     assert lost.wait(10)
 
 
-def test_a_worker_is_known_by_the_address_it_called_from(client):
+def test_worker_address_is_that_of_its_connection(client):
     client.register("w")
     assert client.coordinator.engine.kernel.state.workers["w"].address == "127.0.0.1"

@@ -1,4 +1,4 @@
-"""Guards what leaves the coordinator: nothing that is not on disk."""
+"""The coordinator sends only what is on disk."""
 
 import queue
 import threading
@@ -13,7 +13,7 @@ from tests.coordinator.conftest import Client, coordinator
 
 
 class Gate:
-    """Holds the appends of a store until it is opened, then lets them fail or go on."""
+    """Blocks the appends of a store until it is opened, then lets them fail or continue."""
 
     def __init__(self, store):
         self._append = store.append
@@ -49,7 +49,7 @@ def started(tmp_path):
 
 
 def session(client, registered):
-    """A session whose answers are put into a queue, and the way to say more in it."""
+    """A session with a queue of answers and a function that sends messages."""
     said: queue.Queue = queue.Queue()
     hello = pb.Hello(worker_id=registered.assigned_id, incarnation=registered.incarnation)
     said.put(pb.WorkerMessage(request=1, hello=hello))
@@ -65,7 +65,7 @@ def session(client, registered):
     return said, answers
 
 
-def test_a_standing_waits_until_the_generation_that_it_names_is_stored(started):
+def test_standing_is_sent_after_its_generation_is_stored(started):
     client, gate = started
     first = client.register("a", world_size=2)
     gate.close()

@@ -1,8 +1,8 @@
-"""Guards the secret behind peer tokens: kept across restarts, and never used when damaged."""
+"""The secret of peer tokens: kept across restarts, refused if damaged."""
 
 import pytest
 
-from strata.coordinator.tokens import SECRET_BYTES, PeerTokens
+from strata.coordinator.sessions.standing_messages import SECRET_BYTES, PeerTokens
 from strata.errors import Corrupt, Unavailable
 
 

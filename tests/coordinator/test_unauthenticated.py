@@ -1,5 +1,5 @@
-"""Guards the memory of a real coordinator against clients without its token: whatever they send,
-leave unfinished or do not read, they hold little of it, and a worker with the token is served."""
+"""Memory of a real coordinator under clients without its token: whatever they send, leave
+incomplete or do not read, it stays bounded, and a worker with the token is served."""
 
 from contextlib import ExitStack
 
@@ -7,8 +7,8 @@ import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest
 
-from strata.wire.frames import DATA, END_HEADERS, END_STREAM, HEADERS, MAX_FRAME_BYTES
-from strata.wire.hpack import encode_fields
+from strata.wire.http2.hpack import encode_fields
+from strata.wire.http2.http2_frames import DATA, END_HEADERS, END_STREAM, HEADERS, MAX_FRAME_BYTES
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.coordinator.conftest import ANSWERS
 from tests.coordinator.process import process
@@ -34,14 +34,14 @@ def data(stream_id: int, payload: bytes) -> bytes:
 
 
 def messages(claimed_bytes: int, sent_bytes: int) -> bytes:
-    """Health checks on several streams, none of which says that its request is complete."""
+    """Health checks on several streams, all incomplete."""
     message = HealthCheckRequest(service="x" * claimed_bytes).SerializeToString()
     framed = (b"\0" + len(message).to_bytes(4, "big") + message)[:sent_bytes]
     return b"".join(head(stream, CHECK) + data(stream, framed) for stream in range(1, 16, 2))
 
 
 def header_blocks() -> bytes:
-    """Header blocks that are all different, so that a server might remember each of them."""
+    """Distinct header blocks, which a server might cache."""
     return b"".join(
         head(2 * number + 1, CHECK, ("note", f"{number:x<7000}"), flags=END_STREAM)
         for number in range(600)
@@ -49,7 +49,7 @@ def header_blocks() -> bytes:
 
 
 def refused_calls() -> bytes:
-    """Calls that are refused at length; their sender reads no answer."""
+    """Calls with long error messages; the client reads no answer."""
     return b"".join(head(2 * number + 1, HEARTBEAT, flags=END_STREAM) for number in range(20_000))
 
 
@@ -69,7 +69,7 @@ def attack(port: int, payload: bytes) -> RawClient:
 
 
 class Worker:
-    """A worker that knows the token."""
+    """A worker with the token."""
 
     def __init__(self, port: int, name: str) -> None:
         self.name = name

@@ -1,16 +1,16 @@
-"""Guards the environments of tasks: kept for whoever starts them, readable by nobody else."""
+"""Stored environments of tasks: readable by the coordinator's user only."""
 
 import os
 
 import pytest
 
-from strata.coordinator.vault import Vault
+from strata.coordinator.sessions.task_environments import Vault
 from strata.core.state import Cluster
-from strata.core.tasks import Task, TaskSpec
+from strata.core.task_state import Task, TaskSpec
 from strata.errors import Corrupt, NotFound, Unavailable
 
 
-def test_an_environment_is_kept_for_its_user_alone(tmp_path):
+def test_environment_file_is_readable_by_its_user_only(tmp_path):
     vault = Vault(tmp_path / "vault")
     key = vault.keep({"API_KEY": "s3cret"})
     assert Vault(tmp_path / "vault").read(key) == {"API_KEY": "s3cret"}
@@ -18,7 +18,7 @@ def test_an_environment_is_kept_for_its_user_alone(tmp_path):
     assert (tmp_path / "vault").stat().st_mode & 0o777 == 0o700
 
 
-def test_what_no_task_needs_is_removed(tmp_path):
+def test_unused_environments_are_deleted(tmp_path):
     vault = Vault(tmp_path)
     kept, dropped, ended = (vault.keep({"A": name}) for name in "abc")
     state = Cluster()
@@ -31,7 +31,7 @@ def test_what_no_task_needs_is_removed(tmp_path):
             vault.read(gone)
 
 
-def test_an_empty_environment_needs_no_key(tmp_path):
+def test_empty_environment_has_no_key(tmp_path):
     vault = Vault(tmp_path)
     assert vault.keep({}) == ""
     assert vault.known("") == {}
@@ -51,7 +51,7 @@ def test_environment_is_read_from_memory_until_it_is_forgotten(tmp_path):
 
 
 def damaged(path, how):
-    """Put something unreadable in the place of a file."""
+    """Replace a file with something unreadable."""
     content = path.read_bytes()
     path.unlink()
     match how:
@@ -89,7 +89,7 @@ def test_unreadable_environment_is_a_typed_error_with_a_hint(tmp_path, how):
     assert caught.value.hint
 
 
-def test_sweep_passes_over_what_it_cannot_remove(tmp_path):
+def test_sweep_skips_files_it_cannot_delete(tmp_path):
     vault = Vault(tmp_path)
     (tmp_path / "folder").mkdir()
     key = vault.keep({"A": "1"})

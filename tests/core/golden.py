@@ -16,11 +16,12 @@ import zstandard
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo
 
-from strata.core import catalogue, state_versions, worker_facts
 from strata.core.cluster import CODEC, apply
-from strata.core.docs import structs_in, type_name
 from strata.core.events import Envelope, Fact
+from strata.core.record import event_codec, snapshot_versions
+from strata.core.record.event_reference import structs_in, type_name
 from strata.core.state import Cluster
+from strata.core.workers import worker_facts
 from tests.core.scenario import every_kind
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -45,7 +46,7 @@ def schema_now() -> Schema:
     """
     found: Schema = {}
     waiting: list[tuple[str, type[Struct]]] = [("Envelope", Envelope)]
-    waiting += catalogue.CODEC.kinds.items()
+    waiting += event_codec.CODEC.kinds.items()
     while waiting:
         name, struct = waiting.pop(0)
         name += "[]" if struct.__struct_config__.array_like else ""
@@ -65,7 +66,7 @@ def _describe(field: FieldInfo) -> str:
 
 
 def breaks(old: Schema, new: Schema) -> list[str]:
-    """What of the old schema the new one reads otherwise than it was meant, in words."""
+    """Changes of the old schema that would make old logs unreadable or misread, as text."""
     faults = [f"{name} is gone" for name in old if name not in new]
     for name in old.keys() & new.keys():
         before, after = old[name], new[name]
@@ -104,7 +105,7 @@ def frozen_runs() -> list[bytes]:
 
 
 def frozen_events() -> list[bytes]:
-    """What workers recorded: batches that together hold every kind of theirs."""
+    """Events of workers: batches that together hold every kind of theirs."""
     return _batches(WORKER_LOG)
 
 
@@ -116,7 +117,7 @@ class Frozen(Struct):
     snapshots: list[bytes]
 
     @property
-    def shape(self) -> state_versions.Shape:
+    def shape(self) -> snapshot_versions.Shape:
         return msgspec.msgpack.decode(self.snapshots[0])[0]
 
 
@@ -131,13 +132,13 @@ def _snapshots_of(run: bytes) -> list[bytes]:
     state, found = Cluster(), []
     for event in CODEC.decode(run):
         apply(state, event)
-        found.append(state_versions.encode(state))
+        found.append(snapshot_versions.encode(state))
     return found
 
 
 def is_frozen(states: list[Frozen]) -> bool:
     """Whether there are snapshots of the present shape of the state."""
-    now = (state_versions.SCHEMA, state_versions.SHAPE)
+    now = (snapshot_versions.SCHEMA, snapshot_versions.SHAPE)
     return any((each.schema, each.shape) == now for each in states)
 
 
@@ -205,7 +206,7 @@ def main() -> None:
     states = frozen_states()
     if not is_frozen(states):
         newest = len(runs) - 1
-        states.append(Frozen(state_versions.SCHEMA, newest, _snapshots_of(runs[newest])))
+        states.append(Frozen(snapshot_versions.SCHEMA, newest, _snapshots_of(runs[newest])))
         packed = zstandard.ZstdCompressor(level=19).compress(msgspec.msgpack.encode(states))
         STATES.write_bytes(packed)
 

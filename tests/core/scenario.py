@@ -2,20 +2,25 @@
 
 from contextlib import suppress
 
-from strata.core.agreements import AgreeOnValue, LeaveLoop
-from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
-from strata.core.final_saves import EndTraining
-from strata.core.keeping import DeleteRun, MoveEvents, MoveFacts, ReleaseEvents
-from strata.core.leases import AcquireLease, ReturnLease
-from strata.core.pace import BalanceLanes
-from strata.core.retention import PinCheckpoint, ReleaseCheckpoint
-from strata.core.salvage import SalvageLog
-from strata.core.save_points import PostponeCheckpoint, RequestCheckpoint, ScheduleCheckpoint
-from strata.core.saving import NoteCopy
-from strata.core.setbacks import RefuseRecovery, ReportBrokenExchange
-from strata.core.state import Rules
-from strata.core.storage_waits import ReportStorage
-from strata.core.workers import ReattachWorker, ReportState
+from strata.core.barriers.agreements import AgreeOnValue, LeaveLoop
+from strata.core.checkpoints.checkpoint_commits import NoteCopy
+from strata.core.checkpoints.checkpoint_retention import PinCheckpoint, ReleaseCheckpoint
+from strata.core.checkpoints.save_schedule import (
+    EndTraining,
+    PostponeCheckpoint,
+    RequestCheckpoint,
+    ScheduleCheckpoint,
+)
+from strata.core.datasets.dataset_rules import AttachDataset, RegisterDataset
+from strata.core.datasets.lane_balance import BalanceLanes
+from strata.core.datasets.shard_leases import AcquireLease, ReturnLease
+from strata.core.generations.recovery_failures import RefuseRecovery, ReportBrokenExchange
+from strata.core.generations.storage_waits import ReportStorage
+from strata.core.record.log_salvage import SalvageLog
+from strata.core.record.record_retention import DeleteRun, MoveEvents, MoveFacts, ReleaseEvents
+from strata.core.rule_settings import Rules
+from strata.core.state import DatasetSpec
+from strata.core.workers.worker_lifecycle import ReattachWorker, ReportState
 from strata.errors import AlreadyExists, Fenced, LimitExceeded
 from tests.core.world import World
 
@@ -35,8 +40,8 @@ def every_kind() -> World:
     _train_and_save(world, task)
     _lose_a_worker(world, task)
     _lose_the_host(world, task)
-    _work_elsewhere(world)
-    _let_the_run_go(world, task)
+    _train_with_leases(world)
+    _archive_the_run(world, task)
     _lose_the_end_of_the_log(world)
     return world
 
@@ -107,8 +112,8 @@ def _lose_the_host(world, task):
         peer.leave("done", steps=7)
 
 
-def _work_elsewhere(world):
-    """Workers that come by themselves, ask for leases, and are too many."""
+def _train_with_leases(world):
+    """Workers that the user starts: they ask for leases, and are too many."""
     task = world.submit(1, name="leases", syncs=False)
     a, b, c, d, e = world.join(task, "a", "b", "c", "d", "e")
     with suppress(AlreadyExists):
@@ -124,7 +129,7 @@ def _work_elsewhere(world):
     b.lost()
 
 
-def _let_the_run_go(world, task):
+def _archive_the_run(world, task):
     kept = {"task": task.id, "run": f"{task.id}-c", "place": "s3://bucket/runs"}
     span = {"wall_from_ns": 1_000, "wall_to_ns": 2_000}
     world.do(MoveEvents(task=task.id, stretch=f"{task.id}-000001", events=500, **span))

@@ -1,11 +1,11 @@
-"""Guards what workers decide together: one value for all, one step at which a loop is left."""
+"""Shared decisions of workers: every member gets one value, and all leave a loop at one step."""
 
 import pytest
 
-from strata.core.agreements import AgreeOnValue, LeaveLoop, LoopLeft, ValueAgreed
-from strata.core.scheduling import StopRun, StopTask
-from strata.core.standing import standing
-from strata.core.tasks import TaskStateChanged
+from strata.core.barriers.agreements import AgreeOnValue, LeaveLoop, LoopLeft, ValueAgreed
+from strata.core.tasks.placement import StopRun, StopTask
+from strata.core.tasks.standing import standing
+from strata.core.tasks.task_lifecycle import TaskStateChanged
 from strata.errors import Conflict, Fenced, InvalidArgument, NotAllowedNow
 from tests.core.world import World
 
@@ -21,7 +21,7 @@ def running(workers="ab", **spec):
 def test_every_member_gets_the_value_of_rank_0():
     world, task = running()
     a, b = world.members(task)
-    with pytest.raises(NotAllowedNow, match="has not said the value"):
+    with pytest.raises(NotAllowedNow, match="has not sent the value"):
         world.do(AgreeOnValue(**b.me, key="k", step=3, value="2"))
     assert world.do(AgreeOnValue(**a.me, key="k", step=3, value="1")) == "1"
     assert world.do(AgreeOnValue(**b.me, key="k", step=3, value="2")) == "1"
@@ -38,7 +38,7 @@ def test_value_survives_the_loss_of_rank_0():
     assert world.do(AgreeOnValue(**b.me, key="k", step=3, value="2")) == "1"
 
 
-def test_survivor_says_the_value_while_the_membership_is_settled():
+def test_survivor_sets_the_value_while_the_membership_changes():
     """The new rank 0 may be a replacement that waits for the survivors."""
     world, task = running("abc")
     a, b, c = world.members(task)
@@ -47,7 +47,7 @@ def test_survivor_says_the_value_while_the_membership_is_settled():
     assert world.do(AgreeOnValue(**b.me, key="k", step=3, value="3")) == "2"
 
 
-def test_values_of_undone_steps_are_void():
+def test_values_of_rolled_back_steps_are_dropped():
     world, task = running()
     a, _ = world.members(task)
     world.save(task, 2)

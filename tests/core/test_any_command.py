@@ -1,5 +1,4 @@
-"""Guards against what nobody thought of: any commands in any order end in facts or in a typed
-refusal, and what world.py checks after every decision holds."""
+"""Random commands in any order end in facts or a typed refusal, and the checks of world.py hold."""
 
 from contextlib import suppress
 
@@ -7,12 +6,13 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.core.agents import RegisterAgent
+from strata.core.checkpoints.checkpoint_commits import BeginCheckpoint
 from strata.core.cluster import StartCoordinator
-from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
-from strata.core.events import DECIDE
-from strata.core.saving import BeginCheckpoint
-from strata.core.workers import RegisterWorker
+from strata.core.datasets.dataset_rules import AttachDataset, RegisterDataset
+from strata.core.decision import DECIDE
+from strata.core.state import DatasetSpec
+from strata.core.workers.host_agents import RegisterAgent
+from strata.core.workers.worker_lifecycle import RegisterWorker
 from strata.errors import StrataError
 from tests.core.strategies import ANYTHING, instances
 from tests.core.world import World
@@ -37,7 +37,7 @@ COMMANDS = st.one_of([instances(kind, CHOICES) for kind in DECIDE if kind is not
 
 
 def populated():
-    """A cluster in the middle of its work: leases, lanes, a checkpoint, a placed task."""
+    """A cluster with leases, lanes, a checkpoint and a placed task."""
     world = World()
     for dataset in ("d", "e"):
         world.do(RegisterDataset(dataset=dataset, spec=SPEC))
@@ -53,7 +53,7 @@ def populated():
 
 
 def meant(world, command, number):
-    """Most commands about what exists, so that they get somewhere; some left as they are."""
+    """Most commands name existing things, so that they take effect; some are left random."""
     state = world.state
     if number % 8 == 0:
         return command

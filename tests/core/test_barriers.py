@@ -1,9 +1,10 @@
-"""Guards the promise of a barrier: everyone expected, then all at once; nobody counted twice, no
-outsider, no old incarnation, and nobody left waiting for the dead."""
+"""Barriers: all expected workers arrive, then all are released; no worker is counted twice, workers
+of other generations and old incarnations are not counted, and no barrier waits for a dead worker.
+"""
 
 import pytest
 
-from strata.core.barriers import (
+from strata.core.barriers.barrier_rules import (
     MAX_BARRIERS,
     BarrierArrived,
     BarrierFailed,
@@ -16,7 +17,7 @@ from tests.core.world import World
 
 
 def meeting(workers=3, **spec):
-    """A task whose workers a, b, c… may meet."""
+    """A task whose workers a, b, c… are members of a generation."""
     world = World()
     task = world.submit(workers, **{"policy": "continue", **spec})
     peers = world.join(task, *"abcdefgh"[:workers])
@@ -36,14 +37,14 @@ def test_all_are_released_when_the_last_arrives():
     assert (barrier.state, list(barrier.arrived)) == ("released", ["a", "b", "c"])
 
 
-def test_an_arrival_is_recorded_with_worker_incarnation_and_request():
+def test_arrival_is_recorded_with_worker_incarnation_and_request():
     world, _task, (a, _b) = meeting(2)
     a.arrive(request=7)
     arrived = world.one(BarrierArrived)
     assert (arrived.worker, arrived.incarnation, arrived.request) == ("a", a.incarnation, 7)
 
 
-def test_a_worker_is_counted_once_however_often_it_resends():
+def test_worker_is_counted_once_however_often_it_resends():
     world, _task, (a, _b) = meeting(2)
     for _ in range(3):
         a.arrive(request=1)
@@ -51,7 +52,7 @@ def test_a_worker_is_counted_once_however_often_it_resends():
     assert world.facts(BarrierReleased) == []
 
 
-def test_asking_anew_while_waiting_is_not_a_second_arrival():
+def test_second_request_while_waiting_is_not_a_second_arrival():
     _world, task, (a, b) = meeting(2)
     a.arrive(request=1)
     a.arrive(request=2)
@@ -59,14 +60,14 @@ def test_asking_anew_while_waiting_is_not_a_second_arrival():
     assert b.arrive(request=1).state == "released"
 
 
-def test_a_resend_after_the_release_is_answered_without_facts():
+def test_resend_after_the_release_is_answered_without_facts():
     world, _task, (a, b) = meeting(2)
     a.arrive(request=1)
     b.arrive(request=1)
     assert (a.arrive(request=1).state, world.last) == ("released", [])
 
 
-def test_a_higher_request_opens_the_next_round():
+def test_higher_request_opens_the_next_round():
     _world, _task, (a, b) = meeting(2)
     a.arrive(request=1)
     first = b.arrive(request=1).round
@@ -75,8 +76,9 @@ def test_a_higher_request_opens_the_next_round():
     assert b.arrive(request=2).state == "released"
 
 
-def test_a_resend_of_the_round_before_counts_in_no_later_round():
-    """b was released but the answer was lost; a has gone on. b's resend is old news."""
+def test_resend_of_the_round_before_counts_in_no_later_round():
+    """b was released but the answer was lost; a has continued. b's resend belongs to the old
+    round."""
     world, task, (a, b) = meeting(2)
     a.arrive(request=1)
     first = b.arrive(request=1).round
@@ -87,7 +89,7 @@ def test_a_resend_of_the_round_before_counts_in_no_later_round():
     assert [fact.round for fact in world.facts(BarrierReleased)] == [first]
 
 
-def test_a_new_incarnation_does_not_inherit_an_arrival_at_a_waiting_barrier():
+def test_new_incarnation_does_not_inherit_an_arrival_at_a_waiting_barrier():
     _world, task, (a, b, c) = meeting(3, policy="replace", syncs=False, external=True)
     a.arrive(request=5)
     a.lost()
@@ -98,8 +100,8 @@ def test_a_new_incarnation_does_not_inherit_an_arrival_at_a_waiting_barrier():
     assert a.arrive(request=1).state == "released"
 
 
-def test_a_new_incarnation_does_not_inherit_a_release():
-    """Its own request numbers begin anew, below those of the one before."""
+def test_new_incarnation_does_not_inherit_a_release():
+    """Its own request numbers start again, below those of the previous incarnation."""
     world, _task, (a, b) = meeting(2, syncs=False)
     a.arrive(request=5)
     b.arrive(request=5)
@@ -109,7 +111,7 @@ def test_a_new_incarnation_does_not_inherit_a_release():
     assert world.one(BarrierArrived).incarnation == a.incarnation
 
 
-def test_an_old_incarnation_is_not_counted():
+def test_old_incarnation_is_not_counted():
     world, _task, (_a, b) = meeting(2)
     b.lost()
     with pytest.raises(Fenced):
@@ -117,7 +119,7 @@ def test_an_old_incarnation_is_not_counted():
     assert world.facts(BarrierArrived) == []
 
 
-def test_who_gave_up_waiting_to_enter_a_generation_has_to_arrive_again():
+def test_worker_that_left_the_barrier_to_enter_a_generation_arrives_again():
     world, task, (a, b) = meeting(2, name="default")
     a.arrive(request=1)
     (c,) = world.join(task, "c")
@@ -127,7 +129,7 @@ def test_who_gave_up_waiting_to_enter_a_generation_has_to_arrive_again():
     assert a.arrive(request=2).state == "released"
 
 
-def test_a_worker_outside_the_generation_is_refused():
+def test_worker_outside_the_generation_is_refused():
     world = World()
     task = world.submit(1, external=False)
     world.agent("host", slots=1)
@@ -138,7 +140,7 @@ def test_a_worker_outside_the_generation_is_refused():
     assert world.last == []
 
 
-def test_a_loss_releases_those_who_waited_for_the_lost_only():
+def test_loss_releases_workers_that_waited_only_for_the_lost_one():
     world, task, (a, b, c) = meeting()
     a.arrive()
     b.arrive()
@@ -148,7 +150,7 @@ def test_a_loss_releases_those_who_waited_for_the_lost_only():
     assert "c was lost" in released.reason
 
 
-def test_a_leave_releases_those_who_waited_for_it():
+def test_leave_releases_workers_that_waited_for_it():
     world, task, (a,) = meeting(1, name="default", syncs=False)
     b, c = world.join(task, "b", "c")
     a.arrive()
@@ -157,7 +159,7 @@ def test_a_leave_releases_those_who_waited_for_it():
     assert world.one(BarrierReleased).participants == 2
 
 
-def test_nobody_waits_for_one_who_finished():
+def test_barrier_does_not_wait_for_a_finished_worker():
     _world, task, (a, b, c) = meeting()
     a.arrive()
     b.arrive()
@@ -165,7 +167,7 @@ def test_nobody_waits_for_one_who_finished():
     assert task.barriers["meet"].state != "waiting"
 
 
-def test_a_lost_arrival_is_not_counted_for_those_who_stay():
+def test_arrival_of_a_lost_worker_is_not_counted():
     _world, task, (a, b, c) = meeting()
     a.arrive()
     a.lost()
@@ -174,7 +176,7 @@ def test_a_lost_arrival_is_not_counted_for_those_who_stay():
     assert c.arrive().state == "released"
 
 
-def test_a_newcomer_is_expected_too():
+def test_new_member_is_expected_too():
     world, task, (a, b) = meeting(2, name="default", syncs=False)
     a.arrive()
     (c,) = world.join(task, "c")
@@ -184,7 +186,7 @@ def test_a_newcomer_is_expected_too():
     assert world.one(BarrierReleased).participants == 3
 
 
-def test_too_few_to_go_on_fails_the_barrier_and_names_the_lost():
+def test_too_few_workers_fail_the_barrier_and_the_lost_are_named():
     world, task, (a, _b, c) = meeting(min_workers=3)
     a.arrive()
     c.lost()
@@ -194,7 +196,7 @@ def test_too_few_to_go_on_fails_the_barrier_and_names_the_lost():
     assert task.barriers["meet"].missing == ["c", "b"]
 
 
-def test_a_barrier_given_up_names_the_missing_by_rank():
+def test_failed_barrier_names_the_missing_by_rank():
     world, task, (_a, b, _c) = meeting()
     barrier = b.arrive()
     world.do(FailBarrier(task=task.id, barrier="meet", round=barrier.round, reason="300 s"))
@@ -210,7 +212,7 @@ def test_after_a_failure_a_higher_request_begins_again():
     assert b.arrive(request=1).state == "released"
 
 
-def test_a_late_failure_changes_neither_a_released_round_nor_the_next():
+def test_late_failure_changes_neither_a_released_round_nor_the_next():
     world, task, (a, b) = meeting(2)
     a.arrive()
     first = b.arrive().round
@@ -224,7 +226,7 @@ def test_a_late_failure_changes_neither_a_released_round_nor_the_next():
         world.do(FailBarrier(task="none", barrier="meet", round=1, reason="late"))
 
 
-def test_arriving_again_after_a_restart_releases_nobody_twice():
+def test_arriving_again_after_a_restart_does_not_release_twice():
     world, _task, (a, b) = meeting(2)
     a.arrive(request=1)
     world.restart()
@@ -256,7 +258,7 @@ def test_barriers_have_separate_names_and_separate_arrivals():
     assert {name: b.state for name, b in task.barriers.items()} == {"x": "waiting", "y": "waiting"}
 
 
-def test_the_oldest_ended_barrier_makes_room():
+def test_oldest_ended_barrier_is_dropped():
     _world, task, (a,) = meeting(1)
     for index in range(MAX_BARRIERS + 10):
         a.arrive(f"b{index}")

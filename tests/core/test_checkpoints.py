@@ -1,9 +1,15 @@
-"""Guards how a checkpoint comes to be: keyed by its id, real only when every rank has
-acknowledged its part, and never real when one of them is lost before."""
+"""Checkpoints in progress: keyed by id, committed only when every rank has acknowledged its part,
+and failed when a rank is lost before."""
 
 import pytest
 
-from strata.core.checkpoints import (
+from strata.core.checkpoints.checkpoint_commits import (
+    AckPart,
+    ConfirmCheckpoint,
+    FailCheckpoint,
+    NoteCopy,
+)
+from strata.core.checkpoints.checkpoint_lifecycle import (
     MAX_ENDED,
     CheckpointCommitted,
     CheckpointCopied,
@@ -13,8 +19,7 @@ from strata.core.checkpoints import (
     CheckpointStarted,
     committed_newest_first,
 )
-from strata.core.recovery import RecoveryChosen, StepsCommitted
-from strata.core.saving import AckPart, ConfirmCheckpoint, FailCheckpoint, NoteCopy
+from strata.core.generations.recovery import RecoveryChosen, StepsCommitted
 from strata.errors import AlreadyExists, InvalidArgument, NotAllowedNow, NotFound
 from tests.core.world import World
 
@@ -33,7 +38,7 @@ def newest(task):
     return committed_newest_first(task)[0].id
 
 
-def test_the_first_rank_opens_and_the_others_join():
+def test_first_rank_opens_and_the_others_join():
     world, _task, (a, b) = training()
     first = a.begin(10, epoch=1, path="ckpt", metadata={"k": "v"})
     started = world.one(CheckpointStarted)
@@ -41,7 +46,7 @@ def test_the_first_rank_opens_and_the_others_join():
     assert (b.begin(10).id, world.last) == (first.id, [])
 
 
-def test_two_at_the_same_step_are_two():
+def test_two_checkpoints_of_one_step_are_separate():
     world, task, _ = training()
     assert world.save(task, 10).id != world.save(task, 10).id
     assert len(committed_newest_first(task)) == 2
@@ -57,7 +62,7 @@ def test_different_steps_are_saved_at_the_same_time():
     assert {one.state, two.state} == {"sealing"}
 
 
-def test_an_id_of_ones_own_is_kept_and_not_used_twice():
+def test_chosen_id_is_kept_and_not_used_twice():
     world, task, (a, _b) = training()
     mine = world.save(task, 10, checkpoint="mine")
     assert mine.id == "mine"
@@ -65,7 +70,7 @@ def test_an_id_of_ones_own_is_kept_and_not_used_twice():
         a.begin(11, checkpoint="mine")
 
 
-def test_a_made_id_is_not_one_that_somebody_chose():
+def test_generated_id_never_equals_a_chosen_one():
     _world, _task, (a, _b) = training()
     made = a.begin(10).id
     a.begin(20, checkpoint=made.replace("00000010-1", "00000030-3"))
@@ -82,7 +87,7 @@ def test_ids_are_per_task():
     assert (task.checkpoints["same"].step, other.checkpoints["same"].step) == (10, 5)
 
 
-def test_it_is_sealed_only_after_every_rank_and_real_only_after_the_manifest():
+def test_checkpoint_is_sealed_after_every_rank_and_committed_after_the_manifest():
     world, task, (a, b, c) = training(3)
     checkpoint = a.begin(10)
     a.ack(checkpoint)
@@ -97,7 +102,7 @@ def test_it_is_sealed_only_after_every_rank_and_real_only_after_the_manifest():
     assert newest(task) == checkpoint.id
 
 
-def test_without_a_manifest_the_last_acknowledgement_makes_it_real():
+def test_without_a_manifest_the_last_acknowledgement_commits():
     world, _task, (a, b) = training()
     checkpoint = a.begin(10, manifest=False, path="ckpt/10")
     a.ack(checkpoint)
@@ -107,7 +112,7 @@ def test_without_a_manifest_the_last_acknowledgement_makes_it_real():
     assert world.new(CheckpointSealed) == []
 
 
-def test_a_part_says_which_rank_wrote_what_and_where():
+def test_part_says_which_rank_wrote_what_and_where():
     world, _task, (a, b) = training()
     checkpoint = a.begin(10)
     world.do(AckPart(**b.me, checkpoint=checkpoint.id, path="p", size_bytes=7, checksum="xx"))
@@ -115,7 +120,7 @@ def test_a_part_says_which_rank_wrote_what_and_where():
     assert (part.worker, part.path, part.size_bytes, part.checksum) == ("b", "p", 7, "xx")
 
 
-def test_an_acknowledgement_counts_once():
+def test_acknowledgement_counts_once():
     world, _task, (a, _b) = training()
     checkpoint = a.begin(10)
     a.ack(checkpoint)
@@ -131,7 +136,7 @@ def test_confirming_twice_commits_once():
     assert (world.last, checkpoint.path) == ([], "ckpt/m")
 
 
-def test_what_lacks_a_part_cannot_be_confirmed():
+def test_checkpoint_that_lacks_a_part_cannot_be_confirmed():
     world, task, (a, _b) = training()
     checkpoint = a.begin(10)
     a.ack(checkpoint)
@@ -139,7 +144,7 @@ def test_what_lacks_a_part_cannot_be_confirmed():
         world.do(ConfirmCheckpoint(task=task.id, checkpoint=checkpoint.id, path="m"))
 
 
-def test_what_is_sealing_is_confirmed_after_a_restart():
+def test_sealing_checkpoint_is_confirmed_after_a_restart():
     world, task, _ = training()
     checkpoint = world.seal(task, 10)
     world.restart()
@@ -147,7 +152,7 @@ def test_what_is_sealing_is_confirmed_after_a_restart():
     assert newest(world.state.tasks[task.id]) == checkpoint.id
 
 
-def test_a_lost_rank_fails_it_and_the_one_before_stays_the_latest():
+def test_lost_rank_fails_the_checkpoint_and_the_previous_one_stays_latest():
     world, task, (a, b) = training()
     before = world.save(task, 10)
     checkpoint = a.begin(20)
@@ -159,7 +164,7 @@ def test_a_lost_rank_fails_it_and_the_one_before_stays_the_latest():
     assert (checkpoint.state, newest(task)) == ("failed", before.id)
 
 
-def test_a_rank_lost_after_it_acknowledged_fails_it_as_long_as_another_is_missing():
+def test_rank_lost_after_its_acknowledgement_fails_an_incomplete_checkpoint():
     world, _task, (_a, b) = training()
     checkpoint = b.begin(20)
     b.ack(checkpoint)
@@ -167,7 +172,7 @@ def test_a_rank_lost_after_it_acknowledged_fails_it_as_long_as_another_is_missin
     assert (checkpoint.state, world.one(CheckpointFailed).missing) == ("failed", [0])
 
 
-def test_a_loss_after_the_last_acknowledgement_does_not_harm_it():
+def test_loss_after_the_last_acknowledgement_does_not_fail_the_checkpoint():
     world, task, (_a, b) = training()
     checkpoint = world.seal(task, 20)
     b.lost()
@@ -176,7 +181,7 @@ def test_a_loss_after_the_last_acknowledgement_does_not_harm_it():
     assert newest(task) == checkpoint.id
 
 
-def test_a_newcomer_ends_the_generation_and_with_it_the_checkpoint():
+def test_new_member_ends_the_generation_and_its_checkpoint():
     world, task, (a, _b) = training(name="default")
     checkpoint = a.begin(20)
     world.join(task, "c")
@@ -184,7 +189,7 @@ def test_a_newcomer_ends_the_generation_and_with_it_the_checkpoint():
     assert "c joined" in checkpoint.reason
 
 
-def test_a_late_part_is_refused():
+def test_late_part_is_refused():
     world, _task, (a, b, c) = training(3)
     checkpoint = a.begin(20)
     a.ack(checkpoint)
@@ -194,7 +199,7 @@ def test_a_late_part_is_refused():
     assert world.last == []
 
 
-def test_a_part_from_who_was_not_there_is_refused_even_at_the_same_rank():
+def test_part_of_a_worker_of_another_generation_is_refused_even_at_the_same_rank():
     world, task, (_a, b) = training(policy="replace")
     checkpoint = world.save(task, 10)
     b.lost()
@@ -212,7 +217,7 @@ def test_saving_for_another_generation_is_refused():
         world.do(AckPart(**a.me, checkpoint="nothing", path="p", size_bytes=1))
 
 
-def test_a_worker_outside_the_generation_cannot_save():
+def test_worker_outside_the_generation_cannot_save():
     world = World()
     task = world.submit(2)
     (a,) = world.join(task, "a")
@@ -220,13 +225,13 @@ def test_a_worker_outside_the_generation_cannot_save():
         a.begin(1)
 
 
-def test_a_step_below_zero_is_refused():
+def test_step_below_zero_is_refused():
     _world, _task, (a, _b) = training()
     with pytest.raises(InvalidArgument):
         a.begin(-1)
 
 
-def test_nothing_is_saved_before_the_generation_has_caught_up():
+def test_saving_is_refused_before_the_generation_is_synced():
     world, task, (a, _b) = training(name="default")
     world.join(task, "c")
     assert task.phase == "syncing"
@@ -234,7 +239,7 @@ def test_nothing_is_saved_before_the_generation_has_caught_up():
         a.begin(10)
 
 
-def test_a_commit_commits_the_steps_it_holds():
+def test_committed_checkpoint_commits_its_steps():
     world, task, _ = training(steps=10)
     world.save(task, 25)
     committed = world.one(StepsCommitted)
@@ -243,7 +248,7 @@ def test_a_commit_commits_the_steps_it_holds():
     assert (world.new(StepsCommitted), task.committed) == ([], 25)
 
 
-def test_a_damaged_one_is_failed_and_the_one_before_is_restored():
+def test_damaged_checkpoint_fails_and_the_previous_one_is_restored():
     world, task, (a, b) = training(policy="replace")
     older = world.save(task, 10)
     damaged = world.save(task, 20)
@@ -259,7 +264,7 @@ def test_a_damaged_one_is_failed_and_the_one_before_is_restored():
     assert (chosen.checkpoint, chosen.step, task.committed) == (older.id, 10, 10)
 
 
-def test_failing_twice_is_failing_once_and_what_was_failed_stays_failed():
+def test_failing_a_checkpoint_twice_changes_nothing():
     world, task, (_a, _b) = training()
     checkpoint = world.seal(task, 20)
     for _ in range(2):
@@ -269,7 +274,7 @@ def test_failing_twice_is_failing_once_and_what_was_failed_stays_failed():
         world.do(ConfirmCheckpoint(task=task.id, checkpoint=checkpoint.id, path="m"))
 
 
-def test_one_who_finishes_without_saving_fails_what_waits_for_it():
+def test_worker_that_finishes_without_saving_fails_the_open_checkpoint():
     world, task, (a, b) = training()
     waiting, whole = a.begin(10), world.seal(task, 8)
     a.ack(waiting)
@@ -294,7 +299,7 @@ def test_checkpoint_is_refused_after_a_member_has_finished():
         b.begin(12, final=True)
 
 
-def test_a_copy_is_noted_once_and_only_of_what_is_committed():
+def test_copy_is_recorded_once_and_only_for_committed_checkpoints():
     world, task, (a, _b) = training()
     saved, open_one = world.save(task, 10), a.begin(20)
     for checkpoint in (saved, saved, open_one):
@@ -303,7 +308,7 @@ def test_a_copy_is_noted_once_and_only_of_what_is_committed():
     assert (saved.copies, open_one.copies) == (["s3://bucket/c"], [])
 
 
-def test_a_task_remembers_only_so_many_that_failed():
+def test_task_keeps_a_bounded_number_of_failed_checkpoints():
     world, task, (a, _b) = training()
     kept = world.save(task, 10)
     for step in range(20, 20 + MAX_ENDED + 5):

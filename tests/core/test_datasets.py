@@ -1,17 +1,17 @@
-"""Guards what a dataset is, how a task attaches it, and who owns which lanes and shards."""
+"""Datasets: registration, attachment to a task, and the owners of lanes and shards."""
 
 import pytest
 
-from strata.core.datasets import (
+from strata.core.datasets.dataset_rules import (
     AssignmentChanged,
     AttachDataset,
     DatasetAttached,
     DatasetRegistered,
-    DatasetSpec,
     RegisterDataset,
 )
-from strata.core.leases import AdvanceEpoch, EpochAdvanced
-from strata.core.state import Rules
+from strata.core.datasets.shard_leases import AdvanceEpoch, EpochAdvanced
+from strata.core.rule_settings import Rules
+from strata.core.state import DatasetSpec
 from strata.errors import AlreadyExists, InvalidArgument, LimitExceeded, NotFound
 from tests.core.world import World
 
@@ -48,7 +48,7 @@ def test_shards_cover_the_samples_and_the_last_may_be_short():
 
 
 @pytest.mark.parametrize("name", ["", "a/b", ".", "..", "a\nb", "x" * 201])
-def test_ids_that_could_not_be_a_part_of_an_address_are_refused(name):
+def test_ids_that_cannot_be_part_of_a_url_are_refused(name):
     with pytest.raises(InvalidArgument, match=r"dataset_id .* cannot be used"):
         World().do(RegisterDataset(dataset=name, spec=SPEC))
 
@@ -61,7 +61,7 @@ def test_registering_the_same_again_changes_nothing():
 
 
 @pytest.mark.parametrize("change", [{"seed": 7}, {"shuffle": False}, {"fingerprint": "f"}])
-def test_a_changed_dataset_needs_a_new_id(change):
+def test_changed_dataset_needs_a_new_id(change):
     world = World()
     world.do(RegisterDataset(dataset="d", spec=SPEC))
     changed = DatasetSpec(total_samples=1_000, shard_size=100, **change)
@@ -80,7 +80,7 @@ def test_a_changed_dataset_needs_a_new_id(change):
         ((10, 11), "shard_size 11"),
     ],
 )
-def test_a_size_that_makes_no_sense_is_refused_by_name(sizes, named):
+def test_invalid_size_is_refused_by_name(sizes, named):
     world = World()
     spec = DatasetSpec(total_samples=sizes[0], shard_size=sizes[1])
     with pytest.raises(InvalidArgument, match=named):
@@ -88,7 +88,7 @@ def test_a_size_that_makes_no_sense_is_refused_by_name(sizes, named):
     assert world.state.datasets == {}
 
 
-def test_a_dataset_has_a_name():
+def test_dataset_has_a_name():
     with pytest.raises(InvalidArgument, match="dataset_id"):
         World().do(RegisterDataset(dataset="", spec=SPEC))
 
@@ -100,7 +100,7 @@ def test_datasets_above_the_limit_are_refused():
         world.do(RegisterDataset(dataset="e", spec=SPEC))
 
 
-def test_what_is_not_registered_cannot_be_attached():
+def test_unregistered_dataset_cannot_be_attached():
     world = World()
     task = world.submit(1)
     with pytest.raises(NotFound, match="'d'"):
@@ -123,14 +123,14 @@ def test_lanes_divide_the_global_batch():
     assert shares(task) == {"a": 4, "b": 4}
 
 
-def test_a_batch_size_is_for_each_worker_there_is_at_first():
+def test_batch_size_is_for_each_worker_there_is_at_first():
     _, task = attached(4, "lane", batch_size=6)
     feed = task.feeds["d"]
     assert (feed.global_batch, feed.count) == (24, 24)
     assert shares(task) == {"a": 6, "b": 6, "c": 6, "d": 6}
 
 
-def test_whoever_asks_later_for_the_same_batch_size_gets_the_same_batches():
+def test_later_worker_with_the_same_batch_size_gets_the_same_batches():
     world, task = attached(4, "lane", batch_size=6)
     again = AttachDataset(task=task.id, dataset="d", unit="lane", batch_size=6)
     assert world.do(again) is task.feeds["d"]
@@ -141,12 +141,12 @@ def test_whoever_asks_later_for_the_same_batch_size_gets_the_same_batches():
 @pytest.mark.parametrize(
     ("batch", "workers", "lanes"), [(4096, 4, 512), (3_000, 1, 500), (521 * 2, 2, 2)]
 )
-def test_lanes_that_nobody_names_are_many_but_not_too_many(batch, workers, lanes):
+def test_default_number_of_lanes_is_bounded(batch, workers, lanes):
     _, task = attached(workers, "lane", global_batch=batch)
     assert task.feeds["d"].count == lanes
 
 
-def test_a_batch_that_cannot_be_shared_is_refused():
+def test_batch_that_cannot_be_shared_is_refused():
     with pytest.raises(InvalidArgument, match="too few for 4 workers"):
         attached(4, "lane", global_batch=3)
 
@@ -162,12 +162,12 @@ def test_lanes_that_do_not_divide_the_batch_are_refused(batch, lanes):
     assert task.feeds == {}
 
 
-def test_a_batch_is_for_each_worker_or_for_all_and_not_both():
+def test_batch_is_for_each_worker_or_for_all_and_not_both():
     with pytest.raises(InvalidArgument, match=r"batch_size 8 and global_batch 9.*give one"):
         attached(1, "lane", batch_size=8, global_batch=9)
 
 
-def test_leases_are_owned_by_nobody_until_asked_for():
+def test_shards_of_leases_have_no_owner_until_acquired():
     world, task = attached(2, "lease")
     assert (task.feeds["d"].holdings, world.new(AssignmentChanged)) == ({}, [])
 
@@ -183,14 +183,14 @@ def test_attaching_the_same_again_changes_nothing():
 @pytest.mark.parametrize(
     "other", [{"global_batch": 64}, {"mode": "window"}, {"unit": "shard"}, {"lanes": 4}]
 )
-def test_attaching_it_otherwise_is_refused(other):
+def test_attaching_with_other_parameters_is_refused(other):
     first = {"unit": "lane", "global_batch": 32, "lanes": 8, "epochs": 3}
     world, task = attached(2, **first)
     with pytest.raises(AlreadyExists, match="'d'"):
         world.do(AttachDataset(task=task.id, dataset="d", **{**first, **other}))
 
 
-def test_a_loss_moves_what_the_lost_held_and_nothing_else():
+def test_loss_moves_only_the_items_of_the_lost_worker():
     world, task = attached(4)
     held = {worker: list(items) for worker, items in task.feeds["d"].holdings.items()}
     world.peers["b"].lost()
@@ -202,7 +202,7 @@ def test_a_loss_moves_what_the_lost_held_and_nothing_else():
     assert owned_once(task)
 
 
-def test_a_join_moves_one_share_to_the_newcomer():
+def test_join_moves_one_share_to_the_new_member():
     world, task = attached(4, name="default")
     world.join(task, "x")
     changed = world.one(AssignmentChanged)
@@ -210,7 +210,7 @@ def test_a_join_moves_one_share_to_the_newcomer():
     assert owned_once(task)
 
 
-def test_an_assignment_says_from_which_step_and_generation_it_holds():
+def test_assignment_says_from_which_step_and_generation_it_holds():
     world, task = attached(3)
     world.train(task, 7)
     world.peers["b"].lost()
@@ -230,7 +230,7 @@ def test_nothing_is_recorded_when_nothing_moves():
     assert task.feeds["d"].holdings == before
 
 
-def test_the_lanes_of_the_lost_wait_for_its_replacement():
+def test_lanes_of_a_lost_worker_are_kept_for_its_replacement():
     world, task = attached(2, policy="replace")
     before = {worker: list(items) for worker, items in task.feeds["d"].holdings.items()}
     world.peers["b"].lost()
@@ -240,7 +240,7 @@ def test_the_lanes_of_the_lost_wait_for_its_replacement():
     assert task.feeds["d"].holdings == before
 
 
-def test_who_finished_is_given_nothing_more():
+def test_finished_worker_gets_no_more_items():
     world, _task = attached(4)
     world.peers["a"].leave("done")
     world.peers["b"].lost()
@@ -258,7 +258,7 @@ def test_shares_follow_the_weights():
     assert shares(task) == {"a": 8, "b": 2}
 
 
-def test_a_dataset_attached_before_anyone_came_is_divided_when_they_come():
+def test_dataset_attached_before_any_worker_is_divided_when_they_join():
     world = World()
     task = world.submit(2)
     world.do(RegisterDataset(dataset="d", spec=SPEC))
@@ -268,7 +268,7 @@ def test_a_dataset_attached_before_anyone_came_is_divided_when_they_come():
     assert shares(task) == {"a": 5, "b": 5}
 
 
-def test_an_epoch_is_advanced_by_hand():
+def test_epoch_is_advanced_by_hand():
     world, task = attached(2)
     assert world.do(AdvanceEpoch(task=task.id, dataset="d")) == 1
     assert (world.one(EpochAdvanced).epoch, owned_once(task)) == (1, True)

@@ -1,19 +1,21 @@
-"""Guards that every figure is what the facts say, by scenarios whose answers are known by hand.
+"""Figures derived from facts, by scenarios whose results are known.
 
-In these worlds every decision takes one second, so times are counts of decisions."""
+In these worlds every decision takes one second, so times are counts of decisions.
+"""
 
 from collections import Counter
 
 import pytest
 
-from strata.core.barriers import BarrierOpened, BarrierReleased
-from strata.core.checkpoints import CheckpointStarted
+from strata.core.barriers.barrier_rules import BarrierOpened, BarrierReleased
+from strata.core.checkpoints.checkpoint_commits import AckPart, BeginCheckpoint, FailCheckpoint
+from strata.core.checkpoints.checkpoint_lifecycle import CheckpointStarted
 from strata.core.cluster import CoordinatorStarted, apply
-from strata.core.derive import MAX_UNDER_WAY, Figures
 from strata.core.events import Envelope
-from strata.core.saving import AckPart, BeginCheckpoint, FailCheckpoint
-from strata.core.state import Cluster, Rules
-from strata.core.workers import ReportState
+from strata.core.metrics.figures import MAX_UNDER_WAY, Figures
+from strata.core.rule_settings import Rules
+from strata.core.state import Cluster
+from strata.core.workers.worker_lifecycle import ReportState
 from tests.core.scenario import every_kind
 from tests.core.world import SECOND_NS, World
 
@@ -70,20 +72,20 @@ def test_throughput_is_bytes_per_second_of_saving(world, pair):
     assert reading.checkpoint_duration_p99_ms == 3000
 
 
-def test_idle_time_does_not_dilute_it_and_the_window_ends(world, pair):
+def test_idle_time_does_not_dilute_throughput_and_the_window_ends(world, pair):
     world.save(pair, 5)
     assert world.read(later_s=30).checkpoint_throughput_mb_s == pytest.approx(200 / 3 / 1e6)
     assert world.read(later_s=61).checkpoint_throughput_mb_s is None
 
 
-def test_a_save_that_is_under_way_counts_up_to_now(world, pair):
+def test_save_that_is_under_way_counts_up_to_now(world, pair):
     first, _ = world.members(pair)
     checkpoint = first.begin(5)
     first.ack(checkpoint)
     assert world.read(later_s=9).checkpoint_throughput_mb_s == pytest.approx(100 / 10 / 1e6)
 
 
-def test_saves_at_the_same_time_share_it(world, pair):
+def test_concurrent_saves_share_the_saving_time(world, pair):
     other = world.submit(1, name="other")
     world.join(other, "c")
     world.sync(other)
@@ -96,7 +98,7 @@ def test_saves_at_the_same_time_share_it(world, pair):
     assert world.read().checkpoint_throughput_mb_s == pytest.approx(300 / 4 / 1e6)
 
 
-def test_a_failed_save_ends_the_saving(world, pair):
+def test_failed_save_ends_the_saving(world, pair):
     first, _ = world.members(pair)
     checkpoint = first.begin(5)
     first.ack(checkpoint)
@@ -112,7 +114,7 @@ def told_after_the_fact(world, peer, size_bytes):
     world.do(AckPart(**peer.me, checkpoint=begun.id, path="x", size_bytes=size_bytes))
 
 
-def test_a_save_told_only_afterwards_says_nothing_of_speed(world):
+def test_save_without_a_known_start_has_no_throughput(world):
     task = world.submit(1)
     (peer,) = world.join(task, "a")
     world.sync(task)
@@ -121,7 +123,7 @@ def test_a_save_told_only_afterwards_says_nothing_of_speed(world):
     assert world.figures.counts.checkpoint_bytes == 1000
 
 
-def test_unless_its_worker_said_that_it_saves(world):
+def test_save_without_a_known_start_counts_if_its_worker_reports_checkpointing(world):
     task = world.submit(1)
     (peer,) = world.join(task, "a")
     world.sync(task)
@@ -146,18 +148,25 @@ def test_barrier_latency_is_from_first_arrival_to_release(world, pair):
     assert world.read(later_s=301).barrier_latency_p99_ms is None
 
 
-def test_the_99th_percentile_is_one():
+def test_percentile_99_is_measured():
     figures = Figures()
     for i in range(1, 201):
         at_ns = i * SECOND_NS
-        opened = BarrierOpened("t", f"b{i}", i, 0, 1, 2)
-        released = BarrierReleased("t", f"b{i}", i, 1, 2, "everyone arrived")
+        opened = BarrierOpened(task="t", barrier=f"b{i}", round=i, step=0, generation=1, expected=2)
+        released = BarrierReleased(
+            task="t",
+            barrier=f"b{i}",
+            round=i,
+            generation=1,
+            participants=2,
+            reason="everyone arrived",
+        )
         figures.observe(Envelope(0, 0, at_ns, opened))
         figures.observe(Envelope(0, 0, at_ns + i * 1_000_000, released))
     assert figures.read(201 * SECOND_NS).barrier_latency_p99_ms == 198
 
 
-def test_a_barrier_that_fails_is_no_latency(world, pair):
+def test_failed_barrier_has_no_latency(world, pair):
     first, second = world.members(pair)
     first.arrive("x")
     second.lost()
@@ -165,7 +174,7 @@ def test_a_barrier_that_fails_is_no_latency(world, pair):
     assert world.figures.counts.barriers == {"failed": 1}
 
 
-def test_a_recovery_lasts_until_the_next_generation_trains(world, pair):
+def test_recovery_lasts_until_the_next_generation_trains(world, pair):
     first, second = world.members(pair)
     second.lost(signal="hang")
     assert world.read().task_states == {"recovering": 1}
@@ -239,7 +248,7 @@ def test_every_count_is_the_number_of_facts():
     assert counts.limits.total() == kinds["LimitHit"]
 
 
-def test_a_state_that_is_saving_is_adopted(world, pair):
+def test_state_that_is_saving_is_adopted(world, pair):
     first, _ = world.members(pair)
     checkpoint = first.begin(5)
     known = len(world.log)
@@ -254,12 +263,28 @@ def test_a_state_that_is_saving_is_adopted(world, pair):
 
 def test_memory_is_bounded_whatever_is_left_open():
     figures = Figures()
-    figures.observe(Envelope(0, 0, 0, CoordinatorStarted(1, "c", "0", Rules())))
+    figures.observe(
+        Envelope(
+            0, 0, 0, CoordinatorStarted(incarnation=1, cluster="c", release="0", rules=Rules())
+        )
+    )
 
     def leave_open(first, count):
         for i in range(first, first + count):
-            barrier = BarrierOpened(f"t{i}", "b", 1, 0, 1, 2)
-            saved = CheckpointStarted(f"t{i}", "c", 1, 0, 1, 1, 2, "w", "")
+            barrier = BarrierOpened(
+                task=f"t{i}", barrier="b", round=1, step=0, generation=1, expected=2
+            )
+            saved = CheckpointStarted(
+                task=f"t{i}",
+                checkpoint="c",
+                step=1,
+                epoch=0,
+                attempt=1,
+                generation=1,
+                expected=2,
+                worker="w",
+                path="",
+            )
             figures.observe(Envelope(i, 0, i, barrier))
             figures.observe(Envelope(i, 0, i, saved))
 

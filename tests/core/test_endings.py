@@ -1,14 +1,14 @@
-"""Guards how a task ends: completed when everyone has finished, stopped when asked, and never
-stuck because one of its workers is already gone."""
+"""The end of a task: completed when all workers have finished, stopped on request, and never stuck
+because a worker is gone."""
 
 import pytest
 
-from strata.core.recovery import RecoveryChosen, StepsCommitted
-from strata.core.scheduling import StopTask
-from strata.core.setbacks import RefuseRecovery
-from strata.core.standing import standing, told
-from strata.core.tasks import UNSAVED_EXIT_CODE, TaskPlaced, TaskStateChanged
-from strata.core.workers import DeregisterWorker, WorkerStateChanged
+from strata.core.generations.recovery import RecoveryChosen, StepsCommitted
+from strata.core.generations.recovery_failures import RefuseRecovery
+from strata.core.tasks.placement import StopTask
+from strata.core.tasks.standing import affected, standing
+from strata.core.tasks.task_lifecycle import UNSAVED_EXIT_CODE, TaskPlaced, TaskStateChanged
+from strata.core.workers.worker_lifecycle import DeregisterWorker, WorkerStateChanged
 from strata.errors import NotAllowedNow, NotFound, TaskEnded
 from tests.core.world import World
 
@@ -24,7 +24,7 @@ def running(workers=2, **spec):
     return world, task, peers
 
 
-def test_a_task_is_completed_when_the_last_worker_has_finished():
+def test_task_is_completed_when_the_last_worker_has_finished():
     _world, task, (a, b) = running()
     a.leave("done", steps=12)
     assert task.state == "running"
@@ -66,7 +66,7 @@ def test_later_checkpoint_makes_up_for_a_failed_final_save():
     assert (task.state, task.exit_code) == ("completed", 0)
 
 
-def test_who_finishes_commits_the_last_steps():
+def test_finishing_worker_commits_the_last_steps():
     world, task, (a, b) = running()
     a.leave("done", steps=12)
     assert (world.one(StepsCommitted).first, task.committed) == (10, 12)
@@ -74,14 +74,14 @@ def test_who_finishes_commits_the_last_steps():
     assert world.new(StepsCommitted) == []
 
 
-def test_a_worker_lost_after_the_others_finished_does_not_spoil_it():
+def test_worker_lost_after_the_others_finished_does_not_fail_the_task():
     _world, task, (a, b) = running()
     a.leave("done", steps=12)
     b.lost()
     assert (task.state, task.committed) == ("completed", 12)
 
 
-def test_a_loss_while_others_still_train_is_not_the_end():
+def test_loss_while_others_still_train_is_not_the_end():
     _world, task, (a, b, c) = running(3, policy="continue")
     a.leave("done", steps=12)
     c.lost()
@@ -90,7 +90,7 @@ def test_a_loss_while_others_still_train_is_not_the_end():
     assert task.state == "completed"
 
 
-def test_a_newcomer_at_the_end_does_not_make_the_task_begin_again():
+def test_worker_that_joins_at_the_end_does_not_restart_the_training():
     world, task, (a, b) = running(policy="continue")
     a.leave("done", steps=12)
     world.join(task, "late")
@@ -99,7 +99,7 @@ def test_a_newcomer_at_the_end_does_not_make_the_task_begin_again():
     assert (task.state, task.committed) == ("completed", 12)
 
 
-def test_a_newcomer_is_taken_in_at_the_end_where_a_sharded_model_needs_it():
+def test_worker_joins_at_the_end_if_a_sharded_model_needs_it():
     world, task, (a, b, _c) = running(3, policy="replace", model_state="sharded")
     a.leave("done", steps=12)
     b.lost()
@@ -121,7 +121,7 @@ def test_survivor_trains_the_last_steps_without_a_replacement(policy):
     assert late.worker.rank == -1
 
 
-def test_a_lost_worker_is_not_placed_again_once_another_has_finished():
+def test_lost_worker_is_not_placed_again_once_another_has_finished():
     world = World()
     world.agent("host", 3)
     task = world.submit(3, external=False)
@@ -134,7 +134,7 @@ def test_a_lost_worker_is_not_placed_again_once_another_has_finished():
 
 
 @pytest.mark.parametrize("saved", [0, 10])
-def test_a_replacement_that_joined_late_does_not_train_again_what_was_finished(saved):
+def test_replacement_that_joined_late_does_not_train_again_what_was_finished(saved):
     """The other worker has ended its loop and never enters the generation of the newcomer."""
     world, task, (a, b) = running(min_workers=1)
     if saved:
@@ -150,7 +150,7 @@ def test_a_replacement_that_joined_late_does_not_train_again_what_was_finished(s
     assert len(world.facts(RecoveryChosen)) == 2
 
 
-def test_a_spare_does_not_train_again_what_was_finished():
+def test_spare_does_not_train_again_what_was_finished():
     world = World()
     world.agent("host", 3)
     task = world.submit(2, external=False, spares=1)
@@ -162,7 +162,7 @@ def test_a_spare_does_not_train_again_what_was_finished():
     assert (task.state, task.committed) == ("completed", 12)
 
 
-def test_a_newcomer_whose_giver_finished_does_not_start_again():
+def test_worker_whose_model_source_finished_does_not_start_again():
     world, task, (a, b) = running(min_workers=1)
     world.save(task, 10)
     b.lost()
@@ -177,7 +177,7 @@ def test_a_newcomer_whose_giver_finished_does_not_start_again():
     assert (task.state, task.committed) == ("completed", 12)
 
 
-def test_a_worker_that_fails_after_the_others_finished_fails_the_task():
+def test_worker_that_fails_after_the_others_finished_fails_the_task():
     _world, task, (a, b) = running()
     a.leave("done", steps=12)
     b.leave("failed", steps=12)
@@ -185,7 +185,7 @@ def test_a_worker_that_fails_after_the_others_finished_fails_the_task():
     assert "worker b failed after a had finished" in task.reason
 
 
-def test_a_worker_that_finishes_without_training_is_no_result():
+def test_worker_that_finishes_without_training_does_not_complete_the_task():
     _world, task, (a, b) = running(min_workers=1)
     a.lost()
     again = a.again()
@@ -201,10 +201,10 @@ def test_standing_names_the_step_at_which_members_finished():
     a.leave("done", steps=12)
     assert standing(world.state, "b").finished_step == 12
     (left,) = [event for event in world.log if event.body is world.new(WorkerStateChanged)[0]]
-    assert told(world.state, [left]).workers == ["a", "b"]
+    assert affected(world.state, [left]).workers == ["a", "b"]
 
 
-def test_who_leaves_before_the_task_began_does_not_complete_it():
+def test_worker_that_leaves_before_the_start_does_not_complete_the_task():
     world = World()
     task = world.submit(3)
     a, _b = world.join(task, "a", "b")
@@ -213,7 +213,7 @@ def test_who_leaves_before_the_task_began_does_not_complete_it():
     assert task.waiting == ["b"]
 
 
-def test_a_spare_that_leaves_does_not_count_as_one_who_finished():
+def test_spare_that_leaves_does_not_count_as_finished():
     world = World()
     world.agent("host", 1)
     task = world.submit(1, external=False)
@@ -225,7 +225,7 @@ def test_a_spare_that_leaves_does_not_count_as_one_who_finished():
     assert task.state == "recovering"
 
 
-def test_a_spare_that_leaves_commits_nothing():
+def test_spare_that_leaves_commits_nothing():
     world = World()
     world.agent("host", 1)
     task = world.submit(1, external=False)
@@ -236,7 +236,7 @@ def test_a_spare_that_leaves_commits_nothing():
     assert task.committed == 0
 
 
-def test_a_placed_task_whose_workers_only_meet_is_completed_too():
+def test_placed_task_without_generations_is_completed_too():
     world = World()
     world.agent("host", 2)
     task = world.submit(2, external=False, syncs=False)
@@ -256,7 +256,7 @@ def test_stopping_waits_for_the_workers_to_leave():
     assert task.state == "stopped"
 
 
-def test_stopping_twice_is_stopping_once():
+def test_stopping_twice_changes_nothing():
     world, task, (a, b) = running()
     for _ in range(2):
         world.do(StopTask(task=task.id))
@@ -267,7 +267,7 @@ def test_stopping_twice_is_stopping_once():
     assert (world.last, task.state) == ([], "stopped")
 
 
-def test_a_queued_task_and_one_without_workers_stop_at_once():
+def test_queued_task_and_one_without_workers_stop_at_once():
     world = World()
     queued, empty = world.submit(1, external=False), world.submit(1)
     for task in (queued, empty):
@@ -286,7 +286,7 @@ def test_workers_that_still_wait_leave_a_task_that_stops():
     assert task.state == "stopped"
 
 
-def test_a_worker_lost_while_stopping_is_not_waited_for():
+def test_stopping_task_does_not_wait_for_a_lost_worker():
     world, task, (a, b) = running()
     world.do(StopTask(task=task.id))
     a.leave("stopped")
@@ -294,7 +294,7 @@ def test_a_worker_lost_while_stopping_is_not_waited_for():
     assert task.state == "stopped"
 
 
-def test_the_others_recover_while_the_task_stops():
+def test_others_recover_while_the_task_stops():
     """A save on the way out needs a generation that trains."""
     world, task, (a, _b) = running(policy="continue")
     world.do(StopTask(task=task.id))
@@ -304,7 +304,7 @@ def test_the_others_recover_while_the_task_stops():
     assert task.state == "stopping"
 
 
-def test_a_task_stops_when_some_finished_and_the_rest_were_told_to():
+def test_task_stops_when_some_finished_and_the_rest_were_told_to():
     world, task, (a, b) = running()
     a.leave("done", steps=12)
     world.do(StopTask(task=task.id))
@@ -312,7 +312,7 @@ def test_a_task_stops_when_some_finished_and_the_rest_were_told_to():
     assert task.state == "stopped"
 
 
-def test_one_who_finishes_while_the_task_stops_ends_it_as_stopped():
+def test_worker_that_finishes_while_the_task_stops_ends_it_as_stopped():
     world, task, (a, b) = running()
     world.do(StopTask(task=task.id))
     a.leave("done", steps=11)
@@ -320,7 +320,7 @@ def test_one_who_finishes_while_the_task_stops_ends_it_as_stopped():
     assert task.state == "stopped"
 
 
-def test_a_task_ends_once():
+def test_task_ends_once():
     world, task, (a, b) = running(policy="stop")
     a.lost()
     assert task.state == "failed"
@@ -329,7 +329,7 @@ def test_a_task_ends_once():
     assert ends == ["starting", "running", "recovering", "failed"]
 
 
-def test_a_task_that_ended_holds_no_slots():
+def test_task_that_ended_holds_no_slots():
     world = World()
     world.agent("host", 2)
     task = world.submit(2, external=False, policy="stop")
@@ -341,7 +341,7 @@ def test_a_task_that_ended_holds_no_slots():
     assert waiting.state == "starting"
 
 
-def test_process_that_joins_a_task_that_went_well_is_told_that_it_ended():
+def test_process_that_joins_a_completed_task_is_told_that_it_ended():
     world, task, (a, b) = running()
     for peer in (a, b):
         peer.leave("done", steps=12)
@@ -357,7 +357,7 @@ def test_process_that_joins_a_failed_task_is_refused():
     assert not isinstance(refused.value, TaskEnded)
 
 
-def test_task_that_its_only_worker_was_interrupted_in_is_stopped_and_not_completed():
+def test_task_whose_only_worker_was_interrupted_is_stopped_not_completed():
     world, task, (a,) = running(1)
     world.do(DeregisterWorker(**a.me, outcome="stopped", reason="interrupted"))
     assert (task.state, task.reason) == ("stopped", "every worker left: interrupted")

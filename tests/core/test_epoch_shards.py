@@ -1,11 +1,13 @@
-"""Guards the shards of an epoch: ranges with one owner each, and how far each of them is."""
+"""The shards of an epoch: ranges with one owner each, and how much of each is trained."""
 
 import numpy as np
 import pytest
 
-from strata.core.datasets import STREAM_SAMPLES, DatasetSpec, Feed, order_of
-from strata.core.epoch_shards import EpochShards
-from strata.core.loops import Loop, loop_is_open
+from strata.core.datasets.dataset_rules import order_of
+from strata.core.datasets.epoch_shards import EpochShards
+from strata.core.datasets.training_loops import loop_is_open
+from strata.core.state import STREAM_SAMPLES, DatasetSpec
+from strata.core.task_state import Feed, Loop
 
 CASES = [
     # total, shard_size, global_batch, lanes, mode, shuffle, window

@@ -1,5 +1,5 @@
-"""Guards the envelope and the codec: every kind survives the bytes, what is unknown is kept and not
-folded, and what is damaged is called corrupt, never anything else."""
+"""The envelope and the codec: every kind survives encoding, unknown kinds are kept and not folded,
+and damaged bytes raise `Corrupt` and nothing else."""
 
 from typing import ClassVar
 
@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.core.barriers import BarrierArrived
+from strata.core.barriers.barrier_rules import BarrierArrived
 from strata.core.cluster import CODEC, apply, fold
-from strata.core.events import APPLY, Codec, Envelope, Fact, UnknownFact, event_id, position_id
+from strata.core.decision import APPLY
+from strata.core.events import Codec, Envelope, Fact, UnknownFact, event_id, position_id
 from strata.core.state import Cluster
-from strata.core.workers import WorkerRegistered, WorkerStateChanged
+from strata.core.workers.worker_lifecycle import WorkerRegistered, WorkerStateChanged
 from strata.errors import Corrupt, UnknownKind
 from tests.core.scenario import every_kind
 from tests.core.strategies import instances
@@ -30,7 +31,7 @@ def raw(body, seq=0):
 @pytest.mark.parametrize("kind", CODEC.kinds.values(), ids=lambda kind: kind.__name__)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_every_kind_survives_the_bytes(kind, data):
+def test_every_kind_survives_encoding(kind, data):
     events = [envelope(data.draw(instances(kind)))]
     assert CODEC.decode(CODEC.encode(events)) == events
 
@@ -40,8 +41,8 @@ def test_every_kind_has_a_rule_and_a_name_of_its_own():
     assert all(tag.partition("/")[0] == kind.__name__ for tag, kind in CODEC.kinds.items())
 
 
-def test_a_fact_names_its_kind_and_leaves_defaults_out():
-    body = WorkerRegistered("a", 1, "t", port=7)
+def test_fact_names_its_kind_and_leaves_defaults_out():
+    body = WorkerRegistered(worker="a", incarnation=1, task="t", port=7)
     (event,) = msgspec.msgpack.decode(CODEC.encode([envelope(body)]))
     assert event[3] == {
         "kind": "WorkerRegistered",
@@ -52,14 +53,16 @@ def test_a_fact_names_its_kind_and_leaves_defaults_out():
     }
 
 
-def test_an_unknown_kind_is_kept_beside_the_known():
-    known = envelope(BarrierArrived("t", "b", 1, "w", 2, 3))
+def test_unknown_kind_is_kept_beside_the_known():
+    known = envelope(
+        BarrierArrived(task="t", barrier="b", round=1, worker="w", incarnation=2, request=3)
+    )
     batch = msgspec.msgpack.encode(
         [known, [1, 1, 2, {"kind": "MoonPhaseChanged", "phase": "full"}, ["@0"], "o"]]
     )
     first, second = CODEC.decode(batch)
     assert first == known
-    assert second.body == UnknownFact("MoonPhaseChanged", {"phase": "full"})
+    assert second.body == UnknownFact(tag="MoonPhaseChanged", fields={"phase": "full"})
     assert (second.kind, second.seq, second.cause, second.op) == (
         "MoonPhaseChanged",
         1,
@@ -68,13 +71,13 @@ def test_an_unknown_kind_is_kept_beside_the_known():
     )
 
 
-def test_a_newer_version_of_a_known_kind_is_unknown_and_keeps_its_name():
+def test_newer_version_of_a_known_kind_is_unknown_and_keeps_its_name():
     (event,) = CODEC.decode(raw({"kind": "WorkerLost/2", "worker": "a"}))
-    assert event.body == UnknownFact("WorkerLost/2", {"worker": "a"})
+    assert event.body == UnknownFact(tag="WorkerLost/2", fields={"worker": "a"})
     assert event.kind == "WorkerLost"
 
 
-def test_what_is_unknown_is_not_folded_and_the_refusal_says_what_to_do():
+def test_unknown_kind_is_not_folded_and_the_error_has_a_hint():
     (event,) = CODEC.decode(raw({"kind": "MoonPhaseChanged"}, seq=7))
     state = Cluster()
     with pytest.raises(UnknownKind, match=r"position 7.*'MoonPhaseChanged'") as refused:
@@ -83,7 +86,7 @@ def test_what_is_unknown_is_not_folded_and_the_refusal_says_what_to_do():
     assert state == Cluster()
 
 
-def test_a_field_that_this_release_does_not_know_does_no_harm():
+def test_unknown_field_is_ignored():
     body = {"kind": "LimitHit", "limit": "x", "value": 1, "reason": "r", "new_in_2": [1]}
     (event,) = CODEC.decode(raw(body))
     assert (event.kind, event.body.limit) == ("LimitHit", "x")
@@ -97,7 +100,7 @@ def test_a_field_that_this_release_does_not_know_does_no_harm():
         {"kind": "LimitHit", "limit": "x"},
     ],
 )
-def test_a_wrong_or_missing_field_is_corrupt_and_the_kind_is_named(body):
+def test_wrong_or_missing_field_is_corrupt_and_the_kind_is_named(body):
     with pytest.raises(Corrupt, match="LimitHit"):
         CODEC.decode(raw(body))
 
@@ -146,7 +149,7 @@ def test_damaged_bytes_are_corrupt_or_a_batch_and_nothing_else(damage):
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, len(GOOD) - 1))
-def test_a_batch_that_was_cut_is_corrupt(length):
+def test_batch_that_was_cut_is_corrupt(length):
     with pytest.raises(Corrupt):
         CODEC.decode(GOOD[:length])
 
@@ -157,15 +160,23 @@ def test_folding_everything_gives_what_deciding_gave():
 
 
 def test_tags_are_the_fields_of_these_names_that_are_set():
-    event = envelope(BarrierArrived("t", "b", 1, "w", 2, 3))
+    event = envelope(
+        BarrierArrived(task="t", barrier="b", round=1, worker="w", incarnation=2, request=3)
+    )
     assert event.tags() == {"task": "t", "barrier": "b", "worker": "w", "request": 3}
-    assert envelope(WorkerRegistered("a", 1, "")).tags() == {"worker": "a"}
+    assert envelope(WorkerRegistered(worker="a", incarnation=1, task="")).tags() == {"worker": "a"}
 
 
-def test_a_step_that_is_not_known_is_no_tag():
-    said = envelope(WorkerStateChanged("a", 1, "t", "idle", "training"))
+def test_step_that_is_not_known_is_no_tag():
+    said = envelope(
+        WorkerStateChanged(worker="a", incarnation=1, task="t", before="idle", after="training")
+    )
     assert said.tags() == {"task": "t", "worker": "a"}
-    said = envelope(WorkerStateChanged("a", 1, "t", "idle", "training", step=0))
+    said = envelope(
+        WorkerStateChanged(
+            worker="a", incarnation=1, task="t", before="idle", after="training", step=0
+        )
+    )
     assert said.tags() == {"task": "t", "worker": "a", "step": 0}
 
 
@@ -180,7 +191,7 @@ class Painted(Fact, frozen=True, tag="Painted"):
     colour: str
 
     def upgrade(self) -> "PaintedAgain":
-        return PaintedAgain([self.colour])
+        return PaintedAgain(colours=[self.colour])
 
 
 class PaintedAgain(Fact, frozen=True, tag="Painted/2"):
@@ -198,9 +209,12 @@ def painted(monkeypatch):
     return seen
 
 
-def test_an_old_version_is_upgraded_before_it_is_folded(painted):
+def test_old_version_is_upgraded_before_it_is_folded(painted):
     codec = Codec([Painted, PaintedAgain])
-    events = [envelope(Painted("red")), envelope(PaintedAgain(["blue", "green"]), seq=1)]
+    events = [
+        envelope(Painted(colour="red")),
+        envelope(PaintedAgain(colours=["blue", "green"]), seq=1),
+    ]
     decoded = codec.decode(codec.encode(events))
     assert decoded == events
     assert [event.kind for event in decoded] == ["Painted", "Painted"]
@@ -208,6 +222,6 @@ def test_an_old_version_is_upgraded_before_it_is_folded(painted):
     assert painted == [["red"], ["blue", "green"]]
 
 
-def test_what_is_already_the_newest_version_is_left_as_it_is():
-    fact = PaintedAgain(["red"])
+def test_newest_version_is_not_upgraded():
+    fact = PaintedAgain(colours=["red"])
     assert fact.upgrade() is fact

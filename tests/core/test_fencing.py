@@ -1,13 +1,13 @@
-"""Guards the fence: whatever a process sends that no longer counts is refused, by every rule."""
+"""Fencing: commands of an incarnation that was declared lost are refused, by every rule."""
 
 import pytest
 
-from strata.core.cluster import DECIDE
-from strata.core.datasets import AttachDataset
-from strata.core.fencing import SharedCommand, WorkerCommand, WorkerFenced
-from strata.core.leases import AdvanceEpoch
-from strata.core.save_points import RequestCheckpoint
-from strata.core.saving import FailCheckpoint
+from strata.core.checkpoints.checkpoint_commits import FailCheckpoint
+from strata.core.checkpoints.save_schedule import RequestCheckpoint
+from strata.core.datasets.dataset_rules import AttachDataset
+from strata.core.datasets.shard_leases import AdvanceEpoch
+from strata.core.decision import DECIDE
+from strata.core.workers.fencing import SharedCommand, WorkerCommand, WorkerFenced
 from strata.errors import Fenced, InvalidArgument, NotFound
 from tests.core.world import World
 
@@ -39,7 +39,7 @@ def test_no_command_of_a_lost_worker_reaches_its_rule(kind):
     assert len(world.new(WorkerFenced)) == 1
 
 
-def test_a_lost_worker_cannot_fail_a_committed_checkpoint():
+def test_lost_worker_cannot_fail_a_committed_checkpoint():
     world, task, peer, checkpoint = trained()
     with pytest.raises(Fenced):
         world.do(
@@ -56,7 +56,7 @@ def test_a_lost_worker_cannot_fail_a_committed_checkpoint():
 
 
 @pytest.mark.parametrize("kind", [FailCheckpoint, RequestCheckpoint, AttachDataset, AdvanceEpoch])
-def test_an_operator_needs_no_incarnation(kind):
+def test_operator_needs_no_incarnation(kind):
     assert issubclass(kind, SharedCommand)
     names = {"task": "none", "checkpoint": "c", "reason": "r", "dataset": "d"}
     given = {name: value for name, value in names.items() if name in kind.__struct_fields__}

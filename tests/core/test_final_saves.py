@@ -1,19 +1,19 @@
-"""Guards the save of the state in which training ended: a worker that is lost meanwhile neither
-makes it fail for good nor makes the others wait for a replacement, which could not help them."""
+"""The final save: a worker that is lost meanwhile does not make it fail for good, and the others do
+not wait for a replacement, which has no model."""
 
 import pytest
 
-from strata.core.final_saves import EndTraining, TrainingEnded
-from strata.core.recovery import RecoveryChosen
-from strata.core.standing import told
-from strata.core.tasks import TaskPlaced
+from strata.core.checkpoints.save_schedule import EndTraining, TrainingEnded
+from strata.core.generations.recovery import RecoveryChosen
+from strata.core.tasks.standing import affected
+from strata.core.tasks.task_lifecycle import TaskPlaced
 from strata.errors import NotAllowedNow
 from tests.core.test_endings import running
 from tests.core.world import World
 
 
 def end(world, peer, step=12):
-    """A worker that has run its script to the end says so."""
+    """Report that a worker has run its script to the end."""
     peer.model = type(peer.model)(peer.model.attempt, peer.model.generation, step)
     return world.do(EndTraining(**peer.me, step=step))
 
@@ -55,7 +55,7 @@ def test_replacement_that_has_no_model_yet_waits_beside_the_final_save():
     end(world, a)
     changed = world.event(world.last[1])
     assert (task.members, task.waiting, late.worker.rank) == (["a", "b"], ["c"], -1)
-    assert set(told(world.state, [changed]).workers) == {"a", "b", "c"}
+    assert set(affected(world.state, [changed]).workers) == {"a", "b", "c"}
     end(world, b)
     world.sync(task)
     world.save(task, 12, final=True)

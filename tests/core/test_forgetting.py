@@ -1,17 +1,19 @@
-"""Guards the bounds of the state: what has ended is forgotten in time, what lives never is."""
+"""Bounds of the state: ended tasks and dead workers are removed in time, living ones never."""
 
 import pytest
 
-from strata.core import tasks, workers
-from strata.core.liveness import Patience, Watch
-from strata.core.signals import Beat
-from strata.core.standing import told
+from strata.core.rule_settings import Timeouts
+from strata.core.tasks import task_lifecycle
+from strata.core.tasks.standing import affected
+from strata.core.workers import worker_lifecycle
+from strata.core.workers.heartbeats import Beat
+from strata.core.workers.liveness import Watch
 from tests.core.world import SECOND_NS, World
 
 
-def test_the_oldest_ended_tasks_are_forgotten_and_their_workers_with_them(monkeypatch):
-    monkeypatch.setattr(tasks, "MAX_ENDED_TASKS", 3)
-    monkeypatch.setattr(tasks, "FORGOTTEN_AT_ONCE", 2)
+def test_oldest_ended_tasks_are_forgotten_and_their_workers_with_them(monkeypatch):
+    monkeypatch.setattr(task_lifecycle, "MAX_ENDED_TASKS", 3)
+    monkeypatch.setattr(task_lifecycle, "FORGOTTEN_AT_ONCE", 2)
     world = World()
     for number in range(6):
         (worker,) = world.join(world.submit(1), f"w{number}")
@@ -21,8 +23,8 @@ def test_the_oldest_ended_tasks_are_forgotten_and_their_workers_with_them(monkey
 
 
 def test_fewer_ended_tasks_are_remembered_where_they_had_many_workers(monkeypatch):
-    monkeypatch.setattr(tasks, "MAX_THEIR_WORKERS", 4)
-    monkeypatch.setattr(tasks, "WORKERS_AT_ONCE", 2)
+    monkeypatch.setattr(task_lifecycle, "MAX_THEIR_WORKERS", 4)
+    monkeypatch.setattr(task_lifecycle, "WORKERS_AT_ONCE", 2)
     world = World()
     for number in range(4):
         for worker in world.join(world.submit(2), f"a{number}", f"b{number}"):
@@ -36,8 +38,8 @@ def test_fewer_ended_tasks_are_remembered_where_they_had_many_workers(monkeypatc
 
 
 def test_dead_workers_are_forgotten_and_living_ones_are_not(monkeypatch):
-    monkeypatch.setattr(workers, "MAX_DEAD", 3)
-    monkeypatch.setattr(workers, "FORGOTTEN_AT_ONCE", 2)
+    monkeypatch.setattr(worker_lifecycle, "MAX_DEAD", 3)
+    monkeypatch.setattr(worker_lifecycle, "FORGOTTEN_AT_ONCE", 2)
     world = World()
     world.register("alive")
     for number in range(12):
@@ -47,9 +49,9 @@ def test_dead_workers_are_forgotten_and_living_ones_are_not(monkeypatch):
     assert world.state.living_workers == 1
 
 
-def test_one_who_was_forgotten_returns_as_a_new_incarnation(monkeypatch):
-    monkeypatch.setattr(workers, "MAX_DEAD", 0)
-    monkeypatch.setattr(workers, "FORGOTTEN_AT_ONCE", 1)
+def test_forgotten_worker_returns_as_a_new_incarnation(monkeypatch):
+    monkeypatch.setattr(worker_lifecycle, "MAX_DEAD", 0)
+    monkeypatch.setattr(worker_lifecycle, "FORGOTTEN_AT_ONCE", 1)
     world = World()
     first = world.register("a")
     first.lost()
@@ -60,18 +62,18 @@ def test_one_who_was_forgotten_returns_as_a_new_incarnation(monkeypatch):
 
 
 @pytest.mark.parametrize("beat", [Beat(1, 1, step=5), Beat(1, 1, request=1)])
-def test_watch_passes_over_a_worker_that_was_forgotten_since_its_last_heartbeat(monkeypatch, beat):
+def test_watch_skips_a_worker_that_was_forgotten_since_its_last_heartbeat(monkeypatch, beat):
     world = World()
     task = world.submit(1)
     (a,) = world.join(task, "a")
     world.sync(task)
-    watch = Watch(Patience())
+    watch = Watch(Timeouts())
     watch.adopt(world.state, 0)
     assert watch.beat(a.id, a.incarnation, beat, SECOND_NS)
     position = len(world.log)
     a.leave("done")
-    monkeypatch.setattr(tasks, "MAX_ENDED_TASKS", 0)
-    monkeypatch.setattr(tasks, "FORGOTTEN_AT_ONCE", 1)
+    monkeypatch.setattr(task_lifecycle, "MAX_ENDED_TASKS", 0)
+    monkeypatch.setattr(task_lifecycle, "FORGOTTEN_AT_ONCE", 1)
     world.join(world.submit(1), "b")[0].leave("stopped")
     assert "a" not in world.state.workers
     for event in world.log[position:]:
@@ -79,7 +81,7 @@ def test_watch_passes_over_a_worker_that_was_forgotten_since_its_last_heartbeat(
     assert watch.overdue(world.state, 10 * SECOND_NS) == []
 
 
-def test_nobody_is_told_about_a_task_that_was_forgotten_in_the_same_turn(monkeypatch):
+def test_task_forgotten_in_the_same_turn_informs_no_worker(monkeypatch):
     world = World()
     world.agent("host", 1)
     task = world.submit(1)
@@ -87,14 +89,14 @@ def test_nobody_is_told_about_a_task_that_was_forgotten_in_the_same_turn(monkeyp
     world.sync(task)
     position = len(world.log)
     a.leave("done")
-    monkeypatch.setattr(tasks, "MAX_ENDED_TASKS", 0)
-    monkeypatch.setattr(tasks, "FORGOTTEN_AT_ONCE", 1)
+    monkeypatch.setattr(task_lifecycle, "MAX_ENDED_TASKS", 0)
+    monkeypatch.setattr(task_lifecycle, "FORGOTTEN_AT_ONCE", 1)
     world.join(world.submit(1), "b")[0].leave("stopped")
     assert task.id not in world.state.tasks
-    about = [told(world.state, [e]) for e in world.log[position:] if _task_of(e) == task.id]
+    about = [affected(world.state, [e]) for e in world.log[position:] if _task_of(e) == task.id]
     assert len(about) >= 2
     assert all(not each.workers for each in about)
-    whole = told(world.state, world.log[position:])
+    whole = affected(world.state, world.log[position:])
     assert (whole.workers, whole.agents) == (["b"], ["host"])
     assert ["host"] in [each.agents for each in about], "its processes may still be there"
 

@@ -1,5 +1,5 @@
-"""Guards membership: dense ranks, stable seats, numbers that only grow, and when a task forms,
-syncs and runs under each policy."""
+"""Membership: dense and stable ranks, numbers that only grow, and when a task forms, syncs and runs
+under each policy."""
 
 from contextlib import suppress
 
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.core.generations import GenerationChanged
-from strata.core.recovery import GenerationEntered
+from strata.core.generations.generation_members import GenerationChanged
+from strata.core.generations.recovery import GenerationEntered
 from strata.errors import NotAllowedNow
 from tests.core.world import World
 
@@ -20,7 +20,7 @@ def gathered(workers=3, **spec):
     return world, task, world.join(task, *"abcdefgh"[:workers])
 
 
-def test_those_who_come_together_sit_in_the_order_of_their_names():
+def test_workers_that_join_together_are_ranked_by_name():
     world = World()
     names = ["rank-10", "rank-2", "rank-0", "rank-1"]
     task = world.submit(4)
@@ -28,7 +28,7 @@ def test_those_who_come_together_sit_in_the_order_of_their_names():
     assert task.members == ["rank-0", "rank-1", "rank-2", "rank-10"]
 
 
-def test_the_first_generation_waits_for_everyone_asked_for():
+def test_first_generation_waits_for_all_requested_workers():
     world = World()
     task = world.submit(3)
     world.join(task, "a", "b")
@@ -38,7 +38,7 @@ def test_the_first_generation_waits_for_everyone_asked_for():
     assert task.waiting == []
 
 
-def test_a_generation_runs_when_every_member_has_entered():
+def test_generation_runs_when_every_member_has_entered():
     _world, task, (a, b) = gathered(2)
     a.enter()
     assert (task.phase, task.state) == ("syncing", "starting")
@@ -46,7 +46,7 @@ def test_a_generation_runs_when_every_member_has_entered():
     assert (task.phase, task.state) == ("running", "running")
 
 
-def test_entering_twice_is_entering_once():
+def test_entering_twice_changes_nothing():
     world, _task, (a, b) = gathered(2)
     a.enter()
     a.enter()
@@ -55,7 +55,7 @@ def test_entering_twice_is_entering_once():
     assert len(world.facts(GenerationEntered)) == 2
 
 
-def test_a_waiting_spare_takes_the_seat_that_is_freed_and_nobody_else_moves():
+def test_waiting_spare_takes_the_free_rank_and_no_other_rank_changes():
     world = World()
     task = world.submit(3, external=False)
     world.agent("host", slots=3)
@@ -70,7 +70,7 @@ def test_a_waiting_spare_takes_the_seat_that_is_freed_and_nobody_else_moves():
     assert task.waiting == []
 
 
-def test_without_a_newcomer_the_last_moves_up():
+def test_without_a_replacement_the_last_rank_moves_up():
     world, task, (a, b, c, d) = gathered(4, policy="continue")
     world.sync(task)
     b.lost()
@@ -79,7 +79,7 @@ def test_without_a_newcomer_the_last_moves_up():
     assert [peer.worker.rank for peer in (a, b, c, d)] == [0, -1, 2, 1]
 
 
-def test_who_comes_when_the_rest_has_moved_up_sits_at_the_end():
+def test_worker_that_joins_after_ranks_moved_up_gets_the_last_rank():
     world, task, (_a, b, _c) = gathered()
     b.lost()
     world.join(task, "d")
@@ -87,20 +87,20 @@ def test_who_comes_when_the_rest_has_moved_up_sits_at_the_end():
     assert world.one(GenerationChanged).seats == [(2, "d")]
 
 
-def test_when_the_last_goes_nobody_moves():
+def test_loss_of_the_last_rank_moves_no_other():
     world, task, (_a, _b, c) = gathered(policy="continue")
     world.sync(task)
     c.lost()
     assert (task.members, world.one(GenerationChanged).seats) == (["a", "b"], [])
 
 
-def test_shared_task_of_workers_that_name_none_grows_with_them():
+def test_default_task_grows_with_its_workers():
     world, task, _ = gathered(2, name="default")
     world.join(task, "x")
     assert task.members == ["a", "b", "x"]
 
 
-def test_continue_goes_on_with_fewer():
+def test_policy_continue_trains_with_fewer_workers():
     world, task, (_a, b, c) = gathered(policy="continue", min_workers=2)
     world.sync(task)
     c.lost()
@@ -110,19 +110,19 @@ def test_continue_goes_on_with_fewer():
     assert (task.phase, task.members) == ("forming", ["a"])
 
 
-def test_continue_still_waits_for_all_before_it_has_ever_trained():
+def test_policy_continue_waits_for_all_before_the_first_step():
     _world, task, (_a, b) = gathered(2, policy="continue")
     b.lost()
     assert (task.phase, task.members) == ("forming", ["a"])
 
 
-def test_continue_holds_for_workers_that_only_meet_as_well():
+def test_policy_continue_applies_to_tasks_without_generations():
     _world, task, (_a, _b, c) = gathered(policy="continue", syncs=False)
     c.lost()
     assert task.phase != "forming"
 
 
-def test_replace_waits_for_the_replacement():
+def test_policy_replace_waits_for_the_replacement():
     world, task, (_a, b, _c) = gathered(policy="replace")
     world.sync(task)
     b.lost()
@@ -133,7 +133,7 @@ def test_replace_waits_for_the_replacement():
     assert task.state == "running"
 
 
-def test_stop_ends_the_task_at_the_first_loss():
+def test_policy_stop_ends_the_task_at_the_first_loss():
     world, task, (_a, b) = gathered(2, policy="stop")
     world.sync(task)
     b.lost()
@@ -141,7 +141,7 @@ def test_stop_ends_the_task_at_the_first_loss():
     assert "b" in task.reason
 
 
-def test_a_worker_lost_while_it_waits_is_forgotten():
+def test_worker_lost_while_it_waits_is_forgotten():
     world = World()
     task = world.submit(3)
     a, _b = world.join(task, "a", "b")
@@ -151,7 +151,7 @@ def test_a_worker_lost_while_it_waits_is_forgotten():
     assert task.members == ["b", "c", "d"]
 
 
-def test_who_registers_again_comes_without_its_rank():
+def test_worker_that_registers_again_has_no_rank():
     world, _task, (_a, b) = gathered(2)
     b.lost()
     elsewhere = world.submit(2, name="other")
@@ -159,7 +159,7 @@ def test_who_registers_again_comes_without_its_rank():
     assert b.worker.rank == -1
 
 
-def test_a_worker_that_finished_does_not_come_again():
+def test_finished_worker_cannot_register_again():
     world, task, (a, _b) = gathered(2)
     world.sync(task)
     a.leave("done")
@@ -168,7 +168,7 @@ def test_a_worker_that_finished_does_not_come_again():
     assert task.members == ["a", "b"]
 
 
-def test_a_worker_that_finished_holds_no_generation_up():
+def test_finished_worker_does_not_block_a_generation():
     world, task, (a, _b, c) = gathered(3)
     world.sync(task)
     a.leave("done")
@@ -180,7 +180,7 @@ def test_a_worker_that_finished_holds_no_generation_up():
     assert task.phase == "running"
 
 
-def test_a_worker_that_finishes_instead_of_entering_holds_no_generation_up():
+def test_worker_that_finishes_instead_of_entering_does_not_block_a_generation():
     world, task, (a, _b, c) = gathered(3)
     world.sync(task)
     c.lost()
@@ -191,7 +191,7 @@ def test_a_worker_that_finishes_instead_of_entering_holds_no_generation_up():
     assert task.phase == "running"
 
 
-def test_one_that_leaves_takes_nobody_else_with_it():
+def test_leave_of_one_worker_removes_no_other():
     world, task, (_a, b, c) = gathered(3, syncs=False)
     world.peers["a"].leave("done")
     assert world.one(GenerationChanged).left == ["a"]
@@ -264,7 +264,7 @@ def test_ranks_are_dense_and_generations_grow_whatever_happens(spec, acts):
 
 @settings(max_examples=300, deadline=None)
 @given(spec=SPECS, acts=ACTS)
-def test_a_generation_trains_once_all_who_live_have_entered(spec, acts):
+def test_generation_trains_once_all_living_members_have_entered(spec, acts):
     world = World()
     world.agent("host", slots=4)
     task = world.submit(**spec)

@@ -1,13 +1,14 @@
-"""Guards how the watch tells a silent worker from a silent host: a host that falls silent is lost
-as a whole, and no replacement is placed on it because one of its workers was found silent first."""
+"""Silent hosts: a host that stops sending heartbeats is lost as a whole, and no replacement is
+placed on it because one of its workers was found silent first."""
 
-from strata.core.agents import AgentLost
-from strata.core.generations import GenerationChanged
-from strata.core.liveness import Patience, Watch
-from strata.core.losses import DeclareLosses
-from strata.core.signals import Beat
-from strata.core.tasks import TaskPlaced
-from strata.core.workers import WorkerLost
+from strata.core.generations.generation_members import GenerationChanged
+from strata.core.rule_settings import Timeouts
+from strata.core.tasks.task_lifecycle import TaskPlaced
+from strata.core.workers.declared_losses import DeclareLosses
+from strata.core.workers.heartbeats import Beat
+from strata.core.workers.host_agents import AgentLost
+from strata.core.workers.liveness import Watch
+from strata.core.workers.worker_lifecycle import WorkerLost
 from tests.core.world import SECOND_NS, World
 
 TIMEOUT_S = 30
@@ -23,7 +24,7 @@ class Hosts:
         self.task = self.world.submit(4, external=False, **spec)
         self.world.start(self.task)
         self.world.sync(self.task)
-        self.watch = Watch(Patience(heartbeat_timeout_s=TIMEOUT_S, reattach_grace_s=TIMEOUT_S))
+        self.watch = Watch(Timeouts(heartbeat_timeout_s=TIMEOUT_S, reattach_grace_s=TIMEOUT_S))
         self.watch.adopt(self.world.state, 0)
         for agent in "ab":
             self.agent_beats(agent, 0)
@@ -42,7 +43,7 @@ class Hosts:
         assert self.watch.agent_beat(agent, incarnation, int(second * SECOND_NS))
 
     def look(self, second):
-        """Decides what is overdue; the facts that came of it."""
+        """Decide what is overdue; the facts that came of it."""
         position = len(self.world.log)
         for command in self.watch.overdue(self.world.state, int(second * SECOND_NS)):
             self.world.do(command)
@@ -52,7 +53,7 @@ class Hosts:
         return [event.body for event in recorded]
 
     def run_until(self, second, alive):
-        """Looks whenever the watch asks for it; the hosts in `alive` beat each second."""
+        """Look whenever the watch asks for it; the hosts in `alive` beat each second."""
         found = []
         for now in range(1, second + 1):
             for agent in alive:
@@ -86,7 +87,7 @@ def test_host_that_dies_between_beats_is_lost_as_a_whole_and_replaced_elsewhere(
     assert {p.agent for p in placed.placements.values()} == {"b"}
 
 
-def test_silent_worker_of_a_host_that_is_heard_is_lost_at_its_own_deadline():
+def test_silent_worker_of_a_living_host_is_lost_at_its_own_deadline():
     hosts = Hosts(min_workers=1)
     quiet, other = hosts.on("a")
     for now in range(1, 30):
@@ -99,7 +100,7 @@ def test_silent_worker_of_a_host_that_is_heard_is_lost_at_its_own_deadline():
     assert of(found, TaskPlaced)[0][1].placements[quiet].agent == "a"
 
 
-def test_worker_waits_for_the_verdict_about_its_host_no_longer_than_the_host_is_silent():
+def test_loss_of_a_worker_is_delayed_only_while_its_host_is_silent():
     hosts = Hosts(min_workers=1)
     quiet, other = hosts.on("a")
     hosts.agent_beats("a", 10)
@@ -139,7 +140,7 @@ def test_broken_connections_of_a_host_whose_agent_is_disconnected_are_replaced_e
     assert {p.agent for p in placed.placements.values()} == {"b"}
 
 
-def test_broken_connections_of_a_host_whose_agent_came_back_are_replaced_there():
+def test_broken_connections_of_a_host_whose_agent_reconnected_are_replaced_there():
     hosts = Hosts(min_workers=1)
     hosts.agent_beats("a", 14)
     connections_break(hosts, "a", 15)
@@ -170,7 +171,7 @@ def test_connections_that_break_within_milliseconds_are_one_generation():
 def test_silent_worker_without_an_agent_is_lost_at_its_own_deadline():
     world = World()
     (a,) = world.join(world.submit(1), "a")
-    watch = Watch(Patience(heartbeat_timeout_s=TIMEOUT_S))
+    watch = Watch(Timeouts(heartbeat_timeout_s=TIMEOUT_S))
     watch.adopt(world.state, 0)
     watch.beat("a", a.incarnation, Beat(), 0)
     (command,) = watch.overdue(world.state, TIMEOUT_S * SECOND_NS)
@@ -178,9 +179,9 @@ def test_silent_worker_without_an_agent_is_lost_at_its_own_deadline():
     assert [loss.signal for loss in command.workers] == ["heartbeat"]
 
 
-def test_everyone_who_stays_away_after_a_restart_is_declared_together():
+def test_workers_absent_after_a_restart_are_declared_lost_together():
     hosts = Hosts(min_workers=1)
-    hosts.watch = Watch(Patience(heartbeat_timeout_s=TIMEOUT_S, reattach_grace_s=TIMEOUT_S))
+    hosts.watch = Watch(Timeouts(heartbeat_timeout_s=TIMEOUT_S, reattach_grace_s=TIMEOUT_S))
     hosts.watch.adopt(hosts.world.state, 0)
     facts = hosts.look(TIMEOUT_S)
     assert len([fact for fact in facts if isinstance(fact, AgentLost)]) == 2

@@ -1,11 +1,16 @@
-"""Guards a release that was told and not stored: it is learnt from those who left, once, and
-everyone else is released by it and by nothing else."""
+"""Releases that were sent and not stored: they are recorded once, from the workers that left, and
+release exactly the workers of that round."""
 
 import msgspec
 import pytest
 
-from strata.core.barriers import ArriveAtBarrier, BarrierReleased, LeftBarrier, NoteRelease
-from strata.core.workers import ReattachWorker
+from strata.core.barriers.barrier_rules import (
+    ArriveAtBarrier,
+    BarrierReleased,
+    LeftBarrier,
+    NoteRelease,
+)
+from strata.core.workers.worker_lifecycle import ReattachWorker
 from strata.errors import InvalidArgument
 from tests.core.world import World
 
@@ -36,7 +41,7 @@ class Member:
         )
 
     def leave(self, barrier):
-        """Goes on after a release."""
+        """Go on after a release."""
         assert barrier.state == "released"
         self.left[barrier.name] = LeftBarrier(
             barrier=barrier.name,
@@ -85,7 +90,7 @@ def lost(request):
     return Lost(rounds=request.param)
 
 
-def test_those_who_come_after_the_one_that_left_are_released(lost):
+def test_workers_that_arrive_after_the_one_that_left_are_released(lost):
     lost.told_and_lost()
     lost.a.reattach()
     assert lost.world.one(BarrierReleased).told == lost.a.left["meet"].round
@@ -97,7 +102,7 @@ def test_those_who_come_after_the_one_that_left_are_released(lost):
     lost.round()
 
 
-def test_those_who_came_before_it_are_released_with_it(lost):
+def test_workers_that_arrived_before_it_are_released_with_it(lost):
     lost.told_and_lost()
     assert lost.b.again().state == "waiting"
     lost.a.reattach()
@@ -110,7 +115,7 @@ def test_those_who_came_before_it_are_released_with_it(lost):
     lost.round()
 
 
-def test_one_that_left_waits_for_the_others_at_its_next_arrival(lost):
+def test_worker_that_left_waits_for_the_others_at_its_next_arrival(lost):
     lost.told_and_lost()
     lost.a.reattach()
     assert lost.a.arrive().state == "waiting"
@@ -120,7 +125,7 @@ def test_one_that_left_waits_for_the_others_at_its_next_arrival(lost):
     assert lost.c.arrive().state == "released"
 
 
-def test_a_second_one_that_left_changes_nothing(lost):
+def test_second_worker_that_left_changes_nothing(lost):
     lost.told_and_lost()
     lost.b.left = dict(lost.a.left)
     lost.a.reattach()
@@ -130,7 +135,7 @@ def test_a_second_one_that_left_changes_nothing(lost):
     lost.round()
 
 
-def test_the_number_of_a_lost_round_may_be_taken_by_another_barrier():
+def test_number_of_a_lost_round_may_be_taken_by_another_barrier():
     lost = Lost(rounds=1, names=("meet", "other"))
     lost.told_and_lost()
     taken = lost.b.arrive("third")
@@ -144,7 +149,7 @@ def test_the_number_of_a_lost_round_may_be_taken_by_another_barrier():
     assert lost.a.arrive().state == "waiting"
 
 
-def test_a_newcomer_is_not_released_by_a_round_of_the_generation_before(lost):
+def test_new_member_is_not_released_by_a_round_of_the_previous_generation(lost):
     lost.told_and_lost()
     lost.a.reattach()
     lost.c.peer.lost()
@@ -153,7 +158,7 @@ def test_a_newcomer_is_not_released_by_a_round_of_the_generation_before(lost):
     assert newcomer.arrive().state == "waiting"
 
 
-def test_a_release_that_could_not_be_stored_is_recorded_with_its_arrivals(lost):
+def test_release_that_could_not_be_stored_is_recorded_with_its_arrivals(lost):
     lost.told_and_lost()
     arrived = {m.peer.id: (m.peer.incarnation, m.requests) for m in (lost.a, lost.b, lost.c)}
     note = NoteRelease(task=lost.task.id, left=lost.a.left["meet"], arrived=arrived)
@@ -165,7 +170,7 @@ def test_a_release_that_could_not_be_stored_is_recorded_with_its_arrivals(lost):
     assert lost.world.last == []
 
 
-def test_what_is_known_is_not_learnt_again():
+def test_stored_release_is_not_recorded_again():
     lost = Lost(rounds=2)
     for member in (lost.a, lost.b):
         member.reattach()
@@ -173,7 +178,7 @@ def test_what_is_known_is_not_learnt_again():
 
 
 @pytest.mark.parametrize("wrong", [{"round": 0}, {"round": 2**62}, {"generation": 9}])
-def test_a_round_that_cannot_have_been_is_refused(wrong):
+def test_impossible_round_is_refused(wrong):
     lost = Lost(rounds=1)
     lost.told_and_lost()
     lost.a.left["meet"] = msgspec.structs.replace(lost.a.left["meet"], **wrong)

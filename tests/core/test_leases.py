@@ -1,4 +1,4 @@
-"""Guards leases: each shard trained once per epoch by whoever holds it, and by nobody else."""
+"""Leases: each shard is trained once per epoch, by the worker that holds its lease."""
 
 from contextlib import suppress
 
@@ -6,16 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
-from strata.core.leases import (
+from strata.core.datasets.dataset_rules import AttachDataset, RegisterDataset
+from strata.core.datasets.shard_leases import (
     AcquireLease,
     AdvanceEpoch,
     EpochAdvanced,
     LeaseGranted,
     LeaseReturned,
     ReturnLease,
+    samples_in,
+    shard_at,
 )
-from strata.core.shard_order import samples_in, shard_at
+from strata.core.state import DatasetSpec
 from strata.errors import Fenced, NotAllowedNow, NotFound
 from tests.core.world import World
 
@@ -54,7 +56,7 @@ def test_each_shard_is_granted_to_one_worker():
     assert world.last == []
 
 
-def test_a_request_whose_answer_was_lost_gets_the_same_lease():
+def test_request_whose_answer_was_lost_gets_the_same_lease():
     world, _task, a, b = leasing()
     ask = AcquireLease(**a.me, dataset="d", after=0)
     first = world.do(ask)
@@ -78,7 +80,7 @@ def test_shards_and_their_samples_come_in_another_order_each_epoch():
     assert [shard_at(plain, 3, 5), *samples_in(plain, 1, 5)] == [3, *range(10, 20)]
 
 
-def test_a_shard_that_was_not_trained_goes_out_again_first():
+def test_untrained_shard_is_granted_again_first():
     _world, _task, a, b = leasing()
     first = acquire(a)
     give_back(a, first, consumed=False)
@@ -86,7 +88,7 @@ def test_a_shard_that_was_not_trained_goes_out_again_first():
     assert (again.shard, again.id != first.id) == (first.shard, True)
 
 
-def test_the_epoch_advances_when_every_shard_is_consumed():
+def test_epoch_advances_when_every_shard_is_consumed():
     world, _task, a, b = leasing(shards=2)
     one, two = acquire(a), acquire(b)
     give_back(a, one)
@@ -96,14 +98,14 @@ def test_the_epoch_advances_when_every_shard_is_consumed():
     assert acquire(a).epoch == 1
 
 
-def test_after_the_last_epoch_there_is_nothing_more():
+def test_no_lease_is_granted_after_the_last_epoch():
     world, _task, a, _b = leasing(shards=2, epochs=1)
     for lease in (acquire(a), acquire(a)):
         give_back(a, lease)
     assert (world.facts(EpochAdvanced), acquire(a)) == ([], None)
 
 
-def test_without_a_last_epoch_it_goes_on():
+def test_leases_without_a_last_epoch_continue():
     _world, _task, a, _b = leasing(shards=1, epochs=0)
     for epoch in range(4):
         lease = acquire(a)
@@ -113,7 +115,7 @@ def test_without_a_last_epoch_it_goes_on():
 
 @pytest.mark.parametrize("end", ["lost", "failed", "stopped", "done"])
 @pytest.mark.parametrize("syncs", [False, True])
-def test_what_a_worker_that_is_gone_held_goes_out_again(end, syncs):
+def test_leases_of_a_lost_worker_are_granted_again(end, syncs):
     world, _task, a, b = leasing(syncs=syncs)
     lease = acquire(a)
     a.lost() if end == "lost" else a.leave(end)
@@ -122,7 +124,7 @@ def test_what_a_worker_that_is_gone_held_goes_out_again(end, syncs):
     assert acquire(b).shard == lease.shard
 
 
-def test_what_a_zombie_trained_does_not_count():
+def test_work_of_a_fenced_worker_does_not_count():
     world, _task, a, _b = leasing()
     lease = acquire(a)
     a.lost()
@@ -153,7 +155,7 @@ def test_leases_and_their_numbers_survive_a_restart():
     assert acquire(b).id == lease.id + 1
 
 
-def test_what_is_not_attached_by_lease_cannot_be_leased():
+def test_dataset_attached_otherwise_cannot_be_leased():
     world, task, a, _b = leasing()
     with pytest.raises(NotFound, match="'other'"):
         world.do(AcquireLease(**a.me, dataset="other"))
@@ -164,7 +166,7 @@ def test_what_is_not_attached_by_lease_cannot_be_leased():
 
 
 @pytest.mark.parametrize("trained", [True, False])
-def test_a_lease_of_the_epoch_before_counts_for_nothing_in_the_next(trained):
+def test_lease_of_the_previous_epoch_does_not_count_in_the_next(trained):
     world, task, a, b = leasing(shards=2, epochs=0)
     late = acquire(a)
     world.do(AdvanceEpoch(task=task.id, dataset="d"))

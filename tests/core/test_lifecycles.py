@@ -1,16 +1,19 @@
-"""Guards the tables of life cycles: no state that cannot be reached, no move that cannot happen.
-That every move which happens is in its table is checked after each decision, in world.py."""
+"""Life cycle tables: every state can be reached, and every move can happen.
+
+That every move which happens is in its table is checked after each decision, in world.py.
+"""
 
 from itertools import product
 
 import pytest
 
+from strata.core.checkpoints.checkpoint_commits import FailCheckpoint
+from strata.core.checkpoints.checkpoint_retention import DeleteCheckpoint
 from strata.core.cluster import LIFECYCLES
 from strata.core.lifecycle import Lifecycle
-from strata.core.retention import DeleteCheckpoint
-from strata.core.saving import FailCheckpoint
-from strata.core.scheduling import StopTask
-from strata.core.workers import REPORTED, ReportState
+from strata.core.state import REPORTED
+from strata.core.tasks.placement import StopTask
+from strata.core.workers.worker_lifecycle import ReportState
 from strata.errors import NotAllowedNow
 from tests.core.world import TABLES, World
 
@@ -28,14 +31,14 @@ def seen(world, name):
     return {move for move in world.moves if move[0] == name}
 
 
-def test_a_table_allows_its_moves_and_no_other():
+def test_table_allows_its_moves_and_no_other():
     assert DOOR.allows("open", "shut")
     assert not DOOR.allows("shut", "open")
     assert DOOR.ends() == {"locked"}
     DOOR.require("front", "open", "shut")
 
 
-def test_a_move_that_is_not_in_the_table_is_refused_with_what_is():
+def test_move_that_is_not_in_the_table_is_refused_with_what_is():
     with pytest.raises(NotAllowedNow, match="door front is open and cannot become locked") as no:
         DOOR.require("front", "open", "locked")
     assert "shut" in no.value.hint
@@ -44,7 +47,7 @@ def test_a_move_that_is_not_in_the_table_is_refused_with_what_is():
     assert "it has ended" in no.value.hint
 
 
-def test_a_table_is_drawn_with_its_beginning_and_its_ends():
+def test_table_is_drawn_with_its_beginning_and_its_ends():
     assert DOOR.diagram().splitlines() == [
         "stateDiagram-v2",
         "    [*] --> open",
@@ -75,7 +78,7 @@ def test_every_state_can_be_reached_and_no_move_is_listed_twice(table):
         ("checkpoint", {"failed", "deleted"}),
     ],
 )
-def test_a_life_ends_where_it_should(name, ends):
+def test_life_cycles_have_the_right_final_states(name, ends):
     assert TABLES[name].ends() == ends
 
 

@@ -1,12 +1,20 @@
-"""Guards which steps of a run train which steps of a dataset: loops, their ends, and rollbacks."""
+"""Loops: which steps of a run train which steps of a dataset, their ends, and rollbacks."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.core.agreements import LeaveLoop
-from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
-from strata.core.loops import Loop, LoopOpened, Stretch, epoch_start, stretches, trained_steps
+from strata.core.barriers.agreements import LeaveLoop
+from strata.core.datasets.dataset_rules import AttachDataset, RegisterDataset
+from strata.core.datasets.training_loops import (
+    LoopOpened,
+    Stretch,
+    epoch_start,
+    stretches,
+    trained_steps,
+)
+from strata.core.state import DatasetSpec
+from strata.core.task_state import Loop
 from strata.errors import Conflict, InvalidArgument
 from tests.core.world import World
 
@@ -76,11 +84,11 @@ def test_worker_that_resumes_in_the_middle_gets_the_same_loop():
     assert len(world.facts(LoopOpened)) == 1
 
 
-def test_workers_that_come_to_a_loop_at_different_steps_are_refused():
+def test_workers_that_enter_a_loop_at_different_steps_are_refused():
     _, _, opened = world_of_two()
     opened("0.-1.0", step=0, entering=True)
     opened("0.-1.1", step=30, entering=True)
-    with pytest.raises(Conflict, match="at step 31, another one came at step 30"):
+    with pytest.raises(Conflict, match="at step 31, another worker entered at step 30"):
         opened("0.-1.1", step=31, entering=True)
 
 

@@ -1,18 +1,18 @@
-"""Guards losses that are declared together: one change of generation for each task, no replacement
-on a host that is lost as well, and the same outcome as if they had been declared one by one."""
+"""Losses that are declared together: one change of generation for each task, no replacement on a
+host that is lost as well, and the same outcome as if declared one by one."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.core.agents import AgentLost, DeclareAgentLost
-from strata.core.generations import GenerationChanged
+from strata.core.generations.generation_members import GenerationChanged
 from strata.core.invariants import broken
-from strata.core.losses import DeclareLosses
-from strata.core.scheduling import StopTask
-from strata.core.standing import told
-from strata.core.tasks import TaskPlaced
-from strata.core.workers import DeclareLost, WorkerLost
+from strata.core.tasks.placement import StopTask
+from strata.core.tasks.standing import affected
+from strata.core.tasks.task_lifecycle import TaskPlaced
+from strata.core.workers.declared_losses import DeclareLosses
+from strata.core.workers.host_agents import AgentLost, DeclareAgentLost
+from strata.core.workers.worker_lifecycle import DeclareLost, WorkerLost
 from tests.core.world import World
 
 
@@ -117,7 +117,7 @@ def test_evidence_of_a_worker_that_is_lost_with_others_is_kept():
     assert world.one(GenerationChanged).reason.endswith("no beat; no step")
 
 
-def test_spare_that_is_lost_with_a_member_is_not_seated():
+def test_spare_that_is_lost_with_a_member_gets_no_rank():
     world, task = running(2, {"a": 4}, spares=2)
     lost, spare = task.waiting
     victim = task.members[1]
@@ -127,7 +127,7 @@ def test_spare_that_is_lost_with_a_member_is_not_seated():
 
 
 @pytest.mark.parametrize(("lost", "state"), [(["member"], "failed"), (["spare"], "running")])
-def test_policy_stop_passes_over_spares_alone(lost, state):
+def test_policy_stop_ignores_lost_spares(lost, state):
     world, task = running(2, {"a": 3}, spares=1, policy="stop")
     names = {"member": task.members[1], "spare": task.waiting[0]}
     world.do(DeclareLosses(workers=silent(world, *(names[each] for each in lost))))
@@ -141,7 +141,7 @@ def test_policy_stop_names_the_lost_workers():
     assert task.reason == (f"2 workers were lost ({one}, {two}) and the policy is stop: no beat")
 
 
-def test_losses_of_those_who_ended_or_registered_again_change_nothing():
+def test_losses_of_ended_or_registered_workers_change_nothing():
     world, task = running(2, {"a": 2})
     gone = on(task, "a")
     stale = DeclareLosses(agents=hosts(world, "a"), workers=silent(world, *gone))
@@ -160,13 +160,13 @@ def test_task_that_stops_is_stopped_when_every_worker_is_lost_at_once():
     assert task.state == "stopped"
 
 
-def test_turn_tells_whom_its_facts_tell_and_nobody_twice():
+def test_turn_informs_each_affected_worker_once():
     world, task = running(3, {"a": 2, "b": 2}, spares=1)
     for worker in task.members[:2]:
         world.peers[worker].leave("done")
     world.lose_agent("b")
-    whole = told(world.state, world.log)
-    each = [told(world.state, [event]) for event in world.log]
+    whole = affected(world.state, world.log)
+    each = [affected(world.state, [event]) for event in world.log]
     assert sorted(whole.workers) == sorted({worker for one in each for worker in one.workers})
     assert sorted(whole.agents) == sorted({agent for one in each for agent in one.agents})
     assert whole.workers
@@ -234,7 +234,7 @@ def test_other_workers_are_still_placed_where_they_were():
     assert (placements[doubted].agent, placements[sound].agent) == ("b", "b")
 
 
-def test_workers_without_a_slot_are_placed_as_slots_come():
+def test_workers_without_a_slot_are_placed_when_slots_become_free():
     world, task = running(4, {"a": 4})
     world.lose_agent("a")
     for number, agent in enumerate("bcde", start=1):

@@ -1,5 +1,5 @@
-"""Guards the order of samples: each once an epoch, the same for any number of workers and on any
-machine, well shuffled by the numbers, and unharmed by joins, leaves, crashes and rollbacks."""
+"""The order of samples: each once an epoch, the same for any number of workers and on any machine,
+well shuffled, and unchanged by joins, leaves, crashes and rollbacks."""
 
 import json
 import math
@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from strata.core.datasets.lane_owners import Holdings, apply_moves, assign
 from strata.core.order import Keys, Order, OrderSpec, digest
-from strata.core.sharding import Holdings, apply_moves, assign
 from strata.errors import InvalidArgument
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "order-v1.json"
@@ -63,7 +63,7 @@ def test_without_shuffle_the_order_is_plain():
         assert order.step_samples(2, [1]).tolist() == [9, 1]
 
 
-def test_the_tail_of_an_epoch_runs_on_into_the_next():
+def test_tail_of_an_epoch_runs_on_into_the_next():
     order = order_of(10, 1, 4)
     stream = np.concatenate([order.step_samples(step) for step in range(5)])
     assert sorted(stream[:10]) == sorted(stream[10:]) == list(range(10))
@@ -73,7 +73,7 @@ def test_the_tail_of_an_epoch_runs_on_into_the_next():
     assert [order.epoch_of(step) for step in range(5)] == [0, 0, 0, 1, 1]
 
 
-def test_a_batch_larger_than_the_dataset_holds_several_epochs():
+def test_batch_larger_than_the_dataset_holds_several_epochs():
     order = order_of(3, 1, 8, lanes=4)
     stream = np.concatenate([order.step_samples(step) for step in range(3)])
     assert (np.sort(stream.reshape(8, 3), axis=1) == [0, 1, 2]).all()
@@ -91,7 +91,7 @@ def test_every_lane_has_its_part_of_every_step(mode, n):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_block_of_steps_is_the_steps_one_by_one(mode):
+def test_block_of_steps_is_the_steps_one_by_one(mode):
     order = order_of(50_000, 100, 512, lanes=8, mode=mode)
     positions = order.positions(90, 130, [1, 5])
     block = order.samples(positions.ravel()).reshape(positions.shape)
@@ -101,7 +101,7 @@ def test_a_block_of_steps_is_the_steps_one_by_one(mode):
 
 @pytest.mark.parametrize("mode", ["window", "sequential"])
 @pytest.mark.parametrize(("n", "lanes"), [(1000, 8), (1003, 8), (17, 4), (3, 4)])
-def test_a_lane_reads_the_shards_of_its_part_and_no_others(mode, n, lanes):
+def test_lane_reads_the_shards_of_its_part_and_no_others(mode, n, lanes):
     order = order_of(n, 10, 2 * lanes, lanes=lanes, mode=mode)
     for epoch in range(3):
         positions = np.arange(epoch * n, (epoch + 1) * n, dtype=np.int64)
@@ -111,14 +111,14 @@ def test_a_lane_reads_the_shards_of_its_part_and_no_others(mode, n, lanes):
             assert read == set(order.shards_of(lane, epoch).tolist())
 
 
-def test_the_line_of_shards_stays_over_the_epochs_and_follows_the_seed():
+def test_line_of_shards_stays_over_the_epochs_and_follows_the_seed():
     orders = [order_of(1000, 10, 8, lanes=4, mode="window", seed=seed) for seed in (1, 2)]
     lines = [[order.shards_of(2, epoch).tolist() for epoch in (0, 1, 7)] for order in orders]
     assert lines[0][0] == lines[0][1] == lines[0][2]
     assert lines[0][0] != lines[1][0]
 
 
-def test_a_window_moves_samples_only_within_itself():
+def test_window_moves_samples_only_within_itself():
     order = order_of(10_000, 100, 8, lanes=4, mode="window", window=500)
     still = order_of(10_000, 100, 8, lanes=4, mode="sequential")
     moved, unmoved = epochs_of(order, 2), epochs_of(still, 2)
@@ -129,7 +129,7 @@ def test_a_window_moves_samples_only_within_itself():
             assert moved[0, places].tolist() != moved[1, places].tolist()
 
 
-def test_the_key_is_seed_fingerprint_and_epoch():
+def test_key_is_seed_fingerprint_and_epoch():
     def first(**key):
         return order_of(5000, **key).step_samples(0).tolist()
 
@@ -231,7 +231,7 @@ def test_golden_vectors():
         ({"version": 2}, "version 2"),
     ],
 )
-def test_what_makes_no_sense_is_refused(wrong, says):
+def test_invalid_parameters_are_refused(wrong, says):
     right = {"total_samples": 10, "shard_size": 2, "global_batch": 8}
     with pytest.raises(InvalidArgument, match=says):
         Order(OrderSpec(**right | wrong))
@@ -329,12 +329,12 @@ def test_random_schedules_lose_nothing_and_repeat_nothing():
 
 
 @pytest.mark.slow
-def test_a_thousand_random_schedules():
+def test_thousand_random_schedules():
     for seed in range(100, 1200):
         check_schedule(seed)
 
 
-def test_a_wrong_sample_changes_the_digest():
+def test_wrong_sample_changes_the_digest():
     order = order_of(1000, 10, 64, lanes=8)
     positions = order.positions(5, 6)[0]
     samples = order.samples(positions)

@@ -1,15 +1,17 @@
-"""Guards the moving of a straggler's lanes: when, how many, and that they do not go to and fro."""
+"""Rebalancing of lanes: when, how many, and without moving back and forth."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.core.datasets import AssignmentChanged, Feed
-from strata.core.generations import GenerationChanged
-from strata.core.liveness import Patience, Watch
-from strata.core.pace import STEPS, BalanceLanes, PaceMeasured, Paces, planned
-from strata.core.sharding import apply_moves, assign
-from strata.core.signals import Beat
-from strata.timeline.audit import audit
+from strata.core.datasets.dataset_rules import AssignmentChanged
+from strata.core.datasets.lane_balance import STEPS, BalanceLanes, PaceMeasured, Paces, planned
+from strata.core.datasets.lane_owners import apply_moves, assign
+from strata.core.generations.generation_members import GenerationChanged
+from strata.core.rule_settings import Timeouts
+from strata.core.task_state import Feed
+from strata.core.workers.heartbeats import Beat
+from strata.core.workers.liveness import Watch
+from strata.timeline.audit.sample_audit import audit
 from tests.timeline.fleet import Fleet
 
 
@@ -37,12 +39,12 @@ def test_small_differences_move_nothing():
     assert not plan.worthwhile
 
 
-def test_what_weights_say_already_does_not_count_twice():
+def test_weights_do_not_count_twice():
     plan = planned(feed(a=20, b=10), {"a": 1.0, "b": 1.0}, {"a": 2, "b": 1})
     assert (plan.moved, plan.worthwhile) == (0, False)
 
 
-def test_a_worker_keeps_its_last_lane_and_one_without_lanes_is_not_measured():
+def test_worker_keeps_its_last_lane_and_one_without_lanes_is_not_measured():
     plan = planned(feed(a=1, b=1), {"a": 1.0, "b": 9.0}, alike("a", "b"))
     assert not plan.worthwhile
     plan = planned(feed(a=4, b=0), {"a": 1.0, "b": 1.0}, alike("a", "b"))
@@ -66,7 +68,7 @@ def test_after_a_move_there_is_nothing_worth_moving(measured):
     assert again is None or not again.worthwhile
 
 
-def test_everyone_has_to_tell_enough_steps_of_the_generation():
+def test_every_member_must_report_enough_steps_of_the_generation():
     fleet = rebalancing()
     paces = Paces()
     for step in range(STEPS + 1):
@@ -85,7 +87,7 @@ def rebalancing():
     return Fleet(3, samples=600, batch=36, lanes=36, rebalance=True)
 
 
-def test_a_move_is_a_generation_with_its_reason_and_costs_no_sample():
+def test_move_is_a_generation_with_its_reason_and_costs_no_sample():
     fleet = rebalancing()
     fleet.train(2)
     generation = fleet.row.generation
@@ -101,7 +103,7 @@ def test_a_move_is_a_generation_with_its_reason_and_costs_no_sample():
     assert audit(fleet.store, fleet.task).verdict == "proven"
 
 
-def test_what_is_old_not_worth_it_or_not_asked_for_changes_nothing():
+def test_outdated_small_or_unrequested_rebalancing_changes_nothing():
     fleet = rebalancing()
     even = dict.fromkeys(fleet.row.members, 1.0)
     slow = even | {"w2": 4.0}
@@ -119,7 +121,7 @@ def test_what_is_old_not_worth_it_or_not_asked_for_changes_nothing():
 
 def test_beats_lead_to_a_move():
     fleet = rebalancing()
-    watch = Watch(Patience())
+    watch = Watch(Timeouts())
     watch.adopt(fleet.state, 0)
     for step in range(STEPS + 1):
         for worker in fleet.row.members:

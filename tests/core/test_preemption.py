@@ -1,14 +1,15 @@
-"""Guards what a worker's leaving means while its task goes on: its place is taken by another.
+"""Preemption: the place of a worker that leaves while its task continues is taken by another.
 
-A worker that hears SIGTERM (its host is taken away, or its agent ends) saves and leaves as
-`stopped`. Nobody asked the task to stop, so under the policy `replace` the worker has to come back.
+A worker that gets SIGTERM (its host is taken away, or its agent ends) saves and leaves as
+`stopped`. The task itself was not stopped, so with the policy `replace` the worker is started
+again.
 """
 
-from strata.core.tasks import TaskPlaced
+from strata.core.tasks.task_lifecycle import TaskPlaced
 from tests.core.test_replacement import back_to_work, running
 
 
-def test_a_preempted_worker_is_started_again():
+def test_preempted_worker_is_started_again():
     world, task = running(2, {"a": 2})
     preempted = task.members[0]
     world.peers[preempted].leave("stopped")

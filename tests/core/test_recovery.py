@@ -1,23 +1,24 @@
-"""Guards from where a generation goes on: a peer, a checkpoint or nothing; that no model of an
-older lineage is ever taken; and that a rollback voids exactly what was lost."""
+"""Where a generation resumes: a peer, a checkpoint or a fresh start. No model of an older lineage
+is chosen, and a rollback undoes exactly the lost steps."""
 
 from contextlib import suppress
 
 import pytest
 
-from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
-from strata.core.generations import GenerationChanged
-from strata.core.leases import EpochAdvanced
-from strata.core.recovery import (
+from strata.core.checkpoints.checkpoint_commits import ConfirmCheckpoint, FailCheckpoint
+from strata.core.datasets.dataset_rules import AttachDataset, RegisterDataset
+from strata.core.datasets.shard_leases import EpochAdvanced
+from strata.core.generations.generation_members import GenerationChanged
+from strata.core.generations.recovery import (
     CommitSteps,
     EnterGeneration,
     RecoveryChosen,
     RolledBack,
     StepsCommitted,
 )
-from strata.core.saving import ConfirmCheckpoint, FailCheckpoint
-from strata.core.standing import model_holders
-from strata.core.tasks import Entry
+from strata.core.state import DatasetSpec
+from strata.core.task_state import Entry
+from strata.core.tasks.standing import model_holders
 from strata.errors import NotAllowedNow, NotFound
 from tests.core.world import World
 
@@ -38,7 +39,7 @@ def replace_all(world, task, peers):
     return [peer.again() for peer in peers]
 
 
-def test_the_first_generation_starts_fresh():
+def test_first_generation_starts_fresh():
     world = World()
     task = world.submit(2)
     world.join(task, "a", "b")
@@ -49,7 +50,7 @@ def test_the_first_generation_starts_fresh():
     assert (task.attempt, task.committed) == (1, 0)
 
 
-def test_a_surviving_peer_is_preferred_and_nothing_is_lost():
+def test_surviving_peer_is_preferred_and_nothing_is_lost():
     world, task, (_a, b) = training(steps=10)
     world.save(task, 5)
     b.lost()
@@ -62,7 +63,7 @@ def test_a_surviving_peer_is_preferred_and_nothing_is_lost():
     assert (task.attempt, world.facts(RolledBack)) == (1, [])
 
 
-def test_the_most_advanced_peer_is_chosen_and_its_steps_commit():
+def test_most_advanced_peer_is_chosen_and_its_steps_commit():
     world, task, (_a, b, c) = training(3)
     b.model = Entry(1, task.generation, 12)
     c.lost()
@@ -74,7 +75,7 @@ def test_the_most_advanced_peer_is_chosen_and_its_steps_commit():
     assert (committed.first, committed.last) == (10, 11)
 
 
-def test_a_checkpoint_wins_over_a_peer_that_is_further_behind():
+def test_checkpoint_wins_over_a_peer_that_is_further_behind():
     world, task, (a, b) = training(steps=10)
     world.save(task, 8)
     a.model = Entry(1, 1, 7)
@@ -85,7 +86,7 @@ def test_a_checkpoint_wins_over_a_peer_that_is_further_behind():
 
 
 @pytest.mark.parametrize("saved", [0, 8])
-def test_a_survivor_that_lacks_a_committed_step_is_rolled_back_to(saved):
+def test_survivor_that_lacks_a_committed_step_is_rolled_back_to(saved):
     """A worker that finished takes its model along; the survivor may be a step behind it."""
     world, task, (a, b, c) = training(3, steps=10, min_workers=1)
     if saved:
@@ -102,7 +103,7 @@ def test_a_survivor_that_lacks_a_committed_step_is_rolled_back_to(saved):
     assert model_holders(task) == {"c": ""}, "it need not fetch its own model"
 
 
-def test_the_newest_checkpoint_is_restored_when_no_model_survives():
+def test_newest_checkpoint_is_restored_when_no_model_survives():
     world, task, peers = training(steps=10)
     old, new = world.save(task, 4), world.save(task, 8)
     replace_all(world, task, peers)
@@ -113,7 +114,7 @@ def test_the_newest_checkpoint_is_restored_when_no_model_survives():
     assert task.recovery.checkpoint == new.id
 
 
-def test_a_rollback_voids_the_steps_after_it_and_opens_an_attempt():
+def test_rollback_voids_the_steps_after_it_and_opens_an_attempt():
     world, task, peers = training(steps=10)
     world.save(task, 8)
     replace_all(world, task, peers)
@@ -126,7 +127,7 @@ def test_a_rollback_voids_the_steps_after_it_and_opens_an_attempt():
     assert (committed.attempt, committed.first, committed.last) == (2, 8, 8)
 
 
-def test_a_checkpoint_at_the_last_committed_step_voids_nothing():
+def test_checkpoint_at_the_last_committed_step_voids_nothing():
     world, task, peers = training(steps=10)
     world.save(task, 10)
     replace_all(world, task, peers)
@@ -135,7 +136,7 @@ def test_a_checkpoint_at_the_last_committed_step_voids_nothing():
     assert (world.new(RolledBack), task.attempt) == ([], 1)
 
 
-def test_with_nothing_saved_and_nobody_left_all_is_trained_again():
+def test_without_checkpoint_and_model_training_starts_again():
     world, task, peers = training(steps=10)
     replace_all(world, task, peers)
     world.sync(task)
@@ -143,7 +144,7 @@ def test_with_nothing_saved_and_nobody_left_all_is_trained_again():
     assert (world.one(RolledBack).to, task.attempt, task.committed) == (0, 2, 0)
 
 
-def test_a_model_of_an_older_attempt_is_never_chosen():
+def test_model_of_an_older_attempt_is_never_chosen():
     world, task, peers = training(steps=10)
     world.save(task, 8)
     zombie = peers[0].model
@@ -157,7 +158,7 @@ def test_a_model_of_an_older_attempt_is_never_chosen():
     assert (chosen.source, chosen.step) == ("checkpoint", 8)
 
 
-def test_a_model_of_an_older_generation_is_never_chosen():
+def test_model_of_an_older_generation_is_never_chosen():
     world, task, (a, b, c) = training(3, policy="continue")
     c.lost()
     world.sync(task)
@@ -168,7 +169,7 @@ def test_a_model_of_an_older_generation_is_never_chosen():
     assert world.one(RecoveryChosen).source == "fresh"
 
 
-def test_the_source_dying_before_the_others_caught_up_leaves_no_source():
+def test_source_dying_before_the_others_caught_up_leaves_no_source():
     """b entered without a model and was told to take a's; then a dies with the only one."""
     world, task, (a, b) = training(steps=10)
     saved = world.save(task, 6)
@@ -184,7 +185,7 @@ def test_the_source_dying_before_the_others_caught_up_leaves_no_source():
     assert (chosen.source, chosen.checkpoint, task.committed) == ("checkpoint", saved.id, 6)
 
 
-def test_whoever_caught_up_is_a_source_in_turn():
+def test_synced_member_becomes_a_source():
     world, task, (a, b) = training(steps=10)
     b.lost()
     b.again()
@@ -195,7 +196,7 @@ def test_whoever_caught_up_is_a_source_in_turn():
     assert (world.one(RecoveryChosen).worker, task.committed) == ("b", 10)
 
 
-def test_a_sharded_model_survives_only_on_all_of_them():
+def test_sharded_model_survives_only_on_all_of_them():
     world, task, (_a, b) = training(steps=10, model_state="sharded")
     saved = world.save(task, 7)
     b.lost()
@@ -204,7 +205,7 @@ def test_a_sharded_model_survives_only_on_all_of_them():
     assert world.one(RecoveryChosen).checkpoint == saved.id
 
 
-def test_a_sharded_model_that_is_whole_is_kept():
+def test_sharded_model_that_is_whole_is_kept():
     """A worker that only came and went changed the generation, not the model's holders."""
     world, task, (_a, _b) = training(steps=10, name="default", model_state="sharded")
     (c,) = world.join(task, "c")
@@ -214,7 +215,7 @@ def test_a_sharded_model_that_is_whole_is_kept():
     assert (chosen.source, chosen.candidates) == ("peer", {"a": 10, "b": 10})
 
 
-def test_a_sharded_model_of_different_steps_is_not_whole():
+def test_sharded_model_of_different_steps_is_not_whole():
     world, task, (a, _b) = training(steps=10, name="default", model_state="sharded")
     saved = world.save(task, 10)
     a.model = Entry(1, 1, 11)
@@ -235,7 +236,7 @@ def test_recovery_waits_while_a_checkpoint_is_half_decided():
     assert (task.phase, task.committed) == ("running", 20)
 
 
-def test_a_checkpoint_that_fails_to_seal_lets_recovery_go_on_without_it():
+def test_recovery_continues_after_a_checkpoint_failed_to_seal():
     world, task, peers = training(steps=10)
     before = world.save(task, 5)
     sealing = world.seal(task, 20)
@@ -246,7 +247,7 @@ def test_a_checkpoint_that_fails_to_seal_lets_recovery_go_on_without_it():
     assert (task.phase, task.committed) == ("running", 5)
 
 
-def test_a_peer_does_not_wait_for_the_seal():
+def test_peer_does_not_wait_for_the_seal():
     world, task, (_a, b) = training(steps=10)
     world.seal(task, 10)
     b.lost()
@@ -255,7 +256,7 @@ def test_a_peer_does_not_wait_for_the_seal():
     assert world.one(RecoveryChosen).source == "peer"
 
 
-def test_what_was_begun_before_a_rollback_is_never_committed_after_it():
+def test_checkpoint_begun_before_a_rollback_is_never_committed():
     """Its steps are void: restoring it would bring a lineage back that does not count."""
     world, task, (a, b) = training(steps=10, model_state="sharded")
     world.save(task, 5)
@@ -307,7 +308,7 @@ def test_only_members_enter_and_only_the_present_generation():
         world.do(CommitSteps(task="none", attempt=1, generation=1, steps=1))
 
 
-def test_an_epoch_ends_with_the_step_that_completes_it_and_returns_with_a_rollback():
+def test_epoch_ends_with_the_step_that_completes_it_and_returns_with_a_rollback():
     world, task, peers = training(steps=0)
     spec = DatasetSpec(total_samples=100, shard_size=10)
     world.do(RegisterDataset(dataset="d", spec=spec))
@@ -327,7 +328,7 @@ def test_an_epoch_ends_with_the_step_that_completes_it_and_returns_with_a_rollba
     assert world.one(EpochAdvanced).epoch == 1
 
 
-def test_an_ended_task_chooses_no_recovery_and_voids_nothing():
+def test_ended_task_chooses_no_recovery_and_voids_nothing():
     world = World()
     task = world.submit(2, policy="stop")
     a, b = world.join(task, "a", "b")
@@ -341,7 +342,7 @@ def test_an_ended_task_chooses_no_recovery_and_voids_nothing():
     assert (world.last, task.committed) == ([], 10)
 
 
-def test_the_choice_names_the_entry_that_completed_the_generation_as_cause():
+def test_choice_names_the_entry_that_completed_the_generation_as_cause():
     world, task, (_a, _b) = training(name="default")
     (_c,) = world.join(task, "c")
     changed = world.event(world.one(GenerationChanged))

@@ -1,15 +1,15 @@
-"""Guards what follows a lost process: started again where it was, elsewhere, or later; and the
-brake that ends a restart loop instead of burning money."""
+"""Replacement of lost processes: on the same host, on another, or later; and the end of a restart
+loop."""
 
 from contextlib import suppress
 
 import pytest
 
-from strata.core.agents import UNKNOWN_CODE, ReportExit, WorkerExited
-from strata.core.restarts import ENOUGH_STEPS
-from strata.core.scheduling import StopTask
-from strata.core.tasks import RESTART_LOOP_EXIT_CODE, TaskPlaced
-from strata.core.workers import WorkerLost
+from strata.core.tasks.placement import StopTask
+from strata.core.tasks.restart_limit import ENOUGH_STEPS
+from strata.core.tasks.task_lifecycle import RESTART_LOOP_EXIT_CODE, TaskPlaced
+from strata.core.workers.host_agents import UNKNOWN_CODE, ReportExit, WorkerExited
+from strata.core.workers.worker_lifecycle import DeregisterWorker, WorkerLost
 from strata.errors import Fenced, NotFound
 from tests.core.world import World
 
@@ -26,12 +26,12 @@ def running(workers=2, agents=None, **spec):
 
 
 def back_to_work(world, task):
-    """The replacements come up and the generation trains."""
+    """Start the replacements and let the generation train."""
     world.start(task)
     world.sync(task)
 
 
-def test_a_process_that_ended_is_a_lost_worker_with_its_exit_code():
+def test_process_that_ended_is_a_lost_worker_with_its_exit_code():
     world, task = running()
     victim = task.members[1]
     world.exit(task, victim, code=137, signal=9)
@@ -73,7 +73,7 @@ def test_it_is_started_later_when_no_slot_is_free():
     assert (task.state, len(task.members)) == ("running", 2)
 
 
-def test_what_waits_for_a_replacement_goes_before_what_is_queued():
+def test_replacements_are_placed_before_queued_tasks():
     world, task = running(1, {"a": 1})
     queued = world.submit(1, external=False)
     world.lose_agent("a")
@@ -81,7 +81,7 @@ def test_what_waits_for_a_replacement_goes_before_what_is_queued():
     assert (task.placements[next(iter(task.placements))].agent, queued.state) == ("b", "queued")
 
 
-def test_a_process_that_ends_before_it_joins_is_started_again():
+def test_process_that_ends_before_it_joins_is_started_again():
     world = World()
     world.agent("a", 1)
     task = world.submit(1, external=False)
@@ -93,7 +93,7 @@ def test_a_process_that_ends_before_it_joins_is_started_again():
     assert task.state == "running"
 
 
-def test_a_process_that_ends_well_without_joining_is_not_started_again():
+def test_process_that_ends_well_without_joining_is_not_started_again():
     world = World()
     world.agent("a", 1)
     task = world.submit(1, external=False)
@@ -104,13 +104,13 @@ def test_a_process_that_ends_well_without_joining_is_not_started_again():
     assert world.new(TaskPlaced) == []
 
 
-def test_an_exit_code_that_nobody_saw_is_said_so():
+def test_unknown_exit_code_is_named_in_the_reason():
     world, task = running(1)
     world.exit(task, task.members[0], code=UNKNOWN_CODE)
-    assert "nobody saw" in world.one(WorkerLost).reason
+    assert "unknown exit code" in world.one(WorkerLost).reason
 
 
-def test_a_host_lost_before_its_processes_joined_is_made_up_for():
+def test_host_lost_before_its_processes_joined_is_made_up_for():
     world = World()
     world.agent("a", 2)
     task = world.submit(2, external=False)
@@ -121,7 +121,7 @@ def test_a_host_lost_before_its_processes_joined_is_made_up_for():
     assert task.state == "running"
 
 
-def test_the_news_of_an_earlier_start_changes_nothing():
+def test_news_of_an_earlier_start_changes_nothing():
     world, task = running(1)
     (worker,) = task.members
     agent = world.state.agents["a"]
@@ -136,7 +136,7 @@ def test_the_news_of_an_earlier_start_changes_nothing():
 
 
 def test_how_a_process_ended_is_kept_even_if_its_connection_broke_first():
-    """The agent's word comes a moment after the broken connection, almost always."""
+    """The agent's report nearly always comes a moment after the broken connection."""
     world, task = running(1)
     (worker,) = task.members
     agent, start = world.state.agents["a"], task.placements[worker].start
@@ -155,7 +155,7 @@ def test_how_a_process_ended_is_kept_even_if_its_connection_broke_first():
     assert world.new(TaskPlaced) == []
 
 
-def test_an_old_incarnation_of_an_agent_is_not_believed():
+def test_old_incarnation_of_an_agent_is_refused():
     world, task = running(1)
     (worker,) = task.members
     with pytest.raises(Fenced, match="'a'"):
@@ -170,7 +170,7 @@ def test_an_old_incarnation_of_an_agent_is_not_believed():
     assert world.peers[worker].worker.alive
 
 
-def test_an_agent_speaks_only_for_what_runs_on_it():
+def test_agent_reports_only_its_own_processes():
     world, task = running(1, {"a": 1})
     other = world.agent("b", 1)
     (worker,) = task.members
@@ -182,7 +182,7 @@ def test_an_agent_speaks_only_for_what_runs_on_it():
     assert world.peers[worker].worker.alive
 
 
-def test_a_zombie_start_cannot_take_the_place_of_its_replacement():
+def test_old_start_cannot_replace_its_replacement():
     world, task = running(1)
     (worker,) = task.members
     world.peers[worker].lost()
@@ -192,7 +192,7 @@ def test_a_zombie_start_cannot_take_the_place_of_its_replacement():
     assert world.register(worker, task=task.id, start=2).worker.alive
 
 
-def test_a_restart_loop_ends_the_task_with_its_own_exit_code():
+def test_restart_loop_ends_the_task_with_its_own_exit_code():
     world, task = running(1, max_restarts=3)
     (worker,) = task.members
     for _ in range(3):
@@ -204,7 +204,7 @@ def test_a_restart_loop_ends_the_task_with_its_own_exit_code():
     assert worker in task.reason
 
 
-def test_a_loop_of_processes_that_never_join_is_a_restart_loop_too():
+def test_loop_of_processes_that_never_join_is_a_restart_loop_too():
     world = World()
     world.agent("a", 1)
     task = world.submit(1, external=False, max_restarts=2)
@@ -214,7 +214,7 @@ def test_a_loop_of_processes_that_never_join_is_a_restart_loop_too():
     assert (task.state, task.exit_code) == ("failed", 93)
 
 
-def test_progress_between_losses_is_no_loop():
+def test_progress_between_losses_is_not_a_restart_loop():
     world, task = running(1, max_restarts=1)
     (worker,) = task.members
     for step in range(ENOUGH_STEPS, 8 * ENOUGH_STEPS, ENOUGH_STEPS):
@@ -236,7 +236,7 @@ def crash_again_and_again(world, task, worker, crashes, how, step=1):
         back_to_work(world, task)
 
 
-def test_a_crash_loop_that_gains_one_step_each_time_ends():
+def test_crash_loop_that_gains_one_step_each_time_ends():
     world, task = running(1, max_restarts=3)
     (worker,) = task.members
     crash_again_and_again(world, task, worker, 9, lambda _: world.exit(task, worker))
@@ -245,24 +245,29 @@ def test_a_crash_loop_that_gains_one_step_each_time_ends():
     assert "exit code 1" in task.reason
 
 
-def test_numbers_in_a_cause_do_not_make_it_another_one():
+def test_reported_errors_are_one_cause_whatever_their_text():
     world, task = running(1, max_restarts=3)
     (worker,) = task.members
 
     def fail(crash):
-        world.peers[worker].lost("exit", f"ValueError: sample {crash} at 0x7f{crash} is bad")
+        reason = f"ValueError: sample {crash} is bad"
+        world.do(DeregisterWorker(**world.peers[worker].me, outcome="failed", reason=reason))
 
     crash_again_and_again(world, task, worker, 9, fail)
     assert (task.state, task.exit_code, task.committed) == ("failed", 93, 4)
+    assert "4 times in the same way (error)" in task.reason
 
 
 def test_failures_of_different_causes_with_some_progress_are_counted_apart():
     world, task = running(1, max_restarts=3)
     (worker,) = task.members
-    causes = ["no memory", "no network", "no card", "no power"]
-    crash_again_and_again(
-        world, task, worker, 4, lambda crash: world.peers[worker].lost("exit", causes[crash])
-    )
+    ends = [
+        lambda: world.exit(task, worker, code=1),
+        lambda: world.exit(task, worker, code=2),
+        lambda: world.exit(task, worker, signal=9),
+        lambda: world.peers[worker].lost("heartbeat"),
+    ]
+    crash_again_and_again(world, task, worker, 4, lambda crash: ends[crash]())
     assert task.state == "running"
 
 
@@ -298,7 +303,7 @@ def test_steps_that_a_rollback_repeats_are_no_progress():
     assert "without progress" in task.reason
 
 
-def test_the_slots_of_a_restart_loop_go_to_the_next_task():
+def test_slots_of_a_restart_loop_go_to_the_next_task():
     world = World()
     world.agent("a", 1)
     looping = world.submit(1, external=False, max_restarts=0)
@@ -307,7 +312,7 @@ def test_the_slots_of_a_restart_loop_go_to_the_next_task():
     assert (looping.state, waiting.state) == ("failed", "starting")
 
 
-def test_a_host_that_dies_with_many_workers_is_one_loss_for_each():
+def test_host_that_dies_with_many_workers_is_one_loss_for_each():
     world, task = running(4, {"a": 4}, max_restarts=1)
     world.agent("b", 4)
     world.lose_agent("a")
@@ -325,7 +330,7 @@ def test_many_processes_that_die_at_once_are_not_a_loop():
     assert task.state == "running"
 
 
-def test_continue_does_not_replace_what_it_can_do_without():
+def test_policy_continue_does_not_replace_unneeded_workers():
     world, task = running(3, policy="continue", min_workers=2)
     world.exit(task, task.members[2])
     assert world.new(TaskPlaced) == []
@@ -339,7 +344,7 @@ def test_continue_does_not_hang_below_the_least_it_can_do_with():
     assert task.ended or world.new(TaskPlaced)
 
 
-def test_the_rest_train_on_while_a_lost_worker_is_replaced():
+def test_rest_train_on_while_a_lost_worker_is_replaced():
     world, task = running(3, min_workers=2)
     lost = task.members[2]
     world.exit(task, lost)
@@ -350,7 +355,7 @@ def test_the_rest_train_on_while_a_lost_worker_is_replaced():
     assert (task.state, len(task.members)) == ("running", 3)
 
 
-def test_a_replacement_that_never_comes_up_leaves_its_seat_empty_and_the_others_training():
+def test_task_trains_on_without_a_replacement_that_never_starts():
     world, task = running(3, min_workers=2, max_restarts=2)
     broken = task.members[2]
     starts = []
@@ -363,7 +368,7 @@ def test_a_replacement_that_never_comes_up_leaves_its_seat_empty_and_the_others_
     assert len(starts) == 3
 
 
-def test_a_worker_that_finished_is_not_started_again():
+def test_worker_that_finished_is_not_started_again():
     world, task = running(2)
     finished = task.members[0]
     world.peers[finished].leave("done")
@@ -372,7 +377,7 @@ def test_a_worker_that_finished_is_not_started_again():
     assert world.new(TaskPlaced) == []
 
 
-def test_a_host_lost_after_its_worker_finished_starts_nothing_again():
+def test_host_lost_after_its_worker_finished_starts_nothing_again():
     world, task = running(2, {"a": 1, "b": 1})
     finished = next(w for w, p in task.placements.items() if p.agent == "a")
     world.peers[finished].leave("done")

@@ -1,4 +1,4 @@
-"""Guards which checkpoints stay: never the newest deleted, never one that is read."""
+"""Retention: neither the newest checkpoint nor one that is being read is deleted."""
 
 from contextlib import suppress
 
@@ -6,16 +6,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.core.checkpoints import CheckpointCommitted, CheckpointDeleted, committed_newest_first
-from strata.core.retention import (
+from strata.core.checkpoints.checkpoint_commits import FailCheckpoint
+from strata.core.checkpoints.checkpoint_lifecycle import (
+    CheckpointCommitted,
+    CheckpointDeleted,
+    committed_newest_first,
+)
+from strata.core.checkpoints.checkpoint_retention import (
     CheckpointPinned,
     CheckpointReleased,
     DeleteCheckpoint,
     PinCheckpoint,
     ReleaseCheckpoint,
 )
-from strata.core.saving import FailCheckpoint
-from strata.core.state import Rules
+from strata.core.rule_settings import Rules
 from strata.errors import InvalidArgument, NotAllowedNow, NotFound
 from tests.core.world import World
 
@@ -37,7 +41,7 @@ def delete(world, task, checkpoint):
     world.do(DeleteCheckpoint(task=task.id, checkpoint=checkpoint.id))
 
 
-def test_the_newest_keep_count_are_kept():
+def test_newest_keep_count_are_kept():
     world, task = saving(keep_count=2)
     for step in (1, 2, 3, 4):
         world.save(task, step)
@@ -51,7 +55,7 @@ def test_at_least_one_must_be_kept(keep_count):
         saving(keep_count=keep_count)
 
 
-def test_a_task_that_does_not_say_how_many_are_kept_follows_the_rules():
+def test_task_that_does_not_say_how_many_are_kept_follows_the_rules():
     world = World(Rules(keep_count=2))
     assert world.submit(1, keep_count=0).spec.keep_count == 2
     assert world.register("alone").task.spec.keep_count == 2
@@ -63,7 +67,7 @@ def test_of_two_at_the_same_step_the_later_is_the_newest():
     assert (first.state, second.state) == ("deleted", "committed")
 
 
-def test_what_is_read_stays_until_every_reader_is_done():
+def test_pinned_checkpoint_stays_until_every_reader_released_it():
     world, task = saving(keep_count=1)
     old = world.save(task, 1)
     for holder in ("r1", "r2"):
@@ -92,7 +96,7 @@ def test_pinning_and_releasing_are_repeatable():
     assert world.last == []
 
 
-def test_only_what_is_real_can_be_pinned():
+def test_only_committed_checkpoints_can_be_pinned():
     world, task = saving()
     checkpoint = world.seal(task, 1)
     with pytest.raises(NotAllowedNow, match="sealing"):
@@ -101,7 +105,7 @@ def test_only_what_is_real_can_be_pinned():
         world.do(PinCheckpoint(task=task.id, checkpoint="none", holder="r"))
 
 
-def test_the_newest_cannot_be_deleted_and_others_can():
+def test_newest_cannot_be_deleted_and_others_can():
     world, task = saving()
     old, new = world.save(task, 1), world.save(task, 2)
     with pytest.raises(NotAllowedNow, match="newest"):
@@ -112,14 +116,14 @@ def test_the_newest_cannot_be_deleted_and_others_can():
         delete(world, task, old)
 
 
-def test_what_is_not_real_cannot_be_deleted():
+def test_only_committed_checkpoints_can_be_deleted():
     world, task = saving()
     world.save(task, 1)
     with pytest.raises(NotAllowedNow, match="sealing"):
         delete(world, task, world.seal(task, 2))
 
 
-def test_what_a_generation_starts_from_stays_until_it_has_moved_on():
+def test_checkpoint_that_a_generation_restores_is_not_deleted():
     world, task = saving(keep_count=1)
     restored = world.save(task, 20)
     world.peers["a"].lost()

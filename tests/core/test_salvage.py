@@ -1,14 +1,14 @@
-"""Guards that a salvaged log never uses a number twice and never folds over a lost fact."""
+"""Salvage: a salvaged log never uses a number twice and never folds over a lost fact."""
 
 import pytest
 
 from strata.core.cluster import StartCoordinator, fold
 from strata.core.events import Envelope
-from strata.core.generations import GenerationChanged
-from strata.core.salvage import SKIP, FactLost, LogSalvaged, SalvageLog
+from strata.core.generations.generation_members import GenerationChanged
+from strata.core.record.log_salvage import SKIP, FactLost, LogSalvaged, SalvageLog
 from strata.core.state import Cluster, encode
-from strata.core.tasks import TaskPlaced
-from strata.core.workers import RegisterWorker, ReportState, WorkerLost
+from strata.core.tasks.task_lifecycle import TaskPlaced
+from strata.core.workers.worker_lifecycle import RegisterWorker, ReportState, WorkerLost
 from strata.errors import Fenced, StrataError
 from tests.core.world import World
 
@@ -91,7 +91,7 @@ def test_facts_after_a_lost_fact_do_not_change_the_state():
     world, _ = trained()
     at = len(world.log) - 4
     damaged = list(world.log)
-    damaged[at] = Envelope(at, 0, 0, FactLost(at, at + 1))
+    damaged[at] = Envelope(at, 0, 0, FactLost(first=at, stop=at + 1))
     state = fold(Cluster(), damaged)
     assert state.unknown_from == at
     assert state.position == len(world.log)
@@ -103,7 +103,7 @@ def test_facts_after_a_lost_fact_do_not_change_the_state():
 def test_salvage_with_a_base_that_folding_did_not_reach_leaves_the_state_unknown():
     world, _ = trained()
     damaged = list(world.log)
-    damaged[3] = Envelope(3, 0, 0, FactLost(3, 4))
+    damaged[3] = Envelope(3, 0, 0, FactLost(first=3, stop=4))
     end = len(damaged)
     damaged.append(Envelope(end, 0, 0, LogSalvaged(base=end, skip=SKIP, lost=[(3, 4)])))
     assert fold(Cluster(), damaged).unknown_from == 3

@@ -1,12 +1,11 @@
-"""Guards how all workers come to save the same step: a request is repeated in the heartbeats, its
-step is set when all are ready, ahead of the furthest, and a worker that is busy or hears of the
-step too late fails what others began there and has another step scheduled."""
+"""Scheduled checkpoints: a request is repeated in the heartbeats, its step is set ahead of the
+furthest worker when all are ready, and a worker that is busy or learns of the step too late fails
+the open checkpoint and gets another step scheduled."""
 
 import pytest
 
-from strata.core.checkpoints import CheckpointFailed, CheckpointRequested
-from strata.core.liveness import Patience, Watch
-from strata.core.save_points import (
+from strata.core.checkpoints.checkpoint_lifecycle import CheckpointFailed, CheckpointRequested
+from strata.core.checkpoints.save_schedule import (
     LEAD_STEPS,
     CheckpointPostponed,
     CheckpointScheduled,
@@ -16,8 +15,10 @@ from strata.core.save_points import (
     ScheduleCheckpoint,
     plan,
 )
-from strata.core.signals import Beat
-from strata.core.standing import standing, told
+from strata.core.rule_settings import Timeouts
+from strata.core.tasks.standing import affected, standing
+from strata.core.workers.heartbeats import Beat
+from strata.core.workers.liveness import Watch
 from strata.errors import NotAllowedNow
 from tests.core.world import World
 
@@ -34,7 +35,7 @@ def training(workers=2, steps=10):
 
 def watching(world):
     """A watch that has followed the world so far."""
-    watch = Watch(Patience())
+    watch = Watch(Timeouts())
     for event in world.log:
         watch.follow(event)
     return watch
@@ -60,14 +61,14 @@ def test_requests_are_numbered_and_end_with_the_task():
         world.do(RequestCheckpoint(task=task.id))
 
 
-def test_a_second_request_while_one_is_open_means_the_same():
+def test_second_request_while_one_is_open_means_the_same():
     world, task, _ = training()
     numbers = [world.do(RequestCheckpoint(task=task.id)) for _ in range(2)]
     assert numbers == [1, 1]
     assert len(world.facts(CheckpointRequested)) == 1
 
 
-def test_the_step_is_set_when_all_know_and_lies_beyond_the_most_advanced():
+def test_step_is_set_when_all_know_and_lies_beyond_the_most_advanced():
     world, task, (a, b) = training()
     watch = watching(world)
     world.do(RequestCheckpoint(task=task.id))
@@ -77,14 +78,14 @@ def test_the_step_is_set_when_all_know_and_lies_beyond_the_most_advanced():
     (command,) = schedules(world, watch)
     world.do(command)
     assert task.save_at == 12 + LEAD_STEPS
-    assert (told(world.state, world.log[-1:]).workers, standing(world.state, "a").save_at) == (
+    assert (affected(world.state, world.log[-1:]).workers, standing(world.state, "a").save_at) == (
         ["a", "b"],
         12 + LEAD_STEPS,
     )
     assert not watch.pressing
 
 
-def test_an_echo_of_an_older_lineage_does_not_count():
+def test_echo_of_an_older_lineage_does_not_count():
     world, task, (a, b) = training()
     watch = watching(world)
     world.do(RequestCheckpoint(task=task.id))
@@ -93,7 +94,7 @@ def test_an_echo_of_an_older_lineage_does_not_count():
     assert schedules(world, watch) == []
 
 
-def test_an_unfulfilled_request_is_agreed_upon_anew_in_the_next_generation():
+def test_open_request_is_scheduled_again_in_the_next_generation():
     world, task, (a, b, c) = training(3)
     watch = watching(world)
     world.do(RequestCheckpoint(task=task.id))
@@ -109,7 +110,7 @@ def test_an_unfulfilled_request_is_agreed_upon_anew_in_the_next_generation():
     assert task.save_at == 10 + LEAD_STEPS
 
 
-def test_a_fulfilled_request_stays_fulfilled():
+def test_fulfilled_request_stays_fulfilled():
     world, task, (_a, _b, c) = training(3)
     request = world.do(RequestCheckpoint(task=task.id))
     world.do(
@@ -125,7 +126,7 @@ def test_a_fulfilled_request_stays_fulfilled():
 
 
 @pytest.mark.parametrize(("generation", "number"), [(0, 1), (1, 2), (1, 0)])
-def test_words_about_something_else_set_nothing(generation, number):
+def test_outdated_reports_schedule_nothing(generation, number):
     world, task, _ = training()
     world.do(RequestCheckpoint(task=task.id))
     world.do(
@@ -175,7 +176,7 @@ def test_lead_grows_with_the_pace_the_age_of_the_heartbeat_and_with_misses():
     assert ahead(Pace(10, 0.0, 0.0)) == 10 + 8 * LEAD_STEPS
 
 
-def test_busy_worker_fails_what_others_began_and_opens_one_request():
+def test_busy_worker_fails_the_open_checkpoint_and_opens_one_request():
     world, _task, (a, b, c) = training(3)
     begun = a.begin(20)
     a.ack(begun)
@@ -202,7 +203,7 @@ def test_postponing_leaves_alone_what_the_worker_saves_or_has_saved():
     assert own.state == "sealing"
 
 
-def test_postponed_save_lets_nobody_open_another_checkpoint_until_all_save_together():
+def test_postponed_save_blocks_other_checkpoints_until_all_save_together():
     world, task, (a, b) = training()
     number = world.do(
         PostponeCheckpoint(**b.me, generation=task.generation, step=11, reason="it is busy")

@@ -1,10 +1,10 @@
-"""Guards where workers run: first come first served, all of a task at once or none, and why a task
-waits."""
+"""Placement: tasks in order of submission, all workers of a task at once, and why a task waits."""
 
 import pytest
 
-from strata.core.agents import AgentLost, AgentRegistered, AgentSlotsChanged
-from strata.core.scheduling import (
+from strata.core.rule_settings import Rules
+from strata.core.task_state import TaskSpec
+from strata.core.tasks.placement import (
     FailStart,
     StopTask,
     SubmitTask,
@@ -12,8 +12,8 @@ from strata.core.scheduling import (
     unstarted,
     why_waiting,
 )
-from strata.core.state import Rules
-from strata.core.tasks import TaskPlaced, TaskSpec
+from strata.core.tasks.task_lifecycle import TaskPlaced
+from strata.core.workers.host_agents import AgentLost, AgentRegistered, AgentSlotsChanged
 from strata.errors import AlreadyExists, InvalidArgument, LimitExceeded, NotFound
 from tests.core.world import World
 
@@ -34,7 +34,7 @@ def agents_of(task):
     return sorted(placement.agent for placement in task.placements.values())
 
 
-def test_a_task_that_fits_starts_at_once():
+def test_task_that_fits_starts_at_once():
     world = hosts(a=2, b=2)
     task = placed(world, 3)
     assert task.state == "starting"
@@ -43,16 +43,16 @@ def test_a_task_that_fits_starts_at_once():
     assert all(placement.start == 1 for placement in task.placements.values())
 
 
-def test_a_host_that_comes_back_with_more_slots_takes_what_waits():
+def test_host_that_returns_with_more_slots_starts_waiting_workers():
     world = World()
     world.agent("a", 1, nonce="same")
     task = placed(world, 2)
     world.agent("a", 2, nonce="same")
-    assert world.facts(AgentSlotsChanged) == [AgentSlotsChanged("a", 1, 2)]
+    assert world.facts(AgentSlotsChanged) == [AgentSlotsChanged(agent="a", before=1, after=2)]
     assert (task.state, agents_of(task)) == ("starting", ["a", "a"])
 
 
-def test_a_task_starts_as_a_gang_or_not_at_all():
+def test_task_starts_as_a_gang_or_not_at_all():
     world = hosts(a=2)
     task = placed(world, 3)
     assert (task.state, task.placements) == ("queued", {})
@@ -68,7 +68,7 @@ def test_first_come_first_served_and_a_large_one_is_not_starved():
     assert (large.state, small.state) == ("starting", "starting")
 
 
-def test_why_a_task_waits_is_said_in_words():
+def test_waiting_task_has_a_reason():
     world = hosts(a=2)
     large, small = placed(world, 3), placed(world, 1)
     assert why_waiting(world.state, large) == "it needs 3 slots and 2 of 2 are free"
@@ -88,7 +88,7 @@ def test_lost_workers_that_wait_for_slots_say_so_too():
     assert why_waiting(world.state, task) == "its lost workers need 1 slot and 0 of 1 are free"
 
 
-def test_an_agent_that_returns_may_offer_another_number_of_slots():
+def test_agent_that_returns_may_offer_another_number_of_slots():
     world = World()
     first = world.agent("a", 1, nonce="n")
     task = placed(world, 1)
@@ -100,7 +100,7 @@ def test_an_agent_that_returns_may_offer_another_number_of_slots():
     assert len(waiting.placements) == 1
 
 
-def test_the_next_starts_when_one_ends():
+def test_next_starts_when_one_ends():
     world = hosts(a=1)
     first, second = placed(world), placed(world)
     (peer,) = world.start(first)
@@ -109,7 +109,7 @@ def test_the_next_starts_when_one_ends():
     assert (first.state, second.state) == ("completed", "starting")
 
 
-def test_stopping_the_one_in_front_lets_the_next_through():
+def test_stopping_the_first_queued_task_starts_the_next():
     world = hosts(a=1)
     large, small = placed(world, 2), placed(world, 1)
     world.do(StopTask(task=large.id))
@@ -136,14 +136,14 @@ def test_ids_of_tasks_are_never_repeated():
         ({"min_workers": 3, "worker_count": 2}, "min_workers"),
     ],
 )
-def test_a_task_that_makes_no_sense_is_refused_by_name(wrong, named):
+def test_task_that_makes_no_sense_is_refused_by_name(wrong, named):
     world = World(Rules(max_workers=10))
     with pytest.raises(InvalidArgument, match=named):
         world.do(SubmitTask(spec=TaskSpec(**{"name": "demo", **wrong})))
     assert world.state.tasks == {}
 
 
-def test_a_task_names_a_dataset_that_exists():
+def test_task_names_a_dataset_that_exists():
     with pytest.raises(NotFound, match="'d'"):
         World().submit(1, dataset_id="d")
 
@@ -157,7 +157,7 @@ def test_tasks_above_the_limit_are_refused():
     assert world.submit(1).state == "starting"
 
 
-def test_an_agent_names_itself_and_offers_something():
+def test_agent_names_itself_and_offers_something():
     world = World()
     for agent, slots in (("", 1), ("a", 0), ("a", -1)):
         with pytest.raises(InvalidArgument):
@@ -165,7 +165,7 @@ def test_an_agent_names_itself_and_offers_something():
     assert world.state.agents == {}
 
 
-def test_the_name_of_an_agent_that_stands_cannot_be_taken():
+def test_name_of_a_living_agent_cannot_be_taken():
     world = World()
     first = world.agent("a", 1, nonce="n1")
     with pytest.raises(AlreadyExists):
@@ -174,7 +174,7 @@ def test_the_name_of_an_agent_that_stands_cannot_be_taken():
     assert len(world.facts(AgentRegistered)) == 1
 
 
-def test_an_agent_that_was_lost_comes_back_as_a_higher_incarnation():
+def test_lost_agent_returns_as_a_higher_incarnation():
     world = World()
     first = world.agent("a", 1)
     world.lose_agent("a")
@@ -182,7 +182,7 @@ def test_an_agent_that_was_lost_comes_back_as_a_higher_incarnation():
     assert world.agent("a", 1).incarnation > first.incarnation
 
 
-def test_an_agent_is_lost_once():
+def test_agent_is_lost_once():
     world = hosts(a=1)
     world.lose_agent("a")
     world.lose_agent("a")
@@ -195,7 +195,7 @@ def test_nothing_is_placed_on_an_agent_that_is_gone():
     assert placed(world).state == "queued"
 
 
-def test_tasks_whose_workers_come_by_themselves_take_no_slots():
+def test_external_tasks_take_no_slots():
     world = hosts(a=1)
     assert world.submit(5).state == "starting"
     assert world.facts(TaskPlaced) == []

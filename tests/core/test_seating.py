@@ -1,11 +1,11 @@
-"""Guards seats: ranks are dense, hosts stay together, and nobody moves without need."""
+"""Rank assignment: ranks are dense, hosts stay together, and as few ranks as possible change."""
 
 from itertools import groupby
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.core.seating import seats
+from strata.core.generations.generation_members import seats
 
 
 def host_of(worker):
@@ -13,7 +13,7 @@ def host_of(worker):
 
 
 def seated(members, left=(), joined=(), host_of=host_of):
-    """Who sits where afterwards, and how many had to move."""
+    """The ranks afterwards, and how many changed."""
     changed, world_size = seats(members, left, joined, host_of)
     after = [*members, *[""] * world_size][:world_size]
     for rank, worker in changed:
@@ -22,16 +22,16 @@ def seated(members, left=(), joined=(), host_of=host_of):
     return after, moved
 
 
-def test_the_first_to_come_sit_by_host_and_number():
+def test_first_to_come_sit_by_host_and_number():
     after, _ = seated([], joined=["b1", "a10", "a9", "b0"])
     assert after == ["a9", "a10", "b0", "b1"]
 
 
-def test_a_replacement_on_the_same_host_takes_the_seat_and_nobody_moves():
+def test_replacement_on_the_same_host_takes_the_rank_and_no_other_changes():
     assert seated(["a0", "a1", "b0", "b1"], ["a1"], ["a2"]) == (["a0", "a2", "b0", "b1"], 0)
 
 
-def test_a_new_host_takes_the_seats_of_one_that_is_gone():
+def test_new_host_takes_the_ranks_of_a_lost_host():
     members = ["a0", "a1", "b0", "b1", "c0", "c1"]
     assert seated(members, ["b0", "b1"], ["d0", "d1"]) == (["a0", "a1", "d0", "d1", "c0", "c1"], 0)
 
@@ -42,14 +42,14 @@ def test_new_host_of_another_size_comes_last():
     assert after == ["a0", "a1", "c0", "c1", "d0", "d1", "d2"]
 
 
-def test_last_host_takes_the_seats_of_one_that_is_gone_and_the_others_stay():
+def test_last_host_takes_the_ranks_of_a_lost_host_and_the_others_stay():
     members = [f"{host}{number}" for host in "abcdef" for number in range(8)]
     after, moved = seated(members, [f"b{number}" for number in range(8)])
     assert after == [f"{host}{number}" for host in "afcde" for number in range(8)]
     assert moved == 8
 
 
-def test_last_host_of_the_same_size_takes_the_seats_where_hosts_differ():
+def test_last_host_of_the_same_size_takes_the_ranks_if_hosts_differ():
     sizes = {"a": 8, "b": 8, "c": 8, "d": 8, "e": 3, "f": 2}
     members = [f"{host}{number}" for host, size in sizes.items() for number in range(size)]
     after, moved = seated(members, [f"b{number}" for number in range(8)])
@@ -64,7 +64,7 @@ def test_many_hosts_that_are_gone_are_each_made_up_for_by_one():
     assert moved == 8
 
 
-def test_a_loss_moves_few_and_the_replacement_brings_the_host_together_again():
+def test_loss_moves_few_and_the_replacement_brings_the_host_together_again():
     members = [f"{host}{number}" for host in "abcd" for number in range(8)]
     smaller, moved = seated(members, ["b3"])
     assert moved == 3, "one of each host from the hole on"

@@ -1,13 +1,13 @@
-"""Guards what happens when the chosen source cannot be had: everyone agrees anew, without it."""
+"""Sources that cannot be restored: all members choose again, without the failed source."""
 
 import pytest
 
-from strata.core.checkpoints import CheckpointFailed
-from strata.core.generations import GenerationChanged
-from strata.core.recovery import RecoveryChosen, RolledBack
-from strata.core.setbacks import RecoveryRefused, RefuseRecovery
-from strata.core.standing import standing
-from strata.core.tasks import Entry
+from strata.core.checkpoints.checkpoint_lifecycle import CheckpointFailed
+from strata.core.generations.generation_members import GenerationChanged
+from strata.core.generations.recovery import RecoveryChosen, RolledBack
+from strata.core.generations.recovery_failures import RecoveryRefused, RefuseRecovery
+from strata.core.task_state import Entry
+from strata.core.tasks.standing import standing
 from strata.errors import NotAllowedNow
 from tests.core.world import World
 
@@ -28,7 +28,7 @@ def refuse(peer, reason="it is damaged", damaged=True):
 
 
 def restarted(world, task, peers):
-    """All are lost and come again, and go on from the newest checkpoint."""
+    """All workers are lost, register again and resume from the newest checkpoint."""
     for peer in peers:
         peer.lost()
     again = [peer.again() for peer in peers]
@@ -37,7 +37,7 @@ def restarted(world, task, peers):
     return again
 
 
-def test_a_damaged_checkpoint_fails_and_the_one_before_is_chosen():
+def test_damaged_checkpoint_fails_and_the_one_before_is_chosen():
     world, task, peers = training()
     old, new = world.save(task, 5), world.save(task, 9)
     a, b = restarted(world, task, peers)
@@ -50,7 +50,7 @@ def test_a_damaged_checkpoint_fails_and_the_one_before_is_chosen():
     assert (task.recovery.checkpoint, task.committed, task.attempt) == (old.id, 5, 3)
 
 
-def test_whoever_read_it_whole_gives_it_to_the_others():
+def test_member_that_read_the_checkpoint_gives_the_model_to_the_others():
     world, task, peers = training()
     world.save(task, 5)
     world.save(task, 9)
@@ -64,7 +64,7 @@ def test_whoever_read_it_whole_gives_it_to_the_others():
     assert world.facts(RolledBack)[-1].to == 9
 
 
-def test_a_checkpoint_that_is_not_damaged_cannot_be_condemned():
+def test_checkpoint_that_is_not_damaged_cannot_be_condemned():
     world, task, peers = training()
     saved = world.save(task, 9)
     a, _b = restarted(world, task, peers)
@@ -89,7 +89,7 @@ def test_task_fails_instead_of_starting_again_when_every_checkpoint_is_damaged()
     assert "fresh" not in [chosen.source for chosen in world.facts(RecoveryChosen)[1:]]
 
 
-def test_fresh_start_after_damage_is_allowed_where_the_task_says_so():
+def test_fresh_start_after_damage_needs_allow_fresh_start():
     world, task, peers = training(allow_fresh_start=True)
     world.save(task, 9)
     a, b = restarted(world, task, peers)
@@ -100,7 +100,7 @@ def test_fresh_start_after_damage_is_allowed_where_the_task_says_so():
     assert (chosen.source, task.committed, task.state) == ("fresh", 0, "running")
 
 
-def test_a_peer_that_cannot_be_reached_leaves_the_checkpoint():
+def test_peer_that_cannot_be_reached_leaves_the_checkpoint():
     world, task, (a, b) = training()
     saved = world.save(task, 8)
     b.lost()
@@ -127,7 +127,7 @@ def test_without_another_source_the_refusal_is_refused():
     assert (task.generation, world.facts(RecoveryRefused)) == (generation, [])
 
 
-def test_two_who_refuse_begin_one_generation():
+def test_two_refusals_start_one_generation():
     world, task, peers = training()
     world.save(task, 5)
     world.save(task, 9)
@@ -138,7 +138,7 @@ def test_two_who_refuse_begin_one_generation():
     assert len(world.facts(RecoveryRefused)) == 1
 
 
-def test_the_standing_names_who_gives_the_model_and_how_many_need_it():
+def test_standing_names_the_model_sources_and_how_many_members_need_it():
     world, task, (a, b, c, d) = training(4)
     for peer in (c, d):
         peer.lost()

@@ -1,9 +1,9 @@
-"""Guards how slots are counted down: the roomiest host first, those in doubt last, none twice."""
+"""Free slots: the host with the most slots first, hosts in doubt last, none used twice."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.core.slots import FreeSlots
+from strata.core.tasks.placement import FreeSlots
 
 
 def test_preferred_host_is_taken_while_it_has_a_slot():
@@ -26,7 +26,7 @@ counts = st.dictionaries(st.sampled_from("abcde"), st.integers(0, 4))
 
 
 @given(counts, st.sets(st.sampled_from("abcde")), st.lists(st.sampled_from(["", *"abcdef"])))
-def test_slots_are_taken_as_a_look_at_all_hosts_would_take_them(free, doubtful, preferred):
+def test_slots_are_taken_as_by_a_full_scan(free, doubtful, preferred):
     slots, left = FreeSlots(free, doubtful), dict(free)
     for wanted in preferred:
         taken = slots.take(wanted)

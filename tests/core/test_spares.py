@@ -1,10 +1,10 @@
-"""Guards spare workers: they wait, take a lost one's seat in the same turn, and are renewed."""
+"""Spare workers: they wait, replace a lost worker in the same turn, and are replaced themselves."""
 
 import pytest
 
-from strata.core.generations import GenerationChanged
-from strata.core.scheduling import why_waiting
-from strata.core.tasks import TaskPlaced
+from strata.core.generations.generation_members import GenerationChanged
+from strata.core.tasks.placement import why_waiting
+from strata.core.tasks.task_lifecycle import TaskPlaced
 from strata.errors import InvalidArgument
 from tests.core.world import World
 
@@ -25,14 +25,14 @@ def test_spares_join_and_wait_without_a_rank():
     assert task.state == "running"
 
 
-def test_a_task_waits_for_the_slots_of_its_spares_too():
+def test_task_waits_for_the_slots_of_its_spares_too():
     world = World()
     world.agent("a", 2)
     task = world.submit(2, external=False, spares=1)
     assert why_waiting(world.state, task) == "it needs 3 slots and 2 of 2 are free"
 
 
-def test_a_spare_takes_the_seat_of_a_lost_worker_at_once():
+def test_spare_takes_the_rank_of_a_lost_worker_at_once():
     world, task = training(2, 1)
     victim = task.members[1]
     world.exit(task, victim, signal=9)
@@ -42,7 +42,7 @@ def test_a_spare_takes_the_seat_of_a_lost_worker_at_once():
     assert task.state == "running"
 
 
-def test_the_lost_one_is_started_again_and_is_the_next_spare():
+def test_lost_one_is_started_again_and_is_the_next_spare():
     world, task = training(2, 1)
     victim = task.members[1]
     world.exit(task, victim, signal=9)
@@ -54,7 +54,7 @@ def test_the_lost_one_is_started_again_and_is_the_next_spare():
 
 
 @pytest.mark.parametrize("policy", ["replace", "continue", "stop"])
-def test_a_lost_spare_is_renewed_and_nobody_else_notices(policy):
+def test_lost_spare_is_replaced_without_a_new_generation(policy):
     world, task = training(2, 1, policy=policy)
     (spare,) = task.waiting
     world.exit(task, spare, signal=9)
@@ -64,13 +64,13 @@ def test_a_lost_spare_is_renewed_and_nobody_else_notices(policy):
     assert task.waiting == [spare]
 
 
-def test_a_task_that_continues_with_fewer_prefers_a_spare():
+def test_task_that_continues_with_fewer_prefers_a_spare():
     world, task = training(2, 1, policy="continue")
     world.exit(task, task.members[0], signal=9)
     assert len(task.members) == 2
 
 
-def test_a_spare_takes_no_seat_once_a_member_has_finished():
+def test_spare_gets_no_rank_once_a_member_has_finished():
     world, task = training(3, 1)
     world.members(task)[0].leave("done")
     world.exit(task, task.members[1], signal=9)
@@ -78,7 +78,7 @@ def test_a_spare_takes_no_seat_once_a_member_has_finished():
     assert world.peers["demo-1-w0"].worker.done
 
 
-def test_the_task_completes_when_its_members_have_finished():
+def test_task_completes_when_its_members_have_finished():
     world, task = training(2, 2)
     for peer in world.members(task):
         peer.leave("done")
@@ -88,6 +88,6 @@ def test_the_task_completes_when_its_members_have_finished():
     assert task.state == "completed"
 
 
-def test_a_negative_number_is_refused():
+def test_negative_number_is_refused():
     with pytest.raises(InvalidArgument, match="spares"):
         World().submit(1, external=False, spares=-1)

@@ -1,10 +1,10 @@
-"""Guards that a task which becomes much slower than usual is noticed, and others are not."""
+"""Slow tasks: a task that becomes much slower than usual is noticed, others are not."""
 
 import pytest
 
+from strata.core.metrics.step_rates import StepRates
 from strata.core.state import Cluster
-from strata.core.step_rates import StepRates
-from strata.core.tasks import Task, TaskSpec
+from strata.core.task_state import Task, TaskSpec
 
 SECOND_NS = 1_000_000_000
 

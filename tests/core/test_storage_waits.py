@@ -1,21 +1,22 @@
-"""Guards that storage which is away costs time and nothing else: the task waits, says so, and fails
-after a timeout with every checkpoint as it was."""
+"""Unreachable storage: the task waits with a reason, and fails after a timeout with every
+checkpoint unchanged."""
 
 import pytest
 
-from strata.coordinator.http.attention import attention
-from strata.core.checkpoints import CheckpointFailed
+from strata.coordinator.rest.views.attention import attention
+from strata.core.checkpoints.checkpoint_lifecycle import CheckpointFailed
+from strata.core.checkpoints.checkpoint_retention import DeleteCheckpoint
 from strata.core.events import Envelope
-from strata.core.liveness import Patience, Watch
-from strata.core.recovery import RecoveryChosen
-from strata.core.retention import DeleteCheckpoint
-from strata.core.scheduling import StopTask
-from strata.core.storage_waits import (
+from strata.core.generations.recovery import RecoveryChosen
+from strata.core.generations.storage_waits import (
     GiveUpStorage,
     ReportStorage,
     StorageReached,
     StorageUnreachable,
 )
+from strata.core.rule_settings import Timeouts
+from strata.core.tasks.placement import StopTask
+from strata.core.workers.liveness import Watch
 from strata.errors import InvalidArgument, NotAllowedNow
 from tests.core.world import SECOND_NS, World
 
@@ -53,7 +54,7 @@ def states(task):
     return [checkpoint.state for checkpoint in task.checkpoints.values()]
 
 
-def test_task_waits_for_storage_and_says_so():
+def test_task_waits_for_storage_with_a_reason():
     world, task, (a, b) = restoring()
     report(world, a)
     fact = world.one(StorageUnreachable)
@@ -71,7 +72,7 @@ def test_task_waits_for_storage_and_says_so():
     assert world.facts(CheckpointFailed) == []
 
 
-def test_missing_file_is_told_apart_and_the_command_that_gives_it_up_is_named():
+def test_missing_file_has_its_own_reason_with_the_delete_command():
     world, task, (a, _b) = restoring()
     chosen = task.recovery.checkpoint
     report(world, a, reason="there is no part-0", missing=True)
@@ -120,7 +121,7 @@ def test_giving_up_the_last_checkpoint_fails_the_task_instead_of_starting_again(
     assert "strata restart" in task.reason
 
 
-def test_newest_checkpoint_that_nobody_waits_for_cannot_be_deleted():
+def test_newest_checkpoint_without_waiting_members_cannot_be_deleted():
     world, task, _ = restoring()
     with pytest.raises(NotAllowedNow, match="is the newest"):
         world.do(DeleteCheckpoint(task=task.id, checkpoint=task.recovery.checkpoint))
@@ -177,7 +178,7 @@ def test_task_fails_after_the_timeout_and_its_checkpoints_stay():
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_nothing_fails_where_nobody_waits(ended):
+def test_expired_storage_deadline_without_a_wait_changes_nothing(ended):
     world, task, (a, _b) = restoring()
     report(world, a)
     if ended:
@@ -202,8 +203,11 @@ def test_reports_that_do_not_fit_are_ignored_or_refused():
 
 def test_deadline_counts_from_the_first_member_that_waits():
     world, task, (_a, _b) = restoring()
-    watch = Watch(Patience(storage_timeout_s=100.0, heartbeat_timeout_s=10_000.0))
-    waited = [StorageUnreachable(task.id, each, 3, "c", "away") for each in "ab"]
+    watch = Watch(Timeouts(storage_timeout_s=100.0, heartbeat_timeout_s=10_000.0))
+    waited = [
+        StorageUnreachable(task=task.id, worker=each, generation=3, checkpoint="c", reason="away")
+        for each in "ab"
+    ]
     watch.follow(Envelope(0, 0, 10 * SECOND_NS, waited[0]))
     watch.follow(Envelope(1, 0, 60 * SECOND_NS, waited[1]))
     assert watch.next_ns() == 110 * SECOND_NS
@@ -214,14 +218,30 @@ def test_deadline_counts_from_the_first_member_that_waits():
     assert watch.overdue(world.state, 111 * SECOND_NS) == []
 
 
-def test_deadline_is_dropped_when_the_wait_ends_and_set_anew_after_a_restart():
+def test_deadline_is_dropped_when_the_wait_ends_and_set_again_after_a_restart():
     world, task, (a, _b) = restoring()
-    watch = Watch(Patience(storage_timeout_s=100.0, heartbeat_timeout_s=10_000.0))
-    watch.follow(Envelope(0, 0, 0, StorageUnreachable(task.id, "a", 3, "c", "away")))
-    watch.follow(Envelope(1, 0, 1, StorageReached(task.id, "a", 1.0, True, "it is back")))
+    watch = Watch(Timeouts(storage_timeout_s=100.0, heartbeat_timeout_s=10_000.0))
+    watch.follow(
+        Envelope(
+            0,
+            0,
+            0,
+            StorageUnreachable(
+                task=task.id, worker="a", generation=3, checkpoint="c", reason="away"
+            ),
+        )
+    )
+    watch.follow(
+        Envelope(
+            1,
+            0,
+            1,
+            StorageReached(task=task.id, worker="a", waited_s=1.0, ended=True, reason="it is back"),
+        )
+    )
     assert watch.overdue(world.state, 200 * SECOND_NS) == []
     report(world, a)
-    restarted = Watch(Patience(storage_timeout_s=5.0))
+    restarted = Watch(Timeouts(storage_timeout_s=5.0))
     restarted.adopt(world.state, 0)
     assert GiveUpStorage(task=task.id, timeout_s=5.0) in restarted.overdue(
         world.state, 5 * SECOND_NS

@@ -1,9 +1,9 @@
-"""Guards which task a registering worker belongs to, above all one that names none."""
+"""The task of a registering worker, above all of one that names none."""
 
 import pytest
 
-from strata.core.scheduling import StopTask, why_waiting
-from strata.core.tasks import TaskStateChanged
+from strata.core.tasks.placement import StopTask, why_waiting
+from strata.core.tasks.task_lifecycle import TaskStateChanged
 from strata.errors import NotAllowedNow, NotFound
 from tests.core.world import World
 
@@ -57,7 +57,7 @@ def test_world_size_that_no_waiting_task_has_is_refused():
     assert task.id in refused.value.message
 
 
-def test_worker_beyond_those_asked_for_waits_as_a_spare_and_takes_the_seat_of_a_lost_one():
+def test_extra_worker_waits_as_a_spare_and_replaces_a_lost_one():
     world = World()
     task = world.submit(2, policy="replace")
     a, _b = world.join(task, "a", "b")
@@ -91,7 +91,7 @@ def test_workers_of_a_stated_number_form_a_task_of_their_own_beside_a_full_one()
     assert world.register("c", world_size=2).worker.task == "default-2"
 
 
-def test_worker_that_comes_back_belongs_to_its_task_though_others_wait():
+def test_returning_worker_belongs_to_its_task_though_other_tasks_wait():
     world = World()
     task = world.submit(2, name="first", policy="continue")
     a, _b = world.join(task, "a", "b")
@@ -113,7 +113,7 @@ def test_worker_of_a_task_that_has_ended_joins_the_one_that_waits():
     assert world.register("a").worker.task == second.id
 
 
-def test_task_that_stops_waits_for_nobody():
+def test_stopping_task_takes_no_workers():
     world = World()
     stopping = world.submit(2, name="first")
     world.join(stopping, "a")
@@ -155,7 +155,7 @@ def test_workers_of_the_other_kind_are_refused(syncs):
     assert world.register("b", syncs=not syncs).worker.task == "default-2"
 
 
-def test_kind_is_decided_anew_when_the_first_worker_was_lost_before_the_task_began():
+def test_kind_is_decided_again_if_the_first_worker_was_lost_before_the_start():
     world = World()
     task = world.submit(2)
     world.register("a", task=task.id, syncs=False).lost()
@@ -165,7 +165,7 @@ def test_kind_is_decided_anew_when_the_first_worker_was_lost_before_the_task_beg
     world.sync(task)
 
 
-def test_task_whose_workers_only_meet_goes_on_with_fewer():
+def test_task_without_generations_continues_with_fewer():
     world = World()
     task = world.submit(3, policy="continue")
     a, b, _c = [world.register(name, syncs=False) for name in "abc"]
@@ -178,7 +178,7 @@ def test_task_whose_workers_only_meet_goes_on_with_fewer():
 
 
 @pytest.mark.parametrize("syncs", [True, False])
-def test_shared_task_goes_on_with_fewer(syncs):
+def test_default_task_continues_with_fewer(syncs):
     world = World()
     peers = [world.register(name, syncs=syncs) for name in "abc"]
     task = world.state.tasks["default-1"]
@@ -186,7 +186,7 @@ def test_shared_task_goes_on_with_fewer(syncs):
     assert (task.phase, sorted(task.members)) == ("syncing", ["b", "c"])
 
 
-def test_shared_task_of_a_stated_number_waits_for_it_and_says_so():
+def test_default_task_with_a_world_size_waits_with_a_reason():
     world = World()
     peers = [world.register(name, world_size=3) for name in "abc"]
     task = world.state.tasks["default-1"]
@@ -196,7 +196,7 @@ def test_shared_task_of_a_stated_number_waits_for_it_and_says_so():
     assert "start 1 more" in why_waiting(world.state, task)
 
 
-def test_task_says_how_many_workers_the_user_has_to_start():
+def test_waiting_task_names_the_number_of_workers_to_start():
     world = World()
     task = world.submit(3, policy="replace")
     assert why_waiting(world.state, task) == (

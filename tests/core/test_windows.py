@@ -1,17 +1,17 @@
-"""Guards the arithmetic of sliding windows against a plain computation over everything."""
+"""Sliding windows, compared with a plain computation over all values."""
 
 from math import ceil
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.core.windows import SECOND_NS, Histogram, Samples, Tally
+from strata.core.metrics.sliding_windows import SECOND_NS, Histogram, Samples, Tally
 
 MOMENTS = st.integers(0, 100 * SECOND_NS)
 
 
 @given(st.lists(st.tuples(MOMENTS, st.integers(0, 1000)), max_size=50), MOMENTS)
-def test_a_tally_sums_the_seconds_of_its_window(added, later_ns):
+def test_tally_sums_the_seconds_of_its_window(added, later_ns):
     tally = Tally(10)
     for at_ns, amount in sorted(added):
         tally.add(at_ns, amount)
@@ -21,7 +21,7 @@ def test_a_tally_sums_the_seconds_of_its_window(added, later_ns):
 
 
 @given(st.lists(MOMENTS, min_size=2, max_size=20).map(sorted))
-def test_a_tally_of_time_counts_every_nanosecond_of_the_window_once(moments):
+def test_tally_of_time_counts_every_nanosecond_of_the_window_once(moments):
     tally = Tally(10)
     spans = list(zip(moments[::2], moments[1::2], strict=False))
     for start_ns, end_ns in spans:
@@ -32,7 +32,7 @@ def test_a_tally_of_time_counts_every_nanosecond_of_the_window_once(moments):
     assert tally.total(now_ns) == inside
 
 
-def test_a_rate_is_per_second_of_what_was_watched():
+def test_rate_is_per_second_of_the_observed_time():
     tally = Tally(10)
     for i in range(100):
         tally.add(i * SECOND_NS // 50)
@@ -48,7 +48,7 @@ def test_a_rate_is_per_second_of_what_was_watched():
     st.integers(1, 40),
     st.floats(0.01, 1.0),
 )
-def test_a_quantile_is_that_of_the_newest_samples(added, limit, share):
+def test_quantile_is_that_of_the_newest_samples(added, limit, share):
     added = sorted(added, key=lambda pair: pair[0])
     samples = Samples(limit, 30 * SECOND_NS)
     for at_ns, value in added:
@@ -60,7 +60,7 @@ def test_a_quantile_is_that_of_the_newest_samples(added, limit, share):
 
 
 @given(st.lists(st.floats(0, 100), max_size=50))
-def test_a_histogram_counts_each_value_under_the_first_bound_that_holds_it(values):
+def test_histogram_counts_each_value_under_the_first_bound_that_holds_it(values):
     histogram = Histogram((1.0, 5.0, 20.0))
     for value in values:
         histogram.add(value)

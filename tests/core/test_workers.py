@@ -1,14 +1,14 @@
-"""Guards who may speak as which worker: registration, ids and incarnations that never repeat,
-fencing of the old incarnation, and the difference between lost and left."""
+"""Registration: ids and incarnations that never repeat, fencing of the old incarnation, and the
+difference between lost and left."""
 
 import pytest
 
-from strata.core.barriers import ArriveAtBarrier
-from strata.core.fencing import WorkerFenced
+from strata.core.barriers.barrier_rules import ArriveAtBarrier
 from strata.core.limits import LimitHit
-from strata.core.state import Rules
-from strata.core.tasks import TaskSubmitted
-from strata.core.workers import (
+from strata.core.rule_settings import Rules
+from strata.core.tasks.task_lifecycle import TaskSubmitted
+from strata.core.workers.fencing import WorkerFenced
+from strata.core.workers.worker_lifecycle import (
     DeclareLost,
     ReattachWorker,
     RegisterWorker,
@@ -35,7 +35,7 @@ def world():
     return World()
 
 
-def test_what_a_worker_says_of_itself_is_kept(world):
+def test_registration_fields_are_recorded(world):
     task = world.submit(1)
     details = {"hostname": "h1", "address": "10.0.0.1", "port": 7, "gpu_count": 8}
     (a,) = world.join(task, "a", memory_bytes=1 << 40, weight=2, metadata={"zone": "x"}, **details)
@@ -49,12 +49,12 @@ def test_what_a_worker_says_of_itself_is_kept(world):
     assert a.worker.state == "initializing"
 
 
-def test_a_worker_without_an_id_gets_one_of_its_own(world):
+def test_worker_without_an_id_gets_one_of_its_own(world):
     ids = [world.register().id for _ in range(3)]
     assert len(set(ids)) == 3
 
 
-def test_a_made_id_is_never_made_again(world):
+def test_made_id_is_never_made_again(world):
     first = world.register()
     first.lost()
     assert world.register().id != first.id
@@ -63,7 +63,7 @@ def test_a_made_id_is_never_made_again(world):
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_made_id_is_not_one_that_somebody_chose(world, ended):
+def test_generated_id_never_equals_a_chosen_one(world, ended):
     chosen = world.register("worker-2")
     if ended:
         chosen.lost()
@@ -82,24 +82,24 @@ def test_incarnations_are_never_used_twice(world):
     assert used == sorted(set(used))
 
 
-def test_a_repeated_registration_is_answered_again_without_facts(world):
+def test_repeated_registration_is_answered_again_without_facts(world):
     a = world.register("a", nonce="n1")
     again = world.register("a", nonce="n1")
     assert (again.incarnation, world.last) == (a.incarnation, [])
 
 
-def test_a_repeated_registration_without_an_id_is_recognised_too(world):
+def test_repeated_registration_without_an_id_is_recognised_too(world):
     first = world.register(nonce="n1")
     assert world.register(nonce="n1").id == first.id
 
 
-def test_an_empty_nonce_recognises_nobody(world):
+def test_empty_nonce_matches_no_worker(world):
     world.register("a")
     with pytest.raises(AlreadyExists):
         world.register("a")
 
 
-def test_the_id_of_a_living_worker_cannot_be_claimed(world):
+def test_id_of_a_living_worker_cannot_be_claimed(world):
     a = world.register("a", nonce="n1", hostname="h1")
     with pytest.raises(AlreadyExists, match="h1"):
         world.register("a", nonce="n2")
@@ -107,7 +107,7 @@ def test_the_id_of_a_living_worker_cannot_be_claimed(world):
     assert a.worker.incarnation == a.incarnation
 
 
-def test_who_registers_again_is_a_higher_incarnation_and_the_old_is_fenced(world):
+def test_registering_again_fences_the_old_incarnation(world):
     old = world.register("a")
     old.lost()
     new = world.register("a")
@@ -119,7 +119,7 @@ def test_who_registers_again_is_a_higher_incarnation_and_the_old_is_fenced(world
     assert new.worker.state == "initializing"
 
 
-def test_the_words_of_a_lost_worker_are_refused_with_the_reason_it_was_lost(world):
+def test_commands_of_a_lost_worker_are_refused_with_the_reason_of_its_loss(world):
     a = world.register("a")
     a.lost(reason="no beats for 30 s")
     with pytest.raises(Fenced, match="declared lost: no beats for 30 s"):
@@ -138,7 +138,7 @@ def test_the_words_of_a_lost_worker_are_refused_with_the_reason_it_was_lost(worl
         lambda peer: peer.world.do(ReportState(**peer.me, state="training")),
     ],
 )
-def test_no_word_of_a_zombie_changes_anything(world, speak):
+def test_commands_of_a_fenced_worker_change_nothing(world, speak):
     old = world.register("a")
     old.lost()
     world.register("a")
@@ -147,7 +147,7 @@ def test_no_word_of_a_zombie_changes_anything(world, speak):
     assert [type(fact) for fact in world.last] == [WorkerFenced]
 
 
-def test_a_refusal_is_recorded_once_per_incarnation(world):
+def test_refusal_is_recorded_once_per_incarnation(world):
     old = world.register("a")
     old.lost()
     world.register("a")
@@ -157,7 +157,7 @@ def test_a_refusal_is_recorded_once_per_incarnation(world):
     assert len(world.facts(WorkerFenced)) == 1
 
 
-def test_each_zombie_is_recorded_whichever_speaks_first(world):
+def test_each_fenced_incarnation_is_recorded_in_any_order(world):
     first = world.register("a")
     first.lost()
     second = world.register("a")
@@ -172,7 +172,7 @@ def test_each_zombie_is_recorded_whichever_speaks_first(world):
     ]
 
 
-def test_a_number_that_was_never_given_silences_no_later_refusal(world):
+def test_unknown_incarnation_does_not_suppress_a_later_refusal(world):
     a = world.register("a")
     with pytest.raises(Fenced):
         world.do(ArriveAtBarrier(worker="a", incarnation=999, barrier="meet", request=1))
@@ -182,12 +182,12 @@ def test_a_number_that_was_never_given_silences_no_later_refusal(world):
     assert world.one(WorkerFenced).incarnation == a.incarnation
 
 
-def test_an_unknown_worker_is_told_to_register(world):
+def test_unknown_worker_is_told_to_register(world):
     with pytest.raises(NotFound, match="not registered"):
         world.do(ArriveAtBarrier(worker="nobody", incarnation=1, barrier="b", request=1))
 
 
-def test_a_loss_carries_its_signal_and_evidence(world):
+def test_loss_carries_its_signal_and_evidence(world):
     a = world.register("a")
     evidence = {"silent_s": 31.0, "timeout_s": 30.0}
     world.do(DeclareLost(**a.me, signal="heartbeat", reason="no beats", evidence=evidence))
@@ -196,7 +196,7 @@ def test_a_loss_carries_its_signal_and_evidence(world):
     assert (a.worker.state, a.worker.reason, a.worker.rank) == ("lost", "no beats", -1)
 
 
-def test_a_worker_is_lost_once_and_only_as_the_incarnation_that_was_meant(world):
+def test_worker_is_lost_once_and_only_as_the_incarnation_that_was_meant(world):
     old = world.register("a")
     old.lost()
     old.lost()
@@ -208,7 +208,7 @@ def test_a_worker_is_lost_once_and_only_as_the_incarnation_that_was_meant(world)
     assert world.last == []
 
 
-def test_who_leaves_has_left_and_is_not_lost(world):
+def test_worker_that_leaves_is_not_lost(world):
     a, _ = world.register("a"), world.register("b")
     a.leave("done")
     changed = world.one(WorkerStateChanged)
@@ -218,14 +218,14 @@ def test_who_leaves_has_left_and_is_not_lost(world):
     assert (world.last, a.worker.state) == ([], "left")
 
 
-def test_who_gives_up_is_lost(world):
+def test_worker_that_reports_failure_is_lost(world):
     a = world.register("a")
     a.leave("failed")
     assert world.one(WorkerLost).signal == "exit"
     assert a.worker.state == "lost"
 
 
-def test_a_state_is_recorded_when_it_changes(world):
+def test_state_is_recorded_when_it_changes(world):
     a = world.register("a")
     world.do(ReportState(**a.me, state="training", step=3))
     changed = world.one(WorkerStateChanged)
@@ -234,7 +234,7 @@ def test_a_state_is_recorded_when_it_changes(world):
     assert world.last == []
 
 
-def test_a_worker_reattaches_as_the_same_incarnation(world):
+def test_worker_reattaches_as_the_same_incarnation(world):
     a = world.register("a")
     world.restart()
     world.do(ReattachWorker(**a.me, reason="the coordinator was away"))
@@ -242,7 +242,7 @@ def test_a_worker_reattaches_as_the_same_incarnation(world):
     assert a.worker.incarnation == a.incarnation
 
 
-def test_a_worker_that_was_given_up_cannot_reattach(world):
+def test_worker_that_was_given_up_cannot_reattach(world):
     a = world.register("a")
     a.lost("absent", "it did not come back")
     with pytest.raises(Fenced, match="did not come back"):
@@ -262,13 +262,13 @@ def test_workers_above_the_limit_are_refused_and_that_is_a_fact():
 
 
 @pytest.mark.parametrize("wrong", [{"worker": "x" * 201}, {"weight": 0}, {"weight": -1}])
-def test_a_registration_that_makes_no_sense_is_refused(world, wrong):
+def test_registration_that_makes_no_sense_is_refused(world, wrong):
     with pytest.raises(InvalidArgument):
         world.do(RegisterWorker(**wrong))
     assert world.last == []
 
 
-def test_a_worker_joins_a_task_that_exists_and_has_not_ended(world):
+def test_worker_joins_a_task_that_exists_and_has_not_ended(world):
     with pytest.raises(NotFound):
         world.register("a", task="nothing-1")
     task = world.submit(1)
@@ -279,7 +279,7 @@ def test_a_worker_joins_a_task_that_exists_and_has_not_ended(world):
     assert [type(fact) for fact in world.last] == []
 
 
-def test_a_worker_cannot_join_a_task_that_still_waits_for_its_slots(world):
+def test_worker_cannot_join_a_task_that_still_waits_for_its_slots(world):
     task = world.submit(1, external=False)
     assert task.state == "queued"
     with pytest.raises(NotAllowedNow):
@@ -292,21 +292,21 @@ def test_workers_that_name_no_task_share_one(world):
     assert len(world.facts(TaskSubmitted)) == 1
 
 
-def test_the_shared_task_ends_with_its_last_worker_and_the_next_gets_a_new_one(world):
+def test_shared_task_ends_with_its_last_worker_and_the_next_gets_a_new_one(world):
     a = world.register("a")
     a.leave("done")
     assert a.task.state == "completed"
     assert world.register("b").task.id != a.task.id
 
 
-def test_the_world_size_asked_for_holds_the_first_generation_back(world):
+def test_world_size_asked_for_holds_the_first_generation_back(world):
     a = world.register("a", world_size=2)
     assert a.worker.rank == -1
     b = world.register("b", world_size=2)
     assert [a.worker.rank, b.worker.rank] == [0, 1]
 
 
-def test_the_registration_names_what_led_to_it(world):
+def test_registration_has_its_cause(world):
     world.do(RegisterWorker(worker="a", cause=("host.3.14",)))
     registered = world.one(WorkerRegistered)
     assert world.event(registered).cause == ("host.3.14",)

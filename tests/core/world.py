@@ -13,23 +13,22 @@ what they do not cover is said with `world.do(command)`.
 from collections.abc import Iterator
 from typing import TypeVar
 
-from strata.core.agents import Agent, DeclareAgentLost, RegisterAgent, ReportExit
-from strata.core.barriers import ArriveAtBarrier, Barrier
-from strata.core.checkpoints import Checkpoint
+from strata.core.barriers.barrier_rules import ArriveAtBarrier
+from strata.core.checkpoints.checkpoint_commits import AckPart, BeginCheckpoint, ConfirmCheckpoint
 from strata.core.cluster import CODEC, LIFECYCLES, StartCoordinator, apply, decide, fold
 from strata.core.events import Command, Event, Fact, Now
-from strata.core.fencing import WorkerFenced
+from strata.core.generations.recovery import CommitSteps, EnterGeneration
 from strata.core.limits import LimitHit
-from strata.core.recovery import CommitSteps, EnterGeneration
-from strata.core.saving import AckPart, BeginCheckpoint, ConfirmCheckpoint
-from strata.core.scheduling import SubmitTask
-from strata.core.state import Cluster, Rules, decode, encode
-from strata.core.tasks import Entry, Task, TaskSpec
-from strata.core.workers import (
+from strata.core.rule_settings import Rules
+from strata.core.state import Agent, Cluster, Worker, decode, encode
+from strata.core.task_state import Barrier, Checkpoint, Entry, Task, TaskSpec
+from strata.core.tasks.placement import SubmitTask
+from strata.core.workers.fencing import WorkerFenced
+from strata.core.workers.host_agents import DeclareAgentLost, RegisterAgent, ReportExit
+from strata.core.workers.worker_lifecycle import (
     DeclareLost,
     DeregisterWorker,
     RegisterWorker,
-    Worker,
     WorkerRejected,
 )
 
@@ -57,7 +56,7 @@ class World:
         self.do(StartCoordinator(cluster="test", release="0", rules=rules))
 
     def do(self, command: Command) -> object:
-        """Decides on a command: the answer, or the refusal raised. `last` has the facts."""
+        """Decide on a command: the answer, or the refusal raised. `last` has the facts."""
         self._now_s += 1
         now = Now(self._now_s * SECOND_NS, self._now_s * SECOND_NS)
         outcome = decide(self.state, command, now)
@@ -105,11 +104,11 @@ class World:
         return self.do(SubmitTask(spec=asked))
 
     def join(self, task: Task, *ids: str, **details: object) -> "list[Peer]":
-        """Registers workers, one after the other."""
+        """Register workers, one after the other."""
         return [self.register(worker, task=task.id, **details) for worker in ids]
 
     def register(self, worker: str = "", task: str = "", **details: object) -> "Peer":
-        """Registers one worker; a process that an agent started says which start it is."""
+        """Register one worker; a process that an agent started says which start it is."""
         known = self.state.tasks.get(task)
         placed = known.placements if known else {}
         if known:

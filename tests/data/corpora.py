@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pyarrow
 
-from strata.data.unpacking import codec_of
+from strata.data.cache.decompression import codec_of
 
 WIDTH = 16
 

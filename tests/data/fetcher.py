@@ -3,7 +3,7 @@
 import json
 import sys
 
-from strata.data.dataset import open_dataset
+from strata.data.source_dataset import open_dataset
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
-"""Guards the batch reader: what comes out is what the order says, whatever was read ahead, moved,
-rolled back or broken; memory is bounded; no thread outlives its iterator."""
+"""Guards the batch reader: batches follow the order after any read-ahead, lane change, rollback or
+error; memory is bounded; no thread outlives its iterator.
+"""
 
 import gc
 import random
@@ -10,10 +11,10 @@ import numpy as np
 import pytest
 
 from strata.core.order import digest
-from strata.data.ahead import Pace
-from strata.data.batches import Batches
-from strata.data.dataset import open_arrays, open_dataset, open_source
-from strata.data.memory import ArraySource
+from strata.data.formats.in_memory import ArraySource
+from strata.data.reading.batch_iterator import Batches
+from strata.data.reading.read_ahead import ReadPace
+from strata.data.source_dataset import open_arrays, open_dataset, open_source
 from strata.errors import Corrupt, InvalidArgument, NotAllowedNow
 from tests.data import corpora
 
@@ -40,7 +41,7 @@ def wait_until(condition):
 
 
 class Slow(ArraySource):
-    """Counts what is read, and fails where told."""
+    """A dataset that counts what is read, and fails for given rows."""
 
     def __init__(self, arrays):
         super().__init__(arrays)
@@ -55,7 +56,7 @@ class Slow(ArraySource):
         return super().read(index, rows, columns)
 
 
-def test_batches_are_what_the_order_says(dataset, order):
+def test_batches_follow_the_order(dataset, order):
     with Batches(dataset, order, [4, 1], 3, 30) as batches:
         for step in range(3, 30):
             assert batches.step == step
@@ -67,7 +68,7 @@ def test_batches_are_what_the_order_says(dataset, order):
         assert next(batches, None) is None
 
 
-def test_batches_are_plain_dicts_of_arrays_of_the_columns_asked_for(dataset, order):
+def test_batches_are_dicts_of_the_requested_columns(dataset, order):
     with Batches(dataset, order, columns=["v"], stop_step=1) as batches:
         (batch,) = batches
     assert type(batch) is dict
@@ -122,13 +123,13 @@ def test_lanes_change_from_a_step_on(dataset, order):
         for step in range(1, 8):
             lanes = [0, 1] if step < 3 else [1, 5]
             assert next(batches)["n"].tolist() == order.step_samples(step, lanes).tolist()
-        with pytest.raises(NotAllowedNow, match="step 2 was handed out"):
+        with pytest.raises(NotAllowedNow, match="step 2 was already returned"):
             batches.set_lanes([0], 2)
         with pytest.raises(InvalidArgument, match="lane 6 does not exist"):
             batches.set_lanes([6], 9)
 
 
-def test_rows_of_lanes_that_stay_are_not_read_again():
+def test_rows_of_remaining_lanes_are_not_read_again():
     source = Slow({"n": np.arange(1200)})
     dataset = open_source(source)
     order = dataset.order(12, lanes=6)
@@ -141,7 +142,7 @@ def test_rows_of_lanes_that_stay_are_not_read_again():
     assert source.rows_read == 50 * 6 + 49 * 2
 
 
-def test_an_error_surfaces_at_its_step_and_the_step_can_be_tried_again():
+def test_error_is_raised_at_its_step_and_the_step_can_be_retried():
     source = Slow({"n": np.arange(1200)})
     dataset = open_source(source, name="shaky")
     order = dataset.order(12)
@@ -158,7 +159,7 @@ def test_an_error_surfaces_at_its_step_and_the_step_can_be_tried_again():
         assert next(batches)["n"].tolist() == order.step_samples(17).tolist()
 
 
-def test_an_error_in_a_transform_surfaces_at_its_step(dataset, order):
+def test_transform_error_is_raised_at_its_step(dataset, order):
     def fail(batch):
         if batch["n"][0] == order.step_samples(3)[0]:
             raise RuntimeError("no good")
@@ -189,7 +190,7 @@ def test_damaged_rows_are_skipped_and_recorded(tmp_path):
         Batches(dataset, order, on_error="ignore")
 
 
-def test_what_is_read_ahead_is_bounded():
+def test_read_ahead_is_bounded():
     rows = np.zeros((4096, 1 << 14), np.uint8)
     source = Slow({"x": rows})
     dataset = open_source(source)
@@ -217,7 +218,7 @@ def test_no_thread_outlives_its_iterator(dataset, order):
     assert threads() == []
 
 
-def test_without_reading_ahead_no_thread_reads_and_the_batches_are_the_same(dataset, order):
+def test_without_read_ahead_no_thread_is_started(dataset, order):
     with Batches(dataset, order, stop_step=20) as batches:
         ahead = [batch["n"].tolist() for batch in batches]
     with Batches(dataset, order, stop_step=20, prefetch_bytes=0) as batches:
@@ -229,18 +230,18 @@ def test_without_reading_ahead_no_thread_reads_and_the_batches_are_the_same(data
 
 
 def paced(away_s, read_s=1.0):
-    """The pace of a loop that is away so long after each batch."""
-    pace, now_s = Pace(), 0.0
+    """The read pace of a loop that computes for that long after each batch."""
+    pace, now_s = ReadPace(), 0.0
     for each_s in away_s:
         pace.read(read_s)
-        pace.went_away(now_s)
+        pace.batch_returned(now_s)
         now_s += each_s
-        pace.came_back(now_s)
+        pace.batch_requested(now_s)
     return pace
 
 
-def test_reading_ahead_pays_while_the_loop_computes():
-    assert Pace().pays
+def test_read_ahead_runs_while_the_loop_computes():
+    assert ReadPace().pays
     assert not paced([0.01]).pays
     assert paced([0.5]).pays
     assert not paced([0.5, *[0.01] * 8]).pays
@@ -248,11 +249,11 @@ def test_reading_ahead_pays_while_the_loop_computes():
     assert not paced([*[0.01] * 8, 500.0]).pays
 
 
-def test_a_loop_that_only_reads_does_so_in_its_own_thread():
+def test_loop_that_only_reads_uses_its_own_thread():
     readers = []
 
     class Deep(ArraySource):
-        """Takes its time, as a disk does."""
+        """A dataset that reads slowly, like a disk."""
 
         def read(self, index, rows, columns):
             readers.append(threading.current_thread())
@@ -268,37 +269,37 @@ def test_a_loop_that_only_reads_does_so_in_its_own_thread():
 
 
 @pytest.mark.parametrize("lanes", [["a"], "01", [1.5]])
-def test_lanes_that_are_no_numbers_are_refused(dataset, order, lanes):
+def test_invalid_lanes_are_refused(dataset, order, lanes):
     with pytest.raises(InvalidArgument, match="lanes are numbers"):
         Batches(dataset, order, lanes)
 
 
-def test_a_transform_that_cannot_be_called_is_refused_before_anything_is_read(dataset, order):
-    with pytest.raises(InvalidArgument, match="function of a batch, not 3"):
+def test_uncallable_transform_is_refused_before_reading(dataset, order):
+    with pytest.raises(InvalidArgument, match="transform is 3, not a function"):
         Batches(dataset, order, transform=3)
 
 
 @pytest.mark.parametrize("state", [{}, {"step": 3}, {"step": "x", "order": {}}])
-def test_a_state_that_is_none_is_refused(dataset, order, state):
-    with pytest.raises(InvalidArgument, match="no state of batches"):
+def test_invalid_state_is_refused(dataset, order, state):
+    with pytest.raises(InvalidArgument, match="not a state of batches"):
         Batches(dataset, order).load_state_dict(state)
 
 
 @pytest.mark.parametrize("rows", [None, 3, [1.5], [[1, 2]], ["a"], [2**70], [-1], [N]])
-def test_rows_that_make_no_sense(dataset, rows):
-    with pytest.raises(InvalidArgument, match="dataset 'arrays' has no row"):
+def test_invalid_row_numbers_are_refused(dataset, rows):
+    with pytest.raises(InvalidArgument, match=r"dataset 'arrays'(: invalid| has no) row"):
         dataset.read(rows)
 
 
 @pytest.mark.parametrize("columns", ["v", []])
-def test_columns_that_are_no_list_of_some(dataset, columns):
+def test_invalid_columns_are_refused(dataset, columns):
     with pytest.raises(InvalidArgument, match="'arrays': columns is"):
         dataset.read([0], columns)
 
 
 @pytest.mark.parametrize("steps", [(-1, 2), (3, 2)])
-def test_steps_that_make_no_sense(dataset, order, steps):
-    with pytest.raises(InvalidArgument, match="not a range of steps"):
+def test_invalid_steps_are_refused(dataset, order, steps):
+    with pytest.raises(InvalidArgument, match="cannot read steps"):
         Batches(dataset, order, None, *steps)
 
 
@@ -316,7 +317,7 @@ def test_digests_of_workers_add_up(dataset, order):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_any_sequence_of_moves_gives_the_right_batches(dataset, seed):
+def test_any_sequence_of_seeks_and_lane_changes_gives_the_right_batches(dataset, seed):
     rng = random.Random(seed)
     order = dataset.order(12, lanes=6, seed=seed, mode=rng.choice(["global", "window"]))
     schedule = {0: [0, 1, 2]}
@@ -339,7 +340,7 @@ def test_any_sequence_of_moves_gives_the_right_batches(dataset, seed):
                 step += 1
 
 
-def test_four_workers_become_three_and_nothing_is_wrong(dataset):
+def test_four_workers_become_three_without_losing_samples(dataset):
     order = dataset.order(16, lanes=8)
     before = [[0, 1], [2, 3], [4, 5], [6, 7]]
     after = [[0, 1, 6], [2, 3, 7], [4, 5]]
@@ -361,14 +362,14 @@ def test_four_workers_become_three_and_nothing_is_wrong(dataset):
 
 
 @pytest.mark.parametrize("wrong", [-1, "x", None, 0.5])
-def test_what_is_no_number_of_bytes_is_refused(wrong):
+def test_invalid_prefetch_bytes_are_refused(wrong):
     dataset = open_arrays({"n": np.arange(8)})
     with pytest.raises(InvalidArgument, match="prefetch_bytes is"):
         Batches(dataset, dataset.order(4), prefetch_bytes=wrong)
 
 
 @pytest.mark.parametrize("wrong", [5, "n", [], [1]])
-def test_what_names_no_columns_is_refused(wrong):
+def test_empty_columns_are_refused(wrong):
     dataset = open_arrays({"n": np.arange(8)})
     with pytest.raises(InvalidArgument, match="column"):
         Batches(dataset, dataset.order(4), columns=wrong)

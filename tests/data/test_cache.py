@@ -1,5 +1,6 @@
-"""Guards the cache of downloaded files: who owns its folder, short writes, and that a thread waits
-only for the file that it wants."""
+"""Guards the cache of downloaded files: the owner of its folder, short writes, and that a thread
+waits only for the file that it needs.
+"""
 
 import errno
 import os
@@ -11,18 +12,19 @@ from pathlib import Path
 import pytest
 
 from strata.config import Settings
-from strata.data import cache as caches
-from strata.data.cache import Cache, shared_cache, write_all
+from strata.data.cache import host_cache as caches
+from strata.data.cache.host_cache import FileCache, shared_cache
 from strata.errors import PermissionDenied
+from strata.storage.direct_io import write_all
 
 NOBODY = 65_534
 
 
 class Arriving:
-    """A file that comes by a function; what the cache told of it is in `told`."""
+    """A file written by a function; `told` lists the calls of the cache."""
 
-    def __init__(self, bring) -> None:
-        self.bring, self.told = bring, []
+    def __init__(self, write) -> None:
+        self.write, self.told = write, []
 
     def arrived(self) -> None:
         self.told.append("arrived")
@@ -38,8 +40,8 @@ def put(content: bytes):
     return expected(lambda descriptor: write_all(descriptor, content, 0))
 
 
-def expected(bring):
-    return lambda: Arriving(bring)
+def expected(write):
+    return lambda: Arriving(write)
 
 
 def released() -> None:
@@ -52,21 +54,21 @@ def mode_of(folder: Path) -> int:
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch):
-    """The system's folder of temporary files, as the cache sees it."""
+    """The system's temporary folder, as the cache sees it."""
     monkeypatch.setattr(caches.tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(caches, "_caches", {})
     return tmp_path / f"strata-cache-{os.getuid()}"
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o755])
-def test_a_folder_made_before_is_closed_to_others(temporary, mode):
+def test_existing_cache_folder_is_closed_to_other_users(temporary, mode):
     temporary.mkdir()
     temporary.chmod(mode)
     shared_cache(Settings())
     assert mode_of(temporary) == 0o700
 
 
-def test_a_new_folder_is_closed_to_others_whatever_the_umask(temporary):
+def test_new_cache_folder_is_closed_to_other_users_for_any_umask(temporary):
     before = os.umask(0)
     try:
         shared_cache(Settings())
@@ -76,39 +78,39 @@ def test_a_new_folder_is_closed_to_others_whatever_the_umask(temporary):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
-def test_a_folder_of_another_user_is_refused(temporary):
+def test_cache_folder_of_another_user_is_refused(temporary):
     temporary.mkdir()
     os.chown(temporary, NOBODY, NOBODY)
     with pytest.raises(PermissionDenied, match=r"belongs to user 65534.*STRATA_DATA_CACHE_DIR"):
         shared_cache(Settings())
 
 
-def test_a_link_in_the_place_of_the_folder_is_refused(temporary, tmp_path):
+def test_symbolic_link_as_cache_folder_is_refused(temporary, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     temporary.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(PermissionDenied, match="is a link"):
+    with pytest.raises(PermissionDenied, match="is a symbolic link"):
         shared_cache(Settings())
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
-def test_a_file_that_another_user_put_into_the_folder_is_not_used(tmp_path):
-    cache = Cache(tmp_path / "cache", 1_000)
+def test_cache_file_of_another_user_is_not_used(tmp_path):
+    cache = FileCache(tmp_path / "cache", 1_000)
     path = cache.path("a", 3, put(b"abc"), released)
     os.chown(path, NOBODY, NOBODY)
-    other = Cache(tmp_path / "cache", 1_000)
+    other = FileCache(tmp_path / "cache", 1_000)
     with pytest.raises(PermissionDenied, match="belongs to user 65534"):
         other.path("a", 3, put(b"abc"), released)
 
 
-def test_short_writes_are_continued(tmp_path, monkeypatch):
+def test_short_writes_to_the_cache_are_continued(tmp_path, monkeypatch):
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real(fd, bytes(data)[:7], at))
-    cache = Cache(tmp_path / "cache", 1_000)
+    cache = FileCache(tmp_path / "cache", 1_000)
     content = os.urandom(100)
     assert cache.path("a", 100, put(content), released).read_bytes() == content
 
 
-def test_a_write_that_ends_early_is_an_error(tmp_path):
+def test_zero_byte_write_is_an_error(tmp_path):
     limit, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50, hard))
@@ -120,8 +122,8 @@ def test_a_write_that_ends_early_is_an_error(tmp_path):
         os.close(descriptor)
 
 
-def test_other_files_are_usable_while_one_is_being_brought(tmp_path):
-    cache = Cache(tmp_path / "cache", 1_000)
+def test_other_files_are_usable_during_a_download(tmp_path):
+    cache = FileCache(tmp_path / "cache", 1_000)
     cache.path("here", 3, put(b"abc"), released)
     begun, may_end = threading.Event(), threading.Event()
 
@@ -149,18 +151,18 @@ def test_other_files_are_usable_while_one_is_being_brought(tmp_path):
     assert found == [b"abc", b"ghi", b"def"]
 
 
-def test_threads_that_want_the_same_file_bring_it_once(tmp_path):
-    cache = Cache(tmp_path / "cache", 1_000)
+def test_threads_that_need_the_same_file_fetch_it_once(tmp_path):
+    cache = FileCache(tmp_path / "cache", 1_000)
     brought: list[int] = []
     together = threading.Barrier(8)
 
-    def bring(descriptor: int) -> None:
+    def write(descriptor: int) -> None:
         brought.append(descriptor)
         write_all(descriptor, b"abc", 0)
 
     def ask() -> None:
         together.wait(60)
-        assert cache.path("a", 3, expected(bring), released).read_bytes() == b"abc"
+        assert cache.path("a", 3, expected(write), released).read_bytes() == b"abc"
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
@@ -170,8 +172,8 @@ def test_threads_that_want_the_same_file_bring_it_once(tmp_path):
     assert len(brought) == 1
 
 
-def test_a_file_that_could_not_be_brought_is_tried_again(tmp_path):
-    cache = Cache(tmp_path / "cache", 1_000)
+def test_failed_download_is_retried(tmp_path):
+    cache = FileCache(tmp_path / "cache", 1_000)
 
     def fail(descriptor: int) -> None:
         raise ConnectionError("gone")
@@ -183,8 +185,8 @@ def test_a_file_that_could_not_be_brought_is_tried_again(tmp_path):
     assert cache.path("a", 3, put(b"abc"), released).read_bytes() == b"abc"
 
 
-def test_a_file_that_another_process_brings_meanwhile_is_shared(tmp_path):
-    first, second = (Cache(tmp_path / "cache", 1_000) for _ in range(2))
+def test_file_fetched_by_another_process_is_shared(tmp_path):
+    first, second = (FileCache(tmp_path / "cache", 1_000) for _ in range(2))
     begun, may_end = threading.Event(), threading.Event()
 
     def slow(descriptor: int) -> None:
@@ -198,7 +200,7 @@ def test_a_file_that_another_process_brings_meanwhile_is_shared(tmp_path):
     waiting = Arriving(pytest.fail)
 
     def expect() -> Arriving:
-        may_end.set()  # it is asked for while the other one brings it
+        may_end.set()  # requested while the other thread fetches it
         return waiting
 
     assert second.path("a", 3, expect, released).read_bytes() == b"abc"

@@ -1,5 +1,6 @@
-"""Guards what becomes of damaged files, whatever the damage: an error of ours that names dataset
-and file, or rows that are left out and told of; never another error, and never a crash."""
+"""Guards reading of damaged files, for any damage: an error of Strata that names dataset and file,
+or rows that are left out and reported; never another error, and never a crash.
+"""
 
 import contextlib
 import os
@@ -9,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from strata.data import arrow
-from strata.data.batches import Batches
-from strata.data.dataset import open_dataset
+from strata.data.formats import arrow
+from strata.data.reading.batch_iterator import Batches
+from strata.data.source_dataset import open_dataset
 from strata.errors import Corrupt, StrataError
 from tests.data import corpora
 
@@ -56,7 +57,7 @@ def grow(rng, path, raw):
 
 
 def written(path, raw):
-    """In place, as a careless copy does: whoever has the file mapped sees it."""
+    """Write in place, so that existing maps of the file change."""
     with path.open("r+b") as file:
         file.write(raw)
 
@@ -67,14 +68,14 @@ def folder(tmp_path):
 
 
 def hurt(rng, folder, how):
-    """Damages one of the files."""
-    files = [each for each in folder.rglob("*") if each.is_file() and ".strata" not in str(each)]
+    """Damage one of the files."""
+    files = [each for each in folder.rglob("*") if each.is_file()]
     path = rng.choice(sorted(files))
     how(rng, path, bytearray(path.read_bytes()))
 
 
 def trained(dataset, **how):
-    """How many rows an epoch has, and which were left out of it."""
+    """The number of rows in an epoch, and the skipped rows."""
     skipped = []
     order = dataset.order(STEP)
     with Batches(dataset, order, stop_step=COUNT // STEP, on_skip=skipped.append, **how) as batches:
@@ -85,7 +86,7 @@ def trained(dataset, **how):
 
 @pytest.mark.parametrize("how", [cut, delete, scribble, replace, grow])
 @pytest.mark.parametrize("kind", WRITERS)
-def test_files_damaged_while_they_are_read_cost_their_rows(folder, kind, how):
+def test_files_damaged_while_reading_lose_only_their_rows(folder, kind, how):
     for seed in range(4):
         WRITERS[kind](folder, COUNT)
         dataset = open_dataset(str(folder), kind, name="set")
@@ -100,7 +101,7 @@ def test_files_damaged_while_they_are_read_cost_their_rows(folder, kind, how):
 
 @pytest.mark.parametrize("how", [cut, delete, scribble, replace, grow])
 @pytest.mark.parametrize("kind", WRITERS)
-def test_files_damaged_before_they_are_opened_are_refused_or_cost_their_rows(folder, kind, how):
+def test_files_damaged_before_opening_are_refused_or_lose_only_their_rows(folder, kind, how):
     for seed in range(4):
         WRITERS[kind](folder, COUNT)
         hurt(random.Random(seed), folder, how)
@@ -110,7 +111,7 @@ def test_files_damaged_before_they_are_opened_are_refused_or_cost_their_rows(fol
 
 
 @pytest.mark.parametrize("suffix", [".arrow", ".parquet"])
-def test_files_of_groups_are_open_within_a_bound(folder, suffix, monkeypatch):
+def test_number_of_open_files_is_bounded(folder, suffix, monkeypatch):
     monkeypatch.setattr(arrow, "MAX_OPEN", 3)
     folder.mkdir()
     for part in range(6):

@@ -1,5 +1,6 @@
-"""Guards every format by one contract: rows come back in the order asked for, empty asks too; an
-index is scanned once; the fingerprint follows the data; damage names dataset, file and row."""
+"""Guards every format by one contract: rows are returned in the requested order, also none; an
+index is scanned once; the fingerprint depends on the data; damage names dataset, file and row.
+"""
 
 import json
 import os
@@ -8,11 +9,11 @@ import pickle
 import numpy as np
 import pytest
 
-from strata.data import options
-from strata.data.base import Damaged, Mismatch
-from strata.data.dataset import open_arrays, open_dataset, open_source, register_format
-from strata.data.memory import ArraySource
-from strata.data.specs import open_spec
+from strata.data.dataset_specs import open_spec
+from strata.data.formats import source
+from strata.data.formats.in_memory import ArraySource
+from strata.data.formats.source import Damaged, Mismatch
+from strata.data.source_dataset import open_arrays, open_dataset, open_source, register_format
 from strata.errors import Conflict, Corrupt, InvalidArgument, NotFound
 from tests.data import corpora
 
@@ -42,7 +43,7 @@ def dataset(kind, tmp_path):
 
 
 def checked(columns, rows):
-    """Compares whatever columns there are with what was written."""
+    """Compare the columns with what was written."""
     for name, values in columns.items():
         name = NAMES.get(name, name)
         assert len(values) == len(rows)
@@ -56,7 +57,7 @@ def checked(columns, rows):
             assert values.tolist() == [corpora.texts(COUNT)[row] for row in rows]
 
 
-def test_rows_come_in_the_order_asked_for(dataset):
+def test_rows_are_read_in_the_requested_order(dataset):
     assert dataset.total_samples == len(dataset) == COUNT
     columns = dataset.read(ROWS)
     assert set(columns) == set(dataset.columns)
@@ -71,7 +72,7 @@ def test_no_rows_give_empty_columns(dataset):
     assert {len(values) for values in dataset.read([]).values()} == {0}
 
 
-def test_only_the_columns_asked_for(dataset):
+def test_only_requested_columns_are_read(dataset):
     name = next(iter(dataset.columns))
     assert list(dataset.read(ROWS, [name])) == [name]
     with pytest.raises(InvalidArgument, match=r"no column 'nope'.*it has"):
@@ -84,13 +85,13 @@ def test_a_row_that_does_not_exist_is_refused(dataset, row):
         dataset.read([row])
 
 
-def test_the_format_is_told_from_the_files(kind, tmp_path):
+def test_format_is_detected_from_the_files(kind, tmp_path):
     write, options = FORMATS[kind]
     write(tmp_path / "set", COUNT)
     assert open_dataset(str(tmp_path / "set"), **options).spec().format == kind
 
 
-def test_an_index_is_kept_and_scanned_again_when_files_change(kind, tmp_path, monkeypatch):
+def test_index_is_stored_and_rescanned_when_files_change(kind, tmp_path, monkeypatch):
     write, options = FORMATS[kind]
     write(tmp_path / "set", COUNT)
     first = open_dataset(str(tmp_path / "set"), kind, cache_dir=str(tmp_path / "kept"), **options)
@@ -108,7 +109,7 @@ def test_an_index_is_kept_and_scanned_again_when_files_change(kind, tmp_path, mo
     assert scans == [1]
 
 
-def test_the_fingerprint_is_the_same_elsewhere(kind, tmp_path):
+def test_fingerprint_does_not_depend_on_the_path(kind, tmp_path):
     write, options = FORMATS[kind]
     found = []
     for place in ("a", "b"):
@@ -147,7 +148,7 @@ def test_a_damaged_file_names_dataset_file_and_row_and_can_be_skipped(kind, tmp_
     checked(columns, np.flatnonzero(kept))
 
 
-def test_a_first_shard_that_lists_other_samples_cannot_be_opened(tmp_path):
+def test_mds_shard_that_contradicts_its_index_cannot_be_opened(tmp_path):
     corpora.write_mds(tmp_path / "set", COUNT)
     first = tmp_path / "set" / "shard.00000.mds"
     first.write_bytes(b"\xff" + first.read_bytes()[1:])
@@ -156,14 +157,14 @@ def test_a_first_shard_that_lists_other_samples_cannot_be_opened(tmp_path):
         open_dataset(str(tmp_path / "set"), name="cracked")
 
 
-def test_a_file_that_is_no_image_is_no_folder_of_them(tmp_path):
+def test_file_that_is_not_an_image_is_not_an_image_folder(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros(3))
-    with pytest.raises(InvalidArgument, match="no image here"):
+    with pytest.raises(InvalidArgument, match="no images found"):
         open_dataset(str(tmp_path / "x.npy"), "imagefolder")
 
 
 def test_a_path_must_be_given():
-    with pytest.raises(InvalidArgument, match="no path was given"):
+    with pytest.raises(InvalidArgument, match="the dataset has no path"):
         open_dataset("")
 
 
@@ -173,7 +174,7 @@ def test_another_process_gets_the_same_dataset(dataset):
     checked(sent.read(ROWS), ROWS)
 
 
-def test_a_dataset_is_registered_where_it_is_wherever_one_is(tmp_path, monkeypatch):
+def test_registered_path_is_absolute(tmp_path, monkeypatch):
     corpora.write_npy(tmp_path / "set", COUNT)
     monkeypatch.chdir(tmp_path)
     spec = open_dataset("set").spec()
@@ -186,18 +187,18 @@ def test_a_column_that_is_cut_into_parts_gives_the_shards(tmp_path):
     assert open_dataset(str(tmp_path / "set")).shard_size == 50
 
 
-def test_a_path_that_is_not_there():
-    with pytest.raises(NotFound, match=r"dataset 'nowhere'.*there is no /nowhere"):
+def test_missing_path_is_refused():
+    with pytest.raises(NotFound, match=r"dataset 'nowhere'.*/nowhere does not exist"):
         open_dataset("/nowhere", "npy")
 
 
 @pytest.mark.parametrize("kind", sorted({*FORMATS} | {"imagefolder", "tokens"}))
-def test_a_folder_of_something_else_is_refused(kind, tmp_path):
+def test_folder_of_unknown_files_is_refused(kind, tmp_path):
     (tmp_path / "notes.md").write_text("nothing")
     options = {"length": 4} if kind == "tokens" else {}
     with pytest.raises(InvalidArgument, match=f"{kind}"):
         open_dataset(str(tmp_path), kind, **options)
-    with pytest.raises(InvalidArgument, match=r"cannot tell the format"):
+    with pytest.raises(InvalidArgument, match=r"cannot detect the format"):
         open_dataset(str(tmp_path))
     (tmp_path / "notes.md").unlink()
     with pytest.raises(InvalidArgument, match=r"no files in .*check the path"):
@@ -210,18 +211,18 @@ def test_a_folder_of_something_else_is_refused(kind, tmp_path):
         ("tokens", {}, "option 'length' is missing.*length, dtype, stride"),
         ("tokens", {"length": "9"}, "'length' is '9'.*Expected `int`"),
         ("tokens", {"length": np.int64(9)}, "'length' is"),
-        ("tokens", {"length": 9, "dtype": "nope"}, "no dtype 'nope'"),
+        ("tokens", {"length": 9, "dtype": "nope"}, "unknown dtype 'nope'"),
         ("imagefolder", {"size": [0, 8]}, "'size' is .*>= 1"),
         ("imagefolder", {"size": [8]}, "'size' is .*length 2"),
         ("imagefolder", {"threads": 0}, "'threads' is 0"),
         ("parquet", {"cache_bytes": -1}, "'cache_bytes' is -1"),
         ("jsonl", {"types": 5}, "'types' is 5"),
-        ("webdataset", {"decode": {"vector": "nope"}}, "no codec 'nope' for column 'vector'"),
-        ("webdataset", {"decode": {"nope": "uint8"}}, "no column 'nope'.*the columns are cls"),
-        ("mds", {"decode": {"nope": "uint8"}}, "no column 'nope'.*the columns are number"),
+        ("webdataset", {"decode": {"vector": "nope"}}, "unknown codec 'nope' for column 'vector'"),
+        ("webdataset", {"decode": {"nope": "uint8"}}, "column 'nope'.*the columns are cls"),
+        ("mds", {"decode": {"nope": "uint8"}}, "column 'nope'.*the columns are number"),
     ],
 )
-def test_options_that_make_no_sense_are_named(kind, told, says, tmp_path):
+def test_invalid_options_are_named(kind, told, says, tmp_path):
     write, _ = FORMATS.get(kind, (lambda folder, count: folder.mkdir(), {}))
     write(tmp_path / "set", COUNT)
     with pytest.raises(InvalidArgument, match=says):
@@ -229,7 +230,7 @@ def test_options_that_make_no_sense_are_named(kind, told, says, tmp_path):
 
 
 class Careless(ArraySource):
-    """Reads what a test says, whatever was asked for."""
+    """A source that returns what a test sets, whatever was requested."""
 
     def __init__(self, given):
         super().__init__({"n": np.arange(9)})
@@ -244,8 +245,8 @@ def damage_elsewhere(rows):
 
 
 @pytest.mark.parametrize("path", [None, 5, b"x", ["/x"]])
-def test_what_is_no_path_is_refused(path):
-    with pytest.raises(InvalidArgument, match="the path is"):
+def test_invalid_path_is_refused(path):
+    with pytest.raises(InvalidArgument, match="invalid path"):
         open_dataset(path)
 
 
@@ -255,7 +256,7 @@ def test_a_path_may_be_an_object(tmp_path):
 
 
 @pytest.mark.parametrize("source", [None, 5, "x", object()])
-def test_what_lacks_the_three_methods_is_no_source(source):
+def test_source_without_the_three_methods_is_refused(source):
     with pytest.raises(InvalidArgument, match="has no method scan"):
         open_source(source)
 
@@ -264,30 +265,33 @@ def test_what_lacks_the_three_methods_is_no_source(source):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (lambda rows: {"n": rows[1:]}, "asked for 3 rows of column 'n', its format gave 2 rows"),
-        (lambda rows: {"n": rows.tolist()}, "its format gave"),
-        (lambda rows: {}, "its format gave None"),
-        (lambda rows: None, "its format gave None"),
+        (
+            lambda rows: {"n": rows[1:]},
+            "requested 3 rows of column 'n', but the format returned 2 rows",
+        ),
+        (lambda rows: {"n": rows.tolist()}, "the format returned"),
+        (lambda rows: {}, "the format returned None"),
+        (lambda rows: None, "the format returned None"),
         (damage_elsewhere, "row 3: odd"),
     ],
 )
-def test_a_format_that_gives_less_than_it_was_asked_for_is_found_out(given, says, on_skip):
+def test_format_that_returns_fewer_rows_is_refused(given, says, on_skip):
     dataset = open_source(Careless(given))
     with pytest.raises(Corrupt, match=says):
         dataset.gather(np.arange(3), ["n"], on_skip)
 
 
-def test_a_format_of_ones_own_may_take_what_it_likes():
+def test_custom_format_may_have_any_options():
     class Told:
         def __init__(self, files, shape: complex = 1j, **rest: object) -> None:
             self.told = rest
 
-    options.check_options(Told, {"anything": 1, "shape": 2j})
+    source.check_options(Told, {"anything": 1, "shape": 2j})
     with pytest.raises(Mismatch, match="'n' is missing"):
-        options.check_options(lambda files, n: None, {})
+        source.check_options(lambda files, n: None, {})
 
 
-def test_a_folder_that_cannot_be_read_is_not_left_out(tmp_path, monkeypatch):
+def test_unreadable_folder_is_an_error(tmp_path, monkeypatch):
     corpora.write_npy(tmp_path / "set", COUNT)
     (tmp_path / "set" / "more").mkdir()
     scandir = os.scandir
@@ -313,25 +317,25 @@ def test_a_folder_that_cannot_be_read_is_not_left_out(tmp_path, monkeypatch):
         ("mds", "index.json"),
     ],
 )
-def test_a_file_that_is_not_its_format_is_named(kind, name, tmp_path):
+def test_file_of_another_format_is_named(kind, name, tmp_path):
     (tmp_path / name).write_bytes(b"this is not what it says it is" * 40)
     with pytest.raises(InvalidArgument, match=f"file {name}"):
         open_dataset(str(tmp_path), kind)
 
 
 def test_unknown_formats_options_and_schemes_are_refused(tmp_path):
-    with pytest.raises(InvalidArgument, match=r"no format 'lance'.*known are"):
+    with pytest.raises(InvalidArgument, match=r"unknown format 'lance'.*known formats"):
         open_dataset(str(tmp_path), "lance")
     np.save(tmp_path / "x.npy", np.arange(3))
-    with pytest.raises(InvalidArgument, match=r"no option 'colour'.*it has no options"):
+    with pytest.raises(InvalidArgument, match=r"unknown option 'colour'.*it has no options"):
         open_dataset(str(tmp_path), "npy", colour=1)
-    with pytest.raises(InvalidArgument, match=r"no reader for gopher://"):
+    with pytest.raises(InvalidArgument, match=r"unknown scheme gopher://"):
         open_dataset("gopher://x", "npy")
 
 
 @pytest.mark.parametrize("shard_size", [-1, 4])
-def test_shard_sizes_that_make_no_sense(shard_size):
-    with pytest.raises(InvalidArgument, match=f"shard_size {shard_size}"):
+def test_invalid_shard_sizes_are_refused(shard_size):
+    with pytest.raises(InvalidArgument, match=f"shard_size is {shard_size}"):
         open_arrays({"x": np.arange(3)}, shard_size=shard_size)
 
 
@@ -378,12 +382,12 @@ def test_token_bins(tmp_path):
     [
         ({"length": 0}, "option .length. is 0"),
         ({"length": 99}, "fewer than 99 tokens"),
-        ({"length": 4, "dtype": "float32"}, "whole numbers"),
+        ({"length": 4, "dtype": "float32"}, "integers"),
         ({"length": 4, "dtype": "uint32"}, "has 30 bytes"),
         ({}, "length"),
     ],
 )
-def test_token_bins_that_make_no_sense(tmp_path, options, says):
+def test_invalid_token_bins_are_refused(tmp_path, options, says):
     (tmp_path / "x.bin").write_bytes(bytes(30))
     with pytest.raises(InvalidArgument, match=says):
         open_dataset(str(tmp_path), "tokens", **options)
@@ -404,7 +408,7 @@ def test_images_and_labels(tmp_path):
         dataset.read([0])
 
 
-def test_a_line_that_does_not_fit_names_its_row(tmp_path):
+def test_line_of_another_type_names_its_row(tmp_path):
     lines = [json.dumps({"n": i, "s": "a"}) for i in range(200)]
     lines[150] = '{"n": "many", "s": "a"}'
     (tmp_path / "x.jsonl").write_text("\n".join(lines))
@@ -414,7 +418,7 @@ def test_a_line_that_does_not_fit_names_its_row(tmp_path):
     assert dataset.read([149])["n"].tolist() == [149]
 
 
-def test_numbers_that_become_fractions_are_refused_unless_declared(tmp_path):
+def test_integers_that_become_floats_are_refused_unless_declared(tmp_path):
     lines = [json.dumps({"n": i}) for i in range(150)] + ['{"n": 0.5}']
     (tmp_path / "x.jsonl").write_text("\n".join(lines))
     with pytest.raises(Corrupt, match=r"row 150"):
@@ -423,7 +427,7 @@ def test_numbers_that_become_fractions_are_refused_unless_declared(tmp_path):
     assert declared.read([150, 3])["n"].tolist() == [0.5, 3.0]
 
 
-def test_a_null_among_numbers_is_a_damaged_row(tmp_path):
+def test_null_in_a_numeric_column_is_a_damaged_row(tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -434,13 +438,13 @@ def test_a_null_among_numbers_is_a_damaged_row(tmp_path):
         dataset.read([0, 1])
 
 
-def test_a_small_cache_of_row_groups_only_costs_time(tmp_path):
+def test_small_row_group_cache_reads_the_same_rows(tmp_path):
     corpora.write_parquet(tmp_path / "set", COUNT)
     dataset = open_dataset(str(tmp_path / "set"), cache_bytes=1)
     checked(dataset.read(ROWS), ROWS)
 
 
-def test_a_sample_without_one_of_its_files(tmp_path):
+def test_sample_with_a_missing_file_is_damaged(tmp_path):
     import io
     import tarfile
 
@@ -455,7 +459,7 @@ def test_a_sample_without_one_of_its_files(tmp_path):
         dataset.read([0, 1])
 
 
-def test_a_format_of_ones_own():
+def test_custom_format_is_read():
     class Squares(ArraySource):
         def __init__(self, files, count=5):
             super().__init__({"square": np.arange(count) ** 2})
@@ -463,16 +467,16 @@ def test_a_format_of_ones_own():
     register_format("squares", Squares)
     dataset = open_dataset(".", "squares", count=7)
     assert dataset.read([6, 2])["square"].tolist() == [36, 4]
-    with pytest.raises(InvalidArgument, match=r"known already"):
+    with pytest.raises(InvalidArgument, match=r"already registered"):
         register_format("squares", Squares)
 
 
 def test_an_empty_source_is_refused():
-    with pytest.raises(InvalidArgument, match=r"there are no rows"):
+    with pytest.raises(InvalidArgument, match=r"the dataset has no rows"):
         open_source(ArraySource({"x": np.arange(0)}))
 
 
-def test_whatever_a_source_raises_is_named():
+def test_error_of_a_source_names_the_dataset():
     class Broken(ArraySource):
         def read(self, index, rows, columns):
             raise ZeroDivisionError("oops")
@@ -481,14 +485,14 @@ def test_whatever_a_source_raises_is_named():
         open_source(Broken({"x": np.arange(3)}), name="mine").read([1])
 
 
-def test_a_dataset_of_sizes_alone_gives_sample_numbers():
-    from strata.core.datasets import DatasetSpec
+def test_dataset_without_files_returns_sample_numbers():
+    from strata.core.state import DatasetSpec
 
     dataset = open_spec("sizes", DatasetSpec(total_samples=10, shard_size=5))
     assert dataset.read([3, 9]) == {"index": pytest.approx([3, 9])}
 
 
-def test_hugging_face_datasets_through_the_same_door():
+def test_hugging_face_datasets_are_read():
     class Fake:
         _fingerprint = "abc"
         features = {"n": "int64"}  # noqa: RUF012
@@ -507,7 +511,7 @@ def test_hugging_face_datasets_through_the_same_door():
         def __getitem__(self, rows):
             return {"n": np.array(rows) * 10}
 
-    from strata.data.huggingface import HuggingFaceSource
+    from strata.data.formats.hf_datasets import HuggingFaceSource
 
     dataset = open_source(HuggingFaceSource(Fake()))
     assert dataset.read([3, 1])["n"].tolist() == [30, 10]

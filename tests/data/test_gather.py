@@ -1,4 +1,4 @@
-"""Guards gathering: rows are the rows asked for, by however many threads they are copied."""
+"""Guards gathering: the rows are those requested, for any number of threads."""
 
 import os
 import threading
@@ -7,7 +7,7 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from strata.data.gather import step_aside, take
+from strata.data.formats.row_gather import copy_alone, take
 
 ARRAY = np.arange(1_000 * 3_001, dtype=np.int32).reshape(1_000, 3_001)
 ROWS = np.random.default_rng(0).permutation(1_000)[:777]  # 9 MB
@@ -29,7 +29,7 @@ def test_a_few_rows_of_many_bytes_are_gathered_too(count):
     assert (take(wide, rows) == wide[rows]).all()
 
 
-def test_nothing_is_gathered_where_no_row_is_asked_for():
+def test_no_rows_gather_nothing():
     assert take(ARRAY, np.empty(0, np.int64)).shape == (0, 3_001)
 
 
@@ -48,7 +48,7 @@ def test_a_thread_that_steps_aside_copies_alone():
             return super().take(*args, **kwargs)
 
     def reads():
-        step_aside()
+        copy_alone()
         take(ARRAY.view(Watched), ROWS)
 
     thread = threading.Thread(target=reads)
@@ -61,7 +61,7 @@ def _gathered_in_child(result):
     result.put((take(ARRAY, ROWS).sum(), helpers()))
 
 
-def test_a_child_gathers_alone_though_its_parent_had_threads():
+def test_worker_process_gathers_alone():
     take(ARRAY, ROWS)
     context = get_context("fork")
     result = context.Queue()
@@ -71,7 +71,7 @@ def test_a_child_gathers_alone_though_its_parent_had_threads():
     child.join()
 
 
-def test_a_bare_fork_gathers_with_threads_of_its_own():
+def test_forked_process_gathers_with_its_own_threads():
     take(ARRAY, ROWS)
     child = os.fork()
     if not child:

@@ -1,4 +1,4 @@
-"""Guards the bound on read-ahead: it counts the memory that is really held, and the steps."""
+"""Guards the limit on read-ahead: it counts the memory in use, and the steps."""
 
 import time
 import tracemalloc
@@ -6,16 +6,16 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from strata.data.ahead import MAX_STEPS
-from strata.data.base import Index
-from strata.data.batches import Batches
-from strata.data.dataset import open_arrays, open_source
-from strata.data.gather import objects
-from strata.data.held_bytes import held_bytes
-from strata.data.steps import BLOCK_STEPS
+from strata.data.formats.row_gather import objects
+from strata.data.formats.source import DatasetIndex
+from strata.data.reading.batch_iterator import Batches
+from strata.data.reading.batch_measures import held_bytes
+from strata.data.reading.read_ahead import MAX_STEPS
+from strata.data.reading.step_reader import BLOCK_STEPS
+from strata.data.source_dataset import open_arrays, open_source
 
 ROWS = 20_000
-STEPS = MAX_STEPS + 50  # more than are read ahead; the order is evaluated for these alone
+STEPS = MAX_STEPS + 50  # more than are read ahead; the order is evaluated only for these
 
 
 class Made:
@@ -25,7 +25,7 @@ class Made:
         self._make = make
 
     def scan(self):
-        return Index(ROWS)
+        return DatasetIndex(ROWS)
 
     def read(self, index, rows, columns):
         return {"x": objects((self._make(int(row)) for row in rows), len(rows))}
@@ -44,7 +44,7 @@ MADE = {
 
 
 def settled(batches):
-    """Waits until the thread reads no further; the steps that it has ready."""
+    """Wait until the thread reads no further; return the steps that are ready."""
     ahead = batches._ahead
     while True:
         with ahead._changed:
@@ -54,8 +54,8 @@ def settled(batches):
 
 
 def traced(make_batches):
-    """What was counted, what was allocated, and how many steps lie ready."""
-    make_batches(0).close()  # what is made once and kept does not count
+    """The counted bytes, the allocated bytes, and the number of steps that are ready."""
+    make_batches(0).close()  # one-time allocations do not count
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
@@ -78,7 +78,7 @@ def test_a_small_dataset_is_read_ahead_by_a_bounded_number_of_steps():
 
 @pytest.mark.parametrize("kind", sorted(MADE))
 @pytest.mark.parametrize("batch", [2, 100])
-def test_what_is_counted_is_what_is_held(kind, batch):
+def test_counted_bytes_match_the_memory_in_use(kind, batch):
     dataset = open_source(Made(MADE[kind]))
     order = dataset.order(batch)
     counted, allocated, steps = traced(lambda stop: Batches(dataset, order, stop_step=stop))
@@ -87,7 +87,7 @@ def test_what_is_counted_is_what_is_held(kind, batch):
 
 
 @pytest.mark.parametrize("batch", [1, 32])
-def test_small_batches_are_counted_with_what_python_adds(batch):
+def test_python_overhead_of_small_batches_is_counted(batch):
     dataset = open_arrays({name: np.arange(ROWS) for name in "abc"})
     order = dataset.order(batch)
     counted, allocated, _ = traced(lambda stop: Batches(dataset, order, stop_step=stop))
@@ -99,11 +99,11 @@ def widen(batch):
 
 
 def first_only(batch):
-    return {"x": batch["x"][:, :1]}  # a view, which keeps all of the rows
+    return {"x": batch["x"][:, :1]}  # a view, which keeps all of the rows alive
 
 
 @pytest.mark.parametrize(("transform", "width"), [(widen, 100), (first_only, 20_000)])
-def test_what_a_transform_makes_is_within_the_bound(transform, width):
+def test_transformed_batches_are_within_the_limit(transform, width):
     dataset = open_arrays({"x": np.zeros((2_000, width), np.uint8)})
     order, limit, block = dataset.order(4), 8 << 20, 4 << 20
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from strata.data import jax_adapter
-from strata.data.batches import Batches
-from strata.data.dataset import open_arrays
-from strata.data.jax_adapter import global_arrays
+from strata.data.reading import jax_arrays
+from strata.data.reading.batch_iterator import Batches
+from strata.data.reading.jax_arrays import global_arrays
+from strata.data.source_dataset import open_arrays
 from strata.errors import InvalidArgument, Unavailable
 
 
@@ -26,10 +26,10 @@ def test_a_batch_becomes_arrays_on_the_devices():
         global_arrays({"text": np.array(["a"], object)}, sharding)
 
 
-def test_without_jax_there_is_a_hint(monkeypatch):
+def test_missing_jax_has_a_hint(monkeypatch):
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(jax_adapter, "import_module", missing)
+    monkeypatch.setattr(jax_arrays, "import_module", missing)
     with pytest.raises(Unavailable, match="pip install jax"):
         global_arrays({}, None)

@@ -1,13 +1,14 @@
-"""Guards mixing: shares as asked, each dataset's samples once an epoch of its own, the same for
-any number of workers, resumable, and lanes that keep their part."""
+"""Guards mixing: shares by weight, each dataset's samples once in each of its epochs, the same for
+any number of workers, resumable, and lanes that keep their range.
+"""
 
 import msgspec
 import numpy as np
 import pytest
 
-from strata.data.batches import Batches
-from strata.data.dataset import open_arrays
-from strata.data.mixing import MixedDataset, MixedOrder
+from strata.data.reading.batch_iterator import Batches
+from strata.data.reading.mixture import MixedDataset, MixedOrder
+from strata.data.source_dataset import open_arrays
 from strata.errors import InvalidArgument
 
 
@@ -42,13 +43,13 @@ def test_shares_hold_in_every_block_of_every_lane():
     assert not np.array_equal(which[0], which[1])
 
 
-def test_any_weight_gets_at_least_a_sample_of_a_block():
+def test_every_weight_gets_at_least_one_sample_per_block():
     _, order = mixture(weights=(1e-9, 1, 1), block=101)
     assert order.shares[0] == 1
     assert sum(order.shares) == 101
 
 
-def test_lanes_keep_their_part_of_every_dataset():
+def test_lanes_keep_their_range_of_every_dataset():
     _, order = mixture(sizes=(4000, 400), weights=(1, 1), mode="sequential")
     samples = order.samples(np.arange(400))
     for lane in range(4):
@@ -80,10 +81,10 @@ def test_a_mixture_with_other_weights_refuses_the_state():
         Batches(*mixture(weights=(1, 1, 1))).load_state_dict(state)
 
 
-def test_columns_that_do_not_fit_are_refused():
+def test_columns_of_different_types_are_refused():
     datasets = [open_arrays({"n": np.arange(4)}), open_arrays({"n": np.ones(4)})]
     mixed = MixedDataset(datasets)
-    with pytest.raises(InvalidArgument, match="column 'n' is not of one type"):
+    with pytest.raises(InvalidArgument, match="column 'n' has different types"):
         mixed.gather(np.arange(8), ["n"], None)
     with pytest.raises(InvalidArgument, match="no column in common"):
         MixedDataset([datasets[0], open_arrays({"m": np.arange(2)})])
@@ -100,6 +101,6 @@ def test_columns_that_do_not_fit_are_refused():
         ({"block": 2}, "block is 2"),
     ],
 )
-def test_what_makes_no_sense_is_refused(wrong, says):
+def test_invalid_mixtures_are_refused(wrong, says):
     with pytest.raises(InvalidArgument, match=says):
         mixture(**wrong)

@@ -1,17 +1,17 @@
-"""Guards transforms with a memory: what each step trains is the same for any workers, wherever a
-run was resumed; every sample is in it once; a memory that fails is not used again."""
+"""Guards transforms with state: a step trains the same rows for any workers and any resume; every
+sample occurs once; a state that failed is not used again.
+"""
 
 import random
 
 import numpy as np
 import pytest
 
-from strata.data.batches import Batches
-from strata.data.dataset import open_arrays, open_dataset
-from strata.data.gather import objects
-from strata.data.per_lane import Packing, PerLane
-from strata.data.shards import ShardReader
-from strata.data.torch_adapter import StepDataset
+from strata.data.formats.row_gather import objects
+from strata.data.reading.batch_iterator import Batches, ShardReader
+from strata.data.reading.lane_transforms import Packing, PerLane
+from strata.data.source_dataset import open_arrays, open_dataset
+from strata.data.torch.loader_adapter import StepDataset
 from strata.errors import InvalidArgument
 
 N, LANES, STEPS, LENGTH = 240, 6, 20, 10
@@ -60,12 +60,12 @@ def test_any_workers_train_the_same_rows_in_each_step(dataset, order):
 
 
 @pytest.mark.parametrize("step", [1, 6, 7, 11, 19])
-def test_a_run_that_is_resumed_in_mid_span_goes_on_the_same(dataset, order, step):
+def test_resume_in_the_middle_of_a_span_is_exact(dataset, order, step):
     assert packed(dataset, order, start_step=step) == packed(dataset, order)[step:]
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whoever_takes_a_lane_over_goes_on_where_the_other_was(dataset, order, seed):
+def test_new_owner_of_a_lane_continues_where_the_old_one_was(dataset, order, seed):
     rng = random.Random(seed)
     alone = [packed(dataset, order, [lane]) for lane in range(LANES)]
     with Batches(
@@ -78,7 +78,7 @@ def test_whoever_takes_a_lane_over_goes_on_where_the_other_was(dataset, order, s
             assert next(batches)["tokens"].tolist() == expected
 
 
-def test_segments_say_where_documents_begin(dataset, order):
+def test_segments_number_the_documents_of_a_row(dataset, order):
     with Batches(dataset, order, [0], 0, 7, transform=packing()) as batches:
         found = list(batches)
     tokens = np.concatenate([batch["tokens"] for batch in found])
@@ -90,7 +90,7 @@ def test_segments_say_where_documents_begin(dataset, order):
     assert set(segments[:, 0]) == {1}
 
 
-def test_a_memory_that_fails_is_not_used_again(dataset, order):
+def test_failed_lane_state_is_not_used_again(dataset, order):
     broken = [True]
 
     class Fragile(Packing):
@@ -111,7 +111,7 @@ def test_a_memory_that_fails_is_not_used_again(dataset, order):
     assert found == packed(dataset, order, [2])
 
 
-def test_a_damaged_row_is_told_of_once_however_often_its_span_is_read(tmp_path):
+def test_damaged_row_is_reported_once_per_span(tmp_path):
     lines = [f'{{"tokens": [{n}, {n}]}}' for n in range(160)]
     lines[120] = '{"tokens": '
     (tmp_path / "x.jsonl").write_text("\n".join(["", *lines]))
@@ -134,10 +134,10 @@ def test_a_damaged_row_is_told_of_once_however_often_its_span_is_read(tmp_path):
     assert [each.row for each in skipped] == [120]
 
 
-def test_memories_are_refused_where_rows_are_not_read_step_by_step(dataset, order):
-    with pytest.raises(InvalidArgument, match="per lane"):
+def test_per_lane_transform_is_refused_for_shards(dataset, order):
+    with pytest.raises(InvalidArgument, match="PerLane"):
         StepDataset(dataset, N, transform=packing())
-    with pytest.raises(InvalidArgument, match="per lane"):
+    with pytest.raises(InvalidArgument, match="PerLane"):
         ShardReader(dataset, 8, None, packing(), None)
     with pytest.raises(InvalidArgument, match="span is 0"):
         packing(0)

@@ -1,4 +1,4 @@
-"""Guards the preview: real samples of the steps asked for, small, and fit for JSON."""
+"""Guards the preview: real samples of the requested steps, small, and valid JSON."""
 
 import base64
 import io
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from strata.data.dataset import open_arrays, open_dataset
-from strata.data.preview import first_rows, preview, shown
+from strata.data.reading.sample_preview import first_rows, preview, shown
+from strata.data.source_dataset import open_arrays, open_dataset
 from strata.errors import InvalidArgument
 from tests.data import corpora
 
@@ -67,7 +67,7 @@ def test_long_arrays_and_large_images_are_cut():
 
 
 @pytest.mark.parametrize("limit", [0, 65])
-def test_limits(limit):
+def test_preview_limits_are_checked(limit):
     dataset = open_arrays({"n": np.arange(5)})
     with pytest.raises(InvalidArgument, match="limit is"):
         preview(dataset, dataset.order(2), [0], limit=limit)
@@ -81,7 +81,7 @@ def test_first_rows_leave_out_what_has_no_row_per_sample():
     assert found["x"].tolist() == [[0, 1], [2, 3]]
 
 
-def test_first_rows_of_tensors_are_named_by_their_place():
+def test_first_rows_of_tensors_are_named_by_position():
     torch = pytest.importorskip("torch")
     wide, odd = torch.ones(4, 2, requires_grad=True), torch.ones(4, dtype=torch.bfloat16)
     found = first_rows((wide, odd), 4, 1)

@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from strata.data import huggingface
-from strata.data.dataset import open_dataset
-from strata.data.files import Files, register_scheme
-from strata.data.observers import OBSERVERS, Fetch, Opening, without_credentials
+from strata.data.cache.dataset_files import Files, register_scheme
+from strata.data.cache.fetch_observers import OBSERVERS, Fetch, Opening, without_credentials
+from strata.data.formats import hf_datasets
+from strata.data.source_dataset import open_dataset
 from strata.errors import Corrupt, InvalidArgument, NotFound
 from strata.storage.s3 import S3Storage
 from tests.data import corpora
 from tests.data.test_formats import COUNT, FORMATS, checked
 from tests.data.test_formats import ROWS as ASKED
-from tests.storage.server import BUCKET, running
+from tests.storage.server import BUCKET
 
 FETCHER = Path(__file__).with_name("fetcher.py")
 SHARDS, ROWS, WIDTH = 8, 4, 65_536
@@ -30,9 +30,8 @@ SHARD_BYTES = ROWS * WIDTH * 8 + 128
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with running(tmp_path_factory.mktemp("s3")) as settings:
-        yield settings
+def server(s3_settings):
+    return s3_settings
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ def bucket(server, request):
 
 @pytest.fixture
 def environment(server, tmp_path, monkeypatch):
-    """The usual variables, and a cache of the test's own."""
+    """AWS variables of the test server, and a cache for this test."""
     told = {
         "AWS_ENDPOINT_URL": server.aws_endpoint_url,
         "AWS_REGION": server.aws_region,
@@ -104,7 +103,7 @@ def test_compressed_shards_are_fetched_and_unpacked(bucket, tmp_path, environmen
     checked(dataset.read(ASKED), ASKED)
 
 
-def test_headers_alone_are_read_to_register_arrays(arrays, tmp_path):
+def test_registering_arrays_reads_only_headers(arrays, tmp_path):
     dataset = open_dataset(arrays.url)
     assert (len(dataset), dataset.shard_size) == (SHARDS * ROWS, ROWS)
     assert cached(tmp_path) == []
@@ -117,13 +116,13 @@ def test_a_single_object_is_a_dataset(arrays):
     assert dataset.read([1])["data"][0, 0] == 3 * ROWS + 1
 
 
-def test_what_is_not_there_is_named(bucket, environment):
-    with pytest.raises(NotFound, match=f"nothing at {bucket.url}/nowhere"):
+def test_missing_object_is_named(bucket, environment):
+    with pytest.raises(NotFound, match=f"no objects at {bucket.url}/nowhere"):
         open_dataset(f"{bucket.url}/nowhere")
 
 
 class Told:
-    """An observer that keeps what it is told."""
+    """An observer that collects what is reported."""
 
     def __init__(self) -> None:
         self.fetches: list[Fetch] = []
@@ -142,15 +141,15 @@ class Told:
 
 @pytest.fixture
 def told():
-    """What this process's observers are told from here on."""
-    OBSERVERS.add(Told())  # it is told what ended before
+    """What is reported to this process's observers from now on."""
+    OBSERVERS.add(Told())  # drop what ended before
     observer = Told()
     OBSERVERS.add(observer)
     yield observer
     OBSERVERS.__init__()
 
 
-def test_a_download_is_told_from_request_to_end(arrays, told):
+def test_download_is_reported_from_request_to_end(arrays, told):
     dataset = open_dataset(arrays.url)
     dataset.read([0, 1, 30])
     assert told.phases == ["requested", "started", "completed"] * 2
@@ -164,7 +163,7 @@ def test_a_download_is_told_from_request_to_end(arrays, told):
     assert len(told.fetches) == 6
 
 
-def test_json_lines_are_told_as_they_are_fetched_to_open_the_dataset(bucket, environment, told):
+def test_json_lines_download_is_reported_while_opening(bucket, environment, told):
     lines = b'{"text": "%s"}\n' % (b"x" * 1_000)
     bucket.put("rows.jsonl", lines * 2_000)
     dataset = open_dataset(bucket.url, name="rows")
@@ -183,7 +182,7 @@ def test_headers_that_are_read_by_ranges_are_counted(arrays, told):
     assert SHARDS * 128 <= told.openings[-1].range_bytes < SHARDS * SHARD_BYTES
 
 
-def test_a_slow_download_tells_how_far_it_is_within_a_range(bucket, environment, told):
+def test_slow_download_reports_progress_within_a_range(bucket, environment, told):
     environment.setenv("STRATA_PROGRESS_INTERVAL_S", "0.000001")
     bucket.put("rows.npy", npy_bytes(8 << 20))
     open_dataset(f"{bucket.url}/rows.npy").read([0])
@@ -199,7 +198,7 @@ def npy_bytes(size: int) -> bytes:
     return buffer.getvalue()
 
 
-def test_a_failed_download_is_told_and_the_next_one_is_another_attempt(arrays, told):
+def test_failed_download_is_reported_and_the_next_is_another_attempt(arrays, told):
     dataset = open_dataset(arrays.url, name="set")
     content = arrays.get("data-2.npy")
     arrays.delete("data-2.npy")
@@ -208,13 +207,13 @@ def test_a_failed_download_is_told_and_the_next_one_is_another_attempt(arrays, t
             dataset.read([9])
         ended = told.fetches[-1]
         assert (ended.phase, ended.attempt) == ("completed", attempt)
-        assert "no longer there" in ended.error
+        assert "no longer exists" in ended.error
     arrays.put("data-2.npy", content)
     open_dataset(arrays.url).read([9])
     assert (told.fetches[-1].attempt, told.fetches[-1].error) == (1, "")
 
 
-def test_what_nobody_observed_is_told_to_the_first_observer(arrays):
+def test_earlier_downloads_are_reported_to_the_first_observer(arrays):
     OBSERVERS.__init__()
     open_dataset(arrays.url, name="set").read([0])
     observer = Told()
@@ -227,7 +226,7 @@ def test_what_nobody_observed_is_told_to_the_first_observer(arrays):
         OBSERVERS.__init__()
 
 
-def test_a_source_is_told_without_credentials():
+def test_reported_source_has_no_credentials():
     assert without_credentials("s3://key:secret@bucket/a?X-Amz-Signature=1") == "s3://bucket/a"
     assert without_credentials("/data/a?b@c") == "/data/a?b@c"
 
@@ -246,7 +245,7 @@ def test_several_processes_fetch_each_file_once(arrays, tmp_path):
     assert not list((tmp_path / "cache").glob("*.draft"))
 
 
-def test_a_cache_smaller_than_the_dataset_stays_within_its_bound(arrays, tmp_path, environment):
+def test_cache_smaller_than_the_dataset_stays_within_its_limit(arrays, tmp_path, environment):
     limit = 3 * SHARD_BYTES
     environment.setenv("STRATA_DATA_CACHE_BYTES", str(limit))
     rows = [row for turn in range(2) for row in range(turn, SHARDS * ROWS, ROWS)]
@@ -260,7 +259,7 @@ def test_a_cache_smaller_than_the_dataset_stays_within_its_bound(arrays, tmp_pat
 
 
 class Peak:
-    """The most bytes that a folder held, watched while others use it."""
+    """The most bytes that a folder held while it was watched."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._most, self._ended = folder, 0, threading.Event()
@@ -283,7 +282,7 @@ class Peak:
         return self._most
 
 
-def test_the_least_recently_used_file_goes_first(arrays, tmp_path, environment, told):
+def test_least_recently_used_file_is_evicted_first(arrays, tmp_path, environment, told):
     environment.setenv("STRATA_DATA_CACHE_BYTES", str(3 * SHARD_BYTES))
     dataset = open_dataset(arrays.url)
     for shard in (0, 1, 2):
@@ -299,11 +298,11 @@ def test_the_least_recently_used_file_goes_first(arrays, tmp_path, environment, 
 
 def test_a_file_larger_than_the_cache_is_a_clear_error(arrays, environment):
     environment.setenv("STRATA_DATA_CACHE_BYTES", "1000")
-    with pytest.raises(InvalidArgument, match="does not fit into a cache of 1000"):
+    with pytest.raises(InvalidArgument, match="exceeds the data cache of 1000"):
         open_dataset(arrays.url).read([0])
 
 
-def test_a_process_killed_in_mid_download_harms_nobody(arrays, tmp_path, monkeypatch):
+def test_process_killed_during_a_download_affects_no_other(arrays, tmp_path, monkeypatch):
     victim = fetcher(arrays.url, list(range(SHARDS * ROWS)))
     drafts = (tmp_path / "cache").glob
     deadline = time.monotonic() + 60
@@ -318,7 +317,7 @@ def test_a_process_killed_in_mid_download_harms_nobody(arrays, tmp_path, monkeyp
     assert not list(drafts("*.draft"))
 
 
-def test_a_draft_that_nobody_finishes_makes_room(arrays, tmp_path, environment):
+def test_abandoned_draft_is_evicted(arrays, tmp_path, environment):
     environment.setenv("STRATA_DATA_CACHE_BYTES", str(3 * SHARD_BYTES))
     dataset = open_dataset(arrays.url)
     left = tmp_path / "cache" / "0123.draft"
@@ -328,11 +327,11 @@ def test_a_draft_that_nobody_finishes_makes_room(arrays, tmp_path, environment):
     assert not left.exists()
 
 
-def test_an_object_that_vanished_is_damage_to_its_rows(arrays):
+def test_deleted_object_damages_its_rows(arrays):
     dataset = open_dataset(arrays.url, name="set")
     arrays.delete("data-2.npy")
     assert dataset.read([0])["data"][0, 0] == 0
-    with pytest.raises(Corrupt, match=r"dataset 'set', file data-2.npy, row 9.*no longer there"):
+    with pytest.raises(Corrupt, match=r"dataset 'set', file data-2.npy, row 9.*no longer exists"):
         dataset.read([9])
     skipped = []
     found, kept = dataset.gather(np.array([0, 9, 30]), ["data"], skipped.append)
@@ -348,7 +347,7 @@ def test_an_object_that_changed_is_refused(arrays):
         dataset.read([8])
 
 
-def test_a_scheme_of_ones_own(tmp_path):
+def test_custom_scheme_is_opened(tmp_path):
     corpora.write_npy(tmp_path / "set", 10)
     register_scheme("mine", lambda path: Files(str(tmp_path / "set")))
     assert len(open_dataset("mine://anything", "npy")) == 10
@@ -372,9 +371,9 @@ def test_a_saved_hugging_face_dataset_is_read_from_storage(bucket, tmp_path, env
     assert len(cached(tmp_path)) == 3
 
 
-def test_files_of_a_saved_hugging_face_dataset_are_open_within_a_bound(tmp_path, monkeypatch):
+def test_open_files_of_a_hugging_face_dataset_are_bounded(tmp_path, monkeypatch):
     library = pytest.importorskip("datasets")
-    monkeypatch.setattr(huggingface, "MAX_OPEN", 4)
+    monkeypatch.setattr(hf_datasets, "MAX_OPEN", 4)
     ragged = [list(range(row % 7)) for row in range(60)]
     saved = library.Dataset.from_dict({"n": list(range(60)), "ragged": ragged})
     saved.save_to_disk(tmp_path / "saved", num_shards=20)
@@ -390,7 +389,7 @@ def test_files_of_a_saved_hugging_face_dataset_are_open_within_a_bound(tmp_path,
         dataset.read([21])
 
 
-def test_a_folder_that_is_no_saved_dataset_is_refused(tmp_path):
+def test_folder_without_a_saved_dataset_is_refused(tmp_path):
     pytest.importorskip("datasets")
     with pytest.raises(InvalidArgument, match=r"file state.json: .*not there"):
         open_dataset(str(tmp_path), "huggingface")

@@ -1,15 +1,15 @@
-"""Guards the PyTorch adapter: the order is the sampler's, whatever `num_workers` is."""
+"""Guards the PyTorch adapter: the order is the sampler's, for any `num_workers`."""
 
 import numpy as np
 import pytest
 
-from strata.data import torch_adapter
-from strata.data.batches import Batches
-from strata.data.dataset import open_arrays, open_dataset
-from strata.data.gather import objects
-from strata.data.per_lane import Packing, PerLane
-from strata.data.torch_adapter import StepDataset, StepLoader, StepSampler
-from strata.data.torch_engine import Loading
+from strata.data.formats.row_gather import objects
+from strata.data.reading.batch_iterator import Batches
+from strata.data.reading.lane_transforms import Packing, PerLane
+from strata.data.source_dataset import open_arrays, open_dataset
+from strata.data.torch import loader_adapter
+from strata.data.torch.loader_adapter import StepDataset, StepLoader, StepSampler
+from strata.data.torch.loader_engine import Loading
 from strata.errors import Corrupt, InvalidArgument, Unavailable
 
 
@@ -36,7 +36,7 @@ def test_a_list_of_samples_is_gathered_at_once(dataset):
     assert samples[7] == {"n": 7}
 
 
-def test_the_state_is_the_step_that_comes_next(dataset):
+def test_loader_state_is_the_next_step(dataset):
     order = dataset.order(8)
     sampler = StepSampler(order, stop_step=6)
     loader = StepLoader(sampler, sampler)
@@ -51,20 +51,20 @@ def test_the_state_is_the_step_that_comes_next(dataset):
         StepLoader(other, other).load_state_dict(state)
 
 
-def test_without_torch_there_is_a_hint(dataset, monkeypatch):
+def test_missing_torch_has_a_hint(dataset, monkeypatch):
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(torch_adapter, "import_module", missing)
+    monkeypatch.setattr(loader_adapter, "import_module", missing)
     with pytest.raises(Unavailable, match="pip install torch"):
-        torch_adapter.loader(dataset, dataset.order(8))
+        loader_adapter.loader(dataset, dataset.order(8))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_are_tensors_in_the_same_order_for_any_number_of_workers(dataset, workers):
     torch = pytest.importorskip("torch")
     order = dataset.order(8)
-    loader = torch_adapter.loader(dataset, order, stop_step=20, num_workers=workers)
+    loader = loader_adapter.loader(dataset, order, stop_step=20, num_workers=workers)
     for step, batch in enumerate(loader):
         assert isinstance(batch["v"], torch.Tensor)
         assert batch["n"].tolist() == order.step_samples(step).tolist()
@@ -79,10 +79,10 @@ def test_a_run_reads_through_a_data_loader_what_it_reads_without(dataset, worker
     stream = engine(dataset, order, [0, 1], 0, 10, columns=["n"], transform=doubled)
     plain = Batches(dataset, order, [0, 1], 0, 10, columns=["n"], transform=doubled)
     for step in range(10):
-        if step == 4:  # somebody left in mid-epoch
+        if step == 4:  # a worker left in the middle of the epoch
             stream.set_lanes([0, 1, 3], step)
             plain.set_lanes([0, 1, 3], step)
-        if step == 7:  # and a step is done again
+        if step == 7:  # a step is repeated
             stream.seek(5)
             plain.seek(5)
         batch = next(stream)
@@ -113,20 +113,20 @@ def test_processes_that_are_not_forked_read_the_same(tmp_path, start):
     refused = Loading(**how)(dataset, order, None, 0, 2, transform=lambda batch: batch)
     with (
         pytest.warns(UserWarning, match="pickle"),
-        pytest.raises(InvalidArgument, match="cannot be sent to another process"),
+        pytest.raises(InvalidArgument, match="cannot be pickled"),
     ):
         next(refused)
 
 
-def test_which_samples_a_batch_has_is_not_for_the_loader_to_decide(dataset):
+def test_loader_options_that_choose_samples_are_refused(dataset):
     pytest.importorskip("torch")
-    with pytest.raises(InvalidArgument, match="batch_size is not for DataLoader"):
+    with pytest.raises(InvalidArgument, match="the option batch_size cannot be set"):
         Loading(batch_size=8)
-    with pytest.raises(InvalidArgument, match="shuffle is not for DataLoader"):
-        torch_adapter.loader(dataset, dataset.order(8), shuffle=True)
+    with pytest.raises(InvalidArgument, match="shuffle cannot be set"):
+        loader_adapter.loader(dataset, dataset.order(8), shuffle=True)
 
 
-def test_a_data_loader_of_ones_own_may_collate_as_it_does(dataset):
+def test_custom_data_loader_may_use_its_own_collation(dataset):
     torch = pytest.importorskip("torch")
     order = dataset.order(8)
     sampler = StepSampler(order, stop_step=2)
@@ -140,18 +140,18 @@ def test_a_data_loader_of_ones_own_may_collate_as_it_does(dataset):
 def test_a_loader_transforms(dataset):
     pytest.importorskip("torch")
     order = dataset.order(8)
-    (batch,) = torch_adapter.loader(dataset, order, stop_step=1, transform=doubled)
+    (batch,) = loader_adapter.loader(dataset, order, stop_step=1, transform=doubled)
     assert batch["n"].tolist() == (2 * order.step_samples(0)).tolist()
 
 
 @pytest.mark.parametrize("state", [None, {}, {"step": -1}, {"step": "1"}, {"step": 1.0}])
-def test_what_is_no_state_is_refused(dataset, state):
+def test_invalid_loader_state_is_refused(dataset, state):
     order = dataset.order(8)
     loader = StepLoader(sampler := StepSampler(order), sampler)
     if state:
         state = loader.state_dict() | state
     for each in (loader, Batches(dataset, order)):
-        with pytest.raises(InvalidArgument, match="no state of batches"):
+        with pytest.raises(InvalidArgument, match="not a state of batches"):
             each.load_state_dict(state)
 
 
@@ -161,7 +161,7 @@ def doubled(batch):
 
 @pytest.fixture
 def damaged(tmp_path):
-    """Lines, two of which cannot be read; the first hundred would be looked at when opened."""
+    """Lines, two of which are invalid; the first hundred are read when opened."""
     lines = [f'{{"n": {number}}}' for number in range(160)]
     lines[120] = lines[150] = '{"n": "?"}'
     (tmp_path / "x.jsonl").write_text("\n".join(lines))
@@ -169,7 +169,7 @@ def damaged(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_rows_left_out_are_told_of_when_their_step_is_handed_out(damaged, workers):
+def test_skipped_rows_are_reported_when_their_step_is_returned(damaged, workers):
     pytest.importorskip("torch")
     order, told = damaged.order(8), []
     how = {"on_error": "skip", "on_skip": told.append, "contents": True}
@@ -208,7 +208,7 @@ def refuse(batch):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_transform_that_fails_does_so_at_its_step(dataset, workers):
+def test_failing_transform_raises_at_its_step(dataset, workers):
     pytest.importorskip("torch")
     order = dataset.order(8, shuffle=False)
     stream = Loading(num_workers=workers)(dataset, order, transform=refuse)
@@ -222,7 +222,7 @@ def test_a_transform_that_fails_does_so_at_its_step(dataset, workers):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_transform_with_a_memory_gives_the_same_rows_as_without_an_engine(workers):
+def test_per_lane_transform_gives_the_same_rows_with_an_engine(workers):
     torch = pytest.importorskip("torch")
     sizes = np.random.default_rng(3).integers(1, 18, 240)
     documents = objects(np.split(1 + np.arange(sizes.sum()), np.cumsum(sizes)[:-1]), 240)
@@ -248,4 +248,4 @@ def test_the_public_names_are_the_adapters():
     from strata import torch as public
 
     assert public.Loading is Loading
-    assert public.loader is torch_adapter.loader
+    assert public.loader is loader_adapter.loader

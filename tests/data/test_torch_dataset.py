@@ -1,5 +1,6 @@
 """Guards torch Datasets in a run: the same samples, random numbers and batches for any division
-into lanes and any number of worker processes; what cannot be honoured is refused by name."""
+into lanes and any number of worker processes; unsupported arguments are refused by name.
+"""
 
 import logging
 import os
@@ -9,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from strata.data.batches import Batches
-from strata.data.loader_plan import plan_loader
-from strata.data.sample_digests import sample_digest
-from strata.data.sample_engine import SampleLoading
-from strata.data.torch_dataset import open_torch_dataset
+from strata.data.reading.batch_iterator import Batches
+from strata.data.torch.loader_plan import plan_loader
+from strata.data.torch.map_dataset import open_torch_dataset
+from strata.data.torch.map_engine import SampleLoading
+from strata.data.torch.sample_digests import sample_digest
 from strata.errors import Corrupt, InvalidArgument
 
 torch = pytest.importorskip("torch")
@@ -80,7 +81,7 @@ class OwnGenerator(Squares):
 
 
 class Informed(Squares):
-    """Says which process reads, by what torch tells the process."""
+    """Returns which process reads, from `get_worker_info`."""
 
     def __getitem__(self, index):
         info = data.get_worker_info()
@@ -102,7 +103,7 @@ def as_list(samples):
 
 
 def steps_of(dataset, lanes, first, last, **options):
-    """The batches of some lanes, and what was recorded of each."""
+    """The batches of some lanes, and the record of each."""
     stream = SampleLoading(**options)(
         dataset, dataset.order(BATCH, lanes=LANES), lanes, first, last
     )
@@ -114,7 +115,7 @@ def steps_of(dataset, lanes, first, last, **options):
 
 
 def joined(dataset, division, first, last, **options):
-    """The global batch of each step as sorted (sample, item) pairs, whoever read them."""
+    """The global batch of each step as sorted (sample, item) pairs, of all workers."""
     steps = [[] for _ in range(first, last)]
     proofs = [0] * (last - first)
     for lanes in division:
@@ -189,7 +190,7 @@ def test_processes_that_are_spawned_read_the_same():
     assert joined(dataset, DIVISIONS[0], 0, 3, **options) == joined(dataset, DIVISIONS[1], 0, 3)
     with (
         pytest.warns(UserWarning, match="pickle"),
-        pytest.raises(InvalidArgument, match="cannot be sent to another process"),
+        pytest.raises(InvalidArgument, match="cannot be pickled"),
     ):
         steps_of(dataset, None, 0, 3, collate_fn=lambda samples: samples, **options)
 
@@ -208,7 +209,7 @@ def test_an_error_in_getitem_names_the_sample_and_keeps_the_traceback(workers):
     dataset = open_torch_dataset(Broken(), name="pictures", seed=3, shuffle=False)
     stream = SampleLoading(num_workers=workers)(dataset, dataset.order(BATCH), None, 0, 3)
     assert next(stream).tolist() == [0, 1, 2, 3, 4, 5]
-    for _ in range(2):  # asking again tries again
+    for _ in range(2):  # the next call tries again
         with pytest.raises(Corrupt, match=r"'pictures': __getitem__\(7\) failed: KeyError") as info:
             next(stream)
         assert 'raise KeyError("no such picture")' in "".join(info.value.__notes__)
@@ -264,7 +265,7 @@ def test_reading_does_not_move_the_generators_of_the_training_script(workers):
     assert (random.random(), np.random.rand(), torch.rand(()).item()) == wanted
 
 
-def test_datasets_read_what_torch_tells_their_process():
+def test_get_worker_info_returns_the_users_dataset():
     dataset = open_torch_dataset(Informed(), seed=3)
     seen = [batch.tolist() for batch, _ in steps_of(dataset, None, 0, 4, num_workers=2)]
     assert seen == [[1] * BATCH, [2] * BATCH] * 2
@@ -321,7 +322,7 @@ def test_another_dataset_has_another_fingerprint():
     )
 
 
-def test_digests_tell_samples_of_every_kind_apart():
+def test_digests_distinguish_samples_of_every_kind():
     @dataclass
     class Pair:
         left: object
@@ -381,7 +382,7 @@ def test_samples_that_cannot_be_repeated_are_reported(caplog):
         (3, "int is not a map-style Dataset: it needs __len__"),
     ],
 )
-def test_what_cannot_be_read_by_index_is_refused(dataset, said):
+def test_dataset_without_index_access_is_refused(dataset, said):
     with pytest.raises(InvalidArgument, match=said):
         plan_loader(dataset, seed=3)
 
@@ -396,7 +397,7 @@ def test_a_sample_that_cannot_be_read_is_named_when_the_dataset_is_opened():
             plan_loader(First(), seed=3, num_workers=workers)
 
 
-def test_samplers_are_honoured_or_refused_by_name():
+def test_samplers_are_supported_or_refused_by_name():
     squares = Squares()
     for arguments, shuffled in (
         ({}, False),

@@ -1,5 +1,6 @@
-"""Guards IterableDatasets in a run: the stream's order for any division into lanes, one end for all
-workers, resume by reading again, and an error where the stream is not the same."""
+"""Guards IterableDatasets in a run: the stream's order for any division into lanes, the same end
+for all workers, resume by reading again, and an error if the stream differs.
+"""
 
 import logging
 import random
@@ -7,10 +8,10 @@ import random
 import numpy as np
 import pytest
 
-from strata.core.datasets import STREAM_SAMPLES
-from strata.data.loader_plan import plan_loader
-from strata.data.stream_engine import StreamLoading
-from strata.data.torch_stream import open_torch_stream
+from strata.core.state import STREAM_SAMPLES
+from strata.data.torch.iterable_dataset import open_torch_stream
+from strata.data.torch.iterable_engine import StreamLoading
+from strata.data.torch.loader_plan import plan_loader
 from strata.errors import Corrupt, InvalidArgument
 
 torch = pytest.importorskip("torch")
@@ -18,7 +19,7 @@ data = pytest.importorskip("torch.utils.data")
 
 COUNT, BATCH, LANES = 50, 6, 6
 STEPS = COUNT // BATCH
-EPOCH = STREAM_SAMPLES // BATCH  # the step with which the second epoch begins
+EPOCH = STREAM_SAMPLES // BATCH  # the first step of the second epoch
 DIVISIONS = [[[0, 1, 2, 3, 4, 5]], [[0, 2, 3], [1, 4, 5]], [[0, 5], [1, 4], [2, 3]]]
 
 
@@ -44,7 +45,7 @@ class Augmented(Numbers):
 
 
 class Changing(Numbers):
-    """Another stream after some passes, from one sample on."""
+    """A stream that changes after some passes, from one sample on."""
 
     def __init__(self, same_passes, change_at):
         self.passes, self.same_passes, self.change_at = 0, same_passes, change_at
@@ -67,7 +68,7 @@ def as_list(samples):
 
 
 def read(stream):
-    """All batches that are left of the epoch, with the samples recorded for each."""
+    """The remaining batches of the epoch, with the samples recorded for each."""
     found, first = [], stream.step
     for batch in iter(lambda: next(stream, None), None):
         found.append((stream.taken.samples.tolist(), [str(each) for each in batch]))
@@ -82,7 +83,7 @@ def streams(dataset, division, epoch=0, **options):
 
 
 def joined(dataset, division, **options):
-    """The samples of each step, whoever read them."""
+    """The samples of each step, of all workers."""
     steps = []
     for stream in streams(dataset, division, **options):
         parts = read(stream)
@@ -168,7 +169,7 @@ def test_samples_that_do_not_fill_a_step_are_reported(workers, caplog):
     assert caplog.text == ""
 
 
-def test_a_stream_that_is_different_when_it_is_read_again_is_an_error():
+def test_stream_that_differs_when_read_again_is_an_error():
     dataset = open_torch_stream(Changing(3, 20), name="numbers", seed=3)
     (stream,) = streams(dataset, DIVISIONS[0])
     for _ in range(6):
@@ -176,11 +177,11 @@ def test_a_stream_that_is_different_when_it_is_read_again_is_an_error():
     stream.seek(0)
     for _ in range(3):
         next(stream)
-    with pytest.raises(Corrupt, match="'numbers': the stream gave other samples in step 3"):
+    with pytest.raises(Corrupt, match="'numbers': the stream returned other samples in step 3"):
         next(stream)
 
 
-def test_a_stream_that_is_shorter_when_it_is_read_again_is_an_error():
+def test_stream_that_is_shorter_when_read_again_is_an_error():
     numbers = Numbers()
     dataset = open_torch_stream(numbers, seed=3)
     (stream,) = streams(dataset, DIVISIONS[0])
@@ -197,7 +198,7 @@ def test_a_state_of_another_stream_is_refused():
         next(stream)
     (other,) = streams(open_torch_stream(Changing(2, 20), name="a", seed=3), DIVISIONS[0])
     other.load_state_dict(stream.state_dict())
-    with pytest.raises(Corrupt, match="before step 6 is not the one that was read when the state"):
+    with pytest.raises(Corrupt, match="before step 6 differs from the one that was read"):
         next(other)
 
 
@@ -207,7 +208,7 @@ def test_an_error_in_the_stream_names_the_sample(workers):
     (stream,) = streams(dataset, DIVISIONS[0], num_workers=workers)
     next(stream), next(stream)
     for _ in range(2):
-        with pytest.raises(Corrupt, match="'lines': sample 15 of the stream failed: OSError: the"):
+        with pytest.raises(Corrupt, match="'lines': stream sample 15 failed: OSError: the"):
             next(stream)
     stream.close()
 
@@ -268,8 +269,8 @@ def test_streams_that_cannot_be_divided_are_refused():
         count = 0
 
     for dataset, arguments, said in (
-        (lines(), {}, "generator gives other samples when it is read again"),
-        (Own(), {}, "Own gives other samples when it is read again"),
+        (lines(), {}, "generator returns other samples when it is read again"),
+        (Own(), {}, "Own returns other samples when it is read again"),
         (Empty(), {}, "Empty has no samples"),
         (Numbers(), {"shuffle": True}, "cannot shuffle Numbers"),
         (Numbers(), {"num_workers": 2}, "num_workers is 2, and a stream is read by one process"),

@@ -1,5 +1,6 @@
-"""Guards that compressed shards read like others, are unpacked once a host, and that damage to one
-is told by its name."""
+"""Guards that compressed shards read like others, are unpacked once per host, and that damage to
+one names it.
+"""
 
 import gzip
 
@@ -7,7 +8,7 @@ import numpy as np
 import pyarrow
 import pytest
 
-from strata.data.dataset import open_dataset
+from strata.data.source_dataset import open_dataset
 from strata.errors import Corrupt, InvalidArgument
 from tests.data import corpora
 
@@ -45,7 +46,7 @@ def test_compressed_shards_read_like_others(tmp_path, suffix):
         (corpora.write_tar, "zstd", "zst"),
     ],
 )
-def test_other_compressed_files_too_and_their_format_is_told(tmp_path, write, codec, suffix):
+def test_compressed_files_of_other_formats_are_detected_and_read(tmp_path, write, codec, suffix):
     write(tmp_path / "plain", COUNT)
     (tmp_path / "set").mkdir()
     for file in (tmp_path / "plain").iterdir():
@@ -58,21 +59,21 @@ def test_other_compressed_files_too_and_their_format_is_told(tmp_path, write, co
         assert values.tolist() == packed[column].tolist()
 
 
-def test_what_was_compressed_in_pieces_is_read_whole(tmp_path):
+def test_file_of_several_compressed_frames_is_read_whole(tmp_path):
     lines = [gzip.compress(f'{{"number": {number}}}\n'.encode()) for number in range(COUNT)]
     (tmp_path / "a.jsonl.gz").write_bytes(b"".join(lines))
     dataset = open_dataset(str(tmp_path / "a.jsonl.gz"))
     assert dataset.read(ROWS)["number"].tolist() == ROWS.tolist()
 
 
-def test_a_shard_is_unpacked_once_for_all(tmp_path, cache):
+def test_shard_is_unpacked_once_per_host(tmp_path, cache):
     folder = packed(tmp_path, "zstd")
     for _ in range(2):
         open_dataset(str(folder), "mds").read(np.arange(COUNT))
     assert len(list(cache.glob("*.file"))) == len(list(folder.glob("*.zstd")))
 
 
-def test_shards_that_are_unpacked_already_are_read_as_they_are(tmp_path, cache):
+def test_unpacked_shards_are_read_directly(tmp_path, cache):
     folder = packed(tmp_path, "zstd")
     for shard in folder.glob("*.zstd"):
         shard.unlink()
@@ -97,5 +98,7 @@ def test_damage_names_the_shard(tmp_path):
 
 def test_an_unknown_compression_is_refused_by_name(tmp_path):
     folder = packed(tmp_path, "lzma")
-    with pytest.raises(InvalidArgument, match=r"shard\.00000\.mds\.lzma: is compressed in a way"):
+    with pytest.raises(
+        InvalidArgument, match=r"shard\.00000\.mds\.lzma: has an unsupported compression"
+    ):
         open_dataset(str(folder), "mds")

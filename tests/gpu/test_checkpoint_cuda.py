@@ -21,25 +21,25 @@ except ImportError:
 if torch is None or not torch.cuda.is_available():
     raise unittest.SkipTest("no CUDA device here")
 
-from strata.checkpoint.cuda import copy_from_devices, has_room
-from strata.checkpoint.device_sums import ROW_WORDS, RowSums, weights
-from strata.checkpoint.format import decode_manifest
 from strata.checkpoint.manager import CheckpointManager
-from strata.checkpoint.reader import CheckpointReader
-from strata.checkpoint.replicas import ReplicaDigests
-from strata.checkpoint.sharing import own_share
-from strata.checkpoint.staging import Staging
-from strata.checkpoint.tree import Flat, flatten
-from strata.sdk.blobs import Blobs
-from strata.sdk.giving import Giver, model_id
-from strata.sdk.peers import Peer
+from strata.checkpoint.manifest import decode_manifest
+from strata.checkpoint.read.checkpoint_reader import CheckpointReader
+from strata.checkpoint.state.state_tree import FlatState, flatten
+from strata.checkpoint.write.device_checksums import ROW_WORDS, RowSums, weights
+from strata.checkpoint.write.device_snapshot import copy_from_devices, has_room
+from strata.checkpoint.write.rank_shares import own_share
+from strata.checkpoint.write.replica_digests import ReplicaDigests
+from strata.checkpoint.write.staging import Staging
+from strata.sdk.peers.blob_client import PeerClient
+from strata.sdk.peers.blob_server import Blobs
+from strata.sdk.state.model_offer import ModelOffer, model_id
 
 GIB = 2**30
 CARD = torch.device("cuda", torch.cuda.current_device())
 
 
 class Silent:
-    """A recorder that keeps nothing."""
+    """A recorder that records nothing."""
 
     progress_interval_s = 60.0
 
@@ -55,11 +55,11 @@ def test_every_peer_receives_the_model_as_it_is_given():
     """The third transfer once arrived as zeros: the driver copied to pages of an older mapping."""
     blobs = Blobs(Silent())
     blobs.token = "secret"
-    giver, address = Giver(blobs), blobs.address(("127.0.0.1", 1))
+    giver, address = ModelOffer(blobs), blobs.address(("127.0.0.1", 1))
     try:
         for generation in range(1, 7):
-            giver.give(numbers(generation), generation, 1, peers=1, data={})
-            peer = Peer("giver", address, "secret", "me", generation, Silent())
+            giver.offer(numbers(generation), generation, 1, peers=1, data={})
+            peer = PeerClient("giver", address, "secret", "me", generation, Silent())
             name = f"{model_id(generation)}.json"
             manifest = decode_manifest(peer.get(name), name)
             with CheckpointReader(peer, manifest) as reader:
@@ -73,7 +73,7 @@ def test_every_peer_receives_the_model_as_it_is_given():
         blobs.close()
 
 
-def test_memory_that_was_thrown_away_is_not_taken_for_pinned():
+def test_freed_memory_is_not_treated_as_pinned():
     for round in range(12):
         state = numbers(round + 1, 1_000_000 * (1 + round % 3))
         capture = Staging().capture(flatten(state), {})
@@ -83,7 +83,7 @@ def test_memory_that_was_thrown_away_is_not_taken_for_pinned():
         assert (np.frombuffer(view, np.float32) == round + 1).all(), round
 
 
-def test_without_room_for_a_snapshot_the_copy_is_made_at_once():
+def test_copy_is_synchronous_without_memory_for_a_snapshot():
     staging = Staging()
     flat = flatten(numbers(5))
     source = flat.sources["weight"]
@@ -141,7 +141,7 @@ def test_every_element_type_is_saved_from_the_device_and_filled_there():
             assert torch.equal(one, other), name
 
 
-def test_a_snapshot_leaves_room_for_the_next_step():
+def test_snapshot_leaves_memory_for_the_next_step():
     """A state and activations that fit together, and not with a second state beside them."""
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -167,7 +167,9 @@ def test_a_snapshot_leaves_room_for_the_next_step():
 
 
 def stall(world_size, tensors=300, size_bytes=1_500_000_000):
-    """Milliseconds that the first, second and third save of a state stop the training thread."""
+    """Milliseconds for which the first, second and third save of a state stop
+    the training thread.
+    """
     count = size_bytes // tensors // 4
     state = {f"layer-{i}": torch.randn(count, device=CARD) for i in range(tensors)}
     staging, figures = Staging(), []
@@ -181,7 +183,7 @@ def stall(world_size, tensors=300, size_bytes=1_500_000_000):
         flat = flatten(state)
         own = own_share(flat, 0, world_size)
         digests = ReplicaDigests(flat.sources, own, 0, world_size)
-        capture = staging.begin(Flat(flat.tree, own), {})
+        capture = staging.begin(FlatState(flat.tree, own), {})
         digests.take()
         taken_ms = (time.perf_counter() - begun_s) * 1e3
         capture.fill()
@@ -194,7 +196,7 @@ def stall(world_size, tensors=300, size_bytes=1_500_000_000):
 
 
 def test_the_first_save_is_as_quick_as_the_others():
-    """Prints what a person compares; that the copies are right is checked above."""
+    """Prints figures to compare; the tests above check that the copies are right."""
     for world_size in (1, 2):
         for tensors in (300, 2_000):
             prepared_ms, figures = stall(world_size, tensors)

@@ -16,7 +16,7 @@ except ImportError:
 if torch is None or not torch.cuda.is_available():
     raise unittest.SkipTest("no CUDA device here")
 
-from strata.torch.delivery import Delivery, can_skip
+from strata.torch.gradient_averaging import GradientDelivery, can_skip
 
 CYCLES = 1_000_000_000  # about 0.5 s of work for the device
 OWN = [16.0, 5.0, 7.0]
@@ -35,10 +35,10 @@ def launched(flag):
     torch.cuda.synchronize()
     torch.cuda._sleep(CYCLES)  # in place of the collectives
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it says that it does not find everything
-        torch.cuda.set_sync_debug_mode("error")  # whatever would wait for the device raises
+        warnings.simplefilter("ignore")  # PyTorch warns that it does not find every wait
+        torch.cuda.set_sync_debug_mode("error")  # anything that would wait for the device raises
     try:
-        delivery = Delivery(head, head, 1, pinned)
+        delivery = GradientDelivery(head, head, 1, pinned)
         optimizer.found_inf = delivery.skip
         optimizer.step()
     finally:
@@ -50,7 +50,7 @@ def launched(flag):
 
 
 def warm_up():
-    """The first launch of each kernel loads it, and that waits for the device."""
+    """The first launch of each kernel loads it, which waits for the device."""
     with contextlib.suppress(AssertionError):
         launched(0.0)
 

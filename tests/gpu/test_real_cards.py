@@ -14,7 +14,7 @@ except ImportError:
 if torch is None or not torch.cuda.is_available():
     raise unittest.SkipTest("no CUDA device here")
 
-from strata.sdk.cards import Cards, visible_cards
+from strata.sdk.record.gpu_cards import Cards, visible_cards
 
 HELD_BYTES = 2**30
 BUSY_S = 30.0

@@ -18,9 +18,9 @@ if torch is None or not torch.cuda.is_available():
     raise unittest.SkipTest("no CUDA device here")
 
 import strata
-from strata.core.worker_facts import StepFinished
-from strata.sdk.events import Recorder
-from strata.sdk.late_numbers import LateFact, number_of
+from strata.core.workers.worker_facts import StepFinished
+from strata.sdk.record.late_numbers import LateFact, number_of
+from strata.sdk.record.recorder import Recorder
 
 STEPS = 20
 WARM_UP_STEPS = 3  # they load kernels and pin memory, which waits for the device
@@ -28,9 +28,9 @@ CYCLES = 200_000_000  # about 0.1 s of work for the device
 
 
 def forbid_waiting():
-    """From now on .item(), float() and copies of what is on the device raise."""
+    """Make .item(), float() and copies from the device raise from now on."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it says that it does not find everything
+        warnings.simplefilter("ignore")  # PyTorch warns that it does not find every wait
         torch.cuda.set_sync_debug_mode("error")
 
 

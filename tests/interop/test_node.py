@@ -1,5 +1,5 @@
-"""Guards that the proto is enough: a Node.js client made from it registers, beats, speaks in a
-session, gets shards, waits at a barrier, and finds health checking and reflection."""
+"""A Node.js client generated from the proto: registration, heartbeats, sessions, shards, barriers,
+health checking and reflection."""
 
 import base64
 import json
@@ -20,7 +20,7 @@ PROTO = Path(__file__).parents[2] / "proto" / "strata" / "v1" / "coordinator.pro
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What the client was answered by a real coordinator."""
+    """The answers of a real coordinator to the client."""
     node = program("node")
     if not (NODE / "node_modules").is_dir():
         pytest.fail(
@@ -35,14 +35,14 @@ def found(tmp_path_factory):
     return json.loads(ended.stdout)
 
 
-def test_the_lock_names_no_host_and_every_package_has_a_hash():
+def test_package_lock_has_hashes_and_no_hosts():
     text = (NODE / "package-lock.json").read_text("utf-8")
     assert not re.search(r"://|resolved", text)
     packages = json.loads(text)["packages"]
     assert [name for name, entry in packages.items() if name and "integrity" not in entry] == []
 
 
-def test_it_registers_and_beats(found):
+def test_node_client_registers_and_sends_heartbeats(found):
     registered, second = found["registered"], found["second"]
     assert (registered["assigned_id"], registered["rank"]) == ("js-1", 0)
     assert (second["assigned_id"], second["rank"], second["world_size"]) == ("js-2", 1, 2)
@@ -51,7 +51,7 @@ def test_it_registers_and_beats(found):
     assert found["left"]["success"]
 
 
-def test_it_gets_shards(found):
+def test_node_client_gets_shards(found):
     assert found["dataset"]["total_shards"] == 11
     first, second = found["shards"]
     assert first
@@ -60,7 +60,7 @@ def test_it_gets_shards(found):
     assert sorted(first + second) == expected
 
 
-def test_it_speaks_in_a_session(found):
+def test_node_client_opens_a_session(found):
     session = found["session"]
     assert session["standing"]["worker_id"] == "js-1"
     assert session["standing"]["incarnation"] == found["registered"]["incarnation"]
@@ -70,7 +70,7 @@ def test_it_speaks_in_a_session(found):
     assert session["done"]["request"] == 8
 
 
-def test_it_waits_at_a_barrier_with_another(found):
+def test_node_clients_meet_at_a_barrier(found):
     streamed, unary = found["session"]["barrier"]
     outcome = streamed["outcome"]
     assert (streamed["request"], streamed["barrier_id"], streamed["arrival"]) == (7, "here", 1)
@@ -80,14 +80,14 @@ def test_it_waits_at_a_barrier_with_another(found):
     assert sorted([outcome["arrival_order"], unary["arrival_order"]]) == [0, 1]
 
 
-def test_a_refusal_has_a_code_and_a_hint(found):
+def test_node_client_gets_error_code_and_hint(found):
     refusal = found["refusal"]
     assert (refusal["status"], refusal["code"]) == ("NOT_FOUND", "not_found")
     assert refusal["hint"] == "register it first"
     assert "nobody" in refusal["details"]
 
 
-def test_it_finds_health_and_reflection(found):
+def test_node_client_uses_health_and_reflection(found):
     assert found["health"] == "SERVING"
     assert {"strata.v1.Coordinator", "grpc.health.v1.Health"} <= set(found["services"])
     files = [FileDescriptorProto.FromString(base64.b64decode(file)) for file in found["files"]]

@@ -1,6 +1,6 @@
-"""A Ray cluster of two nodes on this machine, in a process of its own that obeys its stdin.
+"""A Ray cluster of two nodes on this machine, in its own process, controlled by stdin.
 
-Ray warns at import in ways that the tests' own process would take for errors.
+Ray's warnings at import would be errors in the test process.
 """
 
 import subprocess
@@ -8,7 +8,7 @@ import sys
 
 
 class RayCluster:
-    """The cluster; each node has one CPU."""
+    """A cluster whose nodes have one CPU each."""
 
     def __init__(self):
         self._process = subprocess.Popen(
@@ -17,11 +17,11 @@ class RayCluster:
         self.address = self._answer()
 
     def kill_node(self):
-        """The second node is gone, without a word."""
+        """Kill the second node."""
         self._order("kill")
 
     def add_node(self):
-        """Another node comes."""
+        """Add another node."""
         self._order("add")
 
     def close(self):
@@ -44,7 +44,7 @@ class RayCluster:
 def main():
     from ray.cluster_utils import Cluster
 
-    from strata.launch.ray_library import ray  # before anything else imports it
+    from strata.launch.ray_agents import ray  # before anything else imports it
 
     assert ray
     cluster = Cluster(

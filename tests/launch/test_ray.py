@@ -1,4 +1,4 @@
-"""Guards agents that Ray places: on a real cluster of two nodes, one of which is killed."""
+"""Agents on a Ray cluster of two nodes, one of which is killed."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from tests.coordinator.conftest import coordinator
 from tests.launch.ray_cluster import RayCluster
 
 pytestmark = pytest.mark.timeout(300)
-PATIENCE_S = 90
+TIMEOUT_S = 90
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +40,10 @@ def served(folder):
 
 @pytest.fixture
 def agents(cluster, folder, served):
-    """`strata agents` with two hosts of one slot each."""
+    """`strata launch` with two hosts of one slot each."""
     address = f"127.0.0.1:{served.grpc_port}"
     started = Started(
-        *("agents", "--engine", "ray", "--hosts", "2", "--slots", "1"),
+        *("launch", "--hosts", "2", "--slots", "1"),
         *("--coordinator", address, "--url", served.http_url, "--ray-address", cluster.address),
         *("--data-dir", str(folder / "agents")),
         cwd=folder,
@@ -60,25 +60,25 @@ def hosts_up(api):
 
 
 def placed(agents):
-    """How often an agent was started on a node."""
+    """The number of agent starts on a node."""
     return sum("is on Ray node" in line for line in agents.err)
 
 
 def actor_of(folder, worker):
-    """The process of the agent that started a worker."""
+    """The pid of the agent that started a worker."""
     return psutil.Process(worker_pids(folder)[worker]).parent()
 
 
-def test_a_new_actor_in_the_same_bundle_goes_on_with_the_workers_that_run(agents, folder, served):
+def test_new_actor_in_the_same_bundle_adopts_the_workers(agents, folder, served):
     api = Api(served)
-    until(lambda: len(hosts_up(api)) == 2, "two hosts", PATIENCE_S)
+    until(lambda: len(hosts_up(api)) == 2, "two hosts", TIMEOUT_S)
     task = api.submit(folder / "train.py", 2)
     api.reaches(task, "running")
     before = worker_pids(folder)
     victim = actor_of(folder, f"{task}-w0")
     assert "RayHost" in " ".join(victim.cmdline())
     victim.kill()
-    agents.wait_for(lambda run: placed(run) == 3, "another actor", PATIENCE_S)
+    agents.wait_for(lambda run: placed(run) == 3, "another actor", TIMEOUT_S)
     assert worker_pids(folder) == before
     (folder / "finish").touch()
     done = api.reaches(task, "completed")
@@ -87,7 +87,7 @@ def test_a_new_actor_in_the_same_bundle_goes_on_with_the_workers_that_run(agents
     assert api.facts("AgentLost") == []
 
 
-def test_a_killed_node_is_a_lost_host_and_the_task_heals_when_there_is_another(cluster, folder):
+def test_task_recovers_from_a_killed_node_when_another_joins(cluster, folder):
     run = Started(
         *("run", "train.py", "--workers", "2", "--engine", "ray", "--hosts", "2"),
         *("--ray-address", cluster.address),
@@ -100,7 +100,7 @@ def test_a_killed_node_is_a_lost_host_and_the_task_heals_when_there_is_another(c
         run.wait_for(seen("its lost workers need 1 slot and 0 of 1 are free"), "reason")
         assert "is lost: Ray says" in log_of(folder)
         cluster.add_node()
-        run.wait_for(seen("goes on from step"), "recovery", PATIENCE_S)
+        run.wait_for(seen("continues from step"), "recovery", TIMEOUT_S)
         (folder / "finish").touch()
         assert run.ended() == 0, run.out
         assert "1 loss, 1 recovery" in "".join(run.out)

@@ -1,7 +1,7 @@
-"""A worker that makes every call of the SDK while its coordinator is away: `asker.py SCENE JSON`.
+"""A worker that makes every SDK call while its coordinator is unreachable: `asker.py SCENE JSON`.
 
-Before each call it waits for a file. When a call has waited for the coordinator for longer than
-the limits that are set here it says `asking`, and afterwards `ended`, with the error if any.
+Before each call it waits for a file. When a call has waited for the coordinator for longer than the
+limits set here it prints `asking`, and afterwards `ended`, with the error if any.
 """
 
 import os
@@ -13,12 +13,13 @@ import numpy as np
 from trainee import main, say, scene
 
 import strata
-from strata.sdk import channel, enrolment, run
+from strata.sdk import run
+from strata.sdk.session import channel, registration
 
 WAITS = {
-    ("session.py", "wait_for"),
-    ("session.py", "call"),
-    ("saving.py", "wait"),
+    ("worker_session.py", "wait_for"),
+    ("worker_session.py", "call"),
+    ("saver.py", "wait"),
     ("channel.py", "persist"),
 }
 
@@ -29,7 +30,7 @@ LOOK_S = 0.01
 
 
 def waits_for_the_coordinator(thread: int) -> bool:
-    """Whether the thread is in a call of the SDK that waits for an answer."""
+    """Whether the thread is in an SDK call that waits for an answer."""
     frame = sys._current_frames().get(thread)
     while frame is not None:
         code = frame.f_code
@@ -40,7 +41,7 @@ def waits_for_the_coordinator(thread: int) -> bool:
 
 
 def watched(name, gate, call):
-    """Makes a call once there is a file `gate`/`name`, and says when it waits and how it ends."""
+    """Make a call once file `gate`/`name` exists; print when it waits and how it ends."""
     say("ready", call=name)
     while not os.path.exists(os.path.join(gate, name)):
         time.sleep(0.005)
@@ -66,14 +67,14 @@ def watched(name, gate, call):
 
 
 def impatient() -> None:
-    """The waits that have a limit end soon, so that a coordinator is away for longer."""
-    enrolment.CONNECT_TIMEOUT_S = run.LEAVE_TIMEOUT_S = LIMIT_S
+    """Shorten all limited waits, so that the coordinator is unreachable for longer."""
+    registration.CONNECT_TIMEOUT_S = run.LEAVE_TIMEOUT_S = LIMIT_S
     channel.CALL_TIMEOUT_S = LIMIT_S
 
 
 @scene
 def ask(gate, data, **given):
-    """Every call that a script may make, one after the other; it saves only when it says so."""
+    """Make every call of a script, one after the other; saves only on request."""
     impatient()
     joined = strata.join(checkpoint_every=10_000, **given)
     model = {"weight": np.zeros(10)}
@@ -92,9 +93,9 @@ def ask(gate, data, **given):
 
     def saved():
         joined.save()
-        joined._keeping.saver.wait(60)
-        if joined._keeping.saver.failure:
-            raise RuntimeError(joined._keeping.saver.failure)
+        joined._run_state.saver.wait(60)
+        if joined._run_state.saver.failure:
+            raise RuntimeError(joined._run_state.saver.failure)
 
     def open_shards():
         nonlocal shards
@@ -123,7 +124,7 @@ def ask(gate, data, **given):
 
 @scene
 def join_for_an_agent(gate, **given):
-    """Joins as a process that an agent has started."""
+    """Join like a process that an agent has started."""
     impatient()
     os.environ["STRATA_START"] = "1"
     watched("join", gate, lambda: strata.join(**given).leave())
@@ -131,7 +132,7 @@ def join_for_an_agent(gate, **given):
 
 @scene
 def ask_orchestrator(gate, coordinator, **given):
-    """Every call of `TrainingOrchestrator`."""
+    """Make every call of `TrainingOrchestrator`."""
     impatient()
     orchestrator = strata.TrainingOrchestrator(coordinator)
     watched("register", gate, lambda: orchestrator.register_worker("o"))

@@ -1,6 +1,6 @@
-"""Worker processes with a planted fault: `faulty_trainee.py SCENE JSON`.
+"""Worker processes with an injected fault: `faulty_trainee.py SCENE JSON`.
 
-The fault begins when there is a file `gate`, in the worker that is named as the `victim`.
+The fault starts in worker `victim` when file `gate` exists.
 """
 
 import json
@@ -19,7 +19,7 @@ SLOW_S = 0.08
 
 
 def slow_link(slow):
-    """Delays what the training thread sends to other workers."""
+    """Delay what the training thread sends to other workers."""
     send = socket.socket.send
 
     def delayed(link, data, *flags):
@@ -31,7 +31,7 @@ def slow_link(slow):
 
 
 def steps(cause, gate, victim, count=10**6, slow_s=SLOW_S, **given):
-    """Averages gradients with the others; the step of the victim is slow in one part of it."""
+    """Average gradients with the others; one part of the victim's step is slow."""
     with strata.join(**given) as run:
         say("joined", **place(run))
 
@@ -54,9 +54,9 @@ def steps(cause, gate, victim, count=10**6, slow_s=SLOW_S, **given):
 
 
 def lanes(**given):
-    """Trains a dataset together with whoever is there.
+    """Train a dataset with any number of workers.
 
-    The weight of the average is given, so that it does not count the samples of all workers.
+    The weight of the average is explicit, so that it does not count the samples of all workers.
     """
     samples = strata.open_arrays({"x": np.arange(10**6)}, name="numbers")
     with strata.join(**given) as run:

@@ -1,4 +1,4 @@
-"""Real worker processes against a real coordinator, for tests that kill either of them."""
+"""Worker and coordinator processes, for tests that kill either of them."""
 
 import json
 import os
@@ -16,11 +16,11 @@ import pytest
 from tests.coordinator.process import free_port
 
 SCRIPT = Path(__file__).with_name("trainee.py")
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
-def until(happened, timeout_s: float = PATIENCE_S, what: str = "it"):
-    """Waits for a condition; what it returned."""
+def until(happened, timeout_s: float = TIMEOUT_S, what: str = "it"):
+    """Wait for a condition; returns its result."""
     deadline_s = time.monotonic() + timeout_s
     while not (result := happened()):
         if time.monotonic() > deadline_s:
@@ -36,9 +36,9 @@ def clean_environment(**more: str) -> dict[str, str]:
 
 
 class Trainee:
-    """A worker process that runs a scene of a script and says in JSON what it does.
+    """A worker process that runs a scene of a script and prints its progress as JSON.
 
-    It is told its coordinator by arguments, or, as a user's own worker, by its environment alone.
+    It gets its coordinator by arguments, or, like a user's own worker, from its environment.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class Trainee:
             else:
                 self.output.append(line)
 
-    def says(self, what: str, count: int = 1, timeout_s: float = PATIENCE_S) -> dict[str, object]:
-        """Waits until it has said something so many times; the last of them."""
+    def says(self, what: str, count: int = 1, timeout_s: float = TIMEOUT_S) -> dict[str, object]:
+        """Wait until it has printed `what` `count` times; returns the last one."""
 
         def heard():
             found = [each for each in self.said if each["say"] == what]
@@ -85,7 +85,7 @@ class Trainee:
                 self._thread.join(5)
                 found = [each for each in self.said if each["say"] == what]
                 if len(found) < count:
-                    pytest.fail(f"it ended without saying {what}: {self.story()}")
+                    pytest.fail(f"it ended without printing {what}: {self.story()}")
             return found[count - 1] if len(found) >= count else None
 
         return until(heard, timeout_s, f"{what!r} of {self.story()}")
@@ -96,8 +96,8 @@ class Trainee:
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
-    def ends(self, timeout_s: float = PATIENCE_S) -> int:
-        """Waits for its end; the exit code."""
+    def ends(self, timeout_s: float = TIMEOUT_S) -> int:
+        """Wait for its end; returns the exit code."""
         code = self.process.wait(timeout_s)
         self._thread.join(5)
         return code
@@ -108,7 +108,7 @@ class Trainee:
             self.process.kill()
         self.process.wait(10)
         self._thread.join(5)
-        if not self._thread.is_alive():  # else a child that it forked still holds the pipe
+        if not self._thread.is_alive():  # otherwise a forked child still holds the pipe
             self.process.stdout.close()
 
 

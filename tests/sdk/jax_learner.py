@@ -1,8 +1,8 @@
-"""Trains a small model with JAX under `strata run` in tests; `plain` is the same without Strata.
+"""Train a small model with JAX under `strata run` in tests; `plain` does the same without Strata.
 
-The state is a pytree with a NamedTuple, as Optax has them, and each step makes a new one. A step
-trains all samples, so that the plain process needs to know nothing of their order. Config: `die_at`
-is the step in which the last rank kills itself in generation 1, `folder` is for the result.
+The state is a pytree with a NamedTuple, as in Optax, and each step makes a new one. A step trains
+all samples, so their order does not matter to the plain process. Config: `die_at` is the step in
+which the last rank kills itself in generation 1, `folder` is for the result.
 """
 
 import os

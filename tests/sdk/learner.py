@@ -1,7 +1,7 @@
-"""Scenes of workers that train on data: `learner.py SCENE JSON`, like `trainee.py`.
+"""Worker processes that train on data: `learner.py SCENE JSON`, like `trainee.py`.
 
-The model counts how often each sample was applied, added up over the workers in every step. So the
-model itself says at the end whether each sample was trained exactly once per epoch.
+The model counts how often each sample was applied, summed over the workers in every step. So it
+shows at the end whether each sample was trained exactly once per epoch.
 """
 
 import os
@@ -18,10 +18,10 @@ import strata
 def learn(
     total, epochs=1, step_s=0.0, sample_s=0.0, crowd=0, save_at=0, how=None, after="", **given
 ):
-    """Trains on the dataset `numbers`, and says which samples each step gave it.
+    """Train on the dataset `numbers`, and print the samples of each step.
 
-    Steps take `step_s` and `sample_s` for each sample, or until there are `crowd` workers, long
-    enough for another one to come. It begins when there is a file `after`.
+    A step takes `step_s`, and `sample_s` for each sample; until there are `crowd` workers it takes
+    longer, so that another one can join. Starts when file `after` exists.
     """
     with strata.join(**given) as run:
         model = run.restore({"applied": np.zeros(total)})
@@ -47,7 +47,7 @@ def learn(
 
 @scene
 def forget_to_step(**given):
-    """Asks for a second batch without having marked the first."""
+    """Take a second batch without applying a step for the first."""
     with strata.join(**given) as run:
         batches = run.batches("numbers", global_batch=8, epochs=1)
         next(batches)
@@ -59,7 +59,7 @@ def forget_to_step(**given):
 
 @scene
 def ask(global_batch=8, **given):
-    """Asks for batches, and says whether that was refused."""
+    """Request batches, and print the error if they are refused."""
     with strata.join(**given) as run:
         try:
             next(run.batches("numbers", global_batch=global_batch, epochs=1))
@@ -71,7 +71,7 @@ def ask(global_batch=8, **given):
 
 @scene
 def mix(first, second, steps=30, **given):
-    """Trains on two datasets, one part to three, and says how many samples came from each."""
+    """Train on two datasets mixed 1 to 3, and print the number of samples of each."""
     with strata.join(**given) as run:
         few = strata.open_arrays({"x": np.zeros(first)}, name="few")
         many = strata.open_arrays({"x": np.ones(second)}, name="many")
@@ -87,8 +87,10 @@ def mix(first, second, steps=30, **given):
 
 @scene
 def read(path, on_error="raise", processes=None, **given):
-    """Trains an epoch of files, and says what could not be read; by a `DataLoader` if it is to
-    have processes. Progress is recorded each time it is told."""
+    """Train an epoch of files, and print errors; with a `DataLoader` if it has processes.
+
+    Progress is recorded at every call.
+    """
     os.environ["STRATA_PROGRESS_INTERVAL_S"] = "0.000001"
     how = {"on_error": on_error}
     if processes is not None:
@@ -109,7 +111,7 @@ def read(path, on_error="raise", processes=None, **given):
 
 @scene
 def read_once(path, **given):
-    """Opens files and trains one step of them, and says how long that took."""
+    """Open files and train one step, and print how long that took."""
     with strata.join(**given) as run:
         begun_s = time.monotonic()
         for _ in run.batches(strata.open_dataset(path, name="files"), global_batch=8, steps=1):
@@ -120,7 +122,7 @@ def read_once(path, **given):
 
 @scene
 def load(path, processes, **given):
-    """Trains an epoch of files as tensors by a `DataLoader`, pinned where there is a GPU."""
+    """Train an epoch of files as tensors of a `DataLoader`, pinned if there is a GPU."""
     import torch
 
     from strata.torch import Loading
@@ -145,7 +147,7 @@ def load(path, processes, **given):
 
 @scene
 def crack(path, options, victim, on_error, **given):
-    """Trains an epoch of files, one of which is cut in half after the first step."""
+    """Train an epoch of files, one of which is truncated after the first step."""
     with strata.join(**given) as run:
         rows = 0
         try:
@@ -167,7 +169,7 @@ def crack(path, options, victim, on_error, **given):
 
 @scene
 def roam(epochs=1, step_s=0.0, leave_at=-1, fail_at=-1, **given):
-    """Trains shard by shard at its own pace; may leave a shard in the middle, or fail in one."""
+    """Train shard by shard at its own pace; may leave a shard early, or fail in one."""
     with strata.join(**given) as run:
         say("joined", **place(run))
         for count, shard in enumerate(run.shards("numbers", batch_size=8, epochs=epochs)):
@@ -188,8 +190,8 @@ def roam(epochs=1, step_s=0.0, leave_at=-1, fail_at=-1, **given):
 
 @scene
 def agree(rounds, late_at=-1, slow_at=-1, slow_s=0.0, cut_at=-1, wrong_at=-1, **given):
-    """Averages its number with the others' numbers; in some round it never comes, comes late,
-    loses its connection, or brings other arrays."""
+    """Average its number with the others'; in one round it may be missing or late, lose its
+    connection, or pass different arrays."""
     with strata.join(**given) as run:
         say("joined", **place(run))
         while run.steps < rounds:
@@ -199,7 +201,7 @@ def agree(rounds, late_at=-1, slow_at=-1, slow_s=0.0, cut_at=-1, wrong_at=-1, **
             if run.steps == slow_at:
                 time.sleep(slow_s)
             if run.steps == cut_at and run.generation == 1:
-                run._exchanges._present._links[0].shutdown(socket.SHUT_RDWR)
+                run._exchanges._current._links[0].shutdown(socket.SHUT_RDWR)
             size = 2 if run.steps == wrong_at else 1
             with run.step() as step:
                 mean = run.average({"rank": np.full(size, float(run.rank))}, weight=run.rank + 1.0)

@@ -1,4 +1,4 @@
-"""Scenes of workers that train by local steps: `local_learner.py SCENE JSON`, like `trainee.py`."""
+"""Worker processes that train by local steps: `local_learner.py SCENE JSON`, like `trainee.py`."""
 
 import os
 import time
@@ -14,14 +14,14 @@ INPUTS = 8
 
 
 def line():
-    """Samples on a plane, which the weights have to find."""
+    """Samples on the plane that the weights have to learn."""
     random = np.random.default_rng(0)
     x = random.normal(size=(SAMPLES, INPUTS))
     return strata.open_arrays({"x": x, "y": x @ np.arange(INPUTS) + 1}, name="line")
 
 
 def descend(weights, part, rate=0.1):
-    """One local step; the loss before it."""
+    """Do one local step and return the loss before it."""
     off = part["x"] @ weights["w"] + weights["b"] - part["y"]
     weights["w"] -= rate * part["x"].T @ off / len(off)
     weights["b"] -= rate * off.mean()
@@ -29,7 +29,7 @@ def descend(weights, part, rate=0.1):
 
 
 def deafen(run, count):
-    """Connections on which something is told break without an answer, the first so many of them."""
+    """Break the connections of the first `count` messages without an answer."""
     take, left = run.blobs.on_message, iter(range(count))
 
     def broken(*message):
@@ -41,7 +41,7 @@ def deafen(run, count):
 
 
 def dawdle(run, seconds):
-    """Take so long for the first message that arrives."""
+    """Delay the first message by `seconds`."""
     take, left = run.blobs.on_message, iter([seconds])
 
     def slow(*message):
@@ -52,7 +52,7 @@ def dawdle(run, seconds):
 
 
 def mistrust(run):
-    """Take every message for one that does not prove where it comes from."""
+    """Treat every message as one without a valid token."""
     take = run.blobs.on_message
     run.blobs.on_message = lambda message, sender, proven, cause: take(
         message, sender, False, cause
@@ -60,7 +60,7 @@ def mistrust(run):
 
 
 def cut(run, peer):
-    """Reach a peer at a port where nothing listens."""
+    """Use a closed port as the address of a peer."""
     circle = run.circle
 
     def without_peer(exchange):
@@ -85,11 +85,11 @@ def learn(
     save_at=0,
     **given,
 ):
-    """Learns a plane in rounds of four local steps, and says the weights.
+    """Learn a plane in rounds of four local steps, and print the weights.
 
-    Rounds take longer until there are `crowd` workers, long enough for another one to come. One
-    that `forgets` does not restore the outer optimizer. The link to a worker that is `cut_off` is
-    down; one that `mistrusts` takes no message, one with `slow_s` takes the first one late.
+    Rounds are slow until there are `crowd` workers, so that another one can join. `forgets` leaves
+    the outer optimizer out of the restored state. `cut_off` names a worker whose link is down,
+    `mistrusts` rejects every message, `slow_s` delays the first message.
     """
     with strata.join(**given) as run:
         weights = {"w": np.zeros(INPUTS), "b": np.zeros(1)}
@@ -102,7 +102,7 @@ def learn(
         if cut_off:
             cut(run, cut_off)
         run.restore({"weights": weights} | ({} if forgets else {"outer": local}))
-        say("joined", address=run._keeping.own_address(), **place(run))
+        say("joined", address=run._run_state.own_address(), **place(run))
         for batch in run.batches(line(), global_batch=48, epochs=epochs):
             say("training", **place(run))
             with run.step() as step, local.round(batch) as parts:

@@ -1,7 +1,7 @@
-"""Scripts with several loops that worker processes run in tests: `looper.py SCENE JSON`.
+"""Worker processes whose scripts have several loops: `looper.py SCENE JSON`.
 
-The model adds up what it was trained on, and a schedule counts what the script does between loops,
-so the model itself says at the end whether everything was applied exactly once.
+The model sums the samples it was trained on, and a schedule counts what the script does between
+loops, so they show at the end whether everything was applied exactly once.
 """
 
 import os
@@ -19,7 +19,7 @@ def arrays(name, count):
 
 
 class Schedule:
-    """A counter with a `state_dict`, as a learning-rate scheduler is one."""
+    """A counter with a `state_dict`, like a learning-rate scheduler."""
 
     def __init__(self):
         self.count = 0
@@ -41,7 +41,7 @@ def begin(run):
 
 
 def train(run, seen, loader, step_s=0.0, die_at=-1):
-    """One loop, in which each sample is counted by all workers."""
+    """Train one loop, in which all workers count each sample."""
     for batch in loader:
         with run.step() as step:
             if run.steps == die_at and run.generation == 1 and run.rank == run.world_size - 1:
@@ -58,7 +58,7 @@ def train(run, seen, loader, step_s=0.0, die_at=-1):
 
 @scene
 def per_epoch(epochs=3, samples=40, step_s=0.0, die_at=-1, save_after=-1, **given):
-    """A loop for each epoch, an evaluation and a step of the schedule after it."""
+    """A loop per epoch, each followed by an evaluation and a step of the schedule."""
     with strata.join(**given) as run:
         seen, schedule = begin(run)
         say("joined", **place(run))
@@ -77,7 +77,7 @@ def per_epoch(epochs=3, samples=40, step_s=0.0, die_at=-1, save_after=-1, **give
 
 @scene
 def plain_epochs(epochs=3, **given):
-    """The loop that people write first: `range`, and one epoch of batches in each round."""
+    """The plain loop: `range`, with one epoch of batches in each iteration."""
     with strata.join(**given) as run:
         seen, _ = begin(run)
         steps = []
@@ -89,7 +89,7 @@ def plain_epochs(epochs=3, **given):
 
 @scene
 def two_phases(step_s=0.0, die_at=-1, **given):
-    """One dataset after the other, the second one shorter, then the first one again."""
+    """Train a dataset, a shorter one, then the first one again."""
     with strata.join(**given) as run:
         seen, _ = begin(run)
         say("joined", **place(run))
@@ -104,7 +104,7 @@ def two_phases(step_s=0.0, die_at=-1, **given):
 
 @scene
 def look_first(how, epochs=3, die_at=-1, **given):
-    """Looks at a batch before it trains: with `peek`, or as one does with a DataLoader."""
+    """Look at a batch before training: with `peek`, or with `next(iter(...))`."""
     with strata.join(**given) as run:
         seen, schedule = begin(run)
         loader = run.batches(arrays("numbers", 40), global_batch=8)
@@ -126,7 +126,7 @@ def look_first(how, epochs=3, die_at=-1, **given):
 
 @scene
 def leave_at_once(**given):
-    """Leaves a loop before its first step, which is no mistake."""
+    """Leave a loop before its first step, which is allowed."""
     with strata.join(**given) as run:
         seen, _ = begin(run)
         loader = run.batches(arrays("numbers", 40), global_batch=8)
@@ -141,7 +141,7 @@ def leave_at_once(**given):
 
 @scene
 def stop_early(at=12, alone=False, die_after=False, **given):
-    """Leaves an endless loop when rank 0 says so; or on rank 0 alone, which is a mistake."""
+    """Leave an endless loop when rank 0 decides; or on rank 0 only, which is an error."""
     with strata.join(**given) as run:
         seen, _ = begin(run)
         say("joined", **place(run))
@@ -165,7 +165,7 @@ def stop_early(at=12, alone=False, die_after=False, **given):
 
 @scene
 def stop_all(at=10, **given):
-    """Ends the training of all workers from one of them; nothing after the loop runs."""
+    """Stop all workers from one of them; nothing after the loop runs."""
     with strata.join(**given) as run:
         seen, _ = begin(run)
         for batch in run.batches(arrays("numbers", 40), global_batch=8):
@@ -180,7 +180,7 @@ def stop_all(at=10, **given):
 
 @scene
 def each_alone(**given):
-    """Trains without telling the other workers anything, which is a mistake."""
+    """Train without an exchange with the other workers, which is an error."""
     with strata.join(**given) as run:
         seen, _ = begin(run)
         for batch in run.batches(arrays("numbers", 40), global_batch=8, epochs=1):
@@ -190,7 +190,7 @@ def each_alone(**given):
 
 @scene
 def fail_once(marker, **given):
-    """Fails in the middle of a loop, in a function of its own, the first time it is run."""
+    """Fail in the middle of a loop, inside a function, at the first start."""
     with strata.join(**given) as run:
         seen, _ = begin(run)
         say("joined", **place(run))
@@ -223,7 +223,7 @@ def steps_alone(steps=20, **given):
 
 @scene
 def schedule_after_restore(steps=8, **given):
-    """Changes the restored state before training goes on, which is an error when it resumes."""
+    """Change the restored state before training, which is an error after a resume."""
     with strata.join(**given) as run:
         seen, schedule = begin(run)
         schedule.step()

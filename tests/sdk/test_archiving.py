@@ -1,5 +1,5 @@
-"""Guards that a finished run is archived by the coordinator itself, and read from there over REST
-and by the terminal as it is from the log: in a folder, and in object storage."""
+"""The coordinator archives a finished run, in a folder or in object storage; REST and the CLI read
+the archive like the log."""
 
 import json
 
@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from strata.cli import build_app
-from strata.coordinator import archiving
+from strata.coordinator.archive import run_archiver
 from tests.coordinator.conftest import coordinator
 from tests.sdk.conftest import Hub
 from tests.sdk.harness import until
@@ -19,17 +19,17 @@ QUICK = {"heartbeat_interval_s": 0.25, "archive_after_s": 0.5}
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch):
-    monkeypatch.setattr(archiving, "LOOK_S", 0.1)
+    monkeypatch.setattr(run_archiver, "LOOK_S", 0.1)
 
 
 def strata(*arguments):
-    result = CliRunner().invoke(build_app(list(arguments)), arguments)
+    result = CliRunner().invoke(build_app(), arguments)
     assert result.exit_code == 0, result.output
     return result.output
 
 
 def trained(hub, trainees) -> str:
-    """A task whose two workers finished; its id."""
+    """Run a task with two workers to its end; returns its id."""
     workers = [
         trainees(hub.address, "keep", worker_id=name, world_size=2, steps=8, step_s=0.01)
         for name in "ab"
@@ -41,7 +41,7 @@ def trained(hub, trainees) -> str:
 
 
 def archived(hub, task):
-    """The run of a task, once it is listed."""
+    """Wait until the run of a task is listed; returns it."""
 
     def listed():
         rows = httpx.get(f"{hub.running.http_url}/api/runs").json()
@@ -51,14 +51,14 @@ def archived(hub, task):
     return row
 
 
-def test_a_finished_run_is_archived_and_reads_like_the_log(tmp_path, trainees):
+def test_finished_run_is_archived_and_reads_like_the_log(tmp_path, trainees):
     data = tmp_path / "data"
     with coordinator(data, **QUICK) as started:
         hub = Hub(started)
         task = trained(hub, trainees)
         row = archived(hub, task)
         assert row["name"] == f"{task}-{hub.state.cluster}"
-        assert not list((data / archiving.SCRATCH).iterdir())
+        assert not list((data / run_archiver.SCRATCH).iterdir())
 
         def asked(path, **params):
             answer = httpx.get(f"{started.http_url}/api/timeline/{path}", params=params)
@@ -95,7 +95,7 @@ def test_a_finished_run_is_archived_and_reads_like_the_log(tmp_path, trainees):
     assert "16" in counted
 
 
-def test_what_ended_while_no_coordinator_ran_is_archived_by_the_next(tmp_path, trainees):
+def test_run_that_ended_without_a_coordinator_is_archived_by_the_next(tmp_path, trainees):
     data = tmp_path / "data"
     with coordinator(data, **QUICK | {"archive_runs": False}) as started:
         task = trained(Hub(started), trainees)

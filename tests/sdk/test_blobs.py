@@ -1,5 +1,4 @@
-"""Guards what workers give each other: whole or by ranges, resumed where it broke, to members only,
-told as facts."""
+"""Blob server and client: whole and range reads, resuming, tokens, and the recorded uploads."""
 
 import socket
 import threading
@@ -8,19 +7,19 @@ import numpy as np
 import pytest
 
 from strata.core.events import Fact
-from strata.core.worker_operations import BlobUploadCompleted
+from strata.core.workers.worker_operations import BlobUploadCompleted
 from strata.errors import NotFound, PermissionDenied, Unavailable
-from strata.sdk import blobs as room
-from strata.sdk.blobs import Blob, Blobs
-from strata.sdk.events import Recorder
-from strata.sdk.peers import Peer
+from strata.sdk.peers import blob_server as blobs_module
+from strata.sdk.peers.blob_client import PeerClient
+from strata.sdk.peers.blob_server import Blob, Blobs
+from strata.sdk.record.recorder import Recorder
 
 CONTENT = np.random.default_rng(3).integers(0, 256, 300_000, np.uint8).tobytes()
 
 
 @pytest.fixture
-def giver(monkeypatch):
-    monkeypatch.setattr(room, "APPEARANCE_S", 0.2)
+def server(monkeypatch):
+    monkeypatch.setattr(blobs_module, "OFFER_WAIT_S", 0.2)
     offered = Blobs(Recorder())
     offered.token = "secret"
     cut = len(CONTENT) // 3
@@ -30,17 +29,17 @@ def giver(monkeypatch):
     offered.close()
 
 
-def address(giver):
-    return giver.address(("127.0.0.1", 9))
+def address(server):
+    return server.address(("127.0.0.1", 9))
 
 
 def peer(where, token="secret", attempt=1):
-    return Peer("giver", where, token, "taker", attempt, Recorder())
+    return PeerClient("server", where, token, "client", attempt, Recorder())
 
 
-def told(giver):
-    """The facts that the giver has recorded."""
-    return [part for each in giver._recorder._waiting for part in each if isinstance(part, Fact)]
+def recorded(server):
+    """The facts that the server's worker has recorded."""
+    return [part for each in server._recorder._waiting for part in each if isinstance(part, Fact)]
 
 
 def read(source, offset, size):
@@ -51,43 +50,43 @@ def read(source, offset, size):
     return b"".join(buffers)
 
 
-def test_a_blob_is_read_whole_and_by_ranges(giver):
-    source = peer(address(giver))
+def test_blob_is_read_whole_and_by_ranges(server):
+    source = peer(address(server))
     assert source.get("model") == CONTENT
     assert read(source, 90_000, 50_001) == CONTENT[90_000:140_001]
-    assert address(giver).startswith("127.0.0.1:")
+    assert address(server).startswith("127.0.0.1:")
 
 
-def test_strangers_and_what_is_not_offered_are_refused(giver):
+def test_wrong_tokens_and_unknown_names_are_refused(server):
     with pytest.raises(PermissionDenied):
-        peer(address(giver), token="guessed").get("model")
+        peer(address(server), token="guessed").get("model")
     with pytest.raises(NotFound):
-        peer(address(giver)).get("another")
-    giver.token = ""
+        peer(address(server)).get("another")
+    server.token = ""
     with pytest.raises(PermissionDenied):
-        peer(address(giver), token="").get("model")
+        peer(address(server), token="").get("model")
 
 
-def test_the_giver_hears_who_has_it_and_lets_go(giver):
-    source = peer(address(giver))
+def test_confirmed_blob_is_withdrawn_and_recorded(server):
+    source = peer(address(server))
     source.get("model")
     source.confirm("model")
-    assert giver.wait_read("model", 1, 5.0)
-    assert giver.readers("model") == {"taker"}
-    giver.withdraw("model")
-    kinds = [type(fact).__name__ for fact in told(giver)]
+    assert server.wait_read("model", 1, 5.0)
+    assert server.readers("model") == {"client"}
+    server.withdraw("model")
+    kinds = [type(fact).__name__ for fact in recorded(server)]
     assert kinds == ["BlobAdded", "BlobUploadStarted", "BlobUploadCompleted"]
 
 
-def test_an_upload_that_nobody_confirmed_did_not_succeed(giver):
-    peer(address(giver)).get("model")
-    giver.withdraw("model")
-    (ended,) = [fact for fact in told(giver) if hasattr(fact, "ok")]
+def test_unconfirmed_upload_is_recorded_as_failed(server):
+    peer(address(server)).get("model")
+    server.withdraw("model")
+    (ended,) = [fact for fact in recorded(server) if hasattr(fact, "ok")]
     assert (ended.ok, "withdrawn" in ended.error) == (False, True)
 
 
-class Cutting:
-    """A way to the giver that breaks each of its first connections after so many bytes."""
+class CuttingProxy:
+    """A proxy that closes its first connections after `after` bytes each."""
 
     def __init__(self, target: str, after: list[int]) -> None:
         self.asked: list[str] = []
@@ -107,13 +106,13 @@ class Cutting:
 
     def _carry(self, client: socket.socket, limit: int | None) -> None:
         host, _, port = self._target.partition(":")
-        with client, socket.create_connection((host, int(port))) as server:
+        with client, socket.create_connection((host, int(port))) as upstream:
             while request := client.recv(65_536):
                 self.asked.append(request.decode("latin-1").partition("Range: ")[2].split("\r")[0])
-                server.sendall(request)
-                server.settimeout(0.3)
+                upstream.sendall(request)
+                upstream.settimeout(0.3)
                 try:
-                    while data := server.recv(16_384):
+                    while data := upstream.recv(16_384):
                         if limit is not None:
                             data, limit = data[:limit], limit - len(data)
                         client.sendall(data)
@@ -126,28 +125,28 @@ class Cutting:
         self._listener.close()
 
 
-def test_uploads_that_nobody_confirms_do_not_pile_up(giver, monkeypatch):
-    monkeypatch.setattr(room, "MAX_UPLOADS", 1)
+def test_unconfirmed_uploads_are_bounded(server, monkeypatch):
+    monkeypatch.setattr(blobs_module, "MAX_UPLOADS", 1)
     for attempt in (1, 2):
-        assert peer(address(giver), attempt=attempt).get("model") == CONTENT
-    (forgotten,) = [fact for fact in told(giver) if isinstance(fact, BlobUploadCompleted)]
+        assert peer(address(server), attempt=attempt).get("model") == CONTENT
+    (forgotten,) = [fact for fact in recorded(server) if isinstance(fact, BlobUploadCompleted)]
     assert not forgotten.ok
-    assert room.FORGOTTEN in forgotten.error
+    assert blobs_module.FORGOTTEN in forgotten.error
 
 
-def test_what_broke_is_read_on_from_where_it_broke(giver):
-    way = Cutting(address(giver), [100_000])
+def test_broken_download_resumes_where_it_broke_off(server):
+    proxy = CuttingProxy(address(server), [100_000])
     buffer = bytearray(len(CONTENT))
-    peer(way.address).read_into("model", 0, [memoryview(buffer)])
-    way.close()
+    peer(proxy.address).read_into("model", 0, [memoryview(buffer)])
+    proxy.close()
     assert bytes(buffer) == CONTENT
-    first, second = way.asked
+    first, second = proxy.asked
     assert first == f"bytes=0-{len(CONTENT) - 1}"
     assert 50_000 < int(second.removeprefix("bytes=").partition("-")[0]) < 100_000
 
 
-def test_a_peer_that_is_gone_is_told_as_such(giver):
-    where = address(giver)
-    giver.close()
+def test_closed_server_is_unavailable(server):
+    where = address(server)
+    server.close()
     with pytest.raises(Unavailable, match="cannot be reached"):
         peer(where).get("model")

@@ -1,8 +1,8 @@
-"""Guards the sharing of a host's cards: everyone has its own, and nobody sees another's."""
+"""The GPUs of a host: divided among slots, and restricted per process."""
 
 import pytest
 
-from strata.sdk.cards import VISIBLE, Cards, seen_as, shares, visible_cards
+from strata.sdk.record.gpu_cards import VISIBLE, Cards, seen_as, shares, visible_cards
 
 EIGHT = [str(number) for number in range(8)]
 
@@ -22,7 +22,7 @@ def has_cards():
         (["GPU-a", "GPU-b"], 1, [["GPU-a", "GPU-b"]]),
     ],
 )
-def test_every_slot_has_as_many_cards_as_the_others(cards, slots, shared):
+def test_gpus_are_divided_evenly_among_slots(cards, slots, shared):
     assert shares(cards, slots) == shared
 
 
@@ -30,12 +30,12 @@ def test_every_slot_has_as_many_cards_as_the_others(cards, slots, shared):
     ("named", "cards"),
     [("2, 0", ["2", "0"]), ("GPU-a", ["GPU-a"]), ("", []), ("-1", []), ("1,-1,0", ["1"])],
 )
-def test_the_cards_are_those_that_cuda_would_see(monkeypatch, named, cards):
+def test_visible_gpus_are_those_of_cuda(monkeypatch, named, cards):
     monkeypatch.setenv(VISIBLE, named)
     assert visible_cards() == cards
 
 
-def test_numbers_of_the_driver_are_told_as_such(monkeypatch):
+def test_restricted_process_uses_the_drivers_order(monkeypatch):
     monkeypatch.delenv(VISIBLE, raising=False)
     assert seen_as(["3", "3", "1"]) == {VISIBLE: "3,1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert seen_as([]) == {}
@@ -44,14 +44,14 @@ def test_numbers_of_the_driver_are_told_as_such(monkeypatch):
 
 
 @pytest.mark.skipif(has_cards(), reason="this machine has cards")
-def test_without_a_driver_there_are_no_cards(monkeypatch):
+def test_host_without_a_driver_has_no_gpus(monkeypatch):
     monkeypatch.delenv(VISIBLE, raising=False)
     assert visible_cards() == []
     assert Cards(["0", "GPU-a"]).read() == []
 
 
 @pytest.mark.skipif(not has_cards(), reason="needs an NVIDIA card and its driver")
-def test_cards_are_read_by_number_and_by_uuid_and_others_left_out(monkeypatch):
+def test_gpus_are_read_by_index_and_uuid_and_others_left_out(monkeypatch):
     import pynvml
 
     monkeypatch.delenv(VISIBLE, raising=False)

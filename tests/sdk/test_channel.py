@@ -1,4 +1,4 @@
-"""Guards the way to the coordinator: addresses, errors that keep their class, tokens and TLS."""
+"""The connection to the coordinator: addresses, error classes, tokens and TLS."""
 
 import ssl
 import subprocess
@@ -16,7 +16,15 @@ from strata.errors import (
     Unauthenticated,
     Unavailable,
 )
-from strata.sdk.channel import Address, Connection, apart, build, delays_s, error_of, parse_address
+from strata.sdk.session.channel import (
+    Address,
+    CoordinatorConnection,
+    apart,
+    build,
+    delays_s,
+    error_of,
+    parse_address,
+)
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.coordinator.conftest import coordinator
 
@@ -32,7 +40,7 @@ from tests.coordinator.conftest import coordinator
         ("[::1]:7", Address("::1", 7, False), "[::1]:7"),
     ],
 )
-def test_addresses(text, address, target):
+def test_addresses_are_parsed(text, address, target):
     assert parse_address(text) == address
     assert parse_address(text).target == target
 
@@ -40,17 +48,17 @@ def test_addresses(text, address, target):
 @pytest.mark.parametrize(
     "text", ["", "http://", "ftp://h:1", "h:x", "h:70000", "http://h/path", "[::1"]
 )
-def test_what_is_no_address_is_refused(text):
+def test_invalid_address_is_an_error(text):
     with pytest.raises(InvalidArgument):
         parse_address(text)
 
 
 @pytest.mark.parametrize("kind", STATUS)
-def test_an_error_keeps_its_class_by_its_code(kind):
+def test_error_keeps_its_class_by_its_code(kind):
     assert type(error_of(kind.code, "INTERNAL", "m", "h")) is kind
 
 
-def test_a_status_without_a_code_becomes_the_first_of_its_row():
+def test_status_without_a_code_becomes_its_first_error_class():
     assert type(error_of("", "RESOURCE_EXHAUSTED", "m", "")).__name__ == "LimitExceeded"
     assert type(error_of("made_up", "NOT_FOUND", "m", "")) is NotFound
     assert type(error_of("", "NEVER_HEARD_OF", "m", "")) is StrataError
@@ -64,15 +72,15 @@ def test_delays_grow_to_a_limit_and_vary():
     assert len(set(delays)) == len(delays)
 
 
-def test_the_coordinators_hint_arrives(hub):
-    connection = Connection(hub.address)
+def test_coordinators_hint_arrives(hub):
+    connection = CoordinatorConnection(hub.address)
     with pytest.raises(NotFound, match="not registered") as caught:
         connection.call("Heartbeat", pb.HeartbeatRequest(worker_id="x"), pb.HeartbeatResponse)
     assert caught.value.hint == "register it first"
     connection.close()
 
 
-def test_a_token_is_needed_and_sent(tmp_path, monkeypatch):
+def test_token_is_needed_and_sent(tmp_path, monkeypatch):
     with coordinator(tmp_path / "data", token="secret") as started:
         address = f"127.0.0.1:{started.grpc_port}"
         with pytest.raises(Unauthenticated, match="token"):
@@ -82,7 +90,7 @@ def test_a_token_is_needed_and_sent(tmp_path, monkeypatch):
             assert run.rank == 0
 
 
-def test_tls_with_a_certificate_of_ones_own(tmp_path, monkeypatch):
+def test_tls_with_a_self_signed_certificate(tmp_path, monkeypatch):
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
     names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
@@ -99,12 +107,12 @@ def test_tls_with_a_certificate_of_ones_own(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", ["8", 8.5, float("nan"), 10**20])
-def test_what_cannot_be_sent_is_named(wrong):
+def test_field_that_cannot_be_sent_is_named(wrong):
     with pytest.raises(InvalidArgument, match=r"batch_size is .*whole numbers"):
         build(pb.AttachDataset, dataset_id="d", batch_size=wrong)
 
 
-def test_main_thread_is_never_inside_grpc_where_an_interrupt_would_leave_a_lock_taken():
+def test_main_thread_never_calls_grpc_directly():
     entered = []
     assert apart(lambda: entered.append(threading.current_thread()) or 7) == 7
     assert entered[0] is not threading.main_thread()

@@ -1,4 +1,4 @@
-"""Guards what is shown of a checkpoint's size: the whole, what is new, what is stored so far."""
+"""The sizes shown of a checkpoint: total, new and stored bytes."""
 
 import logging
 import threading
@@ -8,31 +8,29 @@ import numpy as np
 import pytest
 
 import strata
-from strata.coordinator.http import views
-from strata.coordinator.observed import Observed, Seen
-from strata.core.checkpoints import Checkpoint, Part
-from strata.core.resources import Saving
-from strata.core.tasks import Task, TaskSpec
+from strata.coordinator.rest.views import state_views
+from strata.coordinator.sessions.last_heartbeats import Heartbeats, LastHeartbeat
+from strata.core.task_state import Checkpoint, Part, Task, TaskSpec
+from strata.core.workers.heartbeats import Saving
 from tests.coordinator.conftest import coordinator
 from tests.sdk.conftest import Hub
 from tests.sdk.harness import until
-from tests.sdk.test_saving import worker_facts
 from tests.storage.server import BUCKET
 
 FROZEN_BYTES = 3_000_000
 
 
 def save_twice(run):
-    """Two checkpoints of a state of which most does not change."""
+    """Save two checkpoints of a state that mostly does not change."""
     state = run.restore({"base": np.arange(FROZEN_BYTES // 4, dtype=np.float32), "x": np.zeros(9)})
     for _ in range(2):
         with run.step():
             state["x"] += 1
         run.save()
-        run._keeping.saver.wait(None)
+        run._run_state.saver.wait(None)
 
 
-def test_a_checkpoint_shows_its_whole_size_and_what_was_new(hub, spool, caplog):
+def test_checkpoint_shows_its_total_and_new_bytes(hub, spool, caplog):
     caplog.set_level(logging.INFO, "strata.coordinator")
     with strata.join(hub.address, "a", world_size=1, spool_dir=spool, capture=False) as run:
         save_twice(run)
@@ -53,7 +51,7 @@ def test_a_checkpoint_shows_its_whole_size_and_what_was_new(hub, spool, caplog):
     assert line.endswith(" ms")
 
 
-def test_no_checkpoint_is_shown_as_written_before_its_parts_are_acknowledged():
+def test_checkpoint_is_not_shown_as_written_before_its_parts_are_acknowledged():
     task = Task(id="t", spec=TaskSpec(name="t"), submitted_ns=0, members=["a", "b"])
     saved = Checkpoint(
         id="step-00000001-1",
@@ -68,27 +66,27 @@ def test_no_checkpoint_is_shown_as_written_before_its_parts_are_acknowledged():
         manifest=True,
         created_ns=0,
     )
-    observed = Observed()
-    assert shown(observed, task, saved) == (0, 0)
+    heartbeats = Heartbeats()
+    assert shown(heartbeats, task, saved) == (0, 0)
     for worker in "ab":
         saving = Saving(checkpoint=saved.id, written_bytes=100, total_bytes=100)
-        observed.note(worker, Seen(incarnation=1, last_heartbeat_ms=0, saving=saving))
+        heartbeats.note(worker, LastHeartbeat(incarnation=1, last_heartbeat_ms=0, saving=saving))
         expected = (99, 0) if worker == "a" else (198, 200)
-        assert shown(observed, task, saved) == expected
+        assert shown(heartbeats, task, saved) == expected
     saved.parts[0] = Part(worker="a", path="p", size_bytes=100, checksum="")
-    assert shown(observed, task, saved) == (199, 200)
+    assert shown(heartbeats, task, saved) == (199, 200)
     saved.parts[1] = Part(worker="b", path="p", size_bytes=100, checksum="")
-    assert shown(observed, task, saved) == (200, 200)
+    assert shown(heartbeats, task, saved) == (200, 200)
 
 
-def shown(observed, task, saved):
-    found = views.checkpoint(observed, task, saved)
+def shown(heartbeats, task, saved):
+    found = state_views.checkpoint(heartbeats, task, saved)
     return found.size_written, found.size_total
 
 
 @pytest.fixture
 def held(s3):
-    """Lets three parts of an upload through, and the others when the event is set."""
+    """Let three parts of an upload through, and the others when the event is set."""
     may_go, decide = threading.Event(), s3.faults.decide
     first = ("partNumber=1&", "partNumber=2&", "partNumber=3&")
 
@@ -102,9 +100,7 @@ def held(s3):
     may_go.set()
 
 
-def test_the_upload_of_a_checkpoint_is_shown_as_far_as_the_server_has_it(
-    tmp_path, spool, s3, held, monkeypatch
-):
+def test_upload_progress_is_what_the_server_has_stored(tmp_path, spool, s3, held, monkeypatch):
     monkeypatch.setenv("STRATA_PROGRESS_INTERVAL_S", "0.1")
     place = {"checkpoint_dir": f"s3://{BUCKET}/runs", "heartbeat_interval_s": 0.25}
     with coordinator(tmp_path / "data", **place, **s3.aws) as started:
@@ -131,10 +127,10 @@ def test_the_upload_of_a_checkpoint_is_shown_as_far_as_the_server_has_it(
 
 
 def facts(hub, run, kind):
-    """What the worker has recorded of a kind, once there is something."""
+    """Wait for the worker's facts of a kind; returns them."""
 
     def stored():
         run._session.flush(1.0)
-        return [fact for fact in worker_facts(hub, "a") if type(fact).__name__ == kind]
+        return [fact for fact in hub.recorded_facts("a") if type(fact).__name__ == kind]
 
     return until(stored, what=kind)

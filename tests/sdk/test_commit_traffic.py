@@ -1,6 +1,5 @@
-"""Guards the promise that a commit costs no round trip of its own: messages are counted where they
-arrive, at a real coordinator, from workers that train with data and from workers that train without
-any."""
+"""A commit needs no round trip: messages are counted at the coordinator, for workers that train
+with and without data."""
 
 from collections import Counter
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from strata.coordinator.sessions import Session
+from strata.coordinator.sessions.worker_sessions import WorkerSession
 from tests.sdk.harness import until
 
 LEARNER = Path(__file__).with_name("learner.py")
@@ -18,16 +17,15 @@ BY_THE_CLOCK = {"beat", "events", "logs", "preview"}
 
 @pytest.fixture
 def train(hub, trainees, monkeypatch):
-    """Two workers train in a task of their own: `train(scene, **given)` gives how many messages of
-    each kind they sent."""
+    """Train with two workers: `train(scene, **given)` returns the number of messages by kind."""
     heard: dict[str, Counter[str]] = {}
-    on_message = Session.on_message
+    on_message = WorkerSession.on_message
 
     def counted(session, message):
         on_message(session, message)
         heard.setdefault(session.worker, Counter())[message.WhichOneof("body")] += 1
 
-    monkeypatch.setattr(Session, "on_message", counted)
+    monkeypatch.setattr(WorkerSession, "on_message", counted)
     body = {"dataset_id": "numbers", "total_samples": SAMPLES, "shard_size": 50}
     httpx.post(f"{hub.running.http_url}/api/datasets", json=body).raise_for_status()
 
@@ -47,7 +45,7 @@ def train(hub, trainees, monkeypatch):
     return run
 
 
-def test_a_commit_rides_on_messages_that_are_sent_anyway(train):
+def test_commit_needs_no_message_of_its_own(train):
     plain = [train("agree", steps, rounds=steps) for steps in (50, 200)]
     fed = [train("learn", 50 * epochs, total=SAMPLES, epochs=epochs) for epochs in (1, 4)]
     for few, many in (plain, fed):

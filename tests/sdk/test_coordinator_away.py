@@ -1,4 +1,4 @@
-"""Guards that every call of a worker waits for a coordinator that is away, and then goes on."""
+"""Every call of a worker waits for an unreachable coordinator, and then succeeds."""
 
 import json
 import signal
@@ -41,7 +41,7 @@ ORCHESTRATOR_CALLS = [
 
 @pytest.fixture
 def strata_up(tmp_path):
-    """A coordinator process that gives its workers long to come back."""
+    """A coordinator process with a long heartbeat timeout."""
     started = CoordinatorProcess(
         tmp_path, heartbeat_interval_s=0.25, heartbeat_timeout_s=60, reattach_grace_s=60
     )
@@ -51,7 +51,7 @@ def strata_up(tmp_path):
 
 @pytest.fixture
 def asker(strata_up, tmp_path):
-    """Starts the worker that asks: `asker(scene)`."""
+    """Start the worker that makes the calls: `asker(scene)`."""
     gate, data, started = tmp_path / "gate", tmp_path / "rows.jsonl", []
     gate.mkdir()
     data.write_text("".join(json.dumps({"x": n}) + "\n" for n in range(64)), "utf-8")
@@ -68,7 +68,7 @@ def asker(strata_up, tmp_path):
 
 
 class Away:
-    """Ways in which a coordinator is away."""
+    """Ways to make a coordinator unreachable."""
 
     def __init__(self, strata_up, way):
         self.strata_up, self.way = strata_up, way
@@ -90,13 +90,13 @@ class Away:
             self._limit_files(psutil.RLIM_INFINITY)
 
     def _limit_files(self, most_bytes):
-        """As a full disk does, nothing can be written any more."""
+        """Make all writes fail, like a full disk."""
         limits = (most_bytes, psutil.RLIM_INFINITY)
         psutil.Process(self.strata_up.process.pid).rlimit(psutil.RLIMIT_FSIZE, limits)
 
 
 def errors_of(worker, calls, away, gate):
-    """Makes each call while the coordinator is away; the errors by call."""
+    """Make each call while the coordinator is unreachable; returns the errors by call."""
     errors = {}
     for number, name in enumerate(calls, 1):
         assert worker.says("ready", count=number)["call"] == name
@@ -127,10 +127,8 @@ def test_every_call_of_an_orchestrator_waits_for_the_coordinator(strata_up, aske
     assert worker.ends() == 0
 
 
-def test_worker_that_an_agent_started_waits_for_the_coordinator_when_it_joins(
-    strata_up, asker, tmp_path
-):
-    """The agent was told to start it, so there is a coordinator."""
+def test_worker_started_by_an_agent_waits_for_the_coordinator(strata_up, asker, tmp_path):
+    """The coordinator exists, as it told the agent to start the worker."""
     worker = asker("join_for_an_agent")
     errors = errors_of(worker, ["join"], Away(strata_up, "killed"), tmp_path / "gate")
     assert errors == {"join": ""}

@@ -1,7 +1,7 @@
-"""Guards `why delivery` in real processes: a cause is planted, and the answer must name it.
+"""`why delivery` about worker processes: each test injects a cause that the answer must name.
 
 The workers exchange messages (local steps) or values in every step (`run.average`). The question
-names a sender and a receiver, as a person would, and not the id of a message.
+contains a sender and a receiver, not the id of a message.
 """
 
 import signal
@@ -10,20 +10,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from strata.core.worker_facts import CODEC
-from strata.store.base import Window
-from strata.store.batches import unpack
+from strata.store.event_store import Window
 from tests.sdk.harness import until
 
 HERE = Path(__file__).parent
 LATE_S = 5
-
-
-def recorded(hub, worker, *kinds):
-    """What a worker has recorded of some kinds, in order."""
-    batches = hub.store.batches(Window(node=worker))
-    events = (event for batch in batches for event in unpack(CODEC, batch))
-    return [event for event in events if event.kind in kinds]
 
 
 def why(hub, **params):
@@ -33,7 +24,7 @@ def why(hub, **params):
 
 
 def chain(hub, answer):
-    """The events that an answer rests on."""
+    """The events that an answer cites."""
     url = f"{hub.running.http_url}/api/timeline/event"
     refs = [each["ref"] for each in answer["chain"]]
     return [httpx.get(f"{url}/{ref}", timeout=30).raise_for_status().json() for ref in refs]
@@ -46,7 +37,7 @@ def cited(hub, answer):
 
 @pytest.fixture
 def learners(hub, trainees):
-    """Starts two workers that train by local steps: `learners({...}, {...})`."""
+    """Start workers that train by local steps: `learners({...}, {...})`."""
 
     def start(*given):
         asked = {"name": "t", "worker_count": len(given), "policy": "continue"}
@@ -66,31 +57,8 @@ def learners(hub, trainees):
     return start
 
 
-@pytest.fixture
-def group(hub, trainees):
-    """Starts workers that average in every step: `group({...}, {...}, rounds=5)`."""
-
-    def start(*given, rounds):
-        asked = {"name": "t", "worker_count": len(given), "policy": "continue"}
-        task = httpx.post(f"{hub.running.http_url}/api/tasks", json=asked).json()["task_id"]
-        return [
-            trainees(
-                hub.address,
-                "agree",
-                script=HERE / "learner.py",
-                worker_id=f"w{n}",
-                task=task,
-                rounds=rounds,
-                **own,
-            )
-            for n, own in enumerate(given)
-        ]
-
-    return start
-
-
 class TestMessages:
-    def test_message_that_arrived_is_answered_with_the_sending_that_arrived(self, hub, learners):
+    def test_arrived_message_is_answered_with_its_sending(self, hub, learners):
         crew = learners({"epochs": 1}, {"epochs": 1}, {"epochs": 1})
         assert [each.ends(120) for each in crew] == [0, 0, 0]
         answer = why(hub, sender="a", receiver="b", step=3)
@@ -101,7 +69,7 @@ class TestMessages:
         newest = chain(hub, why(hub, sender="a", receiver="b"))
         assert newest[-1]["body"]["step"] > 3
 
-    def test_link_that_is_cut_is_named_with_both_ends(self, hub, learners):
+    def test_broken_link_is_named_with_both_ends(self, hub, learners):
         learners({"cut_off": "b"}, {})
         answer = until(lambda: decided(hub, "no", sender="a", receiver="b"), what="an answer")
         assert "link between a and b was down" in answer["answer"]
@@ -111,7 +79,7 @@ class TestMessages:
     def test_rejected_message_is_answered_with_the_reason(self, hub, learners):
         learners({}, {"mistrusts": True})
         answer = until(lambda: decided(hub, "no", sender="a", receiver="b"), what="an answer")
-        assert "does not prove that it belongs to generation 1" in answer["answer"]
+        assert "its token is not that of generation 1" in answer["answer"]
         assert cited(hub, answer) == [("a", "MessageSent"), ("b", "MessageRejected")]
 
     def test_receiver_that_is_down_is_named(self, hub, learners):
@@ -126,7 +94,7 @@ class TestMessages:
         assert "b was down" in answer["answer"]
         assert ("coordinator", "WorkerLost") in cited(hub, answer)
 
-    def test_slow_receiver_is_named_with_what_was_held_for_it(self, hub, learners):
+    def test_slow_receiver_is_named_with_the_held_bytes(self, hub, learners):
         crew = learners({"epochs": 1}, {"epochs": 1, "slow_s": LATE_S + 1})
         assert [each.ends(120) for each in crew] == [0, 0]
         answer = why(hub, sender="a", receiver="b", step=0)
@@ -139,7 +107,7 @@ class TestMessages:
         lag = chain(hub, answer)[1]["body"]
         assert (lag["peer"], lag["messages"]) == ("b", 1)
         assert lag["held_s"] >= 2
-        assert recorded(hub, "a", "PeerLagged")[-1].body.messages == 0, "it has caught up"
+        assert hub.recorded("a", "PeerLagged")[-1].body.messages == 0, "it has caught up"
 
     def test_late_message_is_answered_with_the_connection_that_was_down(self, hub, learners):
         crew = learners({"epochs": 1}, {"epochs": 1, "deaf": 5})
@@ -153,7 +121,7 @@ class TestMessages:
 
 
 def decided(hub, verdict, **params):
-    """The answer, once it has this verdict."""
+    """The answer if it has this verdict, else None."""
     try:
         answer = why(hub, **params)
     except httpx.HTTPStatusError:
@@ -162,14 +130,14 @@ def decided(hub, verdict, **params):
 
 
 def unanswered(hub):
-    """The newest message of a to b that b has not recorded."""
-    sent = [event.body for event in recorded(hub, "a", "MessageSent") if event.body.to == ["b"]]
-    heard = {event.body.message for event in recorded(hub, "b", "MessageReceived")}
+    """The newest message from a to b, if b has not recorded it."""
+    sent = [event.body for event in hub.recorded("a", "MessageSent") if event.body.to == ["b"]]
+    heard = {event.body.message for event in hub.recorded("b", "MessageReceived")}
     return sent[-1] if sent and sent[-1].message not in heard else None
 
 
 class TestExchanges:
-    def test_step_that_all_applied_reached_everyone(self, hub, group):
+    def test_step_applied_by_all_is_answered_yes(self, hub, group):
         crew = group({}, {}, {}, rounds=5)
         assert [each.ends() for each in crew] == [0, 0, 0]
         for step in range(5):
@@ -192,7 +160,7 @@ class TestExchanges:
         assert again["verdict"] == "yes", again
         assert "generation 1" in again["findings"][0]
 
-    def test_member_that_was_killed_is_named_by_everyone(self, hub, group):
+    def test_killed_member_is_named_by_all_survivors(self, hub, group):
         crew = group({}, {"late_at": 3}, {}, rounds=6)
         crew[1].says("late")
         until(lambda: begun(hub, "w2", 3), what="the exchange of the others")
@@ -204,22 +172,20 @@ class TestExchanges:
             assert answer["verdict"] == "no", answer
             assert "w1 was down" in answer["answer"]
         for survivor in ("w0", "w2"):
-            (ended,) = [
-                e.body for e in recorded(hub, survivor, "ExchangeCompleted") if e.body.error
-            ]
+            (ended,) = [e.body for e in hub.recorded(survivor, "ExchangeCompleted") if e.body.error]
             assert (ended.peer, ended.step) == ("w1", 3), "rank 0 tells the others whom it lost"
         later = why(hub, sender="w0", receiver="w1")
         assert later["verdict"] == "no"
         assert "w1 was down before step 5 of generation 2" in later["answer"]
 
-    def test_member_that_comes_late_makes_the_others_late(self, hub, group):
+    def test_late_member_is_the_cause_of_a_late_exchange(self, hub, group):
         crew = group({}, {}, {"slow_at": 2, "slow_s": LATE_S + 1}, rounds=4)
         assert [each.ends() for each in crew] == [0, 0, 0]
         answer = why(hub, sender="w0", receiver="w1", step=2)
         assert (answer["verdict"], "late" in answer["answer"]) == ("yes", True), answer
         assert ("w2", "ExchangeStarted") in cited(hub, answer)
 
-    def test_run_that_records_no_exchanges_is_not_answered_from_absence(self, hub, trainees):
+    def test_run_without_recorded_exchanges_is_answered_unknown(self, hub, trainees):
         crew = [trainees(hub.address, "meet", worker_id=name, world_size=2) for name in "ab"]
         assert [each.ends() for each in crew] == [0, 0]
         for params in ({}, {"step": 1}, {"message": "update-1-1-a"}):
@@ -232,29 +198,29 @@ class TestExchanges:
         assert [each.ends() for each in crew] == [0, 0, 0]
         for rank in range(3):
             worker = f"w{rank}"
-            (opened,) = recorded(hub, worker, "ExchangeOpened")
+            (opened,) = hub.recorded(worker, "ExchangeOpened")
             assert len(opened.body.members) == 3
             assert opened.body.members[opened.body.rank] == worker
-            started = recorded(hub, worker, "ExchangeStarted")
-            completed = recorded(hub, worker, "ExchangeCompleted")
+            started = hub.recorded(worker, "ExchangeStarted")
+            completed = hub.recorded(worker, "ExchangeCompleted")
             assert [e.op for e in started] == [e.op for e in completed]
             assert [e.body.step for e in completed] == [0, 1, 2, 3]
             links = 2 if opened.body.rank == 0 else 1
             assert {(e.body.ok, e.body.sent_bytes) for e in completed} == {(True, links * 33)}
             assert {e.body.received_bytes for e in completed} == {links * 33}
-            changed = [event.body for event in recorded(hub, worker, "ConnectionChanged")]
+            changed = [event.body for event in hub.recorded(worker, "ConnectionChanged")]
             found = {(each.peer, each.path) for each in changed if each.purpose == "exchange"}
             peers = opened.body.members[1:] if links == 2 else opened.body.members[:1]
             assert found == {(peer, "direct") for peer in peers}
 
 
 def begun(hub, worker, step):
-    return [e for e in recorded(hub, worker, "ExchangeStarted") if e.body.step == step]
+    return [e for e in hub.recorded(worker, "ExchangeStarted") if e.body.step == step]
 
 
 def broken_ms(hub, worker):
-    """Just after a worker's exchange broke, on the timeline's clock."""
-    (broken,) = [e for e in recorded(hub, worker, "ExchangeCompleted") if not e.body.ok]
+    """The time just after a worker's exchange broke, on the timeline's clock."""
+    (broken,) = [e for e in hub.recorded(worker, "ExchangeCompleted") if not e.body.ok]
     (incarnation,) = {batch.incarnation for batch in hub.store.batches(Window(node=worker))}
     ref = f"{worker}/{incarnation}/{broken.seq}"
     url = f"{hub.running.http_url}/api/timeline/event/{ref}"

@@ -1,23 +1,30 @@
-"""Guards the adaptive interval on the real path: it is on unless something else is set, saves soon
-after the start, and follows what a save costs and how often workers are lost. And that a rank never
-waits for the coordinator: it saves at the scheduled step or says that it did not."""
+"""The save schedule: the adaptive interval is the default, saves soon after the start, and follows
+the cost of a save and the rate of losses. A rank never waits for the coordinator: it saves at the
+scheduled step or reports that it missed it."""
 
 import math
 import time
 
 import pytest
 
-from strata.sdk.channel import Connection
-from strata.sdk.due import FIRST_SAVE_S, LEAST_COST_S, PRIOR_S, Due, Policy, UnderWay
-from strata.sdk.hello import Identity
-from strata.sdk.membership import Membership, Place
-from strata.sdk.session import Session
+from strata.sdk.session.channel import CoordinatorConnection
+from strata.sdk.session.membership import EnteredGeneration, Membership
+from strata.sdk.session.registration import WorkerIdentity
+from strata.sdk.session.worker_session import WorkerSession
+from strata.sdk.state.save_policy import (
+    FIRST_SAVE_S,
+    LEAST_COST_S,
+    PRIOR_S,
+    SavePolicy,
+    SaveRequest,
+    SaveSchedule,
+)
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.sdk.harness import until
 from tests.sdk.test_saving import states
 
 
-def test_the_interval_follows_the_cost_of_a_save_and_the_rate_of_losses(hub, trainees):
+def test_interval_follows_the_cost_of_a_save_and_the_rate_of_losses(hub, trainees):
     given = {"world_size": 2, "steps": 10**6, "size": 2_000_000, "meet": False, "step_s": 0.02}
     given |= {"adaptive": True}
     first, second = (trainees(hub.address, "keep", worker_id=name, **given) for name in "ab")
@@ -42,17 +49,17 @@ def test_the_interval_follows_the_cost_of_a_save_and_the_rate_of_losses(hub, tra
 @pytest.mark.parametrize(
     ("policy", "adaptive", "active"),
     [
-        (Policy(checkpoint_adaptive=True), True, True),
-        (Policy(checkpoint_every=5, checkpoint_adaptive=True), False, True),
-        (Policy(checkpoint_interval_s=5.0, checkpoint_adaptive=True), False, True),
-        (Policy(), False, False),
+        (SavePolicy(checkpoint_adaptive=True), True, True),
+        (SavePolicy(checkpoint_every=5, checkpoint_adaptive=True), False, True),
+        (SavePolicy(checkpoint_interval_s=5.0, checkpoint_adaptive=True), False, True),
+        (SavePolicy(), False, False),
     ],
 )
-def test_steps_or_seconds_take_the_place_of_the_adaptive_interval(policy, adaptive, active):
+def test_steps_or_seconds_replace_the_adaptive_interval(policy, adaptive, active):
     assert (policy.adaptive, policy.active) == (adaptive, active)
 
 
-def test_nothing_is_saved_where_every_policy_is_off(hub, trainees):
+def test_no_save_is_due_if_every_policy_is_off(hub, trainees):
     worker = trainees(hub.address, "keep", worker_id="a", steps=20)
     assert worker.says("restored")["interval_s"] is None
     assert worker.ends() == 0
@@ -61,17 +68,17 @@ def test_nothing_is_saved_where_every_policy_is_off(hub, trainees):
 
 @pytest.fixture
 def away():
-    """A session whose coordinator is away: what is sent stays in it."""
-    connection = Connection("127.0.0.1:1")
-    yield Session(connection, None, Identity("a", 1, ""), 1.0)
+    """A session with an unreachable coordinator: sent messages stay in it."""
+    connection = CoordinatorConnection("127.0.0.1:1")
+    yield WorkerSession(connection, None, WorkerIdentity("a", 1, ""), 1.0)
     connection.close()
 
 
 def rank(session, world_size=2, **policy):
     membership = Membership()
-    membership.place = Place(generation=1, rank=1, world_size=world_size, attempt=1)
-    due = Due(membership, session)
-    due.policy = Policy(**policy)
+    membership.place = EnteredGeneration(generation=1, rank=1, world_size=world_size, attempt=1)
+    due = SaveSchedule(membership, session)
+    due.policy = SavePolicy(**policy)
     return due
 
 
@@ -80,7 +87,7 @@ def sent(session):
 
 
 def save_at(due, step, generation=1):
-    due.told(pb.Standing(generation=generation, save_at=step))
+    due.apply_standing(pb.Standing(generation=generation, save_at=step))
 
 
 @pytest.mark.parametrize("cost_s", [0.0, LEAST_COST_S, 0.5, 20.0])
@@ -93,7 +100,7 @@ def test_interval_after_a_save_is_youngs_for_its_cost(away, cost_s):
     assert due.interval_s == pytest.approx(young_s, rel=0.01)
 
 
-def test_interval_is_never_shorter_than_twice_what_a_save_takes(away):
+def test_interval_is_at_least_twice_the_duration_of_a_save(away):
     due = rank(away, checkpoint_adaptive=True)
     due.saved(10, 0.5)
     due.took(100.0)
@@ -123,19 +130,19 @@ def test_scheduled_step_that_has_passed_is_reported_as_missed(away):
     assert [step for step in range(15, 25) if due.now(step)] == [20]
 
 
-def test_rank_that_is_alone_saves_at_once_when_the_step_has_passed(away):
+def test_single_rank_saves_at_once_if_the_step_has_passed(away):
     due = rank(away, world_size=1)
     save_at(due, 12)
     assert due.now(14)
 
 
-def test_busy_rank_postpones_once_and_is_silent_about_the_request(away):
+def test_busy_rank_postpones_once_and_reports_no_request(away):
     due = rank(away, checkpoint_every=10)
-    due.under_way = lambda: UnderWay(10, time.monotonic())
+    due.under_way = lambda: SaveRequest(10, time.monotonic())
     assert not any(due.now(step) for step in range(20, 45))
     (postponed,) = sent(away)
     assert (postponed.step, postponed.missed) == (20, False)
-    due.told(pb.Standing(generation=1, checkpoint_requests=1))
+    due.apply_standing(pb.Standing(generation=1, checkpoint_requests=1))
     assert due.request == 0
     due.under_way = lambda: None
     assert due.request == 1
@@ -143,11 +150,11 @@ def test_busy_rank_postpones_once_and_is_silent_about_the_request(away):
     assert [step for step in range(45, 60) if due.now(step)] == [50]
 
 
-def test_open_request_takes_the_place_of_a_save_by_steps(away):
+def test_open_request_replaces_a_save_by_steps(away):
     due = rank(away, checkpoint_every=10)
-    due.told(pb.Standing(generation=1, checkpoint_requests=1))
+    due.apply_standing(pb.Standing(generation=1, checkpoint_requests=1))
     assert not any(due.now(step) for step in range(5, 25))
     assert [message.step for message in sent(away)] == [10]
     due.begin(25)
-    due.told(pb.Standing(generation=1))
+    due.apply_standing(pb.Standing(generation=1))
     assert next(step for step in range(26, 40) if due.now(step)) == 30

@@ -1,4 +1,4 @@
-"""Guards `strata.join()` without a coordinator: a process trains with one of its own."""
+"""`strata.join()` without a coordinator address: a process trains with an embedded one."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def environment(**given):
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts a script in a folder of its own, as `python train.py`."""
+    """Start a script in its own folder, as `python train.py`."""
     started = []
 
     (tmp_path / "temp").mkdir()
@@ -71,13 +71,13 @@ def run_folder(tmp_path):
 
 
 def companions(process):
-    """The coordinators that a process has started."""
+    """The embedded coordinators of a process."""
     children = psutil.Process(process.pid).children()
     return [each for each in children if "companion" in " ".join(each.cmdline())]
 
 
 def committed(url):
-    """How many steps of the task the coordinator has committed."""
+    """The number of committed steps of the task."""
     return httpx.get(f"{url}/api/tasks/default-1", trust_env=False).json()["committed_steps"]
 
 
@@ -96,7 +96,7 @@ def test_script_alone_trains_and_is_recorded(tmp_path, start):
     (line,) = errors.splitlines()
     folder = run_folder(tmp_path)
     assert folder.name.endswith("-train")
-    assert line.startswith("strata: no coordinator is named, training alone")
+    assert line.startswith("strata: no coordinator address is set, training alone")
     assert "dashboard http://127.0.0.1:" in line
     assert line.endswith(f"data {folder.relative_to(tmp_path)}")
     assert log_says(tmp_path, "task default-1 is completed")
@@ -119,7 +119,7 @@ def test_embedded_coordinator_ends_with_the_script(start):
 
 @pytest.mark.parametrize("spool", ["default", "shared"])
 def test_events_of_a_script_that_is_killed_are_delivered_by_its_coordinator(tmp_path, start, spool):
-    """So every step that the coordinator knows of is in the audit, and no file stays behind."""
+    """Every step that the coordinator knows is in the audit, and no file remains."""
     shared = {"STRATA_SPOOL_DIR": str(tmp_path / "spool")} if spool == "shared" else {}
     process = start(HOLD="1", TMPDIR=str(tmp_path / "temp"), **shared)
     assert process.stdout.readline().startswith("joined")
@@ -171,7 +171,7 @@ def test_runs_of_one_process_share_a_coordinator(tmp_path, start):
         ("TORCHELASTIC_RUN_ID", "none"),
     ],
 )
-def test_one_of_several_workers_is_refused(tmp_path, start, name, value):
+def test_embedded_coordinator_is_refused_for_several_workers(tmp_path, start, name, value):
     process = start(**{name: value})
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
@@ -188,7 +188,7 @@ def test_one_worker_by_a_launcher_trains_alone(start):
 
 @pytest.mark.parametrize(
     ("given", "reason"),
-    [("world_size=2", "world_size=2"), ("task='other'", "task 'other' is named, but no coord")],
+    [("world_size=2", "world_size=2"), ("task='other'", "task 'other' is set, but no coord")],
 )
 def test_arguments_that_need_a_coordinator_are_refused(start, given, reason):
     _, errors = start(f"import strata\nstrata.join({given})").communicate(timeout=60)

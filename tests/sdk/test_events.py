@@ -1,17 +1,18 @@
-"""Guards the recording of events: numbered densely, bounded, never raising, kept until stored."""
+"""The recorder: events have no gaps in numbers, are bounded, and are kept until stored."""
 
 import os
 import threading
 
 import pytest
 
+from strata.coordinator.sessions.backlog import MAX_MESSAGES
 from strata.core.events import Fact
-from strata.core.worker_facts import CODEC, KINDS, EventsDropped, StepFinished
+from strata.core.workers.worker_facts import CODEC, KINDS, EventsDropped, StepFinished
 from strata.errors import Corrupt
-from strata.sdk.events import Recorder
-from strata.sdk.lines import LAST_LINES, LineBuffer
-from strata.sdk.spool import Spool, read_spool
-from strata.store.batches import unpack
+from strata.sdk.record.line_buffer import LAST_LINES, LineBuffer
+from strata.sdk.record.recorder import Recorder
+from strata.sdk.record.spool import Spool, read_spool
+from strata.store.event_batches import unpack
 
 
 class Note(Fact, frozen=True):
@@ -20,16 +21,8 @@ class Note(Fact, frozen=True):
     text: object
 
 
-@pytest.fixture
-def recorder(tmp_path):
-    recorder = Recorder()
-    recorder.begin(tmp_path, "w/1", 7)
-    yield recorder
-    recorder.close()
-
-
 def sent(recorder):
-    """Everything that waits to be sent, as events."""
+    """All unsent events."""
     recorder.collect()
     batches = iter(recorder.to_send, None)
     return [event for batch in batches for event in unpack(CODEC, batch)]
@@ -40,9 +33,9 @@ def test_every_kind_is_a_fact_that_survives_the_codec():
     assert len({kind.__name__ for kind in KINDS}) == len(KINDS)
 
 
-def test_events_are_dense_and_in_order(recorder):
+def test_events_are_numbered_without_gaps_in_order(recorder):
     for number in range(5_000):
-        recorder.emit(Note(number), op="o", cause=("@1",))
+        recorder.emit(Note(text=number), op="o", cause=("@1",))
     events = sent(recorder)
     assert [event.seq for event in events] == list(range(5_000))
     assert [event.body.fields["text"] for event in events] == list(range(5_000))
@@ -50,10 +43,10 @@ def test_events_are_dense_and_in_order(recorder):
     assert all(event.wall_ns and event.mono_ns for event in events)
 
 
-def test_threads_record_at_once(recorder):
+def test_threads_can_record_concurrently(recorder):
     def work():
         for number in range(1_000):
-            recorder.emit(Note(number))
+            recorder.emit(Note(text=number))
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
@@ -63,50 +56,54 @@ def test_threads_record_at_once(recorder):
     assert [event.seq for event in sent(recorder)] == list(range(8_000))
 
 
-def test_what_does_not_fit_is_counted(recorder):
+def test_events_that_do_not_fit_are_counted(recorder):
     recorder.limit = 10
     for number in range(25):
-        recorder.emit(Note(number))
+        recorder.emit(Note(text=number))
     events = sent(recorder)
-    assert events[0].body == EventsDropped(15, "the buffer was full")
+    assert events[0].body == EventsDropped(count=15, reason="the buffer was full")
     assert len(events) == 11
-    recorder.emit(Note("again"))
+    recorder.emit(Note(text="again"))
     assert [event.seq for event in sent(recorder)] == [11]
 
 
 @pytest.mark.parametrize("junk", ["a text", None, object(), 3.5])
-def test_what_is_no_fact_is_left_out_and_said(recorder, junk):
+def test_object_that_is_not_a_fact_is_dropped_and_recorded(recorder, junk):
     recorder.emit(junk)
-    recorder.emit(Note("good"))
+    recorder.emit(Note(text="good"))
     events = sent(recorder) + sent(recorder)
     assert [event.seq for event in events] == list(range(len(events)))
     assert sum(e.body.count for e in events if isinstance(e.body, EventsDropped)) == 1
     assert any(event.kind == "Note" for event in events)
 
 
-def test_a_fact_that_cannot_be_packed_costs_no_other(recorder):
+def test_unencodable_fact_does_not_affect_others(recorder):
     for number in range(100):
-        recorder.emit(Note(object() if number % 10 == 0 else number))
+        recorder.emit(Note(text=object() if number % 10 == 0 else number))
     events = sent(recorder)
     assert [event.seq for event in events] == list(range(len(events)))
     assert sum(event.kind == "Note" for event in events) == 90
     (dropped,) = [event.body for event in events if isinstance(event.body, EventsDropped)]
-    assert dropped == EventsDropped(10, "a Note could not be packed")
+    assert dropped == EventsDropped(count=10, reason="a Note could not be packed")
 
 
-def test_a_huge_fact_is_left_out(recorder):
-    recorder.emit(Note(os.urandom(3 * 2**20)))
-    recorder.emit(Note("small"))
+def test_huge_fact_is_dropped(recorder):
+    recorder.emit(Note(text=os.urandom(3 * 2**20)))
+    recorder.emit(Note(text="small"))
     kinds = [event.kind for event in sent(recorder)]
     assert sorted(kinds) == ["EventsDropped", "Note"]
 
 
-def test_a_full_spool_holds_events_back_until_it_is_emptied(tmp_path):
+def test_events_wait_while_the_spool_is_full(tmp_path):
     recorder = Recorder(limit=100)
     recorder.begin(tmp_path, "w", 1, max_bytes=2_000)
     for _ in range(40):
         for number in range(100):
-            recorder.emit(StepFinished(number, 0.1, 0.2, 0.3, 0.4))
+            recorder.emit(
+                StepFinished(
+                    step=number, data_s=0.1, compute_s=0.2, communication_s=0.3, wait_s=0.4
+                )
+            )
         recorder.collect()
     (file,) = tmp_path.glob("*.events")
     assert file.stat().st_size < 6_000
@@ -121,24 +118,26 @@ def test_a_full_spool_holds_events_back_until_it_is_emptied(tmp_path):
     recorder.close()
 
 
-def test_a_disk_that_refuses_costs_events_and_not_the_worker(recorder, monkeypatch):
+def test_failing_disk_drops_events_but_not_the_worker(recorder, monkeypatch):
     def refuse(self, batch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
         patched.setattr(Spool, "add", refuse)
         for number in range(10):
-            recorder.emit(Note(number))
+            recorder.emit(Note(text=number))
         assert sent(recorder) == []
-    recorder.emit(Note("after"))
+    recorder.emit(Note(text="after"))
     events = sent(recorder)
-    assert events[0].body == EventsDropped(10, "the spool failed: No space left on device")
+    assert events[0].body == EventsDropped(
+        count=10, reason="the spool failed: No space left on device"
+    )
     assert [event.seq for event in events] == [0, 1]
 
 
-def test_a_new_connection_gets_what_is_not_stored(recorder):
+def test_new_connection_gets_all_events_that_are_not_stored(recorder):
     for number in range(3):
-        recorder.emit(Note(number))
+        recorder.emit(Note(text=number))
         recorder.collect()
     assert [event.seq for event in sent(recorder)] == [0, 1, 2]
     assert sent(recorder) == []
@@ -150,12 +149,12 @@ def test_a_new_connection_gets_what_is_not_stored(recorder):
     assert sent(recorder) == []
 
 
-def test_a_new_incarnation_counts_anew_and_says_what_stayed_behind(recorder, tmp_path):
+def test_new_incarnation_restarts_numbers_and_records_unsent_events(recorder, tmp_path):
     for number in range(3):
-        recorder.emit(Note(number))
+        recorder.emit(Note(text=number))
     assert len(sent(recorder)) == 3
     recorder.begin(tmp_path, "w/1", 8)
-    recorder.emit(Note("new"))
+    recorder.emit(Note(text="new"))
     events = sent(recorder)
     assert [event.seq for event in events] == [0, 1]
     assert events[0].body.count == 3
@@ -164,9 +163,9 @@ def test_a_new_incarnation_counts_anew_and_says_what_stayed_behind(recorder, tmp
     assert [batch.count for batch in read_spool(left)] == [3]
 
 
-def test_a_refused_batch_leaves_a_gap_and_a_word(recorder):
+def test_refused_batch_leaves_a_recorded_gap(recorder):
     for number in range(3):
-        recorder.emit(Note(number))
+        recorder.emit(Note(text=number))
         recorder.collect()
     sent(recorder)
     recorder.refused(1, "it smells")
@@ -176,9 +175,9 @@ def test_a_refused_batch_leaves_a_gap_and_a_word(recorder):
     assert recorder.delivered
 
 
-def test_a_spool_is_read_up_to_where_it_is_torn(tmp_path, recorder):
+def test_spool_is_read_up_to_a_torn_record(tmp_path, recorder):
     for number in range(3):
-        recorder.emit(Note(number))
+        recorder.emit(Note(text=number))
         recorder.collect()
     (file,) = tmp_path.glob("*.events")
     whole = file.read_bytes()
@@ -193,13 +192,13 @@ def test_a_spool_is_read_up_to_where_it_is_torn(tmp_path, recorder):
 
 def test_nothing_is_recorded_in_a_forked_child(recorder):
     recorder.became_child()
-    recorder.emit(Note("in the child"))
+    recorder.emit(Note(text="in the child"))
     recorder.collect()
     assert recorder.to_send() is None
 
 
-def test_lines_are_bounded_and_the_rest_is_counted():
-    """The newest that did not fit are kept apart: they often say why a process ended."""
+def test_lines_are_bounded_and_dropped_ones_counted():
+    """The newest dropped lines are kept: they often say why a process ended."""
     lines = LineBuffer(max_lines=5)
     for number in range(5 + 7 + LAST_LINES):
         lines("info", f"line {number}", "stdout")
@@ -216,7 +215,7 @@ def test_lines_are_bounded_and_the_rest_is_counted():
     assert lines.delivered
 
 
-def test_lines_are_sent_again_until_they_are_taken():
+def test_lines_are_sent_again_until_acknowledged():
     lines = LineBuffer()
     for number in range(4):
         lines("info", f"line {number}", "stdout")
@@ -236,7 +235,7 @@ def test_lines_are_sent_again_until_they_are_taken():
     assert lines.take() is None
 
 
-def test_what_was_sent_and_not_taken_counts_to_the_bound():
+def test_unacknowledged_lines_count_toward_the_limit():
     lines = LineBuffer(max_lines=3)
     for number in range(3):
         lines("info", f"line {number}", "stdout")
@@ -249,14 +248,25 @@ def test_what_was_sent_and_not_taken_counts_to_the_bound():
     assert (message.first, message.dropped, len(message.lines)) == (4, 1, 0)
 
 
-def test_lines_below_the_least_level_stay_here():
+def test_lines_below_the_minimum_level_are_not_sent():
     lines = LineBuffer(least_level="warn")
     for level in ("debug", "info", "warn", "error"):
         lines(level, level, "logging")
     assert [line.level for line in lines.take().lines] == ["warn", "error"]
 
 
-def test_a_line_that_utf8_cannot_carry_is_sent_all_the_same():
+def test_line_with_undecodable_characters_is_sent():
     lines = LineBuffer()
     lines("info", "caf\u00e9 \udcff", "stdout")
     assert lines.take().SerializeToString()
+
+
+def test_batches_under_way_stay_below_what_the_coordinator_lets_wait(recorder):
+    """It closes a session that sends more; requests need room beside the events."""
+    for number in range(2 * MAX_MESSAGES):
+        recorder.emit(Note(number))
+        recorder.collect()
+    batches = list(iter(recorder.to_send, None))
+    assert len(batches) <= MAX_MESSAGES // 2
+    recorder.stored(batches[9].first_seq)
+    assert len(list(iter(recorder.to_send, None))) == 10

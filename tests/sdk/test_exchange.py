@@ -1,4 +1,4 @@
-"""Guards `run.average`: one result for all, and an end within moments when a member is lost."""
+"""`run.average`: one result for all members, and a prompt end when a member is lost."""
 
 import contextlib
 import signal
@@ -8,18 +8,16 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 
-from strata.core.exchange_facts import PeerLagged
+from strata.core.workers.exchange_facts import PeerLagged
 from strata.errors import InvalidArgument
-from strata.sdk import exchange_log
-from strata.sdk.channel import Address
-from strata.sdk.events import Recorder
-from strata.sdk.exchange import HELLO, MARK, Exchange, LinkBroken
-from strata.sdk.exchange_log import ExchangeLog
-from strata.sdk.meeting import MeetingPlace
+from strata.sdk.peers import exchange_log
+from strata.sdk.peers.exchange import HELLO, MAGIC, Exchange, LinkBroken
+from strata.sdk.peers.exchange_log import ExchangeLog
+from strata.sdk.record.recorder import Recorder
+from strata.sdk.session.channel import Address, MeetingPlace
 from tests.sdk.harness import until
 
 LEARNER = Path(__file__).with_name("learner.py")
@@ -27,7 +25,7 @@ TOKEN = "t" * 64
 
 
 class Circle:
-    """The members of a generation, each in a thread of its own."""
+    """The members of a generation, each in its own thread."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -56,7 +54,7 @@ class Circle:
         return [future.result(20) for future in [self.pool.submit(work, one) for one in given]]
 
     def average(self, values, weights=None):
-        """Everyone's result, or what was raised."""
+        """Each member's result or exception."""
 
         def work(rank: int):
             weight = 1.0 if weights is None else weights[rank]
@@ -88,7 +86,7 @@ def circle():
         yield form
 
 
-def test_everyone_gets_the_same_weighted_mean_of_every_leaf(circle):
+def test_all_members_get_the_same_weighted_mean(circle):
     members = circle(3)
     members.meet()
     found = members.average(
@@ -112,7 +110,7 @@ def test_member_without_samples_adds_nothing_even_if_its_mean_is_nan(circle, wei
     assert [each.tolist() for each in found] == [[2.0], [2.0]]
 
 
-def test_half_precision_is_added_up_in_single(circle):
+def test_half_precision_is_summed_in_single(circle):
     members = circle(4)
     members.meet()
     (first, *_) = members.average(lambda rank: np.array([60_000], np.float16))
@@ -128,27 +126,27 @@ def test_large_arrays_and_many_exchanges_go_through(circle):
         assert one[0] == two[-1] == number + 0.5
 
 
-def test_different_arrays_on_two_ranks_are_a_clear_error(circle):
+def test_different_arrays_on_two_ranks_are_an_error(circle):
     members = circle(2)
     members.meet()
     leader, other = members.average(lambda rank: np.zeros(3 + rank))
     assert isinstance(leader, InvalidArgument)
-    assert "rank 1 averages with 32 bytes" in leader.message
+    assert "of rank 1 is an average of 32 bytes" in leader.message
     assert "24 bytes" in leader.message
     assert isinstance(other, LinkBroken)
 
 
 @pytest.mark.parametrize("values", ["text", np.array(["x"]), object()])
-def test_what_is_no_number_is_refused_before_anything_is_sent(circle, values):
+def test_value_that_is_not_a_number_is_an_error_before_sending(circle, values):
     members = circle(2)
     members.meet()
-    with pytest.raises(InvalidArgument, match="cannot be averaged"):
+    with pytest.raises(InvalidArgument, match="cannot average"):
         members.members[1].average(values, 1.0)
     (one, _) = members.average(lambda rank: 1.0)
     assert one == 1.0
 
 
-def test_weights_that_add_up_to_nothing_are_refused(circle):
+def test_weights_that_sum_to_zero_are_an_error(circle):
     members = circle(2)
     members.meet()
     found = members.average(lambda rank: 1.0, weights=[0.0, 0.0])
@@ -162,12 +160,12 @@ def test_weights_that_add_up_to_nothing_are_refused(circle):
         b"",
         b"GET / HTTP/1.1\r\n\r\n",
         b"\0" * HELLO.size,
-        HELLO.pack(MARK, 1, 1, b"f" * 64),  # another token
-        HELLO.pack(MARK, 2, 1, TOKEN.encode()),  # another generation
-        HELLO.pack(MARK, 1, 7, TOKEN.encode()),  # a rank that is not
+        HELLO.pack(MAGIC, 1, 1, b"f" * 64),  # another token
+        HELLO.pack(MAGIC, 2, 1, TOKEN.encode()),  # another generation
+        HELLO.pack(MAGIC, 1, 7, TOKEN.encode()),  # a rank that is not
     ],
 )
-def test_a_stranger_on_the_port_is_turned_away(circle, words):
+def test_connection_without_the_token_is_closed(circle, words):
     members = circle(2)
     host, _, port = members.meeting.address.rpartition(":")
     with socket.create_connection((host, int(port))) as stranger:
@@ -180,7 +178,7 @@ def test_a_stranger_on_the_port_is_turned_away(circle, words):
             assert stranger.recv(1) == b""
 
 
-def test_a_broken_connection_ends_the_exchange_for_everyone(circle):
+def test_broken_connection_ends_the_exchange_for_all(circle):
     members = circle(3)
     members.meet()
     link = members.members[2]._links[0]
@@ -202,10 +200,10 @@ def test_leader_tells_the_others_which_member_it_lost(circle):
     leader.close(2)
     with pytest.raises(LinkBroken, match="w0 lost its connection to w2") as told:
         waiting.result(10)
-    assert (told.value.rank, told.value.told) == (2, True)
+    assert (told.value.rank, told.value.reported) == (2, True)
 
 
-def test_leader_that_ends_the_exchange_puts_nothing_into_half_a_message(circle):
+def test_leader_does_not_interrupt_a_partly_sent_message(circle):
     members = circle(2)
     members.meet()
     leader, other = members.members
@@ -240,7 +238,7 @@ def test_sending_to_a_member_that_does_not_read_ends_with_the_generation(circle)
         averaging.result(10)
 
 
-def test_member_that_does_not_read_is_recorded_with_what_is_held_for_it(circle, monkeypatch):
+def test_member_that_does_not_read_is_recorded_as_lagging(circle, monkeypatch):
     monkeypatch.setattr(exchange_log, "LAG_S", 0.1)
     members = circle(2)
     members.meet()
@@ -271,30 +269,7 @@ def test_waiting_ends_with_the_generation(circle):
         waiting.result(10)
 
 
-@pytest.fixture
-def group(hub, trainees):
-    """Starts the workers of a task that goes on with those that are left."""
-
-    def start(*given, rounds):
-        asked = {"name": "t", "worker_count": len(given), "policy": "continue"}
-        task = httpx.post(f"{hub.running.http_url}/api/tasks", json=asked).json()["task_id"]
-        return [
-            trainees(
-                hub.address,
-                "agree",
-                script=LEARNER,
-                worker_id=f"w{n}",
-                task=task,
-                rounds=rounds,
-                **own,
-            )
-            for n, own in enumerate(given)
-        ]
-
-    return start
-
-
-def test_a_member_killed_inside_an_exchange_is_let_go_of(group):
+def test_exchange_continues_without_a_killed_member(group):
     crew = group({}, {"late_at": 3}, {}, rounds=6)
     crew[1].says("late")
     crew[1].signal(signal.SIGKILL)
@@ -306,7 +281,7 @@ def test_a_member_killed_inside_an_exchange_is_let_go_of(group):
         assert last["mean"] == [pytest.approx(2 / 3)]
 
 
-def test_a_link_that_breaks_between_living_members_makes_a_new_generation(hub, group):
+def test_link_that_breaks_between_living_members_makes_a_new_generation(hub, group):
     crew = group({"cut_at": 2}, {"cut_at": 2}, rounds=5)
     for each in crew:
         recovered = each.says("recovered")
@@ -322,8 +297,7 @@ def test_ranks_that_average_different_arrays_fail_with_the_reason(group):
     until(lambda: any(each.process.poll() is not None for each in crew), what="an end")
     until(
         lambda: any(
-            "every worker must do the same in the same order" in "".join(each.output)
-            for each in crew
+            "the workers called different collectives" in "".join(each.output) for each in crew
         ),
         what="the reason",
     )

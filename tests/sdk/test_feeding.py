@@ -1,7 +1,7 @@
-"""Guards `run.batches` as a training script lives it: each sample once, whoever comes and goes.
+"""`run.batches`: each sample is trained once per epoch, even if workers join and leave.
 
-Two witnesses are asked at the end of each story: the model, which counts how often each sample was
-applied, and the audit, which reads the record.
+Each test checks two sources at the end: the model, which counts how often each sample was applied,
+and the audit, which reads the record.
 """
 
 import signal
@@ -13,9 +13,9 @@ import pytest
 
 import strata
 from strata.errors import InvalidArgument
-from strata.sdk.sources import checked_epochs
+from strata.sdk.data.loop_source import checked_epochs
 from strata.storage.s3 import S3Storage
-from strata.store.base import Window
+from strata.store.event_store import Window
 from tests.data import corpora
 from tests.sdk.harness import until
 from tests.storage.server import BUCKET, running
@@ -26,7 +26,7 @@ SAMPLES = 403  # not a multiple of the batch: an epoch ends inside a step
 
 @pytest.fixture
 def learners(hub, trainees):
-    """Starts learners on the dataset `numbers`: `learners(2, total=…)`, or one by its name."""
+    """Start learners on the dataset `numbers`: `learners(2, total=…)`, or one by its name."""
     body = {"dataset_id": "numbers", "total_samples": SAMPLES, "shard_size": 50, "seed": 7}
     httpx.post(f"{hub.running.http_url}/api/datasets", json=body).raise_for_status()
 
@@ -39,10 +39,9 @@ def learners(hub, trainees):
 
 
 def audited(hub, killed=(), task="default-1", steps=1):
-    """The audit once every record has been stored, and so many steps have counted.
+    """Wait for the audit until all records are stored and `steps` steps are committed.
 
-    A worker that was killed takes along what it had not packed yet: that leaves its last steps
-    unproven, and nothing else.
+    A killed worker loses the events that it had not packed: only its last steps are unproven.
     """
     url = f"{hub.running.http_url}/api/tasks/{task}/audit"
 
@@ -58,13 +57,13 @@ def audited(hub, killed=(), task="default-1", steps=1):
 
 
 def own_samples(workers):
-    """How often each sample was handed to any worker in a step that it marked."""
+    """How often each sample was in an applied step of any worker."""
     own = [row for worker in workers for said in worker.said for row in said.get("own", ())]
     return np.bincount(own, minlength=SAMPLES)
 
 
 def assert_once_per_epoch(hub, done, epochs, **told):
-    """The tail of the last epoch's step runs on into the next one."""
+    """Check that each sample was trained once per epoch; the last step may wrap around."""
     applied = np.array(done["applied"])
     tail = -epochs * SAMPLES % 8
     assert sorted(set(applied)) == ([epochs, epochs + 1] if tail else [epochs])
@@ -76,7 +75,7 @@ def assert_once_per_epoch(hub, done, epochs, **told):
     return found
 
 
-def test_each_sample_is_trained_once_per_epoch_and_everyone_ends(hub, learners):
+def test_each_sample_is_trained_once_per_epoch(hub, learners):
     pair = learners("a", "b", world_size=2, total=SAMPLES, epochs=2)
     done = [each.says("done") for each in pair]
     assert [each.ends() for each in pair] == [0, 0]
@@ -87,7 +86,7 @@ def test_each_sample_is_trained_once_per_epoch_and_everyone_ends(hub, learners):
     assert hub.state.tasks["default-1"].state == "completed"
 
 
-def test_each_worker_records_which_batches_it_is_to_train(hub, learners):
+def test_each_worker_records_its_assigned_batches(hub, learners):
     pair = learners("a", "b", world_size=2, total=SAMPLES, epochs=1)
     assert [each.ends() for each in pair] == [0, 0]
     batches = -(-SAMPLES // 8)
@@ -108,7 +107,7 @@ def test_each_worker_records_which_batches_it_is_to_train(hub, learners):
     }
 
 
-def test_who_was_to_train_a_batch_is_known_also_where_nobody_did(hub, learners):
+def test_assigned_trainer_of_an_untrained_batch_is_known(hub, learners):
     asked = {"name": "t", "worker_count": 2, "policy": "replace"}
     task = httpx.post(f"{hub.running.http_url}/api/tasks", json=asked).json()["task_id"]
     pair = learners("a", "b", task=task, total=SAMPLES, epochs=1_000, step_s=0.01)
@@ -131,12 +130,12 @@ def test_who_was_to_train_a_batch_is_known_also_where_nobody_did(hub, learners):
 
 
 def applied_by_a(url, batch):
-    """What is told of a batch, once the record of worker a says that it has applied it."""
+    """The API's view of a batch, once worker a has recorded that it applied it."""
     found = httpx.get(url, params={"batch": batch}).json()
     return found if found["expected"][0]["progress"] == "applied" else None
 
 
-def test_a_worker_killed_in_mid_epoch_costs_no_sample(hub, learners):
+def test_worker_killed_in_mid_epoch_loses_no_sample(hub, learners):
     asked = {"name": "t", "worker_count": 3, "policy": "continue"}
     task = httpx.post(f"{hub.running.http_url}/api/tasks", json=asked).json()["task_id"]
     crew = learners("a", "b", "c", task=task, total=SAMPLES, epochs=2, step_s=0.01)
@@ -150,7 +149,7 @@ def test_a_worker_killed_in_mid_epoch_costs_no_sample(hub, learners):
     assert {each["worker"] for each in found["feeds"][0]["workers"]} == {"a", "b", "c"}
 
 
-def test_a_worker_killed_before_the_others_open_their_batches_delays_nobody(
+def test_worker_killed_before_the_others_open_their_loop_does_not_block_them(
     hub, learners, tmp_path
 ):
     asked = {"name": "t", "worker_count": 2, "policy": "replace"}
@@ -167,7 +166,7 @@ def test_a_worker_killed_before_the_others_open_their_batches_delays_nobody(
     assert_once_per_epoch(hub, done[0], epochs=1, task=task)
 
 
-def test_a_newcomer_takes_lanes_in_mid_epoch(hub, learners):
+def test_new_worker_gets_lanes_in_mid_epoch(hub, learners):
     (first,) = learners("first", total=SAMPLES, epochs=2, crowd=2)
     first.says("step", count=3)
     (second,) = learners("second", total=SAMPLES, epochs=2)
@@ -179,7 +178,7 @@ def test_a_newcomer_takes_lanes_in_mid_epoch(hub, learners):
     assert_once_per_epoch(hub, done[1], epochs=2)
 
 
-def test_a_stop_ends_the_loop_between_two_batches(hub, learners):
+def test_stop_ends_the_loop_between_two_batches(hub, learners):
     pair = learners("a", "b", world_size=2, total=SAMPLES, epochs=1_000, step_s=0.01)
     for each in pair:
         each.says("step", count=10)
@@ -189,7 +188,7 @@ def test_a_stop_ends_the_loop_between_two_batches(hub, learners):
     audited(hub)
 
 
-def test_after_the_loss_of_everyone_the_same_order_is_trained_again(hub, learners):
+def test_order_is_the_same_after_all_workers_are_lost(hub, learners):
     how = {"total": SAMPLES, "epochs": 2, "step_s": 0.01, "save_at": 10}
     pair = learners("a", "b", world_size=2, **how)
     until(lambda: hub.facts("CheckpointCommitted"), what="a checkpoint")
@@ -219,7 +218,7 @@ def samples_by_step(workers):
     return found
 
 
-def test_a_stragglers_lanes_move_and_no_sample_is_lost(hub, learners):
+def test_lanes_of_a_straggler_move_without_losing_a_sample(hub, learners):
     how = {"total": SAMPLES, "epochs": 4, "world_size": 2, "how": {"rebalance": True}}
     fast, slow = learners("fast", sample_s=0.002, **how) + learners("slow", sample_s=0.02, **how)
     done = slow.says("done", timeout_s=90)
@@ -231,7 +230,7 @@ def test_a_stragglers_lanes_move_and_no_sample_is_lost(hub, learners):
     assert len([s for s in slow.said if s["say"] == "step"][-1]["own"]) == 1
 
 
-def test_a_batch_is_not_handed_out_twice(learners):
+def test_second_batch_without_a_step_is_an_error(learners):
     (worker,) = learners("a", scene="forget_to_step")
     refused = worker.says("refused")
     assert refused["code"] == "not_allowed_now"
@@ -239,7 +238,7 @@ def test_a_batch_is_not_handed_out_twice(learners):
     assert "run.step()" in refused["hint"]
 
 
-def test_workers_that_ask_for_other_batches_are_refused(learners):
+def test_workers_with_different_batch_sizes_are_refused(learners):
     pair = learners("a", scene="ask", world_size=2)
     pair += learners("b", scene="ask", world_size=2, global_batch=16)
     assert [each.ends() for each in pair] == [0, 0]
@@ -248,7 +247,7 @@ def test_workers_that_ask_for_other_batches_are_refused(learners):
     assert "other parameters" in refused["message"]
 
 
-def test_a_mixture_keeps_its_weights(hub, learners):
+def test_mixture_keeps_its_weights(hub, learners):
     pair = learners("a", "b", scene="mix", world_size=2, first=500, second=900, steps=50)
     found = sum(each.says("done")["found"] for each in pair)
     assert abs(found - 1_500) < 60
@@ -257,7 +256,7 @@ def test_a_mixture_keeps_its_weights(hub, learners):
 
 @pytest.fixture
 def damaged(tmp_path):
-    """Lines of JSON, two of which are not."""
+    """A JSONL file with two damaged lines."""
     lines = [f'{{"x": {n}}}' for n in range(240)]
     lines[117] = lines[153] = '{"x": '
     file = tmp_path / "rows.jsonl"
@@ -286,7 +285,7 @@ def test_damage_that_is_skipped_is_recorded_and_audited(hub, learners, damaged, 
 
 
 @pytest.mark.parametrize("processes", [0, 2])
-def test_a_data_loader_follows_the_membership_in_mid_epoch(hub, learners, tmp_path, processes):
+def test_data_loader_follows_the_membership_in_mid_epoch(hub, learners, tmp_path, processes):
     pytest.importorskip("torch")
     np.save(tmp_path / "x.npy", np.arange(SAMPLES))
     how = {"scene": "load", "path": str(tmp_path / "x.npy"), "processes": processes}
@@ -319,7 +318,7 @@ SETS = {
 
 
 @pytest.mark.parametrize("kind", sorted(SETS))
-def test_a_file_that_breaks_in_mid_epoch_is_skipped_and_recorded(hub, learners, tmp_path, kind):
+def test_file_that_breaks_in_mid_epoch_is_skipped_and_recorded(hub, learners, tmp_path, kind):
     write, options = SETS[kind]
     write(tmp_path / "set", 120)
     files = sorted(f for f in (tmp_path / "set").rglob("*") if f.is_file() and f.suffix != ".json")
@@ -333,7 +332,7 @@ def test_a_file_that_breaks_in_mid_epoch_is_skipped_and_recorded(hub, learners, 
     assert audited(hub)["feeds"][0]["skipped"] == len({fact["row"] for fact in skipped})
 
 
-def test_the_coordinator_is_shown_what_is_processed(hub, learners):
+def test_preview_shows_the_samples_in_training(hub, learners):
     learners("a", total=SAMPLES, epochs=1_000, step_s=0.02)
     url = f"{hub.running.http_url}/api/datasets/numbers/preview"
     (sample, *_) = until(lambda: httpx.get(url).json(), what="a preview")
@@ -345,7 +344,7 @@ def test_the_coordinator_is_shown_what_is_processed(hub, learners):
     assert shard["worker_id"] == "a"
 
 
-def test_samples_of_a_torch_dataset_are_shown_as_the_script_gets_them(hub, spool):
+def test_preview_of_a_torch_dataset_shows_the_collated_samples(hub, spool):
     torch = pytest.importorskip("torch")
     pairs = torch.utils.data.TensorDataset(torch.arange(8.0).reshape(8, 1), torch.arange(8))
     url = f"{hub.running.http_url}/api/datasets/pairs/preview"
@@ -379,7 +378,7 @@ def test_stream_without_a_known_length_has_no_progress_in_percent(hub, spool):
 
 @pytest.fixture
 def bucket(tmp_path, monkeypatch):
-    """A bucket on a real server, which this process and its workers reach as users do."""
+    """A bucket on an S3 server, set in the environment of this process and its workers."""
     with running(tmp_path / "s3") as settings:
         monkeypatch.setenv("AWS_ENDPOINT_URL", settings.aws_endpoint_url)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", settings.aws_access_key_id)
@@ -446,5 +445,5 @@ def told(hub, kind, node="a"):
 @pytest.mark.parametrize("epochs", [0, -1, 1.5, float("nan"), "2"])
 def test_epochs_are_counted_from_one(epochs):
     assert (checked_epochs(None), checked_epochs(3)) == (0, 3)
-    with pytest.raises(InvalidArgument, match="epochs is"):
+    with pytest.raises(InvalidArgument, match="epochs="):
         checked_epochs(epochs)

@@ -1,4 +1,4 @@
-"""Guards the last checkpoint of a task: it is written although a worker is killed meanwhile."""
+"""The final checkpoint of a task is written even if a worker is killed."""
 
 import signal
 
@@ -14,7 +14,7 @@ COMPLETED = f"strata: task {TASK} is completed, so this process has nothing to d
 
 @pytest.fixture
 def training(hub, trainees, tmp_path):
-    """Starts workers of one task that save when they have ended: `training("abc", slow="c")`."""
+    """Start workers of one task that save at their end: `training("abc", slow="c")`."""
 
     def start(names, slow="", lingers="", every=10**6):
         given = {"world_size": len(names), "steps": STEPS, "checkpoint_every": every}
@@ -74,10 +74,8 @@ def test_worker_killed_before_another_one_comes_to_its_end(hub, tmp_path, traini
     assert_saved(hub, tmp_path, [workers["a"]])
 
 
-def test_worker_that_lost_its_run_in_the_final_save_fails_instead_of_finishing(
-    hub, tmp_path, training
-):
-    """It was declared lost, so its model is not the run's any more: it has to start again."""
+def test_worker_declared_lost_in_the_final_save_fails(hub, tmp_path, training):
+    """It was declared lost, so its model is outdated and it must start again."""
     worker = training("a", lingers="a", every=6)["a"]
     worker.says("looped")
     until(lambda: "committed" in states(hub).values(), what="a checkpoint")
@@ -87,7 +85,7 @@ def test_worker_that_lost_its_run_in_the_final_save_fails_instead_of_finishing(
     until(lambda: hub.state.workers["a"].alive, what="its return")
     (tmp_path / "go").touch()
     assert worker.ends() == 1
-    assert "its script has ended, so the process has to start again" in "".join(worker.output)
+    assert "start this process again" in "".join(worker.output)
     assert hub.state.tasks[TASK].state != "completed"
 
 
@@ -126,7 +124,10 @@ def test_worker_that_was_paused_until_its_task_had_completed_ends_quietly(hub, t
     workers["b"].signal(signal.SIGSTOP)
     assert_saved(hub, tmp_path, [workers["a"]])
     workers["b"].signal(signal.SIGCONT)
-    until(lambda: "rejoining" in "".join(workers["b"].output), what="its return")
+    until(
+        lambda: "registering as a new incarnation" in "".join(workers["b"].output),
+        what="its return",
+    )
     (tmp_path / "go").touch()
     assert workers["b"].ends() == 0
     assert "Traceback" not in "".join(workers["b"].output)

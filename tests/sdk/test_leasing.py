@@ -1,4 +1,4 @@
-"""Guards `run.shards`: every shard once per epoch, by workers that go at their own pace."""
+"""`run.shards`: every shard is trained once per epoch, by workers at their own pace."""
 
 import signal
 from collections import Counter
@@ -15,7 +15,7 @@ SAMPLES, SHARD = 205, 10
 
 @pytest.fixture
 def roamers(hub, trainees):
-    """A task whose workers train `numbers` by lease, and go on with those that are left."""
+    """Start workers that train `numbers` by leased shards, in a task with policy continue."""
     body = {"dataset_id": "numbers", "total_samples": SAMPLES, "shard_size": SHARD, "seed": 7}
     httpx.post(f"{hub.running.http_url}/api/datasets", json=body).raise_for_status()
 
@@ -39,13 +39,13 @@ def audited(hub):
 
 
 def counted(hub):
-    """What the leases that were returned as trained say: how often each shard of each epoch."""
+    """How often each shard of each epoch was returned as trained."""
     epochs = {fact.lease: fact.epoch for fact in hub.facts("LeaseGranted")}
     returned = [fact for fact in hub.facts("LeaseReturned") if fact.consumed]
     return Counter((epochs[fact.lease], fact.shard) for fact in returned)
 
 
-def test_every_sample_is_trained_once_per_epoch_however_uneven_the_pace(hub, roamers):
+def test_every_sample_is_trained_once_per_epoch_at_any_pace(hub, roamers):
     slow, fast = roamers("slow", workers=2, epochs=2, step_s=0.05) + roamers("fast", epochs=2)
     assert [slow.ends(60), fast.ends(60)] == [0, 0]
     trained = [said for each in (slow, fast) for said in each.said if said["say"] == "trained"]
@@ -58,7 +58,7 @@ def test_every_sample_is_trained_once_per_epoch_however_uneven_the_pace(hub, roa
     assert audited(hub) == [(SAMPLES, 0, 0)] * 2
 
 
-def test_what_a_killed_worker_held_goes_out_again(hub, roamers):
+def test_shards_of_a_killed_worker_are_leased_again(hub, roamers):
     victim, heir = roamers("victim", "heir", workers=2, step_s=0.02)
     victim.says("shard", count=3)
     victim.signal(signal.SIGKILL)
@@ -69,7 +69,7 @@ def test_what_a_killed_worker_held_goes_out_again(hub, roamers):
     assert audited(hub) == [(SAMPLES, 0, 0)]
 
 
-def test_a_worker_thought_dead_does_not_count_what_it_trained(hub, roamers):
+def test_work_of_a_worker_declared_lost_does_not_count(hub, roamers):
     (sleeper,) = roamers("sleeper", workers=2, step_s=0.02)
     (other,) = roamers("other", step_s=0.3)
     held = sleeper.says("shard", count=2)["number"]
@@ -81,7 +81,7 @@ def test_a_worker_thought_dead_does_not_count_what_it_trained(hub, roamers):
     assert audited(hub) == [(SAMPLES, 0, 0)]
 
 
-def test_a_shard_that_is_left_in_the_middle_goes_out_again(hub, roamers):
+def test_unfinished_shard_is_leased_again(hub, roamers):
     (worker,) = roamers("w", workers=1, leave_at=1)
     assert worker.ends(60) == 0
     (back,) = [fact for fact in hub.facts("LeaseReturned") if not fact.consumed]
@@ -89,7 +89,7 @@ def test_a_shard_that_is_left_in_the_middle_goes_out_again(hub, roamers):
     assert audited(hub) == [(SAMPLES, 0, 0)]
 
 
-def test_an_error_gives_the_shard_back(hub, roamers):
+def test_error_returns_the_shard(hub, roamers):
     failing, other = roamers("failing", workers=2, fail_at=1, step_s=0.02) + roamers(
         "other", step_s=0.02
     )
@@ -98,7 +98,7 @@ def test_an_error_gives_the_shard_back(hub, roamers):
     assert audited(hub) == [(SAMPLES, 0, 0)]
 
 
-def test_a_stop_gives_the_shard_back(hub, roamers):
+def test_stop_returns_the_shard(hub, roamers):
     (worker,) = roamers("w", workers=1, epochs=1_000, step_s=0.05)
     worker.says("shard", count=2)
     hub.stop_task("t-1")

@@ -1,5 +1,4 @@
-"""Guards that a line arrives once: connections are cut while lines are on their way, and each is in
-the coordinator's log exactly once, in order."""
+"""Log lines arrive exactly once and in order, even if connections are cut while they are sent."""
 
 import socket
 import threading
@@ -13,7 +12,7 @@ CUTS = 5
 
 
 class Cutter:
-    """Passes connections on to a port, until it cuts them all."""
+    """A proxy to a port that can cut all its connections."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -49,14 +48,14 @@ class Cutter:
         self.cut()
 
 
-def test_lines_arrive_once_and_in_order_however_often_the_connection_breaks(hub, tmp_path):
+def test_lines_arrive_once_and_in_order_over_broken_connections(hub, tmp_path):
     cutter = Cutter(hub.running.grpc_port)
     with strata.join(cutter.address, worker_id="w", capture=False, spool_dir=tmp_path) as run:
         session, lines = run._session, run._worker.lines
         for number in range(LINES):
             lines("info", f"line {number}", "stdout")
             if number % (LINES // CUTS) == LINES // CUTS // 2:
-                session.pulse.flush_soon()
+                session.heartbeat.flush_soon()
                 seen = len(hub.all_lines("w"))
                 until(lambda seen=seen: len(hub.all_lines("w")) > seen, what="some lines' arrival")
                 cutter.cut()

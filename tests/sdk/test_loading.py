@@ -1,4 +1,4 @@
-"""Guards `strata.load`: the line by which a script gets the state of a checkpoint by its path."""
+"""`strata.load`: load the state of a checkpoint by its path."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from strata.checkpoint.manager import CheckpointManager
 from strata.errors import InvalidArgument, NotFound
 
 
-def test_a_checkpoint_of_a_run_is_loaded_into_a_model_by_its_path(hub, spool):
+def test_checkpoint_of_a_run_is_loaded_into_a_model_by_its_path(hub, spool):
     torch = pytest.importorskip("torch")
     model = torch.nn.Linear(3, 2)
     with strata.join(hub.address, "a", world_size=1, spool_dir=spool, capture=False) as run:
@@ -37,7 +37,7 @@ def saved(tmp_path):
         return manager.all_checkpoints()
 
 
-def test_a_folder_of_checkpoints_gives_the_newest(saved, tmp_path, monkeypatch):
+def test_folder_of_checkpoints_gives_the_newest(saved, tmp_path, monkeypatch):
     assert strata.load(tmp_path / "saved")["x"].tolist() == [2] * 5
     assert strata.load(saved[0].path)["x"].tolist() == [1] * 5
     assert strata.load(f"{saved[0].path}.json")["x"].tolist() == [1] * 5
@@ -48,7 +48,7 @@ def test_a_folder_of_checkpoints_gives_the_newest(saved, tmp_path, monkeypatch):
     assert filled["x"].tolist() == [2] * 5
 
 
-def test_what_is_no_checkpoint_is_refused(saved, tmp_path):
+def test_path_without_a_checkpoint_is_an_error(saved, tmp_path):
     with pytest.raises(NotFound):
         strata.load(tmp_path / "nowhere")
     with pytest.raises(NotFound, match="step-00000009-ab"):

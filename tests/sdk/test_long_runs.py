@@ -1,14 +1,14 @@
-"""Guards that the events of a running task leave the log by themselves, are read as before
-meanwhile and after a restart of the coordinator, and end up in the archived run."""
+"""Events of a running task move out of the log, stay readable, also after a restart of the
+coordinator, and are part of the archived run."""
 
 import httpx
 import pytest
 
-from strata.coordinator import archiving
-from strata.coordinator.mover import Mover
-from strata.core.keeping import EventsMoved
-from strata.timeline.archiving import open_anywhere
-from strata.timeline.stretched_log import stretch_names
+from strata.coordinator.archive import run_archiver
+from strata.coordinator.archive.event_mover import EventMover
+from strata.core.record.record_retention import EventsMoved
+from strata.timeline.archive.run_archive import open_anywhere
+from strata.timeline.archive.segmented_log import stretch_names
 from tests.coordinator.conftest import coordinator
 from tests.sdk.conftest import Hub
 from tests.sdk.harness import until
@@ -24,13 +24,13 @@ SETTINGS = {
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch):
-    monkeypatch.setattr(archiving, "LOOK_S", 0.1)
-    monkeypatch.setattr(archiving, "KEEPING_S", 0.1)
-    monkeypatch.setattr(archiving, "RETRY_S", 0.1)
+    monkeypatch.setattr(run_archiver, "LOOK_S", 0.1)
+    monkeypatch.setattr(run_archiver, "KEEPING_S", 0.1)
+    monkeypatch.setattr(run_archiver, "RETRY_S", 0.1)
 
 
 def steps_of(started, **params) -> list[int]:
-    """The steps that worker `a` says it finished, by the API."""
+    """The steps that worker `a` has finished, read from the API."""
     wanted = {"kind": "StepFinished", "node": "a", "limit": 1_000} | params
     answer = httpx.get(f"{started.http_url}/api/timeline/events", params=wanted)
     return [int(each["tags"]["step"]) for each in answer.json()] if answer.is_success else []
@@ -77,7 +77,7 @@ def test_move_that_a_crash_interrupted_is_finished_at_the_next_start(
         raise OSError("the coordinator dies here")
 
     with monkeypatch.context() as crash, coordinator(data, **SETTINGS) as started:
-        crash.setattr(Mover, "_release", dies)
+        crash.setattr(EventMover, "_release", dies)
         trainees(Hub(started).address, "train", worker_id="a", step_s=0.05)
         until(lambda: len(tries) >= 3, what="a move that fails again and again")
         assert stretch_names(data / "stretches") == ["default-1-000001"]

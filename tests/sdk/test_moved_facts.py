@@ -1,5 +1,5 @@
-"""Guards that older facts of a log move to the archive by themselves, in object storage, and are
-read from there by the coordinator, after its restart, and by the terminal."""
+"""Older facts of a log move to the archive in object storage, and are read from there by the
+coordinator, also after a restart, and by the CLI."""
 
 import json
 
@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from strata.cli import build_app
-from strata.coordinator import archiving, compaction
-from strata.coordinator.salvage import damage_of
-from strata.core.keeping import FactsMoved
-from strata.store.sqlite import joining
+from strata.coordinator.archive import log_upkeep, run_archiver
+from strata.coordinator.archive.damaged_log import damage_of
+from strata.core.record.record_retention import FactsMoved
+from strata.store.sqlite import segment_plan
 from tests.coordinator.conftest import coordinator
 from tests.sdk.conftest import Hub
 from tests.sdk.harness import until
@@ -20,10 +20,10 @@ from tests.storage.server import BUCKET, running
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch):
-    monkeypatch.setattr(archiving, "LOOK_S", 0.1)
-    monkeypatch.setattr(archiving, "KEEPING_S", 0.1)
-    monkeypatch.setattr(compaction, "LOOK_S", 0.1)
-    monkeypatch.setattr(joining, "SEGMENT_FACTS", 16)
+    monkeypatch.setattr(run_archiver, "LOOK_S", 0.1)
+    monkeypatch.setattr(run_archiver, "KEEPING_S", 0.1)
+    monkeypatch.setattr(log_upkeep, "LOOK_S", 0.1)
+    monkeypatch.setattr(segment_plan, "SEGMENT_FACTS", 16)
 
 
 def facts_by_rest(started) -> list[str]:
@@ -61,7 +61,7 @@ def test_older_facts_move_to_the_archive_and_are_read_from_there(tmp_path, train
             monkeypatch.setenv(f"AWS_{name.upper()}", getattr(settings, f"aws_{name}"))
         query = "select count(*) as n from events where node = 'coordinator'"
         command = ["sql", query, "--data", str(data), "--json"]
-        shown = CliRunner().invoke(build_app(command), command)
+        shown = CliRunner().invoke(build_app(), command)
         assert shown.exit_code == 0, shown.output
         assert json.loads(shown.output)["n"] >= len(known)
         assert damage_of(data) == []

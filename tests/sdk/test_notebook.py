@@ -1,4 +1,4 @@
-"""Guards that a notebook can train: in a real kernel, cell by cell, with the stop button."""
+"""Training in a notebook: a real kernel, cell by cell, with an interrupt."""
 
 import pytest
 
@@ -12,7 +12,7 @@ WAIT_S = 60
 
 @pytest.fixture
 def notebook(hub, spool):
-    """Runs a cell: what it printed and, if it failed, with what."""
+    """Run a cell; returns its output and its error, if any."""
     environment = clean_environment(COORDINATOR_ADDR=hub.address, STRATA_SPOOL_DIR=str(spool))
     kernel, client = manager.start_new_kernel(env=environment)
 
@@ -37,7 +37,7 @@ def notebook(hub, spool):
 
 
 @pytest.mark.slow
-def test_a_notebook_joins_trains_is_interrupted_and_leaves(hub, trainees, notebook):
+def test_notebook_joins_trains_is_interrupted_and_leaves(hub, trainees, notebook):
     trainees(hub.address, "train", worker_id="other", world_size=2)
     assert notebook("import strata; run = strata.join(worker_id='nb', world_size=2)") == ""
     assert "step 3" in notebook(

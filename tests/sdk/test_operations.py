@@ -1,33 +1,32 @@
-"""Guards how operations are recorded: an id of their own, and progress only now and then."""
+"""Recorded operations: unique ids, and progress at most once per interval."""
 
 import pytest
 
 from strata.config import Settings
-from strata.core.worker_facts import CODEC
-from strata.core.worker_operations import (
+from strata.core.workers.worker_facts import CODEC
+from strata.core.workers.worker_operations import (
     BatchDownloadCompleted,
     BatchDownloadProgress,
     BatchDownloadStarted,
 )
-from strata.sdk.events import Recorder
-from strata.sdk.operations import Operation
-from strata.store.batches import unpack
+from strata.sdk.record.recorder import RecordedOperation, Recorder
+from strata.store.event_batches import unpack
 
 
 @pytest.fixture
 def recorded(tmp_path):
-    """Records an operation of ten parts, twice; gives its events."""
+    """Record an operation of ten parts twice; returns its events."""
 
     def record(progress_interval_s):
         recorder = Recorder(progress_interval_s=progress_interval_s)
         recorder.begin(tmp_path, "w", 1)
         for _ in range(2):
-            operation = Operation(
+            operation = RecordedOperation(
                 recorder,
                 "download-x",
-                BatchDownloadStarted("x", 10),
-                lambda done_bytes: BatchDownloadProgress(done_bytes, "x"),
-                lambda ok, error: BatchDownloadCompleted(ok, error, "x"),
+                BatchDownloadStarted(batch="x", size_bytes=10),
+                lambda done_bytes: BatchDownloadProgress(done_bytes=done_bytes, batch="x"),
+                lambda ok, error: BatchDownloadCompleted(ok=ok, error=error, batch="x"),
             )
             for done_bytes in range(1, 11):
                 operation.progress(done_bytes)
@@ -40,7 +39,7 @@ def recorded(tmp_path):
     return record
 
 
-def test_the_same_operation_done_again_has_another_id(recorded):
+def test_repeated_operation_has_a_new_id(recorded):
     first, second = recorded(0.0)[:12], recorded(0.0)[12:]
     assert len({event.op for event in first}) == len({event.op for event in second}) == 1
     assert first[0].op != second[0].op

@@ -1,4 +1,4 @@
-"""Guards `TrainingOrchestrator`, the coordinator's calls one by one."""
+"""`TrainingOrchestrator`, call by call."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ from tests.sdk.harness import until
 
 @pytest.fixture
 def orchestrators(hub):
-    """Makes orchestrators, and closes them after the test."""
+    """Create orchestrators, and close them after the test."""
     made = []
 
     def make(worker_id=None, **given):
@@ -39,7 +39,7 @@ def orchestrators(hub):
         each.close()
 
 
-def test_a_worker_is_registered_with_everything_it_says(hub, orchestrators):
+def test_registration_stores_all_fields(hub, orchestrators):
     config = (
         orchestrators()
         .connect()
@@ -54,13 +54,13 @@ def test_a_worker_is_registered_with_everything_it_says(hub, orchestrators):
     assert (worker.memory_bytes, worker.metadata) == (2**40, {"zone": "b"})
 
 
-def test_ids_are_made_and_ranks_are_dense(orchestrators):
+def test_ids_are_assigned_and_ranks_are_dense(orchestrators):
     configs = [orchestrators().register_worker() for _ in range(3)]
     assert sorted(config.rank for config in configs) == [0, 1, 2]
     assert len({config.worker_id for config in configs}) == 3
 
 
-def test_beats_keep_a_blocked_worker_alive(hub, orchestrators):
+def test_heartbeats_keep_a_blocked_worker_alive(hub, orchestrators):
     waiting, late = orchestrators("waiting"), orchestrators("late")
     results = []
     thread = threading.Thread(target=lambda: results.append(waiting.barrier("b", step=3)))
@@ -74,7 +74,7 @@ def test_beats_keep_a_blocked_worker_alive(hub, orchestrators):
     assert all(result.released and result.participants == 2 for result in results)
 
 
-def test_a_worker_that_beats_by_hand_lives_while_it_does(hub, orchestrators):
+def test_worker_with_manual_heartbeats_lives_while_it_sends_them(hub, orchestrators):
     manual = orchestrators("manual", automatic_heartbeats=False)
     for step in range(4):
         answer = manual.heartbeat(step=step, epoch=1, state="training")
@@ -86,13 +86,13 @@ def test_a_worker_that_beats_by_hand_lives_while_it_does(hub, orchestrators):
         manual.heartbeat(step=9)
 
 
-def test_a_stop_arrives_with_a_beat(hub, orchestrators):
+def test_stop_arrives_with_a_heartbeat(hub, orchestrators):
     worker = orchestrators("w")
     hub.stop_task("default-1")
     assert until(lambda: worker.heartbeat().commands) == ["stop"]
 
 
-def test_shards_are_divided_and_followed(orchestrators):
+def test_shards_are_divided_and_move_after_a_loss(orchestrators):
     one, two = orchestrators("one"), orchestrators("two")
     assert one.register_dataset("d", 1005, 10, path="/data/d") == 101
     owned = [worker.get_shards("d", epoch=2) for worker in (one, two)]
@@ -107,7 +107,7 @@ def test_shards_are_divided_and_followed(orchestrators):
     assert len(one.get_shards("d")) == 101
 
 
-def test_an_epoch_advances_once_however_many_ask(orchestrators):
+def test_epoch_advances_once_for_several_callers(orchestrators):
     one, two = orchestrators("one"), orchestrators("two")
     one.register_dataset("d", 100, 10)
     one.get_shards("d")
@@ -115,7 +115,7 @@ def test_an_epoch_advances_once_however_many_ask(orchestrators):
     assert one.advance_epoch("d") == 2
 
 
-def test_checkpoints_are_told_and_found_again(orchestrators):
+def test_reported_checkpoint_is_found_again(orchestrators):
     one, two = orchestrators("one"), orchestrators("two")
     assert one.latest_checkpoint() is None
     first = one.notify_checkpoint(step=5, epoch=1, storage_path="/c/5/0", size_bytes=10)
@@ -129,7 +129,7 @@ def test_checkpoints_are_told_and_found_again(orchestrators):
     assert latest.size_bytes == 30
 
 
-def test_latest_checkpoint_has_the_path_that_the_checkpoint_is_loaded_from(orchestrators, tmp_path):
+def test_latest_checkpoint_has_a_loadable_path(orchestrators, tmp_path):
     manager = CheckpointManager(path=str(tmp_path / "models"))
     manager.save({"weight": np.arange(4.0)}, step=5, epoch=1)
     manager.wait_pending()
@@ -145,7 +145,7 @@ def test_latest_checkpoint_has_the_path_that_the_checkpoint_is_loaded_from(orche
     assert loaded["weight"].tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
-def test_a_barrier_without_the_others_times_out_and_can_be_continued(hub, orchestrators):
+def test_barrier_without_the_others_times_out_and_can_be_continued(hub, orchestrators):
     one, two = orchestrators("one"), orchestrators("two")
     with pytest.raises(DeadlineExceeded, match="not released within"):
         one.barrier("b", timeout=0.2)
@@ -157,7 +157,7 @@ def test_a_barrier_without_the_others_times_out_and_can_be_continued(hub, orches
     assert len(hub.facts("BarrierReleased")) == 1
 
 
-def test_leaving_is_told_and_harmless_when_repeated(hub, orchestrators):
+def test_deregister_is_reported_and_idempotent(hub, orchestrators):
     worker = orchestrators("w")
     worker.deregister("enough")
     worker.deregister()
@@ -189,18 +189,18 @@ def test_leaving_is_told_and_harmless_when_repeated(hub, orchestrators):
         (StrataError, lambda w: w.get_shard("nothing", index=2**62)),
     ],
 )
-def test_senseless_calls_are_typed_errors(orchestrators, error, call):
+def test_invalid_calls_are_typed_errors(orchestrators, error, call):
     with pytest.raises(error):
         call(orchestrators("w"))
 
 
-def test_an_id_that_lives_cannot_be_taken(orchestrators):
+def test_id_of_a_live_worker_is_refused(orchestrators):
     orchestrators("w")
     with pytest.raises(AlreadyExists):
         orchestrators().register_worker("w")
 
 
-def test_an_absent_coordinator_is_a_clear_error():
+def test_unreachable_coordinator_is_a_clear_error():
     orchestrator = TrainingOrchestrator(f"127.0.0.1:{free_port()}")
     with orchestrator, pytest.raises(Unavailable) as caught:
         orchestrator.connect(timeout=0.3)

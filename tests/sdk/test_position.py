@@ -1,13 +1,13 @@
-"""Guards where a script is, and that a restored one goes on exactly there."""
+"""The position of a script, and that a restored script resumes exactly there."""
 
 import pytest
 
 from strata.errors import InvalidArgument, NotAllowedNow
-from strata.sdk.position import Position, Script
+from strata.sdk.data.script_position import Position, ScriptPosition
 
 
 def run_script(script, save_at=None, epochs=3):
-    """A script of epochs with two loops each, then one loop; what it ran, and what it saved."""
+    """Run epochs with two loops each, then one loop; returns what ran and what was saved."""
     ran, saved = [], {}
 
     def loop(name):
@@ -27,11 +27,11 @@ def run_script(script, save_at=None, epochs=3):
     return ran, saved
 
 
-EVERYTHING, SAVED = run_script(Script())
+EVERYTHING, SAVED = run_script(ScriptPosition())
 
 
 def resumed(at):
-    script = Script()
+    script = ScriptPosition()
     script.load_state_dict(SAVED[at])
     return run_script(script)[0]
 
@@ -56,12 +56,12 @@ def test_whole_script_runs_once():
         ("in last", "last loop"),
     ],
 )
-def test_script_goes_on_where_its_state_was_saved(at, first):
+def test_script_resumes_where_its_state_was_saved(at, first):
     assert resumed(at) == EVERYTHING[EVERYTHING.index(first) :]
 
 
 def test_code_before_a_second_loop_of_an_epoch_runs_again():
-    """A script runs from the beginning of its epoch: what is between its loops runs once more."""
+    """A script runs from the start of its epoch, so code between its loops runs again."""
     assert resumed("in b1") == EVERYTHING[EVERYTHING.index("evaluate 1") :]
 
 
@@ -73,8 +73,8 @@ def test_code_before_a_second_loop_of_an_epoch_runs_again():
         ("in last", 2),
     ],
 )
-def test_state_is_checked_wherever_code_is_run_again(at, checks):
-    script, seen = Script(), []
+def test_state_is_checked_before_each_replayed_loop(at, checks):
+    script, seen = ScriptPosition(), []
     script.load_state_dict(SAVED[at])
     script.check_replay = lambda: seen.append(script.position)
     run_script(script)
@@ -82,20 +82,20 @@ def test_state_is_checked_wherever_code_is_run_again(at, checks):
 
 
 def test_process_cannot_go_back_to_a_loop_that_it_has_left():
-    script = Script()
+    script = ScriptPosition()
     run_script(script)
-    with pytest.raises(NotAllowedNow, match=r"goes back to loop 0\.1\.0"):
+    with pytest.raises(NotAllowedNow, match=r"rolled back to loop 0\.1\.0"):
         script.load_state_dict(SAVED["in a1"])
 
 
-def test_process_in_the_same_loop_takes_a_state_over():
-    script = Script()
+def test_process_in_the_same_loop_can_load_a_state():
+    script = ScriptPosition()
     script.open_loop()
     script.load_state_dict(Position(0, -1, 0)._asdict())
 
 
 def test_epochs_go_on_until_the_steps_are_done():
-    script, steps = Script(), [0]
+    script, steps = ScriptPosition(), [0]
     seen = []
     for epoch in script.run_epochs(None, 25, lambda: steps[0]):
         seen.append((epoch, script.max_steps))
@@ -104,20 +104,20 @@ def test_epochs_go_on_until_the_steps_are_done():
 
 
 @pytest.mark.parametrize("asked", [(None, None), (3, 10), (0, None), (None, 0)])
-def test_epochs_without_one_clear_end_are_refused(asked):
+def test_epochs_need_exactly_one_end(asked):
     with pytest.raises(InvalidArgument):
-        next(Script().run_epochs(*asked, lambda: 0))
+        next(ScriptPosition().run_epochs(*asked, lambda: 0))
 
 
 def test_epochs_do_not_nest():
-    script = Script()
+    script = ScriptPosition()
     for _ in script.run_epochs(1, None, lambda: 0):
-        with pytest.raises(NotAllowedNow, match="open already"):
+        with pytest.raises(NotAllowedNow, match="already open"):
             next(script.run_epochs(1, None, lambda: 0))
 
 
-def test_values_that_workers_agree_on_have_the_same_names_everywhere():
-    script = Script()
+def test_agreement_keys_are_the_same_on_all_workers():
+    script = ScriptPosition()
     script.open_loop()
     first = [script.agreement_key(5), script.agreement_key(5), script.agreement_key(6)]
     script.handed()

@@ -1,5 +1,5 @@
-"""Guards that a state outlives its workers: killed at any moment, they are replaced or done
-without, and every step counts exactly once."""
+"""The state of a run survives killed workers, with and without replacement, and every step counts
+exactly once."""
 
 import random
 
@@ -7,9 +7,9 @@ import httpx
 import numpy as np
 import pytest
 
-from strata.core.worker_operations import BlobUploadCompleted
+from strata.core.workers.worker_operations import BlobUploadCompleted
 from tests.sdk.harness import until
-from tests.sdk.test_saving import TASK, folder, listed, states, worker_facts
+from tests.sdk.test_saving import TASK, folder, listed, states
 
 
 def submit(hub, **spec):
@@ -18,7 +18,7 @@ def submit(hub, **spec):
     return answer.json()["task_id"]
 
 
-def test_a_replacement_takes_the_model_from_a_living_worker(hub, trainees):
+def test_replacement_gets_the_model_from_a_live_worker(hub, trainees):
     given = {"world_size": 2, "steps": 60, "step_s": 0.02, "size": 300_000}
     first, second = (trainees(hub.address, "keep", worker_id=name, **given) for name in "ab")
     second.says("restored")
@@ -32,20 +32,20 @@ def test_a_replacement_takes_the_model_from_a_living_worker(hub, trainees):
     for worker in (first, third):
         assert worker.says("ended", timeout_s=60)["exact"]
         assert worker.ends() == 0
-    kinds = [type(fact).__name__ for fact in worker_facts(hub, "a")]
+    kinds = [type(fact).__name__ for fact in hub.recorded_facts("a")]
     assert kinds.count("BlobAdded") >= 2
     assert kinds.count("BlobUploadStarted") == kinds.count("BlobUploadCompleted") >= 2
-    uploads = [fact for fact in worker_facts(hub, "a") if isinstance(fact, BlobUploadCompleted)]
+    uploads = [fact for fact in hub.recorded_facts("a") if isinstance(fact, BlobUploadCompleted)]
     assert {(fact.ok, fact.to, fact.error) for fact in uploads} == {(True, "b", "")}
     assert max(fact.sent_bytes for fact in uploads) >= 3 * 300_000 * 8
     assert all(fact.took_s > 0 for fact in uploads)
-    fetched = [fact for fact in worker_facts(hub, "b") if "Download" in type(fact).__name__]
+    fetched = [fact for fact in hub.recorded_facts("b") if "Download" in type(fact).__name__]
     assert [fact.ok for fact in fetched if hasattr(fact, "ok")] == [True]
     assert fetched[0].size_bytes > 3 * 300_000 * 8
     assert fetched[-1].received_bytes >= 3 * 300_000 * 8
 
 
-def test_a_giver_that_takes_its_time_is_waited_for(hub, trainees):
+def test_slow_model_offer_is_waited_for(hub, trainees):
     given = {"world_size": 2, "steps": 300, "step_s": 0.02, "dawdle_s": 1.5}
     first, second = (trainees(hub.address, "keep", worker_id=name, **given) for name in "ab")
     second.says("restored")
@@ -63,7 +63,7 @@ def alive(hub, worker):
 
 
 def killed_after_two_commits(hub, trainees, **given):
-    """Both workers are gone; answers the step of the newest checkpoint."""
+    """Kill both workers after two commits; returns the step of the newest checkpoint."""
     workers = [trainees(hub.address, "keep", worker_id=name, steps=10**6, **given) for name in "ab"]
     until(lambda: list(states(hub).values()).count("committed") >= 2, what="two commits")
     for worker in workers:
@@ -74,7 +74,7 @@ def killed_after_two_commits(hub, trainees, **given):
 
 
 @pytest.mark.parametrize("functional", [False, True])
-def test_when_all_are_killed_the_newest_checkpoint_is_taken(hub, trainees, functional):
+def test_newest_checkpoint_is_restored_after_all_workers_are_killed(hub, trainees, functional):
     given = {"world_size": 2, "step_s": 0.01, "checkpoint_every": 10, "functional": functional}
     newest = killed_after_two_commits(hub, trainees, **given)
     again = [
@@ -87,7 +87,7 @@ def test_when_all_are_killed_the_newest_checkpoint_is_taken(hub, trainees, funct
         assert worker.ends() == 0
 
 
-def test_a_damaged_part_is_named_and_the_checkpoint_before_is_taken(hub, trainees, tmp_path):
+def test_damaged_part_is_named_and_the_previous_checkpoint_restored(hub, trainees, tmp_path):
     given = {"world_size": 2, "step_s": 0.01, "checkpoint_every": 10, "size": 40_000}
     newest = killed_after_two_commits(hub, trainees, **given)
     (part,) = folder(hub, tmp_path).glob(f"step-{newest:08d}-*/part-00001.safetensors")
@@ -108,7 +108,7 @@ def test_a_damaged_part_is_named_and_the_checkpoint_before_is_taken(hub, trainee
 
 @pytest.mark.parametrize("policy", ["replace", "continue"])
 @pytest.mark.timeout(240)
-def test_kill_any_worker_at_any_moment_and_every_step_counts_once(hub, trainees, policy):
+def test_every_step_counts_once_when_workers_are_killed_at_random(hub, trainees, policy):
     chance = random.Random(7)
     task = submit(hub, worker_count=3, policy=policy)
     given = {"task": task, "steps": 150, "step_s": 0.02, "checkpoint_every": 7, "size": 50_000}
@@ -137,7 +137,7 @@ def test_kill_any_worker_at_any_moment_and_every_step_counts_once(hub, trainees,
 
 
 @pytest.mark.parametrize("every", [0, 7])
-def test_a_replacement_that_joins_after_the_others_ended_their_loop_trains_nothing(
+def test_replacement_that_joins_after_the_others_ended_their_loop_trains_nothing(
     hub, trainees, tmp_path, every
 ):
     task = submit(hub, worker_count=2, min_workers=1)
@@ -161,8 +161,8 @@ def test_a_replacement_that_joins_after_the_others_ended_their_loop_trains_nothi
     assert (ended.state, ended.committed, ended.attempt) == ("completed", 150, 1)
 
 
-def test_a_survivor_one_step_behind_a_finished_worker_keeps_its_model(hub, trainees, tmp_path):
-    """Workers that do not meet at each step, and no checkpoint."""
+def test_survivor_one_step_behind_a_finished_worker_keeps_its_model(hub, trainees, tmp_path):
+    """The workers do not synchronize in each step, and there is no checkpoint."""
     task = submit(hub, worker_count=3, min_workers=1)
     given = {"task": task, "meet": False, "steps": 60}
     slow = trainees(hub.address, "keep", worker_id="c", step_s=0.2, **given)
@@ -181,7 +181,7 @@ def test_a_survivor_one_step_behind_a_finished_worker_keeps_its_model(hub, train
     assert (rolled.origin, rolled.to) == (60, recovered["steps"])
 
 
-def test_the_model_that_is_offered_needs_the_generations_token(hub, trainees):
+def test_offered_model_needs_the_generations_token(hub, trainees):
     given = {"world_size": 2, "steps": 10**6, "step_s": 0.02}
     first, second = (trainees(hub.address, "keep", worker_id=name, **given) for name in "ab")
     second.says("restored")
@@ -198,7 +198,7 @@ def test_the_model_that_is_offered_needs_the_generations_token(hub, trainees):
     assert first.process.poll() is None
 
 
-def test_a_task_begins_with_what_another_saved_only_when_asked(hub, trainees, tmp_path):
+def test_task_resumes_from_another_task_only_on_request(hub, trainees, tmp_path):
     given = {"world_size": 1, "checkpoint_every": 10}
     assert trainees(hub.address, "keep", worker_id="a", steps=20, **given).ends() == 0
     other = submit(hub, worker_count=1)
@@ -224,7 +224,7 @@ def test_resuming_another_tasks_checkpoint_keeps_the_scripts_own_seed(hub, train
     assert resumed.ends() == 0
 
 
-def test_m_workers_restore_the_pieces_that_n_saved(hub, trainees, tmp_path):
+def test_m_workers_restore_the_shards_of_n_workers(hub, trainees, tmp_path):
     task = submit(hub, worker_count=3, policy="continue", min_workers=2, model_state="sharded")
     given = {"task": task, "checkpoint_every": 5}
     saved = [

@@ -1,5 +1,4 @@
-"""Guards `DatasetRegistry` and `ShardManager`: the same answers in this process and from a
-coordinator."""
+"""`DatasetRegistry` and `ShardManager`: the same results in process and with a coordinator."""
 
 import numpy as np
 import pytest
@@ -28,18 +27,18 @@ def ids(shards):
     return [shard.shard_id for shard in shards]
 
 
-def test_a_path_is_enough(registry, tmp_path):
+def test_dataset_is_registered_by_its_path_alone(registry, tmp_path):
     np.arange(100, dtype=np.uint16).tofile(tmp_path / "x.bin")
     registry.register_worker("a")
     registry.register_dataset("d", path=str(tmp_path), format="tokens", options={"length": 10})
     assert sum(shard.num_samples for shard in registry.get_shards("d", "a")) == 10
-    with pytest.raises(NotFound, match=r"'gone'.*there is no /nowhere"):
+    with pytest.raises(NotFound, match=r"'gone'.*/nowhere does not exist"):
         registry.register_dataset("gone", path="/nowhere")
     with pytest.raises(InvalidArgument, match="total_samples is 0"):
         registry.register_dataset("nothing")
 
 
-def test_every_shard_has_one_owner_and_shares_are_fair(registry):
+def test_every_shard_has_one_owner_and_shares_are_even(registry):
     for worker in "abc":
         registry.register_worker(worker)
     registry.register_dataset("d", total_samples=1005, shard_size=10)
@@ -50,7 +49,7 @@ def test_every_shard_has_one_owner_and_shares_are_fair(registry):
     assert sum(shard.num_samples for shards in owned.values() for shard in shards) == 1005
 
 
-def test_the_order_changes_with_the_epoch_and_the_owner_does_not(registry):
+def test_order_changes_with_the_epoch_and_the_owner_does_not(registry):
     registry.register_worker("a")
     registry.register_worker("b")
     registry.register_dataset("d", 1000, 10, shuffle=True, seed=7)
@@ -75,7 +74,7 @@ def test_as_few_shards_move_as_possible(registry):
     assert sorted(n for shards in after.values() for n in ids(shards)) == list(range(100))
 
 
-def test_epochs_and_counts(registry):
+def test_epochs_and_counts_are_reported(registry):
     registry.register_worker("a")
     registry.register_worker("a")
     registry.register_dataset("d", 100, 10)
@@ -108,7 +107,7 @@ def test_epochs_and_counts(registry):
         (AlreadyExists, lambda r: r.register_dataset("known", 100, 20)),
     ],
 )
-def test_senseless_calls_are_typed_errors(registry, error, call):
+def test_invalid_calls_are_typed_errors(registry, error, call):
     registry.register_worker("a")
     registry.register_dataset("known", 100, 10)
     registry.get_shards("known", "a")
@@ -116,7 +115,7 @@ def test_senseless_calls_are_typed_errors(registry, error, call):
         call(registry)
 
 
-def test_a_registry_that_was_emptied_goes_on_where_it_was():
+def test_emptied_registry_keeps_its_epoch():
     registry = DatasetRegistry()
     registry.register_dataset("d", 100, 10)
     assert registry.current_epoch("d") == 0

@@ -1,10 +1,10 @@
-"""Guards that what a script warns of is a fact, briefly and not too often, and nothing else is."""
+"""A script's warnings and errors are recorded as facts, truncated and rate-limited."""
 
 import pytest
 
-from strata.core.worker_facts import LogLine
-from strata.sdk import remarks
-from strata.sdk.remarks import Remarks
+from strata.core.workers.worker_facts import LogLine
+from strata.sdk.record import output_capture
+from strata.sdk.record.output_capture import WarningRecorder
 
 
 class Recorder:
@@ -20,9 +20,9 @@ def recorder():
     return Recorder()
 
 
-def test_warnings_and_errors_are_facts_and_the_lines_get_everything(recorder):
+def test_warnings_and_errors_are_recorded_and_lines_get_all_output(recorder):
     lines = []
-    said = Remarks(recorder, lambda *line: lines.append(line))
+    said = WarningRecorder(recorder, lambda *line: lines.append(line))
     told = [
         ("info", "epoch 1", "logging"),
         ("warn", "the loss is odd", "logging"),
@@ -34,23 +34,29 @@ def test_warnings_and_errors_are_facts_and_the_lines_get_everything(recorder):
         said(*line)
     assert lines == told
     assert recorder.facts == [
-        LogLine("warn", "the loss is odd", "logging"),
-        LogLine("error", "ERROR: no such file", "stderr"),
+        LogLine(level="warn", message="the loss is odd", source="logging"),
+        LogLine(level="error", message="ERROR: no such file", source="stderr"),
     ]
 
 
 def test_without_lines_the_facts_are_the_same(recorder):
-    Remarks(recorder, None)("error", "x" * 5_000 + "\udcff", "logging")
-    assert recorder.facts == [LogLine("error", "x" * remarks.MAX_CHARS, "logging")]
+    WarningRecorder(recorder, None)("error", "x" * 5_000 + "\udcff", "logging")
+    assert recorder.facts == [
+        LogLine(level="error", message="x" * output_capture.MAX_CHARS, source="logging")
+    ]
 
 
-def test_many_a_minute_are_counted_and_told_by_the_next(recorder, monkeypatch):
+def test_warnings_above_the_rate_are_counted_in_the_next(recorder, monkeypatch):
     now_s = [1_000.0]
-    monkeypatch.setattr(remarks.time, "monotonic", lambda: now_s[0])
-    said = Remarks(recorder, None)
-    for number in range(remarks.PER_MINUTE + 40):
+    monkeypatch.setattr(output_capture.time, "monotonic", lambda: now_s[0])
+    said = WarningRecorder(recorder, None)
+    for number in range(output_capture.PER_MINUTE + 40):
         said("warn", str(number), "logging")
-    assert [fact.message for fact in recorder.facts] == [str(n) for n in range(remarks.PER_MINUTE)]
+    assert [fact.message for fact in recorder.facts] == [
+        str(n) for n in range(output_capture.PER_MINUTE)
+    ]
     now_s[0] += 60
     said("warn", "again", "logging")
-    assert recorder.facts[-1] == LogLine("warn", "again", "logging", skipped=40)
+    assert recorder.facts[-1] == LogLine(
+        level="warn", message="again", source="logging", skipped=40
+    )

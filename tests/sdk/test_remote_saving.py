@@ -1,5 +1,5 @@
-"""Guards saving to S3 through what an S3 server does wrong: a passing fault is got over, a lasting
-one fails checkpoints with its reason, the run goes on, and the one before stays the latest."""
+"""Saving to a faulty S3 server: transient faults are retried, a permanent fault fails checkpoints
+with the reason, the run continues, and the previous checkpoint stays the latest."""
 
 from contextlib import contextmanager
 from functools import partialmethod
@@ -12,17 +12,17 @@ from strata.storage.s3 import S3Storage
 from tests.coordinator.conftest import coordinator
 from tests.sdk.conftest import Hub
 from tests.sdk.harness import until
-from tests.sdk.test_saving import TASK, listed, states, worker_facts
+from tests.sdk.test_saving import TASK, listed, states
 from tests.storage.server import BUCKET
 
-RETRIES = {"max_retries": 3, "retry_timeout_s": 10.0, "request_timeout_s": 5.0}
+RETRIES = {"max_retries": 2, "retry_timeout_s": 8.0, "request_timeout_s": 3.0}
 PASSING = ["internal", "slow_down", "throttled", "reset", "truncate"]
 UPLOADING = {f"CheckpointUpload{phase}" for phase in ("Started", "Progress", "Completed")}
 LASTING = {
     "internal": "500 InternalError",
     "slow_down": "503 SlowDown",
     "throttled": "429 TooManyRequests",
-    "hang": "nobody answers there",
+    "hang": "no response",
     "denied": "s3:PutObject",
     "expired": "renew AWS_SESSION_TOKEN",
 }
@@ -30,10 +30,10 @@ LASTING = {
 
 @pytest.fixture
 def training(tmp_path, trainees, s3, monkeypatch):
-    """Two workers that save to S3 all the time; at the end each step has counted once, and what is
-    saved is what was trained."""
+    """Train with two workers that save to S3; checks at the end that each step counted once and
+    that the saved state is the trained one."""
     monkeypatch.setattr(S3Storage, "__init__", partialmethod(S3Storage.__init__, **RETRIES))
-    monkeypatch.setattr("strata.coordinator.sealing.DELAYS_S", (0.1, 0.1))
+    monkeypatch.setattr("strata.coordinator.checkpoint_files.DELAYS_S", (0.1, 0.1))
 
     @contextmanager
     def train(**given):
@@ -55,7 +55,7 @@ def training(tmp_path, trainees, s3, monkeypatch):
             assert (newest["status"], newest["step"]) == ("completed", last_saved(workers))
             url = f"{hub.running.http_url}/api/checkpoints/{newest['id']}/verify"
             assert httpx.post(url, timeout=60).json()["ok"]
-            assert {type(fact).__name__ for fact in worker_facts(hub, "a")} >= UPLOADING
+            assert {type(fact).__name__ for fact in hub.recorded_facts("a")} >= UPLOADING
 
     return train
 
@@ -74,7 +74,7 @@ def last_saved(workers):
 
 
 def met(s3, fault):
-    """How many requests have met a fault."""
+    """The number of requests that got a fault."""
     return [each for _, _, each in s3.faults.seen].count(fault)
 
 
@@ -83,7 +83,7 @@ def commits_again(hub):
     until(lambda: committed(hub)[-1] != latest, what="another checkpoint")
 
 
-def test_a_passing_fault_costs_time_and_no_checkpoint(training, s3):
+def test_transient_fault_fails_no_checkpoint(training, s3):
     with training() as hub:
         for fault in PASSING:
             s3.faults.first(2, fault)
@@ -92,7 +92,7 @@ def test_a_passing_fault_costs_time_and_no_checkpoint(training, s3):
         assert failed(hub) == []
 
 
-def test_a_lasting_fault_fails_checkpoints_and_not_the_run(training, s3):
+def test_permanent_fault_fails_checkpoints_but_not_the_run(training, s3):
     with training() as hub:
         for fault, reason in LASTING.items():
             count, step = len(failed(hub)), hub.state.tasks[TASK].committed
@@ -106,7 +106,7 @@ def test_a_lasting_fault_fails_checkpoints_and_not_the_run(training, s3):
             commits_again(hub)
 
 
-def test_a_manifest_that_cannot_be_written_is_no_checkpoint(training, s3):
+def test_checkpoint_without_a_manifest_is_not_committed(training, s3):
     with training() as hub:
         s3.faults.plan = lambda method, path: (
             "internal" if method == "PUT" and "part-" not in path else None

@@ -1,12 +1,12 @@
-"""Guards the record of a worker's requests: submitted, and completed with their true outcome."""
+"""The record of a worker's requests: submitted, and completed with their outcome."""
 
 import pytest
 
 import strata
 from strata import TrainingOrchestrator
 from strata.errors import DeadlineExceeded, InvalidArgument
-from strata.timeline.desk import Desk
-from strata.timeline.opening import open_timeline
+from strata.timeline.archive.run_lookup import open_timeline
+from strata.timeline.queries import Desk
 from tests.coordinator.conftest import coordinator
 from tests.sdk.conftest import Hub
 from tests.sdk.harness import until
@@ -14,7 +14,7 @@ from tests.sdk.harness import until
 
 @pytest.fixture
 def impatient(tmp_path):
-    """A coordinator whose barriers fail soon."""
+    """A coordinator with a short barrier timeout."""
     with coordinator(
         tmp_path / "data", heartbeat_interval_s=0.25, barrier_timeout_s=0.5
     ) as started:
@@ -22,7 +22,7 @@ def impatient(tmp_path):
 
 
 def requests(data, worker):
-    """What a worker asked, in order: type and barrier, and the outcome and error of the answer."""
+    """A worker's requests in order: type, barrier, outcome and error."""
     timeline = open_timeline(data)
     answers = {
         (each.incarnation, each.get("request")): (each.get("ok"), each.text("error"))
@@ -36,7 +36,7 @@ def requests(data, worker):
 
 
 def _resources(hub, worker):
-    seen = hub.running.sessions.observed.workers.get(worker)
+    seen = hub.running.sessions.heartbeats.workers.get(worker)
     return seen is not None and seen.resources is not None
 
 
@@ -90,7 +90,7 @@ def test_joined_worker_records_its_registration_and_its_leaving(impatient, tmp_p
     assert list((tmp_path / "spool").glob("*.events")) == []
 
 
-def test_registration_is_the_first_fact_and_lies_before_the_start(impatient, tmp_path):
+def test_registration_is_the_first_fact_before_run_started(impatient, tmp_path):
     with strata.join(impatient.address, "one", spool_dir=tmp_path / "spool", capture=False):
         pass
     first = list(open_timeline(tmp_path / "data").records(node="one"))[:3]
@@ -129,11 +129,11 @@ def test_orchestrator_worker_records_what_a_joined_one_does(impatient, tmp_path,
     assert (answer.verdict, found) == ("yes", [])
 
 
-def test_lost_orchestrator_worker_goes_on_recording_as_a_new_incarnation(hub, tmp_path):
+def test_lost_orchestrator_worker_records_as_a_new_incarnation(hub, tmp_path):
     worker = TrainingOrchestrator(hub.address)
     worker.register_worker("one")
     session = worker._worker.session
-    pulse = session.pulse
+    pulse = session.heartbeat
     pulse.automatic = False
     until(lambda: hub.state.workers["one"].state == "lost", what="the loss")
     pulse.automatic = True

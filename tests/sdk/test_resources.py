@@ -1,4 +1,4 @@
-"""Guards that what a worker reports of itself is what it does: the figures move when it does."""
+"""Resource samples follow what the process does."""
 
 import os
 import socket
@@ -9,8 +9,8 @@ import time
 import psutil
 import pytest
 
-from strata.core.resources import ResourceMetrics
-from strata.sdk.resources import CPU_WINDOW_S, ResourceSampler
+from strata.core.workers.heartbeats import ResourceMetrics
+from strata.sdk.record.resource_sampler import CPU_WINDOW_S, ResourceSampler
 
 
 @pytest.fixture
@@ -19,13 +19,13 @@ def sampler(tmp_path):
 
 
 def burn(seconds):
-    """Uses this much CPU time."""
+    """Use this much CPU time."""
     until_s = time.process_time() + seconds
     while time.process_time() < until_s:
         pass
 
 
-def test_cpu_is_that_of_the_last_second_however_often_it_is_asked(sampler):
+def test_cpu_is_measured_over_at_least_a_second(sampler):
     began_s, used_s = time.monotonic(), time.process_time()
     burn(CPU_WINDOW_S + 0.2)
     took_s, used_s = time.monotonic() - began_s, time.process_time() - used_s
@@ -38,12 +38,12 @@ def test_cpu_is_that_of_the_last_second_however_often_it_is_asked(sampler):
         time.sleep(0.1)
 
 
-def test_the_first_sample_tells_what_the_process_used_since_it_began(tmp_path):
+def test_first_sample_covers_the_time_since_the_process_start(tmp_path):
     burn(0.2)
     assert ResourceSampler(tmp_path).sample().cpu_percent > 0
 
 
-def test_memory_moves_with_what_is_held(sampler):
+def test_memory_follows_allocations(sampler):
     before = sampler.sample().memory_used_bytes
     held = bytearray(os.urandom(1)) * (64 * 1024 * 1024)
     during = sampler.sample().memory_used_bytes
@@ -52,7 +52,7 @@ def test_memory_moves_with_what_is_held(sampler):
     assert sampler.sample().memory_used_bytes < during - 32 * 1024 * 1024
 
 
-def test_writing_counts(sampler, tmp_path):
+def test_written_bytes_are_counted(sampler, tmp_path):
     before = sampler.sample().disk_write_bytes
     with (tmp_path / "file").open("wb") as file:
         file.write(os.urandom(8 * 1024 * 1024))
@@ -70,7 +70,7 @@ def test_free_space_is_that_of_the_folder(sampler, tmp_path):
 
 
 def transfer(size_bytes):
-    """Bytes from one socket of this process to another."""
+    """Send bytes from one socket of this process to another."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         with socket.create_connection(address) as client, server.accept()[0] as peer:
@@ -81,7 +81,7 @@ def transfer(size_bytes):
             yield
 
 
-def test_network_is_what_the_sockets_of_the_process_sent_and_received(sampler):
+def test_network_counts_the_sockets_of_the_process(sampler):
     before = sampler.sample()
     for _ in transfer(100_000):
         sampler.watch_network()
@@ -109,21 +109,14 @@ def test_network_of_other_processes_is_not_counted(sampler):
     assert during.network_rx_bytes == before.network_rx_bytes
 
 
-def test_network_of_a_followed_process_is_not_known(sampler):
+def test_network_of_a_followed_process_is_unknown(sampler):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         sampler.follow(other.pid)
         assert sampler.sample().network_rx_bytes is None
         other.communicate(b"\n")
 
 
-def test_a_sample_is_cheap(sampler):
-    began_s = time.process_time()
-    for _ in range(200):
-        sampler.sample()
-    assert (time.process_time() - began_s) / 200 < 1e-3
-
-
-def test_a_sample_never_fails(sampler):
+def test_sample_never_fails(sampler):
     """Even in a process that may open no more files."""
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

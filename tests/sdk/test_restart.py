@@ -1,5 +1,4 @@
-"""Guards that workers outlive the coordinator: killed and started again, it finds everyone as they
-were, and every event exactly once."""
+"""Workers survive a killed and restarted coordinator, and every event is stored exactly once."""
 
 import itertools
 import os
@@ -8,11 +7,12 @@ import signal
 import pytest
 
 from strata.core.cluster import CODEC
-from strata.core.worker_facts import CODEC as WORKER_CODEC
-from strata.core.worker_facts import ConnectionChanged, StepFinished
-from strata.sdk.spool import read_spool
-from strata.store.base import Window
-from strata.store.batches import unpack
+from strata.core.workers.exchange_facts import ConnectionChanged
+from strata.core.workers.worker_facts import CODEC as WORKER_CODEC
+from strata.core.workers.worker_facts import StepFinished
+from strata.sdk.record.spool import read_spool
+from strata.store.event_batches import unpack
+from strata.store.event_store import Window
 from strata.store.sqlite import SqliteStore
 from tests.sdk.harness import CoordinatorProcess, until
 
@@ -30,7 +30,7 @@ def strata_up(tmp_path):
 
 
 def events_by_stream(store):
-    """Every stored event of every worker's incarnation, in the order of seq."""
+    """All stored events of every incarnation, by seq."""
     found = {}
     for node, _ in store.streams():
         for batch in store.batches(Window(node=node)):
@@ -54,10 +54,8 @@ def assert_nothing_lost_or_twice(store, crowd):
     return streams
 
 
-def test_workers_started_again_after_everything_was_killed_join_at_once(
-    strata_up, trainees, tmp_path
-):
-    """The coordinator still takes the dead ones for alive when the new ones ask for their ids."""
+def test_workers_restarted_after_a_total_kill_join_at_once(strata_up, trainees, tmp_path):
+    """The coordinator still considers the killed workers alive when their ids register again."""
     given = {"world_size": 2, "step_s": 0.01, "checkpoint_every": 10}
     killed = [
         trainees(strata_up.address, "keep", worker_id=name, steps=10**6, **given) for name in "ab"
@@ -82,7 +80,7 @@ def test_workers_started_again_after_everything_was_killed_join_at_once(
 
 
 @pytest.mark.slow
-def test_eight_workers_outlive_the_coordinator(strata_up, trainees, tmp_path):
+def test_eight_workers_survive_the_coordinator(strata_up, trainees, tmp_path):
     crowd = [
         trainees(
             strata_up.address,
@@ -123,7 +121,7 @@ def test_eight_workers_outlive_the_coordinator(strata_up, trainees, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_barrier_survives_a_restart_in_its_middle(strata_up, trainees, tmp_path):
+def test_barrier_survives_a_restart_in_its_middle(strata_up, trainees, tmp_path):
     early = [
         trainees(strata_up.address, "meet", worker_id=f"w{n}", world_size=4, rounds=2)
         for n in range(3)
@@ -166,7 +164,7 @@ def test_events_wait_on_disk_while_the_coordinator_is_away(strata_up, trainees, 
 
 
 @pytest.mark.slow
-def test_what_a_crashed_worker_had_not_sent_is_on_disk(strata_up, trainees, spool):
+def test_unsent_events_of_a_crashed_worker_are_on_disk(strata_up, trainees, spool):
     worker = trainees(strata_up.address, "train", worker_id="w", step_s=0.002)
     worker.says("joined")
     strata_up.kill()

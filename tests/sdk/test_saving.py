@@ -1,5 +1,5 @@
-"""Guards checkpoints of several ranks: each saves its part of the same step, one manifest makes
-them real, whatever fails fails that checkpoint and never the run."""
+"""Checkpoints of several ranks: each saves its part of the same step, one manifest commits them,
+and a failure fails that checkpoint but never the run."""
 
 import signal
 from contextlib import suppress
@@ -10,10 +10,7 @@ import pytest
 
 import strata
 from strata.checkpoint.manager import CheckpointManager
-from strata.core.tasks import UNSAVED_EXIT_CODE
-from strata.core.worker_facts import CODEC
-from strata.store.base import Window
-from strata.store.batches import unpack
+from strata.core.tasks.task_lifecycle import UNSAVED_EXIT_CODE
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.coordinator.conftest import coordinator
 from tests.sdk.conftest import Hub
@@ -33,22 +30,17 @@ def states(hub):
 
 
 def committed(hub):
-    """The newest that is committed, if any is."""
+    """The newest committed checkpoint, if any."""
     return next(
         (name for name, state in [*states(hub).items()][::-1] if state == "committed"), None
     )
-
-
-def worker_facts(hub, worker):
-    batches = hub.store.batches(Window(node=worker))
-    return [event.body for batch in batches for event in unpack(CODEC, batch)]
 
 
 def listed(hub):
     return httpx.get(f"{hub.running.http_url}/api/checkpoints").json()
 
 
-def test_every_rank_saves_its_part_and_any_reader_puts_them_together(hub, trainees, tmp_path):
+def test_every_rank_saves_its_part_and_a_reader_combines_them(hub, trainees, tmp_path):
     workers = [
         trainees(hub.address, "keep", worker_id=name, world_size=3, steps=20, checkpoint_every=10)
         for name in "abc"
@@ -87,7 +79,7 @@ def test_diverged_replicas_fail_that_checkpoint_and_are_named(hub, trainees):
     until(lambda: any(told in line for _, line in hub.lines("a")), what="the reason in the log")
 
 
-def test_a_rank_lost_in_the_middle_fails_the_checkpoint_and_not_the_run(hub, trainees, tmp_path):
+def test_rank_lost_during_a_save_fails_the_checkpoint_but_not_the_run(hub, trainees, tmp_path):
     given = {"world_size": 2, "checkpoint_every": 10, "step_s": 0.02}
     first, second = (
         trainees(hub.address, "keep", worker_id=name, steps=10**6, **given) for name in "ab"
@@ -103,7 +95,7 @@ def test_a_rank_lost_in_the_middle_fails_the_checkpoint_and_not_the_run(hub, tra
     until(lambda: list(states(hub).values())[count:].count("committed") >= 2, what="later commits")
 
 
-def test_a_rank_killed_while_it_writes_fails_that_checkpoint_alone(hub, trainees, tmp_path):
+def test_rank_killed_while_writing_fails_only_that_checkpoint(hub, trainees, tmp_path):
     gate = tmp_path / "gate"
     gate.touch()
     given = {"world_size": 2, "checkpoint_every": 20, "steps": 10**6}
@@ -131,7 +123,7 @@ def test_a_rank_killed_while_it_writes_fails_that_checkpoint_alone(hub, trainees
     assert all(worker.says("ended")["exact"] for worker in (first, third))
 
 
-def test_save_ends_with_its_generation_and_the_next_one_is_not_held_up(hub, trainees, tmp_path):
+def test_save_ends_with_its_generation_and_does_not_block_the_next(hub, trainees, tmp_path):
     gate = tmp_path / "gate"
     given = {"world_size": 2, "checkpoint_every": 10, "steps": 10**6}
     first = trainees(hub.address, "keep", worker_id="a", **given)
@@ -146,7 +138,7 @@ def test_save_ends_with_its_generation_and_the_next_one_is_not_held_up(hub, trai
     assert next(iter(states(hub).values())) == "failed"
 
 
-def test_save_that_is_due_while_one_is_under_way_is_postponed(hub, trainees, tmp_path):
+def test_save_due_during_another_is_postponed(hub, trainees, tmp_path):
     gate = tmp_path / "gate"
     given = {"world_size": 2, "checkpoint_every": 10, "steps": 10**6}
     first = trainees(hub.address, "keep", worker_id="a", **given)
@@ -155,7 +147,7 @@ def test_save_that_is_due_while_one_is_under_way_is_postponed(hub, trainees, tmp
     assert list(states(hub).values()) == ["in_progress"], "nobody begins another one meanwhile"
     (postponed,) = hub.facts("CheckpointPostponed")
     assert (postponed.step, "save of step 10" in postponed.reason) == (20, True)
-    until(lambda: any("step 20 is saved later" in line for _, line in hub.lines("b")))
+    until(lambda: any("save of step 20 is postponed" in line for _, line in hub.lines("b")))
     gate.touch()
     until(lambda: list(states(hub).values()).count("committed") >= 3, what="later commits")
     assert first.says("saved", 2)["step"] == slow.says("saved", 2)["step"] > 60
@@ -164,7 +156,7 @@ def test_save_that_is_due_while_one_is_under_way_is_postponed(hub, trainees, tmp
     assert "failed" not in states(hub).values()
 
 
-def test_save_that_is_due_while_one_is_under_way_waits_where_that_is_set(hub, trainees, tmp_path):
+def test_save_due_during_another_waits_if_configured(hub, trainees, tmp_path):
     gate = tmp_path / "gate"
     given = {"gate": str(gate), "checkpoint_every": 10, "steps": 30, "when_busy": "wait"}
     worker = trainees(hub.address, "keep_on_a_slow_disk", worker_id="a", **given)
@@ -177,7 +169,7 @@ def test_save_that_is_due_while_one_is_under_way_waits_where_that_is_set(hub, tr
     until(lambda: any("waited" in line for _, line in hub.lines("a")))
 
 
-def test_training_goes_on_and_ends_while_the_coordinator_is_away(tmp_path, trainees):
+def test_training_continues_and_ends_without_the_coordinator(tmp_path, trainees):
     hub = CoordinatorProcess(tmp_path, heartbeat_interval_s=0.25)
     try:
         given = {"world_size": 2, "steps": 300, "checkpoint_every": 10, "meet": False}
@@ -197,7 +189,7 @@ def test_training_goes_on_and_ends_while_the_coordinator_is_away(tmp_path, train
         hub.close()
 
 
-def test_state_at_the_end_is_saved_without_noise(hub, trainees, tmp_path):
+def test_final_state_is_saved_without_warnings(hub, trainees, tmp_path):
     given = {"world_size": 2, "steps": 25, "checkpoint_every": 10}
     workers = [trainees(hub.address, "keep", worker_id=name, **given) for name in "ab"]
     assert [worker.ends() for worker in workers] == [0, 0]
@@ -209,7 +201,7 @@ def test_state_at_the_end_is_saved_without_noise(hub, trainees, tmp_path):
     assert noise == []
 
 
-def test_steps_that_end_within_a_message_are_saved_together(hub, trainees):
+def test_ranks_that_end_before_the_scheduled_step_save_together(hub, trainees):
     given = {"world_size": 2, "steps": 10**7, "meet": False, "step_s": 0.0}
     workers = [trainees(hub.address, "keep", worker_id=name, **given) for name in "ab"]
     for worker in workers:
@@ -221,7 +213,7 @@ def test_steps_that_end_within_a_message_are_saved_together(hub, trainees):
     assert workers[0].says("saved", 3)["step"] == workers[1].says("saved", 3)["step"]
 
 
-def test_a_hundred_saves_take_no_more_memory_than_a_few(hub, trainees):
+def test_hundred_saves_take_no_more_memory_than_a_few(hub, trainees):
     size = 1_000_000
     given = {"steps": 120, "checkpoint_every": 1, "step_s": 0.0, "when_busy": "wait"}
     worker = trainees(hub.address, "keep", worker_id="a", size=size, **given)
@@ -233,7 +225,7 @@ def test_a_hundred_saves_take_no_more_memory_than_a_few(hub, trainees):
     assert list(states(hub).values()).count("failed") == 0
 
 
-def test_the_part_that_is_missing_is_named_when_a_rank_never_saves(tmp_path, trainees):
+def test_missing_part_is_named_if_a_rank_never_saves(tmp_path, trainees):
     settings = {"heartbeat_interval_s": 0.25, "checkpoint_timeout_s": 1.0}
     with coordinator(tmp_path / "data", **settings) as started:
         hub = Hub(started)
@@ -242,10 +234,10 @@ def test_the_part_that_is_missing_is_named_when_a_rank_never_saves(tmp_path, tra
         trainees(hub.address, "keep", worker_id="b", **given)
         failed = until(lambda: [c for c in listed(hub) if c["status"] == "failed"])
         silent = hub.state.workers["b"].rank
-        assert f"no part of rank {silent}" in failed[0]["reason"]
+        assert f"the part of rank {silent} is missing" in failed[0]["reason"]
 
 
-def test_sigterm_and_requests_make_everyone_save_the_same_step(hub, trainees, tmp_path):
+def test_sigterm_and_requests_make_all_ranks_save_the_same_step(hub, trainees, tmp_path):
     workers = [
         trainees(hub.address, "keep", worker_id=name, world_size=3, steps=10**6, meet=False)
         for name in "abc"
@@ -264,7 +256,7 @@ def test_sigterm_and_requests_make_everyone_save_the_same_step(hub, trainees, tm
     assert "committed" in list(states(hub).values())[1:]
 
 
-def test_a_stopped_task_saves_before_it_ends(hub, trainees, tmp_path):
+def test_stopped_task_saves_before_it_ends(hub, trainees, tmp_path):
     workers = [
         trainees(hub.address, "keep", worker_id=name, world_size=2, steps=10**6) for name in "ab"
     ]
@@ -278,7 +270,7 @@ def test_a_stopped_task_saves_before_it_ends(hub, trainees, tmp_path):
         assert manager.latest().step == workers[0].says("saved")["step"]
 
 
-def test_stopped_worker_that_is_alone_ends_right_after_its_save(hub, trainees):
+def test_stopped_single_worker_ends_right_after_its_save(hub, trainees):
     worker = trainees(hub.address, "keep", worker_id="a", steps=10**8, step_s=0.0, meet=False)
     worker.says("restored")
     until(lambda: hub.state.tasks[TASK].committed > 5)
@@ -287,7 +279,7 @@ def test_stopped_worker_that_is_alone_ends_right_after_its_save(hub, trainees):
     assert worker.says("ended")["steps"] <= worker.says("saved")["step"] + 1
 
 
-def test_time_makes_everyone_save_the_same_step(hub, trainees):
+def test_save_interval_makes_all_ranks_save_the_same_step(hub, trainees):
     given = {"world_size": 2, "steps": 10**6, "meet": False, "checkpoint_interval": 0.3}
     workers = [trainees(hub.address, "keep", worker_id=name, **given) for name in "ab"]
     steps = [[worker.says("saved", count)["step"] for count in (1, 2, 3)] for worker in workers]
@@ -295,7 +287,7 @@ def test_time_makes_everyone_save_the_same_step(hub, trainees):
     until(lambda: list(states(hub).values()).count("committed") >= 3)
 
 
-def test_progress_is_visible_and_the_facts_tell_the_save(hub, trainees):
+def test_save_progress_is_visible_and_recorded(hub, trainees):
     worker = trainees(
         hub.address, "keep", worker_id="a", steps=20, checkpoint_every=10, size=2_000_000
     )
@@ -303,13 +295,13 @@ def test_progress_is_visible_and_the_facts_tell_the_save(hub, trainees):
     assert worker.ends() == 0
     assert [c["status"] for c in listed(hub)] == ["completed", "completed"]
     assert all(c["size_written"] == c["size"] > 40_000_000 for c in listed(hub))
-    kinds = [type(fact).__name__ for fact in worker_facts(hub, "a")]
+    kinds = [type(fact).__name__ for fact in hub.recorded_facts("a")]
     for name in ("ModelSerialization", "CheckpointWrite"):
         assert kinds.count(f"{name}Started") == kinds.count(f"{name}Completed") == 2
 
 
 @pytest.mark.parametrize("when", ["before the last part", "while sealing"])
-def test_a_coordinator_that_dies_finishes_the_checkpoint_when_it_is_back(tmp_path, trainees, when):
+def test_restarted_coordinator_finishes_the_checkpoint(tmp_path, trainees, when):
     hub = CoordinatorProcess(tmp_path, heartbeat_interval_s=0.25)
     try:
         given = {"world_size": 2, "steps": 40, "step_s": 0.02, "checkpoint_every": 10}
@@ -332,7 +324,7 @@ def test_a_coordinator_that_dies_finishes_the_checkpoint_when_it_is_back(tmp_pat
         hub.close()
 
 
-def test_a_folder_that_cannot_be_written_fails_checkpoints_and_not_the_run(hub, trainees, tmp_path):
+def test_unwritable_folder_fails_checkpoints_but_not_the_run(hub, trainees, tmp_path):
     blocked = tmp_path / "blocked"
     blocked.write_text("a file where the folder should be")
     worker = trainees(
@@ -352,7 +344,7 @@ def test_a_folder_that_cannot_be_written_fails_checkpoints_and_not_the_run(hub, 
     assert "final checkpoint failed: " in task.reason
 
 
-def test_a_disk_without_room_fails_checkpoints_and_not_the_run(hub, trainees):
+def test_full_disk_fails_checkpoints_but_not_the_run(hub, trainees):
     worker = trainees(
         hub.address,
         "keep_in_little_room",
@@ -365,10 +357,11 @@ def test_a_disk_without_room_fails_checkpoints_and_not_the_run(hub, trainees):
     assert worker.ends(60) == 0
     assert worker.says("ended")["exact"]
     assert {c["status"] for c in listed(hub)} == {"failed"}
-    assert "limit on file sizes" in listed(hub)[0]["reason"]
+    assert "file size limit" in listed(hub)[0]["reason"]
 
 
-def test_a_worker_that_sees_another_folder_is_told_so(hub, trainees, tmp_path):
+def test_worker_with_another_checkpoint_folder_gets_an_error(hub, trainees, tmp_path, monkeypatch):
+    monkeypatch.setattr("strata.coordinator.checkpoint_files.DELAYS_S", (0.1, 0.1))
     worker = trainees(
         hub.address,
         "keep",
@@ -383,7 +376,7 @@ def test_a_worker_that_sees_another_folder_is_told_so(hub, trainees, tmp_path):
     assert "same CHECKPOINT_DIR" in failed["reason"]
 
 
-def test_a_checkpoint_is_verified_and_deleted_over_the_api(hub, trainees, tmp_path):
+def test_checkpoint_is_verified_and_deleted_over_the_api(hub, trainees, tmp_path):
     given = {"steps": 20, "checkpoint_every": 10, "size": 100_000}
     assert trainees(hub.address, "keep", worker_id="a", **given).ends() == 0
     new, old = listed(hub)
@@ -401,7 +394,7 @@ def test_a_checkpoint_is_verified_and_deleted_over_the_api(hub, trainees, tmp_pa
     assert [each["status"] for each in listed(hub)] == ["failed"]
 
 
-def test_files_of_expired_checkpoints_are_written_over(tmp_path, trainees):
+def test_files_of_expired_checkpoints_are_reused(tmp_path, trainees):
     settings = {"heartbeat_interval_s": 0.25, "keep_count": 1}
     with coordinator(tmp_path / "data", **settings) as started:
         hub = Hub(started)
@@ -425,7 +418,7 @@ def test_files_of_expired_checkpoints_are_written_over(tmp_path, trainees):
             assert manager.load()["applied"] == reader.manifest.step
 
 
-def test_a_checkpoint_that_is_read_when_it_expires_is_not_written_over(tmp_path, trainees):
+def test_files_of_an_expired_checkpoint_in_use_are_not_reused(tmp_path, trainees):
     settings = {"heartbeat_interval_s": 0.25, "keep_count": 1}
     with coordinator(tmp_path / "data", **settings) as started:
         hub = Hub(started)

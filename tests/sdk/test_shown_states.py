@@ -1,4 +1,4 @@
-"""Guards the states that a user sees while a run saves and recovers, with storage that is slow."""
+"""The states that a user sees while a run saves and recovers on slow storage."""
 
 import httpx
 

@@ -1,8 +1,8 @@
-"""Guards what is recorded of a slow disk: whose, in which operation, and how far it was."""
+"""The record of a slow disk: its worker, operation and progress."""
 
-from strata.core.worker_facts import CODEC
-from strata.store.base import Window
-from strata.store.batches import unpack
+from strata.core.workers.worker_facts import CODEC
+from strata.store.event_batches import unpack
+from strata.store.event_store import Window
 from tests.sdk.harness import until
 from tests.sdk.test_saving import listed
 
@@ -10,7 +10,7 @@ WRITING = ("CheckpointWriteStarted", "CheckpointWriteProgress", "CheckpointWrite
 
 
 def writes(hub, worker):
-    """What a worker has recorded of its writes, in order."""
+    """A worker's recorded writes, in order."""
     batches = hub.store.batches(Window(node=worker))
     events = [event for batch in batches for event in unpack(CODEC, batch)]
     return [event for event in events if type(event.body).__name__ in WRITING]
@@ -20,7 +20,7 @@ def phases(hub, worker):
     return [type(event.body).__name__ for event in writes(hub, worker)]
 
 
-def test_a_stalling_disk_is_seen_in_the_write_of_its_worker(hub, trainees, tmp_path):
+def test_stalling_disk_is_visible_in_the_write_of_its_worker(hub, trainees, tmp_path):
     given = {"world_size": 2, "steps": 10, "checkpoint_every": 10, "size": 5_000_000}
     quick = trainees(hub.address, "keep", worker_id="a", **given)
     gate = tmp_path / "gate"
@@ -44,7 +44,7 @@ def test_a_stalling_disk_is_seen_in_the_write_of_its_worker(hub, trainees, tmp_p
 
 
 def half_written(hub):
-    """The checkpoint, when one part is there and some of the other."""
+    """The checkpoint once one part is complete and the other partly written."""
     return [c for c in listed(hub) if c["parts"] == 1 and c["size_written"] > c["size"]]
 
 

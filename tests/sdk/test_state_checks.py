@@ -1,9 +1,9 @@
-"""Guards the errors that take the place of silent mistakes with a run's state."""
+"""Checks that turn silent mistakes with a run's state into errors."""
 
 import pytest
 
 from strata.errors import NotAllowedNow
-from strata.sdk.state_checks import StateChecks
+from strata.sdk.state.state_checks import StateChecks
 
 
 class Scheduler:
@@ -17,7 +17,7 @@ class Scheduler:
         self.count = state["count"]
 
 
-def test_code_that_runs_again_may_not_change_the_restored_state():
+def test_repeated_code_must_not_change_the_restored_state():
     checks, scheduler = StateChecks(), Scheduler()
     state = {"scheduler": scheduler, "lr": 0.1}
     checks.note_restored(state)
@@ -32,7 +32,7 @@ def test_state_that_was_never_restored_may_change():
     checks.require_unchanged({"lr": 1})
 
 
-def test_jax_state_that_is_not_handed_back_is_refused():
+def test_jax_state_that_is_not_assigned_is_an_error():
     jax = pytest.importorskip("jax")
     checks, state = StateChecks(), {"w": jax.numpy.ones(2), "step": 0}
     checks.note_step(state)
@@ -59,7 +59,7 @@ def test_state_that_a_failed_step_has_changed_is_noticed():
     assert not checks.is_unchanged(state)
 
 
-def test_state_whose_beginning_is_not_known_counts_as_changed():
+def test_state_without_a_start_digest_counts_as_changed():
     checks = StateChecks()
     checks.note_step({"n": 1})
     assert not checks.is_unchanged({"n": 1})

@@ -1,6 +1,5 @@
-"""Guards that storage which cannot be reached costs time and no training: workers wait, the task
-says so, and training goes on from the newest checkpoint; nothing is given up and nothing starts
-again from step 0."""
+"""Unreachable storage: workers wait, the task shows it, and training resumes from the newest
+checkpoint; no checkpoint is discarded, and no task restarts from step 0."""
 
 import subprocess
 
@@ -24,7 +23,7 @@ def task_of(hub):
 
 
 def given_up(hub):
-    """Committed checkpoints that were condemned; one that was cut off by a kill is none."""
+    """Committed checkpoints that were discarded, without those interrupted by a kill."""
     return [each.id for each in task_of(hub).checkpoints.values() if each.damaged]
 
 
@@ -33,7 +32,7 @@ def restart(hub, trainees, steps):
 
 
 def wait_for_report(hub):
-    """Waits until both workers have reported that they wait; the task's view."""
+    """Wait until both workers have reported their wait; returns the task."""
     until(
         lambda: (
             task_of(hub).storage_wait is not None and len(task_of(hub).storage_wait.workers) == 2
@@ -44,7 +43,7 @@ def wait_for_report(hub):
 
 
 def goes_on(workers, hub, newest):
-    """Both workers restore the newest checkpoint and train to the end."""
+    """Check that both workers restore the newest checkpoint and train to the end."""
     for worker in workers:
         restored = worker.says("restored")
         assert (restored["source"], restored["applied"]) == ("checkpoint", newest)
@@ -56,7 +55,7 @@ def goes_on(workers, hub, newest):
 
 
 @pytest.mark.parametrize("away", ["folder", "manifest", "part"])
-def test_training_goes_on_when_a_folder_is_back(hub, trainees, tmp_path, away):
+def test_training_resumes_when_a_folder_is_back(hub, trainees, tmp_path, away):
     newest = killed_after_two_commits(hub, trainees, **GIVEN)
     root = folder(hub, tmp_path)
     found = {
@@ -80,7 +79,7 @@ def test_training_goes_on_when_a_folder_is_back(hub, trainees, tmp_path, away):
     goes_on(workers, hub, newest)
 
 
-def test_training_goes_on_from_the_checkpoint_before_when_a_person_gives_one_up(
+def test_training_resumes_from_the_previous_checkpoint_when_a_user_deletes_one(
     hub, trainees, tmp_path
 ):
     newest = killed_after_two_commits(hub, trainees, **GIVEN)
@@ -99,7 +98,7 @@ def test_training_goes_on_from_the_checkpoint_before_when_a_person_gives_one_up(
     assert task_of(hub).state == "completed"
 
 
-def test_training_goes_on_when_an_s3_server_is_started_again(tmp_path, trainees, monkeypatch):
+def test_training_resumes_when_an_s3_server_is_restarted(tmp_path, trainees, monkeypatch):
     server = Server(tmp_path / "s3")
     try:
         aws = {
@@ -123,7 +122,7 @@ def test_training_goes_on_when_an_s3_server_is_started_again(tmp_path, trainees,
 
 
 @pytest.mark.parametrize("fault", ["denied", "expired", "missing"])
-def test_training_goes_on_when_s3_answers_again(tmp_path, trainees, s3, fault):
+def test_training_resumes_when_s3_answers_again(tmp_path, trainees, s3, fault):
     place = {"checkpoint_dir": f"s3://{BUCKET}/runs", **QUICK, **s3.aws}
     with coordinator(tmp_path / "data", **place) as started:
         hub = Hub(started)

@@ -1,5 +1,5 @@
-"""Guards checkpoints in two places and on S3: copied in the background, visible, restored from the
-nearest that has them undamaged."""
+"""Checkpoints with a second storage, also S3: copied in the background, listed, and restored from
+the nearest undamaged copy."""
 
 import shutil
 import subprocess
@@ -18,7 +18,7 @@ from tests.storage.server import BUCKET
 QUICK = {"heartbeat_interval_s": 0.25, "heartbeat_timeout_s": 2.5}
 
 
-def test_a_checkpoint_is_copied_seen_and_restored_when_the_near_one_is_gone(tmp_path, trainees):
+def test_checkpoint_is_restored_from_its_copy_if_the_first_is_gone(tmp_path, trainees):
     far = tmp_path / "far"
     with coordinator(tmp_path / "data", checkpoint_upload=str(far), **QUICK) as started:
         hub = Hub(started)
@@ -56,13 +56,13 @@ def test_workers_save_to_s3_and_restore_from_there(tmp_path, trainees, s3):
 
 
 def parts_fetched(s3, since):
-    """Which parts S3 was asked for after so many requests."""
+    """The parts that were read from S3 after the first `since` requests."""
     asked = [path for method, path, _ in s3.faults.seen[since:] if method == "GET"]
     return [path for path in asked if "part-" in path]
 
 
 def terminal(hub, *arguments):
-    """What `strata checkpoints` prints on a wide screen."""
+    """The output of `strata checkpoints` on a wide screen."""
     command = [sys.executable, "-c", "from strata.cli import main; main()", "checkpoints"]
     done = subprocess.run(
         [*command, *arguments, "--url", hub.running.http_url],
@@ -75,9 +75,7 @@ def terminal(hub, *arguments):
     return done.stdout
 
 
-def test_s3_as_the_far_place_is_seen_left_alone_and_used_when_the_near_one_is_lost(
-    tmp_path, trainees, s3
-):
+def test_s3_copy_is_listed_and_used_only_if_the_first_is_lost(tmp_path, trainees, s3):
     far = f"s3://{BUCKET}/far"
     with coordinator(tmp_path / "data", checkpoint_upload=far, **QUICK, **s3.aws) as started:
         hub = Hub(started)
@@ -100,7 +98,8 @@ def test_s3_as_the_far_place_is_seen_left_alone_and_used_when_the_near_one_is_lo
         shutil.rmtree(folder(hub, tmp_path))
         verified = httpx.post(f"{hub.running.http_url}/api/checkpoints/{checkpoint}/verify").json()
         assert (verified["ok"], "does not exist" in verified["reason"]) == (True, True)
-        assert "further away" in terminal(hub, "pull", checkpoint, str(tmp_path / "pulled"))
+        pulled = terminal(hub, "pull", checkpoint, str(tmp_path / "pulled"))
+        assert "trying the next place" in pulled
         with CheckpointManager(tmp_path / "pulled") as manager:
             assert manager.load()["applied"] == newest
         requests = len(s3.faults.seen)
@@ -114,7 +113,7 @@ def test_s3_as_the_far_place_is_seen_left_alone_and_used_when_the_near_one_is_lo
 
 
 def restored_and_killed(hub, trainees, newest, **given):
-    """Two workers restore and are killed before they save again; the step that they began with."""
+    """Restore with two workers and kill them before they save; returns the restored step."""
     given = {**given, "checkpoint_every": 10**6, "steps": 10**6}
     workers = [trainees(hub.address, "keep", worker_id=name, **given) for name in "ab"]
     steps = {worker.says("restored")["applied"] for worker in workers}
@@ -125,10 +124,10 @@ def restored_and_killed(hub, trainees, newest, **given):
     return step
 
 
-def test_a_far_place_that_fails_holds_nothing_up_and_gets_the_copy_later(
+def test_failing_copy_storage_blocks_nothing_and_gets_the_copy_later(
     tmp_path, trainees, s3, monkeypatch
 ):
-    monkeypatch.setattr("strata.coordinator.sealing.DELAYS_S", (0.1,))
+    monkeypatch.setattr("strata.coordinator.checkpoint_files.DELAYS_S", (0.1,))
     far = f"s3://{BUCKET}/late"
     s3.faults.always("denied", "PUT")
     with coordinator(tmp_path / "data", checkpoint_upload=far, **QUICK, **s3.aws) as started:

@@ -1,13 +1,20 @@
-"""Guards updates: small on their way, read back alike by all, with nothing lost for good; and the
-outer optimizer, which steps as PyTorch's SGD with Nesterov momentum would."""
+"""Updates of local steps: encoded size, decoding and error feedback; and the outer optimizer, which
+steps like SGD with Nesterov momentum in PyTorch."""
 
 import msgspec
 import numpy as np
 import pytest
 
 from strata.errors import Corrupt, InvalidArgument
-from strata.sdk.updates import BLOCK, Outer, Update, packed, read_update, unpacked
-from strata.sdk.weights import Arrays
+from strata.sdk.steps.round_updates import (
+    BLOCK,
+    Arrays,
+    Outer,
+    Update,
+    packed,
+    read_update,
+    unpacked,
+)
 
 pytestmark = pytest.mark.quick
 
@@ -21,7 +28,7 @@ def sent(values, keep=1.0, exact=0, weight=1.0):
 
 
 @pytest.mark.parametrize("size", [1, BLOCK - 1, BLOCK, 5 * BLOCK + 7])
-def test_eight_bits_are_off_by_half_a_level_of_their_block_at_most(size):
+def test_quantization_error_is_at_most_half_a_level(size):
     values = vector(size)
     found = unpacked(read_update(sent(values)))
     for at in range(0, size, BLOCK):
@@ -31,7 +38,7 @@ def test_eight_bits_are_off_by_half_a_level_of_their_block_at_most(size):
     assert len(sent(values)) < size * (1 + 4 / BLOCK) + 120
 
 
-def test_only_the_largest_values_are_sent_where_few_are_kept():
+def test_sparse_update_sends_the_largest_values():
     values = vector(10_000)
     data = sent(values, keep=0.01)
     found = unpacked(read_update(data))
@@ -40,36 +47,36 @@ def test_only_the_largest_values_are_sent_where_few_are_kept():
     assert len(data) < 100 * 5 + 120
 
 
-def test_the_last_values_are_sent_exactly_whatever_is_kept():
+def test_exact_values_are_sent_unchanged():
     values = vector(3_000)
     found = unpacked(read_update(sent(values, keep=0.01, exact=100)))
     assert found[-100:].tobytes() == values[-100:].tobytes()
 
 
 @pytest.mark.parametrize("keep", [1.0, 0.05])
-def test_what_is_left_out_comes_with_later_updates(keep):
+def test_error_feedback_sends_the_rest_with_later_updates(keep):
     """Without feedback the smallest values of a constant update would never be sent."""
-    values, left, told = vector(2_000), np.zeros(2_000, np.float32), np.zeros(2_000)
+    values, left, total = vector(2_000), np.zeros(2_000, np.float32), np.zeros(2_000)
     rounds = 200
     for _ in range(rounds):
         update = values + left
         found = unpacked(read_update(sent(update, keep)))
         left = update - found
-        told += found
-    np.testing.assert_allclose(told / rounds, values, atol=0.01 if keep == 1.0 else 0.35)
-    blind = unpacked(read_update(sent(values, keep)))
-    assert np.abs(told / rounds - values).max() < np.abs(blind - values).max() / 2
+        total += found
+    np.testing.assert_allclose(total / rounds, values, atol=0.01 if keep == 1.0 else 0.35)
+    single = unpacked(read_update(sent(values, keep)))
+    assert np.abs(total / rounds - values).max() < np.abs(single - values).max() / 2
 
 
-def test_zeros_stay_zeros():
+def test_zeros_are_decoded_as_zeros():
     assert not unpacked(read_update(sent(np.zeros(10, np.float32)))).any()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_weights_that_exploded_are_not_sent(bad):
+def test_weights_with_nan_or_infinity_are_an_error(bad):
     values = vector(10)
     values[3] = bad
-    with pytest.raises(InvalidArgument, match="not finite"):
+    with pytest.raises(InvalidArgument, match="NaN or infinity"):
         sent(values)
 
 
@@ -89,7 +96,7 @@ def test_weights_that_exploded_are_not_sent(bad):
         {"size": 1 << 60},
     ],
 )
-def test_what_makes_no_sense_is_refused(change):
+def test_inconsistent_update_is_corrupt(change):
     whole = read_update(sent(vector(10)))
     data = msgspec.msgpack.encode(msgspec.structs.replace(whole, **change))
     with pytest.raises(Corrupt):
@@ -97,29 +104,29 @@ def test_what_makes_no_sense_is_refused(change):
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", b"hello", sent(vector(10))[:-1]])
-def test_bytes_that_are_no_update_are_refused(data):
+def test_bytes_that_are_not_an_update_are_corrupt(data):
     with pytest.raises(Corrupt, match="cannot be read"):
         read_update(data)
 
 
-def test_an_update_names_its_author_and_what_it_began_with():
+def test_update_contains_author_weight_and_start_checksum():
     update = read_update(packed(vector(4), "worker-1", "abc", 12.5, keep=1.0, exact=0))
     assert isinstance(update, Update)
     assert (update.author, update.begun, update.weight, update.size) == ("worker-1", "abc", 12.5, 4)
 
 
-def test_the_outer_step_is_nesterov_descent():
+def test_outer_step_is_nesterov_descent():
     outer = Outer(3, 0, rate=0.7, momentum=0.9)
     weights, velocity, expected = vector(3), np.zeros(3), vector(3).astype(float)
     for seed in range(5):
         mean = vector(3, seed + 1)
         weights = outer.step(weights, mean)
-        velocity = 0.9 * velocity - mean  # a gradient points the other way
+        velocity = 0.9 * velocity - mean  # a gradient has the opposite sign of an update
         expected = expected - 0.7 * (-mean + 0.9 * velocity)
     np.testing.assert_allclose(weights, expected, rtol=1e-5)
 
 
-def test_what_is_averaged_and_not_learned_becomes_the_mean():
+def test_exact_values_become_the_mean():
     outer = Outer(4, 2, rate=0.5, momentum=0.9)
     stepped = outer.step(np.zeros(4, np.float32), np.ones(4, np.float32))
     assert outer.velocity.size == 2
@@ -127,12 +134,12 @@ def test_what_is_averaged_and_not_learned_becomes_the_mean():
 
 
 @pytest.mark.parametrize(("rate", "momentum"), [(0, 0.9), (0.7, 1.0), (0.7, -0.1)])
-def test_an_outer_optimizer_that_cannot_work_is_refused(rate, momentum):
+def test_invalid_rate_or_momentum_is_an_error(rate, momentum):
     with pytest.raises(InvalidArgument):
         Outer(1, 0, rate, momentum)
 
 
-def test_arrays_are_read_and_written_in_place_and_may_be_replaced():
+def test_arrays_are_written_in_place_and_can_be_replaced():
     first = np.ones((2, 3))
     arrays = {"b": first, "a": np.zeros(2, np.float16)}
     weights = Arrays(arrays)
@@ -144,6 +151,6 @@ def test_arrays_are_read_and_written_in_place_and_may_be_replaced():
 
 
 @pytest.mark.parametrize("wrong", [[1.0], np.zeros(3, np.int64)])
-def test_weights_that_are_no_floating_point_arrays_are_refused(wrong):
+def test_weights_of_another_type_are_an_error(wrong):
     with pytest.raises(InvalidArgument, match="'w'"):
         Arrays({"w": wrong})

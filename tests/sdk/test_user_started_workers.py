@@ -1,6 +1,6 @@
-"""Guards tasks without an entry point: the user starts the workers, with COORDINATOR_ADDR alone.
+"""Tasks without an entry point: the user starts the workers, with only COORDINATOR_ADDR set.
 
-They find the waiting task, and after a loss the others go on with the lost worker's shards.
+They join the waiting task, and after a loss the others get the lost worker's shards.
 """
 
 import json
@@ -51,7 +51,7 @@ class Cluster(CoordinatorProcess):
         return self.get(f"tasks/{task}")
 
     def shards(self):
-        """How many shards each worker has, as /api/workers shows it; and who has failed."""
+        """The number of shards of each worker in /api/workers, and the failed workers."""
         rows = self.get("workers")
         return {row["id"]: row["assigned_shards"] for row in rows}, {
             row["id"] for row in rows if row["status"] == "failed"
@@ -88,7 +88,7 @@ def proven_steps(cluster, task):
     return sum(feed["proven"] for feed in cluster.get(f"tasks/{task}/audit")["feeds"])
 
 
-def test_workers_join_the_waiting_task_and_go_on_after_a_loss(cluster, rows, tmp_path):
+def test_workers_join_the_waiting_task_and_continue_after_a_loss(cluster, rows, tmp_path):
     task = cluster.task()
     workers = crowd(cluster, rows, tmp_path / "gate")
     joined = [worker.says("joined") for worker in workers]
@@ -142,9 +142,7 @@ def test_preview_of_a_run_agrees_with_the_shards_and_their_owners(cluster, rows,
     assert [worker.ends() for worker in workers] == [0, 0, 0]
 
 
-def test_worker_that_is_lost_while_the_coordinator_is_away_is_made_up_for_when_it_is_back(
-    cluster, rows, tmp_path
-):
+def test_worker_lost_without_the_coordinator_is_handled_after_its_restart(cluster, rows, tmp_path):
     task = cluster.task()
     workers = crowd(cluster, rows, tmp_path / "gate")
     for worker in workers:
@@ -185,9 +183,7 @@ def test_orchestrator_workers_join_the_waiting_task_and_take_over_the_shards_of_
     assert [row["id"] for row in cluster.get("tasks")] == [task]
 
 
-def test_task_with_policy_replace_says_that_it_waits_for_a_worker_of_the_user(
-    cluster, rows, tmp_path
-):
+def test_task_with_policy_replace_shows_that_it_waits_for_a_worker(cluster, rows, tmp_path):
     task = cluster.task(policy="replace", worker_count=2)
     assert "start 2 more" in cluster.shown(task)["reason"]
     workers = crowd(cluster, rows, tmp_path / "gate", 2)
@@ -205,7 +201,7 @@ def test_task_with_policy_replace_says_that_it_waits_for_a_worker_of_the_user(
     until(lambda: cluster.shown(task)["status"] == "completed", what="its end")
 
 
-def test_worker_that_comes_back_under_its_id_gets_its_seat_again(cluster, rows, tmp_path):
+def test_worker_that_returns_under_its_id_gets_its_seat(cluster, rows, tmp_path):
     task = cluster.task(worker_count=2)
     order = {"data": str(rows), "total": ROWS, "gate": str(tmp_path / "gate")}
     one = cluster.worker("joined", worker_id="a", **order)

@@ -1,4 +1,4 @@
-"""Guards which trees workers can average, and that they come back with their types."""
+"""The trees that workers can average; values keep their types."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from strata.errors import InvalidArgument
-from strata.sdk.value_tree import as_array, flatten, rebuild
+from strata.sdk.peers.value_tree import as_array, flatten, rebuild
 
 
 class Moments(NamedTuple):
@@ -37,7 +37,7 @@ def test_jax_trees_keep_their_types():
     assert isinstance(found["m"].mu, jax.Array)
 
 
-def test_torch_tensors_come_back_as_tensors():
+def test_torch_tensors_stay_tensors():
     torch = pytest.importorskip("torch")
     found = doubled({"w": torch.ones(2, requires_grad=True)})
     assert isinstance(found["w"], torch.Tensor)
@@ -45,6 +45,6 @@ def test_torch_tensors_come_back_as_tensors():
 
 
 @pytest.mark.parametrize("value", ["text", object(), np.array(["a"])])
-def test_what_is_no_number_is_refused_by_its_type(value):
-    with pytest.raises(InvalidArgument, match=f"{type(value).__name__} cannot be averaged"):
+def test_value_that_is_not_a_number_is_an_error(value):
+    with pytest.raises(InvalidArgument, match=f"cannot average a {type(value).__name__}"):
         as_array(value)

@@ -1,4 +1,4 @@
-"""Scenes that worker processes play in tests: `trainee.py SCENE JSON`. Each says what it does."""
+"""Worker processes for tests: `trainee.py SCENE JSON`. Each prints its progress as JSON."""
 
 import gc
 import json
@@ -17,9 +17,9 @@ import numpy as np
 import psutil
 
 import strata
-from strata.checkpoint.reshard import even_cuts
-from strata.storage import blocks
-from strata.storage.local import LocalStorage
+from strata.checkpoint.read.box_overlaps import even_cuts
+from strata.storage import direct_io
+from strata.storage.folder import LocalStorage
 from strata.storage.s3 import S3Storage
 
 SCENES = {}
@@ -43,7 +43,7 @@ def place(run) -> dict[str, object]:
 
 @scene
 def meet(rounds=3, barrier="b", **given):
-    """Joins, meets the others a few times, leaves."""
+    """Join, pass a few barriers, leave."""
     with strata.join(**given) as run:
         say("joined", **place(run))
         for _ in range(rounds):
@@ -55,7 +55,7 @@ def meet(rounds=3, barrier="b", **given):
 
 @scene
 def train(step_s=0.01, steps=10**9, barrier_every=0, **given):
-    """Steps until told to stop, following every change of membership."""
+    """Step until a stop, entering every new generation."""
     with strata.join(**given) as run:
         say("joined", **place(run))
         try:
@@ -82,7 +82,7 @@ def _one_step(run, step_s, barrier_every):
 
 @scene
 def leave_nothing(**given):
-    """Joins and leaves; says how many streams are then still to be finalized."""
+    """Join and leave; print how many streams are not finalized then."""
     gc.disable()
     with strata.join(**given):
         pass
@@ -92,7 +92,7 @@ def leave_nothing(**given):
 
 @scene
 def wait_alone(barrier="never", **given):
-    """Waits at a barrier that the others do not come to."""
+    """Wait at a barrier at which no other worker arrives."""
     with strata.join(**given) as run:
         say("joined", **place(run))
         try:
@@ -104,7 +104,7 @@ def wait_alone(barrier="never", **given):
 
 @scene
 def gate(gate, rounds=2, barrier="b", **given):
-    """Comes to the barrier only when a file is there."""
+    """Arrive at the barrier when a file exists."""
     with strata.join(**given) as run:
         say("joined", **place(run))
         while not os.path.exists(gate):
@@ -118,7 +118,7 @@ def gate(gate, rounds=2, barrier="b", **given):
 
 @scene
 def fail(**given):
-    """Raises out of the block."""
+    """Raise an error inside the block."""
     with strata.join(**given) as run:
         say("joined", **place(run))
         raise RuntimeError("the loss is not a number")
@@ -126,7 +126,7 @@ def fail(**given):
 
 @scene
 def forks(**given):
-    """Forks children as a data loader does, before and after they could do harm."""
+    """Fork children like a data loader, before and after the session is used."""
     with strata.join(**given) as run:
         say("joined", **place(run))
         context = multiprocessing.get_context("fork")
@@ -158,7 +158,7 @@ def _load(run):
 
 @scene
 def talk(lines=3, **given):
-    """Prints and logs."""
+    """Print and log."""
     with strata.join(**given) as run:
         for number in range(lines):
             print(f"line {number} of {run.worker_id}")
@@ -169,7 +169,7 @@ def talk(lines=3, **given):
 
 @scene
 def in_thread(**given):
-    """Joins, steps and leaves in a thread that is not the main one."""
+    """Join, step and leave in a thread other than the main one."""
 
     def work():
         with strata.join(**given) as run:
@@ -185,7 +185,7 @@ def in_thread(**given):
 
 @scene
 def forgets(**given):
-    """Ends without leaving."""
+    """End without leaving."""
     run = strata.join(**given)
     say("joined", **place(run))
     run.mark_step()
@@ -196,7 +196,7 @@ def resident_bytes() -> int:
 
 
 def value_after(steps: int) -> list[float]:
-    """What so many steps make of the model of `keep`: each counts once, in any order of workers."""
+    """The model of `keep` after so many steps, each applied once, with any workers."""
     numbers = np.arange(1, steps + 1, dtype=np.float64)
     return [float(numbers.sum()), float((numbers**2).sum())]
 
@@ -215,9 +215,9 @@ def keep(
     linger="",
     **given,
 ):
-    """Trains a model that tells whether each step was applied exactly once, and saves it.
+    """Train a model that shows whether each step was applied exactly once, and save it.
 
-    After the loop it stays until there is a file `linger`, where one is named.
+    With `linger`, it stays after the loop until that file exists.
     """
     os.environ["STRATA_CHECKPOINT_ADAPTIVE"] = str(adaptive).lower()
     os.environ["STRATA_CHECKPOINT_WHEN_BUSY"] = when_busy
@@ -235,7 +235,7 @@ def keep(
                 going = run.mark_step(loss=1.0)
                 if run.save_due() and run.save(metadata={"by": run.worker_id}):
                     told = {"interval_s": run.checkpoint_interval_s, "memory": resident_bytes()}
-                    told["cost_s"] = run._keeping.due.cost_s
+                    told["cost_s"] = run._run_state.due.cost_s
                     say("saved", step=run.steps, rank=run.rank, **told)
                 if not going:
                     break
@@ -256,7 +256,7 @@ def keep(
 
 @scene
 def seeded(seed, steps=10, resume="", **given):
-    """Seeds the random generators, restores, and says what they give next."""
+    """Seed the random generators, restore, and print their next numbers."""
     with strata.join(**given) as run:
         random.seed(seed)
         np.random.seed(seed)
@@ -271,8 +271,7 @@ def seeded(seed, steps=10, resume="", **given):
 
 @scene
 def drift(steps=40, drift_at=15, **given):
-    """Saves every ten steps; from `drift_at` on, rank 1 has one element that the others have not,
-    until step 30."""
+    """Save every ten steps; from `drift_at` to step 30 one element of rank 1 differs."""
     os.environ["STRATA_CHECKPOINT_WHEN_BUSY"] = "wait"
     with strata.join(**given) as run:
         state = {"weight": np.zeros(5_000), "running_mean": np.zeros(4)}
@@ -290,14 +289,14 @@ def drift(steps=40, drift_at=15, **given):
 
 @scene
 def keep_in_little_room(largest_bytes, **given):
-    """As `keep`, with a disk that takes no file larger than that."""
+    """Like `keep`, with a disk that rejects larger files."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest_bytes, largest_bytes))
     keep(**given)
 
 
 @scene
 def keep_on_a_slow_disk(gate, **given):
-    """As `keep`, with a disk that stops in the middle of a part until a file is there."""
+    """Like `keep`, with a disk that blocks in the middle of a part until a file exists."""
     put_stream = LocalStorage.put_stream
 
     def slowly(storage, name, chunks, **more):
@@ -316,24 +315,25 @@ def keep_on_a_slow_disk(gate, **given):
 
 @scene
 def keep_on_a_stalling_disk(gate, **given):
-    """As `keep`, on a disk that takes the first block of a file, and the rest when there is a file
-    `gate`. Progress is recorded each time it is told."""
+    """Like `keep`, on a disk that blocks after the first block of a file until file `gate` exists.
+
+    Progress is recorded at every call.
+    """
     os.environ["STRATA_PROGRESS_INTERVAL_S"] = "0.000001"
-    write = blocks.write_all
+    write = direct_io.write_all
 
     def stalling(fd, view, offset):
         while offset and not os.path.exists(gate):
             time.sleep(0.01)
         write(fd, view, offset)
 
-    blocks.write_all = stalling
+    direct_io.write_all = stalling
     keep(**given)
 
 
 @scene
 def keep_impatiently(retries, **given):
-    """As `keep`, with an S3 storage that gives up after seconds instead of minutes, and progress
-    that is recorded each time it is told."""
+    """Like `keep`, with short S3 timeouts, and progress that is recorded at every call."""
     os.environ["STRATA_PROGRESS_INTERVAL_S"] = "0.000001"
     S3Storage.__init__ = partialmethod(S3Storage.__init__, **retries)
     keep(**given)
@@ -341,7 +341,7 @@ def keep_impatiently(retries, **given):
 
 @scene
 def shards(steps=20, rows=1000, **given):
-    """Each rank holds its rows of one matrix, cut anew whenever the number of workers changes."""
+    """Each rank holds its rows of one matrix, divided again when the world size changes."""
     with strata.join(**given) as run:
         edges = even_cuts(rows, run.world_size)
         start, stop = int(edges[run.rank]), int(edges[run.rank + 1])
@@ -356,7 +356,7 @@ def shards(steps=20, rows=1000, **given):
             run.barrier(f"step-{run.steps}")
             own += 1
             run.mark_step()
-            run._keeping.save_if_due(run.steps, 0)
+            run._run_state.save_if_due(run.steps, 0)
     say("left")
 
 

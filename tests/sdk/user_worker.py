@@ -1,4 +1,4 @@
-"""Workers that a user starts by hand, told nothing but COORDINATOR_ADDR: `user_worker.py SCENE`."""
+"""Workers that a user starts with only COORDINATOR_ADDR set: `user_worker.py SCENE`."""
 
 import os
 import time
@@ -14,9 +14,9 @@ GLOBAL_BATCH = 12
 
 @scene
 def joined(data, total, gate, **given):
-    """Trains with `strata.join`; the model counts how often each sample was applied.
+    """Train with `strata.join`; the model counts how often each sample was applied.
 
-    From step 5 on it goes on when there is a file `gate`.
+    From step 5 on it waits until file `gate` exists.
     """
     with strata.join(**given) as run:
         model = run.restore({"applied": np.zeros(total)})
@@ -35,9 +35,9 @@ def joined(data, total, gate, **given):
 
 @scene
 def called(dataset, steps, gate, **given):
-    """Trains with `TrainingOrchestrator`: asks for its shards in each step, and meets the others.
+    """Train with `TrainingOrchestrator`: request shards in each step, and pass a barrier.
 
-    It leaves when there is a file `gate`.
+    It leaves when file `gate` exists.
     """
     with TrainingOrchestrator() as orchestrator:
         config = orchestrator.register_worker(**given)

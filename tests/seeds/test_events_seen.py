@@ -12,8 +12,8 @@ import pytest
 
 import strata
 from strata.storage.s3 import S3Storage
-from strata.timeline.opening import open_timeline
-from strata.timeline.words import sentence
+from strata.timeline.archive.run_lookup import open_timeline
+from strata.timeline.read.sentences import sentence
 from tests.cli.runs import run, script
 from tests.storage.server import BUCKET, running
 from tests.timeline.test_sentences import objection

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from strata.core.catalogue import CODEC
+from strata.core.record.event_codec import CODEC
 from tests.seeds import promises
 
 pytestmark = pytest.mark.quick

@@ -10,7 +10,7 @@ from strata.storage.s3 import S3Storage
 from tests.cli.runs import run, script
 from tests.coordinator.conftest import coordinator
 from tests.sdk.harness import clean_environment
-from tests.storage.server import BUCKET, running
+from tests.storage.server import BUCKET
 
 SAVE = """
 from strata import DatasetRegistry, CheckpointManager
@@ -71,9 +71,8 @@ with strata.join() as run:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with running(tmp_path_factory.mktemp("s3")) as settings:
-        yield settings
+def server(s3_settings):
+    return s3_settings
 
 
 @pytest.fixture(scope="module")

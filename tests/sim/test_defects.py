@@ -1,4 +1,4 @@
-"""Guards the simulator itself: defects that the coordinator once had are put back, and a few seeds
+"""The simulator finds defects: earlier defects of the coordinator are put back, and a few seeds
 must find each of them. Without the defect the same seeds pass."""
 
 import re
@@ -7,18 +7,20 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from strata.coordinator.environments import Environments, Provided
-from strata.coordinator.kernel import Kernel
-from strata.coordinator.sessions import Session
-from strata.core import cluster, state_versions, tasks
+from strata.coordinator.engine.kernel import Kernel
+from strata.coordinator.sessions.task_environments import Environments, Provided
+from strata.coordinator.sessions.worker_sessions import WorkerSession
+from strata.core import cluster
 from strata.core.events import Command
-from strata.core.fencing import SharedCommand, require_living
-from strata.core.liveness import Watch
+from strata.core.record import snapshot_versions
 from strata.core.state import Cluster
-from strata.core.tasks import Task
-from strata.sim.promises import Broken
+from strata.core.task_state import Task
+from strata.core.tasks import task_lifecycle
+from strata.core.workers.fencing import SharedCommand, require_living
+from strata.core.workers.liveness import Watch
+from strata.sim.coordinator_checks import Broken
 from strata.sim.simulation import Scenario, Simulation
-from strata.store.base import Snapshot
+from strata.store.event_store import Snapshot
 
 SEEDS = range(6)
 OFTEN = Scenario(hours=0.4, fault_every_s=40, steps=60, step_s=5.0)
@@ -41,10 +43,10 @@ def refuse_turns_with_the_snapshot(patch: Patch) -> None:
     """A snapshot that the disk refuses makes a turn fail whose facts are stored."""
 
     def snapshot(kernel: Kernel) -> None:
-        encoded = state_versions.encode(kernel.state)
+        encoded = snapshot_versions.encode(kernel.state)
         wall_ns = kernel.clock().wall_ns
         kernel.store.save_snapshot(
-            Snapshot(kernel.durable, wall_ns, state_versions.SCHEMA, encoded)
+            Snapshot(kernel.durable, wall_ns, snapshot_versions.SCHEMA, encoded)
         )
         kernel._snapshot_at = kernel.durable
 
@@ -52,10 +54,10 @@ def refuse_turns_with_the_snapshot(patch: Patch) -> None:
 
 
 def welcome_without_a_turn(patch: Patch) -> None:
-    """A new incarnation is told its standing at once, from a state that is not on disk yet."""
-    in_turn = Session._hello
+    """A new incarnation is sent its state at once, from facts that are not on disk yet."""
+    in_turn = WorkerSession._hello
 
-    def hello(session: Session, request: int, message) -> None:
+    def hello(session: WorkerSession, request: int, message) -> None:
         known = session.engine.kernel.state.workers.get(message.worker_id)
         living = known is not None and known.alive and known.incarnation == message.incarnation
         if living and session.sessions.is_new(message.incarnation):
@@ -64,17 +66,17 @@ def welcome_without_a_turn(patch: Patch) -> None:
         else:
             in_turn(session, request, message)
 
-    patch.setattr(Session, "_hello", hello)
+    patch.setattr(WorkerSession, "_hello", hello)
 
 
-def judge_before_hearing(patch: Patch) -> None:
-    """Who is overdue is judged before the inbox is heard, and recorded after it."""
+def check_deadlines_first(patch: Patch) -> None:
+    """Deadlines are checked before the queued messages, and recorded after them."""
     decide = Kernel.decide
 
-    def early(kernel: Kernel, asked, judge: bool = True):
+    def early(kernel: Kernel, asked, check_deadlines: bool = True):
         now_ns = kernel.clock().mono_ns
-        verdicts = kernel.watch.overdue(kernel.state, now_ns) if judge else []
-        turn = decide(kernel, asked, judge=False)
+        verdicts = kernel.watch.overdue(kernel.state, now_ns) if check_deadlines else []
+        turn = decide(kernel, asked, check_deadlines=False)
         for verdict in verdicts:
             turn.events += kernel._decide(verdict).events
         return turn
@@ -93,7 +95,7 @@ def fence_only_some_commands(patch: Patch) -> None:
 
 
 def read_the_vault_in_a_turn(patch: Patch) -> None:
-    """An environment is read where agents are told, so an unreadable file ends the engine."""
+    """An environment is read while agents are informed, so an unreadable file ends the engine."""
 
     def read(environments: Environments, task: Task) -> Provided:
         file = environments._vault._folder / task.spec.env_key
@@ -103,7 +105,7 @@ def read_the_vault_in_a_turn(patch: Patch) -> None:
 
 
 def expect_every_worker_to_be_known(patch: Patch) -> None:
-    """Whose steps are to be committed is looked up among workers that may be forgotten."""
+    """Commits look up workers that may be forgotten."""
     commits = Watch._commits
 
     def strict(watch: Watch, state: Cluster, now_ns: int) -> list[Command]:
@@ -125,7 +127,7 @@ DEFECTS: dict[str, tuple[Callable[[Patch], None], dict[str, object], str]] = {
         "is told generation",
     ),
     "a worker that came back is declared lost": (
-        judge_before_hearing,
+        check_deadlines_first,
         {"faults": ("slow_disk",)},
         r"declared lost \(connection\)",
     ),
@@ -150,8 +152,8 @@ DEFECTS: dict[str, tuple[Callable[[Patch], None], dict[str, object], str]] = {
 @pytest.fixture(autouse=True)
 def few_ended_tasks(monkeypatch):
     """Tasks are forgotten when a few, not hundreds, have ended."""
-    monkeypatch.setattr(tasks, "MAX_ENDED_TASKS", 0)
-    monkeypatch.setattr(tasks, "FORGOTTEN_AT_ONCE", 1)
+    monkeypatch.setattr(task_lifecycle, "MAX_ENDED_TASKS", 0)
+    monkeypatch.setattr(task_lifecycle, "FORGOTTEN_AT_ONCE", 1)
 
 
 def scenario(defect: str, seed: int) -> Scenario:
@@ -159,7 +161,7 @@ def scenario(defect: str, seed: int) -> Scenario:
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_a_seed_finds_the_defect(defect, monkeypatch):
+def test_seed_finds_the_defect(defect, monkeypatch):
     patch, _, expected = DEFECTS[defect]
     patch(monkeypatch)
     found = []
@@ -174,6 +176,6 @@ def test_a_seed_finds_the_defect(defect, monkeypatch):
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_the_seeds_pass_without_the_defect(defect):
+def test_seeds_pass_without_the_defect(defect):
     for seed in SEEDS:
         Simulation(scenario(defect, seed)).run()

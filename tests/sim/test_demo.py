@@ -1,16 +1,16 @@
-"""Guards the demo: a simulated cluster behind the real API, with a past, samples and resources, in
-which nothing can be changed."""
+"""The demo: a simulated cluster behind the real API, with history, samples and resources, that
+refuses every change."""
 
 import httpx
 import pytest
 
 from strata.config import Settings
-from strata.sim.demo import demonstrating
-from strata.sim.worker import DATASET
+from strata.sim.demo_cluster import demonstrating
+from strata.sim.sim_worker import DATASET
 
 
 @pytest.mark.anyio
-async def test_it_shows_what_a_cluster_would_show_and_refuses_changes():
+async def test_demo_shows_a_cluster_and_refuses_changes():
     async with (
         demonstrating(Settings(http_port=0), "1.2.3", workers=4) as url,
         httpx.AsyncClient(base_url=f"{url}/api", trust_env=False, timeout=30) as client,

@@ -4,17 +4,11 @@ import itertools
 
 import pytest
 
-from strata.storage.local import LocalStorage
+from strata.storage.folder import LocalStorage
 from strata.storage.s3 import S3Storage
-from tests.storage.server import BUCKET, running
+from tests.storage.server import BUCKET
 
 _prefixes = itertools.count()
-
-
-@pytest.fixture(scope="session")
-def s3_settings(tmp_path_factory):
-    with running(tmp_path_factory.mktemp("s3")) as settings:
-        yield settings
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A proxy before an S3 server that misbehaves on request: answers errors, cuts, hangs, resets."""
+"""A proxy for an S3 server that misbehaves on request: returns errors, cuts, hangs, resets."""
 
 import http.client
 import threading
@@ -21,7 +21,7 @@ STATUSES = {
 
 
 class Faults:
-    """What to do to which requests: `plan(method, path)` names a fault, or nothing."""
+    """The faults to inject: `plan(method, path)` names a fault, or returns ""."""
 
     def __init__(self) -> None:
         self.plan = lambda method, path: None
@@ -30,7 +30,7 @@ class Faults:
         self._lock = threading.Lock()
 
     def first(self, count: int, fault: str, method: str = "") -> None:
-        """The first `count` requests of that method fail."""
+        """Make the first `count` requests of that method fail."""
         left = [count]
 
         def plan(verb: str, path: str) -> str | None:

@@ -40,7 +40,7 @@ def weed() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Held all at once, so that they differ."""
+    """Free ports, all reserved at once so that they differ."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:
@@ -89,27 +89,31 @@ class Server:
         try:
             await_ready(self._process, self.settings, self._folder / "log")
         except BaseException:
-            self.stop()
+            self.kill()
             raise
 
     def stop(self) -> None:
-        """Ends it; what was stored stays in its folder."""
+        """Stop it; its objects are kept in its folder."""
         self._process.terminate()
         try:
             self._process.wait(20)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.kill()
+
+    def kill(self) -> None:
+        """End the server at once. `stop` would wait for connections that clients keep open."""
+        self._process.kill()
+        self._process.wait()
 
 
 @contextmanager
 def running(folder: Path):
-    """Yields the settings that reach a server."""
+    """Yield settings for a running server."""
     server = Server(folder)
     try:
         yield server.settings
     finally:
-        server.stop()
+        server.kill()
 
 
 def await_ready(process: subprocess.Popen, settings: Settings, log: Path) -> None:

@@ -13,7 +13,7 @@ from strata.config import Settings
 
 
 def temporary(settings: Settings) -> Settings:
-    """The settings with credentials that the `AssumeRole` call answers."""
+    """The settings with temporary credentials from `AssumeRole`."""
     query = {"Action": "AssumeRole", "Version": "2011-06-15", "RoleSessionName": "tests"}
     body = urllib.parse.urlencode(query).encode()
     url = settings.aws_endpoint_url + "/"

@@ -1,11 +1,11 @@
-"""Guards what every object storage promises, on a folder and on a real S3 server."""
+"""Guards the contract of every object storage, on a folder and on a real S3 server."""
 
 import threading
 
 import pytest
 
 from strata.errors import AlreadyExists, Corrupt, InvalidArgument, NotFound
-from strata.storage.base import Linking, StorageBackend
+from strata.storage.backend import LinkingStorage, StorageBackend
 
 MIB = 1024 * 1024
 
@@ -23,7 +23,7 @@ def test_it_is_a_storage_backend(storage):
 
 
 @pytest.mark.parametrize("size", [0, 1, 4095, 4096, 70_001])
-def test_what_was_put_is_got(storage, size):
+def test_put_object_is_returned_by_get(storage, size):
     storage.put("a/b.bin", pattern(size))
     assert storage.get("a/b.bin") == pattern(size)
     assert storage.head("a/b.bin").size_bytes == size
@@ -51,8 +51,8 @@ def test_a_stream_is_stored_whole(storage, sizes):
     assert storage.get("big") == b"".join(chunks)
 
 
-def test_an_object_stays_under_its_second_name(storage):
-    assert isinstance(storage, Linking)
+def test_object_remains_under_its_second_name(storage):
+    assert isinstance(storage, LinkingStorage)
     storage.put("a/b", b"some bytes")
     assert storage.link("a/b", "c/d")
     storage.delete("a/b")
@@ -90,7 +90,7 @@ def test_recycling_gives_the_new_object_and_takes_the_old(storage):
     assert names(storage) == ["new"]
 
 
-def test_recycling_what_is_not_there_is_an_ordinary_put(storage):
+def test_recycling_a_missing_object_is_a_plain_put(storage):
     storage.put_stream("new", [b"x"], recycle="nothing")
     assert storage.get("new") == b"x"
 
@@ -102,7 +102,7 @@ def test_create_if_absent_is_won_once(storage):
     assert storage.get("a") == b"first"
 
 
-def test_of_many_creators_exactly_one_wins(storage):
+def test_exactly_one_of_many_creators_wins(storage):
     start = threading.Barrier(8)
     won = []
 
@@ -142,12 +142,12 @@ def test_reading_past_the_end_raises_instead_of_padding(storage):
     storage.put("a", b"12345")
     with storage.open("a") as reader, pytest.raises(Corrupt, match="ends at byte 5"):
         reader.read_into(3, [memoryview(bytearray(10))])
-    with pytest.raises(Corrupt, match="5 bytes where 6"):
+    with pytest.raises(Corrupt, match="5 bytes, but 6"):
         storage.download("a", memoryview(bytearray(6)))
 
 
 @pytest.mark.parametrize("method", ["get", "open", "head"])
-def test_what_is_not_there_is_not_found(storage, method):
+def test_missing_object_is_not_found(storage, method):
     storage.put("folder/a", b"")
     for missing in ("nothing", "folder/nothing"):
         with pytest.raises(NotFound):
@@ -175,7 +175,7 @@ def test_listed_objects_carry_size_and_age(storage):
     assert found.modified_s == pytest.approx(storage.head("a").modified_s, abs=1.0)
 
 
-def test_deleting_removes_and_does_not_mind_absence(storage):
+def test_delete_ignores_missing_objects(storage):
     storage.put("a", b"")
     storage.delete("a")
     storage.delete("a")

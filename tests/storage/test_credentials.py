@@ -1,4 +1,4 @@
-"""Guards where credentials of S3 come from: what is set, or the machine's role if told so."""
+"""Guards the sources of S3 credentials: settings, or the machine's role if enabled."""
 
 import json
 import threading
@@ -17,7 +17,7 @@ ROLE = "/latest/meta-data/iam/security-credentials/"
 
 
 class Metadata:
-    """A cloud's metadata address, on loopback; `asked` are the requests that it got."""
+    """A cloud's metadata address, on loopback; `asked` lists its requests."""
 
     def __init__(self, settings) -> None:
         self.asked: list[str] = []
@@ -73,7 +73,7 @@ def nobody(s3_settings):
     return changed(s3_settings, aws_access_key_id="", aws_secret_access_key="")
 
 
-def test_no_credentials_is_said_so_and_nobody_is_asked(nobody, metadata):
+def test_missing_credentials_are_reported_without_a_request(nobody, metadata):
     storage = S3Storage(BUCKET, "x", nobody, **IMPATIENT)
     for call in every_call(storage):
         with pytest.raises(Unauthenticated, match="no credentials") as raised:
@@ -91,23 +91,21 @@ def test_half_of_a_key_names_the_other_half(s3_settings, metadata):
     assert metadata.asked == []
 
 
-def test_the_role_of_the_machine_is_used_where_that_is_set(nobody, metadata):
+def test_machine_role_is_used_if_enabled(nobody, metadata):
     storage = S3Storage(BUCKET, "role", changed(nobody, aws_instance_role=True), **IMPATIENT)
     storage.put("a", b"x")
     assert storage.get("a") == b"x"
     assert ROLE in metadata.asked
 
 
-def test_a_machine_without_a_role_is_said_so(nobody, metadata):
+def test_machine_without_a_role_is_reported(nobody, metadata):
     metadata.status = 403
     storage = S3Storage(BUCKET, "role", changed(nobody, aws_instance_role=True), **IMPATIENT)
-    with pytest.raises(Unauthenticated, match="gave no credentials of a role"):
+    with pytest.raises(Unauthenticated, match="returned no role credentials"):
         storage.list()
 
 
-def test_a_request_without_signature_that_is_refused_needs_no_permission(
-    nobody, metadata, monkeypatch
-):
+def test_refused_unsigned_request_does_not_ask_for_a_permission(nobody, metadata, monkeypatch):
     monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
     storage = S3Storage(BUCKET, "x", nobody, **IMPATIENT)
     with pytest.raises(Unauthenticated, match="AWS_SKIP_SIGNATURE"):

@@ -1,4 +1,4 @@
-"""Guards what is special to folders: confinement, locks, durability's order, full and odd disks."""
+"""Guards what is special to folders: confinement, locks, the order of syncs, full and odd disks."""
 
 import errno
 import fcntl
@@ -13,9 +13,9 @@ import pytest
 
 from strata.config import Settings
 from strata.errors import InvalidArgument, NotFound, PermissionDenied, Unavailable
-from strata.storage import blocks
-from strata.storage.local import HIDDEN_SUFFIX, HOST, LocalStorage
-from strata.storage.opening import configured_storage, open_storage
+from strata.storage import direct_io
+from strata.storage.folder import HIDDEN_SUFFIX, HOST, LocalStorage
+from strata.storage.locations import configured_storage, open_storage
 
 MIB = 1024 * 1024
 
@@ -99,7 +99,7 @@ def test_nothing_is_written_below_a_mount_point_whose_disk_is_gone(mount, used):
         storage.put("first", b"1")
     point = mount(False)
     for write in (storage.put, storage.put_stream):
-        with pytest.raises(Unavailable, match="on another disk than before"):
+        with pytest.raises(Unavailable, match="on a different disk than before"):
             write("second", [b"2"] if write == storage.put_stream else b"2")
     assert list(point.iterdir()) == []
     mount(True)
@@ -112,7 +112,7 @@ def test_same_path_on_the_disk_below_a_mount_point_is_not_written_to(mount):
     storage.put("first", b"1")
     bare = mount(False) / "checkpoints"
     bare.mkdir()
-    with pytest.raises(Unavailable, match="on another disk"):
+    with pytest.raises(Unavailable, match="on a different disk"):
         storage.put("second", b"2")
     assert list(bare.iterdir()) == []
 
@@ -142,7 +142,7 @@ def test_the_root_may_be_a_link(tmp_path):
         (errno.EIO, Unavailable, "kernel's log"),
     ],
 )
-def test_a_disk_that_refuses_leaves_nothing(storage, monkeypatch, number, kind, hint):
+def test_failed_write_leaves_no_file(storage, monkeypatch, number, kind, hint):
     storage.put("kept", b"kept")
 
     def refuse(*_):
@@ -161,7 +161,7 @@ def test_a_limit_on_file_sizes_is_a_clear_error(tmp_path):
     script = f"""
 import resource, signal
 from strata.errors import Unavailable
-from strata.storage.local import LocalStorage
+from strata.storage.folder import LocalStorage
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 20, 8 << 20))
 storage = LocalStorage({str(tmp_path)!r})
@@ -182,7 +182,7 @@ def test_a_file_in_the_way_of_the_root_is_a_clear_error(tmp_path):
         LocalStorage(tmp_path / "file" / "root").put("a", b"")
 
 
-def test_without_direct_writing_the_ordinary_way_is_taken(storage, monkeypatch):
+def test_buffered_write_is_used_without_o_direct(storage, monkeypatch):
     real = os.pwrite
     refused = []
 
@@ -223,13 +223,13 @@ def test_short_writes_are_completed(storage, monkeypatch):
 def test_chunks_become_aligned_blocks():
     sizes = [4096, 20 * MIB, 5, 4096, 3 * MIB, 1]
     chunks = [os.urandom(size) for size in sizes]
-    made = list(blocks.rechunked(chunks))
+    made = list(direct_io.rechunked(chunks))
     assert b"".join(made) == b"".join(chunks)
-    assert all(block.nbytes % blocks.ALIGNMENT == 0 for block in made[:-1])
-    assert max(block.nbytes for block in made) <= blocks.BLOCK_BYTES
+    assert all(block.nbytes % direct_io.ALIGNMENT == 0 for block in made[:-1])
+    assert max(block.nbytes for block in made) <= direct_io.BLOCK_BYTES
 
 
-def test_what_is_being_read_is_never_written_over(storage):
+def test_file_being_read_is_never_overwritten(storage):
     old = os.urandom(3 * MIB)
     storage.put_stream("old", [old])
     with storage.open("old") as reader:
@@ -248,7 +248,7 @@ def test_recycling_reuses_the_file(storage):
     assert (storage.root / "new").stat().st_size == MIB
 
 
-def test_what_another_object_shares_is_never_written_over(storage):
+def test_file_shared_by_another_object_is_never_overwritten(storage):
     storage.put_stream("old", [b"o" * MIB])
     assert storage.link("old", "kept")
     storage.put_stream("new", [b"n" * MIB], recycle="old")
@@ -258,14 +258,14 @@ def test_what_another_object_shares_is_never_written_over(storage):
 
 
 def test_a_file_recycled_while_waiting_to_read_it_is_gone(storage, monkeypatch):
-    from strata.storage import local_reader
+    from strata.storage import folder_reader
 
     storage.put_stream("old", [bytes(MIB)])
 
     def recycled_meanwhile(fd):
         storage.put_stream("new", [b"n" * MIB], recycle="old")
 
-    monkeypatch.setattr(local_reader, "lock_shared", recycled_meanwhile)
+    monkeypatch.setattr(folder_reader, "lock_shared", recycled_meanwhile)
     with pytest.raises(NotFound):
         storage.open("old")
 
@@ -293,7 +293,7 @@ def test_half_written_files_are_not_listed_and_go_with_their_folder(storage):
 def test_a_killed_writer_leaves_no_object(tmp_path):
     script = f"""
 import os, sys
-from strata.storage.local import LocalStorage
+from strata.storage.folder import LocalStorage
 def chunks():
     yield bytes(32 << 20)
     os.kill(os.getpid(), 9)
@@ -317,8 +317,8 @@ def test_the_settings_choose_the_storage():
     assert configured_storage(s3).url == "s3://b/p"
 
 
-def test_what_a_dead_writer_left_is_removed_under_its_lock(tmp_path, monkeypatch):
-    """Else a writer that has just made its file would lock it, and lose it the moment after."""
+def test_files_of_a_dead_writer_are_deleted_under_their_lock(tmp_path, monkeypatch):
+    """Otherwise a writer that has just created its file would lock it, and lose it at once."""
     left = tmp_path / f".x.{HOST}-0{HIDDEN_SUFFIX}"
     left.touch()
     locked = []

@@ -1,4 +1,4 @@
-"""Guards the log of the storage: at debug every read and write, otherwise nothing."""
+"""Guards the log of the storage: every read and write at debug, nothing above."""
 
 import logging
 

@@ -1,19 +1,19 @@
-"""Guards memory for large copies: large enough, a process's own, in huge pages where it can."""
+"""Guards memory for large copies: large enough, private to a process, in huge pages if possible."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from strata.storage.memory import HUGE_PAGE_BYTES, huge_memory, populate
+from strata.storage.huge_pages import HUGE_PAGE_BYTES, huge_memory, populate
 
 
-def test_there_is_at_least_what_was_asked_for() -> None:
+def test_memory_has_at_least_the_requested_size() -> None:
     for size_bytes in (1, HUGE_PAGE_BYTES, HUGE_PAGE_BYTES + 1):
         assert len(huge_memory(size_bytes)) in range(size_bytes, size_bytes + HUGE_PAGE_BYTES)
 
 
-def test_a_forked_child_neither_sees_nor_touches_it() -> None:
+def test_forked_child_does_not_share_the_memory() -> None:
     memory = huge_memory(HUGE_PAGE_BYTES)
     memory[:6] = b"parent"
     child = os.fork()
@@ -25,7 +25,7 @@ def test_a_forked_child_neither_sees_nor_touches_it() -> None:
     assert memory[:6] == b"parent"
 
 
-def test_it_lies_in_huge_pages() -> None:
+def test_memory_uses_huge_pages() -> None:
     switch = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not switch.exists() or "[never]" in switch.read_text():
         pytest.skip("this kernel gives no huge pages")

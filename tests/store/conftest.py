@@ -1,12 +1,12 @@
-"""Every kind of store behind one fixture: a new kind adds a line here and passes the contract."""
+"""Every store behind one fixture: a new implementation adds a line here and passes the contract."""
 
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from strata.store.memory import MemoryStore
-from strata.store.sqlite import SqliteStore, joining
+from strata.store.memory_store import MemoryStore
+from strata.store.sqlite import SqliteStore, segment_plan
 from tests.store.kinds import CODEC
 
 STORES = {
@@ -24,7 +24,7 @@ def store(request, tmp_path):
 @pytest.fixture
 def small_segments(monkeypatch):
     """Segments of few facts, so that a short log has some."""
-    monkeypatch.setattr(joining, "SEGMENT_FACTS", 32)
+    monkeypatch.setattr(segment_plan, "SEGMENT_FACTS", 32)
 
 
 @pytest.fixture

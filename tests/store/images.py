@@ -11,7 +11,7 @@ def take(folder: Path) -> dict[str, bytes]:
 
 
 def put(folder: Path, image: dict[str, bytes]) -> Path:
-    """Lays the files into an empty folder; returns the path of the store."""
+    """Lay the files into an empty folder; returns the path of the store."""
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.iterdir():
         left.unlink()

@@ -1,8 +1,8 @@
 """Facts and helpers that the store's tests share."""
 
 from strata.core.events import Codec, Envelope, Event, Fact
-from strata.store.base import Batch
-from strata.store.batches import pack
+from strata.store.event_batches import pack
+from strata.store.event_store import Batch
 
 
 class Started(Fact, frozen=True):
@@ -27,8 +27,12 @@ def body(seq: int) -> Fact:
     """Kinds take turns, so that every kind is somewhere in a few consecutive events."""
     worker = f"worker-{seq % 7}"
     if seq % 10 == 0:
-        return Started(worker, note="x" * (seq % 50))
-    return Finished(worker) if seq % 10 == 9 else Stepped(worker, seq, 1.0 / (seq + 1))
+        return Started(worker=worker, note="x" * (seq % 50))
+    return (
+        Finished(worker=worker)
+        if seq % 10 == 9
+        else Stepped(worker=worker, step=seq, loss=1.0 / (seq + 1))
+    )
 
 
 def event(seq: int, wall_ns: int | None = None) -> Event:
@@ -48,7 +52,7 @@ def batch(
 
 
 def fill(store, rows: int, facts: int = 10, *, batches: bool = True) -> None:
-    """Appends that many rows of facts, each with a worker's batch."""
+    """Append that many rows of facts, each with a worker's batch."""
     for _ in range(rows):
         first = store.position
         sent = [batch(first, first + facts, offset_ns=500)] if batches else []
@@ -56,7 +60,7 @@ def fill(store, rows: int, facts: int = 10, *, batches: bool = True) -> None:
 
 
 def compact(store) -> int:
-    """Joins all facts that can be; returns how many."""
+    """Join all facts that can be; returns how many."""
     joined = 0
     while more := store.compact(store.position):
         joined += more

@@ -1,4 +1,4 @@
-"""Guards what every event store promises, whatever it is made of."""
+"""The contract of event stores, for every implementation."""
 
 import msgspec
 import pytest
@@ -10,9 +10,16 @@ from strata.errors import (
     InvalidArgument,
     LimitExceeded,
 )
-from strata.store import batches as packing
-from strata.store.base import FOREVER_NS, NEVER_NS, Batch, Snapshot, Tally, Window
-from strata.store.batches import pack, unpack
+from strata.store import event_batches as packing
+from strata.store.event_batches import pack, unpack
+from strata.store.event_store import (
+    FOREVER_NS,
+    NEVER_NS,
+    Batch,
+    Snapshot,
+    Tally,
+    Window,
+)
 from strata.store.snapshots import KEPT
 from tests.store.kinds import CODEC, Started, batch, contents, event, events, fill
 
@@ -24,7 +31,7 @@ def seqs(found):
 
 
 class TestAppend:
-    def test_a_new_store_is_empty(self, store):
+    def test_new_store_is_empty(self, store):
         assert store.position == 0
         assert contents(store) == ([], [])
         assert store.streams() == []
@@ -83,7 +90,7 @@ class TestAppend:
         ],
         ids=lambda fault: next(iter(fault)),
     )
-    def test_a_senseless_header_is_refused_and_nothing_is_stored(self, store, fault):
+    def test_senseless_header_is_refused_and_nothing_is_stored(self, store, fault):
         bad = msgspec.structs.replace(batch(0, 5), **fault)
         with pytest.raises(InvalidArgument):
             store.append(events(0, 1), incarnation=1, expected=0, batches=[batch(5, 6), bad])
@@ -97,7 +104,7 @@ class TestWorkerBatches:
         kept = list(store.batches())
         assert sorted(kept, key=repr) == sorted(sent, key=repr)
 
-    def test_undecodable_payloads_are_stored_and_told_when_read(self, store):
+    def test_undecodable_payloads_are_stored_and_reported_when_read(self, store):
         garbage = msgspec.structs.replace(batch(5, 9), payload=b"garbage")
         store.append([], incarnation=1, expected=0, batches=[batch(0, 5), garbage, batch(9, 12)])
         assert store.gaps("w0", 1) == []
@@ -107,12 +114,12 @@ class TestWorkerBatches:
         assert len(list(store.query(on_damage=damage.append))) == 8
         assert len(damage) == 1
 
-    def test_a_resend_is_ignored(self, store):
+    def test_resend_is_ignored(self, store):
         for _ in range(3):
             store.append([], incarnation=1, expected=0, batches=[batch(0, 5), batch(0, 5)])
         assert len(list(store.batches())) == 1
 
-    def test_a_resend_split_or_joined_differently_is_ignored(self, store):
+    def test_resend_split_or_joined_differently_is_ignored(self, store):
         first = [batch(0, 5), batch(5, 10)]
         store.append([], incarnation=1, expected=0, batches=first)
         again = [batch(0, 10), batch(2, 7), batch(9, 10)]
@@ -138,7 +145,7 @@ class TestWorkerBatches:
         kept = list(store.batches(Window(kinds=frozenset({"Newer"}))))
         assert [unpack(newer, each) for each in kept] == [made[2:]]
 
-    def test_a_partly_known_batch_that_cannot_be_cut_is_refused_whole(self, store):
+    def test_partly_known_batch_that_cannot_be_cut_is_refused_whole(self, store):
         store.append([], incarnation=1, expected=0, batches=[batch(0, 5)])
         for payload in (b"garbage", batch(3, 5).payload):
             bad = msgspec.structs.replace(batch(3, 9), payload=payload)
@@ -178,7 +185,7 @@ class TestRead:
         fill(store, rows=1)
         assert list(reading) == events(1, 30), "what came later is not part of it"
 
-    def test_a_negative_position_is_refused(self, store):
+    def test_negative_position_is_refused(self, store):
         with pytest.raises(InvalidArgument):
             store.read(-1)
 
@@ -212,7 +219,7 @@ class TestQuery:
         found = store.query(Window(since, until, node, frozenset(kinds)))
         assert list(found) == expected
 
-    def test_a_limit_gives_the_first(self, store):
+    def test_limit_gives_the_first(self, store):
         fill(store, rows=5)
         assert list(store.query(limit=7)) == list(store.query())[:7]
         assert list(store.query(limit=0)) == []
@@ -250,7 +257,7 @@ class TestStreams:
             ]
             assert headers
 
-    def test_a_stream_is_read_by_seq_and_gaps_are_passed_over(self, store):
+    def test_stream_is_read_by_seq_and_gaps_are_passed_over(self, store):
         sent = [batch(20, 30), batch(0, 10), batch(0, 5, node="w1")]
         store.append([], incarnation=1, expected=0, batches=sent)
         assert [e.seq for e in store.stream("w0", 1)] == [*range(10), *range(20, 30)]
@@ -268,7 +275,7 @@ class TestStreams:
 
 
 class TestPositionAt:
-    def test_the_first_fact_later_than_the_moment(self, store):
+    def test_first_fact_later_than_the_moment(self, store):
         fill(store, rows=4, facts=5)
         assert [store.position_at(1_000 * n) for n in range(-1, 22)] == [
             *range(21),
@@ -277,17 +284,17 @@ class TestPositionAt:
         ]
         assert store.position_at(7_500) == 8
 
-    def test_an_empty_log(self, store):
+    def test_empty_log(self, store):
         assert store.position_at(5) == 0
 
-    def test_a_clock_that_jumps_back_stands_still_until_it_catches_up(self, store):
+    def test_log_clock_stops_while_the_wall_clock_is_behind(self, store):
         walls = [10, 20, 30, 5, 6, 31, 7, 40]
         for seq, wall in enumerate(walls):
             store.append([event(seq, wall)], incarnation=1, expected=seq)
         found = {moment: store.position_at(moment) for moment in (0, 10, 15, 29, 30, 31, 40)}
         assert found == {0: 0, 10: 1, 15: 1, 29: 2, 30: 5, 31: 7, 40: 8}
 
-    def test_the_same_inside_one_row(self, store):
+    def test_same_inside_one_row(self, store):
         walls = [10, 20, 30, 5, 6, 31, 7, 40]
         facts = [event(seq, wall) for seq, wall in enumerate(walls)]
         store.append(facts, incarnation=1, expected=0)
@@ -299,7 +306,7 @@ def snapshot(position, schema="s1", state=b"state"):
 
 
 class TestSnapshots:
-    def test_the_newest_at_or_before_a_position(self, store):
+    def test_newest_at_or_before_a_position(self, store):
         fill(store, rows=5)
         for position in (10, 20, 40):
             store.save_snapshot(snapshot(position))
@@ -317,17 +324,17 @@ class TestSnapshots:
         fill(store, rows=3)
         store.save_snapshot(snapshot(10, "s1"))
         store.save_snapshot(snapshot(20, "s2"))
-        assert store.load_snapshot(None, "s1", "s2") == snapshot(20, "s2")
+        assert store.load_snapshot(None, "s2") == snapshot(20, "s2")
         assert store.load_snapshot(None, "s1") == snapshot(10, "s1")
         assert store.load_snapshot(None, "s3") is None
 
-    def test_the_same_position_again_replaces(self, store):
+    def test_same_position_again_replaces(self, store):
         fill(store, rows=1)
         store.save_snapshot(snapshot(5, state=b"old"))
         store.save_snapshot(snapshot(5, state=b"new"))
         assert store.load_snapshot(5, "s1") == snapshot(5, state=b"new")
 
-    def test_a_snapshot_of_the_future_is_refused(self, store):
+    def test_snapshot_of_the_future_is_refused(self, store):
         with pytest.raises(InvalidArgument):
             store.save_snapshot(snapshot(1))
 
@@ -360,7 +367,7 @@ class TestRelease:
         assert list(store.read()) == events(0, 4)
         assert [(tally.node, tally.events) for tally in store.tallies()] == [("w0", 5), ("w1", 5)]
 
-    def test_a_batch_that_reaches_further_stays(self, store):
+    def test_batch_that_reaches_further_stays(self, store):
         store.append([], incarnation=1, expected=0, batches=[batch(0, 10)])
         assert store.release("w0", 1, 9) == 0
         assert len(list(store.stream("w0", 1))) == 10
@@ -376,7 +383,7 @@ class TestRelease:
         assert store.streams() == [("w0", 1)]
         assert store.tallies() == []
 
-    def test_a_resend_is_recognised_and_what_is_new_in_it_is_kept(self, store):
+    def test_resend_is_recognised_and_what_is_new_in_it_is_kept(self, store):
         store.append([], incarnation=1, expected=0, batches=[batch(0, 10), batch(20, 30)])
         store.release("w0", 1, 30)
         resent = [batch(0, 10), batch(5, 15), batch(0, 30)]
@@ -384,7 +391,7 @@ class TestRelease:
         assert [each.seq for each in store.stream("w0", 1)] == [*range(10, 20)]
         assert store.gaps("w0", 1) == []
 
-    def test_again_and_of_nobody_lets_nothing_go(self, store):
+    def test_releasing_again_or_an_unknown_stream_releases_nothing(self, store):
         store.append([], incarnation=1, expected=0, batches=[batch(0, 10)])
         assert [store.release("w0", 1, 10) for _ in range(2)] == [10, 0]
         assert store.release("nobody", 1, 10) == 0
@@ -392,7 +399,7 @@ class TestRelease:
 
 
 class TestBatches:
-    def test_a_batch_comes_back(self):
+    def test_batch_comes_back(self):
         packed = batch(3, 9)
         assert (packed.first_seq, packed.count, packed.stop_seq) == (3, 6, 9)
         assert (packed.wall_from_ns, packed.wall_to_ns) == (3_000, 8_000)
@@ -414,12 +421,12 @@ class TestBatches:
             {"first_seq": 1},
         ],
     )
-    def test_bad_bytes_are_told(self, fault):
+    def test_bad_bytes_are_reported(self, fault):
         bad = msgspec.structs.replace(batch(0, 4), **fault)
         with pytest.raises(Corrupt, match=r"w0\.1\."):
             unpack(CODEC, bad)
 
-    def test_a_claimed_size_is_not_allocated(self):
+    def test_claimed_size_is_not_allocated(self):
         bomb = packing.deflate(bytes(packing.MAX_BYTES + 1))
         assert len(bomb) < 10_000
         with pytest.raises(Corrupt, match="size"):

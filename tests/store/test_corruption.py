@@ -1,13 +1,13 @@
-"""Guards that damage is noticed: what a store hands out is what was written, or it says `Corrupt`;
-and that salvage brings out the rest and says exactly what is missing."""
+"""Damage is noticed: a store returns what was written or raises `Corrupt`; salvage recovers the
+rest and reports exactly what is missing."""
 
 import random
 
 import pytest
 
 from strata.errors import AlreadyExists, Corrupt, NotFound, UnknownKind
-from strata.store.base import Snapshot, Window
-from strata.store.ranges import missing
+from strata.store.event_store import Snapshot, Window
+from strata.store.seq_ranges import missing
 from strata.store.sqlite import SqliteReader, SqliteStore, salvage
 from tests.store import images
 from tests.store.kinds import CODEC, batch, compact, contents, event, events, fill
@@ -136,24 +136,24 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "ending"), CASES)
-def test_a_flipped_byte_is_noticed(ram, name, ending):
+def test_flipped_byte_is_noticed(ram, name, ending):
     damage_everywhere(ram, name, ending, places=120)
 
 
 @pytest.mark.parametrize(("name", "ending"), CASES)
-def test_a_lost_sector_is_noticed(ram, name, ending):
+def test_lost_sector_is_noticed(ram, name, ending):
     damage_everywhere(ram, name, ending, places=30, length=512)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("name", "ending"), CASES)
-def test_a_flipped_byte_anywhere_is_noticed(ram, name, ending):
+def test_flipped_byte_anywhere_is_noticed(ram, name, ending):
     damage_everywhere(ram, name, ending, places=1_200)
 
 
 @pytest.mark.parametrize("name", ["log.db", "log.db-wal"])
-def test_a_file_cut_short_is_noticed(ram, name):
+def test_file_cut_short_is_noticed(ram, name):
     image, truth = build(ram / "origin", "open")
     for length in (0, 10, 32, 4_096, 9_000, len(image[name]) // 2):
         path = images.put(ram / "damaged", image | {name: image[name][:length]})
@@ -164,7 +164,7 @@ def test_a_file_cut_short_is_noticed(ram, name):
                 SqliteStore(path, CODEC)
 
 
-def test_a_lost_write_ahead_log_is_noticed(ram):
+def test_lost_write_ahead_log_is_noticed(ram):
     image, _ = build(ram / "origin", "open")
     del image["log.db-wal"]
     path = images.put(ram / "damaged", image)
@@ -177,7 +177,7 @@ def test_a_lost_write_ahead_log_is_noticed(ram):
     assert left == image, "a refused opening changes nothing"
 
 
-def test_a_lost_or_damaged_mark_stops_nothing(ram):
+def test_lost_or_damaged_mark_stops_nothing(ram):
     image, truth = build(ram / "origin", "open")
     mark = image.pop("log.db.mark")
     for left in (
@@ -190,7 +190,7 @@ def test_a_lost_or_damaged_mark_stops_nothing(ram):
             assert answers(store) == truth
 
 
-def test_a_damaged_snapshot_costs_time_not_truth(ram):
+def test_damaged_snapshot_costs_time_not_truth(ram):
     with SqliteStore(ram / "log.db", CODEC) as store:
         fill(store, rows=10)
         for snapshot in SNAPSHOTS:
@@ -199,7 +199,7 @@ def test_a_damaged_snapshot_costs_time_not_truth(ram):
         assert store.load_snapshot(None, "s") == SNAPSHOTS[0]
 
 
-def test_verify_names_what_is_damaged(ram):
+def test_verify_names_the_damage(ram):
     with SqliteStore(ram / "log.db", CODEC) as store:
         fill(store, rows=10)
         assert store.verify() == []
@@ -210,7 +210,7 @@ def test_verify_names_what_is_damaged(ram):
         assert "row 40 of facts" in found
 
 
-def test_a_row_that_vanished_is_noticed(ram):
+def test_row_that_vanished_is_noticed(ram):
     with SqliteStore(ram / "log.db", CODEC) as store:
         fill(store, rows=10)
         store._db.execute("DELETE FROM facts WHERE position = 40")
@@ -225,7 +225,7 @@ def test_a_row_that_vanished_is_noticed(ram):
 
 class TestSalvage:
     @pytest.mark.parametrize("ending", ["closed", "open", "checkpointed"])
-    def test_a_whole_store_comes_out_whole(self, ram, ending):
+    def test_intact_store_is_salvaged_completely(self, ram, ending):
         image, truth = build(ram / "origin", ending)
         path = images.put(ram / "copy", image)
         report = require_salvaged(path, ram / "new.db", truth)
@@ -243,7 +243,7 @@ class TestSalvage:
         report = require_salvaged(path, ram / "new.db", truth)
         assert report.missing_facts == []
 
-    def test_a_whole_page_gone_costs_its_rows_only(self, ram):
+    def test_lost_page_costs_only_its_rows(self, ram):
         folder = ram / "origin"
         folder.mkdir()
         with SqliteStore(folder / "log.db", CODEC) as store:
@@ -260,7 +260,7 @@ class TestSalvage:
         assert sum(lost) == 2_000, "each row is on one page"
         assert max(lost) < 200
 
-    def test_the_log_can_be_ended_before_a_hole(self, ram):
+    def test_log_can_be_ended_before_a_hole(self, ram):
         with SqliteStore(ram / "log.db", CODEC) as store:
             fill(store, rows=10)
             store._db.execute("DELETE FROM facts WHERE position = 40")

@@ -1,7 +1,7 @@
-"""Guards that a crash at any byte of a write loses no acknowledged fact and never stops a restart.
+"""A crash at any byte of a write loses no acknowledged fact and never prevents a restart.
 
-Files are put together as a crash would leave them: the write torn at some byte, with what was
-there before, nothing, or garbage behind it. Besides, real processes are killed.
+Files are composed as a crash would leave them: the write torn at some byte, followed by the
+previous bytes, nothing, or garbage. In addition, real processes are killed.
 """
 
 import random
@@ -22,7 +22,7 @@ FRAME_BYTES = 4096 + 24
 
 
 def offsets(written: range, step: int) -> list[int]:
-    """Cuts at every step and around every frame's edges."""
+    """Cut at every step and around every frame's edges."""
     edges = [
         at + near
         for at in range(32, written.stop + 1, FRAME_BYTES)
@@ -42,7 +42,7 @@ def torn(before: bytes, after: bytes, cut: int, behind: str) -> bytes:
 
 
 def require_restart(folder, image, allowed):
-    """Opens, finds one of the allowed contents whole, carries on, and finds it again."""
+    """Open, finds one of the allowed contents whole, carries on, and finds it again."""
     path = images.put(folder, image)
     with SqliteStore(path, CODEC) as store:
         found = contents(store)
@@ -87,14 +87,14 @@ def torn_appends(ram, prepare, step):
 
 
 @pytest.mark.parametrize("prepare", [fresh, reused, growing])
-def test_an_append_torn_at_many_bytes(ram, prepare):
+def test_append_torn_at_many_bytes(ram, prepare):
     torn_appends(ram, prepare, step=4_500)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("prepare", [fresh, reused, growing])
-def test_an_append_torn_at_very_many_bytes(ram, prepare):
+def test_append_torn_at_very_many_bytes(ram, prepare):
     torn_appends(ram, prepare, step=211)
 
 
@@ -113,7 +113,7 @@ def test_compaction_torn_at_many_bytes(ram):
             require_restart(ram / "crashed", before | {WAL: wal}, (acknowledged,))
 
 
-def test_a_checkpoint_torn_at_many_bytes(ram):
+def test_checkpoint_torn_at_many_bytes(ram):
     (ram / "origin").mkdir()
     with SqliteStore(ram / "origin" / "log.db", CODEC) as store:
         fill(store, rows=40)
@@ -151,7 +151,7 @@ while True:
 
 
 def killed(path, lines):
-    """Starts a process that appends, kills it after that many acknowledgements."""
+    """Start a process that appends, kills it after that many acknowledgements."""
     command = [sys.executable, "-c", CHILD, str(path)]
     child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     with child:
@@ -163,7 +163,7 @@ def killed(path, lines):
 
 
 @pytest.mark.parametrize("rounds", [4, pytest.param(40, marks=pytest.mark.slow)])
-def test_a_killed_process_loses_nothing_acknowledged(tmp_path, rounds):
+def test_killed_process_loses_nothing_acknowledged(tmp_path, rounds):
     path = tmp_path / "log.db"
     for each in range(rounds):
         acknowledged = killed(path, 1 + random.Random(each).randrange(300))
@@ -178,14 +178,14 @@ def test_a_killed_process_loses_nothing_acknowledged(tmp_path, rounds):
 
 RELEASING = """
 import sys
-from strata.store.sqlite import SqliteStore, store
+from strata.store.sqlite import SqliteStore, sqlite_store
 from tests.store.kinds import CODEC
-store.RELEASED_ROWS = 2
-released = store.SqliteStore._remember
+sqlite_store.RELEASED_ROWS = 2
+released = SqliteStore._remember
 def told(self, node, incarnation, gone):
     released(self, node, incarnation, gone)
     print(gone[-1][1], flush=True)
-store.SqliteStore._remember = told
+SqliteStore._remember = told
 with SqliteStore(sys.argv[1], CODEC) as log:
     log.release("w0", 1, 10**9)
     print("done", flush=True)
@@ -193,7 +193,7 @@ with SqliteStore(sys.argv[1], CODEC) as log:
 
 
 @pytest.mark.parametrize("lines", [1, 2, 3, 7, 15])
-def test_a_process_killed_while_it_releases_leaves_every_event_stored_or_noted(tmp_path, lines):
+def test_process_killed_while_it_releases_leaves_every_event_stored_or_noted(tmp_path, lines):
     path = tmp_path / "log.db"
     with SqliteStore(path, CODEC) as store:
         fill(store, rows=30)

@@ -1,4 +1,4 @@
-"""Guards that the SQLite store behaves as the store in memory, over any sequence of calls."""
+"""The SQLite store behaves like the store in memory, over any sequence of calls."""
 
 import shutil
 import tempfile
@@ -11,10 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from strata.core.events import COORDINATOR
 from strata.errors import StrataError
-from strata.store.base import FOREVER_NS, NEVER_NS, Snapshot, Window
-from strata.store.batches import pack, unpack
-from strata.store.memory import MemoryStore
-from strata.store.sqlite import SqliteStore, joining
+from strata.store.event_batches import pack, unpack
+from strata.store.event_store import FOREVER_NS, NEVER_NS, Snapshot, Window
+from strata.store.memory_store import MemoryStore
+from strata.store.sqlite import SqliteStore, segment_plan
 from tests.store.kinds import CODEC, contents, event
 
 WALLS = st.integers(0, 60)
@@ -83,12 +83,12 @@ class Stores(RuleBasedStateMachine):
 
     @rule(back=st.integers(0, 10))
     def compact(self, back):
-        joining.SEGMENT_FACTS, usual = 5, joining.SEGMENT_FACTS
+        segment_plan.SEGMENT_FACTS, usual = 5, segment_plan.SEGMENT_FACTS
         try:
             while self.real.compact(self.real.position - back):
                 pass
         finally:
-            joining.SEGMENT_FACTS = usual
+            segment_plan.SEGMENT_FACTS = usual
 
     @rule()
     def reopen(self):

@@ -1,10 +1,10 @@
-"""Guards facts that were moved out of a log: they are read as before, from where they are, and what
-was moved is never taken for something else."""
+"""Facts that were moved out of a log are read as before, and other bytes are never accepted for
+them."""
 
 import pytest
 
 from strata.errors import Corrupt, Unavailable
-from strata.store.moved import Moved, checksum, reference
+from strata.store.fact_references import Moved, checksum, reference
 from strata.store.sqlite import SqliteReader, SqliteStore, salvage
 from tests.store.kinds import CODEC, compact, contents, events, fill
 
@@ -58,14 +58,14 @@ def test_moved_facts_are_read_as_before(log, shelf):
         assert list(other.read(150)) == before[0][150:]
 
 
-def test_what_was_not_moved_is_read_without_a_fetch(log, shelf):
+def test_facts_in_the_log_are_read_without_a_fetch(log, shelf):
     move(log, shelf, 2)
     stop = max(segment.stop_seq for segment in log.segments(1)) - 30
     assert list(log.read(stop)) == events(stop, log.position)
     assert shelf.fetches == 0
 
 
-def test_the_log_goes_on_after_a_move(log, shelf):
+def test_log_continues_after_a_move(log, shelf):
     move(log, shelf)
     fill(log, rows=10)
     assert compact(log)
@@ -74,7 +74,7 @@ def test_the_log_goes_on_after_a_move(log, shelf):
     assert list(log.read()) == events(0, log.position)
 
 
-def test_a_segment_that_was_changed_is_corrupt(log, shelf):
+def test_segment_that_was_changed_is_corrupt(log, shelf):
     move(log, shelf, 1)
     (name,) = shelf.held
     shelf.held[name] = shelf.held[name][:-1] + b"?"
@@ -90,7 +90,7 @@ def test_another_payload_does_not_replace_a_segment(log, shelf):
     assert contents(log)[0] == events(0, log.position)
 
 
-def test_a_reader_without_a_storage_says_where_the_facts_are(log, shelf):
+def test_reader_without_storage_names_the_place_of_the_facts(log, shelf):
     move(log, shelf, 1)
     with SqliteReader(log.path, CODEC) as other:
         assert list(other.read(150)) == events(150, 200)
@@ -98,7 +98,7 @@ def test_a_reader_without_a_storage_says_where_the_facts_are(log, shelf):
             list(other.read())
 
 
-def test_a_reference_that_cannot_be_read_is_corrupt(log, shelf):
+def test_reference_that_cannot_be_read_is_corrupt(log, shelf):
     (segment,) = log.segments(1)
     moved = shelf.put(segment.payload)
     assert reference(moved).startswith(b"\xc1mov1")

@@ -1,11 +1,11 @@
-"""Guards the small pure parts: ranges, the order of events, which snapshots are kept."""
+"""Ranges, the order of events, and which snapshots are kept."""
 
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.store import ranges
+from strata.store import seq_ranges
 from strata.store.snapshots import KEPT, surplus
 
 SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 8)).map(lambda s: (s[0], sum(s))))
@@ -18,7 +18,7 @@ def members(spans):
 def joined(spans):
     known = []
     for first, stop in spans:
-        ranges.add(known, first, stop)
+        seq_ranges.add(known, first, stop)
     return known
 
 
@@ -33,9 +33,11 @@ def test_ranges_are_a_set_in_shortest_form(spans):
 def test_missing_is_the_rest(spans, first, length):
     stop = first + length
     known = joined(spans)
-    assert members(ranges.missing(known, first, stop)) == set(range(first, stop)) - members(spans)
-    overlapping = ranges.overlapping(known, first, stop)
-    assert ranges.missing(overlapping, first, stop) == ranges.missing(known, first, stop)
+    assert members(seq_ranges.missing(known, first, stop)) == set(range(first, stop)) - members(
+        spans
+    )
+    overlapping = seq_ranges.overlapping(known, first, stop)
+    assert seq_ranges.missing(overlapping, first, stop) == seq_ranges.missing(known, first, stop)
 
 
 @given(st.lists(st.integers(1, 1_000), min_size=1, max_size=400))

@@ -1,5 +1,5 @@
-"""Guards compaction: joined facts are exactly the facts that were appended, for every way of
-reading, also for a reader that is under way while rows are joined."""
+"""Compaction: joined facts equal the appended facts for every way of reading, also while rows are
+joined."""
 
 import contextlib
 
@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from strata.core.events import COORDINATOR, Codec, UnknownFact
 from strata.errors import Corrupt, InvalidArgument, UnknownKind
-from strata.store.base import EVERYTHING, Window
-from strata.store.batches import deflate, pack, unpack
-from strata.store.segments import MAGIC, compress, expand
-from strata.store.sqlite import SqliteReader, SqliteStore, connections
+from strata.store.event_batches import deflate, pack, unpack
+from strata.store.event_store import EVERYTHING, Window
+from strata.store.fact_segments import MAGIC, compress, expand
+from strata.store.sqlite import SqliteReader, SqliteStore, database
 from tests.store.kinds import CODEC, batch, compact, contents, event, events, fill
 
 VALUES = st.recursive(
@@ -49,7 +49,7 @@ def test_segment_gives_back_the_same_bytes(first, made):
         msgspec.msgpack.encode([(0, 0, 0, {}, [], "")] * 2),
     ],
 )
-def test_what_is_no_list_of_dense_events_is_refused(encoded):
+def test_list_without_dense_events_is_refused(encoded):
     with pytest.raises(InvalidArgument):
         compress(encoded)
 
@@ -128,7 +128,7 @@ def test_kinds_of_a_newer_release_survive(tmp_path, small_segments):
 @pytest.mark.parametrize("taken", [1, 7, 33, 100])
 @pytest.mark.parametrize("beside", ["writer", "reader"])
 def test_reader_under_way_misses_and_repeats_nothing(log, monkeypatch, taken, beside):
-    monkeypatch.setattr(connections, "TURN_ROWS", 3)
+    monkeypatch.setattr(database, "TURN_ROWS", 3)
     facts, found = contents(log)
     other = log if beside == "writer" else SqliteReader(log.path, CODEC, remembered_events=10**6)
     with other:

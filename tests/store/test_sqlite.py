@@ -1,5 +1,5 @@
-"""Guards what is particular to the SQLite store: one writer, readers beside it, and what the
-world does to its file: full disks, missing permissions, foreign files."""
+"""The SQLite store: one writer, readers beside it, full disks, missing permissions, foreign
+files."""
 
 import os
 import resource
@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from strata.errors import Conflict, Corrupt, NotFound, Unavailable, UnknownKind
-from strata.store.base import NEVER_NS, Window
-from strata.store.sqlite import SqliteReader, SqliteStore, rows
+from strata.store.event_store import NEVER_NS, Window
+from strata.store.sqlite import SqliteReader, SqliteStore, table_rows
 from tests.store.kinds import CODEC, batch, contents, event, events, fill
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ def store(path):
 
 
 class TestOneWriter:
-    def test_a_second_writer_is_refused_and_told_who_holds_it(self, store, path):
+    def test_second_writer_is_refused_with_the_pid_of_the_first(self, store, path):
         with pytest.raises(Conflict, match=f"pid {os.getpid()}"):
             SqliteStore(path, CODEC)
         fill(store, rows=1)
@@ -46,9 +46,9 @@ class TestOneWriter:
         )
         command = [sys.executable, "-c", code, str(path)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert f"held by another coordinator, pid {os.getpid()}" in done.stderr
+        assert f"locked by another coordinator, pid {os.getpid()}" in done.stderr
 
-    def test_closing_lets_the_next_one_in(self, path):
+    def test_closing_releases_the_lock(self, path):
         for _ in range(3):
             store = SqliteStore(path, CODEC)
             fill(store, rows=1)
@@ -56,18 +56,18 @@ class TestOneWriter:
             store.close()
         assert SqliteReader(path, CODEC).position == 30
 
-    def test_a_disk_without_room_for_the_lock_is_told(self, path):
+    def test_full_disk_is_reported_when_locking(self, path):
         path.with_name("log.db.lock").symlink_to("/dev/full")
         with pytest.raises(Unavailable, match=r"lock .* cannot be written: No space left"):
             SqliteStore(path, CODEC)
 
-    def test_a_failed_opening_releases_the_lock(self, path):
+    def test_failed_opening_releases_the_lock(self, path):
         path.write_bytes(b"something else entirely" * 400)
         for _ in range(2):
             with pytest.raises(Corrupt):
                 SqliteStore(path, CODEC)
 
-    def test_a_writer_that_got_past_the_lock_cannot_win_too(self, store, path):
+    def test_writer_that_got_past_the_lock_cannot_win_too(self, store, path):
         fill(store, rows=1)
         path.with_name("log.db.lock").unlink()
         with SqliteStore(path, CODEC) as second:
@@ -77,7 +77,7 @@ class TestOneWriter:
         store.append([event(11)], incarnation=1, expected=11)
         assert [number for _, number, _ in store.query()][-2:] == [2, 1]
 
-    def test_a_closed_store_says_so(self, path):
+    def test_closed_store_raises(self, path):
         store = SqliteStore(path, CODEC)
         store.close()
         for call in (
@@ -90,7 +90,7 @@ class TestOneWriter:
 
 
 class TestReaders:
-    def test_a_reader_sees_what_the_writer_commits(self, store, path):
+    def test_reader_sees_what_the_writer_commits(self, store, path):
         fill(store, rows=1)
         with SqliteReader(path, CODEC) as reader:
             for _ in range(3):
@@ -99,7 +99,7 @@ class TestReaders:
                 fill(store, rows=1)
 
     @pytest.mark.parametrize(("remembered", "decoded_again"), [(10**6, 0), (15, 3), (0, 3)])
-    def test_a_reader_remembers_no_more_events_than_it_may(
+    def test_reader_remembers_no_more_events_than_it_may(
         self, store, path, monkeypatch, remembered, decoded_again
     ):
         fill(store, rows=3)
@@ -140,7 +140,7 @@ class TestReaders:
         assert list(store.read()) == events(0, 1_510)
 
     def test_unfinished_iterators_do_not_keep_the_log_growing(self, store, path, monkeypatch):
-        monkeypatch.setattr("strata.store.sqlite.connections.TURN_ROWS", 2)
+        monkeypatch.setattr("strata.store.sqlite.database.TURN_ROWS", 2)
         fill(store, rows=10)
         unfinished = [store.read(), store.query(), store.batches()]
         for each in unfinished:
@@ -149,7 +149,7 @@ class TestReaders:
         assert path.with_name("log.db-wal").stat().st_size < 8 * 2**20
         assert [len(list(each)) for each in unfinished] == [99, 199, 19]
 
-    def test_a_log_that_a_foreign_reader_held_up_is_cut_back(self, store, path, monkeypatch):
+    def test_log_that_a_foreign_reader_held_up_is_cut_back(self, store, path, monkeypatch):
         monkeypatch.setattr("strata.store.sqlite.database.WAL_KEPT_BYTES", 2**20)
         fill(store, rows=1)
         wal = path.with_name("log.db-wal")
@@ -162,8 +162,8 @@ class TestReaders:
         fill(store, rows=300, facts=1, batches=False)
         assert wal.stat().st_size < 6 * 2**20
 
-    def test_events_released_during_a_read_are_told(self, store, path, monkeypatch):
-        monkeypatch.setattr("strata.store.sqlite.connections.TURN_ROWS", 2)
+    def test_read_is_refused_if_events_are_released_meanwhile(self, store, path, monkeypatch):
+        monkeypatch.setattr("strata.store.sqlite.database.TURN_ROWS", 2)
         fill(store, rows=10)
         with SqliteReader(path, CODEC) as beside:
             readings = [store.query(), beside.query(), beside.stream("w0", 1), beside.headers()]
@@ -194,12 +194,12 @@ class TestReaders:
         assert not [each for each in details if each in ("SCAN facts", "SCAN batches")]
 
 
-def test_a_store_of_the_first_release_is_opened(store, path):
+def test_store_of_the_first_release_is_opened(store, path):
     fill(store, rows=3)
     store._db.execute("CREATE TABLE archives (stop INTEGER PRIMARY KEY, path TEXT NOT NULL)")
     head = msgspec.to_builtins(store._current)
     older = msgspec.msgpack.encode([*head[:-1], 0, NEVER_NS, head[-1]])
-    row = (1, rows._checksum("head", (1,), older), older)
+    row = (1, table_rows._checksum("head", (1,), older), older)
     store._db.execute("UPDATE head SET id = ?, checksum = ?, fields = ?", row)
     store.close()
     with SqliteStore(path, CODEC) as opened:
@@ -212,13 +212,13 @@ def test_a_store_of_the_first_release_is_opened(store, path):
 
 
 class TestForeignFiles:
-    def test_a_text_file(self, path):
+    def test_text_file(self, path):
         path.write_text("hello " * 1_000)
         with pytest.raises(Corrupt, match=r"log\.db"):
             SqliteStore(path, CODEC)
         assert path.read_text() == "hello " * 1_000
 
-    def test_the_database_of_another_program(self, path):
+    def test_database_of_another_program(self, path):
         other = sqlite3.connect(path)
         other.execute("CREATE TABLE facts (a)")
         other.close()
@@ -228,7 +228,7 @@ class TestForeignFiles:
                 opening(path, CODEC)
         assert path.read_bytes() == before
 
-    def test_a_newer_format(self, path):
+    def test_newer_format(self, path):
         SqliteStore(path, CODEC).close()
         newer = sqlite3.connect(path)
         newer.execute("PRAGMA user_version = 99")
@@ -236,7 +236,7 @@ class TestForeignFiles:
         with pytest.raises(UnknownKind, match="format 99"):
             SqliteStore(path, CODEC)
 
-    def test_tables_that_somebody_changed(self, path):
+    def test_changed_tables_are_refused(self, path):
         SqliteStore(path, CODEC).close()
         other = sqlite3.connect(path)
         other.execute("DROP INDEX batches_time")
@@ -244,7 +244,7 @@ class TestForeignFiles:
         with pytest.raises(Corrupt, match="tables"):
             SqliteStore(path, CODEC)
 
-    def test_a_folder(self, path):
+    def test_folder(self, path):
         path.mkdir()
         with pytest.raises(Unavailable):
             SqliteStore(path, CODEC)
@@ -257,7 +257,7 @@ class TestTheDisk:
         assert list(store.read()) == events(0, store.position)
         assert store.verify() == []
 
-    def test_a_full_disk_is_told_and_the_store_carries_on(self, store):
+    def test_full_disk_is_reported_and_the_store_continues(self, store):
         fill(store, rows=5)
         before = contents(store)
         pages = store._db.execute("PRAGMA page_count").fetchone()[0]
@@ -284,17 +284,17 @@ class TestTheDisk:
         assert caught.value.hint
         self.require_usable(store, before)
 
-    def test_a_missing_folder(self, tmp_path):
+    def test_missing_folder(self, tmp_path):
         with pytest.raises(Unavailable, match="folder"):
             SqliteStore(tmp_path / "none" / "log.db", CODEC)
 
-    def test_a_folder_without_permission(self, as_nobody):
+    def test_folder_without_permission(self, as_nobody):
         folder = as_nobody(lambda path: SqliteStore(path, CODEC).close())
         with pytest.raises(Unavailable) as caught:
             SqliteStore(folder / "log.db", CODEC)
         assert caught.value.hint
 
-    def test_a_store_in_a_read_only_folder_can_be_read(self, as_nobody):
+    def test_store_in_a_read_only_folder_can_be_read(self, as_nobody):
         def make(path):
             with SqliteStore(path, CODEC) as store:
                 fill(store, rows=3)
@@ -305,7 +305,7 @@ class TestTheDisk:
 
     @pytest.fixture
     def as_nobody(self):
-        """Makes a store in a read-only folder, then gives up the right to write anywhere."""
+        """Make a store in a read-only folder, then gives up the right to write anywhere."""
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             own = os.geteuid()
@@ -333,15 +333,15 @@ def test_worker_payloads_are_never_decoded_on_the_way_in(store, monkeypatch):
     def refuse(*_):
         raise AssertionError("decoded")
 
-    monkeypatch.setattr("strata.store.batches.inflate", refuse)
+    monkeypatch.setattr("strata.store.event_batches.inflate", refuse)
     store.append([], incarnation=1, expected=0, batches=[batch(0, 50), batch(50, 80), batch(0, 50)])
     assert store.last_seq("w0", 1) == 79
 
 
-def test_a_long_log_is_read_in_pieces(store, monkeypatch):
+def test_long_log_is_read_in_pieces(store, monkeypatch):
     fill(store, rows=20, facts=500, batches=False)
     taken = []
-    monkeypatch.setattr("strata.store.sqlite.connections.TURN_BYTES", 20_000)
+    monkeypatch.setattr("strata.store.sqlite.database.TURN_BYTES", 20_000)
     turn = SqliteReader._turn
 
     def watching(self, *arguments):

@@ -7,7 +7,7 @@ import ast
 from pathlib import Path
 
 import strata
-from strata.core.catalogue import CODEC
+from strata.core.record.event_codec import CODEC
 
 SOURCE = Path(strata.__file__).parent
 ROOMS = ("core", "sdk", "agent", "coordinator")

@@ -43,6 +43,19 @@ def test_ci_runs_make_test_and_nothing_else():
     assert commands[1:] == ["set -euo pipefail", 'cd "$(dirname "$0")/.."', "make test"]
 
 
+def test_ci_workflow_runs_the_same_command():
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8")
+    assert re.findall(r"^ +- run: (.*)$", workflow, re.MULTILINE) == [".ci/run"]
+
+
+@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
+def test_files_that_a_root_document_names_exist(document):
+    text = (ROOT / document).read_text("utf-8")
+    named = re.findall(r"`((?:src|tests|docs|benchmarks)/[\w./-]*\w)`", text)
+    named += re.findall(r"\]\(((?!http)[^)#]+)", text)
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
 def test_locked_requirements_name_no_host(lock):
     assert ADDRESS.findall(lock.read_text("utf-8")) == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from strata.timeline.opening import open_timeline
+from strata.timeline.archive.run_lookup import open_timeline
 from tests.timeline.planted import Planted, worker
 
 

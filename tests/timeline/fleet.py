@@ -4,21 +4,21 @@ Its verbs are what happens to a training: steps, loops, crashes inside a step, j
 loss of everyone. `applied` says how many steps each living worker's model has had.
 """
 
-from strata.core.catalogue import CODEC
+from strata.core.checkpoints.checkpoint_commits import AckPart, BeginCheckpoint, ConfirmCheckpoint
 from strata.core.cluster import StartCoordinator, decide
-from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset, order_of
+from strata.core.datasets.dataset_rules import AttachDataset, RegisterDataset, order_of
 from strata.core.events import Command, Event, Now
+from strata.core.generations.recovery import CommitSteps, EnterGeneration
 from strata.core.order import digests
-from strata.core.recovery import CommitSteps, EnterGeneration
-from strata.core.saving import AckPart, BeginCheckpoint, ConfirmCheckpoint
-from strata.core.scheduling import SubmitTask
-from strata.core.state import Cluster
-from strata.core.tasks import TaskSpec
-from strata.core.worker_facts import TrainingFinished, TrainingStarted
-from strata.core.workers import DeclareLost, DeregisterWorker, RegisterWorker
-from strata.data.contents import content_of
-from strata.store.batches import pack
-from strata.store.memory import MemoryStore
+from strata.core.record.event_codec import CODEC
+from strata.core.state import Cluster, DatasetSpec
+from strata.core.task_state import TaskSpec
+from strata.core.tasks.placement import SubmitTask
+from strata.core.workers.worker_facts import TrainingFinished, TrainingStarted
+from strata.core.workers.worker_lifecycle import DeclareLost, DeregisterWorker, RegisterWorker
+from strata.data.reading.batch_measures import content_of
+from strata.store.event_batches import pack
+from strata.store.memory_store import MemoryStore
 
 SECOND_NS = 1_000_000_000
 
@@ -235,7 +235,7 @@ class Fleet:
     def _body(self, kind, dataset: str, step: int, samples: int, proof: int, content: int):
         batch = f"{dataset}/{step}"
         if self.older and kind is TrainingFinished:
-            return TrainingFinished(batch, step)
+            return TrainingFinished(batch=batch, step=step)
         told = {"dataset": dataset, "generation": self.row.generation, "samples": samples}
         told |= {"digest": proof}
         if self.older or kind is TrainingFinished:

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from strata.core.catalogue import CODEC
+from strata.core.record.event_codec import CODEC
+from strata.sim.sim_worker import SimWorker
 from strata.sim.simulation import Scenario, Simulation
-from strata.sim.worker import SimWorker
 from strata.store.sqlite import SqliteStore
-from strata.timeline.desk import Desk
-from strata.timeline.timeline import Timeline
-from strata.timeline.why.case import Answer, Case
+from strata.timeline.queries import Desk
+from strata.timeline.read.run_timeline import Timeline
+from strata.timeline.why.investigation import Answer, Case
 from strata.timeline.why.questions import ask
 
 AT_S = 400.0

@@ -12,19 +12,19 @@ import pytest
 from strata.config import Settings
 from strata.core.events import COORDINATOR
 from strata.errors import NotFound
-from strata.store.base import FOREVER_NS
-from strata.timeline import sql
-from strata.timeline.archiver import Archive, Held, carry_out
-from strata.timeline.archiving import archive, open_anywhere
-from strata.timeline.audit import audit
-from strata.timeline.desk import Desk
-from strata.timeline.excerpt import run_of
-from strata.timeline.opening import open_recorded, open_timeline
-from strata.timeline.parquet import SNAPSHOTS
-from strata.timeline.records import SECOND_NS
-from strata.timeline.runs import runs_at
-from strata.timeline.states import state_at
-from strata.timeline.verifying import held
+from strata.store.event_store import FOREVER_NS
+from strata.timeline.archive.archive_job import Archive, carry_out
+from strata.timeline.archive.parquet_log import SNAPSHOTS
+from strata.timeline.archive.run_archive import archive, held, open_anywhere
+from strata.timeline.archive.run_excerpt import run_of
+from strata.timeline.archive.run_file import Held
+from strata.timeline.archive.run_list import runs_at
+from strata.timeline.archive.run_lookup import open_recorded, open_timeline
+from strata.timeline.audit.sample_audit import audit
+from strata.timeline.export import sql_queries
+from strata.timeline.queries import Desk
+from strata.timeline.read.past_states import state_at
+from strata.timeline.read.records import SECOND_NS
 from tests.sdk.harness import until
 from tests.storage.server import BUCKET, running
 from tests.timeline.planted import Planted, worker
@@ -82,7 +82,7 @@ def own_records(timeline, kept):
             yield record.ref, record.at_ns, record.event
 
 
-def test_a_run_is_the_part_of_the_log_from_its_submission_to_after_its_end(timeline, kept, ended):
+def test_run_excerpt_reaches_from_submission_to_after_the_end(timeline, kept, ended):
     extent = kept.extent()
     assert 0 < extent.first < extent.last < timeline.position
     first = next(kept.facts(extent.first, extent.first + 1))
@@ -92,7 +92,7 @@ def test_a_run_is_the_part_of_the_log_from_its_submission_to_after_its_end(timel
     assert sorted(found, key=str) == sorted(own_records(timeline, kept), key=str)
 
 
-def test_it_answers_like_the_log(timeline, kept):
+def test_run_excerpt_answers_like_the_log(timeline, kept):
     first, last = kept.extent().first, kept.extent().last
     for position in (first, first + 1, (first + last) // 2, last):
         assert state_at(kept, position) == state_at(timeline, position)
@@ -110,11 +110,11 @@ def test_it_answers_like_the_log(timeline, kept):
     steps = (
         "SELECT count(*) FROM steps WHERE node IN (SELECT worker FROM workers WHERE task = '{}')"
     )
-    counted = [sql.query(each, steps.format("train-2")).rows for each in (timeline, kept)]
+    counted = [sql_queries.query(each, steps.format("train-2")).rows for each in (timeline, kept)]
     assert counted[0] == counted[1] != [(0,)]
 
 
-def test_it_is_found_by_its_name_and_by_its_task(kept, tmp_path):
+def test_archived_run_is_found_by_name_and_by_task(kept, tmp_path):
     (row,) = runs_at(str(tmp_path / "runs"))
     assert (row.name, row.tasks, row.archived) == (NAME, ["train-2"], True)
     for called in (NAME, "train-2"):
@@ -124,7 +124,7 @@ def test_it_is_found_by_its_name_and_by_its_task(kept, tmp_path):
         open_anywhere(str(tmp_path / "runs"), "train-9")
 
 
-def test_the_runs_beneath_a_data_folder_do_not_hide_its_log(several, ended, tmp_path):
+def test_archived_runs_in_a_data_folder_do_not_hide_its_log(several, ended, tmp_path):
     data = several.saved(tmp_path / "data")
     carry_out(job(data, data / "runs", ended))
     assert [row.archived for row in runs_at(str(data))] == [False, True]
@@ -167,7 +167,7 @@ def job(data, where, ended, settings=None) -> Archive:
 def killed_in_the_middle(work: Archive, begun) -> None:
     """An archiver that is killed as soon as something has `begun`."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "strata.timeline.archiver"], stdin=subprocess.PIPE
+        [sys.executable, "-m", "strata.timeline.archive.archive_job"], stdin=subprocess.PIPE
     )
     process.stdin.write(msgspec.json.encode(work))
     process.stdin.close()
@@ -176,7 +176,7 @@ def killed_in_the_middle(work: Archive, begun) -> None:
     assert process.wait() == -9
 
 
-def test_a_killed_archiver_leaves_no_run_and_is_begun_again(several, ended, tmp_path):
+def test_killed_archiver_leaves_no_run_and_can_be_repeated(several, ended, tmp_path):
     data, where = several.saved(tmp_path / "data"), tmp_path / "far"
     work = job(data, where, ended)
     scratch = data / "archiving"
@@ -188,7 +188,7 @@ def test_a_killed_archiver_leaves_no_run_and_is_begun_again(several, ended, tmp_
 
 
 @pytest.mark.slow
-def test_a_killed_archiver_leaves_no_run_in_object_storage_either(several, ended, tmp_path):
+def test_killed_archiver_leaves_no_run_in_object_storage(several, ended, tmp_path):
     data = several.saved(tmp_path / "data")
     where = f"s3://{BUCKET}/runs"
     with running(tmp_path / "s3") as settings:
@@ -216,8 +216,8 @@ class Changed:
             yield msgspec.structs.replace(event, **other)
 
 
-def test_a_run_holds_of_the_log_what_is_the_same_event_for_event(timeline, kept, monkeypatch):
-    monkeypatch.setattr("strata.timeline.verifying.PIECE", 100)
+def test_verify_finds_the_events_that_run_and_log_share(timeline, kept, monkeypatch):
+    monkeypatch.setattr("strata.timeline.archive.run_archive.PIECE", 100)
     whole = {(each.node, each.incarnation): each.events for each in kept.tallies()}
     assert {
         (each.node, each.incarnation): each.events for each in held(timeline.reader, kept.reader)
@@ -227,7 +227,7 @@ def test_a_run_holds_of_the_log_what_is_the_same_event_for_event(timeline, kept,
     assert list(held(Changed(timeline.reader, 0), kept.reader)) == []
 
 
-def test_the_recorded_demo_can_be_read_and_has_something_to_see():
+def test_recorded_demo_is_readable_and_has_losses():
     with open_recorded() as demo:
         assert Desk(demo).span().trust.verdict == "yes"
         assert sum(file.stat().st_size for file in demo.reader.folder.iterdir()) < 1_000_000

@@ -9,14 +9,15 @@ import random
 import numpy as np
 import pytest
 
-from strata.core.datasets import AssignmentChanged, AttachDataset, DatasetSpec, RegisterDataset
-from strata.core.leases import AcquireLease, ReturnLease
+from strata.core.datasets.dataset_rules import AssignmentChanged, AttachDataset, RegisterDataset
+from strata.core.datasets.lane_owners import Move
+from strata.core.datasets.shard_leases import AcquireLease, ReturnLease
 from strata.core.order import Order, OrderSpec
-from strata.core.sharding import Move
-from strata.data.mixing import MixedOrder
+from strata.core.state import DatasetSpec
+from strata.data.reading.mixture import MixedOrder
 from strata.errors import NotFound
-from strata.timeline.audit import audit
-from strata.timeline.tallies import EpochTally, MixtureTally
+from strata.timeline.audit.sample_audit import audit
+from strata.timeline.audit.sample_counts import EpochCounter, MixtureCounter
 from tests.timeline.fleet import Fleet
 
 SCHEDULES = 1_000
@@ -27,7 +28,7 @@ def feed_of(fleet):
     return feed
 
 
-def test_an_undisturbed_run_is_proven_sample_by_sample():
+def test_run_without_faults_is_proven():
     fleet = Fleet(3, samples=60, batch=12, epochs=2)
     fleet.train(10)
     found = audit(fleet.store, fleet.task)
@@ -40,14 +41,14 @@ def test_an_undisturbed_run_is_proven_sample_by_sample():
     assert sum(worker.samples for worker in feed.workers) == 120
 
 
-def test_the_epoch_that_runs_is_due_as_far_as_it_came():
+def test_unfinished_epoch_is_due_up_to_its_last_step():
     fleet = Fleet(2, samples=60, batch=12)
     fleet.train(7)
     first, second = feed_of(fleet).epochs
     assert (first.due, second.due, second.once, second.missing) == (60, 24, 24, 0)
 
 
-def test_a_step_that_a_crash_interrupted_is_redone_and_counts_once():
+def test_step_interrupted_by_a_crash_is_repeated_and_counts_once():
     fleet = Fleet(3, samples=60, batch=12)
     fleet.train(2)
     fleet.crash("w1")
@@ -56,7 +57,7 @@ def test_a_step_that_a_crash_interrupted_is_redone_and_counts_once():
     assert (feed.verdict, feed.proven, feed.epochs[0].once) == ("proven", 5, 60)
 
 
-def test_a_step_that_a_survivor_had_applied_is_not_trained_again():
+def test_step_applied_by_a_survivor_is_not_repeated():
     fleet = Fleet(3, samples=60, batch=12)
     fleet.train(2)
     fleet.crash("w1", applied_by=["w2"])
@@ -127,7 +128,7 @@ def test_loop_per_epoch_is_proven_in_every_epoch():
         (epoch, 60, 60, 0) for epoch in range(3)
     ]
     assert found.summary == (
-        "every worker's samples of all 15 applied steps are recorded, and they are those of the "
+        "every worker recorded its samples of all 15 applied steps, and they match the "
         "order; each sample once per epoch"
     )
 
@@ -257,7 +258,7 @@ def test_samples_applied_outside_every_loop_are_broken():
     assert {(each.first, each.what) for each in d.findings} == {(2, "not assigned")}
 
 
-def test_steps_without_a_dataset_are_said():
+def test_steps_without_a_dataset_are_reported():
     fleet = Fleet(1, batch=12, loops=True)
     fleet.loop("0.-1.0", "d", steps=2)
     fleet.train(2)
@@ -267,7 +268,7 @@ def test_steps_without_a_dataset_are_said():
     assert (found.verdict, found.feeds[0].steps, found.bare) == ("proven", 2, 3)
 
 
-def test_a_rollback_voids_and_the_same_order_returns():
+def test_rollback_voids_steps_and_repeats_the_same_order():
     fleet = Fleet(2, samples=60, batch=12)
     fleet.train(1)
     fleet.save()
@@ -284,7 +285,7 @@ def test_a_rollback_voids_and_the_same_order_returns():
     assert found.feeds[0].epochs[0].once == 60
 
 
-def test_a_missing_record_is_not_taken_for_a_lost_sample():
+def test_missing_record_is_unproven_not_a_lost_sample():
     fleet = Fleet(3, samples=60, batch=12)
     fleet.train(2)
     fleet.train(2, silent=["w1"])
@@ -294,7 +295,7 @@ def test_a_missing_record_is_not_taken_for_a_lost_sample():
     assert (finding.worker, finding.first, finding.last, finding.what) == ("w1", 2, 3, "no record")
 
 
-def test_a_worker_that_read_other_samples_is_named():
+def test_worker_that_applied_wrong_samples_is_named():
     fleet = Fleet(3, samples=60, batch=12)
     fleet.train(1)
     fleet.train(1, wrong=["w2"])
@@ -304,7 +305,7 @@ def test_a_worker_that_read_other_samples_is_named():
     assert (finding.worker, finding.first, finding.what) == ("w2", 1, "other samples")
 
 
-def test_lanes_that_nobody_or_two_own_are_found():
+def test_lanes_with_no_owner_or_two_owners_are_found():
     fleet = Fleet(2, samples=60, batch=12, lanes=6)
     fleet.train(5)
     held = {"w0": [0, 1, 2, 3], "w1": [3, 4]}
@@ -327,7 +328,13 @@ class Rewritten:
             if isinstance(event.body, AssignmentChanged):
                 moves = [Move(n, n, "", w) for w, lanes in self._held.items() for n in lanes]
                 body = AssignmentChanged(
-                    event.body.task, "d", event.body.generation, 0, moves, len(moves), "forged"
+                    task=event.body.task,
+                    dataset="d",
+                    generation=event.body.generation,
+                    step=0,
+                    moves=moves,
+                    moved=len(moves),
+                    reason="forged",
                 )
                 event = type(event)(
                     seq=event.seq, wall_ns=event.wall_ns, mono_ns=event.mono_ns, body=body
@@ -335,31 +342,31 @@ class Rewritten:
             yield event
 
 
-def test_a_mixture_is_counted_against_its_order_also_inside_a_block():
+def test_mixture_is_compared_with_its_order_also_inside_a_block():
     parts = [Order(part(total)) for total in (30, 90)]
     mixed = MixedOrder(parts, [1, 3], block=100)
-    tally = MixtureTally(mixed, [30, 90])
+    counter = MixtureCounter(mixed, [30, 90])
     positions = mixed.positions(0, 30)
     samples = mixed.samples(positions.ravel()).reshape(positions.shape)
     proven = np.zeros(positions.size, bool)
-    tally.add(positions.ravel(), samples.ravel(), proven)
-    tally.counted(0, positions.size)
-    whole = tally.epochs()
+    counter.add(positions.ravel(), samples.ravel(), proven)
+    counter.counted(0, positions.size)
+    whole = counter.epochs()
     assert sum(each.once for each in whole) == sum(each.due for each in whole) == 240
     assert all((each.missing, each.twice) == (0, 0) for each in whole)
-    tally.counted(positions.size, positions.size + 8)
-    assert sum(each.missing for each in tally.epochs()) == 8
+    counter.counted(positions.size, positions.size + 8)
+    assert sum(each.missing for each in counter.epochs()) == 8
     for _ in range(2):
-        tally.add(positions[0], samples[0], ~proven[:8])
-    assert sum(each.twice for each in tally.epochs()) >= 8
-    assert 0 < sum(each.unproven for each in tally.epochs()) <= 16
+        counter.add(positions[0], samples[0], ~proven[:8])
+    assert sum(each.twice for each in counter.epochs()) >= 8
+    assert 0 < sum(each.unproven for each in counter.epochs()) <= 16
 
 
 def part(total):
     return OrderSpec(total_samples=total, shard_size=10, global_batch=8, lanes=4)
 
 
-def test_leases_count_once_their_holder_returns_them_consumed():
+def test_leased_shard_counts_when_it_is_returned_consumed():
     fleet = Fleet(2, samples=60, batch=12)
     spec = DatasetSpec(total_samples=25, shard_size=10)
     fleet.do(RegisterDataset(dataset="l", spec=spec))
@@ -370,7 +377,7 @@ def test_leases_count_once_their_holder_returns_them_consumed():
         fleet.do(ReturnLease(**me, lease=lease.id, consumed=consumed))
     (feed,) = [f for f in audit(fleet.store, fleet.task).feeds if f.dataset == "l"]
     assert [(e.due, e.once, e.missing, e.twice) for e in feed.epochs] == [(25, 25, 0, 0)]
-    assert (feed.verdict, "by the workers' word alone" in feed.summary) == ("unproven", True)
+    assert (feed.verdict, "as the workers reported" in feed.summary) == ("unproven", True)
     (worker,) = feed.workers
     assert (feed.unit, feed.steps, worker.worker, worker.steps, worker.samples) == (
         "shard",
@@ -381,14 +388,14 @@ def test_leases_count_once_their_holder_returns_them_consumed():
     )
 
 
-def test_a_task_that_never_trained_is_not_found():
+def test_task_without_training_is_not_found():
     with pytest.raises(NotFound, match="nobody"):
         audit(Fleet(1).store, "nobody")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_thousand_schedules_lose_nothing_and_train_nothing_twice():
+def test_random_schedules_apply_every_sample_once():
     """Random joins, leaves, crashes inside steps and rollbacks; one order for all of them."""
     orders = set()
     for seed in range(SCHEDULES):
@@ -433,10 +440,10 @@ def disturbed(seed: int) -> Fleet:
 
 def test_samples_of_a_stream_are_counted_though_its_length_is_not_known():
     samples, batch, steps = 10**13, 8, 40
-    tally = EpochTally(samples, [(0, batch * steps)])
+    counter = EpochCounter(samples, [(0, batch * steps)])
     for step in range(steps):
         positions = np.arange(step * batch, (step + 1) * batch)
-        tally.add(positions, positions, np.zeros(batch, bool))
-    tally.add(np.array([3]), np.array([3]), np.zeros(1, bool))
-    (found,) = tally.epochs()
+        counter.add(positions, positions, np.zeros(batch, bool))
+    counter.add(np.array([3]), np.array([3]), np.zeros(1, bool))
+    (found,) = counter.epochs()
     assert (found.due, found.once, found.missing, found.twice) == (320, 319, 0, 1)

@@ -7,11 +7,12 @@ import pytest
 from msgspec.structs import replace
 
 from strata.core.events import COORDINATOR
-from strata.store.base import Window
-from strata.timeline import columns, parquet, perfetto
-from strata.timeline.columns import tables
-from strata.timeline.exporting import write_file, write_parquet
-from strata.timeline.parquet import EVENTS, FACTS, ParquetLog
+from strata.store.event_store import Window
+from strata.timeline.archive import event_columns, parquet_log
+from strata.timeline.archive.event_columns import tables
+from strata.timeline.archive.parquet_log import EVENTS, FACTS, ParquetLog
+from strata.timeline.export import perfetto
+from strata.timeline.export.event_files import write_file, write_parquet
 
 ROWS = 64
 HOUR_NS = 3_600 * 10**9
@@ -21,8 +22,8 @@ EVERYTHING = 2**62
 @pytest.fixture
 def kept(crashed, tmp_path, monkeypatch):
     """An archive of many small groups of rows."""
-    monkeypatch.setattr(columns, "ROWS", ROWS)
-    monkeypatch.setattr(parquet, "PIECE", 100)
+    monkeypatch.setattr(event_columns, "ROWS", ROWS)
+    monkeypatch.setattr(parquet_log, "PIECE", 100)
     write_parquet(crashed.timeline, tmp_path / "kept")
     return tmp_path / "kept"
 
@@ -34,9 +35,9 @@ def decoded(monkeypatch):
 
     def counting(rows, codec):
         count[0] += rows.num_rows
-        return columns.events_of(rows, codec)
+        return event_columns.events_of(rows, codec)
 
-    monkeypatch.setattr(parquet, "events_of", counting)
+    monkeypatch.setattr(parquet_log, "events_of", counting)
     return count
 
 
@@ -66,7 +67,7 @@ def test_facts_are_in_the_order_of_their_wall_clock_after_it_was_set_back(crashe
     assert walls == sorted(each.event.wall_ns for each in facts)
 
 
-def test_events_of_a_worker_are_read_by_seq_as_they_lie(crashed, kept, decoded):
+def test_sorted_events_of_a_worker_are_read_without_sorting(crashed, kept, decoded):
     log = ParquetLog(kept)
     node, incarnation = log.streams()[0]
     next(log.stream(node, incarnation))
@@ -86,7 +87,7 @@ def test_events_of_a_worker_are_in_the_order_of_seq_after_its_clock_was_set_back
     assert part == [seq for seq in found if 120 <= seq < 260]
 
 
-def test_trace_keeps_few_sendings_and_draws_every_message(crashed, monkeypatch):
+def test_trace_remembers_few_sends_and_draws_every_message(crashed, monkeypatch):
     def arrows():
         trace = json.loads(b"".join(crashed.desk.export("perfetto", None, None)))
         return [

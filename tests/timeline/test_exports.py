@@ -9,14 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from strata.errors import AlreadyExists, InvalidArgument
-from strata.timeline import sql
-from strata.timeline.archiving import archive, open_anywhere
-from strata.timeline.desk import Desk
-from strata.timeline.exporting import write_parquet
-from strata.timeline.opening import open_timeline
-from strata.timeline.operations import operations
-from strata.timeline.runs import runs_at
-from strata.timeline.states import state_at
+from strata.timeline.archive.run_archive import archive, open_anywhere
+from strata.timeline.archive.run_list import runs_at
+from strata.timeline.archive.run_lookup import open_timeline
+from strata.timeline.export import sql_queries
+from strata.timeline.export.event_files import write_parquet
+from strata.timeline.queries import Desk
+from strata.timeline.read.operations import operations
+from strata.timeline.read.past_states import state_at
 from tests.storage.server import BUCKET, running
 
 
@@ -70,7 +70,7 @@ class TestPerfetto:
             assert begun
             assert all(begun[i]["ts"] <= ended[i]["ts"] for i in begun)
 
-    def test_every_operation_is_there_also_what_a_crash_cut_off(self, crashed, trace):
+    def test_every_operation_is_exported_also_interrupted_ones(self, crashed, trace):
         begun = [op for op in operations(crashed.timeline.records()) if op.start is not None]
         given_up = [op for op in begun if op.end is None]
         shown = [event["args"] for event in trace if event["ph"] == "b"]
@@ -91,7 +91,7 @@ class TestPerfetto:
 
 
 class TestParquet:
-    def test_an_exported_run_is_the_run(self, timeline, tmp_path):
+    def test_exported_run_equals_the_run(self, timeline, tmp_path):
         write_parquet(timeline, tmp_path / "run")
         with open_timeline(tmp_path / "run") as kept:
             assert list(kept.records()) == list(timeline.records())
@@ -114,7 +114,7 @@ class TestParquet:
         steps = sum(1 for _ in timeline.records(kinds={"StepFinished"}))
         assert counted == [(steps,)]
 
-    def test_a_run_is_never_written_over(self, timeline, tmp_path):
+    def test_export_never_overwrites_a_run(self, timeline, tmp_path):
         write_parquet(timeline, tmp_path / "run")
         with pytest.raises(AlreadyExists):
             write_parquet(timeline, tmp_path / "run")
@@ -130,7 +130,7 @@ class TestParquet:
 
 
 @pytest.mark.slow
-def test_a_run_kept_in_object_storage_is_read_like_a_live_one(timeline, tmp_path):
+def test_run_in_object_storage_is_read_like_a_live_one(timeline, tmp_path):
     with running(tmp_path / "s3") as settings:
         where = f"s3://{BUCKET}/runs"
         archive(timeline, where, "kept", settings)
@@ -142,7 +142,7 @@ def test_a_run_kept_in_object_storage_is_read_like_a_live_one(timeline, tmp_path
             archive(timeline, where, "kept", settings)
 
 
-def test_json_lines_hold_every_event(crashed):
+def test_json_lines_have_every_event(crashed):
     lines = [json.loads(line) for line in crashed.desk.export("jsonl", None, None)]
     span = crashed.desk.span()
     assert len(lines) == span.facts + span.worker_events
@@ -151,23 +151,27 @@ def test_json_lines_hold_every_event(crashed):
 
 class TestSql:
     def test_the_tables_agree_with_the_run(self, timeline):
-        counts = dict(sql.query(timeline, "SELECT kind, count(*) FROM events GROUP BY ALL").rows)
+        counts = dict(
+            sql_queries.query(timeline, "SELECT kind, count(*) FROM events GROUP BY ALL").rows
+        )
         for kind in ("WorkerLost", "StepFinished", "CheckpointWriteStarted"):
             assert counts[kind] == sum(1 for _ in timeline.records(kinds={kind}))
-        rows = sql.query(timeline, "SELECT signal FROM workers WHERE signal IS NOT NULL").rows
+        rows = sql_queries.query(
+            timeline, "SELECT signal FROM workers WHERE signal IS NOT NULL"
+        ).rows
         assert rows == [("exit",)]
-        operations = sql.query(
+        operations = sql_queries.query(
             timeline,
             "SELECT count(*), count(ended_at) FROM operations WHERE name = 'CheckpointWrite'",
         ).rows[0]
         assert operations[0] == counts["CheckpointWriteStarted"]
         assert operations[1] == counts["CheckpointWriteCompleted"]
-        steps = sql.query(timeline, "SELECT count(*), min(compute_s) FROM steps").rows[0]
+        steps = sql_queries.query(timeline, "SELECT count(*), min(compute_s) FROM steps").rows[0]
         assert steps[0] == counts["StepFinished"]
         assert steps[1] > 0
 
-    def test_samples_that_count_follow_each_other_without_a_hole(self, timeline):
-        rows = sql.query(
+    def test_committed_samples_are_contiguous(self, timeline):
+        rows = sql_queries.query(
             timeline,
             "SELECT first_sample, stop_sample FROM samples WHERE task = 'train-1' AND NOT voided "
             "ORDER BY first_sample",
@@ -175,9 +179,9 @@ class TestSql:
         assert rows[0][0] == 0
         assert all(a[1] == b[0] for a, b in pairwise(rows))
 
-    def test_what_was_decoded_is_kept_and_only_what_is_new_is_added(self, timeline):
-        first = sql.query(timeline, "SELECT count(*) FROM events").rows
-        assert sql.query(timeline, "SELECT count(*) FROM events").rows == first
+    def test_sql_cache_is_reused_and_gets_only_new_events(self, timeline):
+        first = sql_queries.query(timeline, "SELECT count(*) FROM events").rows
+        assert sql_queries.query(timeline, "SELECT count(*) FROM events").rows == first
 
     @pytest.mark.parametrize(
         "text",
@@ -189,12 +193,12 @@ class TestSql:
             "SET memory_limit = '100GB'",
         ],
     )
-    def test_a_query_reads_the_tables_and_nothing_else(self, timeline, text):
+    def test_query_can_read_only_the_tables(self, timeline, text):
         with pytest.raises(InvalidArgument):
-            sql.query(timeline, text)
+            sql_queries.query(timeline, text)
 
-    def test_an_exported_run_answers_the_same(self, timeline, tmp_path):
+    def test_exported_run_gives_the_same_sql_answers(self, timeline, tmp_path):
         text = "SELECT kind, count(*) FROM events GROUP BY ALL ORDER BY kind"
         write_parquet(timeline, tmp_path / "run")
         with open_timeline(tmp_path / "run") as kept:
-            assert sql.query(kept, text) == sql.query(timeline, text)
+            assert sql_queries.query(kept, text) == sql_queries.query(timeline, text)

@@ -6,13 +6,13 @@ from itertools import pairwise
 import pytest
 
 from strata.errors import InvalidArgument, NotFound
-from strata.timeline.lanes import MAX_SPANS, Span, merged
-from strata.timeline.operations import PHASES, operations
-from strata.timeline.words import sentence
+from strata.timeline.lanes.worker_lanes import MAX_SPANS, Span, merged
+from strata.timeline.read.operations import PHASES, operations
+from strata.timeline.read.sentences import sentence
 
 
 class TestStories:
-    def test_a_workers_story_is_told_by_itself_and_by_the_coordinator(self, crashed):
+    def test_worker_story_has_its_own_events_and_the_coordinators_facts(self, crashed):
         name = crashed.kinds("WorkerLost")[0].text("worker")
         told = crashed.desk.story(f"worker:{name}", limit=1000).entries
         assert {"coordinator", name} == {entry.node for entry in told}
@@ -21,7 +21,7 @@ class TestStories:
             assert kind in kinds
         assert [entry.at_ms for entry in told] == sorted(entry.at_ms for entry in told)
 
-    def test_a_checkpoints_story_has_every_ranks_writing(self, crashed):
+    def test_checkpoint_story_has_the_writes_of_every_rank(self, crashed):
         saved = crashed.kinds("CheckpointCommitted")[0].text("checkpoint")
         told = [entry.kind for entry in crashed.desk.story(f"checkpoint:{saved}").entries]
         assert told[0] == "CheckpointStarted"
@@ -32,16 +32,16 @@ class TestStories:
         "subject",
         ["task:train-1", "barrier:step-25", "batch:7", "generation:train-1/2", "shard:sim/0"],
     )
-    def test_every_kind_of_subject_has_one(self, crashed, subject):
+    def test_every_kind_of_subject_has_a_story(self, crashed, subject):
         assert crashed.desk.story(subject).entries
 
-    def test_a_messages_story_goes_from_node_to_node(self, crashed):
+    def test_message_story_spans_nodes(self, crashed):
         sent = crashed.kinds("MessageSent")[0]
         told = crashed.desk.story(f"message:{sent.text('message')}").entries
         assert [entry.kind for entry in told] == ["MessageSent", "MessageReceived"]
         assert told[0].node != told[1].node
 
-    def test_an_arrival_names_the_event_that_sent_it(self, crashed):
+    def test_arrival_names_its_send_as_cause(self, crashed):
         sent = {record.ref: record for record in crashed.kinds("MessageSent")}
         arrived = crashed.kinds("MessageReceived", "MessageRejected")
         assert arrived
@@ -51,7 +51,7 @@ class TestStories:
         detail = crashed.desk.event(arrived[0].ref)
         assert [link.ref for link in detail.causes] == arrived[0].causes
 
-    def test_pages_make_the_whole(self, crashed):
+    def test_pages_of_a_story_add_up_to_the_whole(self, crashed):
         whole = crashed.desk.story("task:train-1", limit=1000).entries
         pages, cursor = [], ""
         while True:
@@ -63,13 +63,13 @@ class TestStories:
         assert pages == whole
 
     @pytest.mark.parametrize("subject", ["", "planet:mars", "worker:", "shard:x", "generation:a/b"])
-    def test_what_is_no_subject_is_refused(self, crashed, subject):
+    def test_invalid_subject_is_refused(self, crashed, subject):
         with pytest.raises(InvalidArgument):
             crashed.desk.story(subject)
 
 
 class TestSeeking:
-    def test_the_next_and_the_previous_event_of_a_kind(self, crashed):
+    def test_next_and_the_previous_event_of_a_kind(self, crashed):
         lost = crashed.kinds("WorkerLost")[0]
         desk = crashed.desk
         assert desk.seek("kind=WorkerLost", None, "next").ref == lost.ref
@@ -77,7 +77,7 @@ class TestSeeking:
         with pytest.raises(NotFound):
             desk.seek("kind=WorkerLost", lost.at_ns / 1e6, "next")
 
-    def test_the_moment_a_worker_was_not_training(self, crashed):
+    def test_seek_finds_when_a_worker_stopped_training(self, crashed):
         lost = crashed.kinds("WorkerLost")[0]
         name = lost.text("worker")
         found = crashed.desk.seek(f"worker {name} not training", lost.at_ns / 1e6 - 1000, "next")
@@ -96,13 +96,13 @@ class TestSeeking:
         assert desk.seek("kind=TaskStateChanged", second.at_ms - 0.001, "previous") == first
 
     @pytest.mark.parametrize("text", ["what?", "step ~ 3", "worker w"])
-    def test_nonsense_is_refused(self, crashed, text):
+    def test_invalid_predicate_is_refused(self, crashed, text):
         with pytest.raises(InvalidArgument):
             crashed.desk.seek(text, None)
 
 
 class TestDifferences:
-    def test_between_two_moments(self, crashed):
+    def test_diff_of_two_moments_lists_changes(self, crashed):
         lost = crashed.kinds("WorkerLost")[0]
         found = crashed.desk.diff(lost.at_ns / 1e6 - 1, lost.at_ns / 1e6 + 1)
         paths = {change.path: change for change in found.changes}
@@ -110,13 +110,13 @@ class TestDifferences:
         assert (state.before, state.after) == ("training", "lost")
         assert "was training, is lost" in state.text
 
-    def test_a_moment_does_not_differ_from_itself(self, crashed):
+    def test_diff_of_a_moment_with_itself_is_empty(self, crashed):
         at = crashed.timeline.extent().to_ns / 1e6
         assert crashed.desk.diff(at, at).changes == []
 
 
 class TestLanes:
-    def test_every_worker_has_a_lane_with_what_it_did(self, crashed):
+    def test_every_worker_has_a_lane_with_its_activities(self, crashed):
         found = crashed.desk.lanes(None, None, task="train-1")
         assert {lane.rank for lane in found.lanes} == {0, 1, 2, 3}
         assert found.fine
@@ -126,19 +126,19 @@ class TestLanes:
             for span in lane.spans:
                 assert span.to_ms is None or span.to_ms >= span.from_ms
 
-    def test_a_loss_is_a_mark_on_its_lane(self, crashed):
+    def test_loss_is_a_mark_on_the_workers_lane(self, crashed):
         lost = crashed.kinds("WorkerLost")[0]
         found = crashed.desk.lanes(None, None, task="train-1").lanes
         lane = next(lane for lane in found if lane.node == lost.text("worker"))
         assert lost.ref in [mark.ref for mark in lane.marks]
 
-    def test_pages_of_lanes(self, crashed):
+    def test_lanes_are_paged_without_repetition(self, crashed):
         first = crashed.desk.lanes(None, None, limit=3)
         assert first.truncated
         second = crashed.desk.lanes(None, None, limit=3, cursor=first.next)
         assert not {a.node for a in first.lanes} & {b.node for b in second.lanes}
 
-    def test_spans_too_fine_to_see_are_merged_and_counted(self):
+    def test_too_many_spans_are_merged_and_counted(self):
         kinds = ("train", "data", "wait")
         spans = [
             Span(i * 10, i * 10 + 10, kinds[i % 3], f"step {i}", "", True) for i in range(10_000)
@@ -158,14 +158,14 @@ class TestLanes:
 
 
 class TestCounts:
-    def test_the_slices_add_up_to_the_whole(self, crashed):
+    def test_density_slices_add_up_to_the_totals(self, crashed):
         span = crashed.desk.span()
         found = crashed.desk.density(None, None, 50).buckets
         assert sum(bucket.facts for bucket in found) == span.facts
         assert sum(bucket.events for bucket in found) == span.worker_events
         assert sum(bucket.losses for bucket in found) == 1
 
-    def test_events_by_page_are_all_events(self, crashed):
+    def test_pages_of_events_have_every_event_once(self, crashed):
         found, cursor = [], ""
         while True:
             page, cursor = crashed.desk.events(limit=1000, cursor=cursor)
@@ -176,7 +176,7 @@ class TestCounts:
         assert len(found) == span.facts + span.worker_events
         assert len({event.ref for event in found}) == len(found)
 
-    def test_an_event_knows_its_operation_and_what_led_to_it(self, crashed):
+    def test_event_detail_has_operation_causes_and_effects(self, crashed):
         done = crashed.kinds("CheckpointWriteCompleted")[0]
         detail = crashed.desk.event(done.ref)
         assert detail.operation is not None
@@ -187,7 +187,7 @@ class TestCounts:
         assert "GenerationChanged" in [effect.kind for effect in lost.effects]
 
 
-def test_operations_pair_what_belongs_together(crashed):
+def test_operations_pair_start_and_end(crashed):
     found = list(operations(crashed.timeline.records()))
     started = [r for r in crashed.timeline.records() if PHASES.get(r.kind, ("", ""))[1] == "start"]
     assert len([each for each in found if each.start is not None]) == len(started)
@@ -201,6 +201,6 @@ def test_every_record_has_a_sentence_without_holes(crashed):
         assert "{" not in text
 
 
-def test_times_are_said_as_people_read_them(crashed):
+def test_sentences_show_times_with_units(crashed):
     said = {record.kind: sentence(record) for record in crashed.timeline.records()}
     assert re.search(r"clock is \d+ (µs|ms) (ahead|behind)$", said["ClockSampled"])

@@ -7,14 +7,13 @@ import msgspec
 import pytest
 
 import strata
-from strata.core.catalogue import CODEC
 from strata.core.events import Envelope, Fact
-from strata.core.kind_schema import json_schema
-from strata.store.batches import pack
-from strata.store.memory import MemoryStore
-from strata.timeline.timeline import Timeline
-from strata.timeline.trust import examine
-from strata.timeline.words import sentence
+from strata.core.record.event_codec import CODEC, json_schema
+from strata.store.event_batches import pack
+from strata.store.memory_store import MemoryStore
+from strata.timeline.read.log_trust import examine
+from strata.timeline.read.run_timeline import Timeline
+from strata.timeline.read.sentences import sentence
 
 
 @strata.fact
@@ -32,17 +31,17 @@ def schema():
 
 
 class TestSchema:
-    def test_it_is_a_schema_with_every_kind(self, schema):
+    def test_schema_has_every_kind(self, schema):
         jsonschema.Draft202012Validator.check_schema(schema)
         assert {kind.__name__ for kind in CODEC.kinds.values()} <= schema["$defs"].keys()
 
-    def test_what_a_run_recorded_satisfies_it(self, schema, crashed):
+    def test_recorded_events_satisfy_the_schema(self, schema, crashed):
         one_of_each = {record.kind: record for record in crashed.timeline.records()}
         validator = jsonschema.Draft202012Validator(schema)
         for record in one_of_each.values():
             validator.validate(json.loads(msgspec.json.encode(record.event.body)))
 
-    def test_it_refuses_what_no_run_records(self, schema):
+    def test_schema_refuses_invalid_events(self, schema):
         validator = jsonschema.Draft202012Validator(schema)
         assert not validator.is_valid({"kind": "WorkerLost", "worker": 3})
         assert not validator.is_valid({"kind": "Nonsense"})
@@ -59,22 +58,22 @@ class TestUsersOwnKinds:
         store.append([], incarnation=1, expected=0, batches=[pack(CODEC, "w", 1, events)])
         return Timeline(store)
 
-    def test_a_decorated_class_is_a_frozen_fact(self):
+    def test_decorated_class_is_a_frozen_fact(self):
         made = LossSpiked(step=1, loss=2.0)
         assert isinstance(made, Fact)
         assert LossSpiked.__doc__ == "The loss went up at once."
         with pytest.raises(AttributeError):
             made.step = 2
 
-    def test_it_is_read_back_without_its_class(self, timeline):
+    def test_user_event_is_read_back_without_its_class(self, timeline):
         first, second = timeline.records(node="w")
         assert first.kind == "user.LossSpiked"
         assert first.fields() == {"step": 7, "loss": 9.5}
         assert second.tags() == {"step": 8, "batch": "b"}
         assert "step 7" in sentence(first)
 
-    def test_it_is_not_taken_for_a_newer_releases(self, timeline):
+    def test_user_event_is_not_reported_as_a_newer_kind(self, timeline):
         assert not [f for f in examine(timeline).findings if f.kind == "unknown kind"]
 
-    def test_it_never_collides_with_the_coordinators(self):
+    def test_user_event_never_collides_with_a_fact(self):
         assert not [tag for tag in CODEC.kinds if tag.startswith("user.")]

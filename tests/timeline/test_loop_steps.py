@@ -4,14 +4,14 @@ several loops."""
 import numpy as np
 import pytest
 
-from strata.data.dataset import open_dataset
+from strata.data.source_dataset import open_dataset
 from strata.errors import NotFound
-from strata.timeline import sql
-from strata.timeline.contents import compare, recorded_contents
-from strata.timeline.desk import Desk
-from strata.timeline.lineage import read_lineage
-from strata.timeline.samples import step_story, trainings_of
-from strata.timeline.timeline import Timeline
+from strata.timeline.audit.batch_contents import compare, recorded_contents
+from strata.timeline.audit.lineage import read_lineage
+from strata.timeline.audit.sample_history import step_story, trainings_of
+from strata.timeline.export import sql_queries
+from strata.timeline.queries import Desk
+from strata.timeline.read.run_timeline import Timeline
 from tests.timeline.fleet import Fleet
 
 
@@ -69,13 +69,13 @@ def test_samples_table_gives_the_samples_of_each_loop(fleet):
         "WHERE {} ORDER BY committed_at, dataset"
     )
     timeline = Timeline(fleet.store, "loops")
-    assert sql.query(timeline, asked.format("NOT voided")).rows == [
+    assert sql_queries.query(timeline, asked.format("NOT voided")).rows == [
         ("d", 0, 1, 0, 24),
         ("d", 2, 4, 24, 60),
         ("e", 5, 6, 0, 24),
         ("d", 7, 9, 60, 96),
     ]
-    assert sql.query(timeline, asked.format("voided")).rows == [
+    assert sql_queries.query(timeline, asked.format("voided")).rows == [
         ("d", 2, 4, 24, 60),
         ("e", 5, 5, 0, 12),
     ]
@@ -95,7 +95,7 @@ def test_samples_table_agrees_with_the_lineage_of_a_commit_over_two_loops():
     fleet.loop("0.-1.1", "d", steps=1)
     fleet.loop("0.-1.2", "e", steps=4)
     fleet.train(3)
-    found = sql.query(
+    found = sql_queries.query(
         Timeline(fleet.store, "loops"),
         "SELECT dataset, first_step, last_step + 1, first_sample // 12 - first_step FROM samples",
     ).rows

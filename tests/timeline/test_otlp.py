@@ -20,8 +20,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from strata.errors import InvalidArgument, Unavailable
-from strata.timeline import otlp
-from strata.timeline.operations import operations
+from strata.timeline.export import otlp
+from strata.timeline.read.operations import operations
 from tests.storage.server import free_ports
 
 READY_S = 30.0
@@ -41,7 +41,7 @@ class Receiver(ThreadingHTTPServer):
 
     @contextmanager
     def serving(self):
-        thread = threading.Thread(target=self.serve_forever)
+        thread = threading.Thread(target=self.serve_forever, args=(0.02,))
         thread.start()
         try:
             yield
@@ -162,7 +162,7 @@ def test_names_and_times_are_those_of_the_run(crashed, taken):
         assert attributes(spans[step.ref])["strata.compute_s"] == step.get("compute_s")
 
 
-def test_what_a_worker_did_lies_within_its_incarnation_in_the_trace_of_its_task(crashed, taken):
+def test_worker_spans_are_children_of_its_incarnation_in_the_tasks_trace(crashed, taken):
     receiver, _ = taken
     by_id = {span.span_id: span for span in receiver.spans}
     lives = [span for span in receiver.spans if not span.parent_span_id]
@@ -178,7 +178,7 @@ def test_what_a_worker_did_lies_within_its_incarnation_in_the_trace_of_its_task(
             assert span.end_time_unix_nano <= parent.end_time_unix_nano
 
 
-def test_where_a_message_arrived_is_linked_with_where_it_was_sent(crashed, taken):
+def test_message_arrival_is_linked_to_its_send(crashed, taken):
     receiver, _ = taken
     by_id = {span.span_id: span for span in receiver.spans}
     arrived = [span for span in receiver.spans if span.kind == Span.SPAN_KIND_CONSUMER]
@@ -201,7 +201,7 @@ def test_facts_are_log_records_with_their_sentence(crashed, taken):
     assert fact.text("worker") in lost.body.string_value
 
 
-def test_a_part_of_a_run_is_in_the_trace_of_the_whole(crashed, taken):
+def test_window_of_a_run_has_the_trace_id_of_the_whole(crashed, taken):
     receiver, _ = taken
     extent = crashed.timeline.extent()
     middle = (extent.from_ns + extent.to_ns) // 2
@@ -212,7 +212,7 @@ def test_a_part_of_a_run_is_in_the_trace_of_the_whole(crashed, taken):
     assert {span.trace_id for span in part.spans} == {span.trace_id for span in receiver.spans}
 
 
-def test_nobody_there_is_told(crashed):
+def test_unreachable_receiver_is_an_error(crashed):
     with pytest.raises(Unavailable):
         otlp.send(crashed.timeline, "http://127.0.0.1:1", 0, 2**62)
     with pytest.raises(InvalidArgument):

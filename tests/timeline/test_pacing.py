@@ -2,8 +2,8 @@
 
 import pytest
 
-from strata.timeline import pacing
-from strata.timeline.pacing import KEPT, MOST_S, SHARE, Paced
+from strata.timeline import answer_cache
+from strata.timeline.answer_cache import KEPT, MOST_S, SHARE, Paced
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def clock(monkeypatch):
             return self.now_s
 
     found = Clock()
-    monkeypatch.setattr(pacing, "time", found)
+    monkeypatch.setattr(answer_cache, "time", found)
     return found
 
 
@@ -31,7 +31,7 @@ def counting(clock, cost_s):
     return make
 
 
-def test_one_answer_serves_all_until_it_is_due(clock):
+def test_answer_is_reused_until_it_expires(clock):
     paced, make = Paced(), counting(clock, 0.1)
     assert [paced.get("a", make, changes=True) for _ in range(20)] == [1] * 20
     clock.now_s += SHARE * 0.1 - 0.01
@@ -40,21 +40,21 @@ def test_one_answer_serves_all_until_it_is_due(clock):
     assert paced.get("a", make, changes=True) == 2
 
 
-def test_it_is_never_older_than_a_bound_however_long_it_takes(clock):
+def test_answer_expires_after_a_maximum_age(clock):
     paced, make = Paced(), counting(clock, 600.0)
     assert paced.get("a", make, changes=True) == 1
     clock.now_s += MOST_S + 0.1
     assert paced.get("a", make, changes=True) == 2
 
 
-def test_what_does_not_change_is_made_once(clock):
+def test_unchanging_answer_is_computed_once(clock):
     paced, make = Paced(), counting(clock, 0.1)
     for _ in range(3):
         clock.now_s += 1_000
         assert paced.get("a", make, changes=False) == 1
 
 
-def test_only_so_many_answers_are_kept(clock):
+def test_number_of_cached_answers_is_bounded(clock):
     paced, make = Paced(), counting(clock, 0.0)
     for number in range(KEPT + 1):
         paced.get(number, make, changes=False)

@@ -6,26 +6,21 @@ import shutil
 import msgspec
 import pytest
 
-from strata.core.catalogue import CODEC
 from strata.core.events import Envelope, Event, UnknownFact
-from strata.core.worker_facts import (
-    ClockSampled,
-    EventsDropped,
-    MessageReceived,
-    MessageSent,
-    ResourceSnapshot,
-)
+from strata.core.record.event_codec import CODEC
+from strata.core.workers.exchange_facts import MessageReceived, MessageSent
+from strata.core.workers.worker_facts import ClockSampled, EventsDropped, ResourceSnapshot
 from strata.errors import InvalidArgument, NotFound
-from strata.store.batches import pack
-from strata.store.memory import MemoryStore
+from strata.store.event_batches import pack
+from strata.store.memory_store import MemoryStore
 from strata.store.sqlite import SqliteStore
-from strata.timeline.activity import nodes_at, recent_before
-from strata.timeline.clocks import Clocks
-from strata.timeline.desk import Desk
-from strata.timeline.opening import open_timeline
-from strata.timeline.states import state_at
-from strata.timeline.timeline import Timeline
-from strata.timeline.trust import examine
+from strata.timeline.archive.run_lookup import open_timeline
+from strata.timeline.queries import Desk
+from strata.timeline.read.clock_alignment import Clocks
+from strata.timeline.read.log_trust import examine
+from strata.timeline.read.node_activity import nodes_at, recent_before
+from strata.timeline.read.past_states import state_at
+from strata.timeline.read.run_timeline import Timeline
 from tests.timeline.fleet import Fleet
 from tests.timeline.planted import Planted, worker
 
@@ -39,7 +34,7 @@ def in_order(timeline):
 
 
 class TestOrder:
-    def test_every_fact_and_event_comes_once_and_in_order(self, calm):
+    def test_every_fact_and_event_is_read_once_in_order(self, calm):
         store = calm.sim.coordinator.disk
         events = sum(tally.events for tally in store.tallies())
         assert len(in_order(calm.timeline)) == store.position + events
@@ -48,14 +43,14 @@ class TestOrder:
         facts = [r.event.seq for r in calm.timeline.records(node="coordinator")]
         assert facts == list(range(calm.timeline.position))
 
-    def test_a_window_is_the_part_of_the_whole_that_lies_in_it(self, calm):
+    def test_window_has_exactly_its_records(self, calm):
         whole = list(calm.timeline.records())
         low, high = whole[1000].at_ns, whole[3000].at_ns
         window = [r.key for r in calm.timeline.records(low, high)]
         assert window == [r.key for r in whole if low <= r.at_ns < high]
         assert [r.key for r in calm.timeline.backwards(high, low)] == window[::-1]
 
-    def test_a_host_whose_clock_is_an_hour_off_is_put_where_it_belongs(self):
+    def test_clock_that_is_an_hour_off_is_corrected(self):
         run = Planted(lambda sim: None, wrong={"host0": HOUR_NS})
         in_order(run.timeline)
         sent = {r.text("message"): r.at_ns for r in run.kinds("MessageSent")}
@@ -66,19 +61,19 @@ class TestOrder:
         assert max(trained) - min(trained) < HOUR_NS
         assert any("off by" in finding.text for finding in examine(run.timeline).findings)
 
-    def test_a_receive_is_never_shown_before_its_send(self):
+    def test_receive_is_never_before_its_send(self):
         """Clocks compared over an uneven way are off by half of it; messages are quicker."""
         start_ns, trip_ns = 1_750_000_000 * 10**9, 40 * 10**6
         store = MemoryStore(CODEC)
         for node, wrong_ns in (("sender", trip_ns // 2), ("receiver", -trip_ns // 2)):
-            facts = [ClockSampled(wrong_ns, trip_ns, 0)]
+            facts = [ClockSampled(offset_ns=wrong_ns, round_trip_ns=trip_ns, server_mono_ns=0)]
             for number in range(20):
                 message = f"m{number}"
                 sends = node == "sender"
                 facts.append(
-                    MessageSent(message, "t", 1, ["receiver"])
+                    MessageSent(message=message, type="t", size_bytes=1, to=["receiver"])
                     if sends
-                    else MessageReceived(message, "t", 1, "sender")
+                    else MessageReceived(message=message, type="t", size_bytes=1, sender="sender")
                 )
             events = [
                 Envelope(seq, start_ns + seq * 10**7, seq * 10**7, fact)
@@ -98,7 +93,7 @@ class TestOrder:
         arrivals = {"MessageReceived"}
         assert list(timeline.records(kinds=arrivals)) == [r for r in whole if r.kind in arrivals]
 
-    def test_a_coordinators_clock_that_jumps_an_hour_leaves_no_gap(self):
+    def test_coordinator_clock_jump_leaves_no_gap(self):
         def jump(sim):
             sim.world.skew_ns += HOUR_NS
 
@@ -110,7 +105,7 @@ class TestOrder:
         assert any(finding.kind == "clock jump" for finding in found.findings)
         assert found.verdict == "yes"
 
-    def test_reading_one_event_by_its_reference(self, calm):
+    def test_event_is_read_by_its_reference(self, calm):
         for record in list(calm.timeline.records())[::500]:
             assert calm.timeline.record(record.ref) == record
         with pytest.raises(NotFound):
@@ -126,7 +121,7 @@ class TestMoments:
             assert state.position == position
             assert state == state_at(crashed.timeline, position).state
 
-    def test_a_time_is_the_position_after_the_facts_up_to_it(self, timeline):
+    def test_position_at_a_time_is_after_the_facts_up_to_it(self, timeline):
         for position in (1, 33, 90):
             at_ns = timeline.time_of(position)
             found = timeline.position_at(at_ns)
@@ -134,25 +129,27 @@ class TestMoments:
             assert timeline.time_of(found - 1) <= at_ns
             assert found == timeline.position or timeline.time_of(found) > at_ns
 
-    def test_a_step_is_the_moment_it_counted(self, crashed):
+    def test_moment_of_a_step_is_its_commit(self, crashed):
         answer = crashed.desk.at(step=20, task="train-1")
         assert answer.tasks[-1].committed_steps > 20
 
-    def test_what_nodes_were_doing_comes_from_their_own_events(self, crashed):
+    def test_activity_of_workers_comes_from_their_own_events(self, crashed):
         begun = crashed.kinds("CheckpointWriteStarted")[0]
         state = state_at(crashed.timeline, crashed.timeline.position_at(begun.at_ns)).state
         recent = recent_before(crashed.timeline, begun.at_ns, state)
-        nodes = {n.id: n for n in nodes_at(crashed.timeline, state, begun.at_ns, recent)}
+        nodes = {n.id: n for n in nodes_at(state, begun.at_ns, recent)}
         writing = nodes[begun.node]
-        assert "writing a checkpoint" in [each.text.rsplit(" ", 1)[0] for each in writing.open]
+        assert "writing a checkpoint" in [
+            each.text.rsplit(" ", 1)[0] for each in writing.open_operations
+        ]
 
-    def test_a_moment_is_named_in_one_way_only(self, crashed):
+    def test_moment_given_twice_is_refused(self, crashed):
         with pytest.raises(InvalidArgument):
             crashed.desk.at(time_ms=1.0, position=1)
 
 
 class TestLogsThatAreNotWhole:
-    def test_a_gap_in_the_numbers_is_found_with_its_time(self):
+    def test_gap_in_sequence_numbers_is_found_with_its_time(self):
         run = Planted(lambda sim: worker(sim).witness.lose())
         found = examine(run.timeline)
         assert found.verdict == "no"
@@ -163,21 +160,23 @@ class TestLogsThatAreNotWhole:
 
     def test_dropped_events_are_counted_where_they_were_dropped(self):
         def drop(sim):
-            worker(sim).witness.record(EventsDropped(3, "the buffer was full"))
+            worker(sim).witness.record(EventsDropped(count=3, reason="the buffer was full"))
 
         run = Planted(drop)
         assert any(finding.kind == "drop" for finding in examine(run.timeline).findings)
 
-    def test_a_worker_that_recorded_nothing_is_named(self):
+    def test_worker_without_events_is_reported(self):
         run = Planted(events=False)
         found = examine(run.timeline)
         assert found.verdict == "no"
         assert {finding.kind for finding in found.findings} == {"silent node"}
 
-    def test_an_unknown_kind_of_a_worker_is_shown_by_its_fields(self, folder, tmp_path):
+    def test_unknown_worker_kind_is_shown_by_its_fields(self, folder, tmp_path):
         copy = tmp_path / "newer"
         shutil.copytree(folder, copy)
-        fact = Envelope(0, 1_750_000_100 * 10**9, 0, UnknownFact("QuantumLeap", {"size": 3}))
+        fact = Envelope(
+            0, 1_750_000_100 * 10**9, 0, UnknownFact(tag="QuantumLeap", fields={"size": 3})
+        )
         with SqliteStore(copy / "log.db", CODEC) as store:
             batch = pack(Newer(), "future", 9, [fact])
             store.append([], incarnation=1, expected=store.position, batches=[batch])
@@ -187,14 +186,12 @@ class TestLogsThatAreNotWhole:
             assert record.fields() == {"size": 3}
             assert any("QuantumLeap" in f.text for f in examine(timeline).findings)
 
-    def test_an_unknown_fact_of_the_coordinator_ends_what_is_known_of_the_state(
-        self, folder, tmp_path
-    ):
+    def test_unknown_fact_ends_the_known_state(self, folder, tmp_path):
         copy = tmp_path / "newer"
         shutil.copytree(folder, copy)
         with SqliteStore(copy / "log.db", Newer()) as store:
             at = store.position
-            body = UnknownFact("WorkerTeleported", {"worker": "w"})
+            body = UnknownFact(tag="WorkerTeleported", fields={"worker": "w"})
             fact = Envelope(at, 1_750_009_000 * 10**9, 10**15, body)
             store.append([fact], incarnation=2, expected=at)
         with open_timeline(copy) as timeline:
@@ -204,7 +201,7 @@ class TestLogsThatAreNotWhole:
             assert Desk(timeline).at(position=at + 1).as_of.doubt
             assert examine(timeline).verdict == "no"
 
-    def test_a_torn_tail_is_read_up_to_where_it_is_torn(self, folder, tmp_path):
+    def test_truncated_log_is_read_up_to_its_end(self, folder, tmp_path):
         copy = tmp_path / "torn"
         shutil.copytree(folder, copy)
         whole = (copy / "log.db").read_bytes()
@@ -213,23 +210,23 @@ class TestLogsThatAreNotWhole:
             assert examine(timeline).verdict == "no"
             assert "damage" in {finding.kind for finding in examine(timeline).findings}
 
-    def test_two_runs_in_one_folder_are_never_taken_for_one(self, folder, calm, tmp_path):
+    def test_folder_with_two_runs_requires_a_choice(self, folder, calm, tmp_path):
         shutil.copytree(folder, tmp_path / "both" / "first")
         calm.saved(tmp_path / "both" / "second")
-        with pytest.raises(InvalidArgument, match="holds 2 runs"):
+        with pytest.raises(InvalidArgument, match="has 2 runs"):
             open_timeline(tmp_path / "both")
         with open_timeline(tmp_path / "both", "second") as timeline:
             assert timeline.name == "second"
         with pytest.raises(NotFound):
             open_timeline(tmp_path / "both", "third")
 
-    def test_an_empty_folder_is_no_run(self, tmp_path):
+    def test_empty_folder_is_not_a_run(self, tmp_path):
         with pytest.raises(NotFound):
             open_timeline(tmp_path)
 
 
 class TestBesideAWriter:
-    def test_a_log_that_grows_is_read_as_far_as_it_goes(self, folder, tmp_path):
+    def test_growing_log_is_read_as_far_as_it_goes(self, folder, tmp_path):
         copy = tmp_path / "live"
         shutil.copytree(folder, copy)
         with SqliteStore(copy / "log.db", CODEC) as store, open_timeline(copy) as timeline:
@@ -240,7 +237,7 @@ class TestBesideAWriter:
             assert timeline.position == before + 1
             assert timeline.record(f"@{before}").event == more
 
-    def test_what_came_since_it_was_counted_is_not_taken_for_archived(self, folder, tmp_path):
+    def test_events_since_the_last_count_are_not_reported_as_archived(self, folder, tmp_path):
         copy = tmp_path / "live"
         shutil.copytree(folder, copy)
         with SqliteStore(copy / "log.db", CODEC) as store, open_timeline(copy) as timeline:
@@ -248,7 +245,10 @@ class TestBesideAWriter:
             for node, incarnation in ((counted[0].node, counted[0].incarnation), ("late", 99)):
                 seq = (store.last_seq(node, incarnation) or -1) + 1
                 event = Envelope(
-                    seq, counted[0].wall_to_ns + 1, 10**15, MessageSent("m", "t", 1, [])
+                    seq,
+                    counted[0].wall_to_ns + 1,
+                    10**15,
+                    MessageSent(message="m", type="t", size_bytes=1, to=[]),
                 )
                 batch = pack(CODEC, node, incarnation, [event])
                 store.append([], incarnation=1, expected=store.position, batches=[batch])
@@ -279,7 +279,7 @@ class Newer:
         )
 
 
-def test_a_timeline_over_nothing_says_so(tmp_path):
+def test_empty_log_is_an_error(tmp_path):
     with SqliteStore(tmp_path / "log.db", CODEC):
         pass
     with open_timeline(tmp_path) as timeline, pytest.raises(NotFound):

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from strata.data.contents import content_of
-from strata.data.dataset import open_arrays
+from strata.data.reading.batch_measures import content_of
+from strata.data.source_dataset import open_arrays
 from strata.errors import NotFound
-from strata.timeline.contents import compare, recorded_contents
-from strata.timeline.samples import step_story, trainings_of
+from strata.timeline.audit.batch_contents import compare, recorded_contents
+from strata.timeline.audit.sample_history import step_story, trainings_of
 from tests.timeline.fleet import Fleet
 
 
-def test_a_sample_is_found_in_each_epoch_with_who_trained_it():
+def test_sample_is_found_in_each_epoch_with_its_worker():
     fleet = Fleet(3, samples=60, batch=12)
     fleet.train(10)
     found = trainings_of(fleet.store, fleet.task, 17)
@@ -22,7 +22,7 @@ def test_a_sample_is_found_in_each_epoch_with_who_trained_it():
         assert 17 in fleet.order.step_samples(each.step, lanes)
 
 
-def test_a_step_that_was_rolled_back_is_told_as_void_in_its_attempt():
+def test_rolled_back_step_is_void_in_its_attempt():
     fleet = Fleet(2, samples=60, batch=12)
     fleet.train(1)
     fleet.save()
@@ -38,7 +38,7 @@ def test_a_step_that_was_rolled_back_is_told_as_void_in_its_attempt():
     assert (found.step, found.void, found.worker in ("w2", "w3")) == (2, [1], True)
 
 
-def test_a_step_says_who_trained_what():
+def test_step_lists_samples_by_worker():
     fleet = Fleet(3, samples=60, batch=12)
     fleet.train(4)
     story = step_story(fleet.store, fleet.task, 3)
@@ -47,7 +47,7 @@ def test_a_step_says_who_trained_what():
     assert [share.worker for share in story.shares] == ["w0", "w1", "w2"]
 
 
-def test_what_is_not_there_is_not_found():
+def test_unknown_sample_step_or_dataset_is_not_found():
     fleet = Fleet(1, samples=60, batch=12)
     fleet.train(2)
     with pytest.raises(NotFound, match="step 2"):
@@ -61,7 +61,7 @@ def test_what_is_not_there_is_not_found():
 @pytest.mark.parametrize(
     "values", [np.arange(60), np.array([f"text {n}" for n in range(60)], object)]
 )
-def test_a_worker_that_read_wrong_bytes_is_found_out(values):
+def test_worker_that_read_wrong_bytes_is_found(values):
     data = open_arrays({"x": values}, name="d")
     fleet = Fleet(3, samples=60, batch=12, data=data)
     fleet.train(2)
@@ -78,7 +78,7 @@ def test_a_worker_that_read_wrong_bytes_is_found_out(values):
     assert wrong == [("w1", 2)]
 
 
-def test_the_digest_of_a_content_sees_order_type_and_every_byte():
+def test_content_digest_depends_on_order_type_and_every_byte():
     plain = {"x": np.arange(100, dtype=np.int32), "y": np.array(["a", "b"], object)}
     told = content_of(plain)
     assert told == content_of({"y": plain["y"], "x": plain["x"].copy()})

@@ -7,10 +7,10 @@ from typing import Literal, Union, get_args, get_origin
 import msgspec
 import pytest
 
-from strata.core.catalogue import CODEC
-from strata.core.events import Envelope, UnknownFact, kind_of
-from strata.timeline.records import Record
-from strata.timeline.words import TEMPLATES, parsed, sentence
+from strata.core.events import Envelope, UnknownFact
+from strata.core.record.event_codec import CODEC
+from strata.timeline.read.records import Record
+from strata.timeline.read.sentences import parsed, sentence
 
 pytestmark = pytest.mark.quick
 
@@ -33,7 +33,7 @@ NAMED = {
     "missing": "w-3",
 }
 HOLES = re.compile(
-    r"  |, ,|: ,|, :|\(\)|\[|\]|\{|\}|\bNone\b|\bTrue\b|\bFalse\b|–|(?<!\w)-1\b|\bok\b"
+    r"  | ,|: ,|, :|\(\)|\[|\]|\{|\}|\bNone\b|\bTrue\b|\bFalse\b|–|(?<!\w)-1\b|\bok\b"
 )
 LOOSE_END = re.compile(r"(?:[:,;(–-]|\b(?:of|to|from|for|on|at|as|with|by|in|batches|lanes))$")
 
@@ -98,8 +98,8 @@ def objection(text):
     return f"{found[0]!r}" if found else ""
 
 
-def test_every_kind_has_a_sentence_and_no_sentence_lacks_its_kind():
-    assert {kind.__struct_config__.tag.partition("/")[0] for kind in KINDS} == TEMPLATES.keys()
+def test_every_kind_has_a_sentence():
+    assert [kind.__name__ for kind in KINDS if not kind.sentence] == []
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -111,11 +111,11 @@ def test_sentence_reads_well_whichever_fields_are_set(kind):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_sentence_names_only_fields_that_the_kind_has(kind):
-    parts = parsed(TEMPLATES[kind_of(required(kind))])
+    parts = parsed(kind.sentence)
     pieces = [piece for part in parts for piece in (*part.pieces, *(part.otherwise or ()))]
     named = {piece.field for piece in pieces if piece.field is not None}
     assert named <= {field.name for field in msgspec.structs.fields(kind)}
-    assert named or kind_of(required(kind)) == TEMPLATES[kind_of(required(kind))]
+    assert named
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_sentence_names_only_fields_that_the_kind_has(kind):
     [kind for kind in KINDS if {"ok", "error"} <= set(kind.__struct_fields__)],
     ids=lambda kind: kind.__name__,
 )
-def test_failure_is_told_with_its_error(kind):
+def test_sentence_of_a_failure_has_its_error(kind):
     worked = told(msgspec.structs.replace(complete(kind), ok=True, error=""))
     failed = told(msgspec.structs.replace(complete(kind), ok=False))
     assert "fail" in failed
@@ -145,10 +145,30 @@ def test_failure_is_told_with_its_error(kind):
         "at step -1",
     ],
 )
-def test_sentence_with_a_hole_is_objected_to(text):
+def test_sentence_check_finds_holes(text):
     assert objection(text)
 
 
-def test_kind_of_another_release_is_told_by_its_fields():
-    text = told(UnknownFact("Later/2", {"batch": "", "done": False, "step": 4}))
+def test_kind_of_another_release_is_shown_by_its_fields():
+    text = told(UnknownFact(tag="Later/2", fields={"batch": "", "done": False, "step": 4}))
     assert text == "Later: done no, step 4"
+
+
+def test_download_of_no_batch_is_told_without_one():
+    """Files that are read to open a dataset belong to no batch."""
+    kinds = [kind for kind in KINDS if kind.__name__.startswith("BatchDownload")]
+    for kind in kinds:
+        text = told(msgspec.structs.replace(complete(kind), batch=""))
+        assert objection(text) == "", text
+        assert "batch" not in text
+
+
+def test_download_by_another_worker_is_told_as_such():
+    (kind,) = [kind for kind in KINDS if kind.__name__ == "BatchDownloadCompleted"]
+    assert "by another worker" in told(required(kind, ok=True, error="", shared=True))
+    assert "by another worker" not in told(required(kind, ok=True, error="", shared=False))
+
+
+def test_lost_positions_are_told_as_the_command_line_names_them():
+    (kind,) = [kind for kind in KINDS if kind.__name__ == "LogSalvaged"]
+    assert told(required(kind, lost=[(5, 10), (12, 13)])).endswith("lost: @5 to @9, @12 to @12")

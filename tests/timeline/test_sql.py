@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from strata.cli import build_app
 from strata.errors import Corrupt, InvalidArgument, StrataError
-from strata.timeline import sql
-from strata.timeline.exporting import write_parquet
-from strata.timeline.timeline import Timeline
+from strata.timeline.export import sql_queries
+from strata.timeline.export.event_files import write_parquet
+from strata.timeline.read.run_timeline import Timeline
 from tests.timeline.fleet import Fleet
 
 FORBIDDEN = (
@@ -55,7 +55,7 @@ FORBIDDEN = (
 
 
 def strata(*arguments):
-    result = CliRunner().invoke(build_app(list(arguments)), arguments)
+    result = CliRunner().invoke(build_app(), arguments)
     if isinstance(result.exception, StrataError):
         raise result.exception
     assert result.exit_code == 0, result.output
@@ -96,11 +96,11 @@ class TestReadOnly:
         readable = tmp_path / "other.csv"
         readable.write_text("a,b\n1,2\n")
         held = contents(folder)
-        file = "facts.parquet" if archived else sql.CACHE
+        file = "facts.parquet" if archived else sql_queries.CACHE
         places = {
             "inside": folder / file,
             "outside": tmp_path / "written",
-            "cache": folder / sql.CACHE,
+            "cache": folder / sql_queries.CACHE,
             "readable": readable,
         }
         with pytest.raises(InvalidArgument):
@@ -149,6 +149,11 @@ def test_columns_of_one_name_are_all_in_the_json(folder):
     assert shown == {"n": 1, "n_2": 2, "n_1": 3, "n_3": 4}
 
 
+def test_every_table_of_the_documents_is_listed(crashed):
+    listed = {name for (name,) in sql_queries.query(crashed.timeline, "SHOW TABLES").rows}
+    assert listed == {"events", sql_queries.ACTIVITY, *sql_queries.VIEWS}
+
+
 class TestTemporaryDecode:
     @pytest.fixture
     def scratch(self, tmp_path, monkeypatch):
@@ -166,7 +171,7 @@ class TestTemporaryDecode:
             os, "access", lambda path, mode, **how: path != folder and allowed(path, mode, **how)
         )
         assert "n" in strata("sql", "SELECT count(*) AS n FROM events", "--data", str(folder))
-        assert not (folder / sql.CACHE).exists()
+        assert not (folder / sql_queries.CACHE).exists()
         assert list(scratch.iterdir()) == []
 
     def test_decode_beside_another_query_is_removed(self, crashed, tmp_path, scratch):
@@ -176,7 +181,7 @@ class TestTemporaryDecode:
             [
                 sys.executable,
                 "-c",
-                f"import duckdb, sys; db = duckdb.connect({str(folder / sql.CACHE)!r}); "
+                f"import duckdb, sys; db = duckdb.connect({str(folder / sql_queries.CACHE)!r}); "
                 "print('held', flush=True); sys.stdin.read()",
             ],
             stdin=subprocess.PIPE,
@@ -205,7 +210,7 @@ def test_rollback_voids_the_steps_after_its_target_only():
         fleet.join(worker)
     assert fleet.sync() == 92
     fleet.train(4)
-    rows = sql.query(
+    rows = sql_queries.query(
         Timeline(fleet.store, "rollback"),
         "SELECT first_step, last_step, first_sample, stop_sample, voided FROM samples "
         "ORDER BY committed_at, first_step",

@@ -7,19 +7,19 @@ import msgspec
 import pytest
 
 from strata.config import Settings
-from strata.core.catalogue import CODEC
 from strata.core.events import COORDINATOR
+from strata.core.record.event_codec import CODEC
 from strata.errors import Corrupt, Unavailable
-from strata.store.base import Window
-from strata.store.batches import pack, unpack
-from strata.store.sqlite import SqliteReader, SqliteStore, connections
-from strata.timeline.archiver import Archive, MoveOut, Verify, carry_out
-from strata.timeline.audit import audit
-from strata.timeline.desk import Desk
-from strata.timeline.opening import open_timeline
-from strata.timeline.parquet import EVENTS
-from strata.timeline.stretched_log import StretchedLog
-from strata.timeline.trust import examine
+from strata.store.event_batches import pack, unpack
+from strata.store.event_store import Window
+from strata.store.sqlite import SqliteReader, SqliteStore, database
+from strata.timeline.archive.archive_job import Archive, MoveOut, Verify, carry_out
+from strata.timeline.archive.parquet_log import EVENTS
+from strata.timeline.archive.run_lookup import open_timeline
+from strata.timeline.archive.segmented_log import StretchedLog
+from strata.timeline.audit.sample_audit import audit
+from strata.timeline.queries import Desk
+from strata.timeline.read.log_trust import examine
 from tests.timeline.planted import Planted, worker
 
 ALL = 10**9
@@ -116,7 +116,7 @@ def test_every_answer_is_the_same_after_events_moved(data, truth, moves):
         assert answers[asked] == answer, asked
 
 
-def test_interrupted_move_hands_nothing_out_twice(data, truth):
+def test_interrupted_move_returns_no_event_twice(data, truth):
     held = move(data, release=False)
     assert all_answers(data) == truth
     let_go(data, held[:1])
@@ -129,7 +129,7 @@ def test_interrupted_move_hands_nothing_out_twice(data, truth):
         assert StretchedLog(log).unreleased() == {}
 
 
-def test_event_that_arrives_late_between_others_that_moved_is_kept(data):
+def test_late_event_between_moved_ones_is_kept(data):
     with SqliteStore(data / "log.db", CODEC) as store:
         late = list(store.stream(*streams_of(data)[0]))[-1]
         store.append(
@@ -150,8 +150,8 @@ def test_event_that_arrives_late_between_others_that_moved_is_kept(data):
         assert [event.seq for event in timeline.reader.stream("x", 1)] == [0, 1, 2]
 
 
-def test_reader_under_way_is_told_when_events_move(data, monkeypatch):
-    monkeypatch.setattr(connections, "TURN_ROWS", 4)
+def test_reader_is_refused_when_events_move_meanwhile(data, monkeypatch):
+    monkeypatch.setattr(database, "TURN_ROWS", 4)
     held = move(data, release=False)
     with open_timeline(data) as timeline:
         asking = timeline.reader.query(limit=ALL)
@@ -164,7 +164,7 @@ def test_reader_under_way_is_told_when_events_move(data, monkeypatch):
                 list(reading)
 
 
-def test_missing_stretch_is_grave_and_no_proof_of_absence(data, truth):
+def test_missing_stretch_is_a_grave_finding_and_a_hole(data, truth):
     assert truth["trust"].verdict == "yes"
     move(data)
     move(data, f"{TASK}-000002")
@@ -183,7 +183,7 @@ def span(timeline) -> tuple[int, int]:
     return extent.from_ns, extent.to_ns
 
 
-def test_damaged_stretch_is_noticed_and_the_rest_is_read(data, truth):
+def test_damaged_stretch_is_reported_and_the_rest_is_read(data, truth):
     move(data)
     path = data / "stretches" / f"{TASK}-000001" / EVENTS
     path.write_bytes(path.read_bytes()[:-200])
@@ -199,21 +199,21 @@ def test_damaged_stretch_is_noticed_and_the_rest_is_read(data, truth):
 
 
 def test_stretch_that_differs_from_the_log_is_not_published(data, monkeypatch):
-    from strata.timeline import stretches
+    from strata.timeline.archive import segment_writer
 
-    written = stretches.tables
+    written = segment_writer.tables
 
     def lossy(records, exact):
         return written(list(records)[:-1], exact)
 
-    monkeypatch.setattr(stretches, "tables", lossy)
-    with pytest.raises(Corrupt, match="differs from the log"):
+    monkeypatch.setattr(segment_writer, "tables", lossy)
+    with pytest.raises(Corrupt, match="differ from the log"):
         move(data)
     with open_timeline(data) as timeline:
         assert timeline.reader.names() == []
 
 
-def test_archived_run_holds_the_moved_events_too(run, data, truth):
+def test_archived_run_has_the_moved_events(run, data, truth):
     for number in (1, 2):
         move(data, f"{TASK}-{number:06}")
     task = run.sim.coordinator.kernel.state.tasks[TASK]
@@ -231,7 +231,7 @@ def test_archived_run_holds_the_moved_events_too(run, data, truth):
 def test_nothing_moves_out_of_a_damaged_log(data):
     with SqliteStore(data / "log.db", CODEC) as store:
         store._db.execute("UPDATE head SET checksum = 0")
-    with pytest.raises(Corrupt, match="no events leave it"):
+    with pytest.raises(Corrupt, match="no events are moved out of it"):
         move(data, streams=[("w", 1)])
 
 

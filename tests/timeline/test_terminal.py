@@ -11,14 +11,15 @@ import pytest
 from typer.testing import CliRunner
 
 from strata.cli import build_app
-from strata.cli._past import Moment
+from strata.cli.support.past_source import Moment
 from strata.errors import InvalidArgument, NotFound, StrataError
-from strata.timeline.opening import open_timeline
-from tests.coordinator.http.served import Coordinator
+from strata.timeline.archive.run_lookup import open_timeline
+from strata.timeline.lanes import worker_lanes
+from tests.coordinator.rest.served import Coordinator
 
 
 def strata(*arguments):
-    result = CliRunner().invoke(build_app(list(arguments)), arguments)
+    result = CliRunner().invoke(build_app(), arguments)
     if isinstance(result.exception, StrataError):
         raise result.exception
     assert result.exit_code == 0, result.output
@@ -31,9 +32,9 @@ def lost(crashed):
 
 
 class TestFolder:
-    def test_timeline_shows_the_lanes_and_the_turning_points(self, folder, lost):
+    def test_timeline_shows_lanes_and_key_events(self, folder, lost):
         shown = strata("timeline", "--data", str(folder))
-        assert "log ✓ whole" in shown
+        assert "log ✓ complete" in shown
         assert lost.text("worker") in shown
         assert "was declared lost" in shown
         assert "█" in shown
@@ -45,12 +46,12 @@ class TestFolder:
         found = json.loads(strata("at", "step:20", "--data", str(folder), "--json"))
         assert found["tasks"][-1]["committed_steps"] > 20
 
-    def test_going_to_where_something_holds(self, folder, lost):
+    def test_at_next_goes_to_where_a_condition_holds(self, folder, lost):
         shown = strata("at", "--next", "kind=WorkerLost", "--data", str(folder))
         assert lost.ref in shown
         assert "recovering" in shown
 
-    def test_going_on_from_a_position_or_a_step(self, folder, crashed):
+    def test_at_next_starts_from_a_position_or_a_step(self, folder, crashed):
         kinds = {"WorkerRegistered", "GenerationChanged"}
         changes = list(crashed.timeline.records(kinds=kinds))
         data = ("--data", str(folder))
@@ -72,6 +73,11 @@ class TestFolder:
             "at", f"step:{step}", "--previous", "kind=StepsCommitted", "--data", str(folder)
         )
         assert f"({commits[2].ref})" in shown
+
+    def test_lanes_that_are_not_exact_say_so(self, folder, monkeypatch):
+        assert "too many events" not in strata("timeline", "--data", str(folder))
+        monkeypatch.setattr(worker_lanes, "FINE_EVENTS", 10)
+        assert "too many events for exact lanes" in strata("timeline", "--data", str(folder))
 
     def test_time_of_day_means_the_day_of_the_run(self, folder, lost):
         moment = datetime.fromtimestamp(lost.at_ns / 1e9) + timedelta(seconds=1)
@@ -103,10 +109,10 @@ class TestFolder:
         same = json.loads(strata("why", lost.ref, "--data", str(folder), "--json"))
         assert (same["question"], same["verdict"]) == ("lost", "yes")
 
-    def test_why_lists_what_can_be_asked(self, folder):
+    def test_why_lists_the_questions(self, folder):
         assert len(strata("why", "--data", str(folder)).splitlines()) >= 16
 
-    def test_a_story(self, folder, lost):
+    def test_story_prints_events_in_order(self, folder, lost):
         shown = strata("story", f"worker:{lost.text('worker')}", "--data", str(folder))
         assert "was declared lost" in shown
         lines = strata("story", "barrier:step-25", "--data", str(folder), "--json").splitlines()
@@ -134,7 +140,7 @@ class TestFolder:
         assert row["name"] in strata("runs", kept)
         assert "was declared lost" in strata("timeline", "--data", kept)
 
-    def test_the_schema_of_all_kinds(self):
+    def test_schema_prints_every_kind(self):
         assert "WorkerLost" in json.loads(strata("schema"))["$defs"]
 
 
@@ -157,12 +163,12 @@ class TestCoordinator:
             ("diff", "@1", "@4"),
         ],
     )
-    def test_the_same_verbs_ask_a_coordinator_that_runs(self, url, arguments):
+    def test_verbs_query_a_running_coordinator(self, url, arguments):
         assert strata(*arguments, "--url", url)
         for line in strata(*arguments, "--url", url, "--json").splitlines():
             json.loads(line)
 
-    def test_an_export_over_the_api(self, url, tmp_path):
+    def test_export_over_the_api(self, url, tmp_path):
         for name in ("perfetto", "jsonl", "parquet"):
             out = tmp_path / name
             strata("export", "--format", name, "--out", str(out), "--url", url)
@@ -170,7 +176,7 @@ class TestCoordinator:
 
 
 class TestMoments:
-    def test_a_moment_is_typed_in_many_ways(self):
+    def test_moment_is_typed_in_many_ways(self):
         assert Moment("@12").position == 12
         assert Moment("step:7").step == 7
         assert Moment("1750000000000").time_ms == 1750000000000
@@ -187,11 +193,11 @@ class TestMoments:
         with pytest.raises(InvalidArgument) as refused:
             Moment("15:20:00").within(span(2.5))
         assert "2026-03-02T15:20:00, 2026-03-03T15:20:00, 2026-03-04T15:20:00" in refused.value.hint
-        with pytest.raises(InvalidArgument, match="not within the run"):
+        with pytest.raises(InvalidArgument, match="outside the run"):
             Moment("11:00").within(span(0.9))
 
     @pytest.mark.parametrize("text", ["yesterday", "@x", "25:99", "end+5m"])
-    def test_what_is_none_is_refused_with_what_would_be(self, text):
+    def test_invalid_moment_is_refused_with_examples(self, text):
         with pytest.raises(InvalidArgument) as refused:
             Moment(text)
         assert "end-5m" in refused.value.hint

@@ -17,7 +17,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def data():
-    """Inputs and targets; every row has its number, so that a run can say what it trained."""
+    """Inputs and targets; every row has a number, so that a run can record what it trained."""
     random = np.random.default_rng(0)
     inputs = random.normal(size=(SAMPLES, 8))
     targets = inputs @ random.normal(size=(8, 1))
@@ -25,7 +25,7 @@ def data():
 
 
 class Local:
-    """In place of a step, where there is no run."""
+    """Replaces a step in a process without a run."""
 
     accumulate = contextlib.nullcontext
 
@@ -203,7 +203,7 @@ class AllCheckpointed(Tied):
 
 
 class Unused(Case):
-    """AdamW with a parameter that nobody uses, and one that few samples use."""
+    """AdamW with a parameter that no sample uses, and one that few samples use."""
 
     class Net(torch.nn.Module):
         def __init__(self) -> None:
@@ -316,7 +316,7 @@ class Autocast(Case):
 
 
 CASES = {
-    "normed": Normed,  # first, so that its statistics have changed when a worker is found lost
+    "normed": Normed,  # first, so that its statistics have changed when a worker is lost
     "plain": Case,
     "accumulated": Accumulated,
     "accumulated_once": AccumulatedOnce,

@@ -1,7 +1,7 @@
-"""A small regression by FSDP2, run by `strata run` in tests: says its final weights.
+"""A small regression by FSDP2, run by `strata run` in tests: prints its final weights.
 
-Config: `signal` is what rank 1 sends itself in step 12 of generation 1, `form` what it sends itself
-while the first mesh is formed, `forget` leaves out `mesh.scale`.
+Config: `signal` is the signal that rank 1 sends itself in step 12 of generation 1, `form` the one
+that it sends itself while the first mesh is formed, `forget` leaves out `mesh.scale`.
 """
 
 import json

@@ -1,10 +1,10 @@
 """Trains every case of `cases.py` in one run, each with its own model; `strata run` starts it.
 
-Config: `signal` is what rank 1 sends itself in step 12 of generation 1, `before` the case before
-which it does so, `only` the one case to train, `communicate` lets one worker alone do what several
-do, `late` lets optimizers be launched as on a GPU. With `skip` rank 1 is killed after its backward
-pass in step 12, and rank 0 finds its collectives aborted. Writes what it trained and learned to
-`folder`.
+Config: `signals` is what rank 1 sends itself, each once: `step:signal`, or `step:signal:case` to do
+so before a case that is not the first. `only` is the one case to train, `communicate` lets one
+worker alone do what several do, `late` lets optimizers be launched as on a GPU. With `skip` rank 1
+is killed after its backward pass in step 12, and rank 0 finds its collectives aborted. Writes what
+it trained and learned to `folder`.
 """
 
 import json
@@ -82,9 +82,13 @@ def abort_once(run, case):
 
 
 def disturb(run, name, wanted) -> None:
-    sent, before = int(run.config.get("signal", 0)), run.config.get("before") or wanted[0]
-    if sent and name == before and (run.rank, run.steps, run.generation) == (1, 12, 1):
-        os.kill(os.getpid(), sent)
+    for each in str(run.config.get("signals", "")).split():
+        step, number, *before = each.split(":")
+        done = Path(str(run.config["folder"]), f"sent-{step}")
+        here = (run.rank, run.steps, name) == (1, int(step), *(before or wanted[:1]))
+        if here and not done.exists():
+            done.touch()
+            os.kill(os.getpid(), int(number))
 
 
 if __name__ == "__main__":

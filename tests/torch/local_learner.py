@@ -1,6 +1,7 @@
-"""A small regression by `strata.torch.LocalSteps`, run by `strata run` in tests: says its weights.
+"""A small regression by `strata.torch.LocalSteps`, run by `strata run` in tests: prints its
+weights.
 
-Config: `signal` is what rank 1 sends itself in round 5 of generation 1.
+Config: `signal` is the signal that rank 1 sends itself in round 5 of generation 1.
 """
 
 import hashlib
@@ -55,7 +56,7 @@ def error(model, x, y) -> torch.Tensor:
 
 
 def off(model, x, y) -> float:
-    """The error in evaluation, which uses the running statistics, as a share of the variance."""
+    """The error in evaluation, which uses the running statistics, as a fraction of the variance."""
     with torch.no_grad():
         return error(model.eval(), x, y).item() / float(y.var())
 

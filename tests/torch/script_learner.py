@@ -1,12 +1,13 @@
-"""The loop that people write, as `strata run` runs it in tests; see `scripts.py` for the plain one.
+"""An ordinary training loop, as `strata run` runs it in tests; see `scripts.py` for the plain one.
 
-Config: `script` is the name of the script, `die_at` the step in which the last rank kills itself in
-generation 1, `folder` where rank 0 writes its weights.
+Config: `script` is the name of the script, `die_at` the steps in which the last rank kills itself,
+each once (`7,12`), `folder` where rank 0 writes its weights.
 """
 
 import os
 import signal
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -29,9 +30,11 @@ from strata.errors import NotAllowedNow
 
 
 def disturb(run):
-    """Kills this process in the step that the test asks for."""
-    dies = run.steps == int(run.config.get("die_at", -1)) and run.generation == 1
-    if dies and run.rank == run.world_size - 1:
+    """Kill this process in the step that the test asks for."""
+    dies = str(run.steps) in str(run.config.get("die_at", "")).split(",")
+    done = Path(str(run.config["folder"]), f"died-{run.steps}")
+    if dies and run.rank == run.world_size - 1 and not done.exists():
+        done.touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -78,7 +81,7 @@ def two_phases(run, parts):
 
 
 def early_stop(run, parts):
-    """Stops when the validation loss has not improved for a few epochs."""
+    """Stop when the validation loss has not improved for a few epochs."""
     best, bad = float("inf"), 0
     loader = loading(run, Ragged(72), processes=0)
     for _ in run.epochs(50):
@@ -125,7 +128,7 @@ def fabric(run, parts):
 
 
 def disturb_between_micro_batches(run, model):
-    """Kills this process in the second forward pass of the step that the test asks for."""
+    """Kill this process in the second forward pass of the step that the test asks for."""
     seen = []
 
     def look(*_):

@@ -1,4 +1,4 @@
-"""Guards what a step block puts back when it is undone, and when it says that it cannot."""
+"""Guards what a step block restores when it is undone, and when it reports that it cannot."""
 
 import random
 
@@ -7,8 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from strata.torch.block_state import BlockState  # noqa: E402
-from strata.torch.contents import Contents  # noqa: E402
+from strata.torch.module_tensors import ModuleTensors  # noqa: E402
+from strata.torch.step_snapshot import BlockState  # noqa: E402
 
 pytestmark = pytest.mark.quick
 
@@ -33,7 +33,7 @@ def module():
 
 @pytest.fixture
 def block(module):
-    contents = Contents(module)
+    contents = ModuleTensors(module)
 
     def begin():
         contents.refresh()

@@ -1,11 +1,11 @@
-"""Guards the buckets that gradients are sent in: the same on all workers, and views afterwards."""
+"""Guards gradient buckets: the same on all workers, with gradients as views of them."""
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from strata.errors import InvalidArgument  # noqa: E402
-from strata.torch.buckets import BUCKET_BYTES, buckets_of, require_dense  # noqa: E402
+from strata.torch.gradient_buckets import BUCKET_BYTES, buckets_of, require_dense  # noqa: E402
 
 pytestmark = pytest.mark.quick
 

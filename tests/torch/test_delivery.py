@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from strata.torch.delivery import Delivery, can_skip  # noqa: E402
+from strata.torch.gradient_averaging import GradientDelivery, can_skip  # noqa: E402
 
 OWN = torch.tensor([16.0, 5.0, 7.0], dtype=torch.float64)
 WHOLE = torch.tensor([40.0, 10.0, 14.0], dtype=torch.float64)
@@ -23,7 +23,7 @@ WHOLE = torch.tensor([40.0, 10.0, 14.0], dtype=torch.float64)
     ids=["complete", "aborted", "another pass", "other parameters"],
 )
 def test_update_is_skipped_unless_every_worker_has_sent_the_same_pass(head, flag, skipped):
-    delivery = Delivery(head, OWN, 2, torch.tensor(flag))
+    delivery = GradientDelivery(head, OWN, 2, torch.tensor(flag))
     delivery.wait()
     assert (delivery.skipped, bool(delivery.skip), delivery.aborted) == (
         skipped,
@@ -50,7 +50,7 @@ def test_fused_optimizer_skips_its_update_on_the_device(kind, flag):
     optimizer.step()
     before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
     assert can_skip(optimizer)
-    optimizer.found_inf = Delivery(WHOLE, OWN, 2, torch.tensor(flag)).skip
+    optimizer.found_inf = GradientDelivery(WHOLE, OWN, 2, torch.tensor(flag)).skip
     optimizer.step()
     after = (model.state_dict(), optimizer.state_dict())
     same = torch.equal(before[0]["weight"], after[0]["weight"])

@@ -1,12 +1,12 @@
-"""Guards what a run records about the collectives of PyTorch, and the answers from that record."""
+"""Guards the record of PyTorch's collectives in a run, and answers from that record."""
 
 import signal
 from pathlib import Path
 
 import pytest
 
-from strata.timeline.desk import Desk
-from strata.timeline.opening import open_timeline
+from strata.timeline.archive.run_lookup import open_timeline
+from strata.timeline.queries import Desk
 from tests.cli.runs import run
 
 pytest.importorskip("torch")
@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 
 
 def trained(folder, script, workers, *config):
-    """Run a learner to its end; the folder of its log."""
+    """Run a learner to its end; return the folder of its log."""
     pairs = [each for pair in (f"folder={folder}", *config) for each in ("--config", pair)]
     options = ["--workers", str(workers), "--data-dir", str(folder / "data"), *pairs]
     code, shown = run(folder, str(HERE / script), *options, OMP_NUM_THREADS="1")
@@ -27,7 +27,7 @@ def trained(folder, script, workers, *config):
 def disturbed(tmp_path_factory):
     """A run of data_parallel in which the worker with rank 1 is killed in step 12."""
     folder = tmp_path_factory.mktemp("disturbed")
-    killed = f"signal={int(signal.SIGKILL)}"
+    killed = f"signals=12:{int(signal.SIGKILL)}"
     with open_timeline(trained(folder, "learner.py", 3, "only=plain", killed)) as timeline:
         yield timeline
 

@@ -38,7 +38,7 @@ def test_all_end_with_the_same_module(tmp_path, sent):
 
 
 def test_learned_values_come_first_and_averaged_ones_last():
-    from strata.torch.local_steps import ModuleWeights
+    from strata.torch.module_local_steps import ModuleWeights
 
     module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     module[0].bias.requires_grad_(False)

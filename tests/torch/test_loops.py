@@ -1,6 +1,7 @@
-"""Guards training with other frameworks' trainers, against the real libraries: the weights, the
-learning rates and the evaluations are those of the framework without Strata, on as many processes,
-whatever happens to a worker in between."""
+"""Guards training with other frameworks' trainers, against the real libraries: weights, learning
+rates and evaluations equal those of the framework without Strata, on as many processes, whatever
+happens to a worker in between.
+"""
 
 import json
 import os
@@ -14,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from strata.core.catalogue import CODEC
-from strata.core.checkpoints import CheckpointCommitted
-from strata.store.base import Window
+from strata.core.checkpoints.checkpoint_lifecycle import CheckpointCommitted
+from strata.core.record.event_codec import CODEC
+from strata.store.event_store import Window
 from strata.store.sqlite import SqliteReader
 from tests.sdk.harness import clean_environment
 
@@ -24,38 +25,44 @@ pytest.importorskip("torch")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(480)]
 
 MAIN = [sys.executable, "-c", "from strata.cli import main; main()"]
-FITTING = Path(__file__).with_name("fitting.py")
-FRAMEWORKS = ("huggingface", "lightning")
+HERE = Path(__file__).parent
+MODULES = {"huggingface": "transformers.trainer", "lightning": "lightning.pytorch"}
+FRAMEWORKS = tuple(MODULES)
 STEPS = 40
 
 
 def require(framework):
-    pytest.importorskip({"lightning": "lightning", "huggingface": "transformers"}[framework])
+    pytest.importorskip(MODULES[framework].partition(".")[0])
+
+
+def script(framework):
+    return str(HERE / f"fit_{framework}.py")
 
 
 def variables(settings):
-    return clean_environment(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", **settings)
+    """The environment of a run. Only a run that loses workers profits from prepared processes."""
+    warm = bool({"KILLS", "STOP_AT"} & settings.keys())
+    prepared = {"STRATA_WARM_STARTS_AFTER_S": "0.1"} if warm else {"STRATA_WARM_STARTS": "false"}
+    return clean_environment(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", **(prepared | settings))
 
 
 def fit(folder, framework, workers=1, *flags, **settings):
-    """Runs the script under Strata; how it ended and what was printed, and the run's log."""
+    """Run the script under Strata; return its result, its output, and the run's log."""
     require(framework)
+    command = [*MAIN, "run", script(framework), "--workers", str(workers), "--data-dir", "data"]
     done = subprocess.run(
-        [
-            *MAIN, "run", str(FITTING), "--workers", str(workers), "--data-dir", "data",
-            *flags, "--", framework,
-        ],
+        [*command, *flags],
         cwd=folder,
         capture_output=True,
         text=True,
         timeout=240,
         env=variables(settings),
-    )  # fmt: skip
+    )
     return done, SqliteReader(folder / "data" / "log.db", CODEC)
 
 
 def fitted(output):
-    """What rank 0 said at its end."""
+    """What rank 0 printed at its end."""
     (line,) = re.findall(r"fitted (\{.*\})", output)
     return json.loads(line)
 
@@ -65,51 +72,82 @@ def free_port():
         return server.getsockname()[1]
 
 
+class Prepared:
+    """A process that has imported a framework, and runs its script in processes forked from it."""
+
+    def __init__(self, framework, folder):
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "plain_ranks.py"), script(framework), MODULES[framework]],
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=clean_environment(
+                OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", PYTHONPATH=os.pathsep.join(sys.path)
+            ),
+        )
+
+    def train(self, workers, settings):
+        """Train without Strata on so many ranks; what rank 0 printed."""
+        shared = {
+            "PLAIN": "1",
+            "WORLD_SIZE": str(workers),
+            "LOCAL_WORLD_SIZE": str(workers),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "TORCHELASTIC_RUN_ID": "plain",
+            "GROUP_RANK": "0",
+            **settings,
+        }
+        ranks = [{**shared, "RANK": str(n), "LOCAL_RANK": str(n)} for n in range(workers)]
+        ended = self.run(ranks)
+        assert [code for code, _ in ended] == [0] * workers, ended
+        return ended[0][1]
+
+    def run(self, environments):
+        """Run the script in a process for each environment; exit codes and outputs."""
+        self._process.stdin.write(json.dumps(environments) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self):
+        self._process.communicate()
+
+
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory):
-    """What the framework learns by itself, on so many processes; each case is run once."""
+def prepared(tmp_path_factory):
+    """The process that has imported a framework: `prepared(framework)`."""
+    started = {}
+
+    def prepare(framework):
+        require(framework)
+        if framework not in started:
+            started[framework] = Prepared(framework, tmp_path_factory.mktemp("plain"))
+        return started[framework]
+
+    yield prepare
+    for each in started.values():
+        each.close()
+
+
+@pytest.fixture(scope="module")
+def plain(prepared):
+    """What the framework learns without Strata, on that many processes; each case is run once."""
     known = {}
 
-    def run(framework, workers, **settings):
-        require(framework)
+    def train(framework, workers, **settings):
         case = (framework, workers, *sorted(settings.items()))
         if case not in known:
-            folder = tmp_path_factory.mktemp("plain")
-            known[case] = fitted(run_plain(folder, framework, workers, settings))
+            known[case] = fitted(prepared(framework).train(workers, settings))
         return known[case]
 
-    return run
-
-
-def run_plain(folder, framework, workers, settings):
-    shared = {
-        "PLAIN": "1",
-        "WORLD_SIZE": str(workers),
-        "LOCAL_WORLD_SIZE": str(workers),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "TORCHELASTIC_RUN_ID": "plain",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        **settings,
-    }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(FITTING), framework],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=variables(shared | {"RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0"}),
-        )
-        for rank in range(workers)
-    ]
-    outputs = [rank.communicate(timeout=240)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * workers, "\n".join(outputs)
-    return outputs[0]
+    return train
 
 
 def assert_same(found, expected):
-    """The same training; of the steps before a recovery only some may have been seen here."""
+    """Assert the same training; of the steps before a recovery only some may
+    have been seen here.
+    """
     np.testing.assert_allclose(found["weights"], expected["weights"], rtol=0, atol=1e-6)
     assert found["steps"] == expected["steps"]
     seen, whole = found["evaluated"], expected["evaluated"]
@@ -126,7 +164,9 @@ def test_undisturbed_training_equals_the_framework_alone(tmp_path, plain, framew
     assert_same(fitted(done.stdout), expected)
     assert fitted(done.stdout)["rates"] == expected["rates"]
     with log:
-        nodes = sorted({node for node, _ in log.streams() if node.startswith("fitting-1-w")})
+        nodes = sorted(
+            {node for node, _ in log.streams() if node.startswith(f"fit_{framework}-1-w")}
+        )
         assert len(nodes) == workers
         for node in nodes:
             window = Window(node=node, kinds=frozenset({"StepFinished"}))
@@ -135,24 +175,19 @@ def test_undisturbed_training_equals_the_framework_alone(tmp_path, plain, framew
             assert sum(step.loss is not None for step in steps) >= len(steps) - 1
 
 
-# In the middle of an epoch, in its last step, in the first step of the next one, and of all.
-@pytest.mark.parametrize(("workers", "step"), [(2, 13), (2, 15), (2, 16), (2, 0), (3, 13), (3, 22)])
+# In the first step of all, in the middle of an epoch, in its last step, and in the first step of
+# the next one.
+@pytest.mark.parametrize(("workers", "kills"), [(2, "0:1 13:1 15:0 16:1"), (3, "13:2 22:2")])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_killed_worker_changes_nothing(tmp_path, plain, framework, workers, step):
+def test_killed_workers_change_nothing(tmp_path, plain, framework, workers, kills):
     expected = plain(framework, workers)
-    done, _ = fit(tmp_path, framework, workers, KILL_AT=str(step))
+    done, _ = fit(tmp_path, framework, workers, "--max-restarts", "9", KILLS=kills)
     assert done.returncode == 0, done.stdout + done.stderr
-    went_on = f"goes on from step {step} (peer)" if step else "starts from step 0"
-    assert went_on in done.stdout
-    assert_same(fitted(done.stdout), expected)
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_killed_rank_0_changes_nothing(tmp_path, plain, framework):
-    expected = plain(framework, 2)
-    done, _ = fit(tmp_path, framework, 2, KILL_AT="13", KILL_RANK="0")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "goes on from step 13 (peer)" in done.stdout
+    lost = re.findall(r"was lost: its process ended with signal 9", done.stdout)
+    assert len(lost) == len(kills.split())
+    for step in (int(kill.partition(":")[0]) for kill in kills.split()):
+        went_on = f"continues from step {step} (peer)" if step else "starts from step 0"
+        assert went_on in done.stdout
     assert_same(fitted(done.stdout), expected)
 
 
@@ -160,9 +195,9 @@ def test_a_killed_rank_0_changes_nothing(tmp_path, plain, framework):
 def test_a_worker_killed_alone_resumes_from_a_checkpoint(tmp_path, plain, framework):
     expected = plain(framework, 1)
     settings = {"STRATA_CHECKPOINT_EVERY": "5", "STRATA_CHECKPOINT_WHEN_BUSY": "wait"}
-    done, _ = fit(tmp_path, framework, 1, KILL_AT="30", **settings)
+    done, _ = fit(tmp_path, framework, 1, KILLS="30:0", **settings)
     assert done.returncode == 0, done.stdout + done.stderr
-    (step,) = map(int, re.findall(r"goes on from step (\d+) \(checkpoint\)", done.stdout))
+    (step,) = map(int, re.findall(r"continues from step (\d+) \(checkpoint\)", done.stdout))
     assert step in (20, 25), "the save of step 25 began when that of step 20 was committed"
     found = fitted(done.stdout)
     assert_same(found, expected)
@@ -172,10 +207,10 @@ def test_a_worker_killed_alone_resumes_from_a_checkpoint(tmp_path, plain, framew
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_worker_killed_in_an_evaluation_sends_all_to_a_checkpoint(tmp_path, plain, framework):
     expected = plain(framework, 2)
-    settings = {"KILL_AT": "32", "KILL_IN": "evaluation", "STRATA_CHECKPOINT_EVERY": "3"}
+    settings = {"KILLS": "32:1", "KILL_IN": "evaluation", "STRATA_CHECKPOINT_EVERY": "3"}
     done, _ = fit(tmp_path, framework, 2, **settings)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"goes on from step \d+ \(checkpoint\)", done.stdout)
+    assert re.search(r"continues from step \d+ \(checkpoint\)", done.stdout)
     found = fitted(done.stdout)
     np.testing.assert_allclose(found["weights"], expected["weights"], rtol=0, atol=1e-6)
     assert found["steps"] == expected["steps"]
@@ -183,21 +218,20 @@ def test_a_worker_killed_in_an_evaluation_sends_all_to_a_checkpoint(tmp_path, pl
 
 
 @pytest.mark.parametrize(
-    ("settings", "step"),
+    ("settings", "kills"),
     [
-        ({"ACCUMULATE": "3"}, 5),
-        ({"MAX_STEPS": "21"}, 16),
-        ({"HALF_EPOCHS": "1"}, 12),
-        ({"LOADERS": "1"}, 19),
-        ({"STOP_EARLY": "1"}, 13),
+        ({"ACCUMULATE": "3", "LOADERS": "1"}, "5:1"),
+        ({"MAX_STEPS": "21", "HALF_EPOCHS": "1"}, "12:1 16:1"),
+        ({"STOP_EARLY": "1"}, "13:1"),
     ],
-    ids=["accumulation", "max_steps", "evaluation_in_epochs", "loader_processes", "early_stopping"],
+    ids=["accumulation_and_loader_processes", "max_steps_and_half_epochs", "early_stopping"],
 )
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_killed_worker_changes_nothing_with(tmp_path, plain, framework, settings, step):
+def test_killed_workers_change_nothing_with(tmp_path, plain, framework, settings, kills):
     expected = plain(framework, 2, **settings)
-    done, _ = fit(tmp_path, framework, 2, KILL_AT=str(step), **settings)
+    done, _ = fit(tmp_path, framework, 2, "--max-restarts", "9", KILLS=kills, **settings)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("was lost: its process ended with signal 9") == len(kills.split())
     assert_same(fitted(done.stdout), expected)
 
 
@@ -218,9 +252,9 @@ def test_a_preempted_worker_saves_and_is_replaced(tmp_path, plain, framework, wo
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_stopped_task_saves_and_does_not_come_to_its_end(tmp_path, framework, workers):
     require(framework)
-    command = ["run", str(FITTING), "--workers", str(workers), "--data-dir", "data"]
+    command = ["run", script(framework), "--workers", str(workers), "--data-dir", "data"]
     with subprocess.Popen(
-        [*MAIN, *command, "--", framework],
+        [*MAIN, *command],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -253,15 +287,19 @@ def test_a_stopped_task_saves_and_does_not_come_to_its_end(tmp_path, framework, 
         ("lightning", "sampler", "does not support a training sampler of type RandomSampler"),
     ],
 )
-def test_what_cannot_be_resumed_exactly_is_refused_by_name(tmp_path, framework, given, named):
-    done, _ = fit(tmp_path, framework, 1, "--max-restarts", "0", REFUSED=given)
-    assert done.returncode != 0
-    assert named in done.stdout + done.stderr
+def test_what_cannot_be_resumed_exactly_is_refused_by_name(
+    tmp_path, prepared, framework, given, named
+):
+    alone = {"REFUSED": given, "STRATA_DATA_DIR": str(tmp_path)}
+    ((code, output),) = prepared(framework).run([alone])
+    assert code != 0
+    assert named in output
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_fewer_workers_are_refused(tmp_path, framework):
-    flags = ("--policy", "continue", "--min-workers", "1")
-    done, _ = fit(tmp_path, framework, 2, *flags, KILL_AT="13")
+    flags = ("--policy", "continue", "--min-workers", "1", "--max-restarts", "1")
+    settings = {"KILLS": "13:1", "STRATA_WARM_STARTS": "false"}
+    done, _ = fit(tmp_path, framework, 2, *flags, **settings)
     assert done.returncode != 0
     assert "trains with 2 workers and has 1 now" in done.stdout + done.stderr

@@ -1,5 +1,6 @@
 """Guards training with FSDP2 over `strata.torch.Mesh`: the workers learn what a plain process does,
-also when one of them is killed or stands still in a step, or while the mesh is formed."""
+also when one of them is killed or hangs in a step, or while the mesh is formed.
+"""
 
 import json
 import signal
@@ -21,7 +22,7 @@ def weights(shown):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """What one worker learns that nobody disturbs."""
+    """What a single, undisturbed worker learns."""
     code, shown = learn(tmp_path_factory.mktemp("alone"), 1, name="fsdp_learner.py")
     assert code == 0, shown
     return weights(shown)

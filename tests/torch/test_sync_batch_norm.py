@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from strata.errors import InvalidArgument, NotAllowedNow  # noqa: E402
-from strata.torch.sync_batch_norm import Normalize, Statistics, SyncedBatchNorm  # noqa: E402
+from strata.torch.sync_batch_norm import BatchStatistics, Normalize, SyncedBatchNorm  # noqa: E402
 
 
 class Meeting:
@@ -90,7 +90,7 @@ def test_workers_with_unequal_batches_normalize_as_one_process(shape, sizes):
 
 
 class Alone:
-    """A run of two workers as far as `Statistics` looks at it."""
+    """A run of two workers, with the attributes that `BatchStatistics` uses."""
 
     world_size, present_step = 2, None
 
@@ -99,7 +99,7 @@ def test_only_plain_modules_are_synchronized():
     class Special(torch.nn.SyncBatchNorm):
         pass
 
-    statistics = Statistics(Alone(), "gloo")
+    statistics = BatchStatistics(Alone(), "gloo")
     with pytest.raises(InvalidArgument, match="0 is a Special, a subclass of SyncBatchNorm"):
         statistics.adopt(torch.nn.Sequential(Special(4)))
     own = torch.nn.SyncBatchNorm(4, process_group=object())
@@ -109,7 +109,7 @@ def test_only_plain_modules_are_synchronized():
 
 def test_training_outside_of_a_step_is_refused_and_a_copy_is_a_plain_module():
     model = torch.nn.Sequential(torch.nn.SyncBatchNorm(4))
-    Statistics(Alone(), "gloo").adopt(model)
+    BatchStatistics(Alone(), "gloo").adopt(model)
     assert type(model[0]) is SyncedBatchNorm
     with pytest.raises(NotAllowedNow, match="outside of a step"):
         model(torch.ones(2, 4))

@@ -1,7 +1,9 @@
-"""A real browser before a real coordinator with real workers, and a page that must not complain."""
+"""Fixtures: Chromium, a coordinator with real workers, and a check of the console for errors."""
 
+import json
 import os
 import signal
+import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,10 +11,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from strata import __version__
+from strata.coordinator.rest.app import document
 from tests.agent.harness import worker_pids
 from tests.cli.conftest import Started, Up, until
 from tests.programs import program
 
+WEB = Path(__file__).parents[2] / "web"
 TRAINEE = Path(__file__).parent / "trainee.py"
 WORKERS = 3
 START_S = 120.0
@@ -26,11 +31,11 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-PATIENCE_MS = 20_000
+TIMEOUT_MS = 20_000
 
 
 def pytest_collection_modifyitems(items):
-    """A browser and a cluster are slow to start on a busy machine."""
+    """Raise the time limit: a browser and a cluster start slowly on a busy machine."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.timeout(TEST_S))
@@ -47,7 +52,7 @@ def browser_context_args():
 
 
 class Training:
-    """A coordinator and an agent in processes of their own, and the task that they train."""
+    """A coordinator and an agent as separate processes, and the task that they train."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -84,7 +89,7 @@ class Training:
         return self.get(f"tasks/{self.task}")["committed_steps"]
 
     def kill(self, worker):
-        """As the kernel would, when memory is short."""
+        """Kill a worker with SIGKILL, as the kernel does when memory runs out."""
         os.kill(worker_pids(self.folder)[worker], signal.SIGKILL)
 
     def close(self):
@@ -108,25 +113,25 @@ def training(folder: Path):
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory):
-    """Shared by the tests of one process: they look, and what they change they undo."""
+    """A cluster that the tests of one process share; a test undoes its changes."""
     with training(tmp_path_factory.mktemp("cluster")) as started:
         yield started
 
 
 @pytest.fixture
-def complaints(page):
-    """What the page complained about; a test that expects some clears it."""
+def console_errors(page):
+    """Errors in the browser's console; a test that expects some clears the list."""
     found = []
-    page.on("console", lambda said: found.append(said.text) if said.type == "error" else None)
+    page.on("console", lambda line: found.append(line.text) if line.type == "error" else None)
     page.on("pageerror", lambda error: found.append(str(error)))
-    page.set_default_timeout(PATIENCE_MS)
+    page.set_default_timeout(TIMEOUT_MS)
     yield found
     assert found == []
 
 
 @pytest.fixture
-def visit(page, complaints, cluster):
-    """Opens a view of the cluster."""
+def visit(page, console_errors, cluster):
+    """A function that opens a view of the cluster."""
 
     def open_view(view, url=cluster.url):
         page.goto(f"{url}/#/{view}")
@@ -134,3 +139,30 @@ def visit(page, complaints, cluster):
         return page
 
     return open_view
+
+
+def npm(*arguments, **variables):
+    """Run a script of web/package.json; its output is the message when it fails."""
+    assert (WEB / "node_modules").is_dir(), "install the packages: make test, or npm ci in web"
+    command = [program("npm"), "run", "--silent", *arguments]
+    how = {"capture_output": True, "text": True, "timeout": 110, "env": os.environ | variables}
+    done = subprocess.run(command, cwd=WEB, **how)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="session")
+def api_types():
+    """The TypeScript types of the REST API; only building the page needs them, so git ignores them.
+
+    Test processes may do this at the same time: the file is written whole or not at all.
+    """
+    described = json.dumps(json.loads(document(__version__)), indent=1) + "\n"
+    source, target = WEB / "openapi.json", WEB / "src/api/schema.ts"
+    if target.exists() and source.exists() and source.read_text("utf-8") == described:
+        return
+    source.write_text(described, "utf-8")
+    draft = WEB / f"schema-{os.getpid()}.ts"
+    tool = WEB / "node_modules/.bin/openapi-typescript"
+    command = [str(tool), str(source), "--output", str(draft), "--alphabetize"]
+    subprocess.run(command, check=True, capture_output=True, timeout=100, cwd=WEB)
+    draft.replace(target)

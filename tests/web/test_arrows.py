@@ -1,6 +1,6 @@
-"""Guards the arrows of causes: from the lane of what led to an event to the lane of the event.
+"""Guards the arrows of causes, which go from the lane of a cause to the lane of its effect.
 
-The canvas is the browser's own; what is drawn on it is noted on the way.
+The test reads the calls that draw on the browser's canvas.
 """
 
 import re
@@ -12,7 +12,7 @@ from tests.web.test_views import expect
 
 LABEL_PX = 176
 AROUND_MS = 40
-NOTED = """
+RECORD_CALLS = """
 window.lanes = {arrows: [], labels: {}};
 const paint = CanvasRenderingContext2D.prototype;
 const {clearRect, moveTo, bezierCurveTo, fillText} = paint;
@@ -39,15 +39,15 @@ paint.fillText = function (text, x, y) {
 
 @pytest.fixture
 def message(cluster):
-    """A message of the recorded run that reached another worker."""
+    """A message of the recorded demo that another worker received."""
     received = cluster.get("timeline/events", run="demo", kind="MessageReceived", limit=1)[0]
     return cluster.get(f"timeline/event/{received['ref']}", run="demo")
 
 
-def test_an_arrow_goes_from_the_cause_on_one_lane_to_the_event_on_another(page, visit, message):
+def test_arrow_connects_the_lanes_of_cause_and_effect(page, visit, message):
     (cause,) = message["causes"]
     assert cause["node"] != message["node"]
-    page.add_init_script(NOTED)
+    page.add_init_script(RECORD_CALLS)
     middle = round(message["at_ms"])
     from_ms, to_ms = middle - AROUND_MS, middle + AROUND_MS
     visit(f"timeline?run=demo&t={middle}&from={from_ms}&to={to_ms}&kind=MessageReceived")

@@ -1,5 +1,5 @@
 """Guards a page whose API is at another address: built for it, or served by a coordinator that was
-started with `VITE_API_URL`. The other coordinator has to allow the page."""
+started with `VITE_API_URL`. The other coordinator must allow the page's origin."""
 
 import threading
 from functools import partial
@@ -9,14 +9,14 @@ import httpx
 import pytest
 
 from tests.cli.conftest import Started, Up, free_port
-from tests.web.test_build import npm
+from tests.web.conftest import npm
 from tests.web.test_views import expect
 
 TOKEN = "open-sesame"
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    """Serves files and says nothing."""
+class SilentFileServer(SimpleHTTPRequestHandler):
+    """A file server that logs nothing."""
 
     def log_message(self, *_):
         pass
@@ -30,17 +30,17 @@ def up(tmp_path):
 
 
 @pytest.fixture
-def elsewhere(up, tmp_path):
-    """The address of a page that was built for this coordinator and is served by somebody else."""
+def elsewhere(up, tmp_path, api_types):
+    """The address of a page that was built for this coordinator and is served by another server."""
     npm("build", "--", "--outDir", str(tmp_path / "page"), VITE_API_URL=f"{up.url}/api")
-    serving = partial(Quiet, directory=str(tmp_path / "page"))
+    serving = partial(SilentFileServer, directory=str(tmp_path / "page"))
     with ThreadingHTTPServer(("127.0.0.1", 0), serving) as server:
-        threading.Thread(target=server.serve_forever).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,)).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 
 
-def test_a_page_that_is_served_elsewhere_logs_in_lives_and_acts(page, complaints, up, elsewhere):
+def test_page_of_another_server_logs_in_and_submits_a_task(page, console_errors, up, elsewhere):
     (up.folder / "strata.toml").write_text(f'page_origin = "{elsewhere}"\n')
     up.start("--token", TOKEN)
     page.goto(elsewhere)
@@ -51,19 +51,21 @@ def test_a_page_that_is_served_elsewhere_logs_in_lives_and_acts(page, complaints
     page.get_by_label("Name").fill("from elsewhere")
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("heading", name="from-elsewhere-1")).to_be_visible()
-    complaints.clear()  # the browser says that requests before the token were refused
+    console_errors.clear()  # the browser logs refused requests as errors
 
 
-def test_a_page_that_the_coordinator_was_not_told_of_stays_outside(page, complaints, up, elsewhere):
+def test_page_of_an_origin_that_is_not_allowed_stays_disconnected(
+    page, console_errors, up, elsewhere
+):
     up.start()
     page.goto(elsewhere)
     expect(page.get_by_text("Disconnected: the coordinator cannot be reached")).to_be_visible()
-    complaints.clear()  # the browser says that it may not read the answers
+    console_errors.clear()  # the browser logs blocked requests as errors
 
 
 @pytest.fixture
 def front(tmp_path):
-    """A coordinator that serves the page of another one."""
+    """A coordinator that serves the page for another coordinator's API."""
     folder = tmp_path / "front"
     folder.mkdir()
     port = free_port()
@@ -80,24 +82,22 @@ def front(tmp_path):
         each.discard()
 
 
-def test_a_served_page_calls_the_api_that_the_coordinator_was_started_with(
-    page, complaints, up, front
-):
+def test_served_page_calls_the_api_of_vite_api_url(page, console_errors, up, front):
     url, start = front
     (up.folder / "strata.toml").write_text(f'page_origin = "{url}"\n')
     up.start()
     start(VITE_API_URL=f"{up.url}/api")
-    asked = []
-    page.on("request", lambda request: asked.append(request.url))
+    requested = []
+    page.on("request", lambda request: requested.append(request.url))
     page.goto(f"{url}/#/settings")
     expect(page.get_by_role("status").filter(has_text="live")).to_be_visible()
     expect(page.get_by_text(f"{up.url}/api", exact=True)).to_be_visible()
-    calls = [each for each in asked if "/api/" in each]
+    calls = [each for each in requested if "/api/" in each]
     assert calls
     assert all(each.startswith(f"{up.url}/api/") for each in calls)
 
 
-def test_the_policy_allows_the_given_api_and_nothing_else(front):
+def test_content_security_policy_allows_only_the_given_api(front):
     url, start = front
     start(VITE_API_URL="http://10.0.0.5:3000/api")
     answer = httpx.get(url, trust_env=False)

@@ -1,4 +1,4 @@
-"""Guards what everyone needs to use the page: contrast, names, keyboard, a phone's width."""
+"""Guards accessibility (axe), the layout on a phone, and reduced motion."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ VIEWS = [
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])
 @pytest.mark.parametrize("view", VIEWS)
-def test_axe_finds_nothing(visit, view, scheme):
+def test_axe_finds_no_violation(visit, view, scheme):
     page = visit(view)
     page.emulate_media(color_scheme=scheme)
     expect(page.get_by_role("heading", level=1)).to_be_visible()
@@ -38,15 +38,15 @@ def test_axe_finds_nothing(visit, view, scheme):
 @pytest.mark.parametrize(
     "view", ["overview", "workers", "logs", "tasks", "timeline", "data/noise", "settings"]
 )
-def test_a_phone_shows_it_without_scrolling_sideways(visit, view):
+def test_view_fits_the_width_of_a_phone(visit, view):
     page = visit(view)
     page.set_viewport_size({"width": 390, "height": 844})
     expect(page.get_by_role("heading", level=1)).to_be_visible()
-    # Tables are laid out anew when they learn of the new width, a moment after the window.
+    # Tables learn of the new width a moment after the window.
     page.wait_for_function("document.documentElement.scrollWidth <= 390")
 
 
-def test_nothing_moves_for_those_who_asked_for_that(visit):
+def test_reduced_motion_stops_animations(visit):
     page = visit("overview")
     page.emulate_media(reduced_motion="reduce")
     moving = "document.getAnimations().filter((each) => each.playState === 'running').length"

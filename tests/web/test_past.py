@@ -1,5 +1,5 @@
-"""Guards the past on the page: every view shows the moment or says that it cannot, an archived run
-is read like the log, and the demo needs no cluster and says what it is."""
+"""Guards past moments: each view shows the moment of the time cursor or says "not recorded",
+archived runs are shown like the log, and the recorded demo is labelled."""
 
 import re
 from datetime import datetime
@@ -12,7 +12,7 @@ from tests.web.test_views import expect, row
 
 @pytest.fixture(scope="module")
 def finished(cluster):
-    """The archived run of a task that was stopped."""
+    """The archived run of a stopped task."""
     task = cluster.submit("short", workers=1)
     until(lambda: cluster.get(f"tasks/{task}")["committed_steps"] > 3, 120)
     cluster.http.post(f"/api/tasks/{task}/stop").raise_for_status()
@@ -26,13 +26,13 @@ def archived(cluster, task):
     return [run for run in cluster.get("runs") if run["tasks"] == [task]]
 
 
-def before_everything(page):
-    """Goes to the first moment that is remembered."""
+def move_cursor_to_start(page):
+    """Move the time cursor to the first recorded moment."""
     page.get_by_role("slider", name="Moment shown").press("Home")
     expect(page.get_by_role("status").filter(has_text="past")).to_be_visible()
 
 
-def test_the_map_of_shards_is_of_the_moment(visit, cluster):
+def test_shard_map_shows_the_moment(visit, cluster):
     page = visit("data/noise")
     expect(page.get_by_role("heading", name="Samples in progress")).to_be_visible()
     expect(page.get_by_text(re.compile(r"^sample \d+")).first).to_be_visible()
@@ -41,11 +41,11 @@ def test_the_map_of_shards_is_of_the_moment(visit, cluster):
     expect(page.get_by_text(re.compile("Samples are not recorded"))).to_be_visible()
     expect(page.get_by_text(re.compile(r"^sample \d+"))).to_have_count(0)
     expect(page.get_by_role("img", name=re.compile("shards;"))).to_be_visible()
-    before_everything(page)
+    move_cursor_to_start(page)
     expect(page.get_by_text("There was no dataset noise at this moment")).to_be_visible()
 
 
-def test_the_log_jumps_to_the_moment(visit, cluster):
+def test_log_ends_at_the_moment(visit, cluster):
     until(lambda: len(cluster.get("logs", task_id=cluster.task)) > 20, 60)
     moment = cluster.get("logs", task_id=cluster.task)[10]["timestamp"]
     page = visit(f"logs?task={cluster.task}&t={moment}")
@@ -56,14 +56,14 @@ def test_the_log_jumps_to_the_moment(visit, cluster):
     assert max(times.all_inner_texts()) <= latest
 
 
-def test_barriers_restores_and_figures_are_of_the_moment(visit):
+def test_late_arrivals_show_the_moment(visit):
     page = visit("barriers")
     expect(page.get_by_role("heading", name="Late arrivals")).to_be_visible()
-    before_everything(page)
+    move_cursor_to_start(page)
     expect(page.get_by_role("heading", name="Late arrivals")).to_have_count(0)
 
 
-def test_what_a_past_moment_does_not_have_is_said_to_be_not_recorded(visit, cluster):
+def test_unrecorded_values_of_a_past_moment_are_labelled(visit, cluster):
     moment = cluster.get("timeline/events", kind="GenerationChanged")[-1]["at_ms"] + 1000
     page = visit(f"overview?t={moment:.0f}")
     for name in ("Coordinator requests", "Shard assignment"):
@@ -75,14 +75,14 @@ def test_what_a_past_moment_does_not_have_is_said_to_be_not_recorded(visit, clus
     expect(fact).to_have_text("not recorded")
 
 
-def test_the_figures_before_a_moment_are_charted(visit, cluster):
+def test_charts_show_the_metrics_before_a_moment(visit, cluster):
     registered = cluster.get("timeline/events", kind="WorkerRegistered")
-    with visit("overview").expect_response(re.compile("timeline/metrics")) as told:
+    with visit("overview").expect_response(re.compile("timeline/metrics")) as answer:
         visit(f"overview?t={registered[-1]['at_ms'] + 1:.0f}")
-    assert told.value.json()["total_workers"][-1] > 0
+    assert answer.value.json()["total_workers"][-1] > 0
 
 
-def test_a_drag_asks_for_one_moment_at_a_time_and_ends_at_the_last(visit):
+def test_drag_loads_one_moment_at_a_time_and_ends_at_the_last(visit):
     page = visit("overview")
     strip = page.get_by_role("slider", name="Moment shown")
     box = strip.bounding_box()
@@ -107,17 +107,17 @@ def test_a_drag_asks_for_one_moment_at_a_time_and_ends_at_the_last(visit):
     assert max(most) == 1
 
 
-def test_a_workers_charts_begin_with_what_it_recorded(visit, cluster):
+def test_worker_charts_start_with_recorded_samples(visit, cluster):
     name = f"{cluster.task}-w0"
     until(lambda: len(cluster.get("timeline/usage", node=name)["at"]) > 5, 60)
-    with visit("overview").expect_response(re.compile("timeline/usage")) as told:
+    with visit("overview").expect_response(re.compile("timeline/usage")) as answer:
         visit(f"workers/{name}")
-    assert len(told.value.json()["at"]) > 5
+    assert len(answer.value.json()["at"]) > 5
     chart = visit(f"workers/{name}").get_by_role("img", name=re.compile("^Step, now"))
     expect(chart).to_be_visible()
 
 
-def test_an_archived_run_is_chosen_and_left(visit, finished):
+def test_archived_run_is_opened_and_left(visit, finished):
     page = visit("timeline")
     (task,) = finished["tasks"]
     page.get_by_label("Run").select_option(task)
@@ -134,7 +134,7 @@ def test_an_archived_run_is_chosen_and_left(visit, finished):
 
 
 @pytest.mark.parametrize("view", ["overview", "workers", "tasks", "checkpoints"])
-def test_the_demo_plays_a_recorded_run_and_says_so(visit, view):
+def test_recorded_demo_plays_and_is_labelled(visit, view):
     page = visit("settings")
     page.get_by_role("switch", name="Play the demo").click()
     expect(page.get_by_text("all figures are simulated")).to_be_visible()
@@ -149,7 +149,7 @@ def test_the_demo_plays_a_recorded_run_and_says_so(visit, view):
     expect(page.get_by_text("all figures are simulated")).to_have_count(0)
 
 
-def test_the_recorded_demo_fills_every_panel(visit):
+def test_recorded_demo_fills_every_panel(visit):
     page = visit("overview?run=demo&t=1750000200000")
     figures = page.get_by_role("region", name="Figures").locator(".text-xl")
     expect(figures).to_have_count(5)
@@ -163,7 +163,7 @@ def test_the_recorded_demo_fills_every_panel(visit):
     expect(page.get_by_text("not recorded")).to_have_count(0)
 
 
-def test_the_table_of_workers_fits_a_laptop(visit, cluster):
+def test_worker_table_fits_a_laptop(visit, cluster):
     page = visit("workers")
     page.set_viewport_size({"width": 1400, "height": 900})
     expect(row(page, f"{cluster.task}-w0")).to_be_visible()

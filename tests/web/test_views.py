@@ -1,5 +1,4 @@
-"""Guards every view of the page against a real coordinator with real workers, of which some are
-killed while one looks."""
+"""Guards every view in a browser, with a real coordinator and real workers that are killed."""
 
 import re
 
@@ -7,16 +6,16 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.cli.conftest import until
-from tests.web.conftest import PATIENCE_MS, WORKERS
+from tests.web.conftest import TIMEOUT_MS, WORKERS
 
-expect.set_options(timeout=PATIENCE_MS)
+expect.set_options(timeout=TIMEOUT_MS)
 
 
 def row(page, name):
     return page.get_by_role("row").filter(has_text=name)
 
 
-def test_overview_shows_figures_tasks_and_what_happened(visit, cluster):
+def test_overview_shows_metrics_tasks_and_events(visit, cluster):
     page = visit("overview")
     expect(page.get_by_role("heading", name="Active workers")).to_be_visible()
     expect(page.locator(".text-xl").first).to_contain_text(f"of {WORKERS}")
@@ -26,7 +25,7 @@ def test_overview_shows_figures_tasks_and_what_happened(visit, cluster):
     expect(page.get_by_role("heading", name="GenerationChanged")).to_be_visible()
 
 
-def test_steps_arrive_without_a_reload(visit, cluster):
+def test_steps_update_without_a_reload(visit, cluster):
     page = visit("overview")
     steps = row(page, cluster.task).get_by_role("cell").nth(3)
     expect(steps).to_have_text(re.compile(r"\d"))
@@ -34,7 +33,7 @@ def test_steps_arrive_without_a_reload(visit, cluster):
     expect(steps).not_to_have_text(before)
 
 
-def test_a_killed_worker_is_seen_to_fall_and_come_back(visit, cluster):
+def test_killed_worker_is_replaced(visit, cluster):
     page = visit("workers")
     name = f"{cluster.task}-w1"
     expect(row(page, name)).to_contain_text("active")
@@ -49,7 +48,7 @@ def test_a_killed_worker_is_seen_to_fall_and_come_back(visit, cluster):
     expect(page.get_by_text(re.compile("declared lost")).first).to_be_visible()
 
 
-def test_workers_are_found_by_name_and_status(visit, cluster):
+def test_workers_are_filtered_by_name_and_status(visit, cluster):
     page = visit("workers")
     expect(page.get_by_role("img", name=re.compile("workers by state"))).to_be_visible()
     page.get_by_label("Search workers").fill("w2")
@@ -60,7 +59,7 @@ def test_workers_are_found_by_name_and_status(visit, cluster):
     expect(row(page, f"{cluster.task}-w2")).to_have_count(0)
 
 
-def test_data_shows_who_holds_what_and_real_samples(visit):
+def test_dataset_shows_owners_and_samples(visit):
     page = visit("data")
     page.get_by_role("link", name="noise").click()
     expect(page.get_by_role("heading", name="Shard owners")).to_be_visible()
@@ -68,25 +67,27 @@ def test_data_shows_who_holds_what_and_real_samples(visit):
     expect(page.get_by_role("img", name=re.compile("image, 8"))).not_to_have_count(0)
 
 
-def test_shards_have_ranges_and_owners_a_page_at_a_time(visit, cluster):
+def test_shard_table_has_pages_with_ranges_and_owners(visit, cluster):
     page = visit("data/noise")
     shards = page.get_by_role("table", name="Shards", exact=True)
     expect(shards.get_by_role("row")).to_have_count(51)
-    told = {each["shard_id"]: each for each in cluster.get("datasets/noise/shards", limit=1000)}
+    shards_by_id = {
+        each["shard_id"]: each for each in cluster.get("datasets/noise/shards", limit=1000)
+    }
     page.get_by_role("button", name="Next 50").click()
     expect(page).to_have_url(re.compile("shard=50"))
     cells = shards.get_by_role("row").nth(1).get_by_role("cell")
     expect(cells.nth(0)).to_have_text("50")
-    assert told[50]["end_index"] - told[50]["start_index"] == 1
-    expect(cells.nth(1)).to_have_text(str(told[50]["start_index"]))
-    expect(cells.nth(4)).to_have_text(told[50]["worker_id"])
+    assert shards_by_id[50]["end_index"] - shards_by_id[50]["start_index"] == 1
+    expect(cells.nth(1)).to_have_text(str(shards_by_id[50]["start_index"]))
+    expect(cells.nth(4)).to_have_text(shards_by_id[50]["worker_id"])
     page.get_by_label("Shard number").fill("255")
     page.get_by_role("button", name="Go to shard").click()
     expect(shards.get_by_role("row").last.get_by_role("cell").first).to_have_text("255")
     expect(page.get_by_role("button", name="Next 50")).to_be_disabled()
 
 
-def test_a_sample_in_progress_leads_to_its_shard_and_its_owner(visit, cluster):
+def test_sample_links_to_its_shard_and_its_owner(visit, cluster):
     page = visit("data/noise")
     card = (
         page.get_by_role("listitem").filter(has=page.get_by_text(re.compile(r"^sample \d+"))).first
@@ -100,7 +101,7 @@ def test_a_sample_in_progress_leads_to_its_shard_and_its_owner(visit, cluster):
     ).to_contain_text(owner)
 
 
-def test_a_checkpoint_is_asked_for_and_seen_to_complete(visit, cluster):
+def test_requested_checkpoint_completes_and_is_verified(visit, cluster):
     page = visit("checkpoints")
     page.get_by_role("button", name=f"Save {cluster.task} now").click()
     expect(page.get_by_role("row").filter(has_text="completed").first).to_be_visible()
@@ -115,14 +116,14 @@ def test_a_checkpoint_is_asked_for_and_seen_to_complete(visit, cluster):
     expect(page.get_by_role("heading", name="Parts by rank")).to_have_count(0)
 
 
-def test_barriers_show_rounds_and_who_comes_late(visit, cluster):
+def test_barriers_show_rounds_and_late_arrivals(visit, cluster):
     until(lambda: cluster.get("barriers"), 60)
     page = visit("barriers")
     expect(row(page, "every-twenty").first).to_be_visible()
     expect(page.get_by_role("table", name="Late arrivals")).to_be_visible()
 
 
-def test_a_task_is_submitted_stopped_and_submitted_again(visit, cluster):
+def test_task_is_submitted_stopped_and_submitted_again(visit, cluster):
     page = visit("tasks")
     page.get_by_role("link", name="Submit a task").click()
     page.get_by_label("Config").fill('{"a": ')
@@ -141,10 +142,10 @@ def test_a_task_is_submitted_stopped_and_submitted_again(visit, cluster):
     expect(page.get_by_label("Config")).to_have_value(re.compile('"step_s": 0.2'))
 
 
-def test_logs_are_followed_searched_and_harmless(visit, cluster):
+def test_logs_are_followed_searched_and_escaped(visit, cluster):
     page = visit(f"logs?task={cluster.task}")
     expect(page.get_by_text(re.compile(r"step \d+: mean")).last).to_be_visible()
-    assert page.title() == "Strata"
+    assert page.title() == "Logs · Strata"
     page.get_by_label("Search").fill("document.title")
     expect(page.get_by_text("<script>document.title = 'broken'</script>").first).to_be_visible()
     page.get_by_label("Search").fill("^bell")
@@ -154,7 +155,7 @@ def test_logs_are_followed_searched_and_harmless(visit, cluster):
     expect(page.get_by_role("alert")).to_contain_text("Not a regular expression")
 
 
-def test_a_line_of_a_megabyte_is_cut_and_can_be_had(visit, cluster):
+def test_line_of_a_megabyte_is_cut_and_can_be_downloaded(visit, cluster):
     page = visit(f"logs?task={cluster.task}&q=xxxx")
     line = page.get_by_text(re.compile("more characters")).first
     expect(line).to_be_visible()
@@ -164,11 +165,11 @@ def test_a_line_of_a_megabyte_is_cut_and_can_be_had(visit, cluster):
     assert downloading.value.path().stat().st_size > 60_000
 
 
-def test_scrolling_up_pauses_the_tail(visit):
+def test_scrolling_up_pauses_the_log(visit):
     page = visit("logs")
     tail = page.get_by_role("log")
     expect(tail.get_by_role("button")).not_to_have_count(0)
-    for _ in range(40):  # enough lines to scroll: other tests of this cluster have written some
+    for _ in range(40):  # wait for enough lines to scroll
         if tail.evaluate("e => e.scrollHeight > e.clientHeight + 200"):
             break
         page.wait_for_timeout(500)
@@ -178,7 +179,7 @@ def test_scrolling_up_pauses_the_tail(visit):
     expect(page.get_by_role("button", name=re.compile(r"new ↓"))).to_have_count(0)
 
 
-def test_timeline_shows_lanes_events_and_why(visit, cluster):
+def test_timeline_shows_lanes_events_and_causes(visit, cluster):
     name = f"{cluster.task}-w2"
     before = cluster.get(f"workers/{name}")["incarnation"]
     cluster.kill(name)
@@ -194,7 +195,7 @@ def test_timeline_shows_lanes_events_and_why(visit, cluster):
     assert "traceEvents" in cluster.http.get(export).text[:2000]
 
 
-def test_the_timeline_obeys_the_keyboard(visit):
+def test_timeline_has_keyboard_shortcuts(visit):
     page = visit("timeline")
     expect(page.get_by_role("img", name=re.compile("workers did"))).to_be_visible()
     page.keyboard.press("w")
@@ -204,7 +205,7 @@ def test_the_timeline_obeys_the_keyboard(visit):
     expect(page).not_to_have_url(first)
 
 
-def test_settings_tell_how_it_runs(visit, cluster):
+def test_settings_show_hosts_and_change_the_theme(visit, cluster):
     page = visit("settings")
     expect(page.get_by_text("heartbeat_timeout_s")).to_be_visible()
     expect(row(page, "host-a")).to_contain_text("up")
@@ -214,7 +215,7 @@ def test_settings_tell_how_it_runs(visit, cluster):
 
 
 @pytest.mark.parametrize("view", ["overview", "workers", "logs", "tasks"])
-def test_every_view_obeys_the_time_cursor(visit, view):
+def test_view_shows_the_moment_of_the_time_cursor(visit, view):
     page = visit(view)
     strip = page.get_by_role("slider", name="Moment shown")
     expect(strip).to_be_visible()
@@ -226,7 +227,7 @@ def test_every_view_obeys_the_time_cursor(visit, view):
     expect(page.get_by_role("status").filter(has_text="live")).to_be_visible()
 
 
-def test_the_palette_finds_a_worker_and_back_goes_back(visit, cluster):
+def test_palette_finds_a_worker_and_back_returns(visit, cluster):
     page = visit("overview")
     expect(row(page, cluster.task)).to_be_visible()
     page.keyboard.press("Control+k")
@@ -237,14 +238,14 @@ def test_the_palette_finds_a_worker_and_back_goes_back(visit, cluster):
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
 
 
-def test_slash_searches_and_a_question_mark_helps(visit):
+def test_slash_focuses_the_search_and_question_mark_opens_the_help(visit):
     page = visit("workers")
     expect(page.get_by_label("Search workers")).to_be_visible()
     page.keyboard.press("/")
     expect(page.get_by_label("Search workers")).to_be_focused()
     page.get_by_label("Search workers").blur()
     page.keyboard.press("?")
-    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
 
 
 def test_requests_can_be_copied_as_curl(visit, page, cluster, context):
@@ -254,3 +255,43 @@ def test_requests_can_be_copied_as_curl(visit, page, cluster, context):
     expect(page.get_by_role("button", name="copied")).to_be_visible()
     copied = page.evaluate("navigator.clipboard.readText()")
     assert copied == f"curl '{cluster.url}/api/tasks/{cluster.task}'"
+
+
+def test_sort_order_is_in_the_address(visit, cluster):
+    page = visit("workers")
+    expect(row(page, f"{cluster.task}-w0")).to_be_visible()
+    by_name = page.get_by_role("button", name="Worker", exact=True)
+    by_name.click()
+    by_name.click()
+    expect(page).to_have_url(re.compile("sort=-worker"))
+    page.reload()
+    expect(page.get_by_role("row").nth(1)).to_contain_text(f"{cluster.task}-w{WORKERS - 1}")
+
+
+def test_drawer_takes_the_focus_and_gives_it_back(visit):
+    page = visit("timeline?kind=WorkerRegistered")
+    event = page.get_by_role("region", name="List of events").get_by_role("button").first
+    event.click()
+    drawer = page.get_by_role("complementary", name="WorkerRegistered")
+    expect(drawer).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(drawer).to_have_count(0)
+    expect(event).to_be_focused()
+
+
+def test_worker_of_a_large_task_has_its_lane(visit, cluster):
+    name = f"{cluster.task}-w0"
+    with visit("overview").expect_response(re.compile(f"timeline/lanes.*node={name}")) as answer:
+        page = visit(f"workers/{name}")
+    assert [lane["node"] for lane in answer.value.json()["lanes"]] == [name]
+    expect(page.get_by_role("img", name=re.compile("^What 1 worker did"))).to_be_visible()
+
+
+def test_glossary_explains_a_word(visit, cluster):
+    page = visit(f"tasks/{cluster.task}")
+    page.get_by_role("button", name="Generation").click()
+    glossary = page.get_by_role("dialog", name="Glossary")
+    expect(glossary).to_contain_text("the next generation starts")
+    page.keyboard.press("Escape")
+    expect(glossary).to_have_count(0)
+    expect(page.get_by_role("button", name="Generation")).to_be_focused()

@@ -1,5 +1,5 @@
-"""Guards that every route of the API that changes something has its place on the page: the page
-sends the request, confirms first what cannot be undone, and shows why the coordinator refused."""
+"""Guards that the page can send every request that changes something, asks for confirmation where a
+change cannot be undone, and shows why the coordinator refused."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from strata import __version__
-from strata.coordinator.http.app import document
+from strata.coordinator.rest.app import document
 from tests.cli.conftest import Started, until
 from tests.web.conftest import START_S
 from tests.web.test_views import expect, row
@@ -175,11 +175,11 @@ def declare_a_host_lost(page, visit, cluster, route):
 
 
 @pytest.mark.parametrize("route", sorted(CASES))
-def test_the_page_sends_every_changing_request(page, visit, cluster, route):
+def test_page_sends_every_changing_request(page, visit, cluster, route):
     CASES[route](page, visit, cluster, route)
 
 
-def test_a_refusal_shows_the_answer_and_its_hint(page, visit, cluster, complaints):
+def test_refusal_shows_the_message_and_the_hint(page, visit, cluster, console_errors):
     visit("data?form=register")
     page.get_by_label("Id", exact=True).fill("noise")
     page.get_by_label("Samples", exact=True).fill("7")
@@ -188,10 +188,10 @@ def test_a_refusal_shows_the_answer_and_its_hint(page, visit, cluster, complaint
     refused = answer.value.json()["error"]
     expect(page.get_by_role("alert")).to_contain_text(refused["message"])
     expect(page.get_by_role("alert")).to_contain_text(refused["hint"])
-    complaints.clear()  # the browser logs refused requests as errors
+    console_errors.clear()  # the browser logs refused requests as errors
 
 
-def test_the_refusal_to_delete_the_newest_checkpoint_is_shown(page, visit, cluster, complaints):
+def test_newest_checkpoint_is_not_deleted(page, visit, cluster, console_errors):
     task = cluster.submit("saves once", workers=1)
     until(lambda: cluster.get("checkpoints", task_id=task, status="completed"), START_S)
     cluster.http.post(f"/api/tasks/{task}/stop").raise_for_status()
@@ -202,14 +202,14 @@ def test_the_refusal_to_delete_the_newest_checkpoint_is_shown(page, visit, clust
     with answered(page, "DELETE /api/checkpoints/{checkpoint_id}", status=[409]) as answer:
         page.get_by_role("button", name=re.compile("this cannot be undone")).click()
     expect(page.get_by_role("alert")).to_contain_text(answer.value.json()["error"]["message"])
-    complaints.clear()  # the browser logs refused requests as errors
+    console_errors.clear()  # the browser logs refused requests as errors
 
 
-def test_a_connected_host_is_not_declared_lost(page, visit, cluster, complaints):
+def test_connected_host_is_not_declared_lost(page, visit, cluster, console_errors):
     visit("settings")
     page.get_by_role("button", name="Declare lost… host-a").click()
     page.get_by_label("Reason").fill("a mistake")
     page.get_by_role("button", name="Declare host-a lost").click()
     expect(page.get_by_role("alert")).to_contain_text("is connected")
     assert cluster.get("agents")[0]["up"]
-    complaints.clear()  # the browser logs refused requests as errors
+    console_errors.clear()  # the browser logs refused requests as errors

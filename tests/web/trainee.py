@@ -1,5 +1,5 @@
-"""What the workers of these tests run: it reads a dataset, saves when asked, meets at barriers, and
-says things that a page has to survive."""
+"""The training script of these tests: it reads a dataset, saves checkpoints, waits at barriers, and
+prints markup, control characters and a line of a megabyte."""
 
 import time
 
@@ -34,11 +34,11 @@ def main():
                 run.save(state)
             if run.steps % 20 == 0:
                 print(f"step {run.steps}: mean {state['mean'].mean():.3f}")
-                meet(run)
+                wait_at_barrier(run)
 
 
-def meet(run):
-    """All meet; when somebody is lost meanwhile, the next step says so."""
+def wait_at_barrier(run):
+    """Wait for all workers; if one is lost meanwhile, the next step reports it."""
     try:
         run.barrier("every-twenty")
     except strata.StrataError:

@@ -5,7 +5,7 @@ from tests.wire.harness import Running
 
 @pytest.fixture
 def start():
-    """Starts servers that stop with the test."""
+    """Start servers that stop with the test."""
     running = []
 
     def begin(**options) -> Running:

@@ -1,4 +1,4 @@
-"""A real server on a loopback port, run by an event loop in a thread, and things to talk to it."""
+"""A real server on a loopback port, run by an event loop in a thread, and clients."""
 
 import asyncio
 import queue
@@ -14,7 +14,9 @@ from google.protobuf.wrappers_pb2 import BytesValue, StringValue
 from hpack import Decoder, Encoder
 
 from strata.errors import STATUS, StrataError
-from strata.wire.frames import (
+from strata.wire.grpc.grpc_server import GrpcServer
+from strata.wire.http2.hpack import Outcome, Status
+from strata.wire.http2.http2_frames import (
     ACK,
     END_HEADERS,
     FRAME_HEADER,
@@ -25,8 +27,6 @@ from strata.wire.frames import (
     PREFACE,
     SETTINGS,
 )
-from strata.wire.grpc_server import GrpcServer
-from strata.wire.hpack import Outcome, Status
 
 PATIENCE_S = 20.0
 
@@ -36,7 +36,7 @@ def text(value: str) -> StringValue:
 
 
 def status_of(error: BaseException) -> Outcome | None:
-    """The seam as the coordinator fills it."""
+    """`status_of` as the coordinator defines it."""
     if not isinstance(error, StrataError):
         return None
     return Outcome(Status[STATUS[type(error)].grpc], str(error), [("strata-code", error.code)])
@@ -50,7 +50,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 class Running:
-    """A served GrpcServer; `on_loop` runs a function where the server lives."""
+    """A running GrpcServer; `on_loop` runs a function in its event loop."""
 
     def __init__(self, tls=None, new_loop=uvloop.new_event_loop, **options) -> None:
         self._loop = new_loop()
@@ -87,7 +87,7 @@ class Running:
 
     @contextmanager
     def channel(self, **options):
-        """A channel with a connection of its own."""
+        """A channel with its own connection."""
         pairs = [(f"grpc.{key}", value) for key, value in options.items()]
         pairs.append(("grpc.use_local_subchannel_pool", 1))
         with grpc.insecure_channel(f"127.0.0.1:{self.port}", options=pairs) as channel:
@@ -121,7 +121,7 @@ def server_stream(channel, name: str, message_type=StringValue):
 
 
 class Outbox:
-    """Requests of a stream that are sent one by one, as the test goes along."""
+    """Requests of a stream, sent one by one by the test."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue = queue.SimpleQueue()
@@ -144,7 +144,7 @@ class Outbox:
 
 
 class Recorder:
-    """A listener that keeps what it is told, for the test to wait for."""
+    """A listener that records its calls, for the test to wait for."""
 
     def __init__(self, stream) -> None:
         self.stream = stream
@@ -164,7 +164,7 @@ class Recorder:
 
 
 class Recorders:
-    """Makes a Recorder for each stream that is opened."""
+    """Creates a Recorder for each new stream."""
 
     def __init__(self, listener=Recorder) -> None:
         self._listener = listener
@@ -193,7 +193,7 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
 
 
 def split_frames(data: bytes) -> tuple[list[tuple[int, int, int, bytes]], bytes]:
-    """Whole frames as (kind, flags, stream, payload), and the rest."""
+    """Complete frames as (kind, flags, stream, payload), and the remaining bytes."""
     frames = []
     while len(data) >= FRAME_HEADER_BYTES:
         high, low, kind, flags, stream_id = FRAME_HEADER.unpack_from(data)
@@ -219,7 +219,7 @@ def request_fields(path: str, *more: tuple[str, str]) -> list[tuple[str, str]]:
 
 
 class RawClient:
-    """A client that says exactly what it is told to, frame by frame."""
+    """A client that sends exactly the given frames."""
 
     def __init__(self, port: int, greeting: bytes = GREETING) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
@@ -233,7 +233,7 @@ class RawClient:
         self.socket.sendall(data)
 
     def send_until_cut_off(self, data: bytes, times: int) -> None:
-        """Send again and again; the server may hang up on us."""
+        """Send repeatedly; the server may close the connection."""
         try:
             for _ in range(times):
                 self.socket.sendall(data)
@@ -245,7 +245,7 @@ class RawClient:
         return frame(HEADERS, flags | END_HEADERS, stream_id, block)
 
     def next_frame(self) -> tuple[int, int, int, bytes] | None:
-        """The next frame, None when the server has closed."""
+        """The next frame, None if the server has closed."""
         while not self._frames:
             try:
                 data = self.socket.recv(65_536)
@@ -263,7 +263,7 @@ class RawClient:
         raise AssertionError(f"closed before a frame of kind {kind}")
 
     def goaway_code(self) -> int | None:
-        """The code the server ends the connection with; it must then close."""
+        """The error code with which the server ends the connection; it must then close."""
         code = None
         while (received := self.next_frame()) is not None:
             if received[0] == GOAWAY:

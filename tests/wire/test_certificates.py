@@ -1,15 +1,16 @@
-"""Guards that the dates of a certificate are read and that a bad one is said with what to do."""
+"""Dates of certificates, and the warnings about them."""
 
+import asyncio
 import logging
 from datetime import UTC, datetime, timedelta
 
 import pytest
 import trustme
 
-from strata.agent.link import channel_to
+from strata.agent.coordinator_link import channel_to
 from strata.config import Settings
 from strata.coordinator.server import tls_context
-from strata.sdk.channel import Connection, parse_address
+from strata.sdk.session.channel import CoordinatorConnection, parse_address
 from strata.wire.certificates import date_problem, dates_in
 from tests.cli.conftest import strata
 from tests.coordinator.conftest import coordinator
@@ -25,7 +26,7 @@ SAYS["soon"] = (SOON, "expires on")
 
 @pytest.fixture
 def issued(tmp_path):
-    """Writes a certificate with such dates; the settings that name it."""
+    """Write a certificate with these dates; returns settings that name it."""
 
     def issue(since, until):
         made = trustme.CA().issue_cert("127.0.0.1", not_before=since, not_after=until)
@@ -45,27 +46,31 @@ def test_dates_are_those_of_the_certificate(issued, dates):
     assert (found.since, found.until) == dates
 
 
-def test_certificate_that_is_valid_for_long_is_not_mentioned(issued):
+def test_valid_certificate_gives_no_warning(issued):
     assert date_problem(issued(*FINE)["tls_cert"]) == ""
 
 
-def test_file_that_is_no_certificate_is_left_to_its_user(tmp_path):
+def test_invalid_certificate_file_gives_no_warning(tmp_path):
     (tmp_path / "text.pem").write_text("no certificate\n")
     (tmp_path / "cut.pem").write_text("-----BEGIN CERTIFICATE-----\nMIIB\n")
     for name in ("text.pem", "cut.pem", "none.pem"):
         assert date_problem(str(tmp_path / name)) == ""
 
 
+async def open_channel(settings):
+    await channel_to(parse_address("127.0.0.1:1"), settings).close()
+
+
 @pytest.mark.parametrize("case", SAYS)
-def test_coordinator_agent_and_worker_say_it_at_start(issued, caplog, case):
+def test_coordinator_agent_and_worker_warn_at_start(issued, caplog, case):
     dates, words = SAYS[case]
     files = issued(*dates)
     settings = Settings(**files)
     shown = f"{(dates[0] if case == 'early' else dates[1]):%Y-%m-%d}"
     starts = {
         "coordinator": lambda: tls_context(settings),
-        "agent": lambda: channel_to(parse_address("127.0.0.1:1"), settings),
-        "sdk": lambda: Connection("127.0.0.1:1", ca_file=files["tls_cert"]),
+        "agent": lambda: asyncio.run(open_channel(settings)),
+        "sdk": lambda: CoordinatorConnection("127.0.0.1:1", ca_file=files["tls_cert"]),
     }
     for room, start in starts.items():
         caplog.clear()
@@ -88,7 +93,7 @@ def test_client_is_told_the_dates_of_an_expired_certificate(issued, tmp_path):
         assert ended.returncode == 5
         assert "certificate" in ended.stderr
     assert "is not valid now" in known.stderr
-    assert "start it again" in known.stderr
+    assert "restart the coordinator" in known.stderr
 
 
 def test_client_warns_of_a_certificate_that_expires_soon(issued, tmp_path):

@@ -1,6 +1,6 @@
-"""Guards which connections are closed when there are too many, or when they hold too much."""
+"""Which connections are closed above a limit in number or bytes."""
 
-from strata.wire.connection_budget import Bounds, ConnectionBudget, network_of
+from strata.wire.grpc.connection_budget import Bounds, ConnectionBudget, network_of
 
 BOUNDS = Bounds(
     max_connections=6,
@@ -49,7 +49,7 @@ def evicted(peers: list[Peer]) -> list[bool]:
     return [bool(peer.evicted) for peer in peers]
 
 
-def test_newcomer_takes_the_place_of_the_oldest_unauthenticated_connection():
+def test_new_connection_closes_the_oldest_unauthenticated_one():
     found = budget()
     peers = admitted(found, 5)
     assert evicted(peers) == [True, False, False, False, False]
@@ -64,7 +64,7 @@ def test_the_network_with_most_unauthenticated_connections_loses_one():
     assert evicted(attackers) == [True, True, False, False, False]
 
 
-def test_authenticated_connection_makes_no_room_for_an_unauthenticated_one():
+def test_authenticated_connection_is_not_closed_for_an_unauthenticated_one():
     found = budget()
     workers = authenticated(found, 5)
     strangers = admitted(found, 3)
@@ -81,7 +81,7 @@ def test_connection_is_refused_when_all_are_authenticated():
     assert found.admit(Peer())
 
 
-def test_unauthenticated_connections_that_hold_most_are_closed_at_the_bound_in_bytes():
+def test_largest_unauthenticated_connections_are_closed_at_the_byte_limit():
     found = budget()
     (worker,) = authenticated(found, 1)
     found.settle(worker, 5_000)
@@ -94,7 +94,7 @@ def test_unauthenticated_connections_that_hold_most_are_closed_at_the_bound_in_b
     assert (found.unauthenticated_bytes, found.total_bytes) == (500, 5_500)
 
 
-def test_authenticated_connection_that_holds_most_is_closed_at_the_bound_of_all():
+def test_largest_connection_is_closed_at_the_total_byte_limit():
     found = budget()
     workers = authenticated(found, 3)
     for worker, held in zip(workers, (2_000, 7_000, 2_000), strict=True):
@@ -113,7 +113,7 @@ def test_connections_are_measured_again_before_one_is_closed():
     assert found.total_bytes == 2_010
 
 
-def test_bytes_of_connections_that_are_over_are_given_back():
+def test_bytes_of_closed_connections_are_released():
     found = budget()
     (worker,) = authenticated(found, 1)
     (stranger,) = admitted(found, 1)
@@ -135,14 +135,14 @@ def test_bytes_leave_the_unauthenticated_share_with_authentication():
     assert (found.total_bytes, found.unauthenticated_bytes) == (900, 0)
 
 
-def test_evictions_are_logged_once_in_a_while(caplog):
+def test_log_rate_of_evictions_is_limited(caplog):
     now = [0.0]
     found = ConnectionBudget(BOUNDS, lambda: now[0])
     admitted(found, 50)
     assert len(caplog.records) == 1
     now[0] = 20.0
     admitted(found, 1)
-    assert "45 like it" in caplog.records[-1].getMessage()
+    assert "45 more since" in caplog.records[-1].getMessage()
 
 
 def test_addresses_of_one_ipv6_network_count_as_one():

@@ -1,6 +1,6 @@
-"""Guards the generated code and the promise of `v1`: clients built from an older proto go on to
-work. What was once released is in tests/golden/coordinator-v1.binpb; it only grows. After adding
-to the proto, regenerate it:
+"""Generated code, and backward compatibility of `v1`: clients built from an older proto continue to
+work. tests/golden/coordinator-v1.binpb has everything that was released; it only grows. After
+adding to the proto, regenerate it:
 
     .venv/bin/python -m grpc_tools.protoc --proto_path=proto/strata/v1 \\
         --descriptor_set_out=tests/golden/coordinator-v1.binpb coordinator.proto
@@ -28,7 +28,7 @@ GOLDEN = ROOT / "tests" / "golden" / "coordinator-v1.binpb"
 
 
 def compile_proto(*outputs: str) -> None:
-    """As `make proto` does, to other places."""
+    """Generate as `make proto` does, into other folders."""
     command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={PROTO}"]
     subprocess.run([*command, *outputs, "coordinator.proto"], check=True, timeout=60)
 
@@ -66,7 +66,7 @@ def enum_parts(name: str, enum: EnumDescriptorProto) -> Iterator[tuple[str, tupl
 
 
 def parts(file: FileDescriptorProto) -> Parts:
-    """Everything a client may rely on, by what it is known by on the wire."""
+    """Everything a client may rely on, by its identity on the wire."""
     found: Parts = {f"package {file.package}": ()}
     for message in file.message_type:
         found.update(message_parts(message.name, message))
@@ -79,12 +79,12 @@ def parts(file: FileDescriptorProto) -> Parts:
 
 
 def broken(before: FileDescriptorProto, after: FileDescriptorProto) -> list[str]:
-    """What a client of `before` would miss, or misread, in `after`."""
+    """What a client of `before` would miss or misread in `after`."""
     then, now = parts(before), parts(after)
     return [name for name, shape in then.items() if now.get(name) != shape]
 
 
-def test_the_generated_code_is_that_of_the_proto(tmp_path):
+def test_generated_code_matches_the_proto(tmp_path):
     compile_proto(f"--python_out={tmp_path}", f"--pyi_out={tmp_path}")
     made = {file.name: file.read_text("utf-8") for file in tmp_path.iterdir()}
     assert set(made) == {"coordinator_pb2.py", "coordinator_pb2.pyi"}
@@ -92,7 +92,7 @@ def test_the_generated_code_is_that_of_the_proto(tmp_path):
     assert committed == made, "run make proto"
 
 
-def test_nothing_a_client_relies_on_has_changed(tmp_path):
+def test_proto_is_backward_compatible(tmp_path):
     compile_proto(f"--descriptor_set_out={tmp_path / 'now.binpb'}")
     (now,) = FileDescriptorSet.FromString((tmp_path / "now.binpb").read_bytes()).file
     assert broken(golden(), now) == []
@@ -154,13 +154,15 @@ def rename_package(file: FileDescriptorProto) -> None:
         rename_package,
     ],
 )
-def test_the_checker_sees_a_break(change: Callable[[FileDescriptorProto], None]):
+def test_compatibility_checker_finds_breaking_changes(
+    change: Callable[[FileDescriptorProto], None],
+):
     changed = golden()
     change(changed)
     assert broken(golden(), changed)
 
 
-def test_the_checker_accepts_growth():
+def test_compatibility_checker_accepts_additions():
     grown = golden()
     grown.message_type[0].field.add(name="more", number=99, type=FieldDescriptorProto.TYPE_INT64)
     grown.message_type.add(name="New")

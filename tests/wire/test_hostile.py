@@ -1,5 +1,5 @@
-"""Guards against peers that break the rules: each loses its own connection, with the right code,
-and nothing else. The victim of every test is a well-behaved client beside the attacker."""
+"""Peers that violate the protocol: each loses its own connection, with the right code, and nothing
+else. Every test has a correct client beside the attacker."""
 
 import socket
 
@@ -8,7 +8,7 @@ from hpack import Encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.wire.frames import (
+from strata.wire.http2.http2_frames import (
     ACK,
     CONTINUATION,
     DATA,
@@ -28,7 +28,7 @@ from strata.wire.frames import (
     SETTINGS,
     WINDOW_UPDATE,
     ErrorCode,
-    Limits,
+    Http2Limits,
 )
 from tests.wire.harness import (
     GREETING,
@@ -46,7 +46,7 @@ PATIENT = {"keepalive_interval_s": 600.0}
 
 @pytest.fixture
 def server(start):
-    """A server with a bystander, who is served to the end; nobody is ended for silence here."""
+    """A server with a correct client, which is served to the end; keepalive is off."""
     running = start(**PATIENT)
     running.listeners = Recorders()
     running.unary("Echo", lambda request, call: request)
@@ -157,7 +157,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_ends_that_connection_with_its_code(server, name):
+def test_protocol_error_ends_the_connection_with_its_code(server, name):
     data, code = FAULTS[name]
     client = RawClient(server.port, greeting=data)
     assert client.goaway_code() == code
@@ -180,7 +180,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("name", FLOODS)
-def test_a_flood_of_cheap_frames_ends_the_connection(server, name):
+def test_flood_of_cheap_frames_ends_the_connection(server, name):
     client = RawClient(server.port)
     client.send(client.headers(1, "/test.Test/Talk"))
     client.send_until_cut_off(FLOODS[name] * 100, times=200)
@@ -189,7 +189,7 @@ def test_a_flood_of_cheap_frames_ends_the_connection(server, name):
     client.close()
 
 
-def test_random_frames_harm_nobody_else(server):
+def test_random_frames_do_not_affect_others(server):
     kinds, stream_ids = st.integers(0, 10), st.sampled_from([0, 1, 3, 5])
     flags = st.sampled_from([0, END_STREAM, END_HEADERS, END_HEADERS | END_STREAM])
     message = b"\0\0\0\0\2\x0a\0"
@@ -222,7 +222,7 @@ def test_rapid_reset_ends_the_connection(server):
     client.close()
 
 
-def test_a_stream_reset_in_the_same_breath_never_reaches_its_handler(server):
+def test_stream_reset_at_once_never_reaches_its_handler(server):
     client = RawClient(server.port)
     client.send(
         client.headers(1, "/test.Test/Talk")
@@ -235,7 +235,7 @@ def test_a_stream_reset_in_the_same_breath_never_reaches_its_handler(server):
 
 
 @pytest.mark.parametrize("size", [0, 1_000])
-def test_a_flood_of_continuations_ends_the_connection(server, size):
+def test_flood_of_continuations_ends_the_connection(server, size):
     client = RawClient(server.port)
     client.send(frame(HEADERS, 0, 1, block()))
     client.send_until_cut_off(frame(CONTINUATION, 0, 1, bytes(size)), times=10_000)
@@ -243,8 +243,8 @@ def test_a_flood_of_continuations_ends_the_connection(server, size):
     client.close()
 
 
-def test_a_peer_that_asks_and_never_reads_the_answers_is_cut_off(start):
-    limits = Limits(control_frame_burst=10**9)
+def test_peer_that_never_reads_answers_is_closed(start):
+    limits = Http2Limits(control_frame_burst=10**9)
     server = start(max_buffered_bytes=200_000, limits=limits, **PATIENT)
     client = RawClient(server.port)
     client.send_until_cut_off(frame(PING, 0, 0, bytes(8)) * 1_000, times=5_000)
@@ -252,8 +252,8 @@ def test_a_peer_that_asks_and_never_reads_the_answers_is_cut_off(start):
     client.close()
 
 
-def test_more_streams_than_allowed_are_refused_one_by_one(start):
-    server = start(limits=Limits(max_concurrent_streams=2))
+def test_streams_above_the_limit_are_refused(start):
+    server = start(limits=Http2Limits(max_concurrent_streams=2))
     listeners = Recorders()
     server.stream("Talk", listeners)
     client = RawClient(server.port)
@@ -286,7 +286,7 @@ def test_bad_pseudo_fields_reset_only_their_stream(server, fields):
     client.close()
 
 
-def test_a_stream_window_overflow_resets_only_that_stream(server):
+def test_stream_window_overflow_resets_only_that_stream(server):
     client = RawClient(server.port)
     client.send(client.headers(1, "/test.Test/Talk"))
     client.send(frame(WINDOW_UPDATE, 0, 1, LARGE_WINDOW))
@@ -296,7 +296,7 @@ def test_a_stream_window_overflow_resets_only_that_stream(server):
     client.close()
 
 
-def test_a_request_that_is_not_grpc_is_answered_in_http(server):
+def test_request_that_is_not_grpc_gets_http_415(server):
     client = RawClient(server.port)
     fields = [(":method", "GET"), (":scheme", "http"), (":path", "/"), ("accept", "*/*")]
     flags = END_HEADERS | END_STREAM
@@ -311,7 +311,7 @@ def test_a_request_that_is_not_grpc_is_answered_in_http(server):
     ("more", "status"),
     [(("grpc-timeout", "soon"), "3"), (("key-bin", "***"), "3"), (("grpc-encoding", "br"), "12")],
 )
-def test_fields_that_make_no_sense_refuse_the_call(server, more, status):
+def test_invalid_header_fields_refuse_the_call(server, more, status):
     client = RawClient(server.port)
     client.send(client.headers(1, "/test.Test/Echo", more, flags=END_STREAM))
     trailers = dict(client.decoder.decode(client.next_of(HEADERS)[3]))
@@ -338,7 +338,7 @@ def test_bad_message_framing_ends_only_the_call(server, message, status):
     client.close()
 
 
-def test_bad_gzip_is_an_invalid_argument(server):
+def test_invalid_gzip_is_invalid_argument(server):
     client = RawClient(server.port)
     client.send(client.headers(1, "/test.Test/Echo", ("grpc-encoding", "gzip")))
     client.send(frame(DATA, END_STREAM, 1, b"\1\0\0\0\3abc"))

@@ -1,11 +1,11 @@
-"""Guards header blocks against the reference codec, and what gRPC reads from and writes to them."""
+"""Header blocks compared with the reference codec, and gRPC's heads and trailers."""
 
 import pytest
 from hpack import Decoder, Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.wire.hpack import (
+from strata.wire.http2.hpack import (
     HeaderBlockError,
     HeaderDecoder,
     HeaderListTooLarge,
@@ -29,8 +29,8 @@ def fields_decoder() -> HeaderDecoder[list[tuple[bytes, bytes]]]:
 
 
 @given(st.lists(st.tuples(lists, st.booleans(), st.integers(0, 4_096) | st.none()), max_size=10))
-def test_blocks_of_the_reference_encoder_are_read_alike(blocks):
-    """The table lives from block to block, also when the encoder resizes it."""
+def test_blocks_of_the_reference_encoder_are_decoded(blocks):
+    """The table persists between blocks, also if the encoder resizes it."""
     encoder, decoder = Encoder(), fields_decoder()
     for fields, huffman, size in blocks:
         if size is not None:
@@ -39,7 +39,7 @@ def test_blocks_of_the_reference_encoder_are_read_alike(blocks):
 
 
 @given(st.lists(st.binary(max_size=60), max_size=5))
-def test_any_bytes_are_read_as_the_reference_reads_them_or_refused(blocks):
+def test_any_bytes_decode_like_the_reference_or_fail(blocks):
     reference, decoder = Decoder(LIMIT_BYTES), fields_decoder()
     for block in blocks:
         try:
@@ -50,12 +50,12 @@ def test_any_bytes_are_read_as_the_reference_reads_them_or_refused(blocks):
 
 
 @given(lists)
-def test_the_reference_reads_what_we_write(fields):
+def test_reference_decoder_reads_our_blocks(fields):
     decoded = Decoder(10**6).decode(encode_fields(fields), raw=True)
     assert [(bytes(name), bytes(value)) for name, value in decoded] == fields
 
 
-def test_a_block_is_interpreted_once_until_the_table_changes():
+def test_block_is_cached_until_the_table_changes():
     seen = []
     decoder = HeaderDecoder(lambda fields: seen.append(fields) or fields, LIMIT_BYTES)
     encoder = Encoder()
@@ -68,14 +68,14 @@ def test_a_block_is_interpreted_once_until_the_table_changes():
     assert decoder.decode(again) == [(b"name", b"two")]
 
 
-def test_memory_of_blocks_is_bounded():
+def test_cache_of_blocks_is_bounded():
     decoder = fields_decoder()
     for number in range(10_000):
         decoder.decode(encode_fields([(b"n", str(number).encode())]))
     assert len(decoder._remembered) <= 64
 
 
-def test_a_list_over_the_limit_is_refused_however_small_its_block():
+def test_large_header_list_in_a_small_block_is_refused():
     decoder = HeaderDecoder(list, 1_000)
     with pytest.raises(HeaderListTooLarge):
         decoder.decode(b"\x82" * 100)
@@ -103,7 +103,7 @@ def test_timeouts(text, seconds):
 
 
 @pytest.mark.parametrize("text", ["", "S", "1", "1x", "-1S", "1.5S", "123456789S", "²S"])
-def test_timeouts_that_make_no_sense(text):
+def test_invalid_timeouts(text):
     assert head(("grpc-timeout", text)).objection.status is Status.INVALID_ARGUMENT
 
 
@@ -112,7 +112,7 @@ def test_binary_metadata_may_lack_its_padding(value):
     assert isinstance(head(("key-bin", value)).metadata["key-bin"], bytes)
 
 
-def test_metadata_cannot_be_changed_because_calls_share_it():
+def test_metadata_is_immutable():
     with pytest.raises(TypeError):
         head(("a", "b")).metadata["a"] = "c"
 
@@ -127,6 +127,6 @@ def test_trailers_carry_status_message_and_metadata():
     ]
 
 
-def test_a_long_message_is_cut():
+def test_long_status_message_is_cut():
     block = encode_trailers(Outcome(Status.INTERNAL, "x" * 100_000))
     assert len(block) < 2_000

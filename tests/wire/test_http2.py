@@ -1,11 +1,13 @@
-"""Guards HTTP/2's rules without sockets: frames in, events out, frames out; then by fuzzing."""
+"""HTTP/2 without sockets: frames in, events and frames out; then fuzzing."""
 
 import pytest
 from hpack import Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.wire.frames import (
+from strata.wire.http2.hpack import OK_TRAILERS, RESPONSE_HEAD, read_request
+from strata.wire.http2.http2_connection import Http2Connection
+from strata.wire.http2.http2_frames import (
     ACK,
     CONTINUATION,
     DATA,
@@ -24,16 +26,14 @@ from strata.wire.frames import (
     WINDOW_UPDATE,
     DataReceived,
     ErrorCode,
-    Limits,
+    Http2Limits,
     RequestReceived,
     StreamReset,
 )
-from strata.wire.hpack import OK_TRAILERS, RESPONSE_HEAD, read_request
-from strata.wire.http2 import Http2Connection
 from tests.wire.harness import GREETING, frame, request_fields, split_frames
 
 PATH = "/test.Test/Talk"
-SMALL = Limits(
+SMALL = Http2Limits(
     max_concurrent_streams=8,
     max_header_list_bytes=4_096,
     stream_window_bytes=65_535,
@@ -48,14 +48,14 @@ def block() -> bytes:
 
 
 def sent(connection: Http2Connection) -> list[tuple[int, int, int, bytes]]:
-    """The frames that went out since the last look."""
+    """The frames sent since the last call."""
     frames, rest = split_frames(b"".join(connection.outgoing))
     connection.outgoing.clear()
     assert rest == b""
     return frames
 
 
-def greeted(limits: Limits = SMALL) -> Http2Connection:
+def greeted(limits: Http2Limits = SMALL) -> Http2Connection:
     connection = Http2Connection(read_request, limits)
     assert connection.receive(GREETING, 0.0) == []
     assert connection.fault is None
@@ -63,7 +63,7 @@ def greeted(limits: Limits = SMALL) -> Http2Connection:
     return connection
 
 
-def opened(limits: Limits = SMALL):
+def opened(limits: Http2Limits = SMALL):
     connection = greeted(limits)
     [event] = connection.receive(frame(HEADERS, END_HEADERS, 1, block()), 0.0)
     return connection, event.stream
@@ -79,7 +79,7 @@ def test_bytes_may_arrive_one_by_one():
     assert data == DataReceived(request.stream, b"abc", True)
 
 
-def test_padding_and_priority_are_taken_off():
+def test_padding_and_priority_are_removed():
     connection = greeted()
     payload = b"\x03" + bytes(5) + block() + bytes(3)
     flags = END_HEADERS | PADDED | HAS_PRIORITY
@@ -89,7 +89,7 @@ def test_padding_and_priority_are_taken_off():
     assert data.data == b"abc"
 
 
-def test_a_header_block_may_come_in_pieces():
+def test_header_block_may_be_split():
     connection = greeted()
     whole = block()
     pieces = [frame(HEADERS, END_STREAM, 1, whole[:5]), frame(CONTINUATION, 0, 1, whole[5:9])]
@@ -98,7 +98,7 @@ def test_a_header_block_may_come_in_pieces():
     assert (request.head.path, request.ended) == (PATH, True)
 
 
-def test_a_header_block_cannot_grow_past_the_limit_on_its_list():
+def test_header_block_size_is_limited():
     connection = greeted()
     connection.receive(frame(HEADERS, 0, 1, bytes(2_000)), 0.0)
     connection.receive(frame(CONTINUATION, 0, 1, bytes(2_000)), 0.0)
@@ -107,7 +107,7 @@ def test_a_header_block_cannot_grow_past_the_limit_on_its_list():
     assert connection.fault.code is ErrorCode.ENHANCE_YOUR_CALM
 
 
-def test_trailers_of_a_client_end_its_side():
+def test_client_trailers_half_close_the_stream():
     connection, stream = opened()
     trailers = Encoder().encode([("checksum", "1")])
     [event] = connection.receive(frame(HEADERS, END_HEADERS | END_STREAM, 1, trailers), 0.0)
@@ -120,7 +120,7 @@ def test_settings_and_pings_are_answered():
     assert sent(connection) == [(SETTINGS, ACK, 0, b""), (PING, ACK, 0, b"12345678")]
 
 
-def test_data_waits_for_the_stream_window_and_goes_on_when_it_opens():
+def test_data_waits_for_the_stream_window():
     connection = greeted()
     connection.receive(frame(SETTINGS, 0, 0, SETTING.pack(INITIAL_WINDOW_SIZE, 4)), 0.0)
     [event] = connection.receive(frame(HEADERS, END_HEADERS, 1, block()), 0.0)
@@ -138,7 +138,7 @@ def test_data_waits_for_the_stream_window_and_goes_on_when_it_opens():
     assert (connection.waiting_bytes, connection.streams) == (0, {})
 
 
-def test_a_larger_initial_window_is_acknowledged_before_it_is_used():
+def test_larger_initial_window_is_acknowledged_before_use():
     connection, stream = opened()
     connection.receive(frame(WINDOW_UPDATE, 0, 0, (2**20).to_bytes(4, "big")), 0.0)
     connection.send_data(stream, bytes(70_000))
@@ -147,7 +147,7 @@ def test_a_larger_initial_window_is_acknowledged_before_it_is_used():
     assert [kind for kind, _, _, _ in sent(connection)] == [SETTINGS, DATA]
 
 
-def test_a_smaller_initial_window_can_put_a_stream_into_debt():
+def test_smaller_initial_window_can_become_negative():
     connection, stream = opened()
     connection.send_data(stream, bytes(60_000))
     connection.receive(frame(SETTINGS, 0, 0, SETTING.pack(INITIAL_WINDOW_SIZE, 50_000)), 0.0)
@@ -159,7 +159,7 @@ def test_a_smaller_initial_window_can_put_a_stream_into_debt():
     assert sent(connection) == [(DATA, 0, 1, b"late")]
 
 
-def test_the_connection_window_is_shared_in_turns():
+def test_connection_window_is_shared_fairly():
     connection = greeted()
     connection.receive(frame(SETTINGS, 0, 0, SETTING.pack(INITIAL_WINDOW_SIZE, 2**20)), 0.0)
     streams = []
@@ -199,7 +199,7 @@ def test_long_header_blocks_are_continued():
     ]
 
 
-def test_nothing_is_written_while_the_socket_is_full_but_control_frames():
+def test_only_control_frames_are_sent_while_the_socket_is_full():
     connection, stream = opened()
     connection.set_writable(False)
     connection.send_data(stream, b"abc")
@@ -219,8 +219,8 @@ def test_receiving_windows_are_refilled_as_data_arrives():
     assert granted == {0: 48_000, 1: 48_000}
 
 
-def test_data_beyond_a_window_is_a_fault():
-    """Only a peer that sends without waiting for our grants can do this, so we hold them back."""
+def test_data_beyond_a_window_is_a_connection_error():
+    """Only a peer that ignores our windows can do this, so window updates are withheld."""
     connection, stream = opened()
     stream.receive_window = 10
     connection.receive(frame(DATA, 0, 1, bytes(11)), 0.0)
@@ -231,7 +231,7 @@ def test_data_beyond_a_window_is_a_fault():
     assert connection.fault.code is ErrorCode.FLOW_CONTROL_ERROR
 
 
-def test_data_for_a_stream_that_we_ended_is_ignored_and_still_counted():
+def test_data_for_an_ended_stream_is_ignored_and_counted():
     connection, stream = opened()
     connection.send_trailers(stream, OK_TRAILERS)
     sent(connection)
@@ -246,7 +246,7 @@ def test_data_after_the_end_resets_the_stream():
     assert event == StreamReset(stream, ErrorCode.STREAM_CLOSED)
 
 
-def test_the_allowance_refills_with_time():
+def test_allowance_refills_with_time():
     connection = greeted()
     pings = frame(PING, 0, 0, bytes(8)) * 30
     for second in range(0, 300, 30):
@@ -257,7 +257,7 @@ def test_the_allowance_refills_with_time():
 
 
 def test_reset_stream_no_longer_waits_for_the_connection_window():
-    connection = greeted(Limits(control_frame_burst=10**9))
+    connection = greeted(Http2Limits(control_frame_burst=10**9))
     connection.receive(frame(SETTINGS, 0, 0, SETTING.pack(INITIAL_WINDOW_SIZE, 70_000)), 0.0)
     for stream_id in range(1, 2_001, 2):
         [event] = connection.receive(frame(HEADERS, END_HEADERS, stream_id, block()), 0.0)
@@ -295,7 +295,7 @@ def test_window_updates_of_one_byte_draw_on_the_allowance_though_data_waits():
 
 def test_only_one_settings_ack_is_free():
     connection = greeted()
-    left = SMALL.control_frame_burst - 1  # the greeting's SETTINGS drew on it, too
+    left = SMALL.control_frame_burst - 1  # the first SETTINGS frame counted too
     connection.receive(frame(SETTINGS, ACK, 0) * (1 + left), 0.0)
     assert connection.fault is None
     connection.receive(frame(SETTINGS, ACK, 0), 0.0)
@@ -309,7 +309,7 @@ def test_data_for_an_ended_stream_draws_on_the_allowance():
     assert connection.fault.code is ErrorCode.ENHANCE_YOUR_CALM
 
 
-def test_after_a_fault_nothing_is_read():
+def test_nothing_is_read_after_a_connection_error():
     connection = greeted()
     connection.receive(frame(PING, 0, 0, b""), 0.0)
     assert connection.fault is not None
@@ -318,11 +318,11 @@ def test_after_a_fault_nothing_is_read():
 
 def test_windows_smaller_than_a_client_may_assume_are_refused():
     with pytest.raises(ValueError, match="65535"):
-        Limits(stream_window_bytes=1_000)
+        Http2Limits(stream_window_bytes=1_000)
 
 
 def drive(data: list[bytes], reply: bool) -> None:
-    """Feed a connection and answer its requests; whatever comes, its promises must hold."""
+    """Feed a connection and answer its requests; its invariants must hold for any input."""
     connection = Http2Connection(read_request, SMALL)
     for number, piece in enumerate(data):
         for event in connection.receive(piece, number / 1_000):

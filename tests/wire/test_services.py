@@ -1,4 +1,4 @@
-"""Guards the standard services (health, reflection) and TLS, through the standard clients."""
+"""Health, reflection and TLS, with the standard clients."""
 
 import asyncio
 import socket
@@ -21,12 +21,12 @@ from grpc_reflection.v1alpha.reflection_pb2 import (
     ServerReflectionResponse,
 )
 
-from strata.wire.connection_budget import Bounds
-from strata.wire.frames import ACK, PING
-from strata.wire.grpc_call import RpcError
-from strata.wire.health import Health
-from strata.wire.hpack import Status
-from strata.wire.reflection import serve_reflection
+from strata.wire.grpc.connection_budget import Bounds
+from strata.wire.grpc.grpc_call import RpcError
+from strata.wire.grpc.health_service import HealthService
+from strata.wire.grpc.reflection_service import serve_reflection
+from strata.wire.http2.hpack import Status
+from strata.wire.http2.http2_frames import ACK, PING
 from tests.wire.harness import GREETING, PATIENCE_S, frame, text, unary, wait_until
 
 SERVING = HealthCheckResponse.SERVING
@@ -36,12 +36,12 @@ SERVICE_UNKNOWN = HealthCheckResponse.SERVICE_UNKNOWN
 
 @pytest.fixture
 def health(server):
-    health = Health()
+    health = HealthService()
     health.serve_on(server.server)
     return health
 
 
-def test_check_tells_what_was_set(server, health):
+def test_health_check_returns_the_set_status(server, health):
     with server.channel() as channel:
         check = HealthStub(channel).Check
         assert check(HealthCheckRequest()).status == SERVING
@@ -53,7 +53,7 @@ def test_check_tells_what_was_set(server, health):
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-def test_watch_tells_the_state_and_each_change(server, health):
+def test_health_watch_sends_status_and_changes(server, health):
     with server.channel() as channel:
         watch = HealthStub(channel).Watch(HealthCheckRequest(service="late"))
         assert next(watch).status == SERVICE_UNKNOWN
@@ -63,7 +63,7 @@ def test_watch_tells_the_state_and_each_change(server, health):
         watch.cancel()
 
 
-def test_watchers_that_leave_are_forgotten(server, health):
+def test_closed_health_watches_are_removed(server, health):
     with server.channel() as channel:
         watch = HealthStub(channel).Watch(HealthCheckRequest())
         next(watch)
@@ -72,7 +72,7 @@ def test_watchers_that_leave_are_forgotten(server, health):
     assert server.on_loop(lambda: dict(health._watchers)) == {}
 
 
-def test_a_closed_health_ends_its_watches(server, health):
+def test_closing_health_ends_watches(server, health):
     with server.channel() as channel:
         watch = HealthStub(channel).Watch(HealthCheckRequest())
         assert next(watch).status == SERVING
@@ -83,17 +83,17 @@ def test_a_closed_health_ends_its_watches(server, health):
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_probe_needs_no_token(start):
+def test_health_probe_needs_no_token(start):
     def authorize(metadata):
         raise RpcError(Status.UNAUTHENTICATED, "no token")
 
     server = start(authorize=authorize)
-    Health().serve_on(server.server)
+    HealthService().serve_on(server.server)
     with server.channel() as channel:
         assert HealthStub(channel).Check(HealthCheckRequest()).status == SERVING
 
 
-def test_reflection_lets_a_client_build_messages_it_never_knew(server, health):
+def test_reflection_client_builds_unknown_messages(server, health):
     serve_reflection(server.server)
     with server.channel() as channel:
         database = ProtoReflectionDescriptorDatabase(channel)
@@ -112,7 +112,7 @@ def test_reflection_lets_a_client_build_messages_it_never_knew(server, health):
 
 
 @pytest.mark.parametrize("version", ["v1", "v1alpha"])
-def test_reflection_answers_each_kind_of_question(server, version):
+def test_reflection_answers_each_request_type(server, version):
     serve_reflection(server.server)
     service = f"grpc.reflection.{version}.ServerReflection"
     questions = [
@@ -180,7 +180,7 @@ def tls_context(authority) -> ssl.SSLContext:
     return context
 
 
-def test_tls_handshakes_that_are_never_finished_take_no_places(start, authority):
+def test_unfinished_tls_handshakes_do_not_block_connections(start, authority):
     bounds = Bounds(max_connections=8, max_unauthenticated=4)
     server = start(tls=tls_context(authority), bounds=bounds)
     server.unary("Echo", lambda request, call: request)
@@ -205,7 +205,7 @@ def test_server_closes_while_tls_handshakes_are_under_way(start, authority):
         assert idle.recv(1) == b""
 
 
-def test_client_that_sends_no_tls_is_let_go(start, authority):
+def test_client_without_tls_is_closed(start, authority):
     server = start(tls=tls_context(authority))
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as client:
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -215,7 +215,7 @@ def test_client_that_sends_no_tls_is_let_go(start, authority):
 
 
 @pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
-def test_data_that_comes_with_the_end_of_the_tls_handshake_is_read(start, authority, new_loop):
+def test_data_with_the_last_handshake_packet_is_read(start, authority, new_loop):
     """A client may send its first request in the same packet that ends the handshake."""
     server = start(tls=tls_context(authority), new_loop=new_loop)
     trusting = ssl.create_default_context()

@@ -1,16 +1,16 @@
-"""Guards that a standing which is put together from shared bytes and a worker's own says exactly
-what the core says, and that no older one is sent after a change."""
+"""Encoding of standings from shared and own bytes: equal to the core's standing, and never outdated
+after a change."""
 
 import pytest
 
-from strata.coordinator.standings import StandingMessages
-from strata.coordinator.tokens import PeerTokens
-from strata.core.agreements import LeaveLoop
-from strata.core.datasets import AttachDataset, DatasetSpec, RegisterDataset
-from strata.core.standing import standing, task_standing
-from strata.core.tasks import Entry
-from strata.wire.grpc_call import PREFIX_BYTES
-from strata.wire.standing_encoder import StandingEncoder, varint
+from strata.coordinator.sessions.standing_messages import PeerTokens, StandingMessages
+from strata.core.barriers.agreements import LeaveLoop
+from strata.core.datasets.dataset_rules import AttachDataset, RegisterDataset
+from strata.core.state import DatasetSpec
+from strata.core.task_state import Entry
+from strata.core.tasks.standing import standing, task_standing
+from strata.wire.grpc.grpc_call import PREFIX_BYTES
+from strata.wire.messages.standing_encoder import StandingEncoder, varint
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.core.world import World
 
@@ -60,7 +60,7 @@ CASES = [lambda world, task: None, peer_recovery, checkpoint_recovery, left_loop
 
 
 def told(standing, stored_seq, token):
-    """The message that a standing stands for, written out field by field."""
+    """The expected message of a standing, field by field."""
     message = pb.Standing(
         worker_id=standing.worker,
         incarnation=standing.incarnation,
@@ -104,7 +104,7 @@ def told(standing, stored_seq, token):
 
 
 @pytest.mark.parametrize("change", CASES)
-def test_encoded_standing_says_what_the_core_says(change):
+def test_encoded_standing_matches_the_core(change):
     world, task = training()
     change(world, task)
     encoder = StandingEncoder(task, task_standing(task), "secret")
@@ -143,7 +143,7 @@ def received(messages, world, worker):
     return pb.CoordinatorMessage.FromString(framed[PREFIX_BYTES:]).standing
 
 
-def test_standing_after_a_change_is_encoded_anew(tmp_path):
+def test_standing_is_encoded_again_after_a_change(tmp_path):
     messages = StandingMessages(PeerTokens(tmp_path / "secret"))
     world, _ = training()
     before = received(messages, world, "a")
@@ -154,8 +154,8 @@ def test_standing_after_a_change_is_encoded_anew(tmp_path):
     assert before.peer_token != after.peer_token
 
 
-def test_standing_of_a_state_that_was_loaded_again_is_encoded_anew(tmp_path):
-    """A turn that the disk refused is decided again, and may end otherwise at the same position."""
+def test_standing_is_encoded_again_after_reloading_the_state(tmp_path):
+    """A turn that could not be stored is decided again, maybe differently at the same position."""
     messages = StandingMessages(PeerTokens(tmp_path / "secret"))
     world, task = training()
     reloaded = world.replay()

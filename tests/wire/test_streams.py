@@ -1,4 +1,4 @@
-"""Guards streams: order, flow control both ways, the bound on slow readers, many at once."""
+"""Streams: order, flow control in both directions, limits for slow readers, many at once."""
 
 import asyncio
 
@@ -7,7 +7,9 @@ import pytest
 from google.protobuf.wrappers_pb2 import BytesValue, StringValue
 
 from strata.errors import NotFound
-from strata.wire.frames import (
+from strata.wire.grpc.grpc_call import CloseReason, frame
+from strata.wire.http2.hpack import Status
+from strata.wire.http2.http2_frames import (
     DATA,
     END_STREAM,
     HEADERS,
@@ -16,10 +18,8 @@ from strata.wire.frames import (
     SETTING,
     SETTINGS,
     WINDOW_UPDATE,
-    Limits,
+    Http2Limits,
 )
-from strata.wire.grpc_call import CloseReason, frame
-from strata.wire.hpack import Status
 from tests.wire import harness
 from tests.wire.harness import (
     Echo,
@@ -36,7 +36,7 @@ CODE = grpc.StatusCode
 UNLIMITED = {"max_receive_message_length": -1, "max_send_message_length": -1}
 
 
-def test_messages_come_back_in_order_and_the_end_is_told(server):
+def test_stream_messages_keep_their_order(server):
     listeners = Recorders(Echo)
     server.stream("Echo", listeners)
     with server.channel() as channel:
@@ -46,7 +46,7 @@ def test_messages_come_back_in_order_and_the_end_is_told(server):
     assert listeners.next().next() is CloseReason.FINISHED
 
 
-def test_either_side_may_speak_first(server):
+def test_either_side_may_send_first(server):
     listeners = Recorders()
     server.stream("Talk", listeners)
     outbox = Outbox()
@@ -76,7 +76,7 @@ def test_headers_arrive_before_the_first_message(server):
     asyncio.run(talk())
 
 
-def test_the_server_may_end_a_stream_with_a_status_while_the_client_still_sends(server):
+def test_server_may_end_a_stream_while_the_client_sends(server):
     listeners = Recorders()
     server.stream("Talk", listeners)
     outbox = Outbox()
@@ -102,14 +102,14 @@ class Fragile(harness.Recorder):
 
 
 @pytest.mark.parametrize("handler", [refuse, Fragile])
-def test_what_a_handler_raises_ends_the_stream_with_its_status(server, handler):
+def test_exception_of_a_handler_ends_the_stream_with_its_status(server, handler):
     server.stream("Talk", handler)
     with server.channel() as channel, pytest.raises(grpc.RpcError) as caught:
         list(bidirectional(channel, "Talk")(iter([text("")])))
     assert (caught.value.code(), caught.value.details()) == (CODE.NOT_FOUND, "no such session")
 
 
-def test_a_coroutine_feeds_a_server_stream(server):
+def test_server_stream_from_a_coroutine(server):
     async def count(request, stream):
         for number in range(int(request.value)):
             stream.send(text(str(number)))
@@ -121,7 +121,7 @@ def test_a_coroutine_feeds_a_server_stream(server):
         assert [each.value for each in received] == [str(number) for number in range(20)]
 
 
-def test_a_server_stream_ends_with_the_error_of_its_coroutine(server):
+def test_server_stream_ends_with_the_error_of_its_coroutine(server):
     async def count(request, stream):
         stream.send(text("one"))
         raise NotFound("no two")
@@ -135,7 +135,7 @@ def test_a_server_stream_ends_with_the_error_of_its_coroutine(server):
     assert caught.value.code() is CODE.NOT_FOUND
 
 
-def test_a_coroutine_that_waits_for_the_reader_can_send_more_than_may_wait(start):
+def test_flushed_allows_sending_more_than_the_queue_limit(start):
     server = start(max_outgoing_bytes=100_000)
 
     async def pour(request, stream):
@@ -150,7 +150,7 @@ def test_a_coroutine_that_waits_for_the_reader_can_send_more_than_may_wait(start
 
 
 def test_large_messages_cross_small_windows_in_both_directions(start):
-    windows = Limits(stream_window_bytes=65_535, connection_window_bytes=65_535)
+    windows = Http2Limits(stream_window_bytes=65_535, connection_window_bytes=65_535)
     server = start(max_message_bytes=20_000_000, limits=windows)
     server.stream("Echo", Echo, BytesValue)
     with server.channel(http2_bdp_probe=0, **UNLIMITED) as channel:
@@ -160,12 +160,12 @@ def test_large_messages_cross_small_windows_in_both_directions(start):
 
 
 def tiny_window_client(port: int) -> RawClient:
-    """A client that takes ten bytes per stream and never asks for more."""
+    """A client with a window of ten bytes per stream that never grows."""
     settings = harness.frame(SETTINGS, 0, 0, SETTING.pack(INITIAL_WINDOW_SIZE, 10))
     return RawClient(port, PREFACE + settings)
 
 
-def test_a_reader_that_does_not_read_loses_the_stream_and_holds_no_memory(start):
+def test_stream_of_a_client_that_does_not_read_ends(start):
     limit = 1_000_000
     server = start(max_outgoing_bytes=limit)
     listeners = Recorders()
@@ -189,7 +189,7 @@ def test_a_reader_that_does_not_read_loses_the_stream_and_holds_no_memory(start)
     client.close()
 
 
-def test_a_slow_grpcio_reader_is_told_why(start):
+def test_slow_grpcio_reader_gets_resource_exhausted(start):
     server = start(max_outgoing_bytes=1_000_000)
     listeners = Recorders()
     server.stream("Talk", listeners)
@@ -205,7 +205,7 @@ def test_a_slow_grpcio_reader_is_told_why(start):
     assert caught.value.code() is CODE.RESOURCE_EXHAUSTED
 
 
-def test_all_streams_of_a_connection_together_are_bounded(start):
+def test_queued_bytes_of_a_connection_are_bounded(start):
     server = start(max_outgoing_bytes=1_000_000, max_buffered_bytes=2_000_000)
     listeners = Recorders()
     server.stream("Talk", listeners)
@@ -228,7 +228,7 @@ def test_all_streams_of_a_connection_together_are_bounded(start):
     client.close()
 
 
-def test_unary_answers_that_nobody_takes_are_bounded_too(start):
+def test_unread_unary_answers_are_bounded(start):
     server = start(max_buffered_bytes=2_000_000)
     server.unary("Large", lambda request, call: text("x" * 500_000))
     client = tiny_window_client(server.port)
@@ -243,8 +243,8 @@ def test_unary_answers_that_nobody_takes_are_bounded_too(start):
     client.close()
 
 
-def test_a_peer_that_stops_reading_its_socket_is_bounded_too(start):
-    """Its windows are wide open, so only the socket can say that it is full."""
+def test_unsent_bytes_of_a_blocked_socket_are_bounded(start):
+    """Its windows are large, so only the socket limits it."""
     limit = 1_000_000
     server = start(max_outgoing_bytes=limit)
     listeners = Recorders()
@@ -262,7 +262,7 @@ def test_a_peer_that_stops_reading_its_socket_is_bounded_too(start):
     client.close()
 
 
-def test_unfinished_messages_of_a_connection_are_bounded(start):
+def test_incomplete_messages_of_a_connection_are_bounded(start):
     server = start(max_message_bytes=1_000_000, max_buffered_bytes=1_500_000)
     server.unary("Echo", lambda request, call: request)
     client = RawClient(server.port)
@@ -277,7 +277,7 @@ def test_unfinished_messages_of_a_connection_are_bounded(start):
     client.close()
 
 
-def test_a_thousand_streams_on_several_connections_hear_one_broadcast(server):
+def test_broadcast_to_a_thousand_streams(server):
     listeners = Recorders()
     server.stream("Wait", listeners)
 
@@ -307,7 +307,7 @@ def test_a_thousand_streams_on_several_connections_hear_one_broadcast(server):
     assert asyncio.run(main()) == ["go"] * 1_000
 
 
-def test_what_is_sent_in_one_turn_is_written_at_once(server):
+def test_messages_of_one_turn_are_one_write(server):
     listeners = Recorders()
     server.stream("Talk", listeners)
     with server.channel() as channel:

@@ -1,4 +1,4 @@
-"""Guards unary calls as real clients see them: answers, statuses, metadata, deadlines, limits."""
+"""Unary calls with real clients: answers, statuses, metadata, deadlines, limits."""
 
 import asyncio
 import threading
@@ -8,8 +8,8 @@ import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
 from strata.errors import Fenced, LimitExceeded
-from strata.wire.grpc_call import RpcError, frame
-from strata.wire.hpack import Status
+from strata.wire.grpc.grpc_call import RpcError, frame
+from strata.wire.http2.hpack import Status
 from tests.wire.harness import bytes_value, text, unary, wait_until
 
 CODE = grpc.StatusCode
@@ -21,14 +21,14 @@ def refused(call, *arguments, **options) -> grpc.RpcError:
     return caught.value
 
 
-def test_a_plain_function_answers(server):
+def test_handler_may_be_a_function(server):
     server.unary("Greet", lambda request, call: text(f"hello {request.value}"))
     with server.channel() as channel:
         greet = unary(channel, "Greet")
         assert [greet(text(name)).value for name in ("a", "b")] == ["hello a", "hello b"]
 
 
-def test_a_coroutine_answers(server):
+def test_handler_may_be_a_coroutine(server):
     async def greet(request, call):
         await asyncio.sleep(0)
         return text(f"hello {request.value}")
@@ -38,7 +38,7 @@ def test_a_coroutine_answers(server):
         assert unary(channel, "Greet")(text("c")).value == "hello c"
 
 
-def test_calls_may_share_one_future_and_none_can_cancel_it_for_the_others(server):
+def test_shared_future_is_not_cancelled_by_one_call(server):
     shared = server.on_loop(lambda: asyncio.get_running_loop().create_future())
     waiting = []
 
@@ -63,7 +63,7 @@ def test_many_calls_at_once(server):
         assert [call.result().value for call in calls] == [str(number) for number in range(500)]
 
 
-def test_the_aio_client_is_served(server):
+def test_grpc_aio_client(server):
     server.unary("Echo", lambda request, call: request)
 
     async def talk():
@@ -74,7 +74,7 @@ def test_the_aio_client_is_served(server):
     assert asyncio.run(talk()) == [str(number) for number in range(20)]
 
 
-def test_an_error_of_the_tree_becomes_its_status_with_its_code(server):
+def test_strata_error_becomes_its_status_and_code(server):
     def handler(request, call):
         raise Fenced("incarnation 3 is over", hint="join again")
 
@@ -97,7 +97,7 @@ def test_messages_of_errors_keep_any_character(server):
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_an_unexpected_exception_is_logged_and_tells_the_client_nothing(server, caplog, late):
+def test_unexpected_exception_is_logged_and_hidden(server, caplog, late):
     def plain(request, call):
         raise ZeroDivisionError("secret detail")
 
@@ -111,18 +111,18 @@ def test_an_unexpected_exception_is_logged_and_tells_the_client_nothing(server, 
     assert "secret detail" in caplog.text
 
 
-def test_a_response_that_cannot_be_encoded_is_internal(server):
+def test_unencodable_response_is_internal(server):
     server.unary("Do", lambda request, call: "not a message")
     with server.channel() as channel:
         assert refused(unary(channel, "Do"), text("")).code() is CODE.INTERNAL
 
 
-def test_an_unknown_method_is_unimplemented(server):
+def test_unknown_method_is_unimplemented(server):
     with server.channel() as channel:
         assert refused(unary(channel, "Nothing"), text("")).code() is CODE.UNIMPLEMENTED
 
 
-def test_bytes_that_are_no_message_are_an_invalid_argument(server):
+def test_undecodable_request_is_invalid_argument(server):
     server.unary("Echo", lambda request, call: request)
     with server.channel() as channel:
         assert refused(channel.unary_unary("/test.Test/Echo"), b"\xff").code() is (
@@ -130,7 +130,7 @@ def test_bytes_that_are_no_message_are_an_invalid_argument(server):
         )
 
 
-def test_a_decoder_may_say_itself_what_is_wrong(server):
+def test_decoder_may_raise_its_own_error(server):
     def decode(payload):
         raise LimitExceeded("a name has at most 64 characters")
 
@@ -142,7 +142,7 @@ def test_a_decoder_may_say_itself_what_is_wrong(server):
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_a_unary_method_takes_exactly_one_request(server, count):
+def test_unary_method_takes_exactly_one_request(server, count):
     server.unary("Echo", lambda request, call: request)
     with server.channel() as channel:
         call = channel.stream_unary("/test.Test/Echo")
@@ -168,7 +168,7 @@ def test_metadata_travels_both_ways(server):
     assert (trailers["answer"], trailers["raw-bin"]) == ("42", b"\x00\xff")
 
 
-def test_metadata_that_changes_with_each_call_is_never_mixed_up(server):
+def test_changing_metadata_is_never_mixed_up(server):
     server.unary("Who", lambda request, call: text(call.metadata["who"]))
     with server.channel() as channel:
         who = unary(channel, "Who")
@@ -176,7 +176,7 @@ def test_metadata_that_changes_with_each_call_is_never_mixed_up(server):
         assert [who(text(""), metadata=[("who", name)]).value for name in names] == names
 
 
-def test_a_deadline_ends_the_call_on_both_sides(server):
+def test_deadline_ends_the_call_on_both_sides(server):
     cancelled = threading.Event()
     deadlines = []
 
@@ -196,13 +196,13 @@ def test_a_deadline_ends_the_call_on_both_sides(server):
     assert 0 < deadlines[0] <= 0.25
 
 
-def test_a_call_without_deadline_has_none(server):
+def test_call_without_deadline(server):
     server.unary("Deadline", lambda request, call: text(str(call.deadline)))
     with server.channel() as channel:
         assert unary(channel, "Deadline")(text("")).value == "None"
 
 
-def test_a_cancelled_call_cancels_its_coroutine(server):
+def test_cancelled_call_cancels_its_coroutine(server):
     started, cancelled = threading.Event(), threading.Event()
 
     async def never(request, call):
@@ -221,7 +221,7 @@ def test_a_cancelled_call_cancels_its_coroutine(server):
         assert cancelled.wait(5)
 
 
-def test_gzip_is_understood(server):
+def test_gzip_request_is_decompressed(server):
     server.unary("Length", lambda request, call: text(str(len(request.value))))
     with server.channel() as channel:
         length = unary(channel, "Length")
@@ -229,7 +229,7 @@ def test_gzip_is_understood(server):
     assert answer.value == "100000"
 
 
-def test_gzip_cannot_smuggle_in_a_large_message(start):
+def test_decompressed_message_size_is_limited(start):
     server = start(max_message_bytes=100_000)
     server.unary("Echo", lambda request, call: request)
     with server.channel() as channel:
@@ -239,7 +239,7 @@ def test_gzip_cannot_smuggle_in_a_large_message(start):
     assert error.code() is CODE.RESOURCE_EXHAUSTED
 
 
-def test_another_compression_is_unimplemented(server):
+def test_other_compression_is_unimplemented(server):
     server.unary("Echo", lambda request, call: request)
     with server.channel() as channel:
         error = refused(
@@ -248,7 +248,7 @@ def test_another_compression_is_unimplemented(server):
     assert error.code() is CODE.UNIMPLEMENTED
 
 
-def test_a_message_over_the_limit_is_refused_and_the_connection_lives_on(start):
+def test_message_above_the_limit_is_refused_and_connection_stays(start):
     server = start(max_message_bytes=1_000)
     server.unary("Echo", lambda request, call: request)
     with server.channel() as channel:
@@ -291,5 +291,5 @@ def test_authorize_sees_the_metadata_and_may_refuse(start):
         assert refused(unknown, text("")).code() is CODE.UNAUTHENTICATED
 
 
-def test_a_framed_message_is_what_grpc_frames():
+def test_framed_message_matches_grpc_framing():
     assert frame(b"abc") == b"\x00\x00\x00\x00\x03abc"

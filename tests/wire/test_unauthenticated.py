@@ -1,5 +1,5 @@
-"""Guards what a connection may hold before it has shown a token, on a real server: tiny messages,
-few calls, little unread output; and that it never costs an authenticated connection its place."""
+"""Limits of unauthenticated connections on a real server: message size, calls, unread output; they
+never displace an authenticated connection."""
 
 import grpc
 import pytest
@@ -7,8 +7,11 @@ from google.protobuf.wrappers_pb2 import BytesValue
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from strata.errors import Unauthenticated
-from strata.wire.connection_budget import Bounds
-from strata.wire.frames import (
+from strata.wire.grpc.connection_budget import Bounds
+from strata.wire.grpc.grpc_call import CloseReason
+from strata.wire.grpc.health_service import HealthService
+from strata.wire.http2.hpack import encode_fields
+from strata.wire.http2.http2_frames import (
     DATA,
     END_HEADERS,
     END_STREAM,
@@ -20,11 +23,8 @@ from strata.wire.frames import (
     SETTING,
     SETTINGS,
     ErrorCode,
-    Limits,
+    Http2Limits,
 )
-from strata.wire.grpc_call import CloseReason
-from strata.wire.health import Health
-from strata.wire.hpack import encode_fields
 from tests.wire.harness import (
     GREETING,
     RawClient,
@@ -52,14 +52,14 @@ def authorize(metadata) -> None:
 
 @pytest.fixture
 def begin(start):
-    """Starts a server with a token, the health service, and methods that need the token."""
+    """Start a server with a token, the health service, and methods that need the token."""
 
-    def serving(limits: Limits | None = None, **bounds):
+    def serving(limits: Http2Limits | None = None, **bounds):
         server = start(authorize=authorize, bounds=Bounds(**bounds), limits=limits, **PATIENT)
         server.listeners = Recorders()
         server.stream("Talk", server.listeners)
         server.unary("Size", lambda request, call: request, BytesValue)
-        health = Health()
+        health = HealthService()
         server.on_loop(health.serve_on, server.server)
         return server
 
@@ -83,12 +83,12 @@ def status(client: RawClient) -> str:
 
 
 def check(stream_id: int, *more: tuple[str, str]) -> bytes:
-    """The head of a health check in literals, which change no table."""
+    """The head of a health check as literals, which do not change the table."""
     fields = [(name.encode(), value.encode()) for name, value in request_fields(CHECK, *more)]
     return frame(HEADERS, END_HEADERS, stream_id, encode_fields(fields))
 
 
-def test_messages_of_public_methods_are_tiny(begin):
+def test_messages_of_public_methods_are_limited(begin):
     server = begin()
     client = RawClient(server.port)
     client.send(client.headers(1, CHECK) + frame(DATA, 0, 1, b"\0" + (5_000).to_bytes(4, "big")))
@@ -98,7 +98,7 @@ def test_messages_of_public_methods_are_tiny(begin):
     client.close()
 
 
-def test_client_with_a_wrong_token_and_a_large_message_is_told_about_the_token(begin):
+def test_large_message_with_wrong_token_gets_the_token_error(begin):
     server = begin()
     with server.channel() as channel:
         call = unary(channel, "Size", BytesValue)
@@ -109,7 +109,7 @@ def test_client_with_a_wrong_token_and_a_large_message_is_told_about_the_token(b
         assert len(call(bytes_value(3_000_000), metadata=[TOKEN]).value) == 3_000_000
 
 
-def test_few_calls_are_open_before_authentication(begin):
+def test_open_calls_before_authentication_are_limited(begin):
     server = begin(max_unauthenticated_calls_each=3)
     client = RawClient(server.port)
     for stream_id in (1, 3, 5, 7):
@@ -123,7 +123,7 @@ def test_few_calls_are_open_before_authentication(begin):
     client.close()
 
 
-def test_many_calls_at_once_are_served_if_they_bring_the_token(begin):
+def test_many_calls_with_the_token_are_served(begin):
     server = begin(max_unauthenticated_calls_each=3)
     client = RawClient(server.port)
     client.send(b"".join(client.headers(2 * n + 1, TALK, TOKEN) for n in range(50)))
@@ -143,7 +143,7 @@ def test_name_of_a_watched_service_is_bounded(begin):
 
 
 def unfinished(count: int, first: int = 0) -> bytes:
-    """Health checks that are never finished, with 4,000 bytes each."""
+    """Incomplete health checks of 4,000 bytes each."""
     message = b"\0" + (4_000).to_bytes(4, "big") + bytes(3_900)
     return b"".join(
         check(2 * number + 1) + frame(DATA, 0, 2 * number + 1, message)
@@ -151,7 +151,7 @@ def unfinished(count: int, first: int = 0) -> bytes:
     )
 
 
-def test_connection_that_holds_too_much_before_authentication_is_ended(begin):
+def test_unauthenticated_connection_above_the_byte_limit_is_closed(begin):
     server = begin(max_unauthenticated_bytes_each=20_000)
     client = RawClient(server.port)
     client.send_until_cut_off(unfinished(10), times=1)
@@ -161,8 +161,8 @@ def test_connection_that_holds_too_much_before_authentication_is_ended(begin):
     client.close()
 
 
-def test_answers_that_are_not_read_end_an_unauthenticated_connection(begin):
-    """The peer has no window, so each answer stays here."""
+def test_unread_answers_end_an_unauthenticated_connection(begin):
+    """The peer has no window, so each answer stays queued."""
     server = begin(max_unauthenticated_bytes_each=20_000, max_unauthenticated_calls_each=100)
     no_window = PREFACE + frame(SETTINGS, 0, 0, SETTING.pack(INITIAL_WINDOW_SIZE, 0))
     client = RawClient(server.port, no_window)
@@ -175,7 +175,7 @@ def test_answers_that_are_not_read_end_an_unauthenticated_connection(begin):
 
 
 def test_calls_without_a_token_draw_on_the_allowance(begin):
-    server = begin(Limits(control_frame_burst=100, control_frames_per_s=1))
+    server = begin(Http2Limits(control_frame_burst=100, control_frames_per_s=1))
     client = RawClient(server.port)
     for stream_id in range(1, 1_001, 2):
         client.send_until_cut_off(client.headers(stream_id, TALK, flags=END_STREAM), times=1)
@@ -189,8 +189,8 @@ def test_calls_without_a_token_draw_on_the_allowance(begin):
     worker.close()
 
 
-def test_all_unauthenticated_connections_together_hold_little(begin):
-    """Sixty connections try to hold 60 KB each; the server accounts for at most 1 MB."""
+def test_bytes_of_all_unauthenticated_connections_are_limited(begin):
+    """Sixty connections try to hold 60 KB each; the server allows at most 1 MB."""
     server = begin(max_unauthenticated_bytes=1_000_000)
     worker = authenticated(server)
     clients = []
@@ -212,20 +212,20 @@ def test_all_unauthenticated_connections_together_hold_little(begin):
     assert (len(budget.members), budget.unauthenticated_count) == (0, 0)
 
 
-def test_newcomer_is_let_in_and_the_oldest_unauthenticated_connection_is_told_why(begin):
+def test_new_connection_closes_the_oldest_unauthenticated_one_with_a_reason(begin):
     server = begin(max_unauthenticated=3)
     worker = authenticated(server)
     crowd = [RawClient(server.port) for _ in range(3)]
     assert all(client.is_served() for client in crowd)
     newcomer = authenticated(server)
     goaway = crowd[0].next_of(GOAWAY)[3]
-    assert b"have not authenticated" in goaway
+    assert b"too many unauthenticated connections" in goaway
     assert [client.is_served() for client in (worker, newcomer, *crowd[1:])] == [True] * 4
     for client in (worker, newcomer, *crowd):
         client.close()
 
 
-def test_header_blocks_that_are_remembered_are_bounded_and_accounted(begin):
+def test_cached_header_blocks_are_bounded_and_counted(begin):
     server = begin()
     client = authenticated(server)
     for number in range(100):
@@ -238,8 +238,8 @@ def test_header_blocks_that_are_remembered_are_bounded_and_accounted(begin):
     client.close()
 
 
-def test_request_that_waits_for_its_answer_is_accounted(begin):
-    """A unary request is kept until its call ends, also when it is complete."""
+def test_unanswered_request_is_counted(begin):
+    """A unary request is counted until its call ends, also if it is complete."""
     server = begin()
     client = RawClient(server.port)
     client.send(client.headers(1, "/test.Test/Size", TOKEN))
@@ -254,7 +254,7 @@ def test_request_that_waits_for_its_answer_is_accounted(begin):
     client.close()
 
 
-def test_connection_whose_peer_reads_least_is_closed_at_the_bound_of_all(begin):
+def test_connection_that_reads_least_is_closed_at_the_total_limit(begin):
     server = begin(max_total_bytes=1_000_000)
     no_window = PREFACE + frame(SETTINGS, 0, 0, SETTING.pack(INITIAL_WINDOW_SIZE, 0))
     slow, slower = (authenticated_recorder(server, no_window) for _ in range(2))

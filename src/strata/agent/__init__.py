@@ -1,1 +1,1 @@
-"""The host supervisor: keeps the workers running that the coordinator wants on this host."""
+"""The agent: supervises the workers that the coordinator wants on this host."""

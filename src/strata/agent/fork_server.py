@@ -1,4 +1,4 @@
-"""`python fork_server.py FD SCRIPT`: imports what a script imports, and is forked to start it.
+"""`python fork_server.py FD SCRIPT`: import a script's modules, then fork to start workers.
 
 Importing torch takes seconds; forking a process that has imported it takes milliseconds. The agent
 keeps one such process per task and asks it, through the socket FD, to start a worker or to collect
@@ -6,12 +6,11 @@ a worker's exit status. It runs none of the script's own code. A forked worker s
 streams, environment, working directory and `__main__` as `python SCRIPT` does.
 
 Forking is safe only while this process has one thread, no connection, no child and no open GPU.
-This is checked after the imports. Before each fork the files that were imported are checked for
-changes: an ordinary start would run the new ones. When a check fails the agent starts the worker in
-the ordinary way.
+This is checked after the imports. Before each fork the imported files are checked for changes: a
+new process would import the new ones. If a check fails, the agent starts a new process instead.
 
-The worker waits until the agent has recorded its pid. When the agent dies before that, the worker
-ends without having run the script. When the agent dies, this process ends; the workers go on.
+The worker waits until the agent has recorded its pid. If the agent dies before that, the worker
+ends without having run the script. If the agent dies, this process ends; the workers continue.
 """
 
 import ctypes
@@ -39,38 +38,38 @@ UNFORKABLE = frozenset({"horovod", "jax", "jaxlib", "mpi4py", "ray", "tensorflow
 """Packages whose import starts threads or connects to other processes."""
 
 FORKABLE_THREADS = frozenset({"jemalloc_bg_thd"})
-"""Jemalloc, which pyarrow brings along, locks its arenas for a fork and has no thread after it."""
+"""Jemalloc, a dependency of pyarrow, locks its arenas for a fork and has no thread after it."""
 
 OPEN_RESOURCES = ("/dev/nvidia", "/dev/kfd", "/dev/dri", "socket:", "pipe:", "anon_inode:")
-"""What a forked process must not share with another one."""
+"""Open files that a forked process must not share."""
 
 
 class Unfit(Exception):
-    """Why this process cannot be forked."""
+    """This process cannot be forked; the message is the reason."""
 
 
 def main() -> None:
-    """Imports, reports whether that is fit to be forked, and serves until the agent is gone."""
+    """Import, report whether forking is safe, and serve until the agent has ended."""
     agent = socket.socket(fileno=int(sys.argv[1]))
     script = Path(sys.argv[2])
     _end_with_parent()
     _silence()
     if not sys.flags.safe_path:
-        del sys.path[0]  # the folder of this file, which no script has there
+        del sys.path[0]  # the folder of this file, which is not in a script's path
     try:
         files = warm_up(script)
     except Unfit as reason:
         _send(agent, error=str(reason))
         return
     gc.collect()
-    gc.freeze()  # so that a collection in a worker does not copy what it shares
+    gc.freeze()  # so that a collection in a worker does not copy shared pages
     _send(agent, ready=True)
     if request := serve(agent, files):
         run_script(request)
 
 
 def warm_up(script: Path) -> dict[str, tuple[int, int]]:
-    """Imports what the script imports; the state of every file that this has read."""
+    """Import the script's modules; returns the state of every imported file."""
     try:
         found = imports_of(script)
     except (OSError, SyntaxError) as error:
@@ -91,12 +90,12 @@ def _import(wanted: Import) -> None:
     try:
         module = importlib.import_module(wanted.module)
         for name in wanted.names:
-            if not hasattr(module, name):  # this also loads what a package loads when it is used
+            if not hasattr(module, name):  # also triggers a package's lazy imports
                 _import(Import(f"{wanted.module}.{name}"))
         if wanted.module == "strata":
             importlib.import_module("strata.sdk.run")
     except ImportError:
-        return  # the script will meet the same error, and may expect it
+        return  # the script will get the same error, and may handle it
     except Exception as error:
         raise Unfit(f"import of {wanted.module} failed: {error!r}") from error
 
@@ -107,12 +106,12 @@ def _refuse_unforkable(names: set[str]) -> None:
 
 
 def _refuse_shadowed(folder: Path) -> None:
-    """The script's folder is searched first: a file there may stand for a module loaded here."""
+    """Raise if a file in the script's folder, which is searched first, shadows a loaded module."""
     loaded = {name.partition(".")[0] for name in sys.modules}
     for name in (loaded & local_modules(folder)) - {*sys.builtin_module_names, "__main__"}:
         file = getattr(sys.modules.get(name), "__file__", None) or ""
         if not Path(file).resolve().is_relative_to(folder):
-            raise Unfit(f"{name} in the script's folder hides the module of that name")
+            raise Unfit(f"{name} in the script's folder shadows the module of that name")
 
 
 def _refuse_resources() -> None:
@@ -120,11 +119,11 @@ def _refuse_resources() -> None:
         try:
             target = os.readlink(entry.path)
         except FileNotFoundError:
-            continue  # the descriptor of this listing
+            continue  # the descriptor of the directory listing
         own = int(entry.name) <= 2 or entry.name == sys.argv[1]
         if not own and target.startswith(OPEN_RESOURCES):
             raise Unfit(f"an import opened {target}")
-    # Libraries that stop their threads for a fork (OpenBLAS does) have stopped them after this.
+    # A fork makes libraries that support it, such as OpenBLAS, stop their threads.
     child = os.fork()
     if child == 0:
         os._exit(0)
@@ -139,7 +138,7 @@ def _refuse_resources() -> None:
 
 
 def _other_threads() -> list[str]:
-    """The names of the threads beside this one that do not expect to be forked."""
+    """The names of other threads that do not support a fork."""
     own = str(os.getpid())
     tasks = [task for task in Path("/proc/self/task").iterdir() if task.name != own]
     names = [(task / "comm").read_text().strip() for task in tasks]
@@ -147,7 +146,7 @@ def _other_threads() -> list[str]:
 
 
 def serve(agent: socket.socket, files: dict[str, tuple[int, int]]) -> dict[str, Any]:
-    """Answers requests. Returns in a worker, with its request; nothing when the agent is gone."""
+    """Answer requests. Returns in a worker with its request, else when the agent has ended."""
     while True:
         data, fds, _, _ = socket.recv_fds(agent, MAX_MESSAGE_BYTES, STREAMS)
         if not data:
@@ -166,18 +165,18 @@ def serve(agent: socket.socket, files: dict[str, tuple[int, int]]) -> dict[str, 
 
 
 def _fork(agent: socket.socket, request: dict[str, Any], fds: list[int]) -> bool:
-    """Makes a worker and reports it to the agent; True in the worker."""
-    result, said = os.pipe()
+    """Fork a worker and report it to the agent; True in the worker."""
+    result, error_pipe = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(result)
         try:
-            become_worker(agent, request, fds, said)
+            become_worker(agent, request, fds, error_pipe)
         except BaseException as error:
-            os.write(said, repr(error).encode())
+            os.write(error_pipe, repr(error).encode())
             os._exit(1)
         return True
-    for fd in (said, *fds):
+    for fd in (error_pipe, *fds):
         os.close(fd)
     problem = os.read(result, 1000).decode()
     os.close(result)
@@ -189,8 +188,10 @@ def _fork(agent: socket.socket, request: dict[str, Any], fds: list[int]) -> bool
     return False
 
 
-def become_worker(agent: socket.socket, request: dict[str, Any], fds: list[int], said: int) -> None:
-    """Sets up what `subprocess` and the interpreter set up; returns when the script may run."""
+def become_worker(
+    agent: socket.socket, request: dict[str, Any], fds: list[int], error_pipe: int
+) -> None:
+    """Set up a worker like a new interpreter process; returns when the script may run."""
     os.setsid()
     agent.close()
     os.chdir(request["cwd"])
@@ -207,14 +208,14 @@ def become_worker(agent: socket.socket, request: dict[str, Any], fds: list[int],
     if not sys.flags.safe_path:
         sys.path.insert(0, str(Path(request["script"]).resolve().parent))
     _reseed()
-    os.close(said)
+    os.close(error_pipe)
     if not os.read(go, 1):
-        os._exit(1)  # the agent died before it had recorded this process
+        os._exit(1)  # the agent ended before it had recorded this process
     os.close(go)
 
 
 def _reseed() -> None:
-    """Draws anew what modules drew at random when they were imported."""
+    """Reseed the random generators that modules seeded at import."""
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     if "multiprocessing.process" in sys.modules:
@@ -223,7 +224,7 @@ def _reseed() -> None:
 
 
 def run_script(request: dict[str, Any]) -> None:
-    """Runs the script as `__main__`; its end is this process's end."""
+    """Run the script as `__main__`, and end this process with it."""
     script: str = request["script"]
     path = os.path.join(os.getcwd(), script)
     main_module = ModuleType("__main__")
@@ -247,15 +248,15 @@ def run_script(request: dict[str, Any]) -> None:
     except BaseException as error:
         trace = error.__traceback__
         assert trace is not None
-        trace = trace.tb_next  # without this function
+        trace = trace.tb_next  # without the frame of this function
         sys.excepthook(type(error), error.with_traceback(trace), trace)
-        # Raised again for the exit code or, after Ctrl-C, the signal; it was printed already.
+        # Raised again for the exit code or, after Ctrl-C, the signal; already printed.
         sys.excepthook = lambda *_: None
         raise
 
 
 def _state(name: str) -> tuple[int, int] | None:
-    """What changes when a file is written."""
+    """The modification time and size of a file."""
     try:
         found = os.stat(name)
     except OSError:
@@ -268,7 +269,7 @@ def _send(agent: socket.socket, **answer: object) -> None:
 
 
 def _silence() -> None:
-    """Output goes nowhere: `sys.stdout` was made for a pipe, as a worker's is."""
+    """Discard all output; `sys.stdout` keeps the buffering of a pipe, as in a worker."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
@@ -276,7 +277,7 @@ def _silence() -> None:
 
 
 def _end_with_parent() -> None:
-    """Has the system end this process with the agent's, also during a long import."""
+    """Have the kernel kill this process with the agent, also during a long import."""
     parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -1,7 +1,7 @@
-"""What `ps` and /proc show as the command line and the environment of this process.
+"""Set the command line and environment that `ps` and /proc show for this process.
 
-A forked process shows those of its parent. Linux lets a process name other memory that holds them
-(`prctl(PR_SET_MM)`); where the kernel was built without that, the parent's stay.
+A forked process shows those of its parent. On Linux a process can set other memory for them
+(`prctl(PR_SET_MM)`), unless the kernel was built without it.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ STAT_FIELDS = {
     "end_data": 46,
     "start_brk": 47,
 }
-"""Where /proc/self/stat has them, counted from 1 as in proc(5)."""
+"""Field numbers in /proc/self/stat, counted from 1 as in proc(5)."""
 
 _shown: list[mmap.mmap] = []
 
@@ -41,7 +41,7 @@ class _Map(ctypes.Structure):
 
 
 def show_process_as(command: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Has this process shown with that command line and environment; False where it cannot be."""
+    """Show this process with that command line and environment; False if not supported."""
     words = b"".join(word.encode(errors="surrogateescape") + b"\0" for word in command)
     settings = [f"{name}={value}" for name, value in environment.items()]
     variables = b"".join(each.encode(errors="surrogateescape") + b"\0" for each in settings)

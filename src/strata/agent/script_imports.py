@@ -1,10 +1,10 @@
-"""The modules that a script imports before it runs code of its own, found without running it.
+"""Find the modules that a script imports, without running it.
 
 The script and the modules beside it are parsed. Imports at module level are collected in order;
-imports inside functions, loops and conditions may never happen and are left out, except Strata's
-own. A file that changes the environment or the import path may do so because a later import depends
-on it (`os.environ["HF_HOME"] = ...` before `import transformers`). In such a file only the imports
-before the first other statement are collected, and the search ends there.
+imports inside functions, loops and conditions may never run and are left out, except those of
+Strata. A file that changes the environment or the import path may do so because a later import
+depends on it (`os.environ["HF_HOME"] = ...` before `import transformers`). In such a file only the
+imports before the first other statement are collected, and the search ends there.
 """
 
 import ast
@@ -30,14 +30,14 @@ class Import(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The imports in their order, and the files that were read to find them."""
+    """The imports in order, and the files that were read to find them."""
 
     imports: list[Import]
     files: list[Path]
 
 
 def imports_of(script: Path) -> Found:
-    """What the script imports from outside its own folder; raises OSError or SyntaxError."""
+    """The script's imports from outside its folder; raises OSError or SyntaxError."""
     search = _Search(script.resolve().parent)
     complete = search.read(script)
     if complete:
@@ -46,7 +46,7 @@ def imports_of(script: Path) -> Found:
 
 
 def local_modules(folder: Path) -> set[str]:
-    """The names of the modules beside a script, where they are looked for first."""
+    """The names of the modules in a script's folder, which is searched first."""
     with os.scandir(folder) as entries:
         return {
             entry.name.partition(".")[0]
@@ -63,7 +63,7 @@ class _Search:
         self._local = local_modules(folder)
 
     def read(self, file: Path) -> bool:
-        """Collects a file's imports; False when the search must end there."""
+        """Collect a file's imports; False if the search must end there."""
         if file in self.found.files:
             return True
         if len(self.found.files) >= MAX_FILES:
@@ -81,7 +81,7 @@ class _Search:
         return True
 
     def _take(self, wanted: tuple[int, Import], file: Path) -> bool:
-        """Collects one import; a local module is read instead."""
+        """Collect one import, or read it if it is a local module."""
         level, each = wanted
         top = each.module.partition(".")[0]
         if level == 0 and top not in self._local:
@@ -109,7 +109,7 @@ def _file_of(place: Path) -> Iterator[Path]:
 
 
 def _imports(statement: ast.Import | ast.ImportFrom) -> Iterator[tuple[int, Import]]:
-    """Each import of a statement, with how many packages up it begins."""
+    """Each import of a statement, with its relative level."""
     if isinstance(statement, ast.ImportFrom):
         names = tuple(alias.name for alias in statement.names if alias.name != "*")
         yield statement.level, Import(statement.module or "", names)
@@ -119,7 +119,7 @@ def _imports(statement: ast.Import | ast.ImportFrom) -> Iterator[tuple[int, Impo
 
 
 def _unconditional(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that run when the module does, also those in `try` and in the main block."""
+    """The statements that run at import, including those in `try` and the main block."""
     for statement in body:
         match statement:
             case ast.Try():
@@ -135,7 +135,7 @@ def _is_docstring(statement: ast.stmt) -> bool:
 
 
 def _own_imports(tree: ast.AST) -> Iterator[Import]:
-    """The imports of Strata anywhere in a file: these are known to have no effect by themselves."""
+    """The imports of Strata anywhere in a file: these have no side effects."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             for level, each in _imports(node):
@@ -144,7 +144,7 @@ def _own_imports(tree: ast.AST) -> Iterator[Import]:
 
 
 def changes_imports(tree: ast.AST) -> bool:
-    """Whether code may change the environment or the import path; reading them is fine."""
+    """Whether code may change the environment or the import path."""
     harmless: set[int] = set()
     for node in ast.walk(tree):
         match node:

@@ -1,12 +1,12 @@
-"""Fast replacement: a process per task that has imported the script's modules, to be forked.
+"""Templates for fast replacement: one process per task that has imported the script's modules.
 
-The first workers of a task are started in the ordinary way. Some seconds later, when their own
-imports are over, the agent starts a `fork_server` for the task's script. A worker that has to be
-started from then on is forked from it, which saves it the imports. Whatever is doubtful makes it
-an ordinary start: the entry is not a Python file, the task's environment, folder or script changed,
-the imports cannot be forked, or the process does not answer.
+The first workers of a task are started as new processes. Some seconds later, after their imports,
+the agent starts a `fork_server` for the task's script, the *template*. Later workers are forked
+from it, which saves the imports. In any doubt a new process is started: the entry is not a Python
+file, the task's environment, folder or script changed, the imports cannot be forked, or the
+template does not answer.
 
-The process belongs to the agent, ends with it, and is no worker.
+The template belongs to the agent and ends with it; it is not a worker.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ MAX_MESSAGE_BYTES = 1 << 16
 PER_WORKER = frozenset(
     {"CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "STRATA_SPOOL_DIR", "STRATA_START", "WORKER_ID"}
 )
-"""Variables that differ from worker to worker; no import reads them."""
+"""Variables that differ between workers; no import reads them."""
 
 
 class Launch(NamedTuple):
@@ -44,13 +44,13 @@ class Launch(NamedTuple):
 
     @property
     def common(self) -> tuple[object, ...]:
-        """What has to be the same for workers that are forked from one process."""
+        """What must be the same for all workers forked from one template."""
         shared = {k: v for k, v in self.environment.items() if k not in PER_WORKER}
         return self.entry, shared, self.cwd
 
 
 class Template:
-    """A fork server of one task."""
+    """The fork server of one task."""
 
     def __init__(self, launch: Launch) -> None:
         self.common = launch.common
@@ -80,25 +80,25 @@ class Template:
             os.close(output)
         ours.settimeout(ANSWER_S)
         self._socket = ours
-        asyncio.get_running_loop().add_reader(ours, self._heard)
+        asyncio.get_running_loop().add_reader(ours, self._on_message)
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The pid of the template."""
         return self._process.pid
 
     @property
     def ended(self) -> bool:
-        """Whether its process is gone."""
+        """Whether its process has ended."""
         return self._socket.fileno() < 0
 
     @property
     def unfit(self) -> bool:
-        """Whether it ended before it could start anything: another one would do so, too."""
+        """Whether it ended before it was ready: another one would do so too."""
         return self.ended and not self.ready
 
     def start(self, launch: Launch, streams: Sequence[int], go: int) -> int:
-        """Forks a worker that waits for a byte on `go`; its pid."""
+        """Fork a worker that waits for a byte on `go`; returns its pid."""
         pid = self._ask(
             [*streams, go],
             script=launch.entry,
@@ -110,7 +110,7 @@ class Template:
         return int(pid)
 
     def exit_code(self, pid: int) -> int:
-        """The exit code of a worker that has ended, negative for a signal."""
+        """The exit code of an ended worker, negative for a signal."""
         code = int(self._ask([], reap=pid)["code"])
         self._workers.discard(pid)
         if self._retired:
@@ -118,13 +118,13 @@ class Template:
         return code
 
     def retire(self) -> None:
-        """Ends it when the exit codes of its workers are known."""
+        """End it once the exit codes of its workers are known."""
         self._retired = True
         if not self._workers:
             self.close()
 
     def close(self) -> None:
-        """Ends it; the workers that it started go on."""
+        """End it; its workers continue."""
         if not self.ended:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
@@ -132,7 +132,7 @@ class Template:
             self._process.wait()
 
     def _ask(self, fds: Sequence[int], **request: object) -> dict[str, Any]:
-        """Sends a request and waits for its answer; a template that has none is ended."""
+        """Send a request and wait for the answer; a template that does not answer is ended."""
         if self.ended:
             raise Unavailable("the template has ended")
         try:
@@ -145,8 +145,8 @@ class Template:
             raise Unavailable(answer["error"])
         return answer
 
-    def _heard(self) -> None:
-        """It is ready, or unfit, or has ended: all that it says without being asked."""
+    def _on_message(self) -> None:
+        """Handle an unrequested message: the template is ready, unfit or has ended."""
         try:
             answer = json.loads(self._socket.recv(MAX_MESSAGE_BYTES) or b"{}")
         except OSError as error:
@@ -170,11 +170,11 @@ class Templates:
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def pids(self) -> list[int]:
-        """The processes that are ready to be forked."""
+        """The pids of the templates that are ready."""
         return [each.pid for each in self._templates.values() if each.ready and not each.ended]
 
     def for_launch(self, task: str, launch: Launch) -> Template | None:
-        """A template to start that worker from, if there is one."""
+        """A ready template for that worker, if any."""
         found = self._templates.get(task)
         if found is None or not found.ready or found.ended or found.common != launch.common:
             return None
@@ -185,7 +185,7 @@ class Templates:
         return task in self._templates or task in self._timers
 
     def prepare(self, task: str, launch: Launch) -> None:
-        """Makes a template after a while, counted from the last call for that task."""
+        """Start a template after a delay, counted from the last call for that task."""
         if not (sys.platform == "linux" and launch.entry.endswith(".py")):
             return
         if timer := self._timers.pop(task, None):
@@ -194,20 +194,20 @@ class Templates:
         self._timers[task] = loop.call_later(self._after_s, self._make, task, launch)
 
     def retire(self, task: str) -> None:
-        """Starts nothing from a task's template any more."""
+        """Stop using a task's template."""
         if found := self._templates.pop(task, None):
             self._retired = [each for each in [*self._retired, found] if not each.ended]
             found.retire()
 
     def retain(self, tasks: Collection[str]) -> None:
-        """Retires the templates of all other tasks."""
+        """Retire the templates of all other tasks."""
         for task in [task for task in self._timers if task not in tasks]:
             self._timers.pop(task).cancel()
         for task in [task for task in self._templates if task not in tasks]:
             self.retire(task)
 
     def close(self) -> None:
-        """Ends all of them."""
+        """End all templates."""
         self.retain(())
         for template in self._retired:
             template.close()

@@ -1,1 +1,1 @@
-"""Checkpoints: capture a state without stopping, commit it by one manifest, restore any of it."""
+"""Checkpoints: capture a state during training, commit it by one manifest, restore it."""

@@ -1,12 +1,12 @@
-"""Which checkpoints there are: read from storage, never from memory.
+"""The list of checkpoints, always read from storage.
 
-Any process sees what any other committed. Manifests never change, so one that was read is
-remembered by its id as long as it is listed.
+Every process sees what any other committed. Manifests never change, so a manifest that was read is
+cached by its id for as long as it is listed.
 """
 
 import logging
 
-from strata.checkpoint.format import (
+from strata.checkpoint.manifest import (
     CHECKPOINT_ID,
     CLAIM_SUFFIX,
     MANIFEST_SUFFIX,
@@ -15,7 +15,7 @@ from strata.checkpoint.format import (
     decode_manifest,
 )
 from strata.errors import Corrupt, InvalidArgument, NotFound, UnknownKind
-from strata.storage.base import Listing, StorageBackend
+from strata.storage.backend import ObjectListing, StorageBackend
 
 log = logging.getLogger(__name__)
 
@@ -28,15 +28,15 @@ class Catalog:
         self._known: dict[str, Manifest] = {}
 
     def manifest(self, checkpoint_id: str) -> Manifest:
-        """One checkpoint's manifest, from storage when it is not known."""
+        """The manifest of a checkpoint, from the cache or from storage."""
         known = self._known.get(checkpoint_id)
         return known if known is not None else self.read(checkpoint_id)
 
     def read(self, checkpoint_id: str) -> Manifest:
         if not checkpoint_id or "/" in checkpoint_id:
             raise InvalidArgument(
-                f"{checkpoint_id!r} is not the id of a checkpoint",
-                hint="strata checkpoints ls shows them",
+                f"{checkpoint_id!r} is not a checkpoint id",
+                hint="strata checkpoints ls lists them",
             )
         name = checkpoint_id + MANIFEST_SUFFIX
         try:
@@ -58,19 +58,19 @@ class Catalog:
         return ids
 
     def oldest_first(self) -> list[Manifest]:
-        """By step; of one step, in the order in which they were committed."""
+        """Manifests by step; those of one step in the order of their commits."""
         found = []
         for each in self.ids():
             try:
                 found.append(self.manifest(each))
             except NotFound:
-                continue  # retention was faster
+                continue  # deleted by retention meanwhile
             except (Corrupt, UnknownKind) as error:
-                log.warning("%s is passed over: %s", each, error)
+                log.warning("skipped checkpoint %s: %s", each, error)
         return sorted(found, key=lambda m: (m.step, m.sequence, m.created_ns, m.checkpoint_id))
 
     def newest_ids(self) -> list[str]:
-        """The newest first. The step is in the id, so manifests are read only to break ties."""
+        """Ids, newest first. The step is in the id, so manifests are read only to break ties."""
         by_step: dict[int, list[str]] = {}
         for each in self.ids():
             by_step.setdefault(step_of(each), []).append(each)
@@ -88,12 +88,12 @@ class Catalog:
         return (manifest.sequence, manifest.created_ns)
 
 
-def committed_ids(listing: Listing) -> list[str]:
+def committed_ids(listing: ObjectListing) -> list[str]:
     names = [found.name for found in listing.objects if found.name.endswith(MANIFEST_SUFFIX)]
     return [each for each in (name.removesuffix(MANIFEST_SUFFIX) for name in names) if is_id(each)]
 
 
-def claimed_ids(listing: Listing) -> list[str]:
+def claimed_ids(listing: ObjectListing) -> list[str]:
     names = [found.name for found in listing.objects if found.name.endswith(CLAIM_SUFFIX)]
     return [each for each in (name.removesuffix(CLAIM_SUFFIX) for name in names) if is_id(each)]
 

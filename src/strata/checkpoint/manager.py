@@ -4,10 +4,15 @@
     manager.save({"model": weights, "step": 7}, step=7)      # returns after one copy in memory
     state = manager.load()                                   # newest, verified
 
-One save at a time is in flight, in one set of staging memory. A second one meanwhile waits for
-the first, or is skipped, as `when_busy` says; either is logged. What goes wrong in the background
-is raised by the next `save`, `wait_pending` or `close`, once. A failed save leaves nothing: the
-checkpoint before stays the latest.
+One save at a time is in flight, in one staging buffer. A second save meanwhile waits for the first,
+or is skipped, as `when_busy` says; both are logged. An error in the background is raised by the
+next `save`, `wait_pending` or `close`, once. A failed save leaves nothing: the checkpoint before it
+stays the latest.
+
+`strata.load`: the state of a checkpoint by its path.
+
+info = CheckpointManager("s3://bucket/model-alpha").get_latest()
+model.load_state_dict(strata.load(info.path)["model"])
 """
 
 import logging
@@ -16,24 +21,23 @@ import secrets
 import threading
 import time
 from collections import Counter
-from types import TracebackType
 from typing import Any, Literal, Self
 
 import msgspec
 
 from strata.checkpoint.catalog import Catalog, info_of, is_id
-from strata.checkpoint.format import CheckpointInfo
-from strata.checkpoint.reader import CheckpointReader
-from strata.checkpoint.retention import SWEEP_AGE_S, Keeper
-from strata.checkpoint.reuse import Saved
-from strata.checkpoint.saving import Progress, Save
-from strata.checkpoint.spares import drop_spares
-from strata.checkpoint.staging import Capture, Staging
-from strata.checkpoint.tree import flatten
+from strata.checkpoint.cleanup import SWEEP_AGE_S, CheckpointCleaner, drop_spares
+from strata.checkpoint.manifest import MANIFEST_SUFFIX, CheckpointInfo
+from strata.checkpoint.read.checkpoint_reader import CheckpointReader
+from strata.checkpoint.state.state_tree import flatten
+from strata.checkpoint.write.save_job import SaveJob, SaveProgress
+from strata.checkpoint.write.staging import Staging, StateCapture
+from strata.checkpoint.write.unchanged_tensors import LastSave
 from strata.config import Settings, load_process
+from strata.core.rule_settings import KEEP_COUNT
 from strata.errors import Corrupt, InvalidArgument, NotFound, StrataError, UnknownKind
-from strata.storage.base import StorageBackend
-from strata.storage.opening import open_storage
+from strata.storage.backend import StorageBackend
+from strata.storage.locations import open_storage
 
 log = logging.getLogger(__name__)
 
@@ -42,23 +46,26 @@ WhenBusy = Literal["wait", "skip"]
 
 
 class CheckpointManager:
-    """The checkpoints of one place: a folder or `s3://bucket/prefix`.
+    """The checkpoints in one folder or `s3://bucket/prefix`.
 
-    `keep_count` is how many stay; `when_busy` what a save does while one is in flight; `recycle`
-    whether files of an expired checkpoint are written over (local disks, costs the space of one).
+    `keep_count` is how many are kept; `when_busy` what a save does while another is in flight;
+    `recycle` whether files of an expired checkpoint are overwritten (local disks; costs the space
+    of one).
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str] | StorageBackend,
-        keep_count: int = 5,
+        keep_count: int = KEEP_COUNT,
         *,
         when_busy: WhenBusy = "wait",
         recycle: bool = True,
         settings: Settings | None = None,
     ) -> None:
         if keep_count < 1:
-            raise InvalidArgument(f"keep_count is {keep_count}", hint="keep at least one")
+            raise InvalidArgument(
+                f"keep_count is {keep_count}", hint="keep at least one checkpoint"
+            )
         if when_busy not in ("wait", "skip"):
             raise InvalidArgument(f"when_busy is {when_busy!r}", hint="use 'wait' or 'skip'")
         if isinstance(path, str | os.PathLike):
@@ -68,16 +75,16 @@ class CheckpointManager:
         self._when_busy = when_busy
         self._staging = Staging()
         self._catalog = Catalog(self.storage)
-        self._keeper = Keeper(self.storage, keep_count, recycle)
-        self._pins: Counter[str] = Counter()
+        self._keeper = CheckpointCleaner(self.storage, keep_count, recycle)
+        self._readers: Counter[str] = Counter()
         self._saving = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._save: Save | None = None
+        self._save: SaveJob | None = None
         self._swept = False
-        self._last: Saved | None = None
+        self._last: LastSave | None = None
 
     def prepare(self, state: object) -> None:
-        """Makes the staging memory ready, so that the first save is as quick as the others."""
+        """Prepare the staging memory, so that the first save is as fast as the others."""
         self._staging.prepare_for([*flatten(state).sources.values()])
 
     def save(
@@ -89,7 +96,7 @@ class CheckpointManager:
         *,
         checkpoint_id: str | None = None,
     ) -> str | None:
-        """Captures a state and returns the checkpoint's id; the rest happens in the background.
+        """Capture a state and return the checkpoint's id; writing happens in the background.
 
         The state is bytes, or dicts, lists and tuples of arrays, tensors and plain values. None
         means that the save was skipped because another was in flight.
@@ -106,7 +113,7 @@ class CheckpointManager:
             self._raise_failure()
             labels = {"checkpoint": checkpoint_id, "step": str(step), "epoch": str(epoch)}
             capture = self._staging.begin(flatten(state), labels)
-            self._save = Save(
+            self._save = SaveJob(
                 self.storage,
                 self._catalog,
                 checkpoint_id,
@@ -119,8 +126,8 @@ class CheckpointManager:
             self._begin(self._save, capture)
             return checkpoint_id
 
-    def _begin(self, save: Save, capture: Capture) -> None:
-        """Copies the state, while a thread writes it; what cannot be copied is not saved."""
+    def _begin(self, save: SaveJob, capture: StateCapture) -> None:
+        """Copy the state while a thread writes it; if copying fails, nothing is saved."""
         # Not a daemon: a script that ends right after saving still gets its checkpoint.
         thread = threading.Thread(target=self._run, args=(save,), name="strata-save")
         try:
@@ -133,34 +140,36 @@ class CheckpointManager:
             self._save = None
             raise
 
-    def _run(self, save: Save) -> None:
+    def _run(self, save: SaveJob) -> None:
         save.run()
         if save.failure is None:
             self._last = save.saved
             self._tidy()
 
     def _tidy(self) -> None:
-        """After a commit; the checkpoint is safe, so whatever fails here is only reported."""
+        """Delete old checkpoints after a commit; errors are only logged, because the checkpoint is
+        safe.
+        """
         try:
             gone = [] if self._swept else self._keeper.sweep()
             self._swept = True
-            gone += self._keeper.retain(self._catalog, {*self._pins})
+            gone += self._keeper.retain(self._catalog, {*self._readers})
             if gone:
                 log.info("removed %s", ", ".join(gone))
         except Exception as error:
-            log.warning("old checkpoints stay for now: %s", error)
+            log.warning("could not delete old checkpoints: %s", error)
 
     @property
     def busy(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
     @property
-    def progress(self) -> Progress | None:
-        """How far the save in flight, or else the last one, has come."""
+    def progress(self) -> SaveProgress | None:
+        """The progress of the save in flight, or of the last one."""
         return self._save.progress() if self._save is not None else None
 
     def wait_pending(self) -> None:
-        """Waits until what was saved is committed; raises what went wrong."""
+        """Wait until the last save is committed; raises its error."""
         with self._saving:
             self._finish()
             self._raise_failure()
@@ -176,14 +185,14 @@ class CheckpointManager:
             raise save.failure_to_raise() from save.failure
 
     def latest(self) -> CheckpointInfo | None:
-        """The committed checkpoint with the highest step, whoever saved it."""
+        """The committed checkpoint with the highest step, of any process."""
         for checkpoint_id in self._catalog.newest_ids():
             try:
                 return self._info(checkpoint_id)
             except NotFound:
-                continue  # expired between listing and reading
+                continue  # deleted between listing and reading
             except (Corrupt, UnknownKind) as error:
-                log.warning("%s is passed over: %s", checkpoint_id, error)
+                log.warning("skipped checkpoint %s: %s", checkpoint_id, error)
         return None
 
     get_latest = latest
@@ -194,33 +203,33 @@ class CheckpointManager:
         return info_of(found[-1], self.storage.url) if found else None
 
     def all_checkpoints(self) -> list[CheckpointInfo]:
-        """Every committed checkpoint, the oldest step first."""
+        """All committed checkpoints, the oldest step first."""
         return [info_of(manifest, self.storage.url) for manifest in self._catalog.oldest_first()]
 
     def load(self, checkpoint_id: str | None = None, *, into: Any = None) -> Any:
-        """A state, verified: the newest, or the one named.
+        """A verified state: of the newest checkpoint, or of the given one.
 
-        Without an id, a damaged checkpoint is passed over for the one before it, with a warning;
-        `loaded` says which it was. With `into`, arrays of that state are filled in place and
-        returned; when nothing can be loaded their content is undefined.
+        Without an id, a damaged checkpoint is skipped for the one before it, with a warning;
+        `loaded` says which one was used. With `into`, arrays of that state are filled in place and
+        returned; if nothing can be loaded, their content is undefined.
         """
         if checkpoint_id is not None:
             return self._load(checkpoint_id, into)
         failure: StrataError | None = None
         tried: set[str] = set()
-        # Listed anew after each failure: one that expired meanwhile has a newer one instead.
+        # Listed again after each failure: a checkpoint that expired meanwhile has a newer one.
         while untried := [each for each in self._catalog.newest_ids() if each not in tried]:
             tried.add(untried[0])
             try:
                 return self._load(untried[0], into)
             except (Corrupt, NotFound, UnknownKind) as error:
-                log.warning("checkpoint %s is passed over: %s", untried[0], error)
+                log.warning("skipped checkpoint %s: %s", untried[0], error)
                 failure = failure or error
         if failure is not None:
             raise failure
         raise NotFound(
             f"there is no checkpoint in {self.storage.url}",
-            hint="ask latest() first: it answers None where there is none",
+            hint="call latest() first: it returns None if there is none",
         )
 
     def _load(self, checkpoint_id: str, into: Any) -> Any:
@@ -230,7 +239,9 @@ class CheckpointManager:
             return state
 
     def open(self, checkpoint_id: str | None = None) -> CheckpointReader:
-        """A checkpoint to read lazily, by tensor or by slice; it stays until closed."""
+        """A checkpoint to read lazily, by tensor or by slice; it is not deleted before it is
+        closed.
+        """
         if checkpoint_id is None:
             newest = self.latest()
             if newest is None:
@@ -239,29 +250,29 @@ class CheckpointManager:
                     hint="check the path, or save one first",
                 )
             checkpoint_id = newest.checkpoint_id
-        pinned = checkpoint_id
-        self._pins[pinned] += 1
+        opened = checkpoint_id
+        self._readers[opened] += 1
         try:
-            manifest = self._catalog.read(pinned)
+            manifest = self._catalog.read(opened)
         except BaseException:
-            self._unpin(pinned)
+            self._release(opened)
             raise
-        return CheckpointReader(self.storage, manifest, lambda: self._unpin(pinned))
+        return CheckpointReader(self.storage, manifest, lambda: self._release(opened))
 
-    def _unpin(self, checkpoint_id: str) -> None:
-        self._pins[checkpoint_id] -= 1
-        if self._pins[checkpoint_id] <= 0:
-            del self._pins[checkpoint_id]
+    def _release(self, checkpoint_id: str) -> None:
+        self._readers[checkpoint_id] -= 1
+        if self._readers[checkpoint_id] <= 0:
+            del self._readers[checkpoint_id]
 
     def _info(self, checkpoint_id: str) -> CheckpointInfo:
         return info_of(self._catalog.manifest(checkpoint_id), self.storage.url)
 
     def sweep(self, older_than_s: float = SWEEP_AGE_S) -> list[str]:
-        """Removes what dead writers left behind; returns their ids."""
+        """Delete what dead writers left behind; return the ids."""
         return self._keeper.sweep(older_than_s)
 
     def close(self) -> None:
-        """Waits for the save in flight and gives the memory back; raises what went wrong."""
+        """Wait for the save in flight and free the memory; raises the save's error."""
         try:
             self.wait_pending()
         finally:
@@ -272,19 +283,14 @@ class CheckpointManager:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
 
 def checked(
     step: int, epoch: int, metadata: dict[str, Any] | None, checkpoint_id: str | None
 ) -> str:
-    """The id to use, when everything about the request makes sense."""
+    """The id to use, after checking the arguments of a save."""
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < MAX_STEP:
         raise InvalidArgument(f"step is {step!r}", hint="count the applied steps, from 0")
     if isinstance(epoch, bool) or not isinstance(epoch, int) or not 0 <= epoch < MAX_STEP:
@@ -299,6 +305,37 @@ def checked(
         return f"step-{step:08d}-{secrets.token_hex(4)}"
     if not is_id(checkpoint_id):
         raise InvalidArgument(
-            f"{checkpoint_id!r} cannot be the id of a checkpoint", hint="use step-00000100-name"
+            f"{checkpoint_id!r} is not a valid checkpoint id", hint="use step-00000100-name"
         )
     return checkpoint_id
+
+
+def load(
+    path: str | os.PathLike[str] | CheckpointInfo,
+    *,
+    into: Any = None,
+    settings: Settings | None = None,
+) -> Any:
+    """Return the state of a checkpoint, verified.
+
+    `path` is that of a checkpoint (`CheckpointInfo.path`, or as shown by `strata checkpoints`), or
+    of the folder or bucket that holds several: then the newest undamaged one is loaded. The state
+    is returned as it was saved: `{"model": model.state_dict()}` has the tensors of the model under
+    `["model"]`. With `into`, arrays and tensors of that state are filled in place.
+    """
+    if isinstance(path, CheckpointInfo):
+        path = path.path
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise InvalidArgument(
+            f"strata.load got {path!r:.80}",
+            hint="give the path of a checkpoint, such as CheckpointManager(…).latest().path",
+        )
+    where = os.fspath(path).removesuffix(MANIFEST_SUFFIX).rstrip("/")
+    where = where if "://" in where else os.path.abspath(where)
+    root, _, name = where.rpartition("/")
+    chosen = name if is_id(name) else None
+    manager = CheckpointManager(root or "/" if chosen else where, settings=settings)
+    try:
+        return manager.load(chosen, into=into)
+    finally:
+        manager.storage.close()  # the manager's close() would delete spares that others use

@@ -1,4 +1,4 @@
-"""The `strata` command: one file per verb, each holding a function of the same name."""
+"""The `strata` command: one file per verb, each with a function of the same name."""
 
 import ast
 import importlib
@@ -6,72 +6,84 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 from typer.exceptions import TyperException
+from typer.main import get_command_from_info
+from typer.models import CommandInfo
 
 from strata import __version__
-from strata.cli import _exit_codes, _terminal
+from strata.cli.support import exit_codes, terminal
 from strata.errors import InvalidArgument, NotFound, StrataError
 
 
 def main() -> None:
-    """Run the verb named on the command line; what is no bug is a sentence, not a traceback."""
-    with _terminal.guarded():
-        sys.exit(_run(sys.argv[1:]))
+    """Run the verb on the command line. Only a bug prints a traceback."""
+    with terminal.guarded():
+        sys.exit(_run())
 
 
-def _run(arguments: list[str]) -> int:
-    """Runs a verb and returns its exit code."""
+def _run() -> int:
+    """Run the verb and return its exit code."""
     try:
-        return build_app(arguments)(standalone_mode=False) or _exit_codes.DONE
+        return build_app()(prog_name="strata", standalone_mode=False) or exit_codes.DONE
     except typer.Abort:
-        return _exit_codes.FAILED
+        return exit_codes.FAILED
     except TyperException as error:
         return _refuse_usage(error)
     except StrataError as error:
-        code = _exit_codes.code_of(error)
-        _terminal.print_error(error.code, error.message, error.hint, code)
+        code = exit_codes.code_of(error)
+        terminal.print_error(error.code, error.message, error.hint, code)
         return code
     except OSError as error:
         if error.filename is None:
             raise
         found = not isinstance(error, FileNotFoundError)
-        code = _exit_codes.FAILED if found else _exit_codes.NOT_FOUND
+        code = exit_codes.FAILED if found else exit_codes.NOT_FOUND
         message = f"{error.filename}: {error.strerror}"
-        hint = "check the path, and that this user may use it"
-        _terminal.print_error("error" if found else NotFound.code, message, hint, code)
+        hint = "check the path and its permissions"
+        terminal.print_error("error" if found else NotFound.code, message, hint, code)
         return code
 
 
 def _refuse_usage(error: TyperException) -> int:
-    """Says what is wrong with the command line, or shows the help where it is empty."""
-    if _terminal.wants_json(sys.argv[1:]):
-        message, hint = error.format_message(), "--help lists arguments and options"
-        _terminal.print_error(InvalidArgument.code, message, hint, _exit_codes.USAGE)
+    """Print what is wrong with the command line, or the help if it is empty."""
+    if terminal.wants_json(sys.argv[1:]):
+        message, hint = error.format_message(), "use --help to list the arguments and options"
+        terminal.print_error(InvalidArgument.code, message, hint, exit_codes.USAGE)
     else:
         show: Callable[[], None] = getattr(error, "show", lambda: None)
         show()
-    return _exit_codes.USAGE
+    return exit_codes.USAGE
 
 
-def build_app(arguments: list[str]) -> typer.Typer:
-    """The app with every verb listed, but only those named in the arguments imported."""
+class VerbGroup(TyperGroup):
+    """Lists verbs by their summaries, and imports one when it is called or completed."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """The verb that the arguments name, imported."""
+        name, listed, rest = super().resolve_command(ctx, args)
+        if name is None or listed is None:
+            return name, listed, rest
+        info = CommandInfo(name=name, callback=load_verb(name.replace("-", "_")))
+        verb = get_command_from_info(info, pretty_exceptions_short=False, rich_markup_mode=None)
+        return name, verb, rest
+
+
+def build_app() -> typer.Typer:
+    """The app with every verb listed and none imported."""
     # Plain help and plain tracebacks: rich markup alone would double the time of --help.
     app = typer.Typer(
+        cls=VerbGroup,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        add_completion=False,
         no_args_is_help=True,
     )
-    app.callback(epilog=_exit_codes.help_text())(strata)
+    app.callback(epilog=exit_codes.help_text())(strata)
     for file in verb_files():
-        name = file.stem.replace("_", "-")
-        if name in arguments:
-            app.command(name)(load_verb(file.stem))
-        else:
-            app.command(name, help=summary(file))(not_loaded)
+        app.command(file.stem.replace("_", "-"), help=summary(file))(not_loaded)
     return app
 
 
@@ -85,13 +97,13 @@ def load_verb(name: str) -> Callable[..., None]:
 
 
 def summary(file: Path) -> str:
-    """What a verb does, from its docstring, read without importing it: up to the first detail."""
-    told = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-    return f"{re.split('[.:;]', told, maxsplit=1)[0]}."
+    """The first clause of a verb's docstring, read without importing the verb."""
+    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    return f"{re.split('[.:;]', text, maxsplit=1)[0]}."
 
 
 def not_loaded() -> None:
-    raise AssertionError("a verb that runs is named in the arguments, so it was loaded")
+    raise AssertionError("a verb is loaded before it is called")
 
 
 def show_version(wanted: bool) -> None:
@@ -108,4 +120,4 @@ def strata(
         ),
     ] = False,
 ) -> None:
-    """Strata: a distributed-training runtime that remembers everything."""
+    """Strata: a distributed-training runtime that records every event."""

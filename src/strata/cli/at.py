@@ -1,4 +1,4 @@
-"""Show everything as it was at a moment: tasks, workers, and what each was doing."""
+"""Show the cluster at a moment: tasks, workers, and what each worker was doing."""
 
 from typing import Annotated
 
@@ -8,20 +8,28 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from strata.cli._look import console, plain, print_json, state
-from strata.cli._options import AsJson, Url
-from strata.cli._past import Data, Moment, Past, RunName, past_of
-from strata.cli._scene import print_trust, stamp
+from strata.cli.support.options import AsJson, Url
+from strata.cli.support.past_source import Data, Moment, Past, RunName, past_of
+from strata.cli.support.tables import console, plain, print_json, state
+from strata.cli.support.timeline_output import print_trust, stamp
 from strata.timeline.answers import MomentAnswer, SeekAnswer
 
 When = Annotated[
-    str, typer.Argument(metavar="[MOMENT]", help="14:03:07, end-5m, @120, step:40 or Unix ms.")
+    str,
+    typer.Argument(
+        metavar="[MOMENT]",
+        help="14:03:07, end-5m, start+2h, @120, step:40 or Unix milliseconds; default: the end.",
+    ),
 ]
 WhoseStep = Annotated[
-    str, typer.Option("--task", help="Whose step:40 is meant.", show_default=False)
+    str, typer.Option("--task", help="Task of a step, for step:40.", show_default=False)
 ]
-Next = Annotated[str, typer.Option("--next", help="Go to the next moment where this holds.")]
-Previous = Annotated[str, typer.Option("--previous", help="Go to the previous such moment.")]
+Next = Annotated[
+    str, typer.Option("--next", help="Go to the next moment at which this condition holds.")
+]
+Previous = Annotated[
+    str, typer.Option("--previous", help="Go to the previous moment at which this condition holds.")
+]
 
 
 def at(
@@ -34,10 +42,10 @@ def at(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show everything as it was at a moment: tasks, workers, and what each was doing.
+    """Show the cluster at a moment: tasks, workers, and what each worker was doing.
 
-    With --next or --previous, the nearest moment where something holds: "kind=WorkerLost",
-    "worker NAME not training", "task NAME is running".
+    Conditions for --next and --previous: "kind=WorkerLost", "step>100", "worker NAME not training",
+    "task NAME is running".
     """
     past = past_of(data, run, url)
     span = past.span()
@@ -61,7 +69,7 @@ def at(
 def seek(
     past: Past, predicate: str, moment: Moment | None, direction: str, task: str
 ) -> SeekAnswer:
-    """The nearest moment where something holds, from a moment on, or in the whole run."""
+    """The nearest moment at which a condition holds, from a moment or in the whole run."""
     if moment is None or moment.time_ms is not None:
         return past.seek(predicate, None if moment is None else moment.time_ms, direction)
     position = past.at(None, moment.position, moment.step, task).as_of.position
@@ -76,7 +84,7 @@ def look(past: Past, moment: Moment | None, task: str) -> MomentAnswer:
 
 
 def print_moment(out: Console, answer: MomentAnswer, note: str) -> None:
-    """The moment, its tasks and its nodes."""
+    """Print the moment, the tasks and the workers."""
     as_of = answer.as_of
     out.print(
         Text.assemble((stamp(as_of.time_ms, dated=True), "bold"), (f"   @{as_of.position}", "cyan"))
@@ -84,7 +92,7 @@ def print_moment(out: Console, answer: MomentAnswer, note: str) -> None:
     if note:
         out.print(Text(plain(note), style="yellow"), soft_wrap=True)
     if as_of.doubt:
-        out.print(Text(f"known only up to there: {plain(as_of.doubt)}", style="red"))
+        out.print(Text(f"the state is known only up to here: {plain(as_of.doubt)}", style="red"))
     out.print()
     print_tasks(out, answer)
     if answer.nodes:
@@ -95,7 +103,7 @@ def print_moment(out: Console, answer: MomentAnswer, note: str) -> None:
 
 
 def print_tasks(out: Console, answer: MomentAnswer) -> None:
-    """One line for each task."""
+    """Print one line per task."""
     for each in answer.tasks[-8:]:
         out.print(
             Text.assemble(
@@ -109,7 +117,7 @@ def print_tasks(out: Console, answer: MomentAnswer) -> None:
 
 
 def print_nodes(out: Console, answer: MomentAnswer) -> None:
-    """A line for each worker: where it stood and what it did."""
+    """Print one line per worker: rank, step and activity."""
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("worker", "rank", "step", "doing"):
         grid.add_column(title, justify="right" if title in ("rank", "step") else "left")

@@ -1,4 +1,4 @@
-"""Compare the samples that workers applied with the order."""
+"""Check that every sample was applied exactly once."""
 
 import sys
 from collections.abc import Iterator
@@ -8,20 +8,28 @@ from typing import Annotated
 import msgspec
 import typer
 
-from strata.cli import _samples
-from strata.cli._api import reach
-from strata.cli._audit import EXIT_CODES, Audit, show, show_tables
-from strata.cli._look import console, print_json
-from strata.cli._options import AsJson, Url
-from strata.cli._past import Data, RunName, opened
+from strata.cli.support import sample_output
+from strata.cli.support.audit_output import EXIT_CODES, show, show_tables
+from strata.cli.support.options import AsJson, Url
+from strata.cli.support.past_source import Data, RunName, opened
+from strata.cli.support.rest_client import reach
+from strata.cli.support.tables import console, print_json
+from strata.timeline.audit.audit_results import Audit
 
 TaskId = Annotated[
-    str, typer.Argument(metavar="TASK", help="The task, as `strata tasks` lists it.")
+    str, typer.Argument(metavar="TASK", help="Id of the task, as listed by `strata tasks`.")
 ]
-Sample = Annotated[int | None, typer.Option(min=0, help="Which steps trained this sample?")]
-Step = Annotated[int | None, typer.Option(min=0, help="Who trained which samples in this step?")]
-Content = Annotated[bool, typer.Option("--content", help="Read the data again, here, and compare.")]
-Of = Annotated[str, typer.Option("--dataset", help="Which dataset, if there are several.")]
+Sample = Annotated[int | None, typer.Option(min=0, help="Show which steps trained this sample.")]
+Step = Annotated[
+    int | None, typer.Option(min=0, help="Show which worker trained which samples in this step.")
+]
+Content = Annotated[
+    bool,
+    typer.Option(
+        "--content", help="Read the data on this host and compare it with the recorded checksums."
+    ),
+]
+Of = Annotated[str, typer.Option("--dataset", help="The dataset, if the task has several.")]
 
 
 def audit(
@@ -35,17 +43,16 @@ def audit(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the samples that workers applied with the order.
+    """Check that every sample was applied exactly once, by comparing the workers' records.
 
-    Exit code 0, proven: every worker's samples of every applied step are recorded, and they are
-    those of the order. 1, broken: a sample is missing or was applied twice, or a record contradicts
-    the order; with --content, a worker read other bytes than the data has. 3, unproven: a record is
-    missing or damaged, or shards were leased, which count by the workers' word. Any
-    other: the audit could not be made, see `strata --help`.
+    Exit code 0, proven: every worker recorded its samples of every applied step, and they match the
+    order. 1, broken: a sample is missing or was applied twice, or a record contradicts the order;
+    with --content, a worker read different bytes. 3, unproven: a record is missing or damaged, or
+    shards were leased, which leave no records. Other codes: the audit failed, see `strata --help`.
     """
     if sample is not None or step is not None or content:
         with _asked(data, run, url, task) as asked:
-            code = _samples.tell(asked, sample, step, dataset, as_json=as_json)
+            code = sample_output.tell(asked, sample, step, dataset, as_json=as_json)
         sys.exit(code)
     encoded = read(data, run, task) if data else _fetched(url, task)
     found = msgspec.json.decode(encoded, type=Audit)
@@ -59,13 +66,13 @@ def audit(
 
 
 @contextmanager
-def _asked(data: str, run: str, url: str | None, task: str) -> Iterator[_samples.Asked]:
-    """Who answers: a log in a folder, an archived run, or the coordinator."""
+def _asked(data: str, run: str, url: str | None, task: str) -> Iterator[sample_output.Asked]:
+    """The source of answers: a run in a folder or object storage, or the coordinator."""
     if not data:
-        yield _samples.Coordinator(reach(url), task)
+        yield sample_output.Coordinator(reach(url), task)
         return
     with opened(data, run) as timeline:
-        yield _samples.Log(timeline.reader, task)
+        yield sample_output.Log(timeline.reader, task)
 
 
 def _fetched(url: str | None, task: str) -> bytes:
@@ -73,8 +80,8 @@ def _fetched(url: str | None, task: str) -> bytes:
 
 
 def read(data: str, run: str, task: str) -> bytes:
-    """The audit of a log in a folder, or of an archived run."""
-    from strata.timeline.audit import audit as audit_log
+    """The audit of a run in a folder or object storage, as JSON."""
+    from strata.timeline.audit.sample_audit import audit as audit_log
 
     with opened(data, run) as timeline:
         return msgspec.json.encode(audit_log(timeline.reader, task))

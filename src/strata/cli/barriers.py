@@ -1,41 +1,33 @@
-"""List the barriers: who has arrived, and for whom the others wait."""
+"""List the barriers."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
-from msgspec import Struct
 
-from strata.cli._api import reach
-from strata.cli._look import Column, Look, ago, count, duration, print_list, state
-from strata.cli._options import AsJson, Limit, OfTask, Url
+from strata.cli.support.options import AsJson, Limit, OfTask, Url
+from strata.cli.support.rest_client import reach
+from strata.cli.support.tables import (
+    Column,
+    Look,
+    ago,
+    count,
+    duration,
+    print_list,
+    state,
+)
+from strata.coordinator.rest.response_models import BarrierResponse, BarrierState
 
-Status = Literal["waiting", "released", "failed"]
-OfStatus = Annotated[Status | None, typer.Option("--status", help="Only of this status.")]
-
-
-class Barrier(Struct, frozen=True):
-    """What is shown of a barrier."""
-
-    name: str
-    task_id: str
-    status: str
-    arrived: int
-    total: int
-    step: int
-    created_at: int
-    ended_at: int | None
-    missing: list[str]
-    missing_total: int
+OfStatus = Annotated[BarrierState | None, typer.Option("--status", help="Show only this status.")]
 
 
-def held(barrier: Barrier, now_ms: int) -> str:
-    """How long it holds its workers, or held them."""
+def held(barrier: BarrierResponse, now_ms: int) -> str:
+    """How long the workers have waited, or waited."""
     held_ms = max(0, (barrier.ended_at or now_ms) - barrier.created_at)
     return f"{held_ms} ms" if held_ms < 2000 else duration(held_ms / 1000)
 
 
-def missing(barrier: Barrier) -> str:
-    """For whom it waits, or waited in vain."""
+def missing(barrier: BarrierResponse) -> str:
+    """The workers that have not arrived."""
     unnamed = barrier.missing_total - len(barrier.missing)
     names = ", ".join(barrier.missing) or "–"
     return f"{names} and {unnamed} more" if unnamed else names
@@ -43,7 +35,7 @@ def missing(barrier: Barrier) -> str:
 
 LOOK = Look(
     "barriers",
-    Barrier,
+    BarrierResponse,
     [
         Column("barrier", lambda barrier, _: barrier.name, shrinks=True),
         Column("status", lambda barrier, _: state(barrier.status)),
@@ -66,5 +58,5 @@ def barriers(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the barriers, newest first: who has arrived, and for whom the others wait."""
+    """List the barriers, newest first: arrived and missing workers of each."""
     print_list(reach(url), LOOK, limit, as_json, status=status, task_id=task)

@@ -1,48 +1,36 @@
-"""List the checkpoints, newest first; show, save, verify, pull or rm one."""
+"""List the checkpoints, or show, save, verify, copy or delete one."""
 
 from typing import Annotated, Literal
 
 import typer
-from msgspec import Struct
 
-from strata.cli import _checkpoint
-from strata.cli._api import reach
-from strata.cli._look import Column, Look, ago, count, print_list, size, state
-from strata.cli._options import AsJson, Limit, OfTask, Url
+from strata.cli.support import checkpoint_actions
+from strata.cli.support.options import AsJson, Limit, OfTask, Url
+from strata.cli.support.rest_client import reach
+from strata.cli.support.tables import (
+    Column,
+    Look,
+    ago,
+    count,
+    print_list,
+    size,
+    state,
+)
+from strata.coordinator.rest.response_models import CheckpointResponse, CheckpointStatus
 from strata.errors import InvalidArgument
 
-Status = Literal["in_progress", "completed", "failed"]
-OfStatus = Annotated[Status | None, typer.Option("--status", help="Only of this status.")]
+OfStatus = Annotated[
+    CheckpointStatus | None, typer.Option("--status", help="Show only this status.")
+]
 
 
-class Checkpoint(Struct, frozen=True):
-    """What is shown of a checkpoint."""
-
-    id: str
-    task_id: str
-    status: str
-    step: int
-    epoch: int
-    size: int
-    size_new: int
-    parts: int
-    parts_expected: int
-    size_written: int
-    size_total: int
-    created_at: int
-    worker_id: str
-    path: str
-    tiers: list[str]
-    reason: str
-
-
-def failure(saved: Checkpoint) -> str:
+def failure(saved: CheckpointResponse) -> str:
     """Why a checkpoint failed."""
     return f"{saved.id}: {saved.reason}" if saved.status == "failed" and saved.reason else ""
 
 
-def how_large(saved: Checkpoint) -> str:
-    """The size; while it is being written, how much of it the storage has."""
+def how_large(saved: CheckpointResponse) -> str:
+    """The size; while it is written, the share that the storage has."""
     if saved.status != "in_progress":
         return size(saved.size)
     if not saved.size_total:
@@ -51,14 +39,14 @@ def how_large(saved: Checkpoint) -> str:
     return f"{share} % of {size(saved.size_total)}"
 
 
-def held_by(saved: Checkpoint) -> str:
-    """Which kinds of storage hold it, the nearest first."""
+def held_by(saved: CheckpointResponse) -> str:
+    """The kinds of storage that have the checkpoint, nearest first."""
     return " + ".join("s3" if tier.startswith("s3://") else "disk" for tier in saved.tiers) or "–"
 
 
 LOOK = Look(
     "checkpoints",
-    Checkpoint,
+    CheckpointResponse,
     [
         Column("checkpoint", lambda saved, _: saved.id, shrinks=True),
         Column("status", lambda saved, _: state(saved.status)),
@@ -67,7 +55,7 @@ LOOK = Look(
         Column("size", lambda saved, _: how_large(saved), "right"),
         Column("new", lambda saved, _: size(saved.size_new), "right", from_width=90),
         Column("parts", lambda saved, _: f"{saved.parts}/{saved.parts_expected}", "right"),
-        Column("kept on", lambda saved, _: held_by(saved), from_width=80),
+        Column("stored on", lambda saved, _: held_by(saved), from_width=80),
         Column("started", lambda saved, now_ms: ago(saved.created_at, now_ms)),
         Column("started by", lambda saved, _: saved.worker_id, shrinks=True, from_width=100),
         Column("task", lambda saved, _: saved.task_id, shrinks=True, from_width=100),
@@ -81,19 +69,23 @@ LOOK = Look(
 
 Action = Annotated[
     Literal["ls", "show", "save", "verify", "pull", "rm"],
-    typer.Argument(help="What to do: list, show one, request one, verify, copy, delete."),
+    typer.Argument(help="Action: list, show, save, verify, copy (pull) or delete (rm)."),
 ]
 Which = Annotated[
     str,
     typer.Argument(
         metavar="CHECKPOINT",
-        help="The id of one; for verify and pull also its folder, or s3://…",
+        help="Id of the checkpoint; for verify and pull also its path or s3:// URL.",
         show_default=False,
     ),
 ]
 Target = Annotated[
     str,
-    typer.Argument(metavar="TARGET", help="Where pull copies it: a folder.", show_default=False),
+    typer.Argument(
+        metavar="TARGET",
+        help="Target folder of pull; default: the current folder.",
+        show_default=False,
+    ),
 ]
 
 
@@ -107,22 +99,24 @@ def checkpoints(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the checkpoints, newest first; show, save, verify, pull or rm one.
+    """List the checkpoints, newest first; or show, save, verify, pull or rm one.
 
     `save` asks the workers of --task to save at their next step. `verify` and `pull` read the
-    storage from here; what they need of it is in the environment, as for a worker.
+    storage from this host, with the same environment variables as a worker.
     """
     if action == "ls":
         return print_list(reach(url), LOOK, limit, as_json, status=status, task_id=task)
     if action == "save":
-        return _checkpoint.save(reach(url), task)
+        return checkpoint_actions.save(reach(url), task)
     if not checkpoint:
-        raise InvalidArgument(f"{action} needs a checkpoint", hint="strata checkpoints lists them")
+        raise InvalidArgument(
+            f"{action} needs a checkpoint", hint="`strata checkpoints` lists them"
+        )
     if action == "show":
-        _checkpoint.show(reach(url), checkpoint, task, as_json)
+        checkpoint_actions.show(reach(url), checkpoint, task, as_json)
     elif action == "rm":
-        _checkpoint.remove(reach(url), checkpoint, task)
+        checkpoint_actions.remove(reach(url), checkpoint, task)
     elif action == "verify":
-        _checkpoint.verify(url, checkpoint, task)
+        checkpoint_actions.verify(url, checkpoint, task)
     else:
-        _checkpoint.pull(url, checkpoint, task, target)
+        checkpoint_actions.pull(url, checkpoint, task, target)

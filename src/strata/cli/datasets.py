@@ -1,30 +1,13 @@
-"""List the datasets: how large each one is and how it is divided."""
+"""List the datasets."""
 
-from msgspec import Struct
-
-from strata.cli._api import reach
-from strata.cli._look import Column, Look, ago, count, print_list
-from strata.cli._options import AsJson, Limit, Url
-
-
-class Dataset(Struct, frozen=True):
-    """What is shown of a dataset."""
-
-    id: str
-    name: str
-    path: str
-    format: str
-    total_samples: int
-    shard_size: int
-    shard_count: int
-    shuffle: bool
-    seed: int
-    registered_at: int
-
+from strata.cli.support.options import AsJson, Limit, Url
+from strata.cli.support.rest_client import reach
+from strata.cli.support.tables import Column, Look, ago, count, print_list
+from strata.coordinator.rest.response_models import DatasetResponse
 
 LOOK = Look(
     "datasets",
-    Dataset,
+    DatasetResponse,
     [
         Column("dataset", lambda dataset, _: dataset.id, shrinks=True),
         Column("samples", lambda dataset, _: count(dataset.total_samples), "right"),
@@ -42,5 +25,5 @@ LOOK = Look(
 
 
 def datasets(limit: Limit = 100, url: Url = None, as_json: AsJson = False) -> None:
-    """List the datasets: how large each one is and how it is divided."""
+    """List the datasets: samples, shards and order of each."""
     print_list(reach(url), LOOK, limit, as_json)

@@ -1,4 +1,4 @@
-"""Show what is different: between two moments of a run, or where two runs part."""
+"""Compare two moments of a run, or two runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,14 +8,16 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from strata.cli._look import console, plain, print_empty, print_json
-from strata.cli._options import AsJson, Url
-from strata.cli._past import Data, RunName, past_of, time_in
-from strata.cli._scene import stamp, told, verdict_text
+from strata.cli.support.options import AsJson, Url
+from strata.cli.support.past_source import Data, RunName, past_of, time_in
+from strata.cli.support.tables import console, plain, print_empty, print_json
+from strata.cli.support.timeline_output import stamp, verdict_text, without_verdict
 from strata.timeline.answers import DiffAnswer, WhyAnswer
 
-First = Annotated[str, typer.Argument(metavar="A", help="A moment, or a run's folder.")]
-Second = Annotated[str, typer.Argument(metavar="B", help="Another of the same kind.")]
+First = Annotated[str, typer.Argument(metavar="A", help="A moment, or the folder of a run.")]
+Second = Annotated[
+    str, typer.Argument(metavar="B", help="Another moment, or the folder of another run.")
+]
 
 
 def diff(
@@ -26,7 +28,7 @@ def diff(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is different between two moments of a run, or where two runs part.
+    """Show what changed between two moments of a run, or where two runs first differ.
 
     A moment is 14:03:07, end-5m, start+2h, @120, step:40 or Unix milliseconds.
     """
@@ -35,7 +37,7 @@ def diff(
         if as_json:
             print_json([msgspec.json.encode(answer)])
         else:
-            print_parting(console(), answer)
+            print_difference(console(), answer)
         return
     past = past_of(data, run, url)
     found = past.diff(time_in(past, first), time_in(past, second))
@@ -45,17 +47,17 @@ def diff(
         print_changes(console(), found)
 
 
-def print_parting(out: Console, answer: WhyAnswer) -> None:
-    """Where two runs part."""
-    out.print(Text.assemble(verdict_text(answer.verdict), "  ", told(answer)))
+def print_difference(out: Console, answer: WhyAnswer) -> None:
+    """Print the first difference of two runs."""
+    out.print(Text.assemble(verdict_text(answer.verdict), "  ", without_verdict(answer)))
     for link in answer.chain:
         out.print(Text.assemble((f"  {stamp(link.at_ms, dated=True)}  ", "dim"), plain(link.text)))
 
 
 def print_changes(out: Console, found: DiffAnswer) -> None:
-    """The changes, by subject."""
+    """Print the changes by subject."""
     if not found.changes:
-        print_empty("nothing is different", "strata timeline")
+        print_empty("there are no changes", "strata timeline")
         return
     out.print(
         Text.assemble(
@@ -76,7 +78,9 @@ def print_changes(out: Console, found: DiffAnswer) -> None:
             soft_wrap=True,
         )
     if found.truncated:
-        out.print(Text("\nthere is more; choose moments that are closer together", style="dim"))
+        out.print(
+            Text("\nthere are more changes; choose moments that are closer together", style="dim")
+        )
 
 
 def _value(value: object) -> str:

@@ -1,31 +1,36 @@
-"""Write a run down for others: Perfetto to look at, Parquet to keep, JSON lines, OTLP."""
+"""Export a run: Perfetto trace, Parquet, JSON lines or OTLP."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from strata.cli._api import reach
-from strata.cli._extras import needed
-from strata.cli._look import count
-from strata.cli._options import Url
-from strata.cli._past import Data, RunName, opened, past_of, time_in
+from strata.cli.support.options import Url, needed
+from strata.cli.support.past_source import (
+    Data,
+    From,
+    RunName,
+    To,
+    opened,
+    past_of,
+    time_in,
+)
+from strata.cli.support.rest_client import reach
+from strata.cli.support.tables import count
 from strata.config import load_process
 from strata.errors import InvalidArgument
-from strata.timeline.desk import Desk
+from strata.timeline.queries import Desk
 
 Format = Literal["perfetto", "parquet", "jsonl", "otlp"]
-OfFormat = Annotated[Format, typer.Option("--format", help="What to write.")]
+OfFormat = Annotated[Format, typer.Option("--format", help="Format of the export.")]
 Out = Annotated[
     str,
     typer.Option(
         "--out",
-        help="A file; for parquet a folder or s3://bucket/prefix, with --from or --to a file; "
-        "for otlp an address.",
+        help="Target file; parquet: a folder or s3://bucket/prefix (a file with --from or --to); "
+        "otlp: the URL of the receiver.",
     ),
 ]
-From = Annotated[str, typer.Option("--from", help="Where to begin.", show_default=False)]
-To = Annotated[str, typer.Option("--to", help="Where to end.", show_default=False)]
 
 
 def export(
@@ -37,10 +42,10 @@ def export(
     run: RunName = "",
     url: Url = None,
 ) -> None:
-    """Write a run down for others: Perfetto to look at, Parquet to keep, JSON lines, OTLP.
+    """Export a run as a Perfetto trace, Parquet, JSON lines or OTLP.
 
-    Open a Perfetto trace at ui.perfetto.dev. A run kept as Parquet is read like a live one: give
-    its folder as --data. With --from or --to Parquet is one file with the events of that window.
+    Open a Perfetto trace at ui.perfetto.dev. All verbs read a run exported as Parquet with --data.
+    With --from or --to, Parquet is one file with the events of that window.
     """
     if not data:
         fetch(format, out, start, end, run, url)
@@ -54,7 +59,7 @@ def export(
         elif format == "parquet":
             keep(desk, out, run)
         elif format == "otlp":
-            sent = needed("strata.timeline.otlp", "opentelemetry", "otlp").send(
+            sent = needed("strata.timeline.export.otlp", "opentelemetry", "otlp").send(
                 timeline, out, *desk.window(from_ms, to_ms)
             )
             typer.echo(f"sent {count(sent.spans)} spans and {count(sent.logs)} records to {out}")
@@ -65,24 +70,24 @@ def export(
 
 
 def keep(desk: Desk, out: str, run: str) -> None:
-    """Keeps the whole run as Parquet, under its name."""
-    from strata.timeline.archiving import archive
+    """Export the whole run as Parquet, under its name."""
+    from strata.timeline.archive.run_archive import archive
 
     name = run or desk.timeline.name or "run"
     kept = archive(desk.timeline, out, name, load_process({}))
     events = sum(stream.events for stream in kept.streams)
-    typer.echo(f"kept {count(kept.position)} facts and {count(events)} events as {out}/{name}")
+    typer.echo(f"wrote {count(kept.position)} facts and {count(events)} events to {out}/{name}")
 
 
 def write_window(desk: Desk, out: str, from_ms: float | None, to_ms: float | None) -> None:
-    """Writes the events of a window as one Parquet file; a run to read back has the whole."""
+    """Write the events of a window as one Parquet file; it cannot be opened with --data."""
     if "://" in out or Path(out).is_dir():
         raise InvalidArgument(
-            f"a part of a run is written as one Parquet file, and {out} is not a file's name",
-            hint="name a file with --out, or leave --from and --to out to keep the whole run",
+            f"--out is {out}, but a window of a run is written to one Parquet file",
+            hint="give a file name, or omit --from and --to to export the whole run",
         )
-    from strata.timeline.columns import tables
-    from strata.timeline.exporting import write_file
+    from strata.timeline.archive.event_columns import tables
+    from strata.timeline.export.event_files import write_file
 
     records = desk.timeline.records(*desk.window(from_ms, to_ms))
     write_file(Path(out), tables(records, exact=True))
@@ -90,9 +95,9 @@ def write_window(desk: Desk, out: str, from_ms: float | None, to_ms: float | Non
 
 
 def fetch(format: Format, out: str, start: str, end: str, run: str, url: str | None) -> None:
-    """What a coordinator that runs exports over its API."""
+    """Export over the REST API of a coordinator."""
     if format == "otlp":
-        raise InvalidArgument("OTLP is sent from a run's folder", hint="name it with --data")
+        raise InvalidArgument("the OTLP export needs the folder of a run", hint="add --data FOLDER")
     past = past_of("", run, url)
     from_ms = repr(time_in(past, start)) if start else None
     to_ms = repr(time_in(past, end)) if end else None

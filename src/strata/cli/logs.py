@@ -1,69 +1,58 @@
-"""Show log lines of the coordinator and all workers; -f follows them.
+"""Show log lines of the coordinator and all workers.
 
-A search is a regular expression (as RE2 has them), whatever the case; the coordinator looks for it.
+A search is a regular expression (RE2), ignoring case; the coordinator evaluates it.
 
-A follower sees every line once: after each connection the lines between the last one it has and
-the first one the stream brings are asked for, since the stream begins with the newest few.
+A follower prints every line once: after each connection it requests the lines between its last one
+and the first one of the stream, because the stream begins with the newest few lines.
 """
 
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
-from msgspec import Raw, Struct
+from msgspec import Raw
 from rich.console import Console
 from rich.text import Text
 
-from strata.cli._api import PAGE_ITEMS, Api, Param, reach
-from strata.cli._look import clock, console, plain, print_empty, print_json, shortened
-from strata.cli._options import AsJson, Follow, Limit, OfTask, Url
-from strata.cli._stream import Stream, patiently
-from strata.cli._terminal import note
+from strata.cli.support.event_stream import EventStream, retrying
+from strata.cli.support.options import AsJson, Follow, Limit, OfTask, Url
+from strata.cli.support.rest_client import PAGE_ITEMS, Api, Param, reach
+from strata.cli.support.tables import (
+    clock,
+    console,
+    plain,
+    print_empty,
+    print_json,
+    shortened,
+)
+from strata.cli.support.terminal import note
+from strata.coordinator.logs.log_entries import Level, LogEntry, Skipped, seq_of
 from strata.logsetup import printable
 
 WHO_WIDTH = 20
 BEFORE_ALL = "log_0"
 STYLES = {"error": "bold red", "warn": "yellow", "info": "green", "debug": "dim"}
 
-Level = Literal["debug", "info", "warn", "error"]
-
-
-class Line(Struct, frozen=True):
-    """What is shown of a line."""
-
-    id: str
-    timestamp: int
-    level: str
-    message: str
-    source: str
-    worker_id: str = ""
-
-
-class Skipped(Struct, frozen=True):
-    """Lines that the stream passed over because we were too slow."""
-
-    count: int
-
 
 def logs(
     follow: Follow = False,
-    level: Annotated[Level | None, typer.Option(help="Least severe level to show.")] = None,
-    source: Annotated[
-        str, typer.Option(help="Only lines of this source: coordinator, worker, …")
-    ] = "",
+    level: Annotated[Level | None, typer.Option(help="Lowest level to show.")] = None,
+    source: Annotated[str, typer.Option(help="Show only this source: coordinator, worker, …")] = "",
     task: OfTask = "",
-    worker: Annotated[str, typer.Option(help="Only of this worker.")] = "",
+    worker: Annotated[str, typer.Option(help="Show only lines of this worker.")] = "",
     search: Annotated[
         str,
-        typer.Option(help="Only lines that match this regular expression (RE2), ignoring case."),
+        typer.Option(
+            help="Show only lines that match this regular expression (RE2), ignoring case."
+        ),
     ] = "",
     limit: Limit = 100,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show log lines of the coordinator and all workers, oldest first; -f follows them."""
+    """Show log lines of the coordinator and all workers, oldest first; -f follows."""
     filters: dict[str, Param] = {
         "level": level,
         "source": source,
@@ -84,7 +73,7 @@ def logs(
 
 
 class History:
-    """The lines that are wanted: those that are there, and those that come."""
+    """Matching lines: stored ones and new ones."""
 
     def __init__(self, api: Api, filters: dict[str, Param], search: str) -> None:
         self.api = api
@@ -104,52 +93,47 @@ class History:
         return found[::-1]
 
     def follow(self) -> Iterator[Raw]:
-        """Lines as they come after those that were seen."""
-        stream = Stream(self.api, "/api/logs/stream", self.params, self.last_id)
+        """New lines after the last printed one."""
+        stream = EventStream(self.api, "/api/logs/stream", self.params, self.last_id)
         fresh = True
         for event in stream:
             if event.kind == "opened":
                 fresh = True
             elif event.kind == "skipped":
                 skipped = self.api.decode(event.data, Skipped).count
-                note(f"{skipped:,} lines were skipped: they came too fast")
+                note(f"{skipped:,} lines skipped: the stream was too fast")
             else:
                 if fresh:
-                    yield from patiently(partial(self._between, self.last_id, event.id))
+                    yield from retrying(partial(self._between, self.last_id, event.id))
                 fresh, self.last_id = False, event.id
                 yield Raw(event.data)
 
     def _between(self, last_id: str, first_id: str) -> list[Raw]:
-        """The lines after one that was seen and before one that came."""
+        """The lines between two ids, exclusive."""
         missed: list[Raw] = []
         for raw, line in self._backwards(first_id):
-            if number(line.id) <= number(last_id):
+            if line.seq <= seq_of(last_id):
                 break
             missed.append(raw)
         return missed[::-1]
 
-    def _backwards(self, cursor: str = "") -> Iterator[tuple[Raw, Line]]:
-        """Lines before a place, newest first."""
+    def _backwards(self, cursor: str = "") -> Iterator[tuple[Raw, LogEntry]]:
+        """Lines before a cursor, newest first."""
         while True:
             answer = self.api.get("/api/logs", limit=PAGE_ITEMS, cursor=cursor, **self.params)
             for raw in self.api.decode(answer.body, list[Raw]):
-                yield raw, self.api.decode(raw, Line)
+                yield raw, self.api.decode(raw, LogEntry)
             cursor = answer.cursor
             if not cursor:
                 return
 
 
-def number(line_id: str) -> int:
-    """Where a line stands among the others."""
-    return int(line_id.removeprefix("log_"), 16)
-
-
 def print_line(out: Console, api: Api, raw: Raw, as_json: bool) -> None:
-    """One line: time, level, who, message; further lines of a message are indented."""
+    """Print a line: time, level, source and message; continuation lines are indented."""
     if as_json:
         print_json([raw])
         return
-    line = api.decode(raw, Line)
+    line = api.decode(raw, LogEntry)
     who = shortened(line.worker_id or line.source, WHO_WIDTH)
     text = Text.assemble(
         (f"{clock(line.timestamp)} ", "dim"),

@@ -1,35 +1,27 @@
-"""Show samples that workers process now: of which shard, at which step, by whom."""
+"""Show samples that workers process now."""
 
 from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
 import typer
-from msgspec import Struct
 
-from strata.cli._api import reach
-from strata.cli._look import Column, Look, count, print_list
-from strata.cli._options import AsJson, Url
+from strata.cli.support.options import AsJson, Url
+from strata.cli.support.rest_client import reach
+from strata.cli.support.tables import Column, Look, count, print_list
+from strata.coordinator.rest.response_models import Sample
 
 FEW = 8
 
-DatasetId = Annotated[str, typer.Argument(metavar="DATASET", help="As `strata datasets` lists it.")]
-Samples = Annotated[int, typer.Option("--limit", min=1, max=100, help="How many at most.")]
-
-
-class Sample(Struct, frozen=True):
-    """What is shown of a sample."""
-
-    id: str
-    features: dict[str, object]
-    label: object
-    shard_id: int
-    worker_id: str
-    step: int
+DatasetId = Annotated[
+    str,
+    typer.Argument(metavar="DATASET", help="Id of the dataset, as listed by `strata datasets`."),
+]
+Samples = Annotated[int, typer.Option("--limit", min=1, max=100, help="Maximum number of samples.")]
 
 
 def shown(value: object) -> str:
-    """A value in a few words: what is larger than a word says what it is."""
+    """A short text for a value; images, arrays and bytes by type and size."""
     if value is None:
         return "–"
     if not isinstance(value, Mapping):
@@ -44,14 +36,14 @@ def shown(value: object) -> str:
 
 
 def features(sample: Sample) -> str:
-    """Every feature by its name."""
+    """The features with their names."""
     return "; ".join(f"{name}: {shown(value)}" for name, value in sample.features.items())
 
 
 def preview(
     dataset: DatasetId, limit: Samples = 20, url: Url = None, as_json: AsJson = False
 ) -> None:
-    """Show samples that workers process now: of which shard, at which step, by whom."""
+    """Show samples that workers process now, with worker, step and shard."""
     look = Look(
         f"datasets/{dataset}/preview",
         Sample,

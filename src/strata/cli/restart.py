@@ -1,33 +1,27 @@
-"""Run a task again as it was asked for; one that still runs is stopped first."""
+"""Run a task again; a running one is stopped first."""
 
 import time
 from pathlib import Path
 
 import msgspec
 import typer
-from msgspec import Struct
 
-from strata.cli._api import Api, reach
-from strata.cli._look import print_json
-from strata.cli._options import AsJson, Url
-from strata.cli._submission import Created, Env, pairs
-from strata.cli._watch import ENDED
 from strata.cli.stop import Task
+from strata.cli.support.options import AsJson, Url
+from strata.cli.support.rest_client import Api, reach
+from strata.cli.support.tables import print_json
+from strata.cli.support.task_options import Env, pairs
+from strata.cli.support.task_watch import ENDED
+from strata.coordinator.rest.response_models import CreateTaskResponse, TaskResponse
 from strata.errors import NotAllowedNow
 
 LOOK_S = 0.1
 
 
-class Seen(Struct, frozen=True):
-    """How a task is."""
-
-    status: str
-
-
 def restart(task: Task, env: Env = None, url: Url = None, as_json: AsJson = False) -> None:
-    """Run a task again as it was submitted; prints the new id.
+    """Run a task again as it was submitted, and print the new id. A running task is stopped first.
 
-    The values of its environment variables may be secret and are not kept, so give them again.
+    Values of environment variables are not stored, so pass them again with --env.
     """
     api = reach(url)
     given = {"PWD": str(Path.cwd())} | pairs(env, "--env")
@@ -35,7 +29,7 @@ def restart(task: Task, env: Env = None, url: Url = None, as_json: AsJson = Fals
         created = again(api, task, given)
     except NotAllowedNow:
         api.post(f"/api/tasks/{task}/stop")
-        while api.decode(api.get(f"/api/tasks/{task}").body, Seen).status not in ENDED:
+        while api.decode(api.get(f"/api/tasks/{task}").body, TaskResponse).status not in ENDED:
             time.sleep(LOOK_S)
         created = again(api, task, given)
     if as_json:
@@ -44,6 +38,6 @@ def restart(task: Task, env: Env = None, url: Url = None, as_json: AsJson = Fals
         typer.echo(created.task_id)
 
 
-def again(api: Api, task: str, env: dict[str, str]) -> Created:
-    """Asks for the task once more."""
-    return api.decode(api.post(f"/api/tasks/{task}/restart", {"env": env}), Created)
+def again(api: Api, task: str, env: dict[str, str]) -> CreateTaskResponse:
+    """Request a restart of the task."""
+    return api.decode(api.post(f"/api/tasks/{task}/restart", {"env": env}), CreateTaskResponse)

@@ -1,4 +1,4 @@
-"""Run a script on several workers and watch it: here, or on a coordinator that is named."""
+"""Run a script on several workers and watch it."""
 
 import signal
 import sys
@@ -15,90 +15,66 @@ from rich.console import Console
 from rich.text import Text
 
 from strata import __version__
-from strata.cli import _submission as submission
-from strata.cli._api import Api, reach
-from strata.cli._exit_codes import INTERRUPTED
-from strata.cli._look import console, plain
-from strata.cli._mishaps import Mishaps
-from strata.cli._ray import Gpus, RayAddress, on_ray, ray_hosts
-from strata.cli._submission import (
-    Args,
-    Config,
-    Created,
-    Entry,
-    Env,
-    FreshStart,
-    MaxRestarts,
-    MinWorkers,
-    OfPolicy,
-    Spares,
-    TaskName,
-    Workers,
-    Wrap,
-)
-from strata.cli._watch import ENDED, LOOK_S, Task, Watcher, exit_code
+from strata.cli.support.exit_codes import INTERRUPTED
+from strata.cli.support.fault_injection import WorkerKiller
+from strata.cli.support.ray_hosts import Gpus, RayAddress, on_ray, ray_hosts
+from strata.cli.support.rest_client import Api, reach
+from strata.cli.support.tables import console, plain
+from strata.cli.support.task_options import task_options
+from strata.cli.support.task_watch import ENDED, LOOK_S, Watcher, exit_code
 from strata.config import Settings, load_process
+from strata.coordinator.rest.response_models import CreateTaskResponse, TaskDetail, TaskResponse
 from strata.logsetup import configure
 
 if TYPE_CHECKING:
-    from strata.launch.local import Local
+    from strata.launch.local_cluster import Local
 
 BEAT_S = 1.0
-KILL_BEAT_S = 0.1  # a worker is killed at a share of the steps, which heartbeats report
+KILL_BEAT_S = 0.1  # kills depend on the progress that heartbeats report
 MOMENT_S = 3.0
 IDLE_S = 0.02
 LAST_LOOKS = 3
-"""After the end: a worker's last words travel a little longer than the fact that it ended."""
+"""Polls after the end: a worker's last log lines arrive after the fact that it ended."""
 
 TASKS_LOOKED_AT = 1000
 
 REPEAT_S = 0.5
-"""Within this a second signal is an echo: some senders signal the process and its group."""
+"""A second signal within this time is ignored: some tools signal the process and its group."""
 
-Remote = Annotated[
+RemoteUrl = Annotated[
     str | None,
     typer.Option(
-        "--coordinator", help="URL of a coordinator; else one is started in this process."
+        "--url",
+        help="URL of the REST API of a running coordinator; default: one is started here.",
+        show_default=False,
     ),
 ]
 DataDir = Annotated[
-    str | None, typer.Option(help="Folder for the log and checkpoints; else a new one.")
+    str | None, typer.Option(help="Folder for the log and checkpoints; default: a new folder.")
 ]
-HttpPort = Annotated[int, typer.Option(help="Port of the dashboard; 0 takes a free port.")]
+HttpPort = Annotated[int, typer.Option(help="Port of the dashboard; 0: any free port.")]
 Slots = Annotated[
-    int | None, typer.Option(min=1, help="Workers to run at a time; else all of them.")
+    int | None, typer.Option(min=1, help="Workers to run at a time; default: all of them.")
 ]
 Kill = Annotated[
     int,
-    typer.Option("--kill", min=0, help="Kill this many workers during the run, to see it recover."),
+    typer.Option(
+        "--kill", min=0, help="Number of workers to kill during the run, to test recovery."
+    ),
 ]
-Engine = Annotated[Literal["local", "ray"], typer.Option(help="What places and starts the agents.")]
-Hosts = Annotated[int, typer.Option(min=1, help="With Ray: hosts to spread the workers over.")]
-Grace = Annotated[float | None, typer.Option(help="Seconds from SIGTERM to SIGKILL.")]
+Engine = Annotated[
+    Literal["local", "ray"], typer.Option(help="Where agents run: in this process, or on Ray.")
+]
+Hosts = Annotated[int, typer.Option(min=1, help="With Ray: number of hosts.")]
+Grace = Annotated[
+    float | None, typer.Option(help="Seconds between SIGTERM and SIGKILL of a worker.")
+]
 
 
-class Named(msgspec.Struct, frozen=True):
-    """A task that may have been left behind."""
-
-    id: str
-    name: str
-    status: str
-
-
+@task_options
 def run(
-    script: Entry,
-    args: Args = None,
-    workers: Workers = 1,
-    name: TaskName = "",
-    policy: OfPolicy = "replace",
-    min_workers: MinWorkers = 0,
-    spares: Spares = 0,
-    max_restarts: MaxRestarts = 3,
-    allow_fresh_start: FreshStart = False,
-    config: Config = None,
-    env: Env = None,
-    wrap: Wrap = None,
-    coordinator: Remote = None,
+    task: dict[str, Any],
+    url: RemoteUrl = None,
     slots: Slots = None,
     data_dir: DataDir = None,
     http_port: HttpPort = 0,
@@ -109,55 +85,41 @@ def run(
     gpus: Gpus = 0,
     ray_address: RayAddress = None,
 ) -> None:
-    """Run a script on several workers, watch it, and end with the exit code of its task.
+    """Run a script on several workers, watch it, and exit with the code of its task.
 
     0: completed, or stopped by `run.stop()`. 1: failed. 93: restart loop. 94: completed, but the
     final checkpoint failed. 130: stopped from outside. Others: see `strata --help`.
     """
-    body = submission.request(
-        script,
-        args,
-        workers=workers,
-        name=name,
-        policy=policy,
-        min_workers=min_workers,
-        spares=spares,
-        max_restarts=max_restarts,
-        allow_fresh_start=allow_fresh_start,
-        config=config,
-        env=env,
-        wrap=wrap,
-    )
-    if coordinator is not None:
+    if url is not None:
         with stopping_hard():
-            sys.exit(watch(reach(coordinator), body, console(), patient=True))
+            sys.exit(watch(reach(url), task, console(), patient=True))
     flags = {"http_port": http_port, "grpc_port": 0, "stop_grace_s": stop_grace_s}
     settings = settings_here(
-        flags | {"data_dir": data_dir}, body["name"], KILL_BEAT_S if kill else BEAT_S
+        flags | {"data_dir": data_dir}, task["name"], KILL_BEAT_S if kill else BEAT_S
     )
-    slots = slots or workers + spares
+    slots = slots or task["worker_count"] + task["spares"]
     on = embedded(settings, slots)
     if engine == "ray":
         on = embedded_on_ray(settings, slots, hosts, gpus, ray_address)
     with stopping_hard(), on as (api, cluster):
-        mishaps = Mishaps(kill, cluster.pids)
-        code = watch(api, body, console(), patient=False, consider=mishaps.consider)
+        killer = WorkerKiller(kill, cluster.pids)
+        code = watch(api, task, console(), patient=False, consider=killer.consider)
         wait_idle(cluster, settings.stop_grace_s if code == 0 else MOMENT_S)
-    print_closing(settings.data_dir, kill, mishaps.left)
+    print_closing(settings.data_dir, kill, killer.left)
     sys.exit(code)
 
 
 def print_closing(data_dir: str, kill: int, spared: int) -> None:
-    """Print what was not killed as asked, and the command that shows the run again."""
+    """Print the number of workers that were not killed, and the command that shows the run."""
     if spared:
-        text = f"  {spared} of {kill} not killed as asked: the task was over before"
+        text = f"  {spared} of {kill} workers were not killed: the task ended before"
         console().print(Text(text, style="yellow"))
     look_back = f"  look back: strata timeline --data {shown_path(data_dir)}"
     console().print(Text(look_back, style="dim"), soft_wrap=True)
 
 
 def shown_path(folder: str) -> str:
-    """A folder as one would type it from here."""
+    """A folder relative to the current one, if it is inside."""
     path = Path(folder).resolve()
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
@@ -166,7 +128,7 @@ def settings_here(flags: dict[str, object], name: str, beat_s: float = BEAT_S) -
     """The settings of a coordinator in this process, for one run."""
     settings = load_process(flags)
     if settings.heartbeat_interval_s == Settings().heartbeat_interval_s:
-        # Progress rides on the beats, and here they cost nothing.
+        # Heartbeats carry the progress, and are cheap within one process.
         settings = msgspec.structs.replace(settings, heartbeat_interval_s=beat_s)
     if flags["data_dir"] is None:
         settings = in_own_folder(settings, name)
@@ -178,7 +140,7 @@ def settings_here(flags: dict[str, object], name: str, beat_s: float = BEAT_S) -
 
 @contextmanager
 def stopping_hard() -> Iterator[None]:
-    """Ends as a program does that was interrupted, without a traceback."""
+    """Exit with 130 after Ctrl-C, without a traceback."""
     try:
         yield
     except KeyboardInterrupt:
@@ -186,8 +148,8 @@ def stopping_hard() -> Iterator[None]:
 
 
 def in_own_folder(settings: Settings, name: str) -> Settings:
-    """The settings with a new folder for this run."""
-    from strata.launch.local import run_folder
+    """The settings with a new data folder for this run."""
+    from strata.launch.local_cluster import run_folder
 
     safe = "".join(each if each.isalnum() or each in "._-" else "-" for each in name)[:60]
     folder = run_folder(Path(settings.data_dir), safe)
@@ -195,9 +157,9 @@ def in_own_folder(settings: Settings, name: str) -> Settings:
 
 
 def end_left_behind(settings: Settings) -> None:
-    """Ends what a run that was killed in this folder left: it would look for that run's port."""
-    from strata.agent.orphans import end_orphans
-    from strata.launch.local import AGENTS
+    """Stop workers that a killed run left in this folder; they would use the old port."""
+    from strata.agent.worker_process import end_orphans
+    from strata.launch.local_cluster import AGENTS
 
     for agent in Path(settings.data_dir).glob(f"{AGENTS}/*"):
         end_orphans(agent)
@@ -205,11 +167,11 @@ def end_left_behind(settings: Settings) -> None:
 
 @contextmanager
 def embedded(settings: Settings, slots: int) -> Iterator[tuple[Api, "Local"]]:
-    """A coordinator and an agent in this process, and the API that they serve."""
-    # Imported for a run in here only: a remote one needs neither coordinator nor agent.
-    from strata.launch.local import local
+    """A coordinator and an agent in this process, with a client of the REST API."""
+    # Imported here: a run on a remote coordinator needs neither coordinator nor agent.
+    from strata.launch.local_cluster import local
 
-    # The terminal is for the task; what coordinator and agent say of themselves is in a file.
+    # The terminal is for the task; the logs of coordinator and agent go to a file.
     with (
         (Path(settings.data_dir) / "run.log").open("a", encoding="utf-8") as log,
         quietly(settings, log),
@@ -227,7 +189,7 @@ def embedded(settings: Settings, slots: int) -> Iterator[tuple[Api, "Local"]]:
 def embedded_on_ray(
     settings: Settings, slots: int, hosts: int, gpus: int, ray_address: str | None
 ) -> Iterator[tuple[Api, "Local"]]:
-    """A coordinator in this process whose agents Ray places and starts."""
+    """A coordinator in this process, with agents on Ray."""
     with (
         on_ray(settings, ray_address) as seen,
         embedded(seen, 0) as (api, cluster),
@@ -238,7 +200,7 @@ def embedded_on_ray(
 
 @contextmanager
 def quietly(settings: Settings, log: TextIO) -> Iterator[None]:
-    """This process's own log goes to a file until the block ends."""
+    """Write this process's log to a file in this block."""
     configure(settings, "run", log)
     try:
         yield
@@ -246,9 +208,9 @@ def quietly(settings: Settings, log: TextIO) -> Iterator[None]:
         configure(settings, "run")
 
 
-def wait_idle(cluster: "Local", patience_s: float) -> None:
-    """Lets the workers end by themselves after their task has."""
-    deadline_s = time.monotonic() + patience_s
+def wait_idle(cluster: "Local", timeout_s: float) -> None:
+    """Wait until the workers have ended after their task."""
+    deadline_s = time.monotonic() + timeout_s
     while not cluster.idle() and time.monotonic() < deadline_s:
         time.sleep(IDLE_S)
 
@@ -258,12 +220,12 @@ def watch(
     body: dict[str, Any],
     out: Console,
     patient: bool,
-    consider: Callable[[Task, Watcher], None] = lambda task, watcher: None,
+    consider: Callable[[TaskDetail, Watcher], None] = lambda task, watcher: None,
 ) -> int:
-    """Submits a task and follows it to its end; Ctrl-C stops it gracefully, twice at once."""
+    """Submit a task and watch it to its end; Ctrl-C stops it gracefully, a second one at once."""
     task_id = "" if patient else left_running(api, body["name"])
-    goes_on = " goes on: the run before it did not end it" if task_id else ""
-    task_id = task_id or api.decode(api.post("/api/tasks", body), Created).task_id
+    goes_on = " continues: the run before it was killed" if task_id else ""
+    task_id = task_id or api.decode(api.post("/api/tasks", body), CreateTaskResponse).task_id
     out.print(Text.assemble("task       ", (plain(task_id), "bold"), (goes_on, "yellow")))
     asked = False
     with Interrupts() as interrupts, Watcher(api, task_id, out, patient) as watcher:
@@ -283,14 +245,14 @@ def watch(
 
 
 def left_running(api: Api, name: str) -> str:
-    """The task of a name that an earlier run in the same folder was killed in; else nothing."""
+    """The unfinished task with a name that a killed run left in the folder; else empty."""
     found = api.listing("/api/tasks", TASKS_LOOKED_AT)
-    tasks = [api.decode(item, Named) for item in found.items]
+    tasks = [api.decode(item, TaskResponse) for item in found.items]
     return next((each.id for each in tasks if each.name == name and each.status not in ENDED), "")
 
 
 class Interrupts:
-    """Notes the first Ctrl-C or SIGTERM; a second one, a while later, is not waited for."""
+    """Records the first Ctrl-C or SIGTERM; a second one raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.came = False

@@ -1,43 +1,68 @@
-"""List the runs that were kept: a data folder, a folder of archives, or s3://bucket/prefix."""
+"""List recorded runs."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal
 
 import msgspec
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from strata.cli._look import console, count, duration, plain, print_empty, print_json
-from strata.cli._options import AsJson
-from strata.cli._scene import stamp
+from strata.cli.support.options import AsJson
+from strata.cli.support.tables import (
+    console,
+    count,
+    duration,
+    plain,
+    print_empty,
+    print_json,
+)
+from strata.cli.support.terminal import note
+from strata.cli.support.timeline_output import stamp
 from strata.config import load_process
+from strata.errors import NotFound, StrataError
 
-Where = Annotated[str, typer.Argument(metavar="[WHERE]", help="A folder, or s3://bucket/prefix.")]
+Where = Annotated[
+    str,
+    typer.Argument(
+        metavar="[WHERE]",
+        help="A data folder, a folder of runs, or s3://bucket/prefix.",
+    ),
+]
 NUMBERS = frozenset({"lasted", "facts", "events"})
-TITLES = ("run", "kept as", "from", "lasted", "facts", "events", "tasks")
+TITLES = ("run", "stored as", "from", "lasted", "facts", "events", "tasks")
+
+
+def left_out(name: str, error: StrataError) -> None:
+    """Say which run is not in the list, and why."""
+    note(f"run {name} is left out: {error.message}")
 
 
 def runs(where: Where = "", as_json: AsJson = False) -> None:
-    """List the runs at a place: a data folder, a folder of archives, or s3://bucket/prefix.
+    """List the runs in a folder or object storage.
 
-    Without one: the log of the data folder, and the finished runs that were archived from it.
+    Without WHERE: the log in the data folder, and the finished runs archived from it.
     """
-    from strata.timeline.runs import runs_at
+    from strata.timeline.archive.run_list import runs_at
 
     settings = load_process({})
     place = where or settings.data_dir
-    found = runs_at(place, settings)
+    if where and "://" not in where and not Path(where).exists():
+        raise NotFound(f"there is no folder {where}", hint="check the path")
+    found = runs_at(place, settings, on_unreadable=left_out)
     if not where and settings.archive_to:
         found += runs_at(settings.archive_to, settings)
     if as_json:
         print_json([msgspec.json.encode(row) for row in found])
         return
     if not found:
-        print_empty(f"there are no runs at {plain(place)}", "strata run train.py")
+        print_empty(f"no runs found in {plain(place)}", "strata run train.py")
         return
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title in TITLES:
-        grid.add_column(title, justify="right" if title in NUMBERS else "left")
+        justify: Literal["left", "right"] = "right" if title in NUMBERS else "left"
+        # A run is named in other commands, so its name is never shortened.
+        grid.add_column(title, justify=justify, no_wrap=title == "run")
     for row in found:
         tasks = ", ".join(row.tasks[:3]) + (" …" if len(row.tasks) > 3 else "")
         grid.add_row(

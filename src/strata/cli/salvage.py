@@ -1,4 +1,4 @@
-"""Copy what is readable of a damaged data folder to a new one."""
+"""Copy the readable part of a damaged data folder to a new folder."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,26 +8,26 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from strata.cli._look import clock, console, count, plain, print_json
-from strata.cli._options import AsJson
-from strata.coordinator.salvage import LostFacts, Report, damage_of, salvage_to
+from strata.cli.support.options import AsJson
+from strata.cli.support.tables import clock, console, count, plain, print_json
+from strata.coordinator.archive.damaged_log import LostFacts, Report, damage_of, salvage_to
 
 Folder = Annotated[
-    Path, typer.Argument(metavar="DATA_DIR", help="The data folder of a stopped coordinator.")
+    Path, typer.Argument(metavar="DATA_DIR", help="Data folder of a stopped coordinator.")
 ]
 To = Annotated[
     Path | None,
-    typer.Option("--to", help="Folder to create; else DATA_DIR with -salvaged added."),
+    typer.Option("--to", help="Folder to create; default: DATA_DIR-salvaged."),
 ]
 SHOWN = 10
 
 
 def salvage(data_dir: Folder, to: To = None, as_json: AsJson = False) -> None:
-    """Copy what is readable of a damaged data folder to a new one, and list what is lost.
+    """Copy the readable part of a damaged data folder to a new folder, and list what is lost.
 
-    The damaged folder is not changed. Start a coordinator with --data-dir on the new folder: tasks
-    go on from the newest checkpoint that the readable part of the log names. Numbers that the lost
-    part may have given out are not used again.
+    The damaged folder is not changed. Then start the coordinator with --data-dir on the new folder:
+    tasks continue from the newest checkpoint in the readable part of the log. Ids that the lost
+    part may have assigned are not used again.
     """
     found = damage_of(data_dir) if data_dir.is_dir() else []
     report = salvage_to(data_dir, to or data_dir.with_name(f"{data_dir.name}-salvaged"))
@@ -38,20 +38,22 @@ def salvage(data_dir: Folder, to: To = None, as_json: AsJson = False) -> None:
     for text in found[:SHOWN]:
         out.print(Text(f"damage: {plain(text)}"), soft_wrap=True)
     if not found:
-        out.print(Text("the log is not damaged; it was copied as it is, and a salvage is recorded"))
+        out.print(
+            Text("the log is not damaged; it was copied unchanged, and a salvage was recorded")
+        )
     print_report(out, report)
     folder = plain(str(Path(report.log).parent))
     out.print(Text(f"next: strata up --data-dir {folder}", style="bold"), soft_wrap=True)
 
 
 def print_report(out: Console, report: Report) -> None:
-    """What was salvaged and what is lost."""
+    """Print what was salvaged and what is lost."""
     for line in described(report):
         out.print(Text(line), soft_wrap=True)
 
 
 def described(report: Report) -> list[str]:
-    """What was salvaged and what is lost, in sentences."""
+    """Sentences on what was salvaged and what is lost."""
     lines = [
         f"salvaged {count(report.facts)} facts and {count(report.batches)} batches of workers' "
         f"events into {plain(report.log)}",
@@ -63,9 +65,7 @@ def described(report: Report) -> list[str]:
     if not report.lost:
         lines.append("lost: no fact of the coordinator")
     if not report.certain:
-        lines.append(
-            "lost: more facts may be missing at the end; the file that counts them is gone"
-        )
+        lines.append("lost: maybe more facts at the end; the file with their number is missing")
     if report.lost_batches is None:
         lines.append("lost: an unknown number of batches of workers' events")
     elif report.lost_batches:
@@ -80,10 +80,8 @@ def described(report: Report) -> list[str]:
         lines.append(f"missing: and {more} more ranges of workers' events (--json lists all)")
     if report.unfolded:
         named = ", ".join(f"@{first} to @{stop - 1}" for first, stop in report.unfolded[:SHOWN])
-        lines.append(
-            f"readable, but not part of the state, since facts before them are lost: {named}"
-        )
-    lines.append(f"the state goes on from the first {count(report.base)} facts")
+        lines.append(f"readable, but not in the state, because facts before them are lost: {named}")
+    lines.append(f"the state continues from the first {count(report.base)} facts")
     return lines
 
 

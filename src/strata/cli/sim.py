@@ -1,59 +1,67 @@
-"""Run a simulated cluster: the real rules under a virtual clock, with faults, from one seed."""
+"""Simulate a cluster with faults, and check the invariants."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from strata.cli._console import SafeConsole
-from strata.cli._exit_codes import FAILED
-from strata.cli._terminal import print_error
-from strata.core.catalogue import CODEC
+from strata.cli.support.exit_codes import FAILED
+from strata.cli.support.safe_console import SafeConsole
+from strata.cli.support.task_options import MinWorkers, Spares
+from strata.cli.support.terminal import print_error
+from strata.core.record.event_codec import CODEC
 from strata.errors import InvalidArgument
-from strata.sim.faults import FAULTS
-from strata.sim.promises import Broken
-from strata.sim.report import Report, command_of, report
+from strata.sim.coordinator_checks import Broken
+from strata.sim.injected_faults import FAULTS
+from strata.sim.sim_report import Report, command_of, report
 from strata.sim.simulation import Scenario, Simulation, steps_for
-from strata.sim.world import SECOND_NS
+from strata.sim.virtual_time import SECOND_NS
 from strata.store.sqlite import SqliteStore
-from strata.timeline.opening import LOG
+from strata.timeline.archive.run_lookup import LOG
+
+Faults = Annotated[str, typer.Option(help="Faults to inject: all, none, or comma-separated names.")]
+LossPolicy = Annotated[
+    Literal["continue", "replace"],
+    typer.Option(help="When a worker is lost: continue with fewer, or replace it."),
+]
 
 
 def sim(
     seed: Annotated[int, typer.Option(help="Random seed; the same seed repeats the same run.")] = 0,
-    workers: Annotated[int, typer.Option(min=1, max=10_000)] = 8,
+    workers: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Number of simulated workers.")
+    ] = 8,
     hours: Annotated[float, typer.Option(min=0.01, help="Virtual hours to simulate.")] = 1.0,
-    faults: Annotated[str, typer.Option(help="all, none, or names separated by commas.")] = "all",
+    faults: Faults = "all",
     fault_every: Annotated[
         float, typer.Option(min=1, help="Mean virtual seconds between faults.")
     ] = 300.0,
-    policy: Annotated[str, typer.Option(help="After a loss: continue or replace.")] = "replace",
-    min_workers: Annotated[
-        int, typer.Option(min=0, help="Train on with so many while lost ones are replaced.")
-    ] = 0,
-    spares: Annotated[int, typer.Option(min=0, help="Workers that wait to take a seat.")] = 0,
+    policy: LossPolicy = "replace",
+    min_workers: MinWorkers = 0,
+    spares: Spares = 0,
     sharded: Annotated[bool, typer.Option(help="Simulate a sharded model.")] = False,
-    story: Annotated[bool, typer.Option(help="Print what happened.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    story: Annotated[bool, typer.Option(help="Print the simulated events.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Write the log to this new folder, workers' events too.")
+        Path | None, typer.Option(help="New folder for the log, with the workers' events.")
     ] = None,
 ) -> None:
-    """Simulate a cluster with faults and check every promise."""
+    """Simulate a cluster with faults under a virtual clock, and check the invariants.
+
+    The coordinator is the real one; one seed gives one run.
+    """
     if out is not None and (out / LOG).exists():
-        raise InvalidArgument(f"{out} holds a log already", hint="choose a new folder")
-    if policy not in ("continue", "replace"):
-        raise InvalidArgument(f"policy is {policy!r}", hint="choose continue or replace")
+        raise InvalidArgument(f"{out} already contains a log", hint="choose a new folder")
     scenario = Scenario(
         seed=seed,
         workers=workers,
         hours=hours,
         faults=parse_faults(faults),
         fault_every_s=fault_every,
-        policy="continue" if policy == "continue" else "replace",
+        policy=policy,
         min_workers=min_workers,
         spares=spares,
         sharded=sharded,
@@ -84,7 +92,7 @@ def sim(
 
 
 def print_broken(console: Console, broken: Broken, scenario: Scenario, as_json: bool) -> None:
-    """Which promise did not hold, and how to see it again."""
+    """Print the broken promise, and the command that reproduces it."""
     repeat = f"reproduce with: {command_of(scenario)}"
     if as_json:
         print_error("broken_promise", str(broken), repeat, FAILED)
@@ -94,20 +102,18 @@ def print_broken(console: Console, broken: Broken, scenario: Scenario, as_json: 
 
 
 def parse_faults(text: str) -> tuple[str, ...]:
-    """Names of faults; a wrong one is an error that lists those there are."""
+    """Parse the names of faults."""
     if text in ("all", "none"):
         return tuple(FAULTS) if text == "all" else ()
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
         if name not in FAULTS:
-            raise InvalidArgument(
-                f"there is no fault {name!r}", hint=f"choose from: {', '.join(FAULTS)}"
-            )
+            raise InvalidArgument(f"unknown fault {name!r}", hint=f"use {', '.join(FAULTS)}")
     return names
 
 
 def print_story(console: Console, simulation: Simulation) -> None:
-    """What happened, with virtual times."""
+    """Print the simulated events with virtual times."""
     for when_ns, what, detail in simulation.story:
         seconds = when_ns / SECOND_NS
         clock = f"{int(seconds // 3600):02d}:{int(seconds // 60) % 60:02d}:{seconds % 60:06.3f}"
@@ -116,7 +122,7 @@ def print_story(console: Console, simulation: Simulation) -> None:
 
 
 def print_report(console: Console, figures: Report, scenario: Scenario) -> None:
-    """The figures of a run whose promises all held."""
+    """Print the results of a run without a broken promise."""
     table = Table(title=f"seed {figures.seed}: every promise held", show_header=False, min_width=60)
     table.add_column(style="bold")
     table.add_column()
@@ -143,5 +149,5 @@ def print_report(console: Console, figures: Report, scenario: Scenario) -> None:
 
 
 def counted(counts: dict[str, int]) -> str:
-    """Counts by name, in words."""
+    """Counts by name, as text."""
     return ", ".join(f"{number} {name}" for name, number in counts.items()) or "none"

@@ -1,4 +1,4 @@
-"""Show the state of the cluster: coordinator, workers, tasks, checkpoints, metrics."""
+"""Show the state of the cluster."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from strata.cli._api import Answer, Api, reach
-from strata.cli._look import (
+from strata.cli.support.options import AsJson, Url
+from strata.cli.support.rest_client import Answer, Api, reach
+from strata.cli.support.tables import (
     STATES,
     ago,
     console,
@@ -23,74 +24,26 @@ from strata.cli._look import (
     size,
     state,
 )
-from strata.cli._options import AsJson, Url
-
-
-class Coordinator(Struct, frozen=True):
-    """What is shown of the coordinator."""
-
-    address: str
-    uptime: int
-    version: str
-    mode: str
-    cluster: str
-    incarnation: int
-    position: int
-
-
-class Totals(Struct, frozen=True):
-    """How many there are of each."""
-
-    workers: int
-    workers_by_status: dict[str, int]
-    datasets: int
-    checkpoints: int
-    barriers: int
-    tasks: int
-    agents: int
-
-
-class Figures(Struct, frozen=True):
-    """What was measured: MB/s, requests a second, milliseconds."""
-
-    checkpoint_throughput: float | None
-    coordinator_rps: float
-    barrier_latency_p99: float | None
-    shard_assignment_time: float | None
-
-
-class Checkpoint(Struct, frozen=True):
-    """What is shown of the newest checkpoint."""
-
-    step: int
-    size: int
-    created_at: int
-    status: str
-
-
-class Stated(Struct, frozen=True):
-    """A task or barrier, of which only the state is counted."""
-
-    status: str
-
-
-class Attention(Struct, frozen=True):
-    """Something to look at, and what to do about it."""
-
-    severity: str
-    text: str
-    hint: str
+from strata.coordinator.rest.response_models import (
+    Attention,
+    BarrierResponse,
+    CheckpointResponse,
+    MetricsSnapshot,
+    StatusResponse,
+    TaskResponse,
+    Totals,
+)
 
 
 class Overview(Struct, frozen=True):
     """What is shown of everything; lists hold their first items."""
 
-    coordinator: Coordinator
+    coordinator: StatusResponse
     totals: Totals
-    metrics: Figures
-    tasks: list[Stated]
-    barriers: list[Stated]
-    checkpoints: list[Checkpoint]
+    metrics: MetricsSnapshot
+    tasks: list[TaskResponse]
+    barriers: list[BarrierResponse]
+    checkpoints: list[CheckpointResponse]
     attention: list[Attention] = []
 
 
@@ -114,21 +67,22 @@ def status(url: Url = None, as_json: AsJson = False) -> None:
 
 
 def print_overview(out: Console, api: Api, answer: Answer) -> None:
-    """Everything on one screen."""
+    """Print the overview."""
     shown = api.decode(answer.body, Overview)
     here = shown.coordinator
     out.print(
         Text.assemble(
             ("● ", "green"),
-            (f"strata {plain(here.version)}", "bold"),
-            f" is up for {duration(here.uptime)} at {api.url}",
+            (f"strata {plain(here.version or '')}", "bold"),
+            f" is up for {duration(here.uptime or 0)} at {api.url}",
             (" (demo data)" if here.mode == "demo" else "", "yellow"),
         ),
         soft_wrap=True,
     )
     out.print(
         Text(
-            f"  workers connect to {plain(here.address)}, {count(here.position)} facts recorded, "
+            f"  workers connect to {plain(here.address or '')}, "
+            f"{count(here.position)} facts recorded, "
             f"coordinator start {count(here.incarnation)}, cluster {plain(here.cluster)}",
             style="dim",
         ),
@@ -153,30 +107,30 @@ def print_overview(out: Console, api: Api, answer: Answer) -> None:
 
 
 def rows(shown: Overview, now_ms: int) -> Iterator[tuple[str, Text]]:
-    """A name and what there is to say, one after another."""
+    """The rows of the overview: name and value."""
     totals, figures = shown.totals, shown.metrics
-    yield "workers", by_state(totals.workers, totals.workers_by_status)
+    yield "workers", by_state(totals.workers, dict(totals.workers_by_status.items()))
     yield "tasks", by_state(totals.tasks, Counter(task.status for task in shown.tasks))
     yield "barriers", by_state(totals.barriers, Counter(each.status for each in shown.barriers))
     yield "checkpoints", Text(newest(totals.checkpoints, shown.checkpoints, now_ms))
     yield "datasets", Text(count(totals.datasets))
     yield "", Text()
-    yield "requests", Text(f"{figures.coordinator_rps:,.1f} /s")
+    yield "requests", Text(f"{figures.coordinator_rps or 0:,.1f} /s")
     yield "barrier latency", measured(figures.barrier_latency_p99, "ms (p99)")
     yield "shard assignment", measured(figures.shard_assignment_time, "ms")
     yield "checkpoint speed", measured(figures.checkpoint_throughput, "MB/s")
 
 
 def by_state(total: int, counts: dict[str, int]) -> Text:
-    """How many, and how many of each state; where the list was cut, only how many."""
+    """The number of items by state; only the total if the list was cut."""
     if total == 0 or sum(counts.values()) != total:
         return Text(count(total))
     order = [name for name in STATES if counts.get(name)] + sorted(counts.keys() - STATES.keys())
     return Text("  ").join(state(name, counts[name]) for name in order)
 
 
-def newest(total: int, checkpoints: list[Checkpoint], now_ms: int) -> str:
-    """How many were saved, and which one is the newest that is complete."""
+def newest(total: int, checkpoints: list[CheckpointResponse], now_ms: int) -> str:
+    """The number of checkpoints, and the newest completed one."""
     complete = next((each for each in checkpoints if each.status == "completed"), None)
     if complete is None:
         return count(total)
@@ -185,5 +139,5 @@ def newest(total: int, checkpoints: list[Checkpoint], now_ms: int) -> str:
 
 
 def measured(figure: float | None, unit: str) -> Text:
-    """A figure with its unit, or that there is none yet."""
+    """A value with its unit, or a dash."""
     return Text("–", style="dim") if figure is None else Text(f"{figure:,.2f} {unit}")

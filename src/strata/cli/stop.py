@@ -1,31 +1,24 @@
-"""Stop a task gracefully: its workers may save first."""
+"""Stop a task gracefully."""
 
 from typing import Annotated
 
 import typer
-from msgspec import Struct
 
-from strata.cli._api import reach
-from strata.cli._look import plain, print_json
-from strata.cli._options import AsJson, Url
+from strata.cli.support.options import AsJson, Url
+from strata.cli.support.rest_client import reach
+from strata.cli.support.tables import plain, print_json
+from strata.coordinator.rest.response_models import StopTaskResponse
 
 Task = Annotated[
-    str, typer.Argument(metavar="TASK", help="Id of the task, as `strata tasks` lists it.")
+    str, typer.Argument(metavar="TASK", help="Id of the task, as listed by `strata tasks`.")
 ]
 
 
-class Stopped(Struct, frozen=True):
-    """What became of it."""
-
-    task_id: str
-    status: str
-
-
 def stop(task: Task, url: Url = None, as_json: AsJson = False) -> None:
-    """Stop a task gracefully; a task that has ended stays as it is."""
+    """Stop a task gracefully: its workers can save first. An ended task is not changed."""
     api = reach(url)
     answer = api.post(f"/api/tasks/{task}/stop")
-    stopped = api.decode(answer, Stopped)
+    stopped = api.decode(answer, StopTaskResponse)
     if as_json:
         print_json([answer])
         return

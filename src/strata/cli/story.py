@@ -1,4 +1,4 @@
-"""Tell everything about one thing, across nodes: worker, task, checkpoint, barrier, message, …"""
+"""Show all events about one worker, task, checkpoint or message."""
 
 from typing import Annotated
 
@@ -6,10 +6,11 @@ import msgspec
 import typer
 from rich.text import Text
 
-from strata.cli._look import console, plain, print_empty, print_json
-from strata.cli._options import AsJson, Limit, Url
-from strata.cli._past import Data, RunName, past_of
-from strata.cli._scene import node_style, stamp
+from strata.cli.support.options import AsJson, Limit, Url
+from strata.cli.support.past_source import Data, RunName, past_of
+from strata.cli.support.tables import console, plain, print_empty, print_json
+from strata.cli.support.timeline_output import node_style, stamp
+from strata.errors import NotFound
 
 Subject = Annotated[
     str,
@@ -24,19 +25,25 @@ GAP_MS = 10_000
 def story(
     subject: Subject,
     limit: Limit = 200,
-    cursor: Annotated[str, typer.Option(help="Where the page before ended.")] = "",
+    cursor: Annotated[
+        str, typer.Option(help="Cursor printed at the end of the previous page.")
+    ] = "",
     data: Data = "",
     run: RunName = "",
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell everything about one thing, across nodes, in order."""
+    """Show all events about one subject, of all nodes, in order."""
     found = past_of(data, run, url).story(subject, limit, cursor)
+    if not found.entries and not cursor:
+        raise NotFound(
+            f"nothing is recorded about {subject}", hint="strata timeline shows what there was"
+        )
     if as_json:
         print_json([msgspec.json.encode(entry) for entry in found.entries])
         return
     if not found.entries:
-        print_empty(f"nothing is recorded about {plain(subject)}", "strata timeline")
+        print_empty(f"no events about {plain(subject)}", "strata timeline")
         return
     out = console()
     width = max(len(entry.node) for entry in found.entries)

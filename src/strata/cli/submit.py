@@ -1,62 +1,22 @@
 """Submit a task to a coordinator; its agents run it."""
 
+from typing import Any
+
 import typer
 
-from strata.cli import _submission as submission
-from strata.cli._api import reach
-from strata.cli._look import print_json
-from strata.cli._options import AsJson, Url
-from strata.cli._submission import (
-    Args,
-    Config,
-    Created,
-    Entry,
-    Env,
-    FreshStart,
-    MaxRestarts,
-    MinWorkers,
-    OfPolicy,
-    Spares,
-    TaskName,
-    Workers,
-    Wrap,
-)
+from strata.cli.support.options import AsJson, Url
+from strata.cli.support.rest_client import reach
+from strata.cli.support.tables import print_json
+from strata.cli.support.task_options import task_options
+from strata.coordinator.rest.response_models import CreateTaskResponse
 
 
-def submit(
-    script: Entry,
-    args: Args = None,
-    workers: Workers = 1,
-    name: TaskName = "",
-    policy: OfPolicy = "replace",
-    min_workers: MinWorkers = 0,
-    spares: Spares = 0,
-    max_restarts: MaxRestarts = 3,
-    allow_fresh_start: FreshStart = False,
-    config: Config = None,
-    env: Env = None,
-    wrap: Wrap = None,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> None:
-    """Submit a task; prints its id. The script has to be at the same place on the agents' hosts."""
+@task_options
+def submit(task: dict[str, Any], url: Url = None, as_json: AsJson = False) -> None:
+    """Submit a task and print its id. The script must have the same path on the agents' hosts."""
     api = reach(url)
-    body = submission.request(
-        script,
-        args,
-        workers=workers,
-        name=name,
-        policy=policy,
-        min_workers=min_workers,
-        spares=spares,
-        max_restarts=max_restarts,
-        allow_fresh_start=allow_fresh_start,
-        config=config,
-        env=env,
-        wrap=wrap,
-    )
-    answer = api.post("/api/tasks", body)
-    created = api.decode(answer, Created)
+    answer = api.post("/api/tasks", task)
+    created = api.decode(answer, CreateTaskResponse)
     if as_json:
         print_json([answer])
     else:

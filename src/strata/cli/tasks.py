@@ -1,66 +1,52 @@
-"""List the tasks: how each one is, how far, and with how many workers."""
+"""List the tasks."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
-from msgspec import Struct
 
-from strata.cli._api import reach
-from strata.cli._look import Column, Look, ago, count, duration, print_list, state
-from strata.cli._options import AsJson, Limit, Url
+from strata.cli.support.options import AsJson, Limit, Url
+from strata.cli.support.rest_client import reach
+from strata.cli.support.tables import (
+    Column,
+    Look,
+    ago,
+    count,
+    duration,
+    print_list,
+    state,
+)
+from strata.coordinator.rest.response_models import TaskResponse, TaskState
 
-Status = Literal[
-    "queued", "starting", "running", "recovering", "stopping", "completed", "failed", "stopped"
-]
-OfStatus = Annotated[Status | None, typer.Option("--status", help="Only of this status.")]
-
-
-class Task(Struct, frozen=True):
-    """What is shown of a task."""
-
-    id: str
-    name: str
-    type: str
-    status: str
-    dataset_id: str
-    submitted_at: int
-    started_at: int | None
-    completed_at: int | None
-    progress: float | None
-    worker_ids_total: int
-    worker_count: int
-    generation: int
-    committed_steps: int
-    reason: str
+OfStatus = Annotated[TaskState | None, typer.Option("--status", help="Show only this status.")]
 
 
-def progress(task: Task) -> str:
-    """How much is done, if that can be told."""
+def progress(task: TaskResponse) -> str:
+    """The progress, if known."""
     return "–" if task.progress is None else f"{task.progress:.1f} %"
 
 
-def staff(task: Task) -> str:
-    """How many workers it has, and of how many while some are missing."""
+def staff(task: TaskResponse) -> str:
+    """The number of workers, and of how many if some are missing."""
     present = count(task.worker_ids_total)
     short = task.worker_ids_total < task.worker_count
     return f"{present}/{count(task.worker_count)}" if short else present
 
 
-def took(task: Task, now_ms: int) -> str:
-    """How long it runs, or ran."""
+def took(task: TaskResponse, now_ms: int) -> str:
+    """The run time."""
     if task.started_at is None:
         return "–"
     return duration(((task.completed_at or now_ms) - task.started_at) / 1000)
 
 
-def failure(task: Task) -> str:
+def failure(task: TaskResponse) -> str:
     """Why a task failed."""
     return f"{task.id}: {task.reason}" if task.status == "failed" and task.reason else ""
 
 
 LOOK = Look(
     "tasks",
-    Task,
+    TaskResponse,
     [
         Column("task", lambda task, _: task.id, shrinks=True),
         Column("name", lambda task, _: task.name, shrinks=True, from_width=100),

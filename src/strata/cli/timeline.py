@@ -1,4 +1,4 @@
-"""Show a run along its time: how much happened, what each worker did, the turning points."""
+"""Show a run over time: event counts, worker activity, key events."""
 
 from typing import Annotated
 
@@ -7,10 +7,18 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from strata.cli._look import console, plain, print_empty, print_json, shortened
-from strata.cli._options import AsJson, Limit, OfTask, Url
-from strata.cli._past import Data, Past, RunName, past_of, time_in
-from strata.cli._scene import lane_bar, legend, print_trust, sparkline, stamp
+from strata.cli.support.options import AsJson, Limit, OfTask, Url
+from strata.cli.support.past_source import (
+    Data,
+    From,
+    Past,
+    RunName,
+    To,
+    past_of,
+    time_in,
+)
+from strata.cli.support.tables import console, plain, print_empty, print_json, shortened
+from strata.cli.support.timeline_output import lane_bar, legend, print_trust, sparkline, stamp
 from strata.timeline.answers import SpanAnswer
 
 TURNING = (
@@ -18,10 +26,15 @@ TURNING = (
     "CheckpointFailed,CoordinatorStarted,AgentLost"
 )
 NAME_WIDTH = 18
+COARSE = (
+    "too many events for exact lanes: only the states that the coordinator recorded are drawn, "
+    "where waiting counts as train; choose a shorter span with --from and --to"
+)
 
-From = Annotated[str, typer.Option("--from", help="Where to begin.", show_default=False)]
-To = Annotated[str, typer.Option("--to", help="Where to end.", show_default=False)]
-Kind = Annotated[str, typer.Option(help="Show events of these kinds instead; with commas.")]
+Kind = Annotated[
+    str,
+    typer.Option(help="Show events of these kinds, comma-separated, instead of the key events."),
+]
 
 
 def timeline(
@@ -35,7 +48,7 @@ def timeline(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run along its time: how much happened, what each worker did, the turning points.
+    """Show a run over time: event counts, worker activity and key events.
 
     A moment is 14:03:07, end-5m, start+2h, @120, step:40 or Unix milliseconds.
     """
@@ -55,7 +68,7 @@ def timeline(
 
 
 def print_head(out: Console, span: SpanAnswer, from_ms: float, to_ms: float) -> None:
-    """From when to when, and how much is recorded."""
+    """Print the window and the number of recorded events."""
     recorded = f"{span.facts:,} facts, {span.worker_events:,} events of {span.nodes_total - 1:,}"
     first, last = stamp(from_ms, dated=True), stamp(to_ms, dated=True)
     out.print(Text.assemble((first, "bold"), ("  →  ", "dim"), (last, "bold")))
@@ -64,7 +77,7 @@ def print_head(out: Console, span: SpanAnswer, from_ms: float, to_ms: float) -> 
 
 
 def print_density(out: Console, past: Past, from_ms: float, to_ms: float, task: str) -> None:
-    """How much happened, and below it where somebody was lost or a recovery was chosen."""
+    """Print event counts as a bar chart, and marks for losses, recoveries and checkpoints."""
     width = max(min(out.width - NAME_WIDTH - 2, 160), 20)
     found = past.density(from_ms, to_ms, width, task).buckets
     line = sparkline([bucket.facts + bucket.events for bucket in found])
@@ -87,7 +100,7 @@ def print_density(out: Console, past: Past, from_ms: float, to_ms: float, task: 
 def print_lanes(
     out: Console, past: Past, from_ms: float, to_ms: float, task: str, limit: int
 ) -> None:
-    """A bar for each worker."""
+    """Print a bar per worker."""
     width = max(min(out.width - NAME_WIDTH - 2, 160), 20)
     found = past.lanes(from_ms, to_ms, task, min(limit, 200))
     for lane in found.lanes:
@@ -95,18 +108,20 @@ def print_lanes(
         out.print(Text.assemble((name, ""), lane_bar(lane, from_ms, to_ms, width)))
     if found.lanes:
         out.print(legend(found.lanes))
+        if not found.fine:
+            out.print(Text(COARSE, style="yellow"))
     if found.truncated:
-        out.print(Text("  more workers: --limit", style="dim"))
+        out.print(Text("  more workers: raise --limit", style="dim"))
 
 
 def print_events(
     out: Console, past: Past, from_ms: float, to_ms: float, kind: str, task: str, limit: int
 ) -> None:
-    """The turning points, one line each."""
+    """Print the key events, one line each."""
     events, more = past.events(from_ms, to_ms, kind=kind, task=task, limit=limit)
     out.print()
     if not events:
-        print_empty("nothing of that kind happened then", "strata timeline")
+        print_empty("no such events in this window", "strata timeline")
     for event in events:
         text = Text.assemble(
             (f"{stamp(event.at_ms)}  ", "dim"),

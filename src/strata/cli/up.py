@@ -1,4 +1,4 @@
-"""Start the coordinator: gRPC for workers, REST and the page for people."""
+"""Start the coordinator with its REST API and dashboard."""
 
 import asyncio
 import gc
@@ -12,15 +12,20 @@ from rich.console import Console
 from rich.text import Text
 
 from strata import __version__
-from strata.cli._console import SafeConsole
+from strata.cli.support.safe_console import SafeConsole
 from strata.config import Settings, load_process
-from strata.coordinator.http.security import is_loopback
+from strata.coordinator.rest.security import is_loopback
 from strata.coordinator.server import Running, running, with_token
 from strata.errors import NotFound
 from strata.logsetup import configure, printable
 
 YOUNG_OBJECTS = 50_000
 DAMAGE_SHOWN = 10
+
+Salvage = Annotated[
+    bool,
+    typer.Option("--salvage", help="If the log is damaged, continue with its readable part."),
+]
 
 
 def up(
@@ -55,26 +60,25 @@ def up(
         float | None, typer.Option(help="Seconds before an incomplete barrier fails.")
     ] = None,
     keep_count: Annotated[
-        int | None, typer.Option(help="Newest checkpoints to keep of each task.")
+        int | None, typer.Option(help="Number of newest checkpoints to keep per task.")
     ] = None,
     max_workers: Annotated[
-        int | None, typer.Option(help="Most workers that may be registered at a time.")
+        int | None, typer.Option(help="Maximum number of registered workers.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with settings.")] = None,
-    salvage: Annotated[
-        bool, typer.Option("--salvage", help="If the log is damaged, go on with what is readable.")
-    ] = False,
+    salvage: Salvage = False,
 ) -> None:
     """Start the coordinator and serve until SIGTERM or Ctrl-C.
 
-    A damaged log is refused. With --salvage what is readable of it is taken over, the damaged file
-    moves to `damaged` in the data folder, and what is lost is printed and recorded.
+    With a damaged log it does not start, unless --salvage is given: then the damaged file moves to
+    `damaged` in the data folder, its readable part is used, and what is lost is printed and
+    recorded.
     """
     given = locals()
     flags = {name: given[name] for name in given if name not in ("config", "salvage")}
     settings = with_token(load_process(flags, config))
     if settings.demo_mode:
-        # Imported for a demo only.
+        # Imported here: only needed for a demo.
         from strata.cli.demo import serve_demo
 
         return serve_demo(settings)
@@ -82,14 +86,14 @@ def up(
     if salvage:
         salvage_damage(Path(settings.data_dir))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve_until_told(settings))
+        runner.run(serve_until_signal(settings))
 
 
 def salvage_damage(folder: Path) -> None:
-    """Replaces a damaged log by what is readable of it; a sound one stays as it is."""
-    # Imported for a salvage only.
+    """Replace a damaged log with its readable part; an undamaged log is not changed."""
+    # Imported here: only needed for a salvage.
     from strata.cli.salvage import print_report
-    from strata.coordinator.salvage import damage_of, salvage_in_place
+    from strata.coordinator.archive.damaged_log import damage_of, salvage_in_place
 
     console = SafeConsole(stderr=True, markup=False)
     try:
@@ -104,21 +108,21 @@ def salvage_damage(folder: Path) -> None:
     print_report(console, salvage_in_place(folder))
 
 
-async def serve_until_told(settings: Settings) -> None:
-    """Runs the coordinator until SIGTERM or Ctrl-C."""
+async def serve_until_signal(settings: Settings) -> None:
+    """Run the coordinator until SIGTERM or Ctrl-C."""
     console = SafeConsole(stderr=True, markup=False)
-    told = asyncio.create_task(until_told())
+    signalled = asyncio.create_task(until_signal())
     async with running(settings, __version__) as coordinator:
-        spare_the_collector()
+        freeze_garbage_collection()
         announce(console, settings, coordinator)
         ended = asyncio.create_task(coordinator.engine.ended())
-        await asyncio.wait([told, ended], return_when=asyncio.FIRST_COMPLETED)
-        told.cancel()
+        await asyncio.wait([signalled, ended], return_when=asyncio.FIRST_COMPLETED)
+        signalled.cancel()
         console.print("stopping", style="dim")
 
 
-async def until_told() -> None:
-    """Returns at SIGTERM or Ctrl-C."""
+async def until_signal() -> None:
+    """Return at SIGTERM or Ctrl-C."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -126,11 +130,11 @@ async def until_told() -> None:
     await stopping.wait()
 
 
-def spare_the_collector() -> None:
-    """What is there now stays: it is not searched for garbage again, and the rest less often.
+def freeze_garbage_collection() -> None:
+    """Exclude existing objects from garbage collection, and collect the rest less often.
 
-    The state of a thousand workers is a million objects without cycles. Looking through them takes
-    longer than releasing a barrier does, and comes in the middle of it.
+    The state of a thousand workers is a million objects without cycles. Scanning them takes longer
+    than releasing a barrier, and would happen in the middle of it.
     """
     gc.collect()
     gc.freeze()
@@ -138,7 +142,7 @@ def spare_the_collector() -> None:
 
 
 def announce(console: Console, settings: Settings, coordinator: Running) -> None:
-    """Says where the coordinator is and how to reach it."""
+    """Print the addresses of the coordinator."""
     page = coordinator.http_url
     if settings.token and not is_loopback(settings.http_host):
         page += f"/?token={settings.token}"
@@ -153,5 +157,5 @@ def announce(console: Console, settings: Settings, coordinator: Running) -> None
     for name, value in lines.items():
         console.print(f"  {name:<9}  {value}", soft_wrap=True)
     if settings.token and not settings.tls_cert:
-        warning = "  others can reach this address, and nothing is encrypted: "
+        warning = "  other hosts can reach this address, and nothing is encrypted: "
         console.print(f"{warning}set --tls-cert and --tls-key", style="yellow", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Ask why something happened: a verdict, the chain of causes, the cost."""
+"""Explain why something happened, with causes and cost."""
 
 from typing import Annotated
 
@@ -8,22 +8,30 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from strata.cli._look import console, plain, print_json
-from strata.cli._options import AsJson, Url
-from strata.cli._past import Data, Past, RunName, past_of, time_in
-from strata.cli._scene import node_style, print_trust, stamp, told, verdict_text
+from strata.cli.support.options import AsJson, Url
+from strata.cli.support.past_source import Data, Past, RunName, past_of, time_in
+from strata.cli.support.tables import console, plain, print_json
+from strata.cli.support.timeline_output import (
+    node_style,
+    print_trust,
+    stamp,
+    verdict_text,
+    without_verdict,
+)
 from strata.errors import InvalidArgument
 from strata.timeline.answers import WhyAnswer
 
 Question = Annotated[
     str,
-    typer.Argument(metavar="[QUESTION|REF]", help="A question's name, or an event: @120, w/3/57."),
+    typer.Argument(
+        metavar="[QUESTION|REF]", help="Name of a question, or an event: @120 or worker-1/3/57."
+    ),
 ]
 Params = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[NAME=VALUE]...",
-        help="What the question needs, as worker=w3; without a name, the first it asks for.",
+        help="Parameters, such as worker=w3; a bare value is the first parameter.",
     ),
 ]
 
@@ -36,7 +44,10 @@ def why(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask why: one of sixteen questions, or of any event. Without one, lists the questions."""
+    """Explain why something happened: answers a question, or explains an event.
+
+    Without an argument, lists the questions.
+    """
     past = past_of(data, run, url)
     if not question:
         list_questions(past, as_json)
@@ -51,7 +62,7 @@ def why(
 
 
 def parse(past: Past, question: str, params: list[str]) -> dict[str, str]:
-    """NAME=VALUE pairs; a bare value is what the question asks for first, a time any moment."""
+    """Parse NAME=VALUE pairs; a bare value is the first parameter, `time_ms` may be any moment."""
     given = {}
     for each in params:
         name, sign, value = each.partition("=")
@@ -62,15 +73,15 @@ def parse(past: Past, question: str, params: list[str]) -> dict[str, str]:
 
 
 def first_param(past: Past, question: str, value: str) -> str:
-    """What a value without a name is for."""
+    """The name of a question's first parameter."""
     for known in past.questions():
         if known.name == question and known.params:
             return known.params[0].name
-    raise InvalidArgument(f"{value!r} is not NAME=VALUE", hint="as in worker=train-1-w3")
+    raise InvalidArgument(f"{value!r} is not NAME=VALUE", hint="for example worker=train-1-w3")
 
 
 def list_questions(past: Past, as_json: bool) -> None:
-    """What can be asked, with what each needs."""
+    """Print the questions with their parameters."""
     questions = past.questions()
     if as_json:
         print_json([msgspec.json.encode(question) for question in questions])
@@ -90,10 +101,12 @@ def list_questions(past: Past, as_json: bool) -> None:
 
 
 def print_answer(out: Console, answer: WhyAnswer) -> None:
-    """Whether the log can be trusted, then the verdict, the chain, what it cost."""
+    """Print the log check, the verdict, the chain of causes and the cost."""
     print_trust(out, answer.trust)
     out.print()
-    out.print(Text.assemble(verdict_text(answer.verdict), ("  ", ""), (told(answer), "bold")))
+    out.print(
+        Text.assemble(verdict_text(answer.verdict), ("  ", ""), (without_verdict(answer), "bold"))
+    )
     if answer.chain:
         out.print()
         print_chain(out, answer)
@@ -105,7 +118,7 @@ def print_answer(out: Console, answer: WhyAnswer) -> None:
 
 
 def print_chain(out: Console, answer: WhyAnswer) -> None:
-    """The links, oldest first, with how long each came after the one before."""
+    """Print the chain, oldest event first, with the time since the event before."""
     width = max(len(link.node) for link in answer.chain)
     before_ms = answer.chain[0].at_ms
     for number, link in enumerate(answer.chain):

@@ -1,64 +1,38 @@
-"""List the workers: state, step, and last heartbeat of each."""
+"""List the workers."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
-from msgspec import Struct
 
-from strata.cli._api import reach
-from strata.cli._look import Column, Look, ago, count, print_list, size, state
-from strata.cli._options import AsJson, Limit, OfTask, Url
+from strata.cli.support.options import AsJson, Limit, OfTask, Url
+from strata.cli.support.rest_client import reach
+from strata.cli.support.tables import (
+    Column,
+    Look,
+    ago,
+    count,
+    print_list,
+    size,
+    state,
+)
+from strata.coordinator.rest.response_models import WorkerResponse, WorkerStatus
 
-Status = Literal["active", "idle", "checkpointing", "recovering", "failed"]
-OfStatus = Annotated[Status | None, typer.Option("--status", help="Only of this status.")]
-Ended = Annotated[
-    bool, typer.Option("--ended", help="Also show workers that were lost in tasks that have ended.")
-]
-
-
-class Gpu(Struct, frozen=True):
-    """What is shown of a card."""
-
-    utilization_percent: float
-
-
-class Resources(Struct, frozen=True):
-    """What is shown of a worker's use."""
-
-    cpu_percent: float
-    memory_used_bytes: int
-    gpu_metrics: list[Gpu]
+OfStatus = Annotated[WorkerStatus | None, typer.Option("--status", help="Show only this status.")]
+Ended = Annotated[bool, typer.Option("--ended", help="Also show lost workers of ended tasks.")]
 
 
-class Worker(Struct, frozen=True):
-    """What is shown of a worker."""
-
-    id: str
-    hostname: str
-    status: str
-    reason: str
-    rank: int
-    gpu_count: int
-    last_heartbeat: int
-    current_epoch: int
-    current_step: int
-    current_task: str
-    assigned_shards: int
-    resources: Resources | None
-
-
-def cpu(worker: Worker) -> str:
-    """How busy its processor is."""
+def cpu(worker: WorkerResponse) -> str:
+    """CPU utilization."""
     return f"{worker.resources.cpu_percent:.0f} %" if worker.resources else "–"
 
 
-def memory(worker: Worker) -> str:
-    """How much memory it uses."""
+def memory(worker: WorkerResponse) -> str:
+    """Used memory."""
     return size(worker.resources.memory_used_bytes) if worker.resources else "–"
 
 
-def gpus(worker: Worker) -> str:
-    """How many cards it has, and how busy they are on average."""
+def gpus(worker: WorkerResponse) -> str:
+    """Number of GPUs and their mean utilization."""
     busy = (
         [card.utilization_percent for card in worker.resources.gpu_metrics]
         if worker.resources
@@ -67,14 +41,14 @@ def gpus(worker: Worker) -> str:
     return f"{worker.gpu_count} at {sum(busy) / len(busy):.0f} %" if busy else str(worker.gpu_count)
 
 
-def failure(worker: Worker) -> str:
+def failure(worker: WorkerResponse) -> str:
     """Why a worker failed."""
     return f"{worker.id}: {worker.reason}" if worker.status == "failed" and worker.reason else ""
 
 
 LOOK = Look(
     "workers",
-    Worker,
+    WorkerResponse,
     [
         Column("worker", lambda worker, _: worker.id, shrinks=True),
         Column("status", lambda worker, _: state(worker.status)),
@@ -102,6 +76,6 @@ def workers(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the workers: state, step, and last heartbeat of each."""
+    """List the workers: state, step and last heartbeat of each."""
     also = "true" if ended else None
     print_list(reach(url), LOOK, limit, as_json, status=status, task_id=task, ended=also)

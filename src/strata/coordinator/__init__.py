@@ -1,1 +1,1 @@
-"""The coordinator: the single writer of the facts, and the servers through which it is reached."""
+"""The coordinator: the single writer of facts, and its gRPC and REST servers."""

@@ -1,14 +1,12 @@
-"""The coordinator as a server: store, engine, gRPC, REST and logs, put together and taken apart.
+"""The coordinator's server process: starts and stops store, engine, gRPC, REST and logs.
 
-It starts in the order in which things depend on each other and stops in the reverse: no new calls,
-then the calls that run, then what is in the inbox, then the files. Whatever it needs and cannot
-have (a port, the data folder, a certificate) is one sentence and no half-started server.
+Parts start in the order of their dependencies and stop in reverse: no new calls, then the running
+calls, then the queued requests, then the files. If a port, the data folder or a certificate cannot
+be used, the start fails with one error and nothing stays running.
 """
 
-import errno
 import hmac
 import logging
-import os
 import secrets
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -19,43 +17,40 @@ from pathlib import Path
 import msgspec
 
 from strata.config import Settings
-from strata.coordinator.agent_sessions import AgentSessions
-from strata.coordinator.archiving import Archiver
-from strata.coordinator.capacity import Capacity, capacity, shortage, wanted_files
-from strata.coordinator.clock import read_clock
-from strata.coordinator.compaction import compacting
-from strata.coordinator.engine import Engine
-from strata.coordinator.http.app import create_app
-from strata.coordinator.http.limits import Limits
-from strata.coordinator.http.ports import Api
-from strata.coordinator.http.security import is_loopback
-from strata.coordinator.http.server import serve
-from strata.coordinator.intake import Intakes
-from strata.coordinator.lines import LineIntake
-from strata.coordinator.logs import LogStore
-from strata.coordinator.logs.handler import StoreHandler
-from strata.coordinator.measured import MeasuredKernel
-from strata.coordinator.metrics import Metrics, Probes
-from strata.coordinator.narrate import narrate
-from strata.coordinator.observed import Observed
-from strata.coordinator.places import CheckpointPlaces
-from strata.coordinator.rpc import SERVICE, UnaryCalls, status_of
-from strata.coordinator.sealing import Sealing
-from strata.coordinator.sessions import Sessions
-from strata.coordinator.tokens import PeerTokens
-from strata.coordinator.vault import Vault
-from strata.coordinator.waiting import BarrierRoom
+from strata.coordinator.archive.log_upkeep import compacting
+from strata.coordinator.archive.run_archiver import Archiver
+from strata.coordinator.checkpoint_files import CheckpointPlaces, Sealing
+from strata.coordinator.connection_capacity import Capacity, capacity, shortage, wanted_files
+from strata.coordinator.engine.clock import read_clock
+from strata.coordinator.engine.engine import Engine
+from strata.coordinator.engine.kernel import Kernel
+from strata.coordinator.engine.waiters import BarrierWaiters
+from strata.coordinator.fact_log_lines import log_facts
+from strata.coordinator.logs.log_handler import StoreHandler
+from strata.coordinator.logs.log_store import LogStore
+from strata.coordinator.metrics.coordinator_metrics import Metrics, Probes
+from strata.coordinator.rest.app import create_app
+from strata.coordinator.rest.http_server import port_error, serve
+from strata.coordinator.rest.ports import Api
+from strata.coordinator.rest.request_checks import HttpLimits
+from strata.coordinator.rest.security import is_loopback
+from strata.coordinator.sessions.agent_sessions import AgentSessions
+from strata.coordinator.sessions.intake import Intakes, LineIntake
+from strata.coordinator.sessions.last_heartbeats import Heartbeats
+from strata.coordinator.sessions.standing_messages import PeerTokens
+from strata.coordinator.sessions.task_environments import Vault
+from strata.coordinator.sessions.unary_calls import SERVICE, UnaryCalls, status_of
+from strata.coordinator.sessions.worker_sessions import WorkerSessions
 from strata.core.cluster import CODEC
-from strata.core.liveness import Patience
-from strata.core.state import Rules
-from strata.errors import SettingError, Unauthenticated, Unavailable
+from strata.core.rule_settings import Rules, Timeouts
+from strata.errors import SettingError, Unauthenticated
 from strata.store.sqlite import SqliteStore
-from strata.timeline.moved_facts import fetching
+from strata.timeline.archive.moved_facts import fetching
 from strata.wire.certificates import date_problem
-from strata.wire.grpc_server import GrpcServer
-from strata.wire.health import Health
-from strata.wire.open_files import raise_limit
-from strata.wire.reflection import serve_reflection
+from strata.wire.grpc.connection_budget import raise_limit
+from strata.wire.grpc.grpc_server import GrpcServer
+from strata.wire.grpc.health_service import HealthService
+from strata.wire.grpc.reflection_service import serve_reflection
 
 log = logging.getLogger(__name__)
 
@@ -64,10 +59,10 @@ STOP_GRACE_S = 2.0
 
 @dataclass(frozen=True)
 class Running:
-    """A coordinator that serves."""
+    """A running coordinator."""
 
     engine: Engine
-    sessions: Sessions
+    sessions: WorkerSessions
     metrics: Metrics
     grpc_port: int
     http_url: str
@@ -75,7 +70,7 @@ class Running:
 
 
 def with_token(settings: Settings) -> Settings:
-    """The settings, with a token made if the address can be reached by others and none is set."""
+    """The settings, with a generated token if none is set and the address is not loopback."""
     reachable = not (is_loopback(settings.grpc_host) and is_loopback(settings.http_host))
     if reachable and not settings.token:
         return msgspec.structs.replace(settings, token=secrets.token_urlsafe(24))
@@ -84,7 +79,7 @@ def with_token(settings: Settings) -> Settings:
 
 @asynccontextmanager
 async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
-    """A coordinator, for as long as the context is open."""
+    """Run a coordinator while the context is open."""
     tls = tls_context(settings)
     folder = data_folder(settings)
     room = capacity(settings.max_workers, raise_limit(wanted_files(settings.max_workers)))
@@ -92,29 +87,27 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
         SqliteStore(folder / "log.db", CODEC, fetching(settings)) as store,
         log_store(folder / "logs", settings.log_max_bytes) as logs,
     ):
-        kernel = MeasuredKernel(
-            store, read_clock, patience_of(settings), settings.snapshot_every_facts
-        )
+        kernel = Kernel(store, read_clock, timeouts_of(settings), settings.snapshot_every_facts)
         rules = Rules(max_workers=settings.max_workers, keep_count=settings.keep_count)
         started = kernel.start(secrets.token_hex(4), release, rules)
         engine = Engine(kernel, settings.inbox_limit)
-        engine.follow(narrate)
+        engine.follow(log_facts)
         vault = Vault(folder / "vault")
         vault.sweep(kernel.state)
-        observed = Observed()
-        barriers = BarrierRoom(engine)
-        metrics = Metrics(engine, observed)
+        heartbeats = Heartbeats()
+        barriers = BarrierWaiters(engine)
+        metrics = Metrics(engine, heartbeats)
         lines, intakes = LineIntake(logs), Intakes(store)
         tokens = PeerTokens(folder / "peers.secret")
-        sessions = Sessions(engine, observed, barriers, metrics, lines, intakes, tokens)
+        sessions = WorkerSessions(engine, heartbeats, barriers, metrics, lines, intakes, tokens)
         agents = AgentSessions(engine, lines, intakes, vault, metrics, settings, sessions.backlog)
         metrics.probes = Probes(
             inbox_depth=engine.inbox_depth, sessions=sessions.open.__len__, logs=logs.stats
         )
         places = CheckpointPlaces(settings, kernel.state.cluster)
-        sealing = Sealing(engine, observed, places, settings.checkpoint_timeout_s)
+        sealing = Sealing(engine, heartbeats, places, settings.checkpoint_timeout_s)
         calls = UnaryCalls(
-            engine, observed, barriers, metrics, settings.heartbeat_interval_s, places
+            engine, heartbeats, barriers, metrics, settings.heartbeat_interval_s, places
         )
         if short := shortage(room, settings.max_workers):
             log.warning("%s", short)
@@ -122,7 +115,7 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
         async with taking_turns(engine), sealing_checkpoints(sealing), serving as grpc_port:
             api = Api(
                 engine=engine,
-                observed=observed,
+                heartbeats=heartbeats,
                 logs=logs,
                 metrics=metrics,
                 vault=vault,
@@ -138,23 +131,23 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
             joining = compacting(engine.kernel.store)
             serving_http = http_serving(api, settings, room.http)
             async with archiving, joining, serving_http as http_url:
-                narrate(started.events)
+                log_facts(started.events)
                 yield Running(engine, sessions, metrics, grpc_port, http_url, settings.token)
 
 
 @asynccontextmanager
 async def taking_turns(engine: Engine) -> AsyncIterator[None]:
-    """The engine runs; leaving finishes what is in its inbox."""
+    """Run the engine; at exit it processes the queued requests."""
     engine.start()
     try:
         yield
     finally:
-        await engine.stop()  # raises what ended the engine, if it was not this
+        await engine.stop()  # raises the exception that ended the engine, if there was one
 
 
 @asynccontextmanager
 async def sealing_checkpoints(sealing: Sealing) -> AsyncIterator[None]:
-    """Checkpoints are made real; leaving lets what is under way be taken up later."""
+    """Commit and delete checkpoints; the next coordinator continues unfinished work."""
     sealing.start()
     try:
         yield
@@ -165,13 +158,13 @@ async def sealing_checkpoints(sealing: Sealing) -> AsyncIterator[None]:
 @asynccontextmanager
 async def grpc_serving(
     calls: UnaryCalls,
-    sessions: Sessions,
+    sessions: WorkerSessions,
     agents: AgentSessions,
     settings: Settings,
     tls: ssl.SSLContext | None,
     room: Capacity,
 ) -> AsyncIterator[int]:
-    """The gRPC service with health checking and reflection; gives its port."""
+    """Serve gRPC with health checking and reflection; yields the port."""
     server = GrpcServer(
         bounds=room.bounds,
         keepalive_interval_s=settings.heartbeat_interval_s,
@@ -179,7 +172,7 @@ async def grpc_serving(
         status_of=status_of,
         authorize=authorizer(settings.token) if settings.token else None,
     )
-    health = Health()
+    health = HealthService()
     calls.serve(server, sessions, agents)
     health.serve_on(server)
     serve_reflection(server)
@@ -199,9 +192,9 @@ async def grpc_serving(
 
 @asynccontextmanager
 async def http_serving(
-    api: Api, settings: Settings, limits: Limits | None = None
+    api: Api, settings: Settings, limits: HttpLimits | None = None
 ) -> AsyncIterator[str]:
-    """The REST API and the page; gives their address."""
+    """Serve the REST API and the dashboard; yields their URL."""
     app = create_app(api, settings, limits)
     async with serve(
         app,
@@ -215,7 +208,7 @@ async def http_serving(
 
 @contextmanager
 def log_store(path: Path, max_bytes: int) -> Iterator[LogStore]:
-    """The log of all lines; this process's own records go there too."""
+    """Open the log store; this process's own log records are stored in it too."""
     store = LogStore(path, max_bytes)
     handler = StoreHandler(store)
     logging.getLogger("strata").addHandler(handler)
@@ -227,32 +220,26 @@ def log_store(path: Path, max_bytes: int) -> Iterator[LogStore]:
 
 
 def data_folder(settings: Settings) -> Path:
-    """The folder for everything that is kept, made if it is not there."""
+    """The data folder, created if missing."""
     folder = Path(settings.data_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SettingError(
             f"the data folder {folder} cannot be used: {error.strerror}",
-            hint="choose another with --data-dir, or mend its permissions",
+            hint="choose another folder with --data-dir, or correct its permissions",
         ) from error
     return folder
 
 
-def patience_of(settings: Settings) -> Patience:
-    """How long to wait for what, as set."""
-    return Patience(
-        heartbeat_timeout_s=settings.heartbeat_timeout_s,
-        connection_grace_s=settings.connection_grace_s,
-        reattach_grace_s=settings.reattach_grace_s,
-        barrier_timeout_s=settings.barrier_timeout_s,
-        storage_timeout_s=settings.storage_timeout_s,
-        hang_floor_s=settings.hang_floor_s,
-    )
+def timeouts_of(settings: Settings) -> Timeouts:
+    """The liveness timeouts that are set; those without a setting have their default."""
+    names = set(Timeouts.__struct_fields__) & set(settings.__struct_fields__)
+    return Timeouts(**{name: getattr(settings, name) for name in names})
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    """A context of certificate and key, if they are set."""
+    """TLS context of the configured certificate and key, or None."""
     if not settings.tls_cert and not settings.tls_key:
         return None
     if not (settings.tls_cert and settings.tls_key):
@@ -273,7 +260,7 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
 
 
 def authorizer(token: str) -> Callable[[Mapping[str, str | bytes]], None]:
-    """Checks the bearer token of a call."""
+    """Check of a call's bearer token."""
     expected = f"Bearer {token}".encode()
 
     def authorize(metadata: Mapping[str, str | bytes]) -> None:
@@ -284,17 +271,3 @@ def authorizer(token: str) -> Callable[[Mapping[str, str | bytes]], None]:
             )
 
     return authorize
-
-
-def port_error(name: str, host: str, port: int, error: OSError) -> Unavailable:
-    """Why a port cannot be had, in one sentence."""
-    if error.errno == errno.EADDRINUSE:
-        return Unavailable(
-            f"port {port} on {host} is in use",
-            hint=f"stop what listens there, or choose another with --{name}-port",
-        )
-    reason = os.strerror(error.errno) if error.errno else str(error)
-    return Unavailable(
-        f"cannot listen on {host}:{port}: {reason}",
-        hint=f"choose another address with --{name}-host or --{name}-port",
-    )

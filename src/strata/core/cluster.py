@@ -1,7 +1,7 @@
-"""Composes the concepts: one way in for commands, one way in for facts.
+"""All rules together: one entry point for commands, one for facts.
 
-`decide` turns a command into facts, or a typed refusal, and an answer. `apply` folds a fact into
-the state. Everything else in this package is reached through these two.
+`decide` turns a command into facts and an answer, or a typed refusal. `apply` folds a fact into the
+state. Everything else in this package is used through these two.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,67 +9,79 @@ from typing import TypeGuard
 
 from msgspec import Struct, field, structs
 
-from strata.core import (  # noqa: F401 - importing fills the tables of rules
-    agents,
-    agreements,
-    barriers,
-    checkpoints,
-    datasets,
-    departures,
-    final_saves,
-    generations,
-    keeping,
-    leases,
-    limits,
-    loops,
-    losses,
-    pace,
-    presence,
-    recovery,
-    retention,
-    salvage,
-    save_points,
-    saving,
-    scheduling,
-    setbacks,
-    storage_waits,
-    tasks,
-    workers,
+from strata.core import limits
+from strata.core.barriers import agreements, barrier_rules
+from strata.core.checkpoints import (
+    checkpoint_commits,
+    checkpoint_lifecycle,
+    checkpoint_retention,
+    save_schedule,
 )
-from strata.core.agents import ReportExit
-from strata.core.decision import Decision, apply
-from strata.core.events import (
-    APPLY,
-    DECIDE,
-    OUTDATED,
-    Codec,
-    Command,
-    Event,
-    Fact,
-    Now,
-    applies,
-    decides,
-)
-from strata.core.fencing import WorkerCommand, require_living
+from strata.core.datasets import dataset_rules, lane_balance, shard_leases, training_loops
+from strata.core.decision import APPLY, DECIDE, Decision, applies, apply, decides
+from strata.core.events import OUTDATED, Codec, Command, Event, Fact, Now
+from strata.core.generations import generation_members, recovery, recovery_failures, storage_waits
 from strata.core.lifecycle import Lifecycle
-from strata.core.state import Cluster, Rules
-from strata.core.workers import DeregisterWorker
+from strata.core.record import log_salvage, record_retention
+from strata.core.rule_settings import Rules
+from strata.core.state import Cluster
+from strata.core.tasks import placement, task_lifecycle
+from strata.core.workers import (
+    declared_losses,
+    departures,
+    host_agents,
+    registration_rules,
+    worker_lifecycle,
+)
+from strata.core.workers.fencing import WorkerCommand, require_living
+from strata.core.workers.host_agents import ReportExit
+from strata.core.workers.worker_lifecycle import DeregisterWorker
 from strata.errors import StrataError
 
+RULES = (
+    agreements,
+    barrier_rules,
+    checkpoint_commits,
+    checkpoint_lifecycle,
+    checkpoint_retention,
+    dataset_rules,
+    declared_losses,
+    departures,
+    generation_members,
+    host_agents,
+    lane_balance,
+    limits,
+    log_salvage,
+    placement,
+    record_retention,
+    recovery,
+    recovery_failures,
+    registration_rules,
+    save_schedule,
+    shard_leases,
+    storage_waits,
+    task_lifecycle,
+    training_loops,
+    worker_lifecycle,
+)
+"""Modules that fill the tables of rules when they are imported."""
+
 LIFECYCLES: tuple[Lifecycle, ...] = (
-    workers.LIFECYCLE,
-    tasks.LIFECYCLE,
-    barriers.LIFECYCLE,
-    checkpoints.LIFECYCLE,
+    worker_lifecycle.LIFECYCLE,
+    task_lifecycle.LIFECYCLE,
+    barrier_rules.LIFECYCLE,
+    checkpoint_lifecycle.LIFECYCLE,
 )
 
 
-class CoordinatorStarted(Fact, frozen=True):
-    """A coordinator took the log over; its incarnation is one higher than the last.
+class CoordinatorStarted(Fact, frozen=True, kw_only=True):
+    """A coordinator took over the log; its incarnation is one higher than the last.
 
-    `rules` are the limits and `timeouts` the timeouts in force until the next start: settings are
-    read at the start only. Older logs have no timeouts.
+    `rules` and `timeouts` are the limits and timeouts in force until the next start: settings are
+    read at the start only.
     """
+
+    sentence = "the coordinator started, incarnation {incarnation}[, release {release}]"
 
     incarnation: int
     cluster: str
@@ -86,7 +98,7 @@ class StartCoordinator(Command, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """What came of a command: facts in any case, and an answer or a refusal."""
+    """The result of a command: the recorded facts, and an answer or a refusal."""
 
     events: list[Event] = field(default_factory=list)
     answer: object = None
@@ -103,7 +115,7 @@ def _started(state: Cluster, fact: CoordinatorStarted, event: Event) -> None:
 
 @decides(StartCoordinator)
 def start(d: Decision, c: StartCoordinator) -> int:
-    """Raises the coordinator's own incarnation; the cluster keeps the name it was given first."""
+    """Raise the coordinator's own incarnation; the cluster keeps the name it was given first."""
     incarnation = d.state.coordinator_incarnation + 1
     cluster = d.state.cluster or c.cluster
     started = CoordinatorStarted(
@@ -118,7 +130,7 @@ def start(d: Decision, c: StartCoordinator) -> int:
 
 
 def decide(state: Cluster, command: Command, now: Now) -> Outcome:
-    """Runs the rule for a command; the state has advanced by the facts that are returned."""
+    """Run the rule for a command; the state has advanced by the facts that are returned."""
     decision = Decision(state, now)
     try:
         if isinstance(command, WorkerCommand):
@@ -139,9 +151,9 @@ def departs(command: object, state: Cluster) -> TypeGuard[DeregisterWorker | Rep
 def decide_departures(
     state: Cluster, commands: Sequence[DeregisterWorker | ReportExit], now: Now
 ) -> list[Outcome]:
-    """Decides commands of one turn by which workers leave, as one change of each task.
+    """Decide the commands of one turn by which workers leave, as one change of each task.
 
-    The last outcome has the facts of all.
+    The last outcome has the facts of all commands.
     """
     decision = Decision(state, now)
     together = departures.Departures(decision)
@@ -153,7 +165,7 @@ def decide_departures(
                 require_living(decision, command)
                 together.leave(command)
             else:
-                agents.hear_exit(decision, together, command)
+                host_agents.record_exit(decision, together, command)
         except StrataError as error:
             refusal = error
         outcomes.append(Outcome(refusal=refusal))
@@ -162,7 +174,7 @@ def decide_departures(
 
 
 def fold(state: Cluster, events: Iterable[Event]) -> Cluster:
-    """Applies facts in order; the state is changed in place and returned."""
+    """Apply facts in order; the state is changed in place and returned."""
     for event in events:
         apply(state, event)
     return state

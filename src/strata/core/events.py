@@ -1,17 +1,22 @@
-"""The envelope every fact travels in, and the tables that connect facts and commands to rules.
+"""Facts, their envelope, and the codec.
 
-A *fact* says in the past tense what happened; it is a frozen Struct and its class name is its
-kind. An *event* is a fact in its envelope: who recorded it, when, why. A *command* asks for
-something; deciding on it yields facts or a typed refusal.
+A *fact* says in the past tense what happened; it is a frozen Struct and its class name is its kind.
+An *event* is a fact in its envelope: when it was recorded, and why. A *command* asks for something;
+deciding on it yields facts or a typed refusal.
 
-Identity. `seq` is dense per node and incarnation, so a gap is visible and a resend recognised.
-Node and incarnation are the same for all events of one stored batch and live there, not in each
-event. The coordinator's facts are numbered by their global position in the log, across its
-incarnations. An event is referred to as `node.incarnation.seq`; a coordinator's fact as
+Identity. `seq` is dense per node and incarnation, so that a gap is visible and a resend is
+recognised. Node and incarnation are the same for all events of one stored batch and are stored with
+it, not in each event. The coordinator's facts are numbered by their global position in the log,
+across its incarnations. An event is referred to as `node.incarnation.seq`, a coordinator's fact as
 `@position`.
 
 Tags. A fact's tags (`task`, `worker`, `step`, `epoch`, `batch`, `shard`, `checkpoint`, `barrier`,
-`blob`, `message`, `request`) are its fields of these names. They are written once, in the body.
+`blob`, `message`, `request`) are its fields with these names. They are written once, in the body.
+
+A new kind. Write the class beside the rules of its concept (or in `worker_facts`, if workers record
+it), and record it where it happens. Then `make docs` and `python -m tests.core.golden` write what
+follows from the class. Tests name whatever is missing: the sentence, an emitter, or, for a kind of
+the coordinator, a place in `tests/core/scenario.py`.
 
 Evolution. Bodies are encoded as maps by field name: a field may be added with a default, and a
 reader that does not know a kind still shows its fields. A change that gives an old field a new
@@ -19,19 +24,15 @@ meaning makes a new version: the new class has the tag `Kind/2`; the old class s
 `outdated`, with an `upgrade` to the new one.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeAlias, TypeVar, cast
+from typing import ClassVar, Generic, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from strata.errors import Corrupt, UnknownKind
-
-if TYPE_CHECKING:
-    from strata.core.decision import Decision
-    from strata.core.state import Cluster
 
 COORDINATOR = "coordinator"
 
@@ -51,16 +52,24 @@ TAGS = (
 
 
 class Now(Struct, frozen=True, gc=False):
-    """The moment a decision is made: wall clock to show, monotonic clock to measure."""
+    """The time of a decision: wall clock to show, monotonic clock to measure."""
 
     wall_ns: int
     mono_ns: int
 
 
 class Fact(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="kind", tag=True):
-    """Base of every kind of fact. One that comes `after_loss` says what the state is from there on,
-    though facts before it are lost."""
+    """Base of every kind of fact.
 
+    A new kind is one class: its docstring, fields and `sentence` make its rows in docs/EVENTS.md,
+    its JSON Schema and its line in the timeline. `sentence` is a template over the fields (syntax:
+    `strata.timeline.read.sentences`). With `lane_mark` the timeline marks it in the lane of its
+    worker. A kind that comes `after_loss` says what the state is from there on, though facts before
+    it are lost.
+    """
+
+    sentence: ClassVar[str] = ""
+    lane_mark: ClassVar[bool] = False
     after_loss: ClassVar[bool] = False
 
     def upgrade(self) -> "Fact":
@@ -68,7 +77,7 @@ class Fact(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="kind", 
         return self
 
 
-class UnknownFact(Fact, frozen=True):
+class UnknownFact(Fact, frozen=True, kw_only=True):
     """A fact of a kind or version that this release does not know: kept and shown, not folded."""
 
     tag: str
@@ -115,21 +124,31 @@ def kind_of(body: Fact) -> str:
     return str(body.__struct_config__.tag).partition("/")[0]
 
 
+def kinds_in(namespace: Mapping[str, object]) -> tuple[type[Fact], ...]:
+    """The kinds that a module defines, given its `globals()`; a class with subclasses is a base."""
+    return tuple(
+        kind
+        for kind in namespace.values()
+        if isinstance(kind, type) and issubclass(kind, Fact) and not kind.__subclasses__()
+        if kind.__module__ == namespace["__name__"]
+    )
+
+
 def position_id(position: int) -> str:
-    """How a coordinator's fact is referred to."""
+    """The reference to a fact of the coordinator."""
     return f"@{position}"
 
 
 def event_id(node: str, incarnation: int, seq: int) -> str:
-    """How a worker's event is referred to."""
+    """The reference to an event of a worker."""
     return f"{node}.{incarnation}.{seq}"
 
 
 class Codec:
-    """Events to bytes and back, for one catalogue of kinds.
+    """Encoder and decoder of events, for one catalogue of kinds.
 
-    Decoding never fails on an unknown kind: such a fact comes back as `UnknownFact`, so that a
-    reader can show it and a folder can refuse it (see `require_known`).
+    Decoding never fails on an unknown kind: such a fact is decoded as `UnknownFact`, so that
+    readers can show it. Folding refuses it (see `require_known`).
     """
 
     def __init__(self, kinds: Iterable[type[Fact]]) -> None:
@@ -161,7 +180,14 @@ class Codec:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Corrupt(f"a batch of events cannot be decoded: {error}") from error
         return [
-            Envelope(e.seq, e.wall_ns, e.mono_ns, self._decode_body(e.body), e.cause, e.op)
+            Envelope(
+                seq=e.seq,
+                wall_ns=e.wall_ns,
+                mono_ns=e.mono_ns,
+                body=self._decode_body(e.body),
+                cause=e.cause,
+                op=e.op,
+            )
             for e in loose
         ]
 
@@ -171,7 +197,7 @@ class Codec:
             fields = _decode_map(raw)
             tag = fields.pop("kind", None)
             if isinstance(tag, str) and tag not in self.kinds:
-                return UnknownFact(tag, fields)
+                return UnknownFact(tag=tag, fields=fields)
             return self._body.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Corrupt(f"a fact of kind {tag} cannot be decoded: {error}") from error
@@ -190,7 +216,7 @@ class _LooseEvent(Struct, array_like=True):
 
 
 def require_known(body: Fact, position: int) -> None:
-    """Refuses to fold a fact that this release does not understand."""
+    """Refuse to fold a fact that this release does not understand."""
     if isinstance(body, UnknownFact):
         raise UnknownKind(
             f"the fact at position {position} has the unknown kind {body.tag!r}",
@@ -199,45 +225,12 @@ def require_known(body: Fact, position: int) -> None:
 
 
 AnyFact = TypeVar("AnyFact", bound=Fact)
-AnyCommand = TypeVar("AnyCommand", bound=Command)
-Answer = TypeVar("Answer")
-Apply: TypeAlias = "Callable[[Cluster, AnyFact, Event], None]"
-Decide: TypeAlias = "Callable[[Decision, AnyCommand], Answer]"
-
-APPLY: "dict[type[Fact], Apply[Fact]]" = {}
-DECIDE: "dict[type[Command], Decide[Command, object]]" = {}
-
-
-def applies(kind: type[AnyFact]) -> "Callable[[Apply[AnyFact]], Apply[AnyFact]]":
-    """Registers `function(state, fact, event)` as what the fact changes; it is total."""
-
-    def register(function: "Apply[AnyFact]") -> "Apply[AnyFact]":
-        assert kind not in APPLY, f"{kind.__name__} is applied twice"
-        APPLY[kind] = cast("Apply[Fact]", function)
-        return function
-
-    return register
 
 
 OUTDATED: list[type[Fact]] = []
 
 
 def outdated(kind: type[AnyFact]) -> type[AnyFact]:
-    """Registers a kind that is no longer recorded, only read and upgraded."""
+    """Register a kind that is no longer recorded, only read and upgraded."""
     OUTDATED.append(kind)
     return kind
-
-
-def decides(
-    kind: type[AnyCommand],
-) -> "Callable[[Decide[AnyCommand, Answer]], Decide[AnyCommand, Answer]]":
-    """Registers `function(decision, command)` as the rule for a command."""
-
-    def register(
-        function: "Decide[AnyCommand, Answer]",
-    ) -> "Decide[AnyCommand, Answer]":
-        assert kind not in DECIDE, f"{kind.__name__} is decided twice"
-        DECIDE[kind] = cast("Decide[Command, object]", function)
-        return function
-
-    return register

@@ -1,20 +1,23 @@
-"""What must hold after every fact; checked by tests and the simulator, not in production.
+"""Invariants that hold after every fact; checked by tests and the simulator, not in production.
 
-`broken` looks at a state alone, after a decision. `Historian` remembers: generations, incarnations
-and attempts never go back, and every fact moves a life along its table.
+`broken` checks one state. `HistoryChecker` checks the history: generations, incarnations and
+attempts never go back, and every fact follows a life cycle.
 """
 
 from collections.abc import Iterator
 
-from strata.core import barriers, checkpoints, tasks, workers
+from strata.core.barriers import barrier_rules
+from strata.core.checkpoints import checkpoint_lifecycle
 from strata.core.events import Fact
 from strata.core.lifecycle import Lifecycle
 from strata.core.state import Cluster
-from strata.core.tasks import Task
+from strata.core.task_state import Task
+from strata.core.tasks import task_lifecycle
+from strata.core.workers import worker_lifecycle
 
 
 def broken(state: Cluster) -> list[str]:
-    """Every promise that the state breaks, in words."""
+    """Every invariant that the state breaks, as text."""
     return [fault for task in state.tasks.values() for fault in _task_faults(state, task)]
 
 
@@ -26,7 +29,7 @@ def _task_faults(state: Cluster, task: Task) -> Iterator[str]:
             outsiders = set(barrier.arrived) - set(task.members)
             if outsiders:
                 yield f"{where}: outsiders {sorted(outsiders)} count at barrier {barrier.name}"
-            if task.members and not barriers.missing_workers(task, barrier):
+            if task.members and not barrier_rules.missing_workers(task, barrier):
                 yield f"{where}: barrier {barrier.name} is complete and still waits"
     for checkpoint in task.checkpoints.values():
         complete = len(checkpoint.parts) == checkpoint.expected
@@ -71,15 +74,15 @@ def _feed_faults(state: Cluster, task: Task, where: str) -> Iterator[str]:
                 yield f"{where}: an outsider owns a {feed.unit} of {feed.dataset}"
 
 
-class Historian:
-    """Remembers what must only grow, and where each thing is in its life."""
+class HistoryChecker:
+    """Remembers numbers that must only grow, and the state of each thing with a life cycle."""
 
     def __init__(self) -> None:
         self._grown: dict[tuple[str, str], int] = {}
         self._lives: dict[tuple[str, str], str] = {}
 
     def shrunk(self, state: Cluster) -> list[str]:
-        """What went backwards since the last look."""
+        """Numbers that fell since the last call."""
         faults: list[str] = []
         for what, name, value in _growing(state):
             before = self._grown.get((what, name), -1)
@@ -89,7 +92,7 @@ class Historian:
         return faults
 
     def jumped(self, body: Fact) -> list[str]:
-        """Whether a fact moves something along no line of its life cycle."""
+        """Whether a fact makes a move that its life cycle does not have."""
         moved = _moved(body)
         if moved is None:
             return []
@@ -116,42 +119,46 @@ def _growing(state: Cluster) -> Iterator[tuple[str, str, int]]:
 
 
 _BARRIERS: dict[type[Fact], str] = {
-    barriers.BarrierOpened: "waiting",
-    barriers.BarrierReleased: "released",
-    barriers.BarrierFailed: "failed",
+    barrier_rules.BarrierOpened: "waiting",
+    barrier_rules.BarrierReleased: "released",
+    barrier_rules.BarrierFailed: "failed",
 }
 _CHECKPOINTS: dict[type[Fact], str] = {
-    checkpoints.CheckpointStarted: "in_progress",
-    checkpoints.CheckpointSealed: "sealing",
-    checkpoints.CheckpointCommitted: "committed",
-    checkpoints.CheckpointFailed: "failed",
-    checkpoints.CheckpointDeleted: "deleted",
+    checkpoint_lifecycle.CheckpointStarted: "in_progress",
+    checkpoint_lifecycle.CheckpointSealed: "sealing",
+    checkpoint_lifecycle.CheckpointCommitted: "committed",
+    checkpoint_lifecycle.CheckpointFailed: "failed",
+    checkpoint_lifecycle.CheckpointDeleted: "deleted",
 }
 
 
 def _moved(body: Fact) -> tuple[Lifecycle, str, str] | None:
-    """Which thing a fact moves, and to which state of its life."""
+    """The thing that a fact changes, and its new state."""
     match body:
-        case workers.WorkerRegistered():
-            return workers.LIFECYCLE, body.worker, "initializing"
-        case workers.WorkerStateChanged():
-            return workers.LIFECYCLE, body.worker, body.after
-        case workers.WorkerLost():
-            return workers.LIFECYCLE, body.worker, "lost"
-        case tasks.TaskSubmitted():
-            return tasks.LIFECYCLE, body.task, "queued"
-        case tasks.TaskStateChanged():
-            return tasks.LIFECYCLE, body.task, body.after
-        case barriers.BarrierOpened() | barriers.BarrierReleased() | barriers.BarrierFailed():
-            name = f"{body.task}/{body.barrier}#{body.round}"
-            return barriers.LIFECYCLE, name, _BARRIERS[type(body)]
+        case worker_lifecycle.WorkerRegistered():
+            return worker_lifecycle.LIFECYCLE, body.worker, "initializing"
+        case worker_lifecycle.WorkerStateChanged():
+            return worker_lifecycle.LIFECYCLE, body.worker, body.after
+        case worker_lifecycle.WorkerLost():
+            return worker_lifecycle.LIFECYCLE, body.worker, "lost"
+        case task_lifecycle.TaskSubmitted():
+            return task_lifecycle.LIFECYCLE, body.task, "queued"
+        case task_lifecycle.TaskStateChanged():
+            return task_lifecycle.LIFECYCLE, body.task, body.after
         case (
-            checkpoints.CheckpointStarted()
-            | checkpoints.CheckpointSealed()
-            | checkpoints.CheckpointCommitted()
-            | checkpoints.CheckpointFailed()
-            | checkpoints.CheckpointDeleted()
+            barrier_rules.BarrierOpened()
+            | barrier_rules.BarrierReleased()
+            | barrier_rules.BarrierFailed()
+        ):
+            name = f"{body.task}/{body.barrier}#{body.round}"
+            return barrier_rules.LIFECYCLE, name, _BARRIERS[type(body)]
+        case (
+            checkpoint_lifecycle.CheckpointStarted()
+            | checkpoint_lifecycle.CheckpointSealed()
+            | checkpoint_lifecycle.CheckpointCommitted()
+            | checkpoint_lifecycle.CheckpointFailed()
+            | checkpoint_lifecycle.CheckpointDeleted()
         ):
             name = f"{body.task}/{body.checkpoint}"
-            return checkpoints.LIFECYCLE, name, _CHECKPOINTS[type(body)]
+            return checkpoint_lifecycle.LIFECYCLE, name, _CHECKPOINTS[type(body)]
     return None

@@ -1,6 +1,6 @@
-"""Life cycles as tables: which state may follow which, and through what.
+"""Life cycles as tables: which state may follow which, and by which event.
 
-A table is the single source for three things: the rules ask it before a fact is recorded, the
+A table is the single source for three things: the rules check it before a fact is recorded, the
 invariants check it after, and the diagrams in docs/LIFECYCLES.md are drawn from it.
 
 States among which a thing moves freely can form a `group`; the table then names the group, and
@@ -13,7 +13,7 @@ from strata.errors import NotAllowedNow
 
 
 class Lifecycle(Struct, frozen=True):
-    """`moves` lists (from, to, through what), in the order a reader wants to see them."""
+    """`moves` lists (from, to, by which event), in the order for readers."""
 
     name: str
     initial: str
@@ -28,21 +28,21 @@ class Lifecycle(Struct, frozen=True):
         return any(self._is(before, a) and self._is(after, b) for a, b, _ in self.moves)
 
     def require(self, subject: str, before: str, after: str) -> None:
-        """Refuses a move that is not in the table."""
+        """Refuse a move that is not in the table."""
         if not self.allows(before, after):
             options = ", ".join(sorted({b for a, b, _ in self.moves if self._is(before, a)}))
             raise NotAllowedNow(
                 f"{self.name} {subject} is {before} and cannot become {after}",
-                hint=f"from {before} it can become: {options or 'nothing, it has ended'}",
+                hint=f"from {before} it can become: {options or 'nothing, because it has ended'}",
             )
 
     def states(self) -> frozenset[str]:
-        """Every state there is."""
+        """All states."""
         named = {state for a, b, _ in self.moves for state in (a, b)}
         return frozenset(named - {self.group}) | frozenset(self.members)
 
     def ends(self) -> frozenset[str]:
-        """The states that nothing leads out of."""
+        """The final states."""
         left = {state for state in self.states() for a, _, _ in self.moves if self._is(state, a)}
         return self.states() - left
 

@@ -1,18 +1,17 @@
-"""Limits: whatever could grow without end has one, and reaching it is a fact."""
+"""Limits on everything that could grow without end; reaching one is recorded."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from strata.core.decision import Decision
-from strata.core.events import Event, Fact, applies
+from strata.core.decision import Decision, applies
+from strata.core.events import Event, Fact
+from strata.core.state import Cluster
 from strata.errors import InvalidArgument, LimitExceeded
 
-if TYPE_CHECKING:
-    from strata.core.state import Cluster
 
+class LimitHit(Fact, frozen=True, kw_only=True):
+    """A request was refused because a limit was reached."""
 
-class LimitHit(Fact, frozen=True):
-    """Something was refused because a limit was reached."""
+    sentence = "the limit {limit} ({value}) was reached[: {reason}]"
 
     limit: str
     value: int
@@ -20,8 +19,8 @@ class LimitHit(Fact, frozen=True):
 
 
 @applies(LimitHit)
-def _hit(state: "Cluster", fact: LimitHit, event: Event) -> None:
-    """Changes nothing: it is there to be read."""
+def _hit(state: Cluster, fact: LimitHit, event: Event) -> None:
+    """Change nothing: the fact is only a record."""
 
 
 MAX_NAME = 200
@@ -30,7 +29,7 @@ MAX_ENTRIES = 256
 
 
 def require_name(field: str, name: str) -> None:
-    """Refuses an id that people could not read, or that is too long to be one."""
+    """Refuse an id that is empty, too long or not printable."""
     if not name or len(name) > MAX_NAME or not name.isprintable():
         raise InvalidArgument(
             f"{field} {name[:40]!r} cannot be used",
@@ -39,7 +38,7 @@ def require_name(field: str, name: str) -> None:
 
 
 def require_text(**texts: str) -> None:
-    """Refuses texts that are too long to be kept for ever."""
+    """Refuse texts that are too long to store."""
     for field, text in texts.items():
         if len(text) > MAX_TEXT:
             raise InvalidArgument(
@@ -48,7 +47,7 @@ def require_text(**texts: str) -> None:
 
 
 def require_entries(field: str, entries: Mapping[str, str]) -> None:
-    """Refuses metadata that is too much to be kept for ever."""
+    """Refuse metadata that is too large to store."""
     if len(entries) > MAX_ENTRIES:
         raise InvalidArgument(
             f"{field} has {len(entries)} entries", hint=f"at most {MAX_ENTRIES} are kept"
@@ -58,17 +57,17 @@ def require_entries(field: str, entries: Mapping[str, str]) -> None:
 
 
 def shortened(text: str) -> str:
-    """A reason, cut to what is kept of it."""
+    """A reason, cut to the length that is stored."""
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
 
 
 def require_room(
     d: Decision, limit: str, value: int, now: int, subject: str, cause: tuple[str, ...]
 ) -> None:
-    """Refuses one more of something when there are as many as allowed."""
+    """Refuse one more of something when the limit is reached."""
     if now >= value:
-        d.record(LimitHit(limit, value, f"{subject} was refused"), cause)
+        d.record(LimitHit(limit=limit, value=value, reason=f"{subject} was refused"), cause)
         raise LimitExceeded(
-            f"{subject} was refused: {now} are there and {limit} is {value}",
-            hint=f"let some end, or raise {limit}",
+            f"{subject} was refused: there are {now}, and {limit} is {value}",
+            hint=f"wait until some have ended, or raise {limit}",
         )

@@ -38,6 +38,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from strata.core.rule_settings import SHUFFLE_SEED
 from strata.errors import InvalidArgument
 
 ORDER_VERSION = 1
@@ -66,7 +67,7 @@ class OrderSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     shard_size: int
     global_batch: int
     lanes: int = 1
-    seed: int = 42
+    seed: int = SHUFFLE_SEED
     fingerprint: str = ""
     shuffle: bool = True
     mode: Mode = "global"

@@ -1,27 +1,120 @@
 """The state of the cluster: what the fold over all facts yields.
 
-It is one tree of mutable Structs, so that a snapshot is one encode and a restart one decode. Those
-that there are thousands of are left out of garbage collection (`gc=False`): nothing in a tree
-refers back, and decoding a large state takes two thirds of the time.
+It is one tree of mutable Structs, so that a snapshot is one encode and a restart one decode.
+Structs that occur by the thousand are left out of garbage collection (`gc=False`): nothing in the
+tree refers back, and a large state then decodes in two thirds of the time.
 """
+
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import Struct, field
 
-from strata.core.agents import Agent
-from strata.core.datasets import Dataset
-from strata.core.tasks import Task
-from strata.core.workers import Worker
+from strata.core.rule_settings import SHUFFLE_SEED, Rules
+from strata.core.task_state import Task
 from strata.errors import NotFound
 
+Reported: TypeAlias = Literal[
+    "initializing", "idle", "loading_data", "training", "checkpointing", "recovering", "error"
+]
+WorkerState: TypeAlias = Literal[Reported, "lost", "left"]
+Outcome: TypeAlias = Literal["done", "stopped", "failed"]
 
-class Rules(Struct, frozen=True):
-    """The settings that decisions depend on; they are part of the facts."""
+REPORTED: tuple[Reported, ...] = get_args(Reported)
+"""The states that a worker reports of itself."""
 
-    max_workers: int = 10_000
-    max_tasks: int = 10_000
-    max_datasets: int = 10_000
-    keep_count: int = 5
+STREAM_SAMPLES = 2**16 * 3**3 * 5**3 * 7 * 11 * 13 * 17 * 19
+"""The size of a stream, whose length is not known. Epochs must begin with a step, so the global
+batch has to divide this number; it has many small factors, so that usual batches do."""
+
+
+class Worker(Struct, gc=False):
+    """A worker as the coordinator knows it. `rank` is -1 outside a generation; `ran` is the newest
+    generation that this incarnation trained in, 0 for none. It took part in the task's steps from
+    `first_step` to `last_step`; `last_step` and `failure` are set when it is lost."""
+
+    id: str
+    incarnation: int
+    task: str
+    nonce: str
+    hostname: str
+    address: str
+    port: int
+    gpu_count: int
+    memory_bytes: int
+    weight: int
+    registered_ns: int
+    changed_ns: int
+    state: WorkerState = "initializing"
+    reason: str = ""
+    outcome: Outcome | Literal[""] = ""
+    rank: int = -1
+    ran: int = 0
+    first_step: int = 0
+    last_step: int = 0
+    failure: str = ""
+    fenced: list[int] = field(default_factory=list)
+    metadata: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the worker has neither left nor been lost."""
+        return self.state not in ("lost", "left")
+
+    @property
+    def done(self) -> bool:
+        """Whether the worker left because its part is done; a preempted worker has not."""
+        return self.state == "left" and self.outcome == "done"
+
+
+class Agent(Struct):
+    """A host that offers slots."""
+
+    id: str
+    incarnation: int
+    hostname: str
+    slots: int
+    nonce: str
+    registered_ns: int
+    up: bool = True
+    reason: str = ""
+
+
+class DatasetSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a dataset is. Two registrations are the same if their specs are equal."""
+
+    total_samples: int
+    shard_size: int
+    shuffle: bool = True
+    seed: int = SHUFFLE_SEED
+    name: str = ""
+    path: str = ""
+    format: str = ""
+    fingerprint: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def has_length(self) -> bool:
+        """Whether the number of samples is known; that of a stream is not."""
+        return self.total_samples != STREAM_SAMPLES
+
+    @property
+    def shard_count(self) -> int:
+        """The number of shards; the last one may be short."""
+        return -(-self.total_samples // self.shard_size)
+
+    def shard_range(self, shard: int) -> tuple[int, int]:
+        """The samples of a shard: first, and one past the last."""
+        start = shard * self.shard_size
+        return start, min(start + self.shard_size, self.total_samples)
+
+
+class Dataset(Struct):
+    """A registered dataset."""
+
+    id: str
+    spec: DatasetSpec
+    registered_ns: int
 
 
 class Salvage(Struct, frozen=True):
@@ -35,11 +128,10 @@ class Salvage(Struct, frozen=True):
 
 
 class Cluster(Struct):
-    """Everything that is known. `position` is how many facts have been folded in.
+    """The whole state. `position` is how many facts have been folded in.
 
-    `timeouts` are those of the coordinator that runs; a log of an earlier release has none.
-    `unknown_from` is the position of a lost fact, when no later fact could be folded in: then this
-    is the state before it (see `salvage`).
+    `timeouts` are those of the running coordinator. `unknown_from` is the position of a lost fact
+    after which no fact could be folded in: then this is the state before it (see `salvage`).
     """
 
     position: int = 0

@@ -1,1 +1,1 @@
-"""Gets agents and workers running: in this process, on this machine."""
+"""Start coordinators and agents: in this process, as a companion, or on a Ray cluster."""

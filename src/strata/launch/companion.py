@@ -1,8 +1,8 @@
-"""`python -m strata.launch.companion PID NAME`: a coordinator for one process that trains alone.
+"""`python -m strata.launch.companion PID NAME`: the coordinator of one process that trains alone.
 
-`strata.join()` without a coordinator starts it (`sdk/embedded`). It makes a folder for the run,
-prints one line of JSON with its address, the dashboard's and the folder, and serves until SIGTERM
-or until the process PID is gone, also when that was killed.
+`strata.join()` without a coordinator address starts it (`sdk/embedded_coordinator`). It creates a
+folder for the run, prints one line of JSON with its address, the dashboard's address and the
+folder, and serves until SIGTERM or until process PID has ended.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ import msgspec
 import uvloop
 
 from strata import __version__
-from strata.agent.leftovers import batches_left_by, remove_left_by
+from strata.agent.leftover_events import batches_left_by, remove_left_by
 from strata.config import Settings, load_process
 from strata.coordinator.server import Running, running
 from strata.errors import StrataError
-from strata.launch.local import run_folder
+from strata.launch.local_cluster import run_folder
 from strata.logsetup import configure
-from strata.store.base import Batch
+from strata.store.event_store import Batch
 
 LOCAL = {
     "grpc_host": "127.0.0.1",
@@ -34,16 +34,16 @@ LOCAL = {
     "tls_key": "",
 }
 BEAT_S = 1.0
-LOOK_S = 0.2
-LAST_WORDS_S = 5.0
-"""After the process was killed: its loss and its last events are recorded within this."""
+POLL_S = 0.2
+LAST_EVENTS_S = 5.0
+"""How long to wait, after the process was killed, for its loss and its last events."""
 
 SPOOL = "spool"
 log = logging.getLogger(__name__)
 
 
 def main() -> None:
-    """Serves the process that is named by its pid."""
+    """Serve the process with the given pid."""
     parent, name = int(sys.argv[1]), sys.argv[2]
     settings = load_process(LOCAL)
     folder = run_folder(Path(settings.data_dir), name)
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 async def serve(settings: Settings, parent: int) -> None:
-    """Run the coordinator until SIGTERM, or until the process it serves is gone."""
+    """Run the coordinator until SIGTERM, or until the process it serves has ended."""
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     async with running(settings, __version__) as coordinator:
@@ -71,14 +71,14 @@ async def serve(settings: Settings, parent: int) -> None:
                 await deliver_spool(coordinator, Path(settings.spool_dir), parent)
                 return
             try:
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(POLL_S):
                     await stopping.wait()
             except TimeoutError:
                 continue
 
 
 def announce(settings: Settings, coordinator: Running) -> None:
-    """Prints where everything is; from then on this process's output goes nowhere."""
+    """Print the addresses and the folder, and discard all later output."""
     where = {
         "address": f"{settings.grpc_host}:{coordinator.grpc_port}",
         "url": coordinator.http_url,
@@ -93,20 +93,20 @@ def announce(settings: Settings, coordinator: Running) -> None:
 
 
 async def until_lost(coordinator: Running) -> None:
-    """Waits until the loss of the worker whose process is gone is recorded."""
+    """Wait until the loss of the worker is recorded."""
     state = coordinator.engine.kernel.state
     try:
-        async with asyncio.timeout(LAST_WORDS_S):
+        async with asyncio.timeout(LAST_EVENTS_S):
             while any(worker.alive for worker in state.workers.values()):
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
     except TimeoutError:
         return
 
 
 async def deliver_spool(coordinator: Running, folder: Path, pid: int) -> None:
-    """Stores the events that a killed process had recorded and not delivered."""
+    """Store the undelivered events of a killed process."""
     try:
-        async with asyncio.timeout(LAST_WORDS_S):
+        async with asyncio.timeout(LAST_EVENTS_S):
             for batch in batches_left_by(pid, folder):
                 await store(coordinator, batch)
         remove_left_by(pid, folder)
@@ -115,7 +115,7 @@ async def deliver_spool(coordinator: Running, folder: Path, pid: int) -> None:
 
 
 async def store(coordinator: Running, batch: Batch) -> None:
-    """Stores a batch of events, unless the process had delivered it."""
+    """Store a batch of events, unless the process had delivered it."""
     intake = coordinator.sessions.intakes.of(batch.node, batch.incarnation)
     if not intake.take(batch):
         return

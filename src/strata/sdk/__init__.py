@@ -1,1 +1,1 @@
-"""What a training script imports: join, data, checkpoints, events."""
+"""The SDK of a training script: `strata.join` and everything behind it."""

@@ -1,7 +1,7 @@
-"""`strata.join`: the front door for a training script.
+"""`strata.join`: the entry point for a training script.
 
     with strata.join() as run:
-        run.restore(model=model, optimizer=optimizer)   # where the run goes on, else as given
+        run.restore(model=model, optimizer=optimizer)   # resume, or start with these
         for epoch in run.epochs(3):
             for batch in run.loader(train_set, batch_size=32):
                 with run.step() as step:                # applied by every worker or by none
@@ -10,14 +10,14 @@
             accuracy = run.evaluate(valid_set, score)
 
 `join` registers, opens the session and waits until a generation includes this worker. From then on
-the run sends heartbeats and records events and output by itself, and saves when a checkpoint is
-due. `run.rank`, `run.world_size` and `run.generation` are those that the script has entered; they
-change between two steps.
+background threads send heartbeats, events and output, and `run.step` saves when a checkpoint is
+due. `run.rank`, `run.world_size` and `run.generation` are those of the entered generation; they
+change only between two steps.
 
-When the task stops, or SIGTERM comes, a last checkpoint is saved and the loop raises
-`StopRequested`, which the `with` block takes: code after the loop runs only when the loop came to
-its end. Leaving the block says how it went: at its end `done`, after a stop `stopped`, after an
-exception `failed` with the reason, after Ctrl-C `stopped`.
+When the task stops or SIGTERM arrives, a last checkpoint is saved and the loop raises
+`StopRequested`, which the `with` block catches: code after the loop runs only if the loop reached
+its end. Leaving the block reports the outcome: `done` at its end, `stopped` after a stop or Ctrl-C,
+`failed` with the reason after another exception.
 """
 
 import atexit
@@ -32,21 +32,21 @@ from typing import Self
 import msgspec
 
 from strata.core.events import Fact
-from strata.core.worker_facts import RunEnded
-from strata.core.workers import Outcome
+from strata.core.state import Outcome
+from strata.core.workers.worker_facts import RunEnded
 from strata.errors import Fenced, StrataError, TaskEnded
-from strata.sdk import embedded, enrolment
-from strata.sdk.capture import Capture, capture_output
-from strata.sdk.due import policy_of
-from strata.sdk.fetches import DataRecord
-from strata.sdk.final_save import RunWentBack
-from strata.sdk.keeping import Keeping
-from strata.sdk.remarks import Remarks
-from strata.sdk.request_log import LAST_KINDS
-from strata.sdk.resources import ResourceSampler
+from strata.sdk import embedded_coordinator
+from strata.sdk.data.data_record import DataRecord
+from strata.sdk.interrupts import StopRequested
+from strata.sdk.record.output_capture import OutputCapture, WarningRecorder, capture_output
+from strata.sdk.record.resource_sampler import ResourceSampler
 from strata.sdk.run_decisions import RunDecisions
-from strata.sdk.signals import StopRequested
-from strata.sdk.worker import Worker
+from strata.sdk.session import registration
+from strata.sdk.session.requests import LAST_KINDS
+from strata.sdk.session.run_worker import RunWorker
+from strata.sdk.state.final_save import RunWentBack
+from strata.sdk.state.run_state import RunState
+from strata.sdk.state.save_policy import policy_of
 from strata.wire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -74,20 +74,20 @@ def join(
     checkpoint_every: int | None = None,
     checkpoint_interval: float | None = None,
 ) -> "Run":
-    """Joins a task as one of its workers; what is not given comes from the environment.
+    """Join a task as one of its workers; arguments default to the environment variables.
 
-    Where no coordinator is named, one is started for this process alone (see `sdk.embedded`).
+    Without a coordinator address, one for this process alone is started (see `sdk.embedded`).
 
-    `timeout` is how long to wait for the others (for ever by default), `connect_timeout` for the
-    coordinator at the start (10 s, or for ever where an agent started this process), and
-    `reconnect_limit` for it to come back later (for ever by default), all in seconds.
-    `capture=False` leaves stdout, stderr and logging alone.
+    `timeout` is how long to wait for the other workers (default: no limit), `connect_timeout` for
+    the coordinator at the start (default: 10 s, or no limit if an agent started this process), and
+    `reconnect_limit` for a lost coordinator (default: no limit), all in seconds. `capture=False`
+    does not capture stdout, stderr and logging.
 
-    `checkpoint_every` (steps) and `checkpoint_interval` (seconds) say when a save is due, in place
-    of the adaptive interval; they win over the task's config. `checkpoint_dir` is under which
-    root this worker sees the coordinator's checkpoints, where that is another one.
+    `checkpoint_every` (steps) and `checkpoint_interval` (seconds) replace the adaptive interval and
+    override the task's config. `checkpoint_dir` is the root under which this worker sees the
+    coordinator's checkpoints, if the path differs on this host.
     """
-    settings = embedded.settings_for_join(
+    settings = embedded_coordinator.settings_for_join(
         coordinator_addr=coordinator,
         worker_id=worker_id,
         task=task,
@@ -98,47 +98,47 @@ def join(
         checkpoint_dir=None if checkpoint_dir is None else str(checkpoint_dir),
     )
     sampler = ResourceSampler()
-    cards = settings.gpu_count
-    request = enrolment.registration(
+    gpus = settings.gpu_count
+    request = registration.registration(
         settings,
         syncs=True,
-        gpu_count=len(sampler.sample().gpu_metrics) if cards is None else cards,
+        gpu_count=len(sampler.sample().gpu_metrics) if gpus is None else gpus,
         weight=weight,
         labels=metadata,
     )
     with _quiet_end():
-        enrolled, answer = enrolment.enrol(settings, request, connect_timeout)
-    worker = Worker(enrolled, answer, sampler, settings, reconnect_limit)
+        enrolled, answer = registration.enrol(settings, request, connect_timeout)
+    worker = RunWorker(enrolled, answer, sampler, settings, reconnect_limit)
     config = msgspec.json.decode(answer.config.get("config") or "{}", type=dict[str, object])
     policy = policy_of(settings, config, checkpoint_every, checkpoint_interval)
-    keeping = Keeping(worker, settings, dict(answer.config), policy)
-    run = Run(worker, keeping, answer.task_id, config)
+    run_state = RunState(worker, settings, dict(answer.config), policy)
+    run = Run(worker, run_state, answer.task_id, config)
     lines = worker.lines if settings.capture_output else None
-    return run.begun(Remarks(worker.recorder, lines) if capture else None, timeout)
+    return run.begin(WarningRecorder(worker.recorder, lines) if capture else None, timeout)
 
 
 class Run(RunDecisions):
-    """A worker's part in a task. Made by `join`; its methods are for the training thread."""
+    """One worker of a task, as its training script sees it. Made by `join`; not thread-safe."""
 
     def __init__(
-        self, worker: Worker, keeping: Keeping, task_id: str, config: dict[str, object]
+        self, worker: RunWorker, run_state: RunState, task_id: str, config: dict[str, object]
     ) -> None:
         self.task_id = task_id
         self.config = config
-        super().__init__(worker, keeping)
-        self._capture: Capture | None = None
+        super().__init__(worker, run_state)
+        self._capture: OutputCapture | None = None
         self._data_record = DataRecord(worker.recorder, self._times)
 
     def measure(self, pid: int) -> None:
-        """What this worker uses is from now on what that process uses, which works for it."""
+        """Report the resources of another process, which trains for this worker, from now on."""
         self._worker.sampler.follow(pid)
 
     def emit(self, fact: Fact, cause: tuple[str, ...] = (), op: str = "") -> None:
-        """Records a fact; takes less than a microsecond, never blocks, never raises."""
+        """Record a fact; takes less than a microsecond, never blocks, never raises."""
         self._worker.recorder.emit(fact, cause, op)
 
     def leave(self, outcome: Outcome = "done", reason: str = "") -> None:
-        """Delivers what was recorded, and leaves; harmless when repeated, and in a forked child."""
+        """Deliver the recorded events and leave; a no-op when repeated or in a forked child."""
         if self._left or self._session.forked:
             return
         self._left = True
@@ -147,7 +147,7 @@ class Run(RunDecisions):
         if self._capture is not None:
             self._capture.restore()
         if outcome == "done":
-            self._tell_loop_left()
+            self._report_left_loop()
             self._settle_numbers()
         for feed in self._feeds:
             feed.close()
@@ -155,20 +155,20 @@ class Run(RunDecisions):
         worker, timeout_s = self._worker, LEAVE_TIMEOUT_S if outcome == "failed" else SAVE_TIMEOUT_S
         unsaved, went_back = "", None
         try:
-            unsaved = self._keeping.finish(outcome, worker.epoch, timeout_s)
+            unsaved = self._run_state.finish(outcome, worker.epoch, timeout_s)
         except RunWentBack as error:
             outcome, reason, went_back = "failed", str(error), error
         self._exchanges.close()
-        worker.recorder.emit(RunEnded(outcome, reason, self.steps))
+        worker.recorder.emit(RunEnded(outcome=outcome, reason=reason, steps=self.steps))
         worker.recorder.seal(but=LAST_KINDS)
         try:
             leave = pb.Leave(outcome=outcome, reason=reason[:1000], steps=self.steps)
             leave.save_failure = unsaved[:1000]
             self._deliver_and_leave(leave)
         except (Fenced, TaskEnded):
-            log.debug("the coordinator had already taken this worker out")
+            log.debug("the coordinator had already removed this worker")
         except StrataError as error:
-            log.warning("left without the coordinator's knowledge: %s", error)
+            log.warning("could not report to the coordinator that this worker leaves: %s", error)
         finally:
             self._session.close()
             worker.close()
@@ -176,23 +176,23 @@ class Run(RunDecisions):
             raise went_back
 
     def _deliver_and_leave(self, leave: pb.Leave) -> None:
-        """Delivers what was recorded, and says goodbye.
+        """Deliver the recorded events and deregister.
 
-        A worker that is done waits for a coordinator that is away: it would be taken for lost, and
-        what it trained would be trained again. Others have no time for that.
+        A worker that is done waits for an unreachable coordinator: otherwise it would be declared
+        lost and its steps trained again. Workers that stop or failed do not wait.
         """
         session, done = self._session, leave.outcome == "done"
         while not session.flush(LEAVE_TIMEOUT_S) and done and not session.attached:
-            log.warning("the training is done, waiting for the coordinator to hear of it")
+            log.warning("training is done; waiting for the coordinator to confirm it")
         session.leave(leave, None if done else LEAVE_TIMEOUT_S)
 
-    def begun(self, remarks: Remarks | None, timeout_s: float | None) -> Self:
-        """Starts the session and enters the first generation; part of `join`."""
+    def begin(self, sink: WarningRecorder | None, timeout_s: float | None) -> Self:
+        """Start the session and enter the first generation; part of `join`."""
         _open_runs.add(self)
         self._data_record.begin()
         try:
-            if remarks is not None:
-                self._capture = capture_output(remarks, streams=remarks.lines is not None)
+            if sink is not None:
+                self._capture = capture_output(sink, streams=sink.lines is not None)
             self._notice.install()
             self._session.start()
             self._worker.state = "idle"
@@ -221,7 +221,7 @@ class Run(RunDecisions):
 
 @contextmanager
 def _quiet_end() -> Iterator[None]:
-    """End the process with one line where its task wants no more work, before it has trained."""
+    """End the process with one line if its task needs no more work before it has trained."""
     try:
         yield
     except (StopRequested, TaskEnded) as error:
@@ -230,7 +230,7 @@ def _quiet_end() -> Iterator[None]:
 
 
 def _outcome(error: BaseException | None, stop: str) -> tuple[Outcome, str]:
-    """How a block that ended like this is told to the coordinator."""
+    """The outcome and reason to report for a `with` block that ended with this error."""
     if error is None or isinstance(error, StopRequested | TaskEnded):
         return ("stopped", stop) if stop else ("done", "")
     if isinstance(error, KeyboardInterrupt):
@@ -245,6 +245,6 @@ _open_runs: set[Run] = set()
 
 @atexit.register
 def _leave_open_runs() -> None:
-    """A script or notebook that ends without leaving is not taken for a crash."""
+    """Leave for a script or notebook that did not, so that its end is not reported as a crash."""
     for run in list(_open_runs):
         run.leave("stopped", "the process ended without leaving")

@@ -1,8 +1,8 @@
-"""What the workers of a run find out and decide together: values, evaluations, a stop.
+"""Decisions that all workers of a run share: agreed values, evaluations, a stop.
 
-None of it enters a generation: that happens only in a loop, where the position of the script is
-known (see `position`). So a worker that is lost meanwhile is made up for here: a value is agreed on
-through the coordinator, and an evaluation is done by each worker alone.
+None of them enters a generation: that happens only in a loop, where the position of the script is
+known (see `position`). So they tolerate the loss of a worker: a value is agreed on through the
+coordinator, and an evaluation falls back to each worker scoring everything.
 """
 
 import math
@@ -13,36 +13,36 @@ from typing import Any, TypeVar
 import msgspec
 
 from strata.errors import InvalidArgument, NotAllowedNow
-from strata.sdk.evaluation import Evaluation, Scored, combined
-from strata.sdk.exchange import Exchange
+from strata.sdk.data.evaluation import Evaluation, Scored, combined
+from strata.sdk.interrupts import GenerationChanged, StopRequested
+from strata.sdk.peers.exchange import Exchange
 from strata.sdk.run_loops import RunLoops
-from strata.sdk.signals import GenerationChanged, StopRequested
 from strata.wire.v1 import coordinator_pb2 as pb
 
 Value = TypeVar("Value")
 
 
 class RunDecisions(RunLoops):
-    """A run as a group that decides together. For the training thread."""
+    """The shared decisions of a run. For the training thread."""
 
     def agree(self, value: Value) -> Value:
-        """Rank 0's value, on every worker: for whatever must not differ between them.
+        """Rank 0's value, on every worker: for decisions that must not differ.
 
             if run.agree(accuracy > 0.99):
                 break
 
-        The value is numbers, strings, lists and dicts, as in JSON. It is recorded before a worker
-        acts on it, so all get the same one; if rank 0 is lost before it says its value, another
-        worker's is taken. Every worker must ask at the same place of the script.
+        The value consists of numbers, strings, lists and dicts, as in JSON. It is recorded before
+        any worker gets it, so all get the same one; if rank 0 is lost before it has sent its value,
+        another worker's is used. Every worker must call it at the same place of the script.
         """
         agreed: Value = msgspec.json.decode(self._agreed(_as_json(value)))
         return agreed
 
     def stop(self, reason: str = "") -> None:
-        """End the training for every worker: they save, and their loops end.
+        """Stop the training on every worker: they save, and their loops end.
 
-        The loops raise `StopRequested`, which the `with strata.join()` block takes: code after the
-        loops does not run.
+        The loops raise `StopRequested`, which the `with strata.join()` block catches: code after
+        the loops does not run.
         """
         request = self._session.ask("stop_run", pb.StopRun(reason=reason))
         self._session.answer(request)
@@ -58,12 +58,12 @@ class RunDecisions(RunLoops):
     ) -> Any:
         """The mean of `score(batch)` over a dataset, the same on every worker.
 
-        `dataset` is a torch Dataset, a dataset of Strata's, or a sequence. `score` gives a number,
-        or several by name, as means over the batch; batches are weighted by their samples. Each
-        worker scores its share, and no step is counted. When a worker is lost meanwhile, each of
-        the others scores all of it.
+        `dataset` is a torch Dataset, a Strata dataset, or a sequence. `score` returns a number, or
+        several by name, as means over the batch; batches are weighted by their number of samples.
+        Each worker scores its share, and no step is counted. If a worker is lost, each of the
+        others scores the whole dataset.
         """
-        self._tell_loop_left()
+        self._report_left_loop()
         evaluation = Evaluation(dataset, score, batch_size, collate_fn, num_workers)
         try:
             shares = self.together(partial(self._scored, evaluation))
@@ -77,35 +77,35 @@ class RunDecisions(RunLoops):
 
     def _scored(self, evaluation: Evaluation, exchange: Exchange) -> list[Scored]:
         own = evaluation.share(self.rank, self.world_size)
-        told = exchange.everyone(msgspec.json.encode(own).decode())
-        return [msgspec.json.decode(each, type=Scored) for each in told]
+        shares = exchange.everyone(msgspec.json.encode(own).decode())
+        return [msgspec.json.decode(each, type=Scored) for each in shares]
 
     def _agreed(self, value: str) -> str:
-        """What all workers take for the value at this place of the script, as JSON."""
-        self._tell_loop_left()
+        """The value agreed on at this place of the script, as JSON."""
+        self._report_left_loop()
         key = self._script.agreement_key(self.steps)
         session, membership = self._session, self._membership
         while True:
             session.require_usable()
-            known = (membership.agreed, membership.told_place)
+            known = (membership.agreed, membership.newest_place)
             try:
                 asked = pb.Agree(key=key, step=self.steps, value=value)
                 return session.answer(session.ask("agree", asked)).agreed.value
             except NotAllowedNow:
-                self._wait_for_news(known)
+                self._wait_for_change(known)
 
-    def _wait_for_news(self, known: tuple[int, object]) -> None:
-        """Until another value was agreed on, or the membership changed."""
+    def _wait_for_change(self, known: tuple[int, object]) -> None:
+        """Wait until another value was agreed on, or the membership changed."""
         membership, worker = self._membership, self._worker
         worker.waiting = True
         try:
             self._session.wait_for(
-                lambda: (membership.agreed, membership.told_place) != known or self.ending
+                lambda: (membership.agreed, membership.newest_place) != known or self.ending
             )
         finally:
             worker.waiting = False
         if self.ending:
-            raise StopRequested(f"the others are leaving: {self.stop_requested}")
+            raise StopRequested(f"the run is stopping: {self.stop_requested}")
 
 
 def _names(value: str) -> dict[str, str]:
@@ -113,22 +113,22 @@ def _names(value: str) -> dict[str, str]:
 
 
 def _unnamed(means: dict[str, float]) -> float | dict[str, float]:
-    """One number if the score was one."""
+    """The plain number if the score has no names."""
     return means[""] if set(means) == {""} else means
 
 
 def _as_json(value: object) -> str:
-    """The value as text; numbers of other libraries count as numbers."""
+    """The value as JSON; numbers of other libraries are converted."""
     if isinstance(value, float) and not math.isfinite(value):
         raise InvalidArgument(
-            f"run.agree cannot take {value}", hint="agree on what follows from it, such as a bool"
+            f"run.agree cannot send {value}", hint="agree on a decision, such as a bool, instead"
         )
     try:
         return msgspec.json.encode(value, enc_hook=_number).decode()
     except (TypeError, ValueError) as error:
         raise InvalidArgument(
-            f"run.agree cannot take a {type(value).__name__}: {error}",
-            hint="agree on numbers, strings, lists or dicts",
+            f"run.agree cannot send a {type(value).__name__}: {error}",
+            hint="pass numbers, strings, lists or dicts",
         ) from error
 
 

@@ -5,36 +5,43 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from strata.core.loops import epoch_start
+from strata.core.datasets.training_loops import epoch_start
 from strata.core.order import Mode
-from strata.data.batches import DEFAULT_PREFETCH_BYTES, Batches
-from strata.data.dataset import OnError
-from strata.data.loader_plan import plan_loader
-from strata.data.per_lane import Transform
-from strata.data.streams import Engine
+from strata.core.rule_settings import SHUFFLE_SEED
+from strata.data.reading.batch_iterator import DEFAULT_PREFETCH_BYTES, Batches
+from strata.data.reading.lane_transforms import Transform
+from strata.data.reading.step_reader import Engine
+from strata.data.source_dataset import OnError
+from strata.data.torch.loader_plan import plan_loader
 from strata.errors import InvalidArgument
-from strata.sdk.feeding import LoopCalls, RunBatches, first_batch, open_batches
-from strata.sdk.leasing import RunShards, open_shards
-from strata.sdk.loader import Loader
-from strata.sdk.position import Position
-from strata.sdk.reading import Reading
+from strata.sdk.data.batch_loop import LoopCalls, RunBatches, first_batch, open_batches
+from strata.sdk.data.loop_source import (
+    BatchOptions,
+    LoopRequest,
+    One,
+    ReadOptions,
+    Trained,
+    checked_epochs,
+    open_loop_source,
+)
+from strata.sdk.data.script_position import Loader, Position
+from strata.sdk.data.shard_loop import RunShards, open_shards
 from strata.sdk.run_steps import RunSteps
-from strata.sdk.sources import LoopAsked, One, Trained, Wanted, checked_epochs, open_source
-from strata.sdk.steptime import Timing
+from strata.sdk.steps.step_block import Timing
 from strata.wire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
 
 
 class RunLoops(RunSteps):
-    """A run as something that a script loops over. For the training thread."""
+    """The loops of a run. For the training thread."""
 
     def epochs(self, count: int | None = None, *, max_steps: int | None = None) -> Iterator[int]:
-        """The numbers of the epochs, from 0, or from where a restored state goes on.
+        """Iterate over the epoch numbers, from 0 or from the position of a restored state.
 
-        Within it every loop over `run.batches` or `run.loader` is one epoch. With `max_steps` the
-        epochs go on until the run has had so many steps. Code between the loops of two epochs runs
-        once for each epoch: a state that is saved knows whether it was before or after it.
+        Inside, every loop over `run.batches` or `run.loader` is one epoch. With `max_steps` the
+        epochs end when the run has had that many steps. Code between the loops of two epochs runs
+        once per epoch: a saved state contains whether that code had run.
         """
         for epoch in self._script.run_epochs(count, max_steps, lambda: self.steps):
             self._worker.epoch = epoch
@@ -53,7 +60,7 @@ class RunLoops(RunSteps):
         mode: Mode | None = None,
         window: int = 0,
         lanes: int = 0,
-        seed: int = 42,
+        seed: int = SHUFFLE_SEED,
         drop_tail: bool = False,
         prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
         on_error: OnError = "raise",
@@ -61,25 +68,25 @@ class RunLoops(RunSteps):
         rebalance: bool = False,
         engine: Engine = Batches,
     ) -> Loader:
-        """This worker's share of every step, to loop over: `for batch in run.batches(...)`.
+        """This worker's share of every step: `for batch in run.batches(...)`.
 
-        `dataset` is the id of a registered one, data opened here (`strata.open_dataset`), or
-        several of these with their weights. `batch_size` is what each worker trains in a step when
-        all that the task began with are there; the global batch stays when their number changes
-        (name it with `global_batch` instead to fix it yourself).
+        `dataset` is the id of a registered dataset, an opened one (`strata.open_dataset`), or a
+        dict of these with their weights. `batch_size` is the number of samples per worker and step
+        at the task's initial number of workers. The global batch stays the same when that number
+        changes; set it directly with `global_batch`.
 
-        The loop ends after `epochs` epochs or `steps` steps. Within `run.epochs` it is one epoch;
-        elsewhere, with neither, it goes on until the script leaves it. A dataset that is opened
-        again goes on where its last loop ended.
+        The loop ends after `epochs` epochs or `steps` steps. Inside `run.epochs` it is one epoch;
+        elsewhere, without either, it ends when the script leaves it. A dataset that is opened again
+        continues where its last loop ended.
 
-        With `contents` eight bytes for what was read are recorded with each step, which
-        `strata audit --content` compares; with `rebalance` lanes move from slow workers to fast
-        ones, so batches differ in size. `engine` is what reads:
-        `strata.torch.Loading(num_workers=4)` gives tensors by `DataLoader`.
+        With `contents` a checksum (8 bytes) of the samples read is recorded with each step, for
+        `strata audit --content`. With `rebalance` lanes move from slow to fast workers, so batch
+        sizes differ. `engine` reads the data: `strata.torch.Loading(num_workers=4)` returns tensors
+        from a `DataLoader`.
         """
-        wanted = Wanted(batch_size, global_batch, lanes, mode, window, drop_tail, rebalance)
-        reading = Reading(columns, transform, on_error, prefetch_bytes, contents)
-        source = partial(open_source, self._worker, dataset, wanted, seed=seed)
+        wanted = BatchOptions(batch_size, global_batch, lanes, mode, window, drop_tail, rebalance)
+        reading = ReadOptions(columns, transform, on_error, prefetch_bytes, contents)
+        source = partial(open_loop_source, self._worker, dataset, wanted, seed=seed)
         return self._loader(source, checked_epochs(epochs), steps, reading, engine, drop_tail)
 
     def loader(
@@ -91,7 +98,7 @@ class RunLoops(RunSteps):
         steps: int | None = None,
         global_batch: int = 0,
         lanes: int = 0,
-        seed: int = 42,
+        seed: int = SHUFFLE_SEED,
         name: str = "",
         shuffle: bool | None = None,
         sampler: Any = None,
@@ -105,7 +112,7 @@ class RunLoops(RunSteps):
         those of `DataLoader`; what a run cannot honour is refused by name. The order is the same
         for any number of workers and processes, and a run resumes at the exact batch.
         """
-        wanted = Wanted(batch_size, global_batch, lanes, None, 0, drop_last)
+        wanted = BatchOptions(batch_size, global_batch, lanes, None, 0, drop_last)
         plan = plan_loader(
             dataset,
             seed=seed,
@@ -115,12 +122,12 @@ class RunLoops(RunSteps):
             drop_last=drop_last,
             **options,
         )
-        source = partial(open_source, self._worker, plan.dataset, wanted, seed=seed)
+        source = partial(open_loop_source, self._worker, plan.dataset, wanted, seed=seed)
         return self._loader(
             source,
             checked_epochs(epochs),
             steps,
-            Reading(),
+            ReadOptions(),
             plan.engine,
             plan.drop_tail,
             has_length=plan.has_length,
@@ -134,66 +141,67 @@ class RunLoops(RunSteps):
         *,
         columns: Sequence[str] | None = None,
         transform: Transform | None = None,
-        seed: int = 42,
+        seed: int = SHUFFLE_SEED,
         on_error: OnError = "raise",
     ) -> RunShards:
         """Shards for asynchronous training: an iterator of shards, each an iterator of batches.
 
-        A shard counts when its last batch was taken and the next shard is asked for; one that is
-        left in the middle goes out again. Workers go at their own pace: see `strata.sdk.leasing`.
+        A shard is complete when its last batch was taken and the next shard is requested; a shard
+        that is left earlier is assigned again. Workers run at their own pace: see
+        `strata.sdk.data.shard_loop`.
         """
-        reading = Reading(columns, transform, on_error)
+        reading = ReadOptions(columns, transform, on_error)
         feed = open_shards(
             self._worker,
             dataset,
             batch_size,
             checked_epochs(epochs),
             reading,
-            self._take_up,
+            self._enter_newest,
             self._times,
             seed=seed,
         )
         self._feeds.append(feed)
-        self._keeping.due.even = False
+        self._run_state.due.even = False
         return feed
 
     def _loader(
         self,
-        source: Callable[[LoopAsked], Any],
+        source: Callable[[LoopRequest], Any],
         epochs: int,
         steps: int | None,
-        reading: Reading,
+        reading: ReadOptions,
         engine: Engine,
         drop_tail: bool,
         *,
         has_length: bool = True,
     ) -> Loader:
         if steps is not None and steps < 1:
-            raise InvalidArgument(f"steps is {steps!r}", hint="give 1 or more, or leave it out")
+            raise InvalidArgument(f"the loop has steps={steps!r}", hint="use 1 or more, or omit it")
         script = self._script
 
         def bound() -> tuple[int, int]:
-            """Epochs and steps of a loop that is opened now; 0 is no limit."""
+            """The epochs and steps of a loop that is opened now; 0 means no limit."""
             within = script.max_steps - self.steps if script.max_steps else 0
             most = min(each for each in (steps, within) if each) if steps or within else 0
             return epochs or int(script.in_epoch), most
 
         def length() -> int:
             own_epochs, most = bound()
-            found = source(LoopAsked(planned_epochs=script.epochs or epochs))
+            found = source(LoopRequest(planned_epochs=script.epochs or epochs))
             if not most and not (own_epochs and has_length):
-                raise TypeError("a loop without epochs or steps has no length")
+                raise TypeError("a loop without epochs or steps has no length; pass one of them")
             whole = epoch_start(found.total_samples, found.global_batch, own_epochs, drop_tail)
             return min(each for each in (whole, most) if each)
 
         def opened() -> RunBatches | Position:
             self._require_trained()
-            self._tell_loop_left()
+            self._report_left_loop()
             place, past = script.open_loop()
             if past:
                 return place
             own_epochs, most = bound()
-            asked = LoopAsked(
+            asked = LoopRequest(
                 key=place.key,
                 step=self.steps,
                 epochs=own_epochs,
@@ -204,37 +212,40 @@ class RunLoops(RunSteps):
             return self._opened(source(asked), place, reading, engine)
 
         def first() -> Any:
-            found = source(LoopAsked(planned_epochs=script.epochs or epochs))
+            found = source(LoopRequest(planned_epochs=script.epochs or epochs))
             with Timing(self._times, "data"):
                 return first_batch(self._worker, found, reading, engine)
 
         return Loader(opened, length, first)
 
-    def _opened(self, source: Any, place: Position, reading: Reading, engine: Engine) -> RunBatches:
+    def _opened(
+        self, source: Any, place: Position, reading: ReadOptions, engine: Engine
+    ) -> RunBatches:
         calls = LoopCalls(
-            enter=self._take_up_or_stop,
+            enter=self._enter_newest_or_stop,
             meet=self.barrier,
             handed=self._script.handed,
             ended=self._loop_ended,
-            looked=self._looked,
+            peeked=self._note_peek,
         )
         feed = open_batches(self._worker, self._times, source, place, reading, engine, calls)
         for earlier in [each for each in self._feeds if isinstance(each, RunBatches)]:
             if earlier.start < source.start:
-                earlier.leave()  # its variable is still there, and the script has gone on
+                earlier.leave()  # the script still holds its iterator but has left the loop
         self._feeds.append(feed)
-        self._keeping.attach(feed.name, feed)
+        self._run_state.attach(feed.name, feed)
         if self._save_wanted:
             self.save()
         return feed
 
-    def _looked(self, dataset: str) -> None:
-        self._looked_at = dataset
+    def _note_peek(self, dataset: str) -> None:
+        self._peeked_dataset = dataset
 
     def _loop_ended(self, feed: RunBatches, complete: bool) -> None:
-        """A loop is over; one that was left before its end must be left by all workers.
+        """Close a loop; if it was left before its end, all workers must leave it.
 
-        An error leaves a loop, too. So the others are told when the script goes on after the loop.
+        An error also leaves a loop. So the other workers are told only once the script continues
+        after the loop.
         """
         if feed in self._feeds:
             self._feeds.remove(feed)
@@ -243,7 +254,7 @@ class RunLoops(RunSteps):
         if not complete:
             self._loop_left = pb.LeaveLoop(loop=feed.place.key, step=self.steps)
 
-    def _tell_loop_left(self) -> None:
+    def _report_left_loop(self) -> None:
         """Tell the other workers that the script has left a loop before its end, if it has."""
         left, self._loop_left = self._loop_left, None
         if left is not None and not self.stop_requested:

@@ -1,9 +1,9 @@
-"""A simulated worker's session: registers, says Hello, asks, and asks again after a break.
+"""A simulated worker's session: registers, opens the stream, sends requests and repeats them.
 
-It keeps the SDK's protocol. Requests have numbers; one that was not answered when the stream broke
-is asked again on the next one. A refusal that may pass is asked again a little later. When the
-coordinator says that this incarnation is over, everything asked so far has failed, and the process
-registers as a new one.
+It follows the SDK's protocol. Requests have numbers; one that was not answered when the stream
+broke is sent again on the next one. A refusal that may be temporary is retried a little later. When
+the coordinator says that this incarnation is over, all requests so far have failed, and the process
+registers as a new incarnation.
 """
 
 from collections.abc import Callable
@@ -20,12 +20,12 @@ from strata.errors import (
     StrataError,
     Unavailable,
 )
-from strata.sdk.channel import error_of
-from strata.sdk.hello import LeftBarriers
-from strata.sim.coordinator import SESSION
-from strata.sim.process import Process
-from strata.sim.promises import Broken
-from strata.sim.streams import Reply
+from strata.sdk.session.channel import error_of
+from strata.sdk.session.registration import LeftBarriers
+from strata.sim.coordinator_checks import Broken
+from strata.sim.sim_coordinator import SESSION
+from strata.sim.sim_process import Process
+from strata.sim.virtual_streams import Reply
 from strata.wire.v1 import coordinator_pb2 as pb
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ Then: TypeAlias = Callable[[pb.CoordinatorMessage | None, StrataError | None], N
 
 
 class SimSession(Process):
-    """A process that is a worker to the coordinator."""
+    """A simulated process that is a worker."""
 
     def __init__(self, sim: "Simulation", host: str, name: str, task: str, start: int) -> None:
         super().__init__(sim, host, name)
@@ -53,11 +53,11 @@ class SimSession(Process):
 
     @property
     def nonce(self) -> str:
-        """What proves who speaks; another one for each incarnation."""
+        """The secret that authenticates the process; another one for each incarnation."""
         return f"{self._secret}-{self._over}"
 
     def connect(self) -> None:
-        """Registers as a new incarnation, or reattaches as the one it is."""
+        """Register as a new incarnation, or reattach as the present one."""
         if self.incarnation:
             self.open(SESSION)
             hello = pb.Hello(
@@ -71,7 +71,7 @@ class SimSession(Process):
             self.call("RegisterWorker", self.registration(), self._registered)
 
     def registration(self) -> pb.RegisterWorkerRequest:
-        """What to register with."""
+        """The registration request."""
         return pb.RegisterWorkerRequest(
             worker_id=self.name,
             hostname=self.host,
@@ -97,7 +97,7 @@ class SimSession(Process):
             self.connect()
 
     def heard(self, payload: bytes) -> None:
-        """Acts on a message."""
+        """Act on a message."""
         message = pb.CoordinatorMessage.FromString(payload)
         kind = message.WhichOneof("body")
         if kind == "standing":
@@ -128,7 +128,7 @@ class SimSession(Process):
         if isinstance(error, Fenced) or (isinstance(error, OVER) and not self.connected):
             self._begin_again()
         elif not self.connected and isinstance(error, PermissionDenied):
-            raise Broken(f"{self.name} is not taken for the worker that registered: {error}")
+            raise Broken(f"{self.name} was rejected although it registered: {error}")
         elif not self.connected or request < 0:
             self.drop()
             self.try_again()
@@ -149,7 +149,7 @@ class SimSession(Process):
             found[1](answer, error)
 
     def _begin_again(self) -> None:
-        """This incarnation is over: whatever it asked has failed; one that was leaving has left."""
+        """End this incarnation: its requests have failed; if it was leaving, it has left."""
         self.drop()
         self._requests.clear()
         if self.leaving:
@@ -161,7 +161,7 @@ class SimSession(Process):
         self.connect()
 
     def ask(self, kind: str, body: Message, then: Then) -> int:
-        """Sends a request, now or when there is a stream; its number."""
+        """Send a request, now or when there is a stream; return its number."""
         self._last_request += 1
         number = self._last_request
         message = pb.WorkerMessage(request=number)
@@ -172,36 +172,36 @@ class SimSession(Process):
         return number
 
     def forget(self, request: int) -> None:
-        """Wants no answer any more."""
+        """Drop a request; its answer is ignored."""
         self._requests.pop(request, None)
 
     def exit(self, code: int, signal: int = 0) -> None:
-        """The process ends; its host's agent sees it."""
+        """End the process; the agent of its host notices."""
         if self.alive:
             self.alive = False
             self.drop()
             self.ended(code, signal)
 
     def joined(self) -> None:
-        """It is registered."""
+        """Called when the worker is registered."""
         raise NotImplementedError
 
     def over(self) -> None:
-        """Its incarnation is over."""
+        """Called when its incarnation is over."""
         raise NotImplementedError
 
     def stands(self, standing: pb.Standing) -> None:
-        """Its standing changed, or is told again."""
+        """Called when its state was sent."""
         raise NotImplementedError
 
     def pulsed(self, pulse: pb.Pulse) -> None:
-        """A beat is answered."""
+        """Called when a heartbeat was answered."""
         raise NotImplementedError
 
     def stored(self, seq: int, again: bool = False) -> None:
-        """Its events up to `seq` are stored; `again` on a new stream."""
+        """Called when its events up to `seq` are stored; `again` on a new stream."""
         raise NotImplementedError
 
     def ended(self, code: int, signal: int) -> None:
-        """The process has ended."""
+        """Called when the process has ended."""
         raise NotImplementedError

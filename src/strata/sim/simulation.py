@@ -1,7 +1,7 @@
 """A whole cluster in one process: hosts, workers, a coordinator, faults, and the checkers.
 
-Tasks run one after another until the hours are over; then the faults stop and the last tasks must
-finish by themselves. Whatever happened, the checkers must be content.
+Tasks run one after another until the simulated hours are over; then the faults stop and the last
+tasks must finish by themselves, with every check passing.
 """
 
 import logging
@@ -11,23 +11,23 @@ from time import process_time
 
 from msgspec import Struct
 
-from strata.core.datasets import DatasetSpec, RegisterDataset
+from strata.core.datasets.dataset_rules import RegisterDataset
 from strata.core.events import Command, Event
-from strata.core.generations import GenerationChanged
-from strata.core.liveness import Patience
-from strata.core.scheduling import SubmitTask
-from strata.core.state import Cluster
-from strata.core.tasks import ENDED, Policy, TaskSpec, TaskStateChanged, TaskSubmitted
-from strata.sim.agent import SimAgent
-from strata.sim.checkers import Checkers
-from strata.sim.coordinator import SimCoordinator
-from strata.sim.faults import FAULTS
-from strata.sim.network import Network
-from strata.sim.process import Process
-from strata.sim.promises import Broken
-from strata.sim.witness import PEER_S
-from strata.sim.worker import DATASET, SimWorker
-from strata.sim.world import SECOND_NS, World
+from strata.core.generations.generation_members import GenerationChanged
+from strata.core.rule_settings import HEARTBEAT_INTERVAL_S, Timeouts
+from strata.core.state import Cluster, DatasetSpec
+from strata.core.task_state import ENDED, Policy, TaskSpec
+from strata.core.tasks.placement import SubmitTask
+from strata.core.tasks.task_lifecycle import TaskStateChanged, TaskSubmitted
+from strata.sim.coordinator_checks import Broken
+from strata.sim.injected_faults import FAULTS
+from strata.sim.outcome_checks import Checkers
+from strata.sim.sim_agent import SimAgent
+from strata.sim.sim_coordinator import SimCoordinator
+from strata.sim.sim_process import Process
+from strata.sim.sim_recorder import PEER_S
+from strata.sim.sim_worker import DATASET, SimWorker
+from strata.sim.virtual_time import SECOND_NS, Network, World
 from strata.wire.v1 import coordinator_pb2 as pb
 
 ENVIRONMENT = {"SECRET": "of the task"}
@@ -36,7 +36,8 @@ LOOK_S = 1.0
 
 
 class Scenario(Struct, frozen=True):
-    """What is simulated; all durations are virtual. With `events` workers record their own too.
+    """The parameters of a simulation; all durations are virtual. With `events` workers record
+    events too.
 
     `tasks` train at the same time, each with its own `workers`.
     """
@@ -60,7 +61,7 @@ class Scenario(Struct, frozen=True):
     start_s: float = 3.0
     kill_s: float = 2.0
     barrier_every: int = 25
-    heartbeat_s: float = 5.0
+    heartbeat_s: float = HEARTBEAT_INTERVAL_S
     events: bool = False
 
 
@@ -71,7 +72,7 @@ class Simulation:
         self.scenario = scenario
         self.world = World(scenario.seed)
         self.network = Network(self.world)
-        self.coordinator = SimCoordinator(self.world, self.network, Patience())
+        self.coordinator = SimCoordinator(self.world, self.network, Timeouts())
         check_every = max(1, scenario.workers // 64)
         self.checkers = Checkers(self.coordinator.storages, scenario.steps, check_every)
         self.coordinator.on_turn += [self.checkers.after_turn, self._follow]
@@ -92,7 +93,7 @@ class Simulation:
         self._over = False
 
     def run(self) -> "Simulation":
-        """Lets the whole scenario happen; raises `Broken` if a promise is."""
+        """Run the whole scenario; raises `Broken` if a guarantee is broken."""
         began = process_time()
         with _silent("strata.coordinator"):
             self.begin()
@@ -102,12 +103,12 @@ class Simulation:
         self.cpu_s = process_time() - began
         kernel = self.coordinator.kernel
         if kernel is None or not self._quiet():
-            raise Broken("the cluster did not come to rest by itself")
+            raise Broken("the tasks did not finish after the faults had stopped")
         self.checkers.at_end(kernel.state, self.coordinator.disk)
         return self
 
     def begin(self) -> None:
-        """Brings the hosts up and submits the first task; the world does the rest."""
+        """Start the hosts and submit the first task."""
         scenario = self.scenario
         self.coordinator.start()
         per_host = scenario.workers_per_host
@@ -119,7 +120,7 @@ class Simulation:
             self.world.after(self.world.about(scenario.fault_every_s, 0.9), self._strike)
 
     def _keep_busy(self) -> None:
-        """Orders what is missing, now and then: an order may be refused, or lost in a crash."""
+        """Submit missing tasks again and again: an order may be refused, or lost in a crash."""
         kernel = self.coordinator.kernel
         if kernel is not None and DATASET not in kernel.state.datasets:
             self.coordinator.order(self._dataset())
@@ -132,7 +133,7 @@ class Simulation:
         return RegisterDataset(dataset=DATASET, spec=spec)
 
     def _task(self) -> Command:
-        """The order to train; the values of its environment are in the vault."""
+        """The task to submit; the values of its environment are in the vault."""
         scenario = self.scenario
         spec = TaskSpec(
             name="train",
@@ -148,7 +149,7 @@ class Simulation:
         return SubmitTask(spec=spec)
 
     def started(self, job: pb.Job) -> None:
-        """An agent starts a worker: with the environment that the task was submitted with."""
+        """Check that a worker starts with the environment that its task was submitted with."""
         if dict(job.environment) != ENVIRONMENT:
             raise Broken(f"a worker of {job.task_id} is started with another environment")
 
@@ -163,14 +164,14 @@ class Simulation:
         self.world.after(pause, self._strike)
 
     def boot(self, host: str, slots: int) -> None:
-        """A host comes up with its agent."""
+        """Start a host with its agent."""
         self._lives += 1
         agent = SimAgent(self, host, slots, self._lives)
         self.agents[host] = agent
         agent.later(self.world.about(1.0), agent.connect)
 
     def lose_host(self, host: str) -> None:
-        """Power is lost: agent and workers vanish without a word; the host comes back later.
+        """Cut the power of a host: its agent and workers end without a message; it starts later.
 
         The coordinator notices at once, or when its keepalive finds the connections dead.
         """
@@ -186,11 +187,11 @@ class Simulation:
         self.world.after(self.world.random.uniform(60, 600), self.boot, host, agent.slots)
 
     def ended(self, worker: SimWorker, code: int, signal: int) -> None:
-        """A worker's process ended, and its agent sees it."""
+        """Tell the agent of a worker that its process ended."""
         self.agents[worker.host].ended(worker, code, signal)
 
     def all_reduce(self, worker: SimWorker, generation: int, step: int) -> None:
-        """Workers meet at the end of a step; when all are there each gets the result soon."""
+        """Join the all-reduce of a step; when all members are there, each gets the result."""
         arrived = self._reduces.setdefault((worker.task, generation, step), [])
         arrived.append(worker)
         if len(arrived) < worker.world_size:
@@ -201,7 +202,7 @@ class Simulation:
             one.later(self.world.random.uniform(0.001, 0.05), one.applied, generation, step)
 
     def met(self, worker: SimWorker) -> None:
-        """A worker goes on after a barrier: every living member of its generation has arrived."""
+        """Check that a worker left a barrier only after every living member had arrived."""
         for other in self.workers.values():
             standing = other.standing
             if other.task != worker.task or not other.alive or other.leaving or standing is None:
@@ -226,7 +227,7 @@ class Simulation:
     def carry(
         self, sender: SimWorker, peer: SimWorker, message: str, generation: int, sent: str
     ) -> None:
-        """Takes a word from one worker to another; a cut between them holds it back."""
+        """Carry a message from one worker to another; a cut between them delays it."""
         held = self.cut_peers.get((sender.name, peer.name))
         if held is not None:
             held.append((peer, message, sender.name, generation, sent))
@@ -234,7 +235,7 @@ class Simulation:
             peer.later(PEER_S, peer.witness.deliver, message, sender.name, generation, sent)
 
     def heal_peers(self, sender: str, peer: str) -> None:
-        """A cut between two workers ends, and what it held back arrives."""
+        """End a cut between two workers; the delayed messages arrive."""
         for target, *word in self.cut_peers.pop((sender, peer), []):
             target.later(PEER_S, target.witness.deliver, *word)
 
@@ -258,7 +259,7 @@ class Simulation:
         return not self._open and self.coordinator.settled
 
     def tell(self, what: str, detail: str) -> None:
-        """Adds a line to the story of the run; only the newest are kept."""
+        """Add a line to the log of the run; only the newest lines are kept."""
         self.story.append((self.world.now_ns, what, detail))
         if len(self.story) > 20_000:
             del self.story[:10_000]
@@ -266,7 +267,7 @@ class Simulation:
 
 @contextmanager
 def _silent(name: str) -> Iterator[None]:
-    """Keeps what the coordinator logs about simulated faults from the terminal."""
+    """Keep the coordinator's log lines about simulated faults from the terminal."""
     logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -277,7 +278,7 @@ def _silent(name: str) -> Iterator[None]:
 
 
 def steps_for(workers: int) -> int:
-    """Steps of a task: fewer in a large fleet, so that it still ends in reasonable time."""
+    """Steps of a task: fewer in a large fleet, so that it ends in reasonable time."""
     return min(120, max(10, 12_000 // workers))
 
 

@@ -1,15 +1,16 @@
 """A bucket as object storage, through obstore: any S3 server, parallel parts, retries.
 
-Uploads go in 16 MiB parts, 16 at a time; with 5 MiB parts one after the other the same server took
-a thirtieth of that. Each request is retried with exponential backoff and jitter by the library,
-which also ends the multipart upload when one fails. The payload is not signed: hashing it again
-with SHA-256 costs 1.1 CPU-seconds per GiB where the upload itself costs 0.25, TLS guards the way,
-and a checkpoint carries its own checksums.
+Uploads use 16 MiB parts, 16 at a time; sequential 5 MiB parts reached a thirtieth of that speed on
+the same server. obstore retries each request with exponential backoff and jitter, and aborts the
+multipart upload if one fails. The payload is not signed: hashing it again with SHA-256 costs 1.1
+CPU-seconds per GiB while the upload itself costs 0.25, TLS protects the connection, and a
+checkpoint has its own checksums.
 
-Credentials come from the settings or, where those are empty, from the remaining AWS_ variables (a
-web identity, a container's role). A cloud's metadata address, 169.254.169.254, is asked for the
-machine's role only if `aws_instance_role` is set: elsewhere that address is nobody's or somebody
-else's, and the answer would be a delay or a wrong reason. Without credentials nothing is sent.
+Credentials come from the settings or, if those are empty, from the other AWS_ variables (a web
+identity, a container's role). The cloud's metadata address, 169.254.169.254, is asked for the
+machine's role only if `aws_instance_role` is set: elsewhere that address may not exist or belong to
+another service, which would cause a delay or a misleading error. Without credentials nothing is
+sent.
 """
 
 import logging
@@ -18,7 +19,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
-from types import TracebackType
 from typing import Self, TypeVar
 
 import numpy as np
@@ -27,13 +27,16 @@ from obstore.store import S3Store
 
 from strata.config import Settings, aws_identity
 from strata.errors import Corrupt, NotFound, StrataError, Unauthenticated
-from strata.storage.base import Buffer, Listing, ObjectInfo, acknowledge_to, checked_name
-from strata.storage.parallel import download, scatter
-from strata.storage.s3_calls import DEFAULT_REGION
-from strata.storage.s3_copying import WHOLE_BYTES, copy_by_parts
-from strata.storage.s3_faults import s3_fault
-from strata.storage.s3_progress import UploadProgress
-from strata.storage.s3_uploads import abort_leftover_uploads
+from strata.storage.backend import Buffer, ObjectInfo, ObjectListing, acknowledge_to, checked_name
+from strata.storage.io_threads import download, scatter
+from strata.storage.s3_multipart import (
+    WHOLE_BYTES,
+    UploadProgress,
+    abort_leftover_uploads,
+    copy_by_parts,
+)
+from strata.storage.s3_requests import DEFAULT_REGION
+from strata.storage.storage_errors import s3_error
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +46,7 @@ CHUNK_BYTES = 1024 * 1024
 CONCURRENCY = 16
 LISTING_RETRIES = 4
 NO_CREDENTIALS = (
-    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; on a machine of a cloud that has a role, set "
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; on a cloud machine with a role, set "
     "STRATA_AWS_INSTANCE_ROLE=1; for a public bucket, AWS_SKIP_SIGNATURE=true"
 )
 
@@ -135,7 +138,7 @@ class S3Storage:
         return UploadProgress(self.bucket, self._key(name), self._settings, tell, interval_s)
 
     def link(self, name: str, other: str) -> bool:
-        """Copies an object within the bucket, so that none of its bytes travel."""
+        """Copy an object within the bucket, on the server."""
         try:
             size_bytes = self.head(name).size_bytes
             if size_bytes > WHOLE_BYTES:
@@ -177,19 +180,19 @@ class S3Storage:
             return False
         return True
 
-    def list(self, folder: str = "") -> Listing:
+    def list(self, folder: str = "") -> ObjectListing:
         with self._doing("list", folder, "s3:ListBucket"):
-            found = asked_again(
+            found = retried_listing(
                 lambda: self._store.list_with_delimiter(checked_name(folder) if folder else None)
             )
         objects = [info(meta["path"], meta) for meta in found["objects"]]
-        return Listing(
+        return ObjectListing(
             sorted(objects, key=lambda each: each.name), sorted(found["common_prefixes"])
         )
 
     def walk(self, folder: str = "") -> Sequence[ObjectInfo]:
         with self._doing("list", folder, "s3:ListBucket"):
-            found = asked_again(
+            found = retried_listing(
                 lambda: self._store.list(checked_name(folder) if folder else None).collect()
             )
         return sorted((info(meta["path"], meta) for meta in found), key=lambda each: each.name)
@@ -208,11 +211,11 @@ class S3Storage:
         return abort_leftover_uploads(self.bucket, self.prefix, self._settings, older_than_s)
 
     def in_use(self, name: str) -> bool:
-        """A bucket has no locks; a reader whose object is deleted gets `NotFound`."""
+        """Always False: a bucket has no locks; a reader whose object is deleted gets `NotFound`."""
         return False
 
     def close(self) -> None:
-        """Connections belong to the library and end with the store."""
+        """Connections belong to obstore and end with the store."""
 
     def read_range(self, name: str, start: int, stop: int, e_tag: str | None) -> "obstore.Bytes":
         options: obstore.GetOptions = {"range": (start, stop)}
@@ -245,7 +248,7 @@ class S3Storage:
             yield call
         except (obstore.exceptions.BaseError, OSError, ValueError) as error:
             log.debug("%s %s failed after %.3f s", verb, where, time.monotonic() - begun_s)
-            fault = s3_fault(
+            fault = s3_error(
                 error, f"cannot {verb} {where}", self.bucket, permission, signed=self._signed
             )
             raise fault from error
@@ -255,13 +258,13 @@ class S3Storage:
 
 
 class _Call:
-    """A call on the storage, and how many bytes went or came, for the log."""
+    """A call on the storage, and the number of bytes sent or received, for the log."""
 
     size_bytes = 0
 
 
 class S3Reader:
-    """One version of an object: when it is replaced meanwhile, reads raise."""
+    """One version of an object: if it is replaced meanwhile, reads raise."""
 
     def __init__(self, storage: S3Storage, name: str, size_bytes: int, e_tag: str | None) -> None:
         self.size_bytes = size_bytes
@@ -280,7 +283,7 @@ class S3Reader:
         scatter(got, buffers)
 
     def stream(self, offset: int, size_bytes: int) -> Iterator[memoryview]:
-        """Some of the bytes, in chunks as they come."""
+        """Some of the bytes, in chunks as they arrive."""
         if not size_bytes:
             return
         self._require_inside(offset, size_bytes)
@@ -295,37 +298,32 @@ class S3Reader:
     def _require_inside(self, offset: int, wanted: int) -> None:
         if offset + wanted > self.size_bytes:
             raise Corrupt(
-                f"{self._where} ends at byte {self.size_bytes}, before what was asked for",
-                hint="the object was cut short; restore it or use another checkpoint",
+                f"{self._where} ends at byte {self.size_bytes}, before the requested end",
+                hint="the object was truncated; restore it or use another checkpoint",
             )
 
     def _require_all(self, got: int, wanted: int) -> None:
         if got != wanted:
-            raise Corrupt(f"{self._where} answered {got} bytes where {wanted} were asked for")
+            raise Corrupt(f"{self._where}: received {got} bytes, but {wanted} were requested")
 
     @property
     def _where(self) -> str:
         return f"{self._storage.url}/{self._name}"
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
 
 def credentials(settings: Settings, lacking: str = "") -> dict[str, str | bool]:
-    """What is set, under the library's names; it reads the rest of AWS_ itself.
+    """The settings under obstore's names; it reads the other AWS_ variables itself.
 
-    Where credentials are `lacking`, none are ever used, and the library refuses half of them.
+    If credentials are `lacking`, none are passed, because obstore refuses half of them.
     """
     wanted: dict[str, str | bool] = {
         "region": settings.aws_region or (DEFAULT_REGION if settings.aws_endpoint_url else ""),
@@ -339,29 +337,31 @@ def credentials(settings: Settings, lacking: str = "") -> dict[str, str | bool]:
 
 
 def lacking_credentials(settings: Settings) -> str:
-    """Why nothing can be asked of the storage; nothing if there are credentials to ask with."""
+    """The reason why no request can be sent, or "" if there are credentials."""
     if settings.aws_access_key_id and not settings.aws_secret_access_key:
-        return "AWS_ACCESS_KEY_ID is set and AWS_SECRET_ACCESS_KEY is not"
+        return "AWS_ACCESS_KEY_ID is set, but AWS_SECRET_ACCESS_KEY is not"
     if settings.aws_secret_access_key and not settings.aws_access_key_id:
-        return "AWS_SECRET_ACCESS_KEY is set and AWS_ACCESS_KEY_ID is not"
+        return "AWS_SECRET_ACCESS_KEY is set, but AWS_ACCESS_KEY_ID is not"
     if settings.aws_access_key_id or settings.aws_instance_role or aws_identity():
         return ""
     return "no credentials"
 
 
-def asked_again(ask: Callable[[], Answer]) -> Answer:
-    """Repeats a listing whose answer broke off: the one thing that the library does not retry."""
+def retried_listing(ask: Callable[[], Answer]) -> Answer:
+    """Repeat a listing whose response was cut off, which obstore does not retry."""
     for attempt in range(LISTING_RETRIES):
         try:
             return ask()
         except obstore.exceptions.BaseError as error:
             if "kind: Interrupted" not in str(error):
                 raise
-            log.debug("a listing broke off and is asked for again, attempt %d", attempt + 2)
+            log.debug("a listing was cut off, retrying (attempt %d)", attempt + 2)
             time.sleep(random.uniform(0.0, 0.1 * 2**attempt))
     return ask()
 
 
 def info(path: str, meta: "obstore.ObjectMeta") -> ObjectInfo:
     modified_s = meta["last_modified"].timestamp()
-    return ObjectInfo(path, meta["size"], modified_s, meta["e_tag"] or "")
+    return ObjectInfo(
+        name=path, size_bytes=meta["size"], modified_s=modified_s, tag=meta["e_tag"] or ""
+    )

@@ -1,15 +1,24 @@
-"""Which snapshots to keep.
+"""Snapshots of the state: which to keep, and which to start from.
 
-All of them, up to `KEPT`. Beyond that, each time, the one whose two neighbours are closest together
-goes. So the gaps stay alike: any position of a log of n facts is within about 2n / KEPT of the
-snapshot before it. The oldest and the newest always stay. The schema does not count: a release
-loads what earlier releases wrote.
+Which snapshots to keep.
+
+All of them, up to `KEPT`. Above that, the one whose two neighbours are closest together is dropped
+each time. So the gaps stay even: any position of a log of n facts is within about 2n / KEPT of the
+snapshot before it. The oldest and the newest are always kept. The schema does not count: a release
+may load what earlier releases wrote.
+
+The state to start folding from: the newest snapshot that this release can load.
+
+A snapshot that cannot be loaded, because it is damaged or another release wrote it, is skipped: an
+older one, or the beginning of the log, leads to the same state.
 """
 
 from collections.abc import Sequence
 
-from strata.errors import InvalidArgument, LimitExceeded
-from strata.store.base import Snapshot
+from strata.core.record.snapshot_versions import SCHEMA, decode
+from strata.core.state import Cluster
+from strata.errors import Corrupt, InvalidArgument, LimitExceeded, UnknownKind
+from strata.store.event_store import EventReader, Snapshot
 
 KEPT = 256
 MAX_STATE_BYTES = 900_000_000  # SQLite's limit on one value is 1,000,000,000
@@ -26,7 +35,7 @@ def surplus(positions: Sequence[int], kept: int = KEPT) -> list[int]:
 
 
 def validate(snapshot: Snapshot, position: int) -> None:
-    """Refuses a snapshot of a position that the log does not have, or one too large to keep."""
+    """Refuse a snapshot of a position that the log does not have, or one too large to keep."""
     if not 0 <= snapshot.position <= position:
         raise InvalidArgument(f"a snapshot at {snapshot.position} does not fit {position} facts")
     if len(snapshot.state) > MAX_STATE_BYTES:
@@ -34,3 +43,23 @@ def validate(snapshot: Snapshot, position: int) -> None:
             f"a snapshot of {len(snapshot.state)} bytes is too large to keep",
             hint=f"at most {MAX_STATE_BYTES} bytes",
         )
+
+
+def require_known(state: Cluster) -> None:
+    """Refuse a state that ends before a lost fact and was not salvaged."""
+    if state.unknown_from is not None:
+        raise Corrupt(
+            f"the state after position {state.unknown_from} is not known: the facts from there on "
+            "were lost, and so is the snapshot behind them",
+            hint="start with `strata up --salvage` to continue from the last known state",
+        )
+
+
+def newest_state(reader: EventReader, at: int | None = None) -> Cluster:
+    """The state of the newest snapshot at or before a position; an empty state if there is none."""
+    while (snapshot := reader.load_snapshot(at, SCHEMA)) is not None:
+        try:
+            return decode(snapshot.schema, snapshot.state)
+        except (UnknownKind, Corrupt):
+            at = snapshot.position - 1
+    return Cluster()

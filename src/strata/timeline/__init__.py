@@ -1,1 +1,1 @@
-"""The read side: what a run recorded, in one order, scrubbed, traced and explained."""
+"""Reading recorded runs: timeline, state at any moment, audit, explanations, SQL and exports."""

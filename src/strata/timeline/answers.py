@@ -1,34 +1,41 @@
-"""What the read side answers with: the same structures over REST, in the terminal, and as JSON.
+"""Answers of the timeline API: the same structures over REST, in the terminal and as JSON.
 
-Times are Unix milliseconds, with a fraction. An event is named by its `ref`.
+The modules that compute an answer build these structures directly. Times are Unix milliseconds with
+a fraction. `ref` names an event: `@120` for a fact, `worker-1/3/57` for a worker's event.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, field
 
-from strata.timeline.trust import Verdict
-from strata.timeline.worker_lives import SpanKind
+from strata.timeline.read.records import Record, ms
+from strata.timeline.read.sentences import sentence
+
+Verdict: TypeAlias = Literal["yes", "no", "open", "unknown"]
+
+SpanKind: TypeAlias = Literal[
+    "train", "data", "barrier", "checkpoint", "recover", "wait", "idle", "lost"
+]
 
 
 class FindingAnswer(Struct, frozen=True):
-    """Something that makes the log less than complete and exact."""
+    """A reason why the log is not complete and exact; `grave` if conclusions may be wrong."""
 
     kind: str
     text: str
-    node: str
-    grave: bool
+    node: str = ""
+    grave: bool = True
 
 
 class TrustAnswer(Struct, frozen=True):
-    """Whether the log can be trusted."""
+    """Whether the log can be trusted, with the first findings."""
 
     verdict: Verdict
     findings: list[FindingAnswer]
 
 
 class SpanNode(Struct, frozen=True):
-    """A node that recorded something."""
+    """A node with events in the log."""
 
     id: str
     role: Literal["coordinator", "worker"]
@@ -51,19 +58,19 @@ class SpanAnswer(Struct, frozen=True):
     live: bool
 
 
-class BucketAnswer(Struct, frozen=True):
-    """What happened in one slice of time."""
+class BucketAnswer(Struct):
+    """Counts for one slice of time."""
 
-    facts: int
-    events: int
-    losses: int
-    recoveries: int
-    checkpoints: int
-    failures: int
+    facts: int = 0
+    events: int = 0
+    losses: int = 0
+    recoveries: int = 0
+    checkpoints: int = 0
+    failures: int = 0
 
 
 class DensityAnswer(Struct, frozen=True):
-    """Slices of equal width."""
+    """Event counts in slices of equal width."""
 
     from_ms: float
     to_ms: float
@@ -71,7 +78,7 @@ class DensityAnswer(Struct, frozen=True):
 
 
 class LaneSpan(Struct, frozen=True):
-    """What a worker did for a while; `to_ms` is null while it goes on."""
+    """One activity of a worker; `to_ms` is null while it continues."""
 
     from_ms: float
     to_ms: float | None
@@ -83,7 +90,7 @@ class LaneSpan(Struct, frozen=True):
 
 
 class LaneMark(Struct, frozen=True):
-    """Something that happened to a worker at one moment."""
+    """An event of a worker at one moment."""
 
     at_ms: float
     kind: str
@@ -91,24 +98,24 @@ class LaneMark(Struct, frozen=True):
     ref: str
 
 
-class LaneAnswer(Struct, frozen=True, kw_only=True):
+class LaneAnswer(Struct, kw_only=True):
     """One worker. Its spans follow each other without overlap.
 
-    `seconds` is how long each kind took, together the time for which the worker was there in the
-    window. It is null where only the coordinator's facts are drawn.
+    `seconds` is the time by kind of span; together it is the time that the worker was present in
+    the window. It is null if only the coordinator's facts were read.
     """
 
     node: str
-    label: str
-    task: str
-    rank: int
-    spans: list[LaneSpan]
-    marks: list[LaneMark]
-    seconds: dict[SpanKind, float] | None
+    label: str = ""
+    task: str = ""
+    rank: int = -1
+    spans: list[LaneSpan] = field(default_factory=list)
+    marks: list[LaneMark] = field(default_factory=list)
+    seconds: dict[SpanKind, float] | None = None
 
 
 class LanesAnswer(Struct, frozen=True):
-    """A page of lanes; `fine` when the workers' own events are drawn, not only the facts."""
+    """A page of lanes; `fine` if the workers' own events were read, not only the facts."""
 
     lanes: list[LaneAnswer]
     truncated: bool
@@ -116,20 +123,25 @@ class LanesAnswer(Struct, frozen=True):
     fine: bool
 
 
-class EventAnswer(Struct, frozen=True):
-    """One event in a list."""
+class LinkAnswer(Struct, frozen=True):
+    """An event that caused another event, or was caused by it."""
 
     ref: str
     at_ms: float
     node: str
     kind: str
     summary: str
+
+
+class EventAnswer(LinkAnswer, frozen=True):
+    """One event in a list."""
+
     tags: dict[str, Any]
     step: int | None = None
 
 
 class OperationAnswer(Struct, frozen=True):
-    """What was started and ended."""
+    """An operation with its start and end; null where that event is not recorded."""
 
     op: str
     text: str
@@ -140,30 +152,18 @@ class OperationAnswer(Struct, frozen=True):
     ok: bool | None
 
 
-class LinkAnswer(Struct, frozen=True):
-    """An event that led to another, or came of it."""
+class EventDetail(LinkAnswer, frozen=True):
+    """One event with everything known about it.
 
-    ref: str
-    kind: str
-    node: str
-    at_ms: float
-    summary: str
+    A worker's event has no position. The incarnation of a fact is the coordinator's.
+    """
 
-
-class EventDetail(Struct, frozen=True):
-    """One event, whole. A worker's has no position, a fact's incarnation is the coordinator's."""
-
-    ref: str
-    at_ms: float
-    node: str
     incarnation: int
     seq: int
     position: int | None
-    kind: str
     version: int
     body: dict[str, Any]
     tags: dict[str, Any]
-    summary: str
     operation: OperationAnswer | None
     causes: list[LinkAnswer]
     effects: list[LinkAnswer]
@@ -171,7 +171,7 @@ class EventDetail(Struct, frozen=True):
 
 
 class AsOf(Struct, frozen=True):
-    """The moment that an answer is about; `doubt` says why the state is not all of it."""
+    """The moment of an answer; `doubt` says why the state is incomplete, if it is."""
 
     time_ms: float
     position: int
@@ -179,8 +179,8 @@ class AsOf(Struct, frozen=True):
     doubt: str
 
 
-class NodeAnswer(Struct, frozen=True):
-    """What a worker was doing."""
+class NodeAnswer(Struct, frozen=True, kw_only=True):
+    """What a worker was doing; `last_ms` is the time of its newest event, null if unknown."""
 
     id: str
     incarnation: int
@@ -205,7 +205,7 @@ class TaskMoment(Struct, frozen=True):
 
 
 class MomentAnswer(Struct, frozen=True):
-    """The state of everything at a moment, as far as a terminal shows it."""
+    """The state of the cluster at a moment, as the terminal shows it."""
 
     as_of: AsOf
     tasks: list[TaskMoment]
@@ -214,7 +214,7 @@ class MomentAnswer(Struct, frozen=True):
 
 
 class StoryEntry(Struct, frozen=True):
-    """One thing that happened to the subject of a story."""
+    """One event of a story."""
 
     ref: str
     at_ms: float
@@ -224,7 +224,7 @@ class StoryEntry(Struct, frozen=True):
 
 
 class StoryAnswer(Struct, frozen=True):
-    """Everything about one thing, across nodes."""
+    """All events about one subject, of all nodes."""
 
     subject: str
     entries: list[StoryEntry]
@@ -232,7 +232,7 @@ class StoryAnswer(Struct, frozen=True):
 
 
 class ChangeAnswer(Struct, frozen=True):
-    """One thing that is otherwise at another moment."""
+    """A field with different values at two moments; null where the field does not exist."""
 
     path: str
     subject: str
@@ -242,7 +242,7 @@ class ChangeAnswer(Struct, frozen=True):
 
 
 class DiffAnswer(Struct, frozen=True):
-    """What changed between two moments."""
+    """The changes between two moments."""
 
     a_ms: float
     b_ms: float
@@ -251,7 +251,7 @@ class DiffAnswer(Struct, frozen=True):
 
 
 class SeekAnswer(Struct, frozen=True):
-    """The moment where something holds."""
+    """The moment at which a condition holds."""
 
     at_ms: float
     ref: str
@@ -259,7 +259,7 @@ class SeekAnswer(Struct, frozen=True):
 
 
 class WhyLink(Struct, frozen=True):
-    """One link of a chain of causes."""
+    """One event of a chain of causes."""
 
     ref: str
     at_ms: float
@@ -267,28 +267,28 @@ class WhyLink(Struct, frozen=True):
     text: str
 
 
-class CostAnswer(Struct, frozen=True):
-    """What it cost: seconds of so many workers."""
+class Cost(Struct, frozen=True):
+    """Lost time: seconds, summed over so many workers."""
 
-    seconds: float
-    workers: int
-    text: str
+    seconds: float = 0.0
+    workers: int = 0
+    text: str = "nothing measurable"
 
 
 class WhyAnswer(Struct, frozen=True):
-    """An answer with its reasons. The verdict belongs to the question's own yes-or-no."""
+    """An answer with its reasons. The verdict is for the question's own yes-or-no."""
 
     question: str
     verdict: Verdict
     answer: str
     chain: list[WhyLink]
-    cost: CostAnswer
+    cost: Cost
     findings: list[str]
     trust: TrustAnswer
 
 
 class ParamAnswer(Struct, frozen=True):
-    """Something a question needs to know."""
+    """A parameter of a question."""
 
     name: str
     kind: str
@@ -296,7 +296,7 @@ class ParamAnswer(Struct, frozen=True):
 
 
 class QuestionAnswer(Struct, frozen=True):
-    """One of the questions that can be asked."""
+    """A question that can be asked."""
 
     name: str
     text: str
@@ -304,7 +304,7 @@ class QuestionAnswer(Struct, frozen=True):
 
 
 class UsageAnswer(Struct, frozen=True):
-    """What a worker used, by column, oldest first; null where it did not tell. Times are ms."""
+    """A worker's resource use by column, oldest first; null if not reported. Times are ms."""
 
     at: list[int]
     cpu_percent: list[float | None]
@@ -314,7 +314,7 @@ class UsageAnswer(Struct, frozen=True):
 
 
 class RunRow(Struct, frozen=True):
-    """A run in a list; `archived` when it is kept as Parquet."""
+    """A run in a list; `archived` if it is stored as Parquet."""
 
     name: str
     where: str
@@ -325,3 +325,39 @@ class RunRow(Struct, frozen=True):
     events: int
     tasks: list[str]
     findings: int
+
+
+def event_answer(record: Record) -> EventAnswer:
+    """An event for a list."""
+    step = record.get("step")
+    return EventAnswer(
+        ref=record.ref,
+        at_ms=ms(record.at_ns),
+        node=record.node,
+        kind=record.kind,
+        summary=sentence(record),
+        tags=record.tags(),
+        step=step if isinstance(step, int) and step >= 0 else None,
+    )
+
+
+def link_answer(record: Record) -> LinkAnswer:
+    """A cause or an effect of another event."""
+    return LinkAnswer(
+        ref=record.ref,
+        at_ms=ms(record.at_ns),
+        node=record.node,
+        kind=record.kind,
+        summary=sentence(record),
+    )
+
+
+def story_entry(record: Record) -> StoryEntry:
+    """An event of a story."""
+    return StoryEntry(
+        ref=record.ref,
+        at_ms=ms(record.at_ns),
+        node=record.node,
+        kind=record.kind,
+        text=sentence(record),
+    )

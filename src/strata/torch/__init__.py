@@ -1,4 +1,4 @@
-"""PyTorch under Strata: `import strata.torch`. torch itself is needed only where it is used."""
+"""PyTorch under Strata: `import strata.torch`. torch itself is imported only where it is used."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -19,30 +19,30 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from strata.data.torch_adapter import StepDataset, StepSampler, loader
-    from strata.data.torch_engine import Loading
+    from strata.data.torch.loader_adapter import StepDataset, StepSampler, loader
+    from strata.data.torch.loader_engine import Loading
     from strata.torch.accelerate import Accelerator
+    from strata.torch.data_parallel import data_parallel
+    from strata.torch.device_mesh import Mesh
     from strata.torch.fabric import Fabric
-    from strata.torch.group import Group
-    from strata.torch.huggingface import train
+    from strata.torch.hf_trainer import train
     from strata.torch.lightning import LightningStrategy
-    from strata.torch.local_steps import LocalSteps
-    from strata.torch.mesh import Mesh
-    from strata.torch.parallel import data_parallel
+    from strata.torch.module_local_steps import LocalSteps
+    from strata.torch.process_group import Group
 
 _HOMES = {
     "Accelerator": "strata.torch.accelerate",
     "Fabric": "strata.torch.fabric",
-    "Group": "strata.torch.group",
+    "Group": "strata.torch.process_group",
     "LightningStrategy": "strata.torch.lightning",
-    "Loading": "strata.data.torch_engine",
-    "LocalSteps": "strata.torch.local_steps",
-    "Mesh": "strata.torch.mesh",
-    "StepDataset": "strata.data.torch_adapter",
-    "StepSampler": "strata.data.torch_adapter",
-    "data_parallel": "strata.torch.parallel",
-    "loader": "strata.data.torch_adapter",
-    "train": "strata.torch.huggingface",
+    "Loading": "strata.data.torch.loader_engine",
+    "LocalSteps": "strata.torch.module_local_steps",
+    "Mesh": "strata.torch.device_mesh",
+    "StepDataset": "strata.data.torch.loader_adapter",
+    "StepSampler": "strata.data.torch.loader_adapter",
+    "data_parallel": "strata.torch.data_parallel",
+    "loader": "strata.data.torch.loader_adapter",
+    "train": "strata.torch.hf_trainer",
 }
 
 

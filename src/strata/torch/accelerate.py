@@ -12,15 +12,15 @@
                     scheduler.step()
                     optimizer.zero_grad()
 
-The loops are those of the run, because a loop that accelerate does not see cannot be resumed by it.
+The loops are those of the run, because accelerate cannot resume a loop that it does not see.
 accelerate does its part in each worker: device placement, mixed precision, gradient accumulation,
 clipping. The gradients are averaged by `data_parallel`, so that a lost worker costs one step.
 
-With `gradient_accumulation_steps=n` all micro-batches of an update are in one block, each in
-`with accelerator.accumulate(model)`. Only the last one communicates.
+With `gradient_accumulation_steps=n` all micro-batches of an update are in one block, each in `with
+accelerator.accumulate(model)`. Only the last one communicates.
 
 A scheduler takes one step for each update, as with `split_batches=True`: the number of workers does
-not change it. What would need to know the other workers is refused by name. Functions of
+not change it. Methods that need the other workers raise an error with an alternative. Functions of
 accelerate's modules (`accelerate.utils.gather`) see one process.
 """
 
@@ -37,9 +37,9 @@ from accelerate.utils import DistributedType
 from strata.config import without_sizes
 from strata.errors import InvalidArgument
 from strata.sdk.run import Run
-from strata.sdk.step import Step
-from strata.torch.parallel import data_parallel
-from strata.torch.refusals import refuse_methods, refuse_options
+from strata.sdk.steps.step_block import Step
+from strata.torch.data_parallel import data_parallel
+from strata.torch.unsupported import refuse_methods, refuse_options
 
 OWN_LOOP = "write the loop with run.step(), and see docs/TRAINING.md"
 OPTIONS = {
@@ -54,7 +54,7 @@ OPTIONS = {
 }
 METHODS = {
     "prepare_data_loader": "read with run.loader(dataset, ...), which is not prepared",
-    "skip_first_batches": "run.loader goes on at the right batch by itself",
+    "skip_first_batches": "run.loader resumes at the right batch by itself",
     "gather": "use run.average, or run.evaluate for metrics",
     "gather_for_metrics": "use run.evaluate",
     "reduce": "use run.average",
@@ -64,9 +64,9 @@ METHODS = {
     "wait_for_everyone": "use run.barrier(name)",
     "check_trigger": "use run.agree(value)",
     "set_trigger": "use run.agree(value)",
-    "save_state": "give everything to run.restore; the run saves it by itself",
-    "load_state": "give everything to run.restore; the run restores it by itself",
-    "register_for_checkpointing": "give it to run.restore",
+    "save_state": "pass everything to run.restore; the run saves it by itself",
+    "load_state": "pass everything to run.restore; the run restores it by itself",
+    "register_for_checkpointing": "pass it to run.restore",
     "save_model": "call torch.save where accelerator.is_main_process",
     "save": "call torch.save where accelerator.is_main_process",
     "init_trackers": "record metrics with step.log",
@@ -89,7 +89,7 @@ class Accelerator(PlainAccelerator):
         if PartialState._shared_state.get("num_processes", 1) > 1:
             raise InvalidArgument(
                 "accelerate has already joined several processes",
-                hint="create nothing of accelerate before strata.torch.Accelerator",
+                hint="create strata.torch.Accelerator before any other object of accelerate",
             )
         self._run = run
         with without_sizes():
@@ -144,13 +144,13 @@ class Accelerator(PlainAccelerator):
         """Keep the gradients on this worker: `step.accumulate()`."""
         step = self._run.present_step
         if step is None:
-            yield  # backward() will be refused
+            yield  # backward() will raise
             return
         with step.accumulate():
             yield
 
     def on_main_process(self, function: Callable[..., Any] | None = None) -> Callable[..., Any]:
-        """A function that does nothing but on rank 0."""
+        """A function that runs only on rank 0."""
         assert function is not None
 
         @wraps(function)
@@ -166,7 +166,7 @@ class Accelerator(PlainAccelerator):
 
 
 class _Counter:
-    """Begins the micro-batches of every update with the first one, also when a block runs again."""
+    """Starts the micro-batches of every update with the first one, also when a block runs again."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator

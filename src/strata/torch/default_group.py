@@ -1,11 +1,11 @@
 """The default group of `torch.distributed`, formed again in each generation of a run.
 
-Frameworks that bring their own training loop (Hugging Face, Lightning) use the default group that
-they find, and the variables that torchrun would set: RANK, LOCAL_RANK, WORLD_SIZE,
-LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT. Both are made here before the framework starts.
+Frameworks with their own training loop (Hugging Face, Lightning) use the existing default group,
+and the variables that torchrun would set: RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE,
+MASTER_ADDR, MASTER_PORT. Both are set up here before the framework starts.
 
-When a worker is lost, collectives of the others fail, or never end. A thread watches the
-generation and aborts the group as soon as it is over, so that the framework's loop is left with an
+When a worker is lost, collectives of the others fail, or never end. A thread watches the generation
+and aborts the group as soon as the generation ends, so that the framework's loop ends with an
 error.
 """
 
@@ -20,14 +20,14 @@ import torch
 import torch.distributed as dist
 
 from strata.config import export
-from strata.sdk.exchange import Exchange
+from strata.sdk.peers.exchange import Exchange
 from strata.sdk.run import Run
-from strata.torch.group import (
-    Watch,
+from strata.torch.process_group import (
+    GenerationWatch,
     abort_default_group,
     form_default_group,
     interruptible,
-    meet,
+    open_store,
 )
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class DefaultGroup:
     def __init__(self, run: Run) -> None:
         self.local_rank = 0
         self._run = run
-        self._watch: Watch | None = None
+        self._watch: GenerationWatch | None = None
         self._left: list[object] = []  # a group in which a thread may be stuck is not destroyed
         atexit.register(self.leave)
 
@@ -73,11 +73,11 @@ class DefaultGroup:
     def _form(self, exchange: Exchange) -> None:
         self.leave()
         interruptible(exchange, partial(self._begin, exchange))
-        self._watch = Watch(exchange, dist.group.WORLD)
+        self._watch = GenerationWatch(exchange, dist.group.WORLD)
         log.info("default group formed in generation %d", exchange.generation)
 
     def _begin(self, exchange: Exchange) -> None:
-        run, store = self._run, meet(self._run, exchange)
+        run, store = self._run, open_store(self._run, exchange)
         machines = exchange.everyone(f"{exchange.host} {socket.gethostname()}")
         variables = _variables(run.rank, machines, store)
         export(variables)

@@ -15,8 +15,8 @@ The loops are those of the run, because Fabric does not know a script's loops an
 them. Fabric does its part in each worker: device placement, precision, clipping, `fabric.save` on
 rank 0. The gradients are averaged by `data_parallel`, so that a lost worker costs one step.
 
-`with fabric.no_backward_sync(model)` is `with step.accumulate()`. What would need to know the other
-workers is refused by name.
+`with fabric.no_backward_sync(model)` is `with step.accumulate()`. Methods that need the other
+workers raise an error with an alternative.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -30,8 +30,8 @@ from lightning.fabric.strategies.strategy import _BackwardSyncControl
 
 from strata.errors import InvalidArgument
 from strata.sdk.run import Run
-from strata.torch.parallel import data_parallel
-from strata.torch.refusals import refuse_methods, refuse_options
+from strata.torch.data_parallel import data_parallel
+from strata.torch.unsupported import refuse_methods, refuse_options
 
 OPTIONS = {
     "strategy": "data_parallel is the strategy; use strata.torch.Mesh for FSDP2",
@@ -69,7 +69,7 @@ class Fabric(PlainFabric):
         self.launch()
 
     def save(self, path: str | Path, state: dict[str, Any], filter: Any = None) -> None:
-        """Write a file on rank 0; the others go on."""
+        """Write a file on rank 0; the others continue."""
         self._without_barrier(super().save, path, state, filter)
 
     def load(self, path: str | Path, *given: Any, **named: Any) -> Any:
@@ -123,16 +123,16 @@ class _OneWorker(Strategy):
         return data_parallel(self._run, module)
 
     def all_gather(self, tensor: Any, group: Any = None, sync_grads: bool = False) -> Any:
-        raise NotImplementedError  # Fabric.all_gather is refused
+        raise NotImplementedError  # Fabric.all_gather raises
 
     def all_reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        raise NotImplementedError  # Fabric.all_reduce is refused
+        raise NotImplementedError  # Fabric.all_reduce raises
 
     def barrier(self, name: str | None = None) -> None:
-        raise NotImplementedError  # Fabric.barrier is refused
+        raise NotImplementedError  # Fabric.barrier raises
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        raise NotImplementedError  # Fabric.broadcast is refused
+        raise NotImplementedError  # Fabric.broadcast raises
 
 
 class _Accumulating(_BackwardSyncControl):

@@ -6,16 +6,17 @@
 
 The strategy is Lightning's `DDPStrategy` among the workers of the run. `fit` is started again after
 each change of membership; it resumes by `ckpt_path`, so that weights, optimizer, schedulers, loop
-progress, callbacks and the precision plugin come back. The checkpoint is Strata's, in memory.
+progress, callbacks and the precision plugin are restored. The checkpoint is Strata's, in memory.
 
 Lightning does not resume everything exactly by itself. This strategy adds: the batches of the epoch
-that were trained are skipped in the sampler; the random state is put back; `ReduceLROnPlateau` is
-updated at the end of a resumed epoch; an early stop stays one.
+that were trained are skipped in the sampler; the random state is restored; `ReduceLROnPlateau` is
+updated at the end of a resumed epoch; an early stop is kept.
 
 Two things differ from an undisturbed run in the epoch of a recovery: metrics that Lightning
 averages over an epoch of training (`self.log(..., on_epoch=True)` in `training_step`) cover the
 batches since the recovery, and random transforms of the dataset draw other numbers. So that the
-first does not change the training, a scheduler or callback that monitors such a metric is refused.
+first does not change the training, a scheduler or callback that monitors such a metric raises an
+error.
 
 The module and the Trainer are those of the script in every generation. Attributes of the module
 that are neither parameters, buffers nor metrics, and that `on_save_checkpoint` does not save, keep
@@ -43,17 +44,13 @@ from torch.utils.data.distributed import DistributedSampler
 from torchmetrics import Metric
 
 from strata.errors import InvalidArgument, NotAllowedNow
+from strata.sdk.interrupts import GenerationChanged
 from strata.sdk.run import Run
-from strata.sdk.signals import GenerationChanged
-from strata.torch.lightning_checks import (
-    refusal,
-    require_resumable_monitors,
-    require_supported,
-)
-from strata.torch.supervisor import Supervisor, copied, saved_buffers
+from strata.torch.loop_supervisor import LoopSupervisor, copied, saved_buffers
+from strata.torch.unsupported import refusal, require_resumable_monitors, require_supported
 
 RESUME_PATH = "strata-checkpoint"
-"""What `ckpt_path` is when the strategy answers with the state of the run."""
+"""The `ckpt_path` for which the strategy returns the state of the run."""
 
 
 class LightningStrategy(DDPStrategy):
@@ -64,7 +61,7 @@ class LightningStrategy(DDPStrategy):
 
     def __init__(self, run: Run, **options: Any) -> None:
         self.run = run
-        self.supervisor = Supervisor(run, "lightning", group_of_one=True)
+        self.supervisor = LoopSupervisor(run, "lightning", group_of_one=True)
         super().__init__(cluster_environment=_Workers(self.supervisor), **options)
         if not options.get("broadcast_buffers", True):
             raise refusal("broadcast_buffers=False")
@@ -87,7 +84,7 @@ class LightningStrategy(DDPStrategy):
             setattr(only, "rank", self.run.rank)  # noqa: B010
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: Any = None) -> dict[str, Any]:
-        """The state of the run, or a file's."""
+        """The state of the run, or of a file."""
         if checkpoint_path == RESUME_PATH:
             checkpoint: dict[str, Any] = self.resumed["checkpoint"]
             return checkpoint
@@ -113,9 +110,9 @@ class LightningStrategy(DDPStrategy):
 
 
 class _Workers(ClusterEnvironment):
-    """The workers of a run as Lightning sees them; the process group is there already."""
+    """The workers of a run as Lightning sees them; the process group already exists."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: LoopSupervisor) -> None:
         self._supervisor = supervisor
         self._run = supervisor.run
 
@@ -125,11 +122,15 @@ class _Workers(ClusterEnvironment):
 
     @property
     def main_address(self) -> str:
-        raise NotAllowedNow("Strata forms the process group", hint="do not form another one")
+        raise NotAllowedNow(
+            "Strata forms the process group", hint="leave out code that forms another one"
+        )
 
     @property
     def main_port(self) -> int:
-        raise NotAllowedNow("Strata forms the process group", hint="do not form another one")
+        raise NotAllowedNow(
+            "Strata forms the process group", hint="leave out code that forms another one"
+        )
 
     @staticmethod
     def detect() -> bool:
@@ -165,7 +166,7 @@ class _Relaunching(_Launcher):
         return False
 
     def kill(self, signum: int | signal.Signals) -> None:
-        """There are no processes of Lightning's to end."""
+        """Nothing to do: Lightning started no processes."""
 
     def launch(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run one of the Trainer's functions; `fit` in one generation after the other."""
@@ -180,7 +181,7 @@ class _Relaunching(_Launcher):
                 hint="leave ckpt_path out; load the weights into the model to start from them",
             )
         strategy = self._strategy
-        follower = _Follower(strategy, model)
+        follower = _FitCallback(strategy, model)
         trainer.callbacks.append(follower)
         # Lightning would answer SIGTERM with a collective inside the signal handler.
         trainer._signal_connector._sigterm_notifier_fn = _ignore
@@ -222,8 +223,8 @@ class _Skipping(BatchSampler):
         return len(self.inner)
 
 
-class _Follower(Callback):
-    """Tells the supervisor which steps of a fit are complete."""
+class _FitCallback(Callback):
+    """Reports complete steps of a fit to the supervisor."""
 
     def __init__(self, strategy: LightningStrategy, model: torch.nn.Module) -> None:
         self._strategy = strategy
@@ -236,9 +237,13 @@ class _Follower(Callback):
         self._loss: Any = None
 
     def begin(self, trainer: Any, tree: dict[str, Any]) -> None:
-        """Prepare the Trainer for a fit that resumes from this state; empty is the beginning."""
+        """Prepare the Trainer for a fit that resumes from this state; an empty state is the
+        beginning.
+        """
         for module, training in self._modes.items():
-            module.training = training  # a fit that was left during validation left them in eval
+            module.training = (
+                training  # a fit that was left during validation left the modules in eval mode
+            )
             if isinstance(module, Metric):
                 module.reset()
         trainer.fit_loop = _fresh_loop(trainer)
@@ -258,14 +263,14 @@ class _Follower(Callback):
         place = (loops, resumed.get("batches", 0), False)
         self._supervisor.resumed(self._reader(trainer, place, copied(self._buffers)))
         if not self._resumed:
-            self._supervisor.remember_random()
+            self._supervisor.store_random()
         self._strategy.resumed = {}
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         if self._resumed:
-            self._supervisor.put_random_back()
+            self._supervisor.restore_random()
             self._resumed = False
             # Lightning would not update plateau schedulers at the end of this epoch.
             trainer.fit_loop._restarting = False
@@ -322,7 +327,7 @@ class _Follower(Callback):
 
 
 def _fresh_loop(trainer: Any) -> _FitLoop:
-    """The Trainer's fit loop as it is before a fit: one that was left keeps parts of metrics."""
+    """The Trainer's fit loop as before a fit: one that was left keeps parts of metrics."""
     old = trainer.fit_loop
     loop = _FitLoop(trainer, min_epochs=old.min_epochs, max_epochs=old.max_epochs)
     loop.epoch_loop = _TrainingEpochLoop(trainer, min_steps=old.min_steps, max_steps=old.max_steps)

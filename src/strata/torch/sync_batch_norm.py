@@ -23,15 +23,15 @@ import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
 from strata.errors import InvalidArgument, NotAllowedNow
-from strata.sdk.exchange import Exchange
+from strata.sdk.peers.exchange import Exchange
 from strata.sdk.run import Run
-from strata.torch.group import Group
+from strata.torch.process_group import Group
 
 Gather = Callable[[torch.Tensor], torch.Tensor]
 """The vectors of all workers, one row for each rank."""
 
 
-class Statistics:
+class BatchStatistics:
     """Gathers the statistics of a model's batches in the steps of a run."""
 
     def __init__(self, run: Run, backend: str) -> None:
@@ -40,7 +40,7 @@ class Statistics:
         self._group = Group(run, backend)
 
     def adopt(self, model: torch.nn.Module) -> None:
-        """Let every `SyncBatchNorm` of a model gather its statistics here."""
+        """Make every `SyncBatchNorm` of a model gather its statistics here."""
         for name, each in model.named_modules():
             if not isinstance(each, torch.nn.SyncBatchNorm):
                 continue
@@ -53,12 +53,12 @@ class Statistics:
 
     @property
     def needed(self) -> bool:
-        """Whether there is anything to gather."""
+        """Whether there is any `SyncBatchNorm`."""
         return self.run.world_size > 1 or self.always_communicate
 
     @property
     def samples(self) -> int:
-        """How many samples this worker has in the step that is open."""
+        """The number of samples of this worker in the current step."""
         step = self.run.present_step
         if step is None:
             raise NotAllowedNow(
@@ -78,7 +78,7 @@ class Statistics:
         return self.run.together(gathered)
 
 
-_statistics: WeakKeyDictionary[torch.nn.Module, Statistics] = WeakKeyDictionary()
+_statistics: WeakKeyDictionary[torch.nn.Module, BatchStatistics] = WeakKeyDictionary()
 
 
 class SyncedBatchNorm(torch.nn.SyncBatchNorm):
@@ -114,7 +114,9 @@ class SyncedBatchNorm(torch.nn.SyncBatchNorm):
 
 
 class Normalize(torch.autograd.Function):
-    """A batch, normalized by the statistics of all workers; these, too, and how many values."""
+    """A batch, normalized by the statistics of all workers; also the statistics and the number of
+    values.
+    """
 
     @staticmethod
     def forward(

@@ -1,1 +1,1 @@
-"""What travels between processes: the gRPC server front and the protocols under it."""
+"""The gRPC server, HTTP/2 below it, and the conversion of messages."""

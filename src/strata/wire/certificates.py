@@ -1,8 +1,8 @@
-"""When certificates in a PEM file are valid, and what to say if that is not now.
+"""Validity dates of certificates in PEM files, with warnings.
 
-OpenSSL refuses a certificate that has expired only when somebody connects, and then says little. So
-whoever reads a certificate from a file looks at its dates first. The dates are read from the DER
-encoding (RFC 5280): `ssl` has no public way to decode a certificate without a connection.
+OpenSSL refuses an expired certificate only at a connection, with little detail. Therefore the dates
+are checked when a certificate file is read. They are decoded from DER (RFC 5280), because `ssl` has
+no public way to decode a certificate without a connection.
 """
 
 import ssl
@@ -21,24 +21,24 @@ _UTC_TIME = 0x17
 
 
 class Validity(Struct, frozen=True):
-    """From when until when a certificate is valid."""
+    """Validity dates of a certificate."""
 
     since: datetime
     until: datetime
 
 
 def dates_in(pem: str) -> list[Validity]:
-    """The validity of each certificate in a PEM text; `ValueError` if one cannot be decoded."""
+    """Validity of each certificate in a PEM text; raises `ValueError` if one is invalid."""
     blocks = pem.split(BEGIN)[1:]
     texts = (f"{BEGIN}{block.partition(END)[0]}{END}\n" for block in blocks)
     return [_validity(ssl.PEM_cert_to_DER_cert(text)) for text in texts]
 
 
 def date_problem(path: str, now: datetime | None = None, whole: bool = False) -> str:
-    """What is wrong with the dates of the certificate in a file, and what to do; empty if nothing.
+    """A warning if the certificate in a file is expired, not valid yet or expires soon; or empty.
 
-    The first certificate is looked at, or all with `whole`. Nothing is said of a file that cannot
-    be read or decoded: whoever uses it gets the error.
+    Only the first certificate is checked, or all with `whole`. A file that cannot be read or
+    decoded gives no warning: its user gets the error.
     """
     try:
         found = dates_in(Path(path).read_text("ascii", errors="replace"))
@@ -53,7 +53,7 @@ def _problem(path: str, valid: Validity, now: datetime) -> str:
     if now > valid.until:
         return (
             f"the certificate {path} expired on {shown_date(valid.until)}: TLS connections fail; "
-            "replace the file by a renewed one and start again"
+            "replace the file with a renewed certificate and restart"
         )
     if now < valid.since:
         return (
@@ -64,14 +64,14 @@ def _problem(path: str, valid: Validity, now: datetime) -> str:
     if valid.until - now < SOON:
         return (
             f"the certificate {path} expires on {shown_date(valid.until)}, in "
-            f"{_left(valid.until - now)}: replace the file by a renewed one before that, and start "
-            "again"
+            f"{_left(valid.until - now)}: replace the file with a renewed certificate before that, "
+            "and restart"
         )
     return ""
 
 
 def shown_date(moment: datetime) -> str:
-    """A date of a certificate as people read it."""
+    """A date for messages."""
     return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
@@ -97,7 +97,7 @@ def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
     at = 0
     while at < len(data):
         if at + 2 > len(data):
-            raise ValueError("an element ends too early")
+            raise ValueError("an element is incomplete")
         tag, length = data[at], data[at + 1]
         at += 2
         if length & 0x80:
@@ -105,7 +105,7 @@ def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
             length = int.from_bytes(data[at : at + size], "big")
             at += size
         if at + length > len(data):
-            raise ValueError("an element is longer than what it is in")
+            raise ValueError("an element is longer than its container")
         yield tag, data[at : at + length]
         at += length
 

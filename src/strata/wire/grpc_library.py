@@ -1,12 +1,13 @@
-"""gRPC's own library, for clients: `from strata.wire.grpc_library import grpc`.
+"""The gRPC library for clients: `from strata.wire.grpc_library import grpc`.
 
-Its fork support has to be switched off before it is imported for the first time. A forked child
-never uses the parent's channel (see `sdk.forks`), so there is nothing for it to do.
+Its fork support has to be disabled before its first import: while a stream is open, its handlers
+make forks slow and the exit of a forked process hang. It is not needed, because a forked child
+never uses the parent's channel (see `sdk.forks`).
 """
 
 from strata import config
 
-config.tell_grpc()
+config.export({"GRPC_ENABLE_FORK_SUPPORT": "0"})
 
 import grpc  # noqa: E402
 from grpc import aio  # noqa: E402

@@ -1,13 +1,13 @@
-"""A log store in a folder of its own, and what tests of it share."""
+"""A log store in a temporary folder."""
 
 import pytest
 
-from strata.coordinator.logs import LogStore
+from strata.coordinator.logs.log_store import LogStore
 
 
 @pytest.fixture
 def opened(tmp_path):
-    """Opens the same log again and again; the last one open is closed at the end."""
+    """Open the same log repeatedly; the last one is closed at the end."""
     stores = []
 
     def open_store(max_bytes=8 * 1024 * 1024):

@@ -1,4 +1,4 @@
-"""Guards that any line a process can write becomes an entry that can be stored and shown."""
+"""Conversion of any process output to entries that can be stored and shown."""
 
 import json
 
@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.coordinator.logs.entries import (
+from strata.coordinator.logs.log_entries import (
     MAX_MESSAGE_BYTES,
     MAX_NAME_CHARS,
-    Line,
+    LogLine,
     decode_line,
     encode_lines,
     make,
@@ -27,8 +27,8 @@ def kept(line):
     return entry
 
 
-def test_an_entry_reads_as_the_contract_says():
-    line = Line("info", "Checkpoint persisted", "worker", "run-1", "gpu-05", "stdout", NOW_MS)
+def test_entry_has_the_fields_of_the_contract():
+    line = LogLine("info", "Checkpoint persisted", "worker", "run-1", "gpu-05", "stdout", NOW_MS)
     assert json.loads(encode_lines([make(0x8F2D1B, line, 0)])) == {
         "id": "log_8f2d1b",
         "timestamp": NOW_MS,
@@ -42,8 +42,8 @@ def test_an_entry_reads_as_the_contract_says():
 
 
 @given(st.one_of(ANY_TEXT, st.binary(max_size=40)), ANY_TEXT, ANY_TEXT, ANY_TEXT, st.integers())
-def test_whatever_comes_in_can_be_stored(message, level, name, stream, timestamp):
-    entry = kept(Line(level, message, name, name, name, stream, timestamp))
+def test_any_line_can_be_stored(message, level, name, stream, timestamp):
+    entry = kept(LogLine(level, message, name, name, name, stream, timestamp))
     assert entry.level in ("error", "warn", "info", "debug")
     assert 0 < entry.timestamp < 2**53
 
@@ -51,21 +51,21 @@ def test_whatever_comes_in_can_be_stored(message, level, name, stream, timestamp
 @pytest.mark.parametrize(
     "text", ["<script>alert(1)</script>", "\x1b[31mred\x1b[0m\x07", "a\tb\nc\rd\0e", "žluťoučký 🐎"]
 )
-def test_text_is_kept_as_it_was_written(text):
-    assert kept(Line("info", text)).message == text
-    assert kept(Line("info", text.encode())).message == text
+def test_text_is_stored_unchanged(text):
+    assert kept(LogLine("info", text)).message == text
+    assert kept(LogLine("info", text.encode())).message == text
 
 
-def test_bytes_that_are_no_text_are_replaced():
-    assert kept(Line("info", b"caf\xe9 \xff")).message == "caf\ufffd \ufffd"
-    assert kept(Line("info", "lone \ud800 surrogate")).message == "lone ? surrogate"
+def test_invalid_utf8_is_replaced():
+    assert kept(LogLine("info", b"caf\xe9 \xff")).message == "caf\ufffd \ufffd"
+    assert kept(LogLine("info", "lone \ud800 surrogate")).message == "lone ? surrogate"
 
 
 @pytest.mark.parametrize("character", ["x", "é", "🐎", "\0"])
 @pytest.mark.parametrize("as_bytes", [False, True])
-def test_a_long_line_is_cut_and_says_so(character, as_bytes):
+def test_long_line_is_cut_with_a_note(character, as_bytes):
     text = character * (1_000_000 // len(character.encode()))
-    entry = kept(Line("info", text.encode() if as_bytes else text))
+    entry = kept(LogLine("info", text.encode() if as_bytes else text))
     body, mark, rest = entry.message.partition("… [cut: ")
     assert mark
     assert rest == f"{len(text.encode())} bytes in all]"
@@ -73,26 +73,26 @@ def test_a_long_line_is_cut_and_says_so(character, as_bytes):
     assert MAX_MESSAGE_BYTES - 4 < len(body.encode()) <= MAX_MESSAGE_BYTES
 
 
-def test_a_line_at_the_limit_is_whole():
-    assert kept(Line("info", "x" * MAX_MESSAGE_BYTES)).message == "x" * MAX_MESSAGE_BYTES
+def test_line_at_the_limit_is_not_cut():
+    assert kept(LogLine("info", "x" * MAX_MESSAGE_BYTES)).message == "x" * MAX_MESSAGE_BYTES
 
 
-def test_names_are_cut():
-    assert len(kept(Line("info", "m", worker_id="w" * 10_000)).worker_id) == MAX_NAME_CHARS
+def test_long_names_are_cut():
+    assert len(kept(LogLine("info", "m", worker_id="w" * 10_000)).worker_id) == MAX_NAME_CHARS
 
 
 @pytest.mark.parametrize(
     ("word", "level"),
     [("WARNING", "warn"), ("Critical", "error"), ("trace", "debug"), ("loud", "info")],
 )
-def test_levels_by_other_names(word, level):
-    assert kept(Line(word, "m")).level == level
+def test_other_level_names(word, level):
+    assert kept(LogLine(word, "m")).level == level
 
 
-def test_a_line_without_a_time_has_the_time_of_its_arrival():
-    assert kept(Line("info", "m")).timestamp == NOW_MS
-    assert kept(Line("info", "m", timestamp=2**60)).timestamp == NOW_MS
+def test_line_without_timestamp_gets_its_arrival_time():
+    assert kept(LogLine("info", "m")).timestamp == NOW_MS
+    assert kept(LogLine("info", "m", timestamp=2**60)).timestamp == NOW_MS
 
 
-def test_an_id_is_its_number():
-    assert seq_of(make(255, Line("info", "m"), NOW_MS).id) == 255
+def test_entry_id_contains_its_number():
+    assert seq_of(make(255, LogLine("info", "m"), NOW_MS).id) == 255

@@ -1,17 +1,18 @@
-"""Guards that a follower sees every new matching line once and in order, and that one that is slow
-costs nothing but its own lines, of which it is told the number."""
+"""Followers get every new matching line once and in order; a slow one loses lines and gets their
+number."""
 
 import asyncio
 import threading
 
 import pytest
 
-from strata.coordinator.logs import Line, LogEntry, Query, Skipped
+from strata.coordinator.logs.log_entries import LogEntry, LogLine, Skipped
+from strata.coordinator.logs.log_query import LogQuery
 from strata.errors import InvalidArgument
 
 
 async def first(iterator, count):
-    """The next items of a follower, which is ended then."""
+    """The next items of a follower, which is then closed."""
     items = []
     async with asyncio.timeout(20):
         async for item in iterator:
@@ -33,39 +34,39 @@ async def until_followed(store, count=1):
             await asyncio.sleep(0.001)
 
 
-def test_new_lines_arrive_by_themselves(store):
+def test_follower_receives_new_lines(store):
     async def scenario():
         reader = asyncio.create_task(first(store.follow(), 3))
         await until_followed(store)
-        store.extend([Line("info", "a"), Line("info", "b")])
-        store.append(Line("info", "c"))
+        store.extend([LogLine("info", "a"), LogLine("info", "b")])
+        store.append(LogLine("info", "c"))
         return await reader
 
-    store.append(Line("info", "before"))
+    store.append(LogLine("info", "before"))
     assert texts(asyncio.run(scenario())) == ["a", "b", "c"]
     assert store.followers == 0
 
 
-def test_only_what_matches_arrives(store):
+def test_follower_receives_only_matching_lines(store):
     async def scenario():
-        query = Query(level="warn", worker_id="w1", search="NaN")
+        query = LogQuery(level="warn", worker_id="w1", search="NaN")
         reader = asyncio.create_task(first(store.follow(query), 1))
         await until_followed(store)
-        store.append(Line("info", "loss is nan", worker_id="w1"))
-        store.append(Line("error", "loss is nan", worker_id="w2"))
-        store.append(Line("error", "all is well", worker_id="w1"))
-        store.append(Line("error", "loss is nan, really", worker_id="w1"))
+        store.append(LogLine("info", "loss is nan", worker_id="w1"))
+        store.append(LogLine("error", "loss is nan", worker_id="w2"))
+        store.append(LogLine("error", "all is well", worker_id="w1"))
+        store.append(LogLine("error", "loss is nan, really", worker_id="w1"))
         return await reader
 
     assert texts(asyncio.run(scenario())) == ["loss is nan, really"]
 
 
-def test_a_backlog_joins_the_new_lines_without_gap_or_overlap(store):
+def test_backlog_and_new_lines_have_no_gap_or_overlap(store):
     writing, enough = threading.Event(), threading.Event()
 
     def write():
         for i in range(10**9):
-            store.append(Line("info", str(i)))
+            store.append(LogLine("info", str(i)))
             if i % 100 == 99:
                 store.flush()
             if i == 500:
@@ -86,26 +87,26 @@ def test_a_backlog_joins_the_new_lines_without_gap_or_overlap(store):
     assert numbers == list(range(numbers[0], numbers[0] + 5000))
 
 
-def test_following_goes_on_after_a_line(store):
-    store.extend(Line("info", str(i)) for i in range(20))
-    (known,) = store.recent(Query(search="12")).entries
+def test_follow_continues_after_a_line(store):
+    store.extend(LogLine("info", str(i)) for i in range(20))
+    (known,) = store.recent(LogQuery(search="12")).entries
 
     async def scenario():
-        return await first(store.follow(Query(after=known.id), backlog=1000), 7)
+        return await first(store.follow(LogQuery(after=known.id), backlog=1000), 7)
 
     assert texts(asyncio.run(scenario())) == [str(i) for i in range(13, 20)]
 
 
-def test_a_slow_reader_skips_and_is_told_how_many(store):
+def test_slow_follower_gets_the_number_of_skipped_lines(store):
     async def scenario():
-        slow = store.follow(Query(worker_id="w1"), buffer=100)
+        slow = store.follow(LogQuery(worker_id="w1"), buffer=100)
         reader = asyncio.create_task(anext(slow))
         await until_followed(store)
-        store.append(Line("info", "first", worker_id="w1"))
+        store.append(LogLine("info", "first", worker_id="w1"))
         assert (await reader).message == "first"
         for i in range(1000):
-            store.append(Line("info", str(i), worker_id="w1"))
-            store.append(Line("info", "of no interest", worker_id="w2"))
+            store.append(LogLine("info", str(i), worker_id="w1"))
+            store.append(LogLine("info", "of no interest", worker_id="w2"))
         store.flush()
         items = [await anext(slow) for _ in range(101)]
         await slow.aclose()
@@ -123,7 +124,7 @@ def test_closing_the_log_ends_its_followers(store):
 
         reader = asyncio.create_task(all_of_it())
         await until_followed(store)
-        store.append(Line("info", "last"))
+        store.append(LogLine("info", "last"))
         await asyncio.to_thread(store.close)
         async with asyncio.timeout(20):
             return await reader, [item async for item in store.follow()]
@@ -131,7 +132,7 @@ def test_closing_the_log_ends_its_followers(store):
     assert asyncio.run(scenario()) == (["last"], [])
 
 
-def test_a_follower_whose_loop_is_gone_harms_nobody(store):
+def test_follower_with_a_closed_event_loop_does_not_affect_others(store):
     async def leave():
         iterator = store.follow()
         waiting = asyncio.create_task(anext(iterator))
@@ -140,16 +141,16 @@ def test_a_follower_whose_loop_is_gone_harms_nobody(store):
         return iterator
 
     left = asyncio.run(leave())
-    store.append(Line("info", "still written"))
+    store.append(LogLine("info", "still written"))
     assert store.recent().entries[0].message == "still written"
     del left
 
 
 @pytest.mark.parametrize("bad", ["(", "[a"])
-def test_a_bad_query_is_refused_before_anything_is_followed(store, bad):
+def test_invalid_query_is_refused_before_following(store, bad):
     async def scenario():
-        await anext(store.follow(Query(search=bad, regex=True)))
+        await anext(store.follow(LogQuery(search=bad, regex=True)))
 
-    with pytest.raises(InvalidArgument, match="not a regular expression"):
+    with pytest.raises(InvalidArgument, match="not a valid regular expression"):
         asyncio.run(scenario())
     assert store.followers == 0

@@ -1,24 +1,32 @@
-"""The database file: its tables, its connections, what its errors mean, and whether it is whole.
+"""The database file: its tables, its connections, the meaning of its errors, and integrity checks.
 
 Durability. Write-ahead log, `synchronous=FULL`: a commit is one sync of the log. Checkpoints move
-pages into the main file about every 4 MB, and the log is then written over from its start, so it
-stays that size; readers take short turns and do not hold it up. A log that grew regardless is cut
-back to `WAL_KEPT_BYTES`.
+pages into the main file about every 4 MB, and the log is then overwritten from its start, so it
+stays that size; readers are short and do not block this. A log that grew regardless is cut back to
+`WAL_KEPT_BYTES`.
 
 Costs. Facts have one index and the head is one page, so a small append writes three or four pages.
+
+The connections of a reader.
+
+Reads are short: each takes a connection from a pool, fetches a bounded number of rows and returns
+the connection. So a long read does not keep the write-ahead log from being reused, and never waits
+for the writer.
 """
 
 import os
 import sqlite3
+from collections import deque
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
 from strata.errors import Corrupt, StrataError, Unavailable, UnknownKind
-from strata.store.sqlite import rows
-from strata.store.sqlite.rows import Head
-from strata.store.sqlite.sidecar import Mark, beside
+from strata.store.event_store import Closing
+from strata.store.sqlite import table_rows
+from strata.store.sqlite.lock_files import Mark, beside
+from strata.store.sqlite.table_rows import Head, Row
 
 APPLICATION_ID = int.from_bytes(b"Stra", "big")
 VERSION = 3
@@ -29,7 +37,7 @@ CHECK_BYTES = 128 * 2**20  # measured: 0.1 s to check a file of this size
 
 SALVAGE = (
     "keep the file; `strata salvage DATA_DIR` copies what is readable into a new folder and says "
-    "what is lost, `strata up --salvage` does the same in place and goes on"
+    "what is lost, `strata up --salvage` does the same in place and starts the coordinator"
 )
 
 SCHEMA = {
@@ -57,7 +65,7 @@ SCHEMA = {
         checksum INTEGER NOT NULL, state BLOB NOT NULL)""",
 }
 
-# What the world does, by SQLite's primary error code; anything not listed is damage.
+# Errors of the environment, by SQLite's primary error code; anything not listed is damage.
 _UNAVAILABLE = {
     sqlite3.SQLITE_FULL: ("the disk is full", "free some space; the store carries on after that"),
     sqlite3.SQLITE_READONLY: ("it is read-only", "let this user write to the file and its folder"),
@@ -79,7 +87,7 @@ def translated(path: Path) -> Iterator[None]:
 
 
 def translate(error: Exception, path: Path) -> StrataError:
-    """An error of SQLite as one of Strata's."""
+    """The Strata error of an SQLite error."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
     if code in _UNAVAILABLE:
         what, hint = _UNAVAILABLE[code]
@@ -91,7 +99,7 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
     """A connection in autocommit mode that any one thread at a time may use."""
     mode = "mode=rwc" if write else "mode=ro"
     if not write and not _writable(path.parent) and not beside(path, "-wal").exists():
-        mode += "&immutable=1"  # nobody writes, and SQLite could not make its shared memory
+        mode += "&immutable=1"  # there is no writer, and SQLite could not create its shared memory
     uri = f"file:{quote(str(path.absolute()))}?{mode}"
     db = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=5)
     if write:
@@ -109,29 +117,29 @@ def _writable(folder: Path) -> bool:
 
 
 def create(db: sqlite3.Connection, head: Head) -> None:
-    """Makes the tables of an empty store, all or nothing."""
+    """Make the tables of an empty store, all or nothing."""
     db.execute("BEGIN IMMEDIATE")
     for statement in SCHEMA.values():
         db.execute(statement)
     db.execute(f"PRAGMA application_id={APPLICATION_ID}")
     db.execute(f"PRAGMA user_version={VERSION}")
-    db.execute("INSERT INTO head VALUES (?, ?, ?)", rows.head_row(head))
+    db.execute("INSERT INTO head VALUES (?, ?, ?)", table_rows.head_row(head))
     db.execute("COMMIT")
 
 
 def load_head(db: sqlite3.Connection) -> Head:
     """The head as this connection sees it."""
-    row = db.execute(f"SELECT {rows.HEAD} FROM head WHERE id = 1").fetchone()
+    row = db.execute(f"SELECT {table_rows.HEAD} FROM head WHERE id = 1").fetchone()
     if row is None:
         raise Corrupt("the head of the store is missing")
-    return rows.read_head(row)
+    return table_rows.read_head(row)
 
 
 def inspect(path: Path, mark: Mark | None) -> Head | None:
-    """The head of a store that is whole; None when there is no store yet.
+    """The head of an intact store; None when there is no store yet.
 
-    Looks through a read-only connection, so that a damaged file is left as it is. `mark` must be
-    read before: a writer beside may move on.
+    Uses a read-only connection, so that a damaged file is left as it is. `mark` must be read
+    before: a writer may be running.
     """
     if not path.exists() or path.stat().st_size == 0:
         _require_nothing_lost(path, mark)
@@ -156,7 +164,7 @@ def inspect(path: Path, mark: Mark | None) -> Head | None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Damage found inside, told with the name of the file."""
+    """Add the name of the file to errors about damage."""
     try:
         yield
     except Corrupt as error:
@@ -183,7 +191,7 @@ def _pragma(db: sqlite3.Connection, name: str) -> int:
 
 
 def require_sound(db: sqlite3.Connection) -> None:
-    """Raises `Corrupt` when trees or indexes of the file are broken."""
+    """Raise `Corrupt` when trees or indexes of the file are broken."""
     found = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if found != "ok":
         raise Corrupt(str(found))
@@ -211,3 +219,55 @@ def _require_nothing_lost(path: Path, mark: Mark | None) -> None:
             hint="put the file back; to start a new log on purpose, delete the .mark file; "
             "`strata up --salvage` goes on without the lost facts",
         )
+
+
+TURN_ROWS = 512
+TURN_BYTES = 4 * 2**20
+
+
+class Connections(Closing):
+    """Connections to one file, for reading."""
+
+    def _begin_reading(self, path: Path) -> None:
+        self.path = path
+        self._idle: deque[sqlite3.Connection] = deque()
+        self._closed = False
+
+    def close(self) -> None:
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        if self._closed:
+            raise Unavailable(f"the store {self.path} is closed")
+        with translated(self.path):
+            db = self._idle.pop() if self._idle else connect(self.path, write=False)
+            try:
+                yield db
+            finally:
+                if self._closed:
+                    db.close()
+                else:
+                    self._idle.append(db)
+
+    def _turn(self, sql: str, values: tuple[object, ...] | dict[str, object]) -> list[Row]:
+        """As many rows as one turn may hold; the last column is the payload."""
+        taken: list[Row] = []
+        size = 0
+        with self._connection() as db, closing(db.execute(sql, values)) as cursor:
+            for row in cursor:
+                taken.append(row)
+                size += len(row[-1]) if isinstance(row[-1], bytes) else 0
+                if size > TURN_BYTES or len(taken) >= TURN_ROWS:
+                    break
+        return taken
+
+    def _all(self, sql: str, values: tuple[object, ...] = ()) -> list[Row]:
+        with self._connection() as db:
+            return db.execute(sql, values).fetchall()
+
+    def _head(self) -> Head:
+        with self._connection() as db, naming(self.path):
+            return load_head(db)

@@ -1,1 +1,1 @@
-"""Questions about a run, answered with a verdict, the chain of causes, and what it cost."""
+"""Questions about a run, answered with a verdict, the chain of causes and the cost."""

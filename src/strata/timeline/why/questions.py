@@ -1,6 +1,6 @@
-"""The sixteen questions: a table from a name to what it asks, what it needs, and who answers it.
+"""The questions: a table from name to text and the function that answers it.
 
-`from_event` finds the question that an event suggests, so that one can ask why of anything.
+`from_event` finds the question that fits an event, so that every event can be asked about.
 """
 
 import inspect
@@ -11,33 +11,25 @@ from typing import get_args
 from msgspec import Struct
 
 from strata.errors import InvalidArgument
-from strata.timeline.records import MS_NS, Record
+from strata.timeline.answers import Cost, ParamAnswer, QuestionAnswer
+from strata.timeline.read.records import MS_NS, Record
 from strata.timeline.why import (
-    barriers,
-    changes,
-    checkpoints,
-    deliveries,
-    losses,
-    messages,
-    recovering,
-    runs,
-    slowness,
-    throughput,
-    timeouts,
+    barrier_stalls,
+    checkpoint_outcomes,
+    message_delivery,
+    run_checks,
+    slow_recovery,
+    slow_workers,
+    task_changes,
+    throughput_drops,
+    timeout_replay,
+    worker_losses,
 )
-from strata.timeline.why.case import Answer, Case, Cost
-
-
-class Param(Struct, frozen=True):
-    """Something a question needs to know."""
-
-    name: str
-    kind: str
-    required: bool
+from strata.timeline.why.investigation import Answer, Case
 
 
 class Question(Struct, frozen=True):
-    """One of the sixteen."""
+    """A question and the function that answers it."""
 
     number: int
     name: str
@@ -45,13 +37,17 @@ class Question(Struct, frozen=True):
     ask: Callable[..., Answer]
 
     @property
-    def params(self) -> list[Param]:
-        """What it needs: the arguments of the function that answers it."""
+    def params(self) -> list[ParamAnswer]:
+        """The parameters: the arguments of the function, without the case."""
         found = list(inspect.signature(self.ask).parameters.values())[1:]
         return [
-            Param(each.name, _kind(each.annotation), each.default is inspect.Parameter.empty)
+            ParamAnswer(each.name, _kind(each.annotation), each.default is inspect.Parameter.empty)
             for each in found
         ]
+
+    def shown(self) -> QuestionAnswer:
+        """The question as the API lists it."""
+        return QuestionAnswer(self.name, self.text, self.params)
 
 
 def _kind(hint: object) -> str:
@@ -62,55 +58,126 @@ def _kind(hint: object) -> str:
 QUESTIONS: dict[str, Question] = {
     question.name: question
     for question in (
-        Question(1, "delivery", "A sent it, B never got it: why?", deliveries.delivery),
-        Question(2, "barrier", "Why did this barrier stall, and who was late?", barriers.barrier),
-        Question(3, "slow", "Why was this worker slow?", slowness.slow),
-        Question(4, "samples", "Which samples did a failure affect?", recovering.samples),
-        Question(5, "checkpoint", "Why was this checkpoint not committed?", checkpoints.checkpoint),
-        Question(6, "lost", "Why was it declared lost, and was it dead?", losses.lost),
-        Question(7, "moved", "Why did this shard move, and did it have to?", changes.moved),
-        Question(8, "changed", "Why did the task or its generation change?", changes.changed),
-        Question(9, "restored", "Which checkpoint was loaded, and why?", checkpoints.restored),
-        Question(10, "request", "Why was this request not answered?", messages.request),
-        Question(11, "recovery", "Why is recovery slow, or looping?", recovering.recovery),
-        Question(12, "throughput", "Why did steps per second drop?", throughput.throughput),
-        Question(13, "unfinished", "What was it doing when it was lost?", losses.unfinished),
-        Question(14, "differs", "Where does another run first differ?", runs.differs),
-        Question(15, "trust", "Can this log be trusted?", runs.trusted),
-        Question(16, "timeout", "Would another timeout still have lost it?", timeouts.timeout),
+        Question(
+            number=1,
+            name="delivery",
+            text="Why did B not receive what A sent?",
+            ask=message_delivery.delivery,
+        ),
+        Question(
+            number=2,
+            name="barrier",
+            text="Why did this barrier stall, and who was late?",
+            ask=barrier_stalls.barrier,
+        ),
+        Question(number=3, name="slow", text="Why was this worker slow?", ask=slow_workers.slow),
+        Question(
+            number=4,
+            name="samples",
+            text="Which samples did a failure affect?",
+            ask=slow_recovery.samples,
+        ),
+        Question(
+            number=5,
+            name="checkpoint",
+            text="Why was this checkpoint not committed?",
+            ask=checkpoint_outcomes.checkpoint,
+        ),
+        Question(
+            number=6,
+            name="lost",
+            text="Why was a worker declared lost; was it dead?",
+            ask=worker_losses.lost,
+        ),
+        Question(
+            number=7,
+            name="moved",
+            text="Why did this shard move, and did it have to?",
+            ask=task_changes.moved,
+        ),
+        Question(
+            number=8,
+            name="changed",
+            text="Why did the task or its generation change?",
+            ask=task_changes.changed,
+        ),
+        Question(
+            number=9,
+            name="restored",
+            text="Which checkpoint was loaded, and why?",
+            ask=checkpoint_outcomes.restored,
+        ),
+        Question(
+            number=10,
+            name="request",
+            text="Why was this request not answered?",
+            ask=message_delivery.request,
+        ),
+        Question(
+            number=11,
+            name="recovery",
+            text="Why is recovery slow, or looping?",
+            ask=slow_recovery.recovery,
+        ),
+        Question(
+            number=12,
+            name="throughput",
+            text="Why did steps per second drop?",
+            ask=throughput_drops.throughput,
+        ),
+        Question(
+            number=13,
+            name="unfinished",
+            text="What was a lost worker doing?",
+            ask=worker_losses.unfinished,
+        ),
+        Question(
+            number=14,
+            name="differs",
+            text="Where does another run first differ?",
+            ask=run_checks.differs,
+        ),
+        Question(number=15, name="trust", text="Can this log be trusted?", ask=run_checks.trusted),
+        Question(
+            number=16,
+            name="timeout",
+            text="Would a different timeout also lose it?",
+            ask=timeout_replay.timeout,
+        ),
     )
 }
 
 
 def ask(case: Case, name: str, params: dict[str, str]) -> Answer:
-    """Asks one of the sixteen; the parameters come as text and are checked."""
+    """Answer a question; the parameters are checked and converted from text."""
     question = QUESTIONS.get(name)
     if question is None:
         raise InvalidArgument(
-            f"there is no question {name[:80]!r}", hint=f"there are: {', '.join(QUESTIONS)}"
+            f"unknown question {name[:80]!r}", hint=f"the questions are {', '.join(QUESTIONS)}"
         )
     known = {param.name: param for param in question.params}
-    for stranger in params.keys() - known.keys():
+    for unknown in params.keys() - known.keys():
         raise InvalidArgument(
-            f"the question {name} has no parameter {stranger[:80]!r}",
-            hint=f"it has: {', '.join(known) or 'none'}",
+            f"the question {name} has no parameter {unknown[:80]!r}",
+            hint=f"its parameters are {', '.join(known)}" if known else "it has no parameters",
         )
     for param in known.values():
         if param.required and not params.get(param.name):
             raise InvalidArgument(
                 f"the question {name} needs {param.name}",
-                hint=f"give it as {param.name}=… ({param.kind})",
+                hint=f"add {param.name}=… ({param.kind})",
             )
     given = {each: _converted(known[each], value) for each, value in params.items() if value}
     return question.ask(case, **given)
 
 
-def _converted(param: Param, value: str) -> object:
+def _converted(param: ParamAnswer, value: str) -> object:
     try:
         return {"text": str, "integer": int, "number": float}[param.kind](value)
     except ValueError as error:
         raise InvalidArgument(
-            f"{param.name} is {value[:80]!r}", hint=f"it must be of kind {param.kind}"
+            f"{param.name} is {value[:80]!r}, not of type {param.kind}",
+            hint=f"use {param.name}=… with a value of type {param.kind}",
         ) from error
 
 
@@ -143,7 +210,7 @@ BY_NODE = {"request": "worker", "slow": "worker"}
 
 
 def from_event(record: Record) -> tuple[str, dict[str, str]] | None:
-    """The question that an event suggests, with its parameters; None when none fits."""
+    """The question that fits an event, with its parameters; None if none fits."""
     suggested = SUGGESTED.get(record.kind)
     if suggested is None:
         return None
@@ -162,7 +229,7 @@ def from_event(record: Record) -> tuple[str, dict[str, str]] | None:
 
 
 def _ends(record: Record) -> dict[str, str] | None:
-    """Who sent and who was to receive what an event is about; None when it does not say."""
+    """The sender and the receiver of an event's message; None if the event does not name them."""
     time_ms = repr(record.at_ns / MS_NS)
     peer = record.text("peer")
     if record.kind == "PeerLagged":
@@ -173,13 +240,13 @@ def _ends(record: Record) -> dict[str, str] | None:
 
 
 def why_event(case: Case, record: Record) -> tuple[str, Answer]:
-    """Why of an event: the question it suggests, or simply what led to it."""
+    """Answer the question that fits an event, or give the event's chain of causes."""
     suggested = from_event(record)
     if suggested is not None:
         name, params = suggested
         return name, ask(case, name, params)
     chain = case.ancestry(record)
     if len(chain) == 1:
-        text = "unknown: no cause of it is recorded"
-        return "cause", Answer("unknown", text, chain, Cost())
-    return "cause", Answer("yes", f"yes: it began with: {chain[0].text}", chain)
+        text = "unknown: no cause of this event is recorded"
+        return "cause", Answer(verdict="unknown", text=text, chain=chain, cost=Cost())
+    return "cause", Answer(verdict="yes", text=f"yes: it began with: {chain[0].text}", chain=chain)

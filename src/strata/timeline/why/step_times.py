@@ -1,8 +1,8 @@
-"""Where the time of steps goes: medians of data, compute, communication and wait.
+"""Median times of the parts of steps: data, compute, communication and wait.
 
-A worker's own time is data and compute. Communication is not its own: in a collective exchange
-every worker waits until the slowest one has sent its part, so that the slowest worker has the
-shortest communication. Waiting is time in barriers and while a generation forms.
+A worker's own time is data and compute. Communication is not: in a collective exchange every worker
+waits for the slowest one, so the slowest worker has the shortest communication. Wait is the time in
+barriers and while a generation forms.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from statistics import median
 
 from msgspec import Struct
 
-from strata.core.generations import GenerationChanged
-from strata.core.worker_facts import StepFinished
-from strata.timeline.records import Record
-from strata.timeline.states import state_at
-from strata.timeline.why.case import Case
+from strata.core.generations.generation_members import GenerationChanged
+from strata.core.workers.worker_facts import StepFinished
+from strata.timeline.read.past_states import state_at
+from strata.timeline.read.records import Record
+from strata.timeline.why.investigation import Case
 
 PARTS = ("data", "compute", "communication", "wait")
 OWN = ("data", "compute")
@@ -35,16 +35,16 @@ class Split(Struct, frozen=True):
 
     @property
     def own(self) -> float:
-        """Seconds of a step that do not depend on other workers."""
+        """The seconds of a step that do not depend on other workers."""
         return self.data + self.compute
 
     @property
     def whole(self) -> float:
-        """Seconds of a step."""
+        """The seconds of a whole step."""
         return self.own + self.communication + self.wait
 
     def share(self, part: str) -> float:
-        """The part of a step's time that goes to one part of it."""
+        """The share of a part in the step's time."""
         spent: float = getattr(self, part)
         return spent / self.whole if self.whole else 0.0
 
@@ -65,7 +65,7 @@ def split_of(records: Sequence[Record]) -> Split | None:
 
 
 class Group(Struct, frozen=True):
-    """The workers that trained together at a moment, since when, and in which generation."""
+    """The members of a generation at a moment, and the generation's start."""
 
     task: str
     generation: int
@@ -74,7 +74,7 @@ class Group(Struct, frozen=True):
 
 
 def group_of(case: Case, worker: str, at_ns: int) -> Group | None:
-    """The generation that a worker was in at a moment; None if it was in none."""
+    """The generation of a worker at a moment; None if it had none."""
     state = state_at(case.timeline, case.timeline.position_at(at_ns)).state
     known = state.workers.get(worker)
     return task_group(case, known.task, at_ns) if known is not None else None
@@ -90,7 +90,9 @@ def task_group(case: Case, task: str, at_ns: int) -> Group | None:
         {GenerationChanged.__name__}, at_ns + 1, task=task, generation=found.generation
     )
     since_ns = began.at_ns if began is not None else case.extent.from_ns
-    return Group(task, found.generation, list(found.members), since_ns)
+    return Group(
+        task=task, generation=found.generation, members=list(found.members), since_ns=since_ns
+    )
 
 
 def newest_steps(case: Case, worker: str, since_ns: int, until_ns: int) -> list[Record]:

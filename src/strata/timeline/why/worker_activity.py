@@ -1,9 +1,8 @@
-"""What a worker did while others waited for it, by its own events.
+"""What a worker did while others waited for it, from its own events.
 
 A process that is stopped (SIGSTOP), swapped out or starved of CPU records nothing, and its
-heartbeats stop as well. A process that computes or reads data goes on sending heartbeats. So the
-longest pause between two events of a worker, held against the interval of its heartbeats, tells the
-two apart.
+heartbeats stop as well. A process that computes or reads data still sends heartbeats. So the two
+are told apart by comparing the longest pause between two events with the heartbeat interval.
 """
 
 from itertools import pairwise
@@ -11,24 +10,22 @@ from statistics import median
 
 from msgspec import Struct
 
-from strata.core.worker_facts import ClockSampled, RequestSubmitted, StepFinished
-from strata.timeline.operations import Pairing
-from strata.timeline.records import SECOND_NS, Record
-from strata.timeline.why.case import Case
-from strata.timeline.words import seconds
+from strata.core.workers.worker_facts import ClockSampled, RequestSubmitted, StepFinished
+from strata.timeline.read.operations import Pairing, newest_of, step_parts
+from strata.timeline.read.records import SECOND_NS, Record
+from strata.timeline.read.sentences import seconds
+from strata.timeline.why.investigation import Case
 
 BEFORE_NS = 60 * SECOND_NS
 PAUSE_NS = SECOND_NS // 2
 LATE = 1.2
 LATE_NS = SECOND_NS // 5
 HEARTBEATS = 3
-"""At least so many tell the interval, beside the one that was late."""
-
-PARTS = ("data", "compute", "communication", "wait")
+"""Minimum number of heartbeats to estimate the interval, without the late one."""
 
 
 class Activity(Struct, frozen=True):
-    """What a worker did in a span of time, in words; `stopped` if its process did not run."""
+    """A phrase for what a worker did in a span; `stopped` if its process did not run."""
 
     text: str
     stopped: bool = False
@@ -37,7 +34,7 @@ class Activity(Struct, frozen=True):
 def activity(
     case: Case, worker: str, incarnation: int, since_ns: int, until_ns: int, barrier: str
 ) -> Activity:
-    """What kept a worker from a barrier between two moments."""
+    """What kept a worker from reaching a barrier between two moments."""
     before = case.timeline.records(since_ns - BEFORE_NS, until_ns, node=worker)
     events = [each for each in before if each.incarnation == incarnation]
     if not events:
@@ -65,12 +62,12 @@ class _Pause(Struct, frozen=True):
 
     @property
     def length_ns(self) -> int:
-        """How long it was."""
+        """Its length."""
         return self.to_ns - self.from_ns
 
 
 def _asked_for(record: Record, barrier: str) -> bool:
-    """Whether a record says that the worker asked to be let through a barrier."""
+    """Whether a record is the worker's own arrival request at a barrier."""
     body = record.event.body
     return isinstance(body, RequestSubmitted) and body.barrier == barrier
 
@@ -84,7 +81,7 @@ def _longest_pause(events: list[Record], since_ns: int, end_ns: int, still: bool
 
 
 def _heartbeat_interval_ns(case: Case, of: Record, pause: _Pause) -> float | None:
-    """The usual time between two heartbeats of a process around a pause; None if unknown."""
+    """The median time between heartbeats of a process around a pause; None if unknown."""
     around = (pause.from_ns - BEFORE_NS, pause.to_ns + BEFORE_NS)
     found = case.timeline.records(*around, node=of.node, kinds={ClockSampled.__name__})
     beats = [each.at_ns for each in found if each.incarnation == of.incarnation]
@@ -95,8 +92,8 @@ def _paused(events: list[Record], pause: _Pause, interval_ns: float | None) -> A
     length = seconds(pause.length_ns)
     late = interval_ns is not None and pause.length_ns > interval_ns * LATE + LATE_NS
     if late and pause.open:
-        cause = "its process was stopped, starved of CPU or cut off"
-        return Activity(f"was not heard for {length}, without a heartbeat: {cause}", stopped=True)
+        cause = "its process was stopped, starved of CPU or disconnected"
+        return Activity(f"sent nothing for {length}, not even a heartbeat: {cause}", stopped=True)
     if late:
         cause = "its process was stopped or starved of CPU"
         return Activity(f"recorded nothing for {length}, not even a heartbeat: {cause}", True)
@@ -105,29 +102,22 @@ def _paused(events: list[Record], pause: _Pause, interval_ns: float | None) -> A
 
 
 def _at_work(events: list[Record], end_ns: int) -> str:
-    """The operation that was under way, or the step that it was in."""
+    """The open operation of a worker, or the step that it was in."""
     pairing = Pairing()
     for each in events:
         pairing.feed(each)
-    begun = [each for each in pairing.open.values() if each.start is not None]
-    if begun:
-        newest = max(begun, key=lambda each: each.start.at_ns if each.start else 0)
-        assert newest.start is not None
-        return f"was {newest.text} for {seconds(end_ns - newest.start.at_ns)}"
-    steps = [each for each in events if isinstance(each.event.body, StepFinished)]
+    newest = newest_of(pairing.open.values())
+    if newest is not None:
+        operation, start = newest
+        return f"was {operation.text} for {seconds(end_ns - start.at_ns)}"
+    steps = [(each, body) for each in events if isinstance(body := each.event.body, StepFinished)]
     if not steps:
         return "was busy before its first step"
-    step = steps[-1]
-    if end_ns - step.at_ns > PAUSE_NS:
-        number = step.get("step")
-        return f"was busy for {seconds(end_ns - step.at_ns)} after step {number}"
-    spent = {part: _part_s(step, part) for part in PARTS}
+    record, step = steps[-1]
+    if end_ns - record.at_ns > PAUSE_NS:
+        return f"was busy for {seconds(end_ns - record.at_ns)} after step {step.step}"
+    spent = step_parts(step)
     most = max(spent, key=lambda part: spent[part])
     whole = seconds(sum(spent.values()) * SECOND_NS)
     share = seconds(spent[most] * SECOND_NS)
-    return f"was in step {step.get('step')}, which took {whole} ({share} of it {most})"
-
-
-def _part_s(step: Record, part: str) -> float:
-    value = step.get(f"{part}_s")
-    return value if isinstance(value, float) else 0.0
+    return f"was in step {step.step}, which took {whole} ({share} of it {most})"

@@ -1,0 +1,200 @@
+"""The agent's session with the coordinator: receives duties; sends heartbeats, exits and output.
+
+A broken connection is replaced, with growing, jittered delays and no limit. The coordinator
+recognizes the agent by its nonce. Exits, output and the events of ended workers are sent again
+until they are acknowledged.
+"""
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+
+from google.protobuf.message import Message
+
+from strata.agent.agent_records import Exit
+from strata.agent.worker_plan import Start
+from strata.agent.worker_supervisor import WorkerSupervisor
+from strata.config import Settings
+from strata.errors import (
+    Fenced,
+    InvalidArgument,
+    PermissionDenied,
+    StrataError,
+    Unauthenticated,
+    Unavailable,
+)
+from strata.sdk.session.channel import (
+    OPTIONS,
+    SERVICE,
+    Address,
+    delays_s,
+    error_of,
+    parse_address,
+)
+from strata.wire.certificates import date_problem
+from strata.wire.grpc_library import aio, grpc
+from strata.wire.v1 import coordinator_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+PERMANENT = (Unauthenticated, PermissionDenied, InvalidArgument)
+"""Errors that a retry would get too."""
+
+Call = aio.StreamStreamCall[Message, pb.AgentOrder]
+
+
+class CoordinatorLink:
+    """One agent's session with the coordinator."""
+
+    def __init__(
+        self, supervisor: WorkerSupervisor, settings: Settings, hello: pb.AgentHello
+    ) -> None:
+        self.attached = asyncio.Event()
+        self._supervisor = supervisor
+        self._hello = hello
+        self._address = parse_address(settings.coordinator_addr)
+        self._settings = settings
+        self._news = asyncio.Event()
+        self._sent_exits: set[Start] = set()
+        self._interval_s = settings.heartbeat_interval_s
+        supervisor.on_news = self._news.set
+
+    async def run(self) -> None:
+        """Keep the session open; raises only errors that a retry cannot fix."""
+        delays, logged_code = delays_s(), ""
+        async with channel_to(self._address, self._settings) as channel:
+            while True:
+                error = await self._converse(channel)
+                if isinstance(error, PERMANENT):
+                    raise error
+                if self.attached.is_set():
+                    self.attached.clear()
+                    delays, logged_code = delays_s(), ""
+                    log.info("the session with the coordinator ended: %s", error)
+                elif error.code != logged_code:
+                    logged_code = error.code
+                    log.warning("cannot connect to the coordinator yet, retrying: %s", error)
+                await asyncio.sleep(next(delays))
+
+    async def _converse(self, channel: aio.Channel) -> StrataError:
+        """Run one connection; returns why it ended."""
+        open_session = channel.stream_stream(
+            f"{SERVICE}AgentSession",
+            request_serializer=pb.AgentMessage.SerializeToString,
+            response_deserializer=pb.AgentOrder.FromString,
+        )
+        token = self._settings.token
+        call: Call = open_session(metadata=(("authorization", f"Bearer {token}"),) if token else ())
+        speaking: asyncio.Task[None] | None = None
+        try:
+            await call.write(pb.AgentMessage(hello=self._hello))
+            while (order := await call.read()) is not aio.EOF:
+                assert isinstance(order, pb.AgentOrder)
+                self._handle(order)
+                if speaking is None:
+                    self.attached.set()
+                    offered = (self._hello.slots, self._hello.agent_id, self._address.target)
+                    log.info("offering %d slots as %s to the coordinator at %s", *offered)
+                    speaking = asyncio.create_task(self._send(call))
+            return Unavailable("the coordinator ended the session")
+        except StrataError as refusal:
+            return refusal
+        except grpc.RpcError as error:
+            return _error_of(error)
+        finally:
+            call.cancel()
+            if speaking is not None:
+                speaking.cancel()
+                await asyncio.wait([speaking])
+
+    def _handle(self, order: pb.AgentOrder) -> None:
+        kind = order.WhichOneof("body")
+        if kind == "duties":
+            self._interval_s = order.duties.heartbeat_interval_ms / 1000 or self._interval_s
+            self._supervisor.apply_duties(order.duties)
+        elif kind == "exit_stored":
+            stored = order.exit_stored
+            start = Start(stored.task_id, stored.worker_id, stored.start)
+            self._sent_exits.discard(start)
+            self._supervisor.settled(start)
+            self._news.set()
+        elif kind == "output_taken":
+            self._supervisor.output_taken(order.output_taken)
+            self._news.set()
+        elif kind == "left_settled":
+            self._supervisor.leftovers.settled(order.left_settled)
+            self._news.set()
+        elif kind == "refused":
+            refused = order.refused
+            raise error_of(refused.code, "", refused.message, refused.hint)
+
+    async def _send(self, call: Call) -> None:
+        """Send heartbeats on time and everything else between them, until the connection ends."""
+        self._sent_exits = set()
+        self._supervisor.resend()
+        beat_at_s = 0.0
+        try:
+            while True:
+                self._news.clear()
+                now_s = time.monotonic()
+                if now_s >= beat_at_s:
+                    beat_at_s = now_s + self._interval_s
+                    await call.write(pb.AgentMessage(beat=pb.AgentBeat()))
+                message = self._next_message()
+                if message is not None:
+                    await call.write(message)
+                    continue
+                try:
+                    async with asyncio.timeout(beat_at_s - time.monotonic()):
+                        await self._news.wait()
+                except TimeoutError:
+                    continue
+        except (grpc.RpcError, asyncio.InvalidStateError) as error:
+            log.debug("cannot write to the coordinator: %s", error)
+
+    def _next_message(self) -> pb.AgentMessage | None:
+        for start, ended in self._supervisor.exits.items():
+            if start not in self._sent_exits:
+                self._sent_exits.add(start)
+                return pb.AgentMessage(exited=_message(ended))
+        output = self._supervisor.take_output()
+        if output is not None:
+            return pb.AgentMessage(output=output)
+        left = self._supervisor.leftovers.next_message()
+        return None if left is None else pb.AgentMessage(left=left)
+
+
+def channel_to(address: Address, settings: Settings) -> aio.Channel:
+    """A channel to the coordinator, connected when first used."""
+    if not (address.tls or settings.tls_cert):
+        return aio.insecure_channel(address.target, OPTIONS)
+    roots = Path(settings.tls_cert).read_bytes() if settings.tls_cert else None
+    if problem := date_problem(settings.tls_cert, whole=True):
+        log.warning("%s", problem)
+    credentials = grpc.ssl_channel_credentials(root_certificates=roots)
+    return aio.secure_channel(address.target, credentials, OPTIONS)
+
+
+def _message(ended: Exit) -> pb.ProcessExited:
+    return pb.ProcessExited(
+        task_id=ended.start.task,
+        worker_id=ended.start.worker,
+        start=ended.start.number,
+        code=ended.code,
+        signal=ended.signal,
+    )
+
+
+def _error_of(error: grpc.RpcError) -> StrataError:
+    """The Strata error of a broken call."""
+    if not isinstance(error, aio.AioRpcError):
+        return Unavailable(f"the connection broke: {error}")
+    trailers = {str(name): str(value) for name, value in error.trailing_metadata() or ()}
+    found = error_of(
+        trailers.get("strata-code", ""),
+        error.code().name,
+        error.details() or "",
+        trailers.get("strata-hint", ""),
+    )
+    return Unavailable(found.message) if isinstance(found, Fenced) else found

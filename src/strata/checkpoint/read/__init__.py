@@ -1,0 +1,1 @@
+"""Restoring: reader, targets, overlaps of boxes."""

@@ -1,0 +1,1 @@
+"""States as trees of arrays and plain values."""

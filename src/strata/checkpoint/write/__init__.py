@@ -1,0 +1,1 @@
+"""Saving: capture, staging, parts, sidecars."""

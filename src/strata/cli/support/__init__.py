@@ -1,0 +1,1 @@
+"""What the verbs share: the REST client, tables, terminal output, options."""

@@ -1,0 +1,74 @@
+"""Options that several verbs share, and hints for missing optional packages.
+
+`--url` is always the URL of the coordinator's REST API, `--coordinator` always the HOST:PORT of its
+gRPC server.
+"""
+
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strata.errors import NotFound
+
+if TYPE_CHECKING:
+    from strata.config import Settings
+
+
+def needed(module: str, library: str, extra: str) -> ModuleType:
+    """Import a module that needs an extra; raises with the extra to install if it is missing."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != library:
+            raise
+        raise NotFound(
+            f"{library} is not installed", hint=f"pip install 'strata-runtime[{extra}]'"
+        ) from error
+
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        help="URL of the coordinator's REST API; default: from the settings.", show_default=False
+    ),
+]
+CoordinatorAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--coordinator",
+        metavar="HOST:PORT",
+        help="gRPC address of the coordinator, such as HOST:50051; default: COORDINATOR_ADDR.",
+        show_default=False,
+    ),
+]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        help="Bearer token of the coordinator; default: STRATA_TOKEN.", show_default=False
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
+Limit = Annotated[int, typer.Option(min=1, help="Maximum number of items to show.")]
+Follow = Annotated[
+    bool, typer.Option("--follow", "-f", help="Keep printing new items until Ctrl-C.")
+]
+OfTask = Annotated[
+    str, typer.Option("--task", help="Show only items of this task.", show_default=False)
+]
+
+
+def coordinator_settings(
+    verb: str, address: str | None, token: str | None, data_dir: str | None
+) -> "Settings":
+    """The settings of a verb that connects to a coordinator's gRPC server."""
+    from strata.config import load_process
+    from strata.errors import SettingError
+
+    settings = load_process({"coordinator_addr": address, "token": token, "data_dir": data_dir})
+    if not settings.coordinator_addr:
+        raise SettingError(
+            "the coordinator's address is not set", hint=f"strata {verb} --coordinator HOST:50051"
+        )
+    return settings

@@ -1,0 +1,149 @@
+"""Options of `strata run` and `strata submit`, declared once, and the request they make.
+
+`request` declares the options as its parameters. A verb decorated with `task_options` gets them on
+its command line and is called with the request.
+"""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import typer
+
+from strata.errors import InvalidArgument, NotFound
+
+WRAPPERS = {"torchrun": "strata.sdk.torchrun"}
+
+Policy = Literal["continue", "replace", "stop"]
+
+Entry = Annotated[str, typer.Argument(metavar="SCRIPT", help="Python script or module to run.")]
+Args = Annotated[
+    list[str] | None, typer.Argument(metavar="[-- ARGS]", help="Arguments of the script.")
+]
+Workers = Annotated[int, typer.Option("--workers", "-n", min=1, help="Number of workers.")]
+TaskName = Annotated[
+    str, typer.Option("--name", help="Name of the task; default: the script's name.")
+]
+OfPolicy = Annotated[
+    Policy,
+    typer.Option(help="When a worker is lost: continue with fewer, replace it, or stop the task."),
+]
+MinWorkers = Annotated[
+    int, typer.Option(min=0, help="Workers to continue with while lost ones are replaced; 0: all.")
+]
+Spares = Annotated[int, typer.Option(min=0, help="Extra workers that wait to replace a lost one.")]
+MaxRestarts = Annotated[
+    int, typer.Option(min=0, help="Restarts of a worker without progress before the task fails.")
+]
+FreshStart = Annotated[
+    bool,
+    typer.Option(
+        "--allow-fresh-start",
+        help="If no checkpoint can be restored, train again from step 0 instead of failing.",
+    ),
+]
+Config = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config", metavar="KEY=VALUE", help="Entry of run.config for the script; repeatable."
+    ),
+]
+Env = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env", metavar="NAME=VALUE", help="Environment variable of the workers; repeatable."
+    ),
+]
+
+
+Wrap = Annotated[
+    Literal["torchrun"] | None,
+    typer.Option(help="Run an unchanged script as this launcher would."),
+]
+
+
+def pairs(given: list[str] | None, option: str) -> dict[str, str]:
+    """Parse `KEY=VALUE` texts."""
+    found: dict[str, str] = {}
+    for each in given or []:
+        name, equals, value = each.partition("=")
+        if not name or not equals:
+            raise InvalidArgument(
+                f"{option} {each!r} is not KEY=VALUE", hint=f"for example {option} lr=0.1"
+            )
+        found[name] = value
+    return found
+
+
+def typed(text: str) -> Any:
+    """Parse a value as JSON; text that is not JSON stays text."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def entry_of(script: str) -> str:
+    """The absolute path of a script, or the name of a module."""
+    file = Path(script)
+    if file.is_file():
+        return str(file.resolve())
+    if file.suffix == ".py" or len(file.parts) > 1:
+        raise NotFound(f"script {script} does not exist", hint="check the path")
+    return script
+
+
+def request(
+    script: Entry,
+    args: Args = None,
+    workers: Workers = 1,
+    name: TaskName = "",
+    policy: OfPolicy = "replace",
+    min_workers: MinWorkers = 0,
+    spares: Spares = 0,
+    max_restarts: MaxRestarts = 3,
+    allow_fresh_start: FreshStart = False,
+    config: Config = None,
+    env: Env = None,
+    wrap: Wrap = None,
+) -> dict[str, Any]:
+    """The body of `POST /api/tasks`; the workers start in the current folder."""
+    entry = entry_of(script)
+    if min_workers > workers:
+        raise InvalidArgument(
+            f"--min-workers is {min_workers}, but the task has {workers} workers",
+            hint="use at most the number of --workers",
+        )
+    return {
+        "name": name or Path(entry).stem,
+        "entry": WRAPPERS[wrap] if wrap else entry,
+        "args": [*([entry] if wrap else []), *(args or [])],
+        "worker_count": workers,
+        "policy": policy,
+        "min_workers": min_workers,
+        "spares": spares,
+        "max_restarts": max_restarts,
+        "allow_fresh_start": allow_fresh_start,
+        "config": {key: typed(value) for key, value in pairs(config, "--config").items()},
+        "env": {"PWD": str(Path.cwd())} | pairs(env, "--env"),
+    }
+
+
+def task_options(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb the options of `request` before its own; it is called with the request."""
+    shared = inspect.signature(request).parameters
+    own = list(inspect.signature(verb).parameters.values())[1:]
+
+    @wraps(verb)
+    def with_request(**given: Any) -> None:
+        body = request(**{name: given.pop(name) for name in shared})
+        verb(body, **given)
+
+    parameters = [*shared.values(), *own]
+    # Typer reads both.
+    with_request.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_request.__annotations__ = {each.name: each.annotation for each in parameters}
+    return with_request

@@ -1,0 +1,220 @@
+"""A running task in the terminal: output of its workers, with a progress line below.
+
+All data comes from the REST API, so a task looks the same wherever it runs. Without a terminal
+there is no progress line.
+"""
+
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from strata.cli.support.audit_output import show as show_audit
+from strata.cli.support.event_stream import retrying
+from strata.cli.support.exit_codes import FAILED
+from strata.cli.support.rest_client import Answer, Api, Param
+from strata.cli.support.tables import count, duration, plain, state
+from strata.coordinator.logs.log_entries import LogEntry
+from strata.coordinator.rest.response_models import FactResponse, TaskDetail
+from strata.errors import StrataError
+from strata.timeline.audit.audit_results import Audit
+from strata.timeline.read.sentences import counted
+
+LOOK_S = 0.15
+LINES_SHOWN = 200
+RATE_WINDOW_S = 5.0
+ENDED = ("completed", "failed", "stopped")
+KINDS = "WorkerLost,RecoveryChosen,TaskStateChanged,RolledBack,CheckpointFailed,GenerationChanged"
+
+
+class Watcher:
+    """Polls one task and prints what is new."""
+
+    def __init__(self, api: Api, task_id: str, out: Console, patient: bool) -> None:
+        self.api = api
+        self.task_id = task_id
+        self.patient = patient
+        self.losses = 0
+        self.recoveries = 0
+        self._out = out
+        self._waited_for = ""
+        self._position = 0
+        self._rank_0 = ""
+        self._rank_0_shown = ""
+        self._last_line = 0
+        self._began_s = time.monotonic()
+        self._progress: list[tuple[float, int]] = []
+        self._live = Live(console=out, refresh_per_second=8, transient=True)
+
+    def __enter__(self) -> Self:
+        if self._out.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live.is_started:
+            self._live.stop()
+
+    def look(self) -> TaskDetail:
+        """Poll once and print what is new."""
+        task = self.api.decode(self._get(f"/api/tasks/{self.task_id}").body, TaskDetail)
+        self._show_lines()
+        self._show_facts()
+        if task.waiting_for != self._waited_for:
+            self._waited_for = task.waiting_for
+            if task.waiting_for:
+                self.say("○", "dim", f"waiting: {task.waiting_for}")
+        if self._live.is_started:
+            self._live.update(self._status(task))
+        return task
+
+    def summary(self, task: TaskDetail) -> None:
+        """Print a summary of the ended task."""
+        took_s = time.monotonic() - self._began_s
+        self._out.print(
+            Text.assemble(state(task.status), f"  {plain(task.id)}: {plain(task.reason)}")
+        )
+        if task.status == "completed" and task.exit_code:
+            self.say("✗", "red", "the final state was not saved")
+        steps = task.committed_steps
+        # A script without Strata calls counts no steps.
+        done = f"{count(steps)} steps in {took_s:.1f} s ({steps / took_s:,.1f}/s)"
+        parts = [
+            done if steps else f"{took_s:.1f} s",
+            counted(task.worker_count, "worker", "workers"),
+            counted(self.losses, "loss", "losses"),
+            counted(self.recoveries, "recovery", "recoveries"),
+        ]
+        self._out.print(Text(f"  {', '.join(parts)}", style="dim"))
+
+    def audit(self) -> None:
+        """Print the audit, if the task trained on a dataset.
+
+        An audit that fails says nothing about the task, so it does not change the exit code.
+        """
+        try:
+            answer = self.api.get(f"/api/tasks/{self.task_id}/audit")
+            found = self.api.decode(answer.body, Audit)
+        except StrataError as error:
+            self.say("?", "yellow", f"the audit could not be made: {error.message}")
+            return
+        if found.feeds:
+            show_audit(self._out, found)
+
+    def _get(self, path: str, **params: Param) -> Answer:
+        """Send a GET request; retries only if the coordinator is in another process."""
+        if self.patient:
+            return retrying(lambda: self.api.get(path, **params))
+        return self.api.get(path, **params)
+
+    def _show_lines(self) -> None:
+        """Print new log lines, at most the newest `LINES_SHOWN`."""
+        answer = self._get("/api/logs", limit=LINES_SHOWN, task_id=self.task_id, source="worker")
+        lines = self.api.decode(answer.body, list[LogEntry])
+        fresh = [line for line in lines if line.seq > self._last_line]
+        if not fresh:
+            return
+        if len(fresh) == len(lines) == LINES_SHOWN and self._last_line:
+            self._out.print(Text("  … more lines: see `strata logs`", style="dim"))
+        self._last_line = fresh[0].seq
+        for line in reversed(fresh):
+            who = self._short(line.worker_id)
+            text = Text.assemble((f"{plain(who):>4} ", "cyan"), plain(line.message))
+            self._out.print(text, soft_wrap=True)
+
+    def _show_facts(self) -> None:
+        answer = self._get("/api/events", position=self._position, kinds=KINDS, limit=1000)
+        self._position = int(answer.cursor) if answer.cursor else answer.total
+        for fact in self.api.decode(answer.body, list[FactResponse]):
+            if fact.fields.get("task") == self.task_id:
+                self._print_fact(fact.kind, fact.fields)
+
+    def _print_fact(self, kind: str, fields: dict[str, Any]) -> None:
+        if kind == "WorkerLost":
+            self.losses += 1
+            self.say("✗", "red", f"{fields['worker']} was lost: {fields['reason']}")
+        elif kind == "RecoveryChosen" and fields["generation"] > 1:
+            self.recoveries += 1
+            self.say("↻", "yellow", recovered(fields))
+        elif kind == "CheckpointFailed":
+            why = f"checkpoint {fields['checkpoint']} failed: {fields['reason']}"
+            self.say("✗", "yellow", why)
+        elif kind == "RolledBack":
+            self.say("↺", "yellow", f"rolled back to step {fields['to']}: {fields['reason']}")
+        elif kind == "GenerationChanged":
+            self._rank_0 = dict(fields["seats"]).get(0, self._rank_0)
+        elif kind == "TaskStateChanged" and fields["after"] == "running":
+            self.say("●", "green", fields["reason"] + self._new_rank_0())
+        elif kind == "TaskStateChanged" and fields["after"] == "stopping":
+            self.say("◑", "yellow", f"stopping: {fields['reason']}")
+
+    def _short(self, worker: str) -> str:
+        """A worker's name without the task's prefix."""
+        return worker.removeprefix(f"{self.task_id}-")
+
+    def _new_rank_0(self) -> str:
+        """A note if rank 0 moved to another worker, because most scripts print only there."""
+        before, self._rank_0_shown = self._rank_0_shown, self._rank_0
+        moved = before and before != self._rank_0
+        return f"; rank 0 is now {self._short(self._rank_0)}" if moved else ""
+
+    def say(self, glyph: str, style: str, text: str) -> None:
+        """Print an event."""
+        self._out.print(
+            Text.assemble((f"   {glyph} ", style), (plain(text), style)), soft_wrap=True
+        )
+
+    def _status(self, task: TaskDetail) -> Text:
+        """The progress line, most important first: a narrow terminal cuts its end."""
+        now_s = time.monotonic()
+        rate = self._rate(now_s, task.committed_steps)
+        done = f" ({task.progress:.0f} %)" if task.progress is not None else ""
+        parts = [
+            f"step {count(task.committed_steps)}{done}" if task.committed_steps else "",
+            f"{rate:,.1f}/s" if rate is not None else "",
+            f"loss {task.loss:.4g}" if task.loss is not None else "",
+            f"{min(task.worker_ids_total, task.worker_count)}/{task.worker_count} workers",
+            counted(self.losses, "loss", "losses") if self.losses else "",
+            duration(now_s - self._began_s),
+            f"saved at {count(task.saved_step)}" if task.saved_step is not None else "",
+        ]
+        if task.status in ("queued", "starting"):
+            parts = [plain(task.reason), duration(now_s - self._began_s)]
+        text = Text.assemble(state(task.status), "  ", (" · ".join(filter(None, parts)), "dim"))
+        text.no_wrap, text.overflow = True, "ellipsis"
+        return text
+
+    def _rate(self, now_s: float, steps: int) -> float | None:
+        """Recent steps per second, between updates, because steps are committed in groups."""
+        if not self._progress or self._progress[-1][1] != steps:
+            self._progress.append((now_s, steps))
+        while len(self._progress) > 1 and self._progress[0][0] < now_s - RATE_WINDOW_S:
+            self._progress.pop(0)
+        (then_s, before), (last_s, last) = self._progress[0], self._progress[-1]
+        return (last - before) / (last_s - then_s) if before and last > before else None
+
+
+def exit_code(task: TaskDetail) -> int:
+    """The exit code of the command for an ended task.
+
+    A task that its script stopped ends with 0, one stopped from outside with 130.
+    """
+    if task.status in ("completed", "stopped"):
+        return task.exit_code
+    return task.exit_code or FAILED
+
+
+def recovered(fields: dict[str, Any]) -> str:
+    """A sentence on the state that a generation continues from."""
+    generation, step = fields["generation"], fields["step"]
+    if step == 0:
+        return f"generation {generation} starts from step 0"
+    return f"generation {generation} continues from step {step} ({fields['source']})"

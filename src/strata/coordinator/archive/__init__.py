@@ -1,0 +1,1 @@
+"""Background jobs on the log: compaction, archiving, moving, deleting, salvage."""

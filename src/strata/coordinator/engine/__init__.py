@@ -1,0 +1,1 @@
+"""The single writer: decides commands, appends facts, and answers the waiting requests."""

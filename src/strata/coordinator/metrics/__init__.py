@@ -1,0 +1,1 @@
+"""The coordinator's own metrics and their Prometheus format."""

@@ -1,0 +1,1 @@
+"""The REST API, the live stream and the dashboard's files."""

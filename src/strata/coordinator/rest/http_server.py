@@ -1,0 +1,203 @@
+"""HTTP server: uvicorn in the coordinator's event loop.
+
+HTTP is parsed by h11, which limits the size of a request's head; the faster parser does not. In
+addition to uvicorn's protocol, a request must arrive in time and a client must read its response in
+time, so that no client can hold a connection for ever.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from errno import EADDRINUSE
+from typing import Any
+
+import uvicorn
+from msgspec import Struct
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from strata.coordinator.rest.request_checks import HttpLimits
+from strata.coordinator.rest.security import Guard
+from strata.errors import SettingError, StrataError, Unavailable
+
+STOP_TIMEOUT_S = 5
+KEEP_ALIVE_S = 15
+BACKLOG = 1024
+
+
+class Served(Struct, frozen=True):
+    """Address of the API; `port` is the actual port if 0 was requested."""
+
+    host: str
+    port: int
+    url: str
+
+
+@asynccontextmanager
+async def serve(
+    app: Guard, host: str, port: int, *, tls_cert: str = "", tls_key: str = ""
+) -> AsyncIterator[Served]:
+    """Serve while the context is open; at exit streams end and running requests finish."""
+    listening = listen(host, port)
+    with listening:
+        server = Server(_config(app, tls_cert, tls_key))
+        running = asyncio.create_task(server.serve(sockets=[listening]), name="strata-http")
+        try:
+            await server.ready.wait()
+            real_port = listening.getsockname()[1]
+            scheme = "https" if tls_cert else "http"
+            shown = f"[{host}]" if ":" in host else host
+            yield Served(host, real_port, f"{scheme}://{shown}:{real_port}")
+        finally:
+            app.closing.set()
+            server.should_exit = True
+            await running
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Create a listening socket; raises an error with a hint if that fails."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise SettingError(
+            f"http_host {host!r} is not an address of this machine: {error.strerror}",
+            hint="use 127.0.0.1, or 0.0.0.0 with a token",
+        ) from error
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+        return listening
+    except OSError as error:
+        listening.close()
+        raise port_error("http", host, port, error) from error
+
+
+def port_error(name: str, host: str, port: int, error: OSError) -> StrataError:
+    """The error for a port that cannot be used; `name` is `http` or `grpc`, as in the settings."""
+    if error.errno == EADDRINUSE:
+        return Unavailable(
+            f"port {port} on {host} is in use",
+            hint=f"stop the process that uses it, or choose another port with --{name}-port",
+        )
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return SettingError(
+        f"cannot listen on port {port} of {host!r}: {reason}",
+        hint=f"choose another address with --{name}-host or --{name}-port",
+    )
+
+
+def _config(app: Guard, tls_cert: str, tls_key: str) -> uvicorn.Config:
+    def protocol(**kwargs: Any) -> BoundedProtocol:
+        return BoundedProtocol(app.limits, **kwargs)
+
+    config = uvicorn.Config(
+        app,
+        http=protocol,  # type: ignore[arg-type]  # called like the class it makes
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        log_level=logging.WARNING,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=STOP_TIMEOUT_S,
+        ssl_certfile=tls_cert or None,
+        ssl_keyfile=tls_key or None,
+    )
+    try:
+        config.load()
+    except OSError as error:  # a missing file, or not a certificate
+        raise SettingError(
+            f"TLS cannot be set up from {tls_cert!r} and {tls_key!r}: {error}",
+            hint="give a certificate and its key, both as PEM files",
+        ) from error
+    return config
+
+
+class Server(uvicorn.Server):
+    """Uvicorn without signal handlers, with an event for readiness."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Install no signal handlers; the coordinator stops the server."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to accept connections."""
+        try:
+            await super().startup(sockets)
+        finally:
+            self.ready.set()
+
+
+class BoundedProtocol(H11Protocol):
+    """A connection with timeouts for incomplete requests and slow readers."""
+
+    def __init__(self, limits: HttpLimits, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._limits = limits
+        self._head: asyncio.TimerHandle | None = None
+        self._stall: asyncio.TimerHandle | None = None
+
+    @property
+    def _idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Accept a connection, unless there are too many."""
+        super().connection_made(transport)
+        if len(self.connections) > self._limits.connections:
+            transport.abort()
+        else:
+            self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Receive a part of a request; the rest of its head must arrive in time."""
+        super().data_received(data)
+        if not self._idle:
+            self._cancel(self._head)
+            self._head = None
+        elif self._head is None:
+            self._await_head()
+
+    def pause_writing(self) -> None:
+        """Start the timeout for a client that reads too slowly."""
+        super().pause_writing()
+        self._stall = self.loop.call_later(self._limits.stall_timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Stop the timeout of a client that reads again."""
+        super().resume_writing()
+        self._cancel(self._stall)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel the timeouts of a closed connection."""
+        self._cancel(self._head)
+        self._cancel(self._stall)
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        self._head = self.loop.call_later(self._limits.head_timeout_s, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        self._head = None
+        # Between requests uvicorn's own timer runs; none runs while a head is incomplete.
+        if self._idle and self.timeout_keep_alive_task is None:
+            self.transport.abort()
+
+    @staticmethod
+    def _cancel(timer: asyncio.TimerHandle | None) -> None:
+        if timer is not None:
+            timer.cancel()

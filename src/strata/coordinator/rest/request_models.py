@@ -1,0 +1,70 @@
+"""JSON structures of the REST API's request bodies."""
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, field
+
+from strata.coordinator.rest.response_models import ModelState, Policy
+from strata.core.tasks.task_lifecycle import TaskType
+
+# Integers that JavaScript represents exactly.
+Count = Annotated[int, Meta(ge=0, le=2**53 - 1)]
+Seed = Annotated[int, Meta(ge=0, le=2**53 - 1)]
+Text = Annotated[str, Meta(max_length=4096)]
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class RegisterDatasetRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """A dataset to register; repeating the same registration changes nothing.
+
+    With a `path` and no `total_samples` the coordinator reads the data to count the samples. An
+    answer of GET /api/datasets can be posted: `id` is another name of `dataset_id`, `shard_count`
+    is compared with the sizes, and `registered_at` is ignored.
+    """
+
+    dataset_id: Annotated[str, Meta(max_length=200)] = ""
+    id: Annotated[str, Meta(max_length=200)] = ""
+    total_samples: Count = 0
+    shard_size: Count = 0
+    shuffle: bool = True
+    seed: Seed = 42
+    name: Annotated[str, Meta(max_length=200)] = ""
+    path: Text = ""
+    format: Annotated[str, Meta(max_length=200)] = ""
+    fingerprint: Annotated[str, Meta(max_length=200)] = ""
+    metadata: dict[str, str] = field(default_factory=dict)
+    shard_count: Count | None = None
+    registered_at: Count = 0
+
+
+class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """A task to start. Without an `entry` it waits for workers that the user starts.
+
+    `policy` is the reaction to a lost worker: by default a worker that Strata started is replaced,
+    and the others continue without a worker that the user started. Meanwhile the task trains with
+    at least `min_workers` workers; 0 leaves that to the policy. `keep_count` checkpoints are kept;
+    0 means the coordinator's setting. If no checkpoint can be restored, the task fails, unless
+    `allow_fresh_start` lets it train again from step 0.
+    """
+
+    name: Name
+    type: TaskType = "training"
+    dataset_id: Annotated[str, Meta(max_length=200)] = ""
+    worker_count: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    config: dict[str, Any] = field(default_factory=dict)
+    entry: Text = ""
+    args: Annotated[list[Text], Meta(max_length=1000)] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    policy: Policy | None = None
+    min_workers: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    spares: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    model_state: ModelState = "replicated"
+    keep_count: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    max_restarts: Annotated[int, Meta(ge=0, le=1_000_000)] = 3
+    allow_fresh_start: bool = False
+
+
+class RestartTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """Values of the task's environment variables, which are deleted when a task ends."""
+
+    env: dict[str, str] = field(default_factory=dict)

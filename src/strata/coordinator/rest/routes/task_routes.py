@@ -1,0 +1,173 @@
+"""Endpoints of tasks."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+from litestar import Response, get, post
+from litestar.params import FromPath, JSONBody, QueryParameter
+
+from strata.coordinator.logs.log_entries import LogEntry
+from strata.coordinator.logs.log_query import LogQuery
+from strata.coordinator.rest.error_responses import READS, READS_ONE, WRITES
+from strata.coordinator.rest.paging import (
+    DEFAULT_LIMIT,
+    HEADERS,
+    Cursor,
+    Limit,
+    page,
+    paged,
+)
+from strata.coordinator.rest.ports import Api, TheApi
+from strata.coordinator.rest.request_models import CreateTaskRequest, RestartTaskRequest
+from strata.coordinator.rest.response_models import (
+    CheckpointRequestResponse,
+    CreateTaskResponse,
+    StopTaskResponse,
+    TaskDetail,
+    TaskResponse,
+)
+from strata.coordinator.rest.routes.log_routes import recent
+from strata.coordinator.rest.views import state_views
+from strata.core.checkpoints.save_schedule import RequestCheckpoint
+from strata.core.task_state import Task, TaskSpec, TaskState
+from strata.core.tasks.placement import StopTask, SubmitTask
+from strata.errors import (
+    InvalidArgument,
+    LimitExceeded,
+    NotAllowedNow,
+    StrataError,
+    Unavailable,
+)
+
+TAIL_LINES = 5
+TAIL_CHARS = 200
+LINES_LOOKED_AT = 500
+CONFIG_BYTES = 64 * 1024
+
+Status = Annotated[TaskState | None, QueryParameter(description="Only with this status.")]
+
+
+@get("/tasks", responses=READS, response_headers=HEADERS)
+async def list_tasks(
+    api: TheApi, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = "", status: Status = None
+) -> Response[list[TaskResponse]]:
+    """Tasks, newest first; `logs` has the last lines of tasks that wrote some recently."""
+    newest = await recent(api, LogQuery(), LINES_LOOKED_AT)
+    tail = tails(newest.entries)
+    async with api.engine.settled() as state:
+        wanted = (task for task in state.tasks.values() if status in (None, task.state))
+        found = page(wanted, state_views.task_order, limit, cursor)
+        shown = [state_views.task(state, task, tail.get(task.id, [])) for task in found.items]
+        return paged(shown, found.total, found.next_cursor)
+
+
+@post("/tasks", responses=WRITES)
+async def create_task(api: TheApi, data: JSONBody[CreateTaskRequest]) -> CreateTaskResponse:
+    """Submit a task. Without an `entry` it waits for workers that the user starts.
+
+    The default `policy` is `replace` for workers that Strata starts, and `continue` for workers
+    that the user starts.
+    """
+    config = msgspec.json.encode(data.config)
+    if len(config) > CONFIG_BYTES:
+        raise LimitExceeded(
+            f"config has {len(config)} bytes; the limit is {CONFIG_BYTES}",
+            hint="put the rest in a file",
+        )
+    spec = TaskSpec(
+        name=data.name,
+        type=data.type,
+        dataset_id=data.dataset_id,
+        worker_count=data.worker_count,
+        min_workers=data.min_workers,
+        spares=data.spares,
+        policy=data.policy or ("replace" if data.entry else "continue"),
+        model_state=data.model_state,
+        keep_count=data.keep_count,
+        max_restarts=data.max_restarts,
+        allow_fresh_start=data.allow_fresh_start,
+        entry=data.entry,
+        args=data.args,
+        config=config.decode(),
+        external=not data.entry,
+    )
+    return await submitted(api, spec, data.env)
+
+
+async def submitted(api: Api, spec: TaskSpec, env: dict[str, str]) -> CreateTaskResponse:
+    """Submit a task; the values of its environment are stored outside the log."""
+    key = await asyncio.to_thread(api.vault.keep, env)
+    spec = msgspec.structs.replace(spec, env_names=sorted(env), env_key=key)
+    try:
+        task = await api.engine.submit(SubmitTask(spec=spec))
+    except Unavailable:
+        api.vault.forget(key)  # the next start deletes the file, unless the task was recorded
+        raise
+    except StrataError:
+        await asyncio.to_thread(api.vault.discard, key)
+        raise
+    assert isinstance(task, Task)
+    return CreateTaskResponse(task.id, task.state)
+
+
+@get("/tasks/{task_id:str}", responses=READS_ONE)
+async def get_task(api: TheApi, task_id: FromPath[str]) -> TaskDetail:
+    """One task with its submitted parameters and its last log lines."""
+    newest = await recent(api, LogQuery(task_id=task_id), TAIL_LINES)
+    async with api.engine.settled() as state:
+        tail = tails(newest.entries).get(task_id, [])
+        return state_views.task_detail(state, api.heartbeats, state.task(task_id), tail)
+
+
+@post("/tasks/{task_id:str}/stop", status_code=200, responses=WRITES)
+async def stop_task(api: TheApi, task_id: FromPath[str]) -> StopTaskResponse:
+    """Stop a task gracefully: its workers save first. Stopping twice changes nothing."""
+    command = StopTask(task=task_id, reason="asked to stop through the API")
+    task = await api.engine.submit(command)
+    assert isinstance(task, Task)
+    return StopTaskResponse(task.state in ("stopping", "stopped"), task.id, task.state)
+
+
+@post("/tasks/{task_id:str}/restart", responses=WRITES)
+async def restart_task(
+    api: TheApi, task_id: FromPath[str], data: JSONBody[RestartTaskRequest]
+) -> CreateTaskResponse:
+    """Submit a task that has ended again, with the same parameters."""
+    async with api.engine.settled() as state:
+        task = state.task(task_id)
+        spec, ended, now = task.spec, task.ended, task.state
+    if spec.external:
+        raise InvalidArgument(
+            f"the workers of {task_id} were not started by strata",
+            hint="start its workers again yourself",
+        )
+    missing = [name for name in spec.env_names if name not in data.env]
+    if missing:
+        raise InvalidArgument(
+            f"env: {task_id} needs values for {', '.join(missing)}",
+            hint="values are not stored, so give them again: env, or --env NAME=VALUE",
+        )
+    if not ended:
+        raise NotAllowedNow(f"{task_id} is {now}", hint="stop it first, and wait until it ended")
+    return await submitted(api, spec, data.env)
+
+
+@post("/tasks/{task_id:str}/checkpoint", status_code=202, responses=WRITES)
+async def request_checkpoint(api: TheApi, task_id: FromPath[str]) -> CheckpointRequestResponse:
+    """Request a checkpoint: the workers of the task save at their next step."""
+    command = RequestCheckpoint(task=task_id, reason="requested through the API")
+    request = await api.engine.submit(command)
+    assert isinstance(request, int)
+    return CheckpointRequestResponse(request, task_id)
+
+
+def tails(newest: Iterable[LogEntry]) -> dict[str, list[str]]:
+    """The last messages of each task, oldest first, from lines ordered newest first."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for entry in newest:
+        if entry.task_id and len(found[entry.task_id]) < TAIL_LINES:
+            found[entry.task_id].insert(0, entry.message[:TAIL_CHARS])
+    return found

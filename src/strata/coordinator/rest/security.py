@@ -1,0 +1,357 @@
+"""Access control of the HTTP server, checked before a request reaches an endpoint.
+
+Submitting a task runs code, and any web page in a browser can reach a port on this machine. So:
+
+- Without a token the API listens on loopback only. There the Host header must name this machine:
+  a foreign name that resolves to it (DNS rebinding) is refused.
+- With a token, everything but health and the dashboard's files needs it, as `Authorization: Bearer`
+  or as a cookie. Opening the dashboard with `?token=` sets the cookie and redirects to the plain
+  URL. The cookie has a value derived from the token, because other ports of this host can read it.
+- A request that changes something, and a stream, must come from the dashboard or from a program
+  that is not a browser: the Origin must be the requested host or the configured one (`elsewhere`);
+  only the configured origin gets CORS headers.
+- The rate of changes per client is limited; bodies must arrive in time.
+"""
+
+import asyncio
+import hmac
+import time
+from collections.abc import Callable, Mapping
+from http.cookies import CookieError, SimpleCookie
+from ipaddress import ip_address
+from urllib.parse import parse_qs, urlsplit
+
+from litestar.enums import ScopeType
+from litestar.types import (
+    ASGIApp,
+    HTTPReceiveMessage,
+    HTTPScope,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    WebSocketReceiveMessage,
+)
+from litestar.utils.path import normalize_path
+from msgspec import Struct
+
+from strata.coordinator.rest.error_responses import send_refusal
+from strata.coordinator.rest.page_files import (
+    Headers,
+    api_origin,
+    check_api_url,
+    check_page_origin,
+    cors_headers,
+)
+from strata.coordinator.rest.request_checks import HttpLimits, RateLimit
+from strata.errors import (
+    DeadlineExceeded,
+    InvalidArgument,
+    Overloaded,
+    PermissionDenied,
+    SettingError,
+    StrataError,
+    Unauthenticated,
+)
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+COOKIE_AGE_S = 30 * 86_400
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'self'; "
+        "frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+def security_headers(page_api_url: str = "") -> Headers:
+    """The headers of every response; the dashboard may also connect to `page_api_url`."""
+    origin = api_origin(page_api_url)
+    policy = HEADERS["Content-Security-Policy"]
+    if origin:
+        policy = policy.replace("connect-src 'self'", f"connect-src 'self' {origin}")
+    headers = HEADERS | {"Content-Security-Policy": policy}
+    return [(name.lower().encode(), text.encode()) for name, text in headers.items()]
+
+
+class Head(Struct, frozen=True):
+    """A request without its body."""
+
+    method: str
+    path: str
+    query: str
+    client: str
+    headers: Mapping[str, str]
+
+    @property
+    def changes(self) -> bool:
+        """Whether the request may change something."""
+        return self.method not in SAFE_METHODS
+
+    @property
+    def host(self) -> str:
+        """Requested host and port."""
+        return self.headers.get("host", "").lower()
+
+
+def head_of(scope: HTTPScope) -> Head:
+    """The head of an ASGI request."""
+    client = scope.get("client")
+    return Head(
+        method=scope["method"],
+        path=normalize_path(scope["path"]),
+        query=scope["query_string"].decode("latin-1"),
+        client=client[0] if client else "",
+        headers={name.decode("latin-1"): text.decode("latin-1") for name, text in scope["headers"]},
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Access(Struct, frozen=True, kw_only=True):
+    """Access rules: listening address, token, allowed origins, paths without a token."""
+
+    host: str
+    token: str = ""
+    page_origin: str = ""
+    page_api_url: str = ""
+    open_paths: frozenset[str] = frozenset()
+    streams: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not self.token and not is_loopback(self.host):
+            raise SettingError(
+                f"http_host is {self.host}, which other machines can reach, but no token is set",
+                hint="set a token, or listen on 127.0.0.1",
+            )
+        if self.page_origin:
+            check_page_origin(self.page_origin)
+        if self.page_api_url:
+            check_api_url(self.page_api_url)
+
+    @property
+    def session(self) -> str:
+        """Value of the cookie: derived from the token, without revealing it."""
+        return hmac.digest(self.token.encode(), b"strata session", "sha256").hex()
+
+    @property
+    def cookie(self) -> str:
+        """Name of the cookie, specific to the token, because all ports of a host share cookies."""
+        return f"strata_{self.session[:8]}"
+
+    def check(self, head: Head) -> None:
+        """Raise if the request is not allowed."""
+        self.check_host(head)
+        if (head.changes or head.path in self.streams) and not self.is_page(head):
+            check_origin(head)
+        if self.token and head.path not in self.open_paths and not self._knows_token(head):
+            raise Unauthenticated(
+                "a valid token is needed",
+                hint="send 'Authorization: Bearer <token>', or open the page with ?token=<token>",
+            )
+
+    def is_page(self, head: Head) -> bool:
+        """Whether the request comes from the dashboard of another server (`page_origin`)."""
+        return bool(self.page_origin) and head.headers.get("origin") == self.page_origin
+
+    def check_login(self, head: Head) -> bool:
+        """Whether the dashboard was opened with the token; raises if the token is wrong."""
+        if head.path != "/" or not self.token or "token=" not in head.query:
+            return False
+        given = parse_qs(head.query, max_num_fields=16).get("token", [""])[0]
+        if not same(given, self.token):
+            raise Unauthenticated(
+                "the token is not valid", hint="copy the token that `strata up` printed"
+            )
+        return True
+
+    def check_host(self, head: Head) -> None:
+        if not head.host:
+            raise InvalidArgument("there is no Host header", hint="HTTP/1.1 requires one")
+        if is_loopback(self.host) and hostname(head.host) not in LOOPBACK_NAMES | {self.host}:
+            raise PermissionDenied(
+                f"this coordinator is not {head.host[:100]!r}",
+                hint="it listens on this machine only: use localhost",
+            )
+
+    def _knows_token(self, head: Head) -> bool:
+        scheme, _, given = head.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and same(given.strip(), self.token):
+            return True
+        return same(cookie_of(head, self.cookie), self.session)
+
+
+def hostname(host: str) -> str:
+    """The host name in a Host header, without port and brackets."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def netloc(origin: str) -> str:
+    """Host and port of an origin; empty if it has none, such as `null`."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
+
+
+def check_origin(head: Head) -> None:
+    """Raise if a web page of another site sent the request; only browsers send these headers."""
+    origin = head.headers.get("origin")
+    foreign = origin is not None and netloc(origin) != head.host
+    if foreign or head.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        raise PermissionDenied(
+            f"web pages of {(origin or 'another site')[:100]!r} may not send this request",
+            hint="use the coordinator's dashboard, the command line or a program",
+        )
+
+
+def same(given: str, wanted: str) -> bool:
+    """Compare secrets in constant time."""
+    return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
+
+
+def cookie_of(head: Head, name: str) -> str:
+    """Value of a cookie, or empty."""
+    try:
+        found = SimpleCookie(head.headers.get("cookie", "")).get(name)
+    except CookieError:
+        return ""
+    return found.value if found else ""
+
+
+class Guard:
+    """ASGI middleware that checks access and adds security headers."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        access: Access,
+        limits: HttpLimits,
+        closing: asyncio.Event,
+        count_request: Callable[[], None],
+    ) -> None:
+        self.app = app
+        self.access = access
+        self.limits = limits
+        self.closing = closing
+        self._count_request = count_request
+        self._rate_limit = RateLimit(limits, time.monotonic)
+        self._headers = security_headers(access.page_api_url)
+        self.open_streams = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != ScopeType.HTTP:
+            await self.app(scope, receive, send)
+            return
+        self._count_request()
+        head = head_of(scope)
+        cross_origin = self.access.is_page(head)
+        more = cors_headers(self.access.page_origin) if cross_origin else []
+        send = with_headers(send, head, [*self._headers, *more])
+        try:
+            if cross_origin and head.method == "OPTIONS":
+                self.access.check_host(head)
+                await send_nothing(send, 200, [])
+                return
+            self.access.check(head)
+            login = self.access.check_login(head)
+            self._admit(head)
+        except StrataError as error:
+            await send_refusal(send, error)
+            return
+        if login:
+            await self._log_in(scope, send)
+        elif head.path in self.access.streams:
+            await self._stream(scope, receive, send)
+        else:
+            await self.app(scope, in_time(receive, self.limits.body_timeout_s), send)
+
+    def _admit(self, head: Head) -> None:
+        if head.changes:
+            self._rate_limit.take(head.client)
+        if head.path in self.access.streams and self.open_streams >= self.limits.streams:
+            raise Overloaded(
+                f"{self.open_streams} streams are open",
+                hint="close a stream, or poll /api/events instead",
+                retry_after_s=5.0,
+            )
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.open_streams += 1
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.open_streams -= 1
+
+    async def _log_in(self, scope: HTTPScope, send: Send) -> None:
+        cookie = (
+            f"{self.access.cookie}={self.access.session}; Path=/; HttpOnly; SameSite=Lax; "
+            f"Max-Age={COOKIE_AGE_S}{'; Secure' if scope['scheme'] == 'https' else ''}"
+        )
+        await send_nothing(send, 303, [(b"location", b"/"), (b"set-cookie", cookie.encode())])
+
+
+async def send_nothing(send: Send, status: int, headers: Headers) -> None:
+    """Send a response without a body."""
+    headers = [*headers, (b"content-length", b"0")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def with_headers(send: Send, head: Head, added: Headers) -> Send:
+    """Add the security headers, and `no-store` to responses of the API.
+
+    Files of the dashboard set their own Cache-Control.
+    """
+    caching = [(b"cache-control", b"no-store" if head.path.startswith("/api") else b"no-cache")]
+
+    async def wrapped(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = list(message["headers"])
+            cached = any(name.lower() == b"cache-control" for name, _ in headers)
+            message["headers"] = [*headers, *added, *([] if cached else caching)]
+        await send(message)
+
+    return wrapped
+
+
+def in_time(receive: Receive, seconds: float) -> Receive:
+    """Limit the time in which a body must arrive."""
+    deadline_s = asyncio.get_running_loop().time() + seconds
+    complete = False
+
+    async def wrapped() -> HTTPReceiveMessage | WebSocketReceiveMessage:
+        nonlocal complete
+        if complete:
+            return await receive()
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                message = await receive()
+        except TimeoutError as error:
+            raise DeadlineExceeded(
+                f"the body did not arrive within {seconds:g} s", hint="send the request again"
+            ) from error
+        complete = not message.get("more_body", False)
+        return message
+
+    return wrapped

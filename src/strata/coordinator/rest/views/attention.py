@@ -1,0 +1,150 @@
+"""The list of problems that need attention, errors first, each with a hint.
+
+A pure function of the state and of the tasks whose throughput fell, so that the dashboard, the
+command line and other readers show the same list.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from strata.coordinator.rest.response_models import Attention
+from strata.core.barriers.barrier_rules import missing_workers
+from strata.core.metrics.step_rates import Drop
+from strata.core.state import Cluster
+from strata.core.task_state import Task
+from strata.core.tasks.placement import why_waiting
+
+MAX_ITEMS = 20
+NAMES_SHOWN = 3
+SECOND_NS = 1_000_000_000
+RECENT_FAILURE_NS = 3_600 * SECOND_NS
+LONG_WAIT_NS = 30 * SECOND_NS
+
+
+def attention(state: Cluster, now_ns: int, drops: Sequence[Drop] = ()) -> list[Attention]:
+    """The problems of the cluster, errors before warnings, at most `MAX_ITEMS`.
+
+    `drops` are tasks that train much slower than usual, known for the present only.
+    """
+    found = [
+        *_lost_facts(state),
+        *_tasks(state, now_ns),
+        *_throughput(drops),
+        *_hosts(state),
+        *(
+            item
+            for task in state.tasks.values()
+            if not task.ended
+            for item in (*_workers(state, task), *_barriers(task, now_ns), *_checkpoints(task))
+        ),
+    ]
+    found.sort(key=lambda item: item.severity != "error")
+    return found[:MAX_ITEMS]
+
+
+def _lost_facts(state: Cluster) -> Iterator[Attention]:
+    """Lost parts of the log; shown for ever, because they stay lost."""
+    for salvage in state.salvages:
+        named = ", ".join(f"@{first} to @{stop - 1}" for first, stop in salvage.lost[:NAMES_SHOWN])
+        more = len(salvage.lost) - NAMES_SHOWN
+        if named or salvage.lost_batches:
+            what = f"facts {named}" + (f" and {more} more ranges" if more > 0 else "")
+            yield Attention(
+                severity="warning",
+                subject=f"fact:@{salvage.position}",
+                text=f"the log was damaged: {what if named else 'events of workers'} lost; "
+                f"the state continued from position {salvage.base}",
+                hint="strata why trust lists what cannot be proven",
+            )
+
+
+def _tasks(state: Cluster, now_ns: int) -> Iterator[Attention]:
+    for task in state.tasks.values():
+        if task.state == "failed" and now_ns - task.ended_ns < RECENT_FAILURE_NS:
+            yield Attention(
+                severity="error",
+                subject=f"task:{task.id}",
+                text=f"{task.id} failed: {task.reason}",
+                hint=f"strata logs --task {task.id}",
+            )
+        elif task.storage_wait is not None and task.storage_wait.workers and not task.ended:
+            waited_s = (now_ns - task.storage_wait.since_ns) // SECOND_NS
+            yield Attention(
+                severity="error",
+                subject=f"task:{task.id}",
+                text=f"{task.id} has waited {waited_s} s for storage: {task.storage_wait.reason}",
+                hint="make the checkpoint storage reachable; the task then continues by itself",
+            )
+        elif waits_for := why_waiting(state, task):
+            yield Attention(
+                severity="warning",
+                subject=f"task:{task.id}",
+                text=f"{task.id} waits: {waits_for}",
+                hint="start its script with COORDINATOR_ADDR=HOST:PORT set"
+                if task.spec.external
+                else "strata agent --slots N offers slots on a host",
+            )
+
+
+def _throughput(drops: Sequence[Drop]) -> Iterator[Attention]:
+    for drop in drops:
+        rates = f"{drop.now:.2g} steps/s instead of the usual {drop.usual:.2g} steps/s"
+        yield Attention(
+            severity="warning",
+            subject=f"task:{drop.task}",
+            text=f"{drop.task} makes {rates}",
+            hint=f"strata why throughput task={drop.task}",
+        )
+
+
+def _hosts(state: Cluster) -> Iterator[Attention]:
+    for agent in state.agents.values():
+        if not agent.up:
+            yield Attention(
+                severity="warning",
+                subject=f"agent:{agent.id}",
+                text=f"host {agent.hostname or agent.id} is unreachable: {agent.reason}",
+                hint=f"start strata agent on that host again: {agent.slots} slots are missing",
+            )
+
+
+def _workers(state: Cluster, task: Task) -> Iterator[Attention]:
+    concerned = dict.fromkeys([*task.members, *task.waiting, *task.placements])
+    for name in concerned:
+        worker = state.workers.get(name)
+        if worker is not None and worker.state in ("lost", "error"):
+            word = "is lost" if worker.state == "lost" else "reports an error"
+            yield Attention(
+                severity="error",
+                subject=f"worker:{worker.id}",
+                text=f"{worker.id} {word}: {worker.reason or 'no reason given'}",
+                hint=f"strata logs --worker {worker.id}",
+            )
+
+
+def _barriers(task: Task, now_ns: int) -> Iterator[Attention]:
+    for met in task.barriers.values():
+        waited_ns = now_ns - met.opened_ns
+        if met.state == "waiting" and waited_ns > LONG_WAIT_NS:
+            missing = missing_workers(task, met)
+            names = ", ".join(missing[:NAMES_SHOWN])
+            more = f" and {len(missing) - NAMES_SHOWN} more" if len(missing) > NAMES_SHOWN else ""
+            yield Attention(
+                severity="warning",
+                subject=f"barrier:{task.id}/{met.name}",
+                text=f"barrier {met.name} of {task.id} has waited {waited_ns // SECOND_NS} s "
+                f"for {names}{more}",
+                hint="strata barriers lists the missing workers",
+            )
+
+
+def _checkpoints(task: Task) -> Iterator[Attention]:
+    """The newest checkpoint, if it failed; after older failures a later save succeeded."""
+    for saved in islice(reversed(task.checkpoints.values()), 1):
+        if saved.state == "failed":
+            yield Attention(
+                severity="warning",
+                subject=f"checkpoint:{saved.id}",
+                text=f"checkpoint {saved.id} of {task.id} failed: {saved.reason}",
+                hint=f"POST /api/tasks/{task.id}/checkpoint requests another one",
+            )

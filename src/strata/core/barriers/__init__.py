@@ -1,0 +1,1 @@
+"""Barriers and agreements: points at which all workers of a generation wait for each other."""

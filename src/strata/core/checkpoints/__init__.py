@@ -1,0 +1,1 @@
+"""Checkpoints: when to save, who has written what, and what is kept."""

@@ -1,0 +1,1 @@
+"""Datasets: who trains which samples, in which epoch and loop."""

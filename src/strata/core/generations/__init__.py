@@ -1,0 +1,1 @@
+"""Generations: the members of a task, their ranks, and from which step they continue."""

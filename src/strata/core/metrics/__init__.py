@@ -1,0 +1,1 @@
+"""Metrics derived from facts; never recorded."""

@@ -1,0 +1,1 @@
+"""The record itself: reference of all kinds, snapshots, retention, salvage."""

@@ -1,0 +1,38 @@
+"""The settings that the rules depend on, with their defaults.
+
+`strata.config` takes its defaults from here, so each of them has one source.
+"""
+
+from msgspec import Struct
+
+HEARTBEAT_INTERVAL_S = 5.0
+KEEP_COUNT = 5
+MAX_RESTARTS = 3
+SHUFFLE_SEED = 42
+
+
+class Rules(Struct, frozen=True):
+    """Settings that decisions depend on; they are recorded, so that a replay decides the same."""
+
+    max_workers: int = 10_000
+    max_tasks: int = 10_000
+    max_datasets: int = 10_000
+    keep_count: int = KEEP_COUNT
+
+
+class Timeouts(Struct, frozen=True):
+    """Deadlines of the liveness watch, in seconds."""
+
+    heartbeat_timeout_s: float = 30.0
+    connection_grace_s: float = 1.5
+    reattach_grace_s: float = 30.0
+    barrier_timeout_s: float = 300.0
+    storage_timeout_s: float = 1800.0
+    hang_floor_s: float = 60.0
+    hang_factor: float = 10.0
+    hang_unlearned_s: float = 900.0
+    commit_interval_s: float = 1.0
+
+
+DEFAULT_RULES = Rules()
+DEFAULT_TIMEOUTS = Timeouts()

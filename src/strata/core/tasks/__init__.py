@@ -1,0 +1,1 @@
+"""Tasks: what was submitted, where its workers run, and when a failing task is stopped."""

@@ -1,0 +1,154 @@
+"""Heartbeats, broken connections, and the resources that heartbeats report.
+
+Signals: heartbeats and broken connections, which are not requests.
+
+Signals go through the same queue as commands, in the order of arrival, but are not recorded: they
+update the liveness watch (see `liveness`).
+
+The last heartbeat of a worker or an agent, its reported step, and its deadline.
+
+Resources that a worker's process and host use: measured by the worker, sent with its heartbeats.
+
+A new resource is a field of `Usage`, and a measurement in `strata.sdk.record.resource_sampler`. The
+recorded fact and the conversions follow from it; `tests/tidy/test_resources.py` names the other
+formats that lack it (the gRPC message, the REST response, the Prometheus series).
+"""
+
+from msgspec import Struct, field
+
+from strata.core.rule_settings import Timeouts
+from strata.core.state import Reported
+
+
+class Beat(Struct, frozen=True):
+    """A worker's heartbeat; `waiting` means that it waits for others.
+
+    `request` is the open request for a checkpoint, 0 while a save of the worker is in progress (see
+    `save_points`); `busy_s` is how long its part of a step takes, if reported (see `pace`).
+    """
+
+    attempt: int = 0
+    generation: int = 0
+    step: int = -1
+    training: bool = False
+    waiting: bool = False
+    request: int = 0
+    busy_s: float = 0.0
+
+
+class Signal(Struct, frozen=True, gc=False):
+    """Base of every signal."""
+
+
+class WorkerBeat(Signal, frozen=True):
+    """A worker sent a heartbeat; `state` is what it is doing, if reported."""
+
+    worker: str
+    incarnation: int
+    beat: Beat
+    state: Reported | None = None
+
+
+class WorkerDisconnected(Signal, frozen=True):
+    """The connection of a worker broke."""
+
+    worker: str
+    incarnation: int
+
+
+class AgentBeat(Signal, frozen=True):
+    """An agent sent a heartbeat."""
+
+    agent: str
+    incarnation: int
+
+
+class AgentDisconnected(Signal, frozen=True):
+    """The connection of an agent broke."""
+
+    agent: str
+    incarnation: int
+
+
+SECOND_NS = 1_000_000_000
+
+
+class LastHeard(Struct):
+    """The last report of one incarnation; `absent` until its first heartbeat after a restart."""
+
+    incarnation: int
+    beat_ns: int
+    timeout_ns: int
+    look_ns: int
+    absent: bool = False
+    broken_ns: int = 0
+    attempt: int = 0
+    generation: int = 0
+    step: int = -1
+    step_ns: int = 0
+    step_mean_ns: float = 0.0
+    steps_seen: int = 0
+    hangable: bool = False
+    request: int = 0
+
+    @property
+    def deadline_ns(self) -> int:
+        """The time at which it is lost without another heartbeat."""
+        return self.beat_ns + self.timeout_ns
+
+    def is_doubtful(self, now_ns: int) -> bool:
+        """Whether its connection is broken, or a quarter of its timeout has passed."""
+        return self.broken_ns > 0 or now_ns - self.beat_ns >= self.timeout_ns // 4
+
+    def is_nearly_lost(self, now_ns: int) -> bool:
+        """Whether half of its timeout has passed without a heartbeat."""
+        return self.timeout_ns // 2 <= now_ns - self.beat_ns < self.timeout_ns
+
+    def hang_limit_ns(self, timeouts: "Timeouts") -> int:
+        """How long a step may take, 0 if the worker is not computing.
+
+        The first steps of a worker may compile or warm up, so their limit is higher.
+        """
+        if not self.hangable:
+            return 0
+        if self.steps_seen < 3:
+            return int(timeouts.hang_unlearned_s * SECOND_NS)
+        floor_ns = int(timeouts.hang_floor_s * SECOND_NS)
+        return max(floor_ns, int(self.step_mean_ns * timeouts.hang_factor))
+
+
+class GpuMetrics(Struct, frozen=True, omit_defaults=True):
+    """One GPU."""
+
+    index: int
+    name: str = ""
+    utilization_percent: float = 0.0
+    memory_used_bytes: int = 0
+    memory_total_bytes: int = 0
+
+
+class Usage(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """CPU and memory of the process; disk traffic since it started; free space where it writes."""
+
+    cpu_percent: float = 0.0
+    memory_used_bytes: int = 0
+    disk_read_bytes: int = 0
+    disk_write_bytes: int = 0
+    disk_free_bytes: int = 0
+
+
+class ResourceMetrics(Usage, frozen=True, omit_defaults=True, kw_only=True):
+    """Everything that a worker measures. Network traffic counts from the start of the process; it
+    is None if it cannot be told apart from the traffic of other processes on the host."""
+
+    gpu_metrics: list[GpuMetrics] = field(default_factory=list)
+    network_rx_bytes: int | None = None
+    network_tx_bytes: int | None = None
+
+
+class Saving(Struct, frozen=True):
+    """How much of a worker's part of a checkpoint is written."""
+
+    checkpoint: str
+    written_bytes: int
+    total_bytes: int

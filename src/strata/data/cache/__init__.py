@@ -1,0 +1,1 @@
+"""Files of datasets on this host: remote files, cache, indexes, decompression."""

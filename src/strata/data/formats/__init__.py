@@ -1,0 +1,1 @@
+"""Dataset formats: how samples lie in files."""

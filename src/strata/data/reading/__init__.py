@@ -1,0 +1,1 @@
+"""Batches of a run: steps, read-ahead, mixing, lane transforms, preview."""

@@ -1,0 +1,1 @@
+"""PyTorch datasets and loaders as data of a run."""

@@ -1,0 +1,1 @@
+"""The loops of a script over a dataset."""

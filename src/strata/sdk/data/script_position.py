@@ -1,0 +1,217 @@
+"""The position of a script among its loops, and which loops a restored state has completed.
+
+The number of steps does not determine it. After the last step of an epoch a script may evaluate and
+change its learning rate; the states before and after that have the same step. So a state is saved,
+or sent to other workers, only while the script is in a loop over data (or before its first one),
+together with the script's position: the number of completed loops over `run.epochs`, the epoch, and
+the number of completed loops over data in it. A process that restores the state runs the script
+from its beginning, and the loops before the position are empty.
+
+Until the script reaches that position it *replays*: it repeats code whose effects are already in
+the restored state. If that code changes the state, as a scheduler's step between two loops does, it
+would be changed twice. So the state is checked before each replayed loop.
+
+The iterables that `run.batches` and `run.loader` return.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from strata.errors import InvalidArgument, NotAllowedNow
+
+
+class Position(NamedTuple):
+    """The loop that a script is in, or its next one.
+
+    Positions are compared as tuples. `epoch` is -1 outside of `run.epochs`.
+    """
+
+    phase: int = 0
+    epoch: int = -1
+    loop: int = 0
+
+    @property
+    def key(self) -> str:
+        """The loop's name, the same for every worker that runs the script."""
+        return f"{self.phase}.{self.epoch}.{self.loop}"
+
+
+class ScriptPosition:
+    """Follows one process through its script. For the training thread.
+
+    `check_replay` raises if the script has changed the restored state while it replays.
+    """
+
+    def __init__(self) -> None:
+        self.check_replay: Callable[[], None] = lambda: None
+        self.resumed = Position()
+        self._replays = False
+        self.epochs = 0
+        self.max_steps = 0
+        self._now = Position()
+        self._opened = 0
+        self._ended: set[int] = set()
+        self._started = False
+        self._asked = ("", 0)
+
+    @property
+    def in_epoch(self) -> bool:
+        """Whether the script is in a loop over `run.epochs`."""
+        return self._now.epoch >= 0
+
+    @property
+    def position(self) -> Position:
+        """The position to save with a state now."""
+        if self._replays:
+            return self.resumed
+        loop = 0
+        while loop in self._ended:
+            loop += 1
+        return self._now._replace(loop=loop)
+
+    @property
+    def between_loops(self) -> bool:
+        """Whether the script has left a loop and not yet begun the next one."""
+        return self._started and len(self._ended) >= self._opened
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, as saved with a state."""
+        return self.position._asdict()
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Load the position of a restored state.
+
+        Raises `NotAllowedNow` if the script of this process is already at another position.
+        """
+        position = Position(**{name: int(saved[name]) for name in Position._fields})
+        if self._started and position != self.position:
+            raise NotAllowedNow(
+                f"the run was rolled back to loop {position.key} of the script, but this process "
+                f"is at loop {self.position.key}",
+                hint="start this process again; an agent does so automatically",
+            )
+        self.resumed, self._replays = position, not self._started
+
+    def open_loop(self) -> tuple[Position, bool]:
+        """The position of the loop that the script opens, and whether it is already complete."""
+        place = self._now._replace(loop=self._opened)
+        self._opened += 1
+        self._started = True
+        past = self._replays and place < self.resumed
+        self._replay(ends=not past)
+        if past:
+            self._ended.add(place.loop)
+        return place, past
+
+    def step(self) -> None:
+        """Note the start of a step: a script without loops over data has reached its position."""
+        self._replay(ends=True)
+
+    def _replay(self, *, ends: bool) -> None:
+        if self._replays:
+            self.check_replay()
+            self._replays = not ends
+
+    def handed(self) -> None:
+        """Note that a batch was returned: the script may repeat its code from here on."""
+        self._asked = ("", 0)
+
+    def agreement_key(self, step: int) -> str:
+        """The name of the next agreed value, the same on all workers."""
+        place = f"{self.position.key}@{step}"
+        asked, count = self._asked
+        self._asked = (place, count + 1 if asked == place else 1)
+        return f"{place}#{self._asked[1]}"
+
+    def end_loop(self, place: Position) -> None:
+        """Note that the script has left a loop."""
+        if (place.phase, place.epoch) == (self._now.phase, self._now.epoch):
+            self._ended.add(place.loop)
+
+    def run_epochs(
+        self, count: int | None, max_steps: int | None, steps: Callable[[], int]
+    ) -> Iterator[int]:
+        """Iterate over the remaining epochs; `steps` returns the steps of the run."""
+        if self._now.epoch >= 0:
+            raise NotAllowedNow(
+                "a loop over run.epochs is already open", hint="use one such loop at a time"
+            )
+        if (count is None) == (max_steps is None) or (count or max_steps or 0) < 1:
+            raise InvalidArgument(
+                f"run.epochs got {count!r} epochs and max_steps={max_steps!r}",
+                hint="pass the number of epochs, or max_steps=N",
+            )
+        phase = self._now.phase
+        self._started = True
+        self._replay(ends=False)
+        self.epochs, self.max_steps = count or 0, max_steps or 0
+        epoch = self.resumed.epoch if self.resumed.phase == phase else 0
+        epoch = max(epoch, 0)
+        try:
+            while self.resumed.phase <= phase and (
+                epoch < count if count is not None else steps() < self.max_steps
+            ):
+                self._move(Position(phase, epoch))
+                yield epoch
+                epoch += 1
+                # The epoch's code has run: a state saved from now on belongs to the next epoch.
+                self._move(Position(phase, epoch))
+        finally:
+            self.epochs = self.max_steps = 0
+            self._move(Position(phase + 1))
+
+    def _move(self, place: Position) -> None:
+        self._now, self._opened, self._ended = place, 0, set()
+
+
+PEEK_HINT = "to look at a batch without training it, call run.batches(...).peek()"
+
+
+class PastIteration(Iterator[Any]):
+    """A loop that the run had completed before this process started: it has no batches."""
+
+    def __init__(self, place: Position) -> None:
+        self._place = place
+
+    def __next__(self) -> Any:
+        # Ends a `for` loop silently; a script that calls `next` sees the message.
+        raise StopIteration(
+            f"loop {self._place.key} of this script was done when this process resumed the run; "
+            f"{PEEK_HINT}"
+        )
+
+
+class Loader:
+    """An iterable of batches. Made by `run.batches` and `run.loader`.
+
+    Each `for` loop over it is a loop of the run, so one loader can serve every epoch. A loop that
+    the run had completed before this process started has no batches. `len` is the number of steps.
+    """
+
+    def __init__(
+        self,
+        open_loop: Callable[[], Iterable[Any] | Position],
+        length: Callable[[], int],
+        first: Callable[[], Any],
+    ) -> None:
+        self._open_loop, self._length, self._first = open_loop, length, first
+        self._current: Iterator[Any] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        opened = self._open_loop()
+        return PastIteration(opened) if isinstance(opened, Position) else iter(opened)
+
+    def peek(self) -> Any:
+        """This worker's first batch of the dataset, to inspect its shapes and types.
+
+        Opens no loop and counts no step; the batch is still trained later.
+        """
+        return self._first()
+
+    def __next__(self) -> Any:
+        if self._current is None:
+            self._current = iter(self)
+        return next(self._current)
+
+    def __len__(self) -> int:
+        return self._length()

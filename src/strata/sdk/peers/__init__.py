@@ -1,0 +1,1 @@
+"""What workers send each other: exchanges, blobs, announcements."""

@@ -1,0 +1,1 @@
+"""Events and output of this process, on their way to the coordinator."""

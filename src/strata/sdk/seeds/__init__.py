@@ -1,0 +1,1 @@
+"""`TrainingOrchestrator`, `DatasetRegistry` and `ShardManager`: one method per call."""

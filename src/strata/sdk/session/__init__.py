@@ -1,0 +1,1 @@
+"""The connection to the coordinator: registration, heartbeats, requests, membership."""

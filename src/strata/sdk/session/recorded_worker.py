@@ -1,0 +1,68 @@
+"""The record of a worker, common to `strata.join` and `TrainingOrchestrator`.
+
+Each incarnation starts with the registration and `RunStarted`. Resources are recorded at the
+interval of the settings, and each changed standing as `CoordinatorStateSeen`. Events stay in the
+spool until they are stored.
+"""
+
+import time
+from pathlib import Path
+
+from strata.config import Settings
+from strata.core.workers.worker_facts import CoordinatorStateSeen, resource_snapshot
+from strata.sdk.record.recorder import Recorder
+from strata.sdk.record.resource_sampler import ResourceSampler
+from strata.sdk.record.spool import default_folder
+from strata.sdk.session.registration import Enrolment
+from strata.wire.messages import worker_messages
+from strata.wire.v1 import coordinator_pb2 as pb
+
+REJOIN_TIMEOUT_S = 5.0
+
+
+class RecordedWorker:
+    """A worker with a recorder, and the events that it records automatically."""
+
+    def __init__(self, enrolment: Enrolment, sampler: ResourceSampler, settings: Settings) -> None:
+        self.recorder = Recorder(progress_interval_s=settings.progress_interval_s)
+        self.sampler = sampler
+        self._enrolment = enrolment
+        self._settings = settings
+        self._next_snapshot_s = 0.0
+
+    def resources(self) -> pb.ResourceMetrics:
+        """The current resources, for a heartbeat."""
+        return worker_messages.resources_message(self.sampler.sample())
+
+    def tick(self) -> None:
+        """Record the resources at the configured interval."""
+        self.sampler.watch_network()
+        now_s = time.monotonic()
+        if now_s < self._next_snapshot_s:
+            return
+        self._next_snapshot_s = now_s + self._settings.resource_interval_s
+        self.recorder.emit(resource_snapshot(self.sampler.sample()))
+
+    def state_seen(self, standing: pb.Standing) -> None:
+        """Record a changed standing."""
+        self.recorder.emit(
+            CoordinatorStateSeen(
+                task=standing.task_id,
+                state=standing.task_state,
+                generation=standing.generation,
+                phase=standing.phase,
+                rank=standing.rank,
+                world_size=standing.world_size,
+                attempt=standing.attempt,
+                committed=standing.committed,
+            )
+        )
+
+    def begin_record(self, answer: pb.RegisterWorkerResponse) -> None:
+        """Start the record of a new incarnation."""
+        settings = self._settings
+        folder = Path(settings.spool_dir) if settings.spool_dir else default_folder()
+        self.recorder.begin(
+            folder, answer.assigned_id, answer.incarnation, settings.spool_max_bytes
+        )
+        self._enrolment.record(self.recorder, answer)

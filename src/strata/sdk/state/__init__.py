@@ -1,0 +1,1 @@
+"""Save, restore and hand over the state of a run."""

@@ -1,0 +1,1 @@
+"""Steps: `run.step`, its timing, and local steps."""

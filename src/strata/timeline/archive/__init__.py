@@ -1,0 +1,1 @@
+"""Where runs lie, how they are written down and opened."""

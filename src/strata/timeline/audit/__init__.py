@@ -1,0 +1,1 @@
+"""Which samples were applied, compared with the order."""

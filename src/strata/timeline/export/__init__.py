@@ -1,0 +1,1 @@
+"""A run for other tools: Parquet, JSON lines, Perfetto, OTLP, SQL."""

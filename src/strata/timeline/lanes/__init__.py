@@ -1,0 +1,1 @@
+"""What each worker's time went to."""

@@ -1,0 +1,1 @@
+"""Reading a run: one clock, any moment, causes, stories, sentences."""

@@ -1,0 +1,119 @@
+"""Where do two runs first differ, and can this log be trusted?"""
+
+from collections.abc import Iterator
+
+from strata.core.record.record_retention import EventsReleased
+from strata.core.workers.worker_facts import TrainingFinished
+from strata.core.workers.worker_lifecycle import WorkerLost, WorkerRegistered
+from strata.errors import NotFound, StrataError
+from strata.store import seq_ranges
+from strata.store.event_store import Range
+from strata.timeline.answers import FindingAnswer, Verdict
+from strata.timeline.archive.run_lookup import open_timeline
+from strata.timeline.audit.audit_results import AuditFinding, Problem
+from strata.timeline.audit.sample_audit import audit
+from strata.timeline.read.differences import first_difference
+from strata.timeline.read.past_states import state_at
+from strata.timeline.read.sentences import counted
+from strata.timeline.why.investigation import Answer, Case, link
+
+MISSING: tuple[Problem, ...] = ("no record", "not applied")
+"""Problems of the audit that mean a missing record."""
+
+
+def differs(case: Case, other: str) -> Answer:
+    """Do the runs differ, and where first?"""
+    with open_timeline(other) as theirs:
+        found = first_difference(case.timeline, theirs)
+    chain = [link(record) for record in (found.shared, found.left) if record is not None]
+    verdict: Verdict = "no" if found.left is None and found.right is None else "yes"
+    return Answer(verdict=verdict, text=f"{verdict}: {found.text}", chain=chain)
+
+
+def trusted(case: Case) -> Answer:
+    """Is the log complete: gaps, drops, damage, clocks, unknown kinds, missing audit records?"""
+    findings = [*_unproven(case), *case.trust.findings]
+    grave = [finding.text for finding in findings if finding.grave]
+    texts = [finding.text for finding in findings]
+    if not grave:
+        remarks = f", with {counted(len(texts), 'remark')}" if texts else ""
+        return Answer(
+            verdict="yes",
+            text=f"yes: the log is complete{remarks}",
+            findings=texts,
+        )
+    more = f", and {counted(len(grave) - 1, 'more finding')}" if len(grave) > 1 else ""
+    return Answer(verdict="no", text=f"no: {grave[0]}{more}", findings=texts)
+
+
+def _unproven(case: Case) -> Iterator[FindingAnswer]:
+    """Findings on applied steps without a worker's record, in tasks that lost workers or events."""
+    for task in sorted(_incomplete_tasks(case)):
+        try:
+            found = audit(case.timeline.reader, task)
+        except NotFound:
+            continue  # the task trained nothing
+        except StrataError as error:
+            yield FindingAnswer(kind="audit", text=f"the audit of {task} failed: {error.message}")
+            continue
+        lanes = [feed for feed in found.feeds if feed.unit == "step"]
+        missing = [each for feed in lanes for each in feed.findings if each.what in MISSING]
+        coming = [each for each in missing if _may_come(case, each)]
+        if coming:
+            text = (
+                f"{coming[0].worker} has not sent its records of {_steps(coming[0])} of {task} yet"
+            )
+            yield FindingAnswer(kind="audit", text=text, node=coming[0].worker, grave=False)
+        missing = [each for each in missing if each not in coming]
+        if not missing:
+            continue
+        first, which = missing[0], _steps(missing[0])
+        number = _count_steps(missing) if coming else sum(feed.unproven for feed in lanes)
+        steps = counted(number, "applied step")
+        text = f"{steps} of {task} cannot be proven: the record of {first.worker} for {which}"
+        others = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
+        yield FindingAnswer(
+            kind="audit", text=f"{text}{others} did not arrive or cannot be read", node=first.worker
+        )
+
+
+def _count_steps(findings: list[AuditFinding]) -> int:
+    covered: list[Range] = []
+    for each in findings:
+        seq_ranges.add(covered, each.first, each.last + 1)
+    return sum(stop - first for first, stop in covered)
+
+
+def _steps(finding: AuditFinding) -> str:
+    if finding.first == finding.last:
+        return f"step {finding.first}"
+    return f"steps {finding.first} to {finding.last}"
+
+
+def _may_come(case: Case, finding: AuditFinding) -> bool:
+    """Whether a worker that is alive where the log ends has recorded no later step.
+
+    Records arrive later than the heartbeats that commit the steps.
+    """
+    timeline = case.timeline
+    worker = state_at(timeline, timeline.position).state.workers.get(finding.worker)
+    if not timeline.live or worker is None or not worker.alive:
+        return False
+    last = case.last({TrainingFinished.__name__}, node=finding.worker)
+    body = last.event.body if last is not None else None
+    if not isinstance(body, TrainingFinished):
+        return False
+    batch = body.batch.rpartition("/")[2]  # its step in the dataset, where that is another one
+    return finding.first > max(body.step, int(batch) if batch.isdecimal() else 0)
+
+
+def _incomplete_tasks(case: Case) -> set[str]:
+    """The tasks that lost a worker or worker events.
+
+    Without those whose events are in an archived run: that run has its own audit.
+    """
+    tasks = {each.text("task") for each in case.all({WorkerLost.__name__})}
+    nodes = {finding.node for finding in case.trust.findings if finding.grave and finding.node}
+    joined = case.all({WorkerRegistered.__name__}) if nodes else []
+    tasks |= {each.text("task") for each in joined if each.text("worker") in nodes}
+    return tasks - {each.text("task") for each in case.all({EventsReleased.__name__})}

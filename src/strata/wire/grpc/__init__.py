@@ -1,0 +1,1 @@
+"""The gRPC server, written on an asyncio protocol."""

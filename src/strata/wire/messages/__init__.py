@@ -1,0 +1,1 @@
+"""Conversion between protobuf messages and the core's commands, facts and state."""

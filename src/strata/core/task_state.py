@@ -276,7 +276,8 @@ class Task(Struct):
     """A task and everything that belongs to its run. `members` are in the order of ranks. `saved`
     counts all checkpoints that were ever committed. `finished_step` is the step at which members
     finished. `ending` are members that have ended training and save their last state. `only_meets`
-    is set by a worker that enters no generations (see `TaskSpec.syncs`).
+    is set by a worker that enters no generations (see `TaskSpec.syncs`). `last_start` is the highest
+    start number of the workers that were placed before the task ended or was requeued.
     """
 
     id: str
@@ -290,6 +291,7 @@ class Task(Struct):
     placements: dict[str, Placement] = field(default_factory=dict)
     vacant: list[str] = field(default_factory=list)
     exits: dict[str, int] = field(default_factory=dict)
+    last_start: int = 0
 
     generation: int = 0
     phase: Phase = "forming"

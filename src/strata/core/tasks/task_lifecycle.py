@@ -82,7 +82,8 @@ class TaskPlaced(Fact, frozen=True, kw_only=True):
 
 
 class TaskStateChanged(Fact, frozen=True, kw_only=True):
-    """The task changed its state."""
+    """The task changed its state; `last_start` is the highest start number of the workers whose
+    places it gave up."""
 
     sentence = "{task} went from {before} to {after}[: {reason}]"
 
@@ -91,6 +92,7 @@ class TaskStateChanged(Fact, frozen=True, kw_only=True):
     after: TaskState
     reason: str
     exit_code: int = 0
+    last_start: int = 0
 
 
 @applies(TaskSubmitted)
@@ -112,6 +114,7 @@ def _changed(state: Cluster, fact: TaskStateChanged, event: Event) -> None:
     task.state = fact.after
     task.reason = fact.reason
     task.exit_code = fact.exit_code
+    task.last_start = max(task.last_start, fact.last_start)
     if fact.after == "running" and not task.started_ns:
         task.started_ns = event.wall_ns
     if fact.after in ENDED:
@@ -165,9 +168,13 @@ def change_state(
         repeated = reason.startswith(task.reason)
         reason = reason if repeated or not task.reason else f"{task.reason}; {reason}"
         exit_code = task.exit_code or (UNSAVED_EXIT_CODE if task.save_failure else 0)
-    return d.record(
-        TaskStateChanged(
-            task=task.id, before=task.state, after=after, reason=reason, exit_code=exit_code
-        ),
-        cause,
+    starts = [place.start for place in task.placements.values()] if after in ENDED else []
+    changed = TaskStateChanged(
+        task=task.id,
+        before=task.state,
+        after=after,
+        reason=reason,
+        exit_code=exit_code,
+        last_start=max(starts, default=0),
     )
+    return d.record(changed, cause)

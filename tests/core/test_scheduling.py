@@ -4,15 +4,15 @@ import pytest
 
 from strata.core.rule_settings import Rules
 from strata.core.task_state import TaskSpec
+from strata.core.tasks.host_slots import free_slots
 from strata.core.tasks.placement import (
     FailStart,
     StopTask,
     SubmitTask,
-    free_slots,
     unstarted,
-    why_waiting,
 )
 from strata.core.tasks.task_lifecycle import TaskPlaced
+from strata.core.tasks.task_queue import Queue
 from strata.core.workers.host_agents import AgentLost, AgentRegistered, AgentSlotsChanged
 from strata.errors import AlreadyExists, InvalidArgument, LimitExceeded, NotFound
 from tests.core.world import World
@@ -68,24 +68,19 @@ def test_first_come_first_served_and_a_large_one_is_not_starved():
     assert (large.state, small.state) == ("starting", "starting")
 
 
-def test_waiting_task_has_a_reason():
-    world = hosts(a=2)
-    large, small = placed(world, 3), placed(world, 1)
-    assert why_waiting(world.state, large) == "it needs 3 slots and 2 of 2 are free"
-    assert why_waiting(world.state, small) == f"it waits behind {large.id}"
-    world.lose_agent("a")
-    assert why_waiting(world.state, large) == "it needs 3 slots and no agent is up"
-
-
 def test_lost_workers_that_wait_for_slots_say_so_too():
     world = hosts(a=2)
     task = placed(world, 2)
     world.start(task)
-    assert why_waiting(world.state, task) == ""
+    assert Queue(world.state).waiting_for(task) == ""
     world.lose_agent("a")
-    assert why_waiting(world.state, task) == "its lost workers need 2 slots and no agent is up"
+    assert Queue(world.state).waiting_for(task) == (
+        "to replace its lost workers, it needs 2 slots, no agent is up"
+    )
     world.agent("b", 1)
-    assert why_waiting(world.state, task) == "its lost workers need 1 slot and 0 of 1 are free"
+    assert Queue(world.state).waiting_for(task) == (
+        "to replace its lost workers, it needs 1 slot, 0 of 1 are free"
+    )
 
 
 def test_agent_that_returns_may_offer_another_number_of_slots():

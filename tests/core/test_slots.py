@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.core.tasks.placement import FreeSlots
+from strata.core.tasks.host_slots import FreeSlots
 
 
 def test_preferred_host_is_taken_while_it_has_a_slot():

@@ -3,8 +3,8 @@
 import pytest
 
 from strata.core.generations.generation_members import GenerationChanged
-from strata.core.tasks.placement import why_waiting
 from strata.core.tasks.task_lifecycle import TaskPlaced
+from strata.core.tasks.task_queue import Queue
 from strata.errors import InvalidArgument
 from tests.core.world import World
 
@@ -29,7 +29,9 @@ def test_task_waits_for_the_slots_of_its_spares_too():
     world = World()
     world.agent("a", 2)
     task = world.submit(2, external=False, spares=1)
-    assert why_waiting(world.state, task) == "it needs 3 slots and 2 of 2 are free"
+    assert Queue(world.state).waiting_for(task) == (
+        "1st in the queue; needs 3 slots, 2 of 2 are free"
+    )
 
 
 def test_spare_takes_the_rank_of_a_lost_worker_at_once():

@@ -2,8 +2,9 @@
 
 import pytest
 
-from strata.core.tasks.placement import StopTask, why_waiting
+from strata.core.tasks.placement import StopTask
 from strata.core.tasks.task_lifecycle import TaskStateChanged
+from strata.core.tasks.task_queue import Queue
 from strata.errors import NotAllowedNow, NotFound
 from tests.core.world import World
 
@@ -193,20 +194,20 @@ def test_default_task_with_a_world_size_waits_with_a_reason():
     world.sync(task)
     peers[0].lost()
     assert (task.phase, sorted(task.members)) == ("forming", ["b", "c"])
-    assert "start 1 more" in why_waiting(world.state, task)
+    assert "start 1 more" in Queue(world.state).waiting_for(task)
 
 
 def test_waiting_task_names_the_number_of_workers_to_start():
     world = World()
     task = world.submit(3, policy="replace")
-    assert why_waiting(world.state, task) == (
+    assert Queue(world.state).waiting_for(task) == (
         "0 of 3 workers are here: start 3 more with STRATA_TASK=demo-1"
     )
     a, _b, _c = world.join(task, "a", "b", "c")
-    assert why_waiting(world.state, task) == ""
+    assert Queue(world.state).waiting_for(task) == ""
     world.sync(task)
     a.lost()
-    assert why_waiting(world.state, task) == (
+    assert Queue(world.state).waiting_for(task) == (
         "2 of 3 workers are here: start 1 more with STRATA_TASK=demo-1"
     )
     assert task.state == "recovering"

@@ -25,7 +25,7 @@ from strata.core.lifecycle import Lifecycle
 from strata.core.record import log_salvage, record_retention
 from strata.core.rule_settings import Rules
 from strata.core.state import Cluster
-from strata.core.tasks import placement, task_lifecycle
+from strata.core.tasks import placement, preemption, task_lifecycle
 from strata.core.workers import (
     declared_losses,
     departures,
@@ -53,6 +53,7 @@ RULES = (
     limits,
     log_salvage,
     placement,
+    preemption,
     record_retention,
     recovery,
     recovery_failures,

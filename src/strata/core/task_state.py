@@ -47,6 +47,10 @@ class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `allow_fresh_start` lets the task train again from step 0 if none of its checkpoints can be
     restored and no worker holds a model. Without it such a task fails.
+
+    Queued tasks of a higher `priority` are placed first. The task waits until the tasks that it
+    comes `after` have completed. Only a `preemptible` task may be stopped to make room for one of a
+    higher priority (`core/tasks/preemption`).
     """
 
     name: str
@@ -67,6 +71,9 @@ class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     syncs: bool = True
     spares: int = 0
     allow_fresh_start: bool = False
+    priority: int = 0
+    after: list[str] = field(default_factory=list)
+    preemptible: bool = False
 
     @property
     def slots(self) -> int:
@@ -276,8 +283,9 @@ class Task(Struct):
     """A task and everything that belongs to its run. `members` are in the order of ranks. `saved`
     counts all checkpoints that were ever committed. `finished_step` is the step at which members
     finished. `ending` are members that have ended training and save their last state. `only_meets`
-    is set by a worker that enters no generations (see `TaskSpec.syncs`). `last_start` is the highest
-    start number of the workers that were placed before the task ended or was requeued.
+    is set by a worker that enters no generations (see `TaskSpec.syncs`). `last_start` is the
+    highest start number of the workers that were placed before the task ended or was requeued.
+    `preempted_by` is the task for which it stops; then it is queued again.
     """
 
     id: str
@@ -292,6 +300,7 @@ class Task(Struct):
     vacant: list[str] = field(default_factory=list)
     exits: dict[str, int] = field(default_factory=dict)
     last_start: int = 0
+    preempted_by: str = ""
 
     generation: int = 0
     phase: Phase = "forming"

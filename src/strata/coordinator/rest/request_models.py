@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, field
 
 from strata.coordinator.rest.response_models import ModelState, Policy
+from strata.core.tasks.placement import MAX_AFTER, MAX_PRIORITY
 from strata.core.tasks.task_lifecycle import TaskType
 
 # Integers that JavaScript represents exactly.
@@ -45,6 +46,10 @@ class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     at least `min_workers` workers; 0 leaves that to the policy. `keep_count` checkpoints are kept;
     0 means the coordinator's setting. If no checkpoint can be restored, the task fails, unless
     `allow_fresh_start` lets it train again from step 0.
+
+    Of the tasks that wait for slots, those of a higher `priority` start first. The task waits until
+    the tasks in `after` have completed. Only a `preemptible` task may be stopped to make room for
+    one of a higher priority; it saves, and continues by itself when there are slots.
     """
 
     name: Name
@@ -62,6 +67,9 @@ class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     keep_count: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     max_restarts: Annotated[int, Meta(ge=0, le=1_000_000)] = 3
     allow_fresh_start: bool = False
+    priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
+    after: Annotated[list[Name], Meta(max_length=MAX_AFTER)] = field(default_factory=list)
+    preemptible: bool = False
 
 
 class RestartTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):

@@ -255,6 +255,7 @@ class TaskResponse(Struct, frozen=True):
     """A task; `progress` is null if the total is unknown.
 
     `datasets` are all datasets that it trains on, including those that its script chose.
+    `queue_position` is its place in the queue, from 1, and null if it is not queued.
     """
 
     id: str
@@ -278,13 +279,15 @@ class TaskResponse(Struct, frozen=True):
     phase: Phase
     committed_steps: int
     saved_step: int | None
+    priority: int
+    queue_position: int | None
 
 
 class TaskDetail(TaskResponse, frozen=True):
     """A task with its submitted parameters; only the names of environment variables are shown.
 
-    `loss` is the mean of the last losses of its workers; `waiting_for` says which slots it waits
-    for, or how many workers the user has to start, and is empty if it does not wait.
+    `loss` is the mean of the last losses of its workers; `waiting_for` says which slots or other
+    tasks it waits for, or how many workers the user has to start, and is empty if it does not wait.
     """
 
     entry: str
@@ -297,6 +300,8 @@ class TaskDetail(TaskResponse, frozen=True):
     keep_count: int
     max_restarts: int
     external: bool
+    after: list[str]
+    preemptible: bool
     waiting_for: str
     loss: float | None
 

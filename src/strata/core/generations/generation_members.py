@@ -232,8 +232,9 @@ def finish(d: Decision, task: Task, steps: int, reason: str, cause: str | tuple[
 
 
 def complete(d: Decision, task: Task, reason: str, cause: str | tuple[str, ...]) -> None:
-    """Complete a task; its reason says if the final checkpoint failed."""
-    if task.state in ("starting", "running", "recovering"):
+    """Complete a task, also one that is being preempted; its reason says if the final checkpoint
+    failed."""
+    if task.state in ("starting", "running", "recovering") or task.preempted_by:
         exit_code = UNSAVED_EXIT_CODE if task.save_failure else 0
         change_state(d, task, "completed", with_save_failure(task, reason), cause, exit_code)
     elif task.state == "stopping":

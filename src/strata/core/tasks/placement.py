@@ -1,17 +1,15 @@
 """Placement: queued tasks start when there are slots, and lost workers are replaced.
 
-An agent offers slots on its host. Tasks are placed in the order of submission, each with all its
-workers and spares at once. A task that does not fit blocks the tasks behind it, so that a large
-task is never starved. A lost worker is started again, on the same host if that is still up. A
-worker that fails again and again with little or no progress is in a restart loop
-(`core/tasks/restart_limit`): the task ends with exit code 93.
+An agent offers slots on its host. Tasks are placed in the order of the queue
+(`core/tasks/task_queue`), each with all its workers and spares at once. A task that does not fit
+blocks the tasks behind it, and may preempt tasks of lower priority (`core/tasks/preemption`).
 
-Free slots of the hosts, while workers are placed on them one after the other.
+A lost worker is started again, on the same host if that is still up. A worker that fails again and
+again with little or no progress is in a restart loop (`core/tasks/restart_limit`): the task ends
+with exit code 93.
 """
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from heapq import heapify, heappop, heapreplace
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -20,6 +18,8 @@ from strata.core.events import Command
 from strata.core.limits import require_room, shortened
 from strata.core.state import Cluster
 from strata.core.task_state import Placement, Task, TaskSpec
+from strata.core.tasks.host_slots import FreeSlots, free_slots
+from strata.core.tasks.preemption import cancel_requeue, end_stopped, preempt_for
 from strata.core.tasks.restart_limit import failures
 from strata.core.tasks.task_lifecycle import (
     INTERRUPTED_EXIT_CODE,
@@ -28,49 +28,13 @@ from strata.core.tasks.task_lifecycle import (
     TaskSubmitted,
     change_state,
 )
+from strata.core.tasks.task_queue import first_in_line
 from strata.core.workers.fencing import WorkerCommand
 from strata.core.workers.worker_lifecycle import were_lost
 from strata.errors import InvalidArgument
 
-
-class FreeSlots:
-    """Counts slots down, and finds the host with the most free slots without a scan.
-
-    Hosts in `doubtful` may be lost already: they come last, however many slots they have.
-    """
-
-    def __init__(self, free: Mapping[str, int], doubtful: Collection[str] = ()) -> None:
-        self.total = sum(free.values())
-        self._free = dict(free)
-        self._doubtful = frozenset(doubtful)
-        # Counts only fall, so an outdated entry is corrected when it is popped.
-        self._heap = [
-            (agent in self._doubtful, -slots, order, agent)
-            for order, (agent, slots) in enumerate(free.items())
-        ]
-        heapify(self._heap)
-
-    def take(self, preferred: str = "") -> str:
-        """The agent whose slot is taken: the preferred one if it has any and is not in doubt, else
-        the roomiest; empty where no slot is free."""
-        known = preferred not in self._doubtful and self._free.get(preferred, 0) > 0
-        agent = preferred if known else self._roomiest()
-        if agent:
-            self._free[agent] -= 1
-            self.total -= 1
-        return agent
-
-    def _roomiest(self) -> str:
-        while self._heap:
-            doubtful, counted, order, agent = self._heap[0]
-            slots = self._free[agent]
-            if slots <= 0:
-                heappop(self._heap)
-            elif slots != -counted:
-                heapreplace(self._heap, (doubtful, -slots, order, agent))
-            else:
-                return agent
-        return ""
+MAX_AFTER = 100
+MAX_PRIORITY = 1000
 
 
 class SubmitTask(Command, frozen=True):
@@ -126,11 +90,32 @@ def _check(d: Decision, spec: TaskSpec) -> None:
         )
     if spec.dataset_id:
         d.state.dataset(spec.dataset_id)
+    _check_queueing(d, spec)
     for name, least in (("keep_count", 1), ("max_restarts", 0), ("spares", 0)):
         if getattr(spec, name) < least:
             raise InvalidArgument(
                 f"{name} is {getattr(spec, name)}", hint=f"it must be at least {least}"
             )
+
+
+def _check_queueing(d: Decision, spec: TaskSpec) -> None:
+    if abs(spec.priority) > MAX_PRIORITY:
+        raise InvalidArgument(
+            f"priority is {spec.priority}",
+            hint=f"it must be between -{MAX_PRIORITY} and {MAX_PRIORITY}",
+        )
+    if len(spec.after) > MAX_AFTER:
+        raise InvalidArgument(
+            f"after names {len(spec.after)} tasks", hint=f"name at most {MAX_AFTER}"
+        )
+    if spec.external and (spec.priority or spec.after or spec.preemptible):
+        raise InvalidArgument(
+            "priority, after and preemptible are for tasks that wait for slots, and the user "
+            "starts the workers of this one",
+            hint="give the task an entry, or leave these fields out",
+        )
+    for name in spec.after:
+        d.state.task(name)
 
 
 def _slug(name: str) -> str:
@@ -163,18 +148,20 @@ def unstarted(state: Cluster, task: Task) -> dict[str, int]:
 
 @decides(StopTask)
 def stop(d: Decision, c: StopTask) -> Task:
-    """Stop a task gracefully: its workers may save first. Stopping twice changes nothing."""
+    """Stop a task gracefully: its workers may save first. Stopping twice changes nothing, and a
+    task that is being preempted does not return to the queue."""
     task = d.state.task(c.task)
+    code = 0 if c.by_script else INTERRUPTED_EXIT_CODE
+    if task.preempted_by:
+        cancel_requeue(d, task, c.reason, c.cause, code)
     if task.state == "stopping" or task.ended:
         return task
-    code = 0 if c.by_script else INTERRUPTED_EXIT_CODE
     if task.state == "queued":
         place_waiting(d, change_state(d, task, "stopped", c.reason, c.cause, code))
         return task
     cause = change_state(d, task, "stopping", c.reason, c.cause, code)
     if not task.members and not task.waiting:
-        change_state(d, task, "stopped", "it had no workers", cause)
-        place_waiting(d, cause)
+        place_waiting(d, end_stopped(d, task, "it had no workers", cause))
     return task
 
 
@@ -201,7 +188,7 @@ def handle_loss(
     """
     if task.state == "stopping":
         if not task.members and not task.waiting:
-            change_state(d, task, "stopped", "every worker is gone", cause)
+            end_stopped(d, task, "every worker is gone", cause)
     elif task.spec.policy == "stop" and not spare:
         change_state(
             d,
@@ -263,65 +250,29 @@ def place_vacant(
 
 
 def place_waiting(d: Decision, cause: str | tuple[str, ...]) -> None:
-    """Start queued tasks, oldest first, for as long as the next one fits."""
+    """Start queued tasks, the first in line first, for as long as the next one fits."""
     for task in [task for task in d.state.tasks.values() if task.vacant]:
         place_vacant(d, task, "a slot became free", cause)
-    for task in [task for task in d.state.tasks.values() if task.state == "queued"]:
+    while (task := first_in_line(d.state)) is not None:
         free = FreeSlots(free_slots(d.state))
-        if free.total < task.spec.slots:
+        if free.total >= task.spec.slots:
+            _place(d, task, free, cause)
+        elif not preempt_for(d, task, cause):
             return
-        placements = {
-            f"{task.id}-w{number}": Placement(agent=free.take())
-            for number in range(task.spec.slots)
-        }
-        placed = d.record(
-            TaskPlaced(task=task.id, placements=placements, reason="its slots are free"), cause
+
+
+def _place(d: Decision, task: Task, free: FreeSlots, cause: str | tuple[str, ...]) -> None:
+    placements: dict[str, Placement] = {}
+    for number in range(task.spec.slots):
+        worker_id = f"{task.id}-w{number}"
+        worker = d.state.workers.get(worker_id)  # of an earlier start of the task
+        placements[worker_id] = Placement(
+            agent=free.take(),
+            start=task.last_start + 1,
+            committed=task.committed,
+            incarnation=worker.incarnation if worker is not None else 0,
         )
-        change_state(d, task, "starting", "its workers are being started", placed)
-
-
-def free_slots(state: Cluster) -> dict[str, int]:
-    """Free slots of each agent that is up."""
-    taken = Counter[str]()
-    for task in state.tasks.values():
-        vacant = set(task.vacant)
-        taken.update(p.agent for worker, p in task.placements.items() if worker not in vacant)
-    return {
-        agent.id: max(agent.slots - taken[agent.id], 0)
-        for agent in state.agents.values()
-        if agent.up
-    }
-
-
-def why_waiting(state: Cluster, task: Task) -> str:
-    """What a task waits for: slots, or workers that the user starts; empty if it does not wait."""
-    if task.spec.external:
-        return _missing_workers(task)
-    if task.state == "queued":
-        ahead = next(t for t in state.tasks.values() if t.state == "queued")
-        if ahead.id != task.id:
-            return f"it waits behind {ahead.id}"
-        return f"it needs {_slots(task.spec.slots)} and {_offer(state)}"
-    if task.vacant and task.phase == "forming" and task.state != "stopping":
-        return f"its lost workers need {_slots(len(task.vacant))} and {_offer(state)}"
-    return ""
-
-
-def _missing_workers(task: Task) -> str:
-    here, needed = len(task.members) + len(task.waiting), task.required
-    waits = task.phase == "forming" and not task.ended and task.state != "stopping"
-    if not waits or here >= needed:
-        return ""
-    more = f"start {needed - here} more with STRATA_TASK={task.id}"
-    return f"{here} of {needed} workers are here: {more}"
-
-
-def _slots(number: int) -> str:
-    return "1 slot" if number == 1 else f"{number} slots"
-
-
-def _offer(state: Cluster) -> str:
-    offered = sum(agent.slots for agent in state.agents.values() if agent.up)
-    if not offered:
-        return "no agent is up"
-    return f"{sum(free_slots(state).values())} of {offered} are free"
+    placed = d.record(
+        TaskPlaced(task=task.id, placements=placements, reason="its slots are free"), cause
+    )
+    change_state(d, task, "starting", "its workers are being started", placed)

@@ -235,9 +235,9 @@ def _former_members(state: Cluster, body: GenerationChanged) -> list[str]:
 
 
 def _affected_by_state(state: Cluster, task: Task | None) -> Affected:
-    """The workers of a task and its agents; all agents if the task has ended, since it needs none
-    of its processes any more."""
-    if task is None or task.ended:
+    """The workers of a task and its agents; all agents if the task has ended or is queued, since it
+    needs none of its processes any more."""
+    if task is None or task.ended or task.state == "queued":
         members = [*task.members, *task.waiting] if task is not None else []
         return Affected(members, sorted(state.agents))
     agents = {placement.agent for placement in task.placements.values()}

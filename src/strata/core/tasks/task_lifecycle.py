@@ -22,6 +22,7 @@ from strata.core.task_state import (
     TaskSpec,
     TaskState,
 )
+from strata.core.tasks.task_reset import reset_for_start
 
 TaskType: TypeAlias = Literal["training", "tuning", "evaluation", "data"]
 
@@ -30,7 +31,7 @@ LIFECYCLE = Lifecycle(
     initial="queued",
     moves=(
         ("queued", "starting", "slots are free"),
-        ("queued", "stopped", "stopped before it began"),
+        ("queued", "stopped", "stopped while it waited"),
         ("starting", "running", "the first generation trains"),
         ("starting", "failed", "it cannot start"),
         ("starting", "stopping", "asked to stop"),
@@ -43,6 +44,8 @@ LIFECYCLE = Lifecycle(
         ("running", "completed", "every worker finished"),
         ("running", "failed", "a loss that the policy does not forgive"),
         ("stopping", "stopped", "every worker left"),
+        ("stopping", "queued", "every worker of a preempted task left"),
+        ("stopping", "completed", "every worker of a preempted task had finished"),
         ("starting", "completed", "every worker left"),
     ),
 )
@@ -115,6 +118,10 @@ def _changed(state: Cluster, fact: TaskStateChanged, event: Event) -> None:
     task.reason = fact.reason
     task.exit_code = fact.exit_code
     task.last_start = max(task.last_start, fact.last_start)
+    if fact.before == "stopping":
+        task.preempted_by = ""
+    if fact.after == "queued":
+        reset_for_start(state, task)
     if fact.after == "running" and not task.started_ns:
         task.started_ns = event.wall_ns
     if fact.after in ENDED:
@@ -128,9 +135,11 @@ def _changed(state: Cluster, fact: TaskStateChanged, event: Event) -> None:
 def _forget_oldest_ended(state: Cluster, newest: Task) -> None:
     """Remove the oldest ended tasks from the state; the log keeps them all.
 
-    Fewer are kept if they had many workers, which stay in the state as long as their task.
+    Fewer are kept if they had many workers, which stay in the state as long as their task. Tasks
+    that others wait for are kept in any case.
     """
-    ended = [task.id for task in state.tasks.values() if task.ended]
+    awaited = {name for task in state.tasks.values() if not task.ended for name in task.spec.after}
+    ended = [task.id for task in state.tasks.values() if task.ended and task.id not in awaited]
     many = len(ended) >= MAX_ENDED_TASKS + FORGOTTEN_AT_ONCE
     dead = len(state.workers) - state.living_workers
     if not many and dead < MAX_THEIR_WORKERS + WORKERS_AT_ONCE:
@@ -161,14 +170,17 @@ def change_state(
 ) -> str:
     """Change a task's state if the life cycle allows it.
 
-    A task that was stopped ends with the reason and the exit code of the stop.
+    A task that was stopped ends with the reason and the exit code of the stop, and a preempted one
+    is queued with the reason of the preemption.
     """
     LIFECYCLE.require(task.id, task.state, after)
-    if after == "stopped" and task.state == "stopping":
+    if after in ("stopped", "queued") and task.state == "stopping":
         repeated = reason.startswith(task.reason)
         reason = reason if repeated or not task.reason else f"{task.reason}; {reason}"
+    if after == "stopped" and task.state == "stopping":
         exit_code = task.exit_code or (UNSAVED_EXIT_CODE if task.save_failure else 0)
-    starts = [place.start for place in task.placements.values()] if after in ENDED else []
+    gives_up = after == "queued" or after in ENDED
+    starts = [place.start for place in task.placements.values()] if gives_up else []
     changed = TaskStateChanged(
         task=task.id,
         before=task.state,

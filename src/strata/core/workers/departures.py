@@ -15,6 +15,7 @@ from strata.core.datasets.shard_leases import take_back_leases
 from strata.core.decision import Decision, decides
 from strata.core.generations.generation_members import (
     all_finished,
+    complete,
     finish,
     leave,
     result_is_final,
@@ -24,6 +25,7 @@ from strata.core.limits import shortened
 from strata.core.state import Cluster
 from strata.core.task_state import Task
 from strata.core.tasks.placement import handle_loss, place_waiting
+from strata.core.tasks.preemption import end_stopped
 from strata.core.tasks.task_lifecycle import change_state
 from strata.core.workers.worker_lifecycle import (
     NAMED_WORKERS,
@@ -202,11 +204,11 @@ def _follow(d: Decision, task: Task, gone: _Gone) -> None:
     if gone.lost:
         _follow_losses(d, task, gone, causes)
     for reason, workers in gone.exited.items():
-        if not task.ended:
+        if not task.ended and task.state != "queued":
             handle_loss(d, task, workers, reason, causes)
     if gone.left:
         _end_if_deserted(d, task, gone.left[-1], causes)
-    if gone.left or task.ended:
+    if gone.left or task.ended or task.state == "queued":
         place_waiting(d, causes)
 
 
@@ -245,7 +247,9 @@ def _end_if_deserted(
     if told_to_stop and task.state != "stopping":
         reason = f"{reason}: {_why(last)}"
         cause = change_state(d, task, "stopping", reason, cause)
-    if task.state == "stopping":
-        change_state(d, task, "stopped", with_save_failure(task, reason), cause)
+    if task.preempted_by and result_is_final(d, task):
+        complete(d, task, reason, cause)
+    elif task.state == "stopping":
+        end_stopped(d, task, with_save_failure(task, reason), cause)
     elif task.spec.external or (last.outcome == "done" and not task.syncs):
         change_state(d, task, "completed", reason, cause)

@@ -42,6 +42,7 @@ from strata.coordinator.rest.views.live_history import HAPPENED, NOTABLE, happen
 from strata.coordinator.sessions.last_heartbeats import Heartbeats
 from strata.core.metrics.step_rates import Drop
 from strata.core.state import Cluster
+from strata.core.tasks.task_queue import Queue
 from strata.timeline.answers import EventAnswer
 
 DASHBOARD_BYTES = 256 * 1024
@@ -153,7 +154,7 @@ def dashboard(
     )
     barriers = page(state_views.shown_barriers(state), state_views.barrier_order, items, "")
     tasks = page(state.tasks.values(), state_views.task_order, items, "")
-    tail = tails(logs)
+    tail, queue = tails(logs), Queue(state)
     return DashboardResponse(
         coordinator=coordinator,
         workers=state_views.workers(state, heartbeats, workers.items),
@@ -162,7 +163,7 @@ def dashboard(
         barriers=[state_views.barrier(*each, names=DASHBOARD_NAMES) for each in barriers.items],
         metrics=metrics,
         tasks=[
-            state_views.task(state, task, tail.get(task.id, []), DASHBOARD_NAMES)
+            state_views.task(state, queue, task, tail.get(task.id, []), DASHBOARD_NAMES)
             for task in tasks.items
         ],
         logs=logs[:items],

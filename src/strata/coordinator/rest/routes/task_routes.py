@@ -34,6 +34,7 @@ from strata.coordinator.rest.views import state_views
 from strata.core.checkpoints.save_schedule import RequestCheckpoint
 from strata.core.task_state import Task, TaskSpec, TaskState
 from strata.core.tasks.placement import StopTask, SubmitTask
+from strata.core.tasks.task_queue import Queue
 from strata.errors import (
     InvalidArgument,
     LimitExceeded,
@@ -60,7 +61,10 @@ async def list_tasks(
     async with api.engine.settled() as state:
         wanted = (task for task in state.tasks.values() if status in (None, task.state))
         found = page(wanted, state_views.task_order, limit, cursor)
-        shown = [state_views.task(state, task, tail.get(task.id, [])) for task in found.items]
+        queue = Queue(state)
+        shown = [
+            state_views.task(state, queue, task, tail.get(task.id, [])) for task in found.items
+        ]
         return paged(shown, found.total, found.next_cursor)
 
 
@@ -93,6 +97,9 @@ async def create_task(api: TheApi, data: JSONBody[CreateTaskRequest]) -> CreateT
         args=data.args,
         config=config.decode(),
         external=not data.entry,
+        priority=data.priority,
+        after=data.after,
+        preemptible=data.preemptible,
     )
     return await submitted(api, spec, data.env)
 
@@ -139,6 +146,8 @@ async def restart_task(
     async with api.engine.settled() as state:
         task = state.task(task_id)
         spec, ended, now = task.spec, task.ended, task.state
+        if task.started_ns:  # the tasks before it had completed
+            spec = msgspec.structs.replace(spec, after=[])
     if spec.external:
         raise InvalidArgument(
             f"the workers of {task_id} were not started by strata",

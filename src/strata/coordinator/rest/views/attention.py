@@ -12,7 +12,7 @@ from strata.core.barriers.barrier_rules import missing_workers
 from strata.core.metrics.step_rates import Drop
 from strata.core.state import Cluster
 from strata.core.task_state import Task
-from strata.core.tasks.placement import why_waiting
+from strata.core.tasks.task_queue import Queue, stuck_behind, unfinished_before
 
 MAX_ITEMS = 20
 NAMES_SHOWN = 3
@@ -59,6 +59,7 @@ def _lost_facts(state: Cluster) -> Iterator[Attention]:
 
 
 def _tasks(state: Cluster, now_ns: int) -> Iterator[Attention]:
+    queue = Queue(state)
     for task in state.tasks.values():
         if task.state == "failed" and now_ns - task.ended_ns < RECENT_FAILURE_NS:
             yield Attention(
@@ -75,15 +76,22 @@ def _tasks(state: Cluster, now_ns: int) -> Iterator[Attention]:
                 text=f"{task.id} has waited {waited_s} s for storage: {task.storage_wait.reason}",
                 hint="make the checkpoint storage reachable; the task then continues by itself",
             )
-        elif waits_for := why_waiting(state, task):
+        elif (waits_for := queue.waiting_for(task)) and (hint := _remedy(state, task)):
             yield Attention(
                 severity="warning",
                 subject=f"task:{task.id}",
                 text=f"{task.id} waits: {waits_for}",
-                hint="start its script with COORDINATOR_ADDR=HOST:PORT set"
-                if task.spec.external
-                else "strata agent --slots N offers slots on a host",
+                hint=hint,
             )
+
+
+def _remedy(state: Cluster, task: Task) -> str:
+    """What ends the wait of a task; empty if it only waits for other tasks to complete."""
+    if task.spec.external:
+        return "start its script with COORDINATOR_ADDR=HOST:PORT set"
+    if task.state == "queued" and unfinished_before(state, task):
+        return f"strata stop {task.id}" if stuck_behind(state, task) else ""
+    return "strata agent --slots N offers slots on a host"
 
 
 def _throughput(drops: Sequence[Drop]) -> Iterator[Attention]:

@@ -59,6 +59,7 @@ from strata.coordinator.rest.views.attention import attention
 from strata.coordinator.rest.views.live_history import PatchHistory, RecentActivity, pieces
 from strata.coordinator.sessions.last_heartbeats import Heartbeats, LastHeartbeat
 from strata.core.state import Cluster, Worker
+from strata.core.tasks.task_queue import Queue
 from strata.errors import StrataError, Unavailable
 from strata.timeline.answers import EventAnswer
 
@@ -338,10 +339,11 @@ def collections(state: Cluster, heartbeats: Heartbeats) -> Collections:
     tasks = page(state.tasks.values(), state_views.task_order, ITEMS, "").items
     datasets = page(state.datasets.values(), by_id, ITEMS, "").items
     agents = page(state.agents.values(), by_id, ITEMS, "").items
+    queue = Queue(state)
     return {
         "checkpoints": keyed(state_views.checkpoint(heartbeats, *each) for each in checkpoints),
         "barriers": keyed(state_views.barrier(*each, names=DASHBOARD_NAMES) for each in barriers),
-        "tasks": keyed(state_views.task(state, task, [], DASHBOARD_NAMES) for task in tasks),
+        "tasks": keyed(state_views.task(state, queue, task, [], DASHBOARD_NAMES) for task in tasks),
         "datasets": keyed(state_views.dataset(dataset) for dataset in datasets),
         "agents": keyed(state_views.agents(state, agents)),
     }

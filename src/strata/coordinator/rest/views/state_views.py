@@ -34,7 +34,8 @@ from strata.core.datasets.training_loops import trained_steps
 from strata.core.events import Event, UnknownFact, position_id
 from strata.core.state import Agent, Cluster, Dataset, Worker, WorkerState
 from strata.core.task_state import Barrier, Checkpoint, CheckpointState, Feed, Task
-from strata.core.tasks.placement import free_slots, why_waiting
+from strata.core.tasks.host_slots import free_slots
+from strata.core.tasks.task_queue import Queue
 from strata.core.workers.heartbeats import ResourceMetrics
 from strata.errors import NotFound
 from strata.timeline.read.records import ref_of_cause
@@ -240,7 +241,9 @@ def task_order(known: Task) -> Key:
     return newest_first(known.submitted_ns, known.id)
 
 
-def task(state: Cluster, known: Task, logs: list[str], names: int = NAMES_SHOWN) -> TaskResponse:
+def task(
+    state: Cluster, queue: Queue, known: Task, logs: list[str], names: int = NAMES_SHOWN
+) -> TaskResponse:
     """A task and its progress."""
     spec = known.spec
     worker_ids = known.members + known.waiting or list(known.placements)
@@ -260,18 +263,29 @@ def task(state: Cluster, known: Task, logs: list[str], names: int = NAMES_SHOWN)
         spares=spec.spares,
         datasets=list(known.feeds),
         submitted_at=milliseconds(known.submitted_ns),
-        reason=why_waiting(state, known) or known.reason,
+        reason=_reason(queue, known),
         exit_code=known.exit_code,
         generation=known.generation,
         phase=known.phase,
         committed_steps=known.committed,
         saved_step=next((saved.step for saved in committed_newest_first(known)), None),
+        priority=spec.priority,
+        queue_position=queue.positions.get(known.id),
     )
+
+
+def _reason(queue: Queue, known: Task) -> str:
+    """What a task waits for, or why it is in its state; both if it was queued again."""
+    waits = queue.waiting_for(known)
+    if known.state == "queued" and known.reason:
+        return f"{known.reason}; {waits}"
+    return waits or known.reason
 
 
 def task_detail(state: Cluster, heartbeats: Heartbeats, known: Task, logs: list[str]) -> TaskDetail:
     """A task with its submitted parameters."""
-    shown = msgspec.structs.asdict(task(state, known, logs))
+    queue = Queue(state)
+    shown = msgspec.structs.asdict(task(state, queue, known, logs))
     spec = known.spec
     return TaskDetail(
         **shown,
@@ -285,7 +299,9 @@ def task_detail(state: Cluster, heartbeats: Heartbeats, known: Task, logs: list[
         keep_count=spec.keep_count,
         max_restarts=spec.max_restarts,
         external=spec.external,
-        waiting_for=why_waiting(state, known),
+        after=spec.after,
+        preemptible=spec.preemptible,
+        waiting_for=queue.waiting_for(known),
         loss=_loss(heartbeats, known),
     )
 

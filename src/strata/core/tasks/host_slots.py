@@ -1,0 +1,68 @@
+"""Free slots of the hosts, while workers are placed on them one after the other."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from heapq import heapify, heappop, heapreplace
+
+from strata.core.state import Cluster
+from strata.core.task_state import Task
+
+
+class FreeSlots:
+    """Counts slots down, and finds the host with the most free slots without a scan.
+
+    Hosts in `doubtful` may be lost already: they come last, however many slots they have.
+    """
+
+    def __init__(self, free: Mapping[str, int], doubtful: Collection[str] = ()) -> None:
+        self.total = sum(free.values())
+        self._free = dict(free)
+        self._doubtful = frozenset(doubtful)
+        # Counts only fall, so an outdated entry is corrected when it is popped.
+        self._heap = [
+            (agent in self._doubtful, -slots, order, agent)
+            for order, (agent, slots) in enumerate(free.items())
+        ]
+        heapify(self._heap)
+
+    def take(self, preferred: str = "") -> str:
+        """The agent whose slot is taken: the preferred one if it has any and is not in doubt, else
+        the roomiest; empty where no slot is free."""
+        known = preferred not in self._doubtful and self._free.get(preferred, 0) > 0
+        agent = preferred if known else self._roomiest()
+        if agent:
+            self._free[agent] -= 1
+            self.total -= 1
+        return agent
+
+    def _roomiest(self) -> str:
+        while self._heap:
+            doubtful, counted, order, agent = self._heap[0]
+            slots = self._free[agent]
+            if slots <= 0:
+                heappop(self._heap)
+            elif slots != -counted:
+                heapreplace(self._heap, (doubtful, -slots, order, agent))
+            else:
+                return agent
+        return ""
+
+
+def free_slots(state: Cluster) -> dict[str, int]:
+    """Free slots of each agent that is up."""
+    taken = Counter[str]()
+    for task in state.tasks.values():
+        vacant = set(task.vacant)
+        taken.update(p.agent for worker, p in task.placements.items() if worker not in vacant)
+    return {
+        agent.id: max(agent.slots - taken[agent.id], 0)
+        for agent in state.agents.values()
+        if agent.up
+    }
+
+
+def held_slots(state: Cluster, task: Task) -> int:
+    """How many slots of agents that are up a task holds."""
+    vacant = set(task.vacant)
+    places = (p.agent for worker, p in task.placements.items() if worker not in vacant)
+    return sum(agent in state.agents and state.agents[agent].up for agent in places)

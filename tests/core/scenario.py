@@ -41,6 +41,7 @@ def every_kind() -> World:
     _lose_a_worker(world, task)
     _lose_the_host(world, task)
     _train_with_leases(world)
+    _preempt(world)
     _archive_the_run(world, task)
     _lose_the_end_of_the_log(world)
     return world
@@ -127,6 +128,15 @@ def _train_with_leases(world):
     for peer in (c, d, e):
         peer.leave("stopped")
     b.lost()
+
+
+def _preempt(world):
+    """A task of higher priority takes the slots of another one, which then waits."""
+    task = world.submit(1, name="low", external=False, preemptible=True)
+    world.start(task)
+    world.submit(2, name="high", external=False, priority=1, after=["demo-1"])
+    for peer in world.members(task):
+        peer.leave("stopped")
 
 
 def _archive_the_run(world, task):

@@ -131,6 +131,18 @@ def begun(world, workers=1, sync=True, **spec):
     return task, *peers
 
 
+def preempt_two(world):
+    """Two tasks are preempted: one stops, and the other one finishes before it is stopped."""
+    world.agent("a", 2)
+    tasks = [world.submit(1, external=False, preemptible=True) for _ in range(2)]
+    for task in tasks:
+        world.start(task)
+        world.sync(task)
+    world.submit(2, external=False, priority=1)
+    for task, outcome in zip(tasks, ("stopped", "done"), strict=True):
+        world.members(task)[0].leave(outcome)
+
+
 def test_every_move_of_a_task_can_happen():
     world = World()
     stop = lambda task: world.do(StopTask(task=task.id))  # noqa: E731 - a verb of this test
@@ -155,4 +167,5 @@ def test_every_move_of_a_task_can_happen():
     a.leave("done")
     b.lost()
     world.register("shared", world_size=2).leave("done")
+    preempt_two(world)
     assert seen(world, "task") == drawn("task")

@@ -4,11 +4,12 @@ from typing import Any
 
 import typer
 
+from strata.cli.support import terminal
 from strata.cli.support.options import AsJson, Url
 from strata.cli.support.rest_client import reach
 from strata.cli.support.tables import print_json
 from strata.cli.support.task_options import task_options
-from strata.coordinator.rest.response_models import CreateTaskResponse
+from strata.coordinator.rest.response_models import CreateTaskResponse, TaskDetail
 
 
 @task_options
@@ -19,5 +20,10 @@ def submit(task: dict[str, Any], url: Url = None, as_json: AsJson = False) -> No
     created = api.decode(answer, CreateTaskResponse)
     if as_json:
         print_json([answer])
-    else:
-        typer.echo(created.task_id)
+        return
+    typer.echo(created.task_id)
+    if created.status == "queued":
+        task_id = created.task_id
+        queued = api.decode(api.get(f"/api/tasks/{task_id}").body, TaskDetail)
+        if queued.waiting_for:
+            terminal.note(f"{task_id} waits: {queued.waiting_for}")

@@ -39,9 +39,10 @@ def took(task: TaskResponse, now_ms: int) -> str:
     return duration(((task.completed_at or now_ms) - task.started_at) / 1000)
 
 
-def failure(task: TaskResponse) -> str:
-    """Why a task failed."""
-    return f"{task.id}: {task.reason}" if task.status == "failed" and task.reason else ""
+def remark(task: TaskResponse) -> str:
+    """Why a task failed, or what it waits for."""
+    told = task.status in ("failed", "queued") and task.reason
+    return f"{task.id}: {task.reason}" if told else ""
 
 
 LOOK = Look(
@@ -51,6 +52,7 @@ LOOK = Look(
         Column("task", lambda task, _: task.id, shrinks=True),
         Column("name", lambda task, _: task.name, shrinks=True, from_width=100),
         Column("status", lambda task, _: state(task.status)),
+        Column("priority", lambda task, _: str(task.priority), "right", from_width=90),
         Column("workers", lambda task, _: staff(task), "right"),
         Column("steps", lambda task, _: count(task.committed_steps), "right"),
         Column("done", lambda task, _: progress(task), "right"),
@@ -61,7 +63,7 @@ LOOK = Look(
         Column("type", lambda task, _: task.type, shrinks=True, from_width=130),
     ],
     empty="no task was submitted",
-    note=failure,
+    note=remark,
 )
 
 

@@ -45,6 +45,22 @@ FreshStart = Annotated[
         help="If no checkpoint can be restored, train again from step 0 instead of failing.",
     ),
 ]
+Priority = Annotated[
+    int, typer.Option(help="Tasks of a higher priority start first; equal ones in their order.")
+]
+After = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--after", metavar="TASK", help="Start after this task has completed; repeatable."
+    ),
+]
+Preemptible = Annotated[
+    bool,
+    typer.Option(
+        "--preemptible",
+        help="Let tasks of a higher priority take its slots: it saves, waits and continues.",
+    ),
+]
 Config = Annotated[
     list[str] | None,
     typer.Option(
@@ -106,6 +122,9 @@ def request(
     spares: Spares = 0,
     max_restarts: MaxRestarts = 3,
     allow_fresh_start: FreshStart = False,
+    priority: Priority = 0,
+    after: After = None,
+    preemptible: Preemptible = False,
     config: Config = None,
     env: Env = None,
     wrap: Wrap = None,
@@ -127,6 +146,9 @@ def request(
         "spares": spares,
         "max_restarts": max_restarts,
         "allow_fresh_start": allow_fresh_start,
+        "priority": priority,
+        "after": after or [],
+        "preemptible": preemptible,
         "config": {key: typed(value) for key, value in pairs(config, "--config").items()},
         "env": {"PWD": str(Path.cwd())} | pairs(env, "--env"),
     }

@@ -155,6 +155,8 @@ class Watcher:
             self.say("●", "green", fields["reason"] + self._new_rank_0())
         elif kind == "TaskStateChanged" and fields["after"] == "stopping":
             self.say("◑", "yellow", f"stopping: {fields['reason']}")
+        elif kind == "TaskStateChanged" and fields["after"] == "queued":
+            self.say("○", "yellow", f"queued again: {fields['reason']}")
 
     def _short(self, worker: str) -> str:
         """A worker's name without the task's prefix."""

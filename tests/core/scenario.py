@@ -2,6 +2,8 @@
 
 from contextlib import suppress
 
+import msgspec
+
 from strata.core.barriers.agreements import AgreeOnValue, LeaveLoop
 from strata.core.checkpoints.checkpoint_commits import NoteCopy
 from strata.core.checkpoints.checkpoint_retention import PinCheckpoint, ReleaseCheckpoint
@@ -20,6 +22,7 @@ from strata.core.record.log_salvage import SalvageLog
 from strata.core.record.record_retention import DeleteRun, MoveEvents, MoveFacts, ReleaseEvents
 from strata.core.rule_settings import Rules
 from strata.core.state import DatasetSpec
+from strata.core.tasks.continuation import ContinueTask, EndKilledTask
 from strata.core.workers.worker_lifecycle import ReattachWorker, ReportState
 from strata.errors import AlreadyExists, Fenced, LimitExceeded
 from tests.core.world import World
@@ -40,6 +43,7 @@ def every_kind() -> World:
     _train_and_save(world, task)
     _lose_a_worker(world, task)
     _lose_the_host(world, task)
+    _continue(world, task)
     _train_with_leases(world)
     _preempt(world)
     _archive_the_run(world, task)
@@ -111,6 +115,16 @@ def _lose_the_host(world, task):
         world.do(EndTraining(**peer.me, step=7))
     for peer in world.members(task):
         peer.leave("done", steps=7)
+
+
+def _continue(world, task):
+    spec = msgspec.structs.replace(task.spec, args=["--lr", "0.2"])
+    world.do(ContinueTask(task=task.id, spec=spec))
+    world.start(task)
+    world.sync(task)
+    lanes = {"unit": "lane", "global_batch": 8, "lanes": 4, "rebalance": True, "loop": "0.-1.0"}
+    world.do(AttachDataset(task=task.id, dataset="d", **lanes, step=task.committed))
+    world.do(EndKilledTask(task=task.id))
 
 
 def _train_with_leases(world):

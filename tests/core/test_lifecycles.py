@@ -12,6 +12,7 @@ from strata.core.checkpoints.checkpoint_retention import DeleteCheckpoint
 from strata.core.cluster import LIFECYCLES
 from strata.core.lifecycle import Lifecycle
 from strata.core.state import REPORTED
+from strata.core.tasks.continuation import ContinueTask
 from strata.core.tasks.placement import StopTask
 from strata.core.workers.worker_lifecycle import ReportState
 from strata.errors import NotAllowedNow
@@ -168,4 +169,7 @@ def test_every_move_of_a_task_can_happen():
     b.lost()
     world.register("shared", world_size=2).leave("done")
     preempt_two(world)
+    for end in ("completed", "failed", "stopped"):
+        ended = [each for each in world.state.tasks.values() if each.state == end]
+        world.do(ContinueTask(task=ended[0].id))
     assert seen(world, "task") == drawn("task")

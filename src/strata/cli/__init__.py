@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import keyword
 import re
 import sys
 from collections.abc import Callable
@@ -17,6 +18,9 @@ from typer.models import CommandInfo
 from strata import __version__
 from strata.cli.support import exit_codes, terminal
 from strata.errors import InvalidArgument, NotFound, StrataError
+
+OPTIONAL_VALUES = {"--resume": "newest"}
+"""Options that may stand without a value, and what that means."""
 
 
 def main() -> None:
@@ -67,6 +71,7 @@ class VerbGroup(TyperGroup):
         name, listed, rest = super().resolve_command(ctx, args)
         if name is None or listed is None:
             return name, listed, rest
+        rest = with_values(rest)
         info = CommandInfo(name=name, callback=load_verb(name.replace("-", "_")))
         verb = get_command_from_info(info, pretty_exceptions_short=False, rich_markup_mode=None)
         return name, verb, rest
@@ -92,8 +97,20 @@ def verb_files() -> list[Path]:
 
 
 def load_verb(name: str) -> Callable[..., None]:
-    verb: Callable[..., None] = getattr(importlib.import_module(f"{__name__}.{name}"), name)
+    function = f"{name}_" if keyword.iskeyword(name) else name
+    verb: Callable[..., None] = getattr(importlib.import_module(f"{__name__}.{name}"), function)
     return verb
+
+
+def with_values(arguments: list[str]) -> list[str]:
+    """The arguments, with a value for each option that may be given without one."""
+    found = list(arguments)
+    own = found.index("--") if "--" in found else len(found)
+    for at in range(own):
+        following = found[at + 1] if at + 1 < own else "-"
+        if found[at] in OPTIONAL_VALUES and following.startswith("-") | following.endswith(".py"):
+            found[at] = f"{found[at]}={OPTIONAL_VALUES[found[at]]}"
+    return found
 
 
 def summary(file: Path) -> str:

@@ -1,5 +1,6 @@
 """Run a script on several workers and watch it."""
 
+import shlex
 import signal
 import sys
 import time
@@ -19,11 +20,13 @@ from strata.cli.support.exit_codes import INTERRUPTED
 from strata.cli.support.fault_injection import WorkerKiller
 from strata.cli.support.ray_hosts import Gpus, RayAddress, on_ray, ray_hosts
 from strata.cli.support.rest_client import Api, reach
-from strata.cli.support.tables import console, plain
-from strata.cli.support.task_options import task_options
-from strata.cli.support.task_watch import ENDED, LOOK_S, Watcher, exit_code
+from strata.cli.support.run_choice import RunChoice
+from strata.cli.support.tables import console, count
+from strata.cli.support.task_options import TaskRequest, task_options
+from strata.cli.support.task_watch import ENDED, LOOK_S, Started, Watcher, exit_code
 from strata.config import Settings, load_process
-from strata.coordinator.rest.response_models import CreateTaskResponse, TaskDetail, TaskResponse
+from strata.coordinator.rest.response_models import TaskDetail
+from strata.launch import run_notes
 from strata.logsetup import configure
 
 if TYPE_CHECKING:
@@ -35,8 +38,6 @@ MOMENT_S = 3.0
 IDLE_S = 0.02
 LAST_LOOKS = 3
 """Polls after the end: a worker's last log lines arrive after the fact that it ended."""
-
-TASKS_LOOKED_AT = 1000
 
 REPEAT_S = 0.5
 """A second signal within this time is ignored: some tools signal the process and its group."""
@@ -71,12 +72,29 @@ Grace = Annotated[
 ]
 
 
+Resume = Annotated[
+    str,
+    typer.Option(
+        "--resume",
+        metavar="[RUN]",
+        help="Continue a run of this script: the newest, or the one named by folder or task.",
+        show_default=False,
+    ),
+]
+Fresh = Annotated[
+    bool,
+    typer.Option("--fresh", help="With --data-dir: start anew, though a run there is unfinished."),
+]
+
+
 @task_options
 def run(
-    task: dict[str, Any],
+    task: TaskRequest,
     url: RemoteUrl = None,
     slots: Slots = None,
     data_dir: DataDir = None,
+    resume: Resume = "",
+    fresh: Fresh = False,
     http_port: HttpPort = 0,
     stop_grace_s: Grace = None,
     kill: Kill = 0,
@@ -92,30 +110,52 @@ def run(
     """
     if url is not None:
         with stopping_hard():
-            sys.exit(watch(reach(url), task, console(), patient=True))
+            api = reach(url)
+            started = RunChoice(task, resume, fresh=not resume).start(api, console())
+            sys.exit(exit_code(watch(api, started, console(), patient=True)))
     flags = {"http_port": http_port, "grpc_port": 0, "stop_grace_s": stop_grace_s}
-    settings = settings_here(
-        flags | {"data_dir": data_dir}, task["name"], KILL_BEAT_S if kill else BEAT_S
-    )
-    slots = slots or task["worker_count"] + task["spares"]
+    beat_s = KILL_BEAT_S if kill else BEAT_S
+    settings = settings_here(flags | {"data_dir": data_dir}, task.body, resume, beat_s)
+    folder, chosen = Path(settings.data_dir), RunChoice(task, resume, fresh)
+    slots = slots or chosen.slots(run_notes.read(folder))
+    run_notes.begin(folder, task.body["entry"], slots)
     on = embedded(settings, slots)
     if engine == "ray":
         on = embedded_on_ray(settings, slots, hosts, gpus, ray_address)
     with stopping_hard(), on as (api, cluster):
         killer = WorkerKiller(kill, cluster.pids)
-        code = watch(api, task, console(), patient=False, consider=killer.consider)
-        wait_idle(cluster, settings.stop_grace_s if code == 0 else MOMENT_S)
-    print_closing(settings.data_dir, kill, killer.left)
-    sys.exit(code)
+        started = chosen.start(api, console())
+        ended = watch(api, started, console(), patient=False, consider=killer.consider)
+        run_notes.end(
+            folder,
+            task=ended.id,
+            status=ended.status,
+            exit_code=ended.exit_code,
+            steps=ended.committed_steps,
+        )
+        wait_idle(cluster, settings.stop_grace_s if ended.exit_code == 0 else MOMENT_S)
+    print_closing(folder, data_dir, kill, killer.left)
+    sys.exit(exit_code(ended))
 
 
-def print_closing(data_dir: str, kill: int, spared: int) -> None:
-    """Print the number of workers that were not killed, and the command that shows the run."""
+def print_closing(folder: Path, data_dir: str | None, kill: int, spared: int) -> None:
+    """Print the number of workers that were not killed, and commands for what comes next."""
     if spared:
         text = f"  {spared} of {kill} workers were not killed: the task ended before"
         console().print(Text(text, style="yellow"))
-    look_back = f"  look back: strata timeline --data {shown_path(data_dir)}"
+    if run_notes.read(folder).unfinished:
+        line = f"  continue:  {resume_command(folder, data_dir)}"
+        console().print(Text(line, style="yellow"), soft_wrap=True)
+    look_back = f"  look back: strata timeline --data {shown_path(str(folder))}"
     console().print(Text(look_back, style="dim"), soft_wrap=True)
+
+
+def resume_command(folder: Path, data_dir: str | None) -> str:
+    """The command that continues a run: the same one with `--resume`."""
+    words = [word for word in sys.argv[1:] if not word.startswith("--resume") and word != "--fresh"]
+    own = words.index("--") if "--" in words else len(words)
+    where = [] if data_dir else [f"--resume={folder.name}"]
+    return shlex.join(["strata", *words[:own], *where, *words[own:]])
 
 
 def shown_path(folder: str) -> str:
@@ -124,18 +164,35 @@ def shown_path(folder: str) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def settings_here(flags: dict[str, object], name: str, beat_s: float = BEAT_S) -> Settings:
+def settings_here(
+    flags: dict[str, object], task: dict[str, Any], resume: str, beat_s: float = BEAT_S
+) -> Settings:
     """The settings of a coordinator in this process, for one run."""
     settings = load_process(flags)
     if settings.heartbeat_interval_s == Settings().heartbeat_interval_s:
         # Heartbeats carry the progress, and are cheap within one process.
         settings = msgspec.structs.replace(settings, heartbeat_interval_s=beat_s)
-    if flags["data_dir"] is None:
-        settings = in_own_folder(settings, name)
-    else:
-        end_left_behind(settings)
+    if resume and flags["data_dir"] is None:
+        folder = run_notes.find(Path(settings.data_dir), task["entry"], resume)
+        settings = msgspec.structs.replace(settings, data_dir=str(folder))
+    elif flags["data_dir"] is None:
+        point_to_unfinished(Path(settings.data_dir), task["entry"])
+        settings = in_own_folder(settings, task["name"])
+    end_left_behind(settings)
     Path(settings.data_dir).mkdir(parents=True, exist_ok=True)
     return settings
+
+
+def point_to_unfinished(data_dir: Path, entry: str) -> None:
+    """Print one line if the newest run of the script is unfinished."""
+    folder = run_notes.newest(data_dir, entry)
+    note = run_notes.read(folder) if folder is not None else None
+    if note is not None and note.unfinished:
+        at = f" after {count(note.steps)} steps" if note.steps else ""
+        line = (
+            f"unfinished {note.task or folder} was {note.how_it_ended}{at}; --resume continues it"
+        )
+        console().print(Text(line, style="yellow"), soft_wrap=True)
 
 
 @contextmanager
@@ -217,22 +274,18 @@ def wait_idle(cluster: "Local", timeout_s: float) -> None:
 
 def watch(
     api: Api,
-    body: dict[str, Any],
+    started: Started,
     out: Console,
     patient: bool,
     consider: Callable[[TaskDetail, Watcher], None] = lambda task, watcher: None,
-) -> int:
-    """Submit a task and watch it to its end; Ctrl-C stops it gracefully, a second one at once."""
-    task_id = "" if patient else left_running(api, body["name"])
-    goes_on = " continues: the run before it was killed" if task_id else ""
-    task_id = task_id or api.decode(api.post("/api/tasks", body), CreateTaskResponse).task_id
-    out.print(Text.assemble("task       ", (plain(task_id), "bold"), (goes_on, "yellow")))
+) -> TaskDetail:
+    """Watch a task to its end; Ctrl-C stops it gracefully, a second one at once."""
     asked = False
-    with Interrupts() as interrupts, Watcher(api, task_id, out, patient) as watcher:
+    with Interrupts() as interrupts, Watcher(api, started, out, patient) as watcher:
         while (task := watcher.look()).status not in ENDED:
             if interrupts.came and not asked:
                 asked = True
-                api.post(f"/api/tasks/{task_id}/stop")
+                api.post(f"/api/tasks/{started.task_id}/stop")
             consider(task, watcher)
             time.sleep(LOOK_S)
         for _ in range(LAST_LOOKS):
@@ -241,14 +294,7 @@ def watch(
     watcher.summary(task)
     if task.committed_steps:
         watcher.audit()
-    return exit_code(task)
-
-
-def left_running(api: Api, name: str) -> str:
-    """The unfinished task with a name that a killed run left in the folder; else empty."""
-    found = api.listing("/api/tasks", TASKS_LOOKED_AT)
-    tasks = [api.decode(item, TaskResponse) for item in found.items]
-    return next((each.id for each in tasks if each.name == name and each.status not in ENDED), "")
+    return task
 
 
 class Interrupts:

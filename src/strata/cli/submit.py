@@ -1,22 +1,20 @@
 """Submit a task to a coordinator; its agents run it."""
 
-from typing import Any
-
 import typer
 
 from strata.cli.support import terminal
 from strata.cli.support.options import AsJson, Url
 from strata.cli.support.rest_client import reach
 from strata.cli.support.tables import print_json
-from strata.cli.support.task_options import task_options
+from strata.cli.support.task_options import TaskRequest, task_options
 from strata.coordinator.rest.response_models import CreateTaskResponse, TaskDetail
 
 
 @task_options
-def submit(task: dict[str, Any], url: Url = None, as_json: AsJson = False) -> None:
+def submit(task: TaskRequest, url: Url = None, as_json: AsJson = False) -> None:
     """Submit a task and print its id. The script must have the same path on the agents' hosts."""
     api = reach(url)
-    answer = api.post("/api/tasks", task)
+    answer = api.post("/api/tasks", task.body)
     created = api.decode(answer, CreateTaskResponse)
     if as_json:
         print_json([answer])

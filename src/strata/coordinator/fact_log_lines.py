@@ -17,6 +17,7 @@ from strata.core.generations.generation_members import GenerationChanged
 from strata.core.generations.recovery import RecoveryChosen, RolledBack
 from strata.core.generations.storage_waits import StorageReached, StorageUnreachable
 from strata.core.limits import LimitHit
+from strata.core.tasks.continuation import TaskContinued
 from strata.core.tasks.task_lifecycle import TaskStateChanged
 from strata.core.workers.fencing import WorkerFenced
 from strata.core.workers.host_agents import (
@@ -83,6 +84,8 @@ def log_line(body: Fact) -> tuple[int, str] | None:
             return INFO, f"{body.task} continues from {where} at step {body.step}: {body.reason}"
         case RolledBack():
             return WARNING, f"{body.task} rolled back from step {body.origin} to {body.to}"
+        case TaskContinued():
+            return INFO, f"task {body.task} continues from step {body.step}: {body.reason}"
         case TaskStateChanged():
             level = ERROR if body.after == "failed" else INFO
             return level, f"task {body.task} is {body.after}: {body.reason}"

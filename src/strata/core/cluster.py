@@ -25,7 +25,7 @@ from strata.core.lifecycle import Lifecycle
 from strata.core.record import log_salvage, record_retention
 from strata.core.rule_settings import Rules
 from strata.core.state import Cluster
-from strata.core.tasks import placement, preemption, task_lifecycle
+from strata.core.tasks import continuation, placement, preemption, task_lifecycle
 from strata.core.workers import (
     declared_losses,
     departures,
@@ -44,6 +44,7 @@ RULES = (
     checkpoint_commits,
     checkpoint_lifecycle,
     checkpoint_retention,
+    continuation,
     dataset_rules,
     declared_losses,
     departures,

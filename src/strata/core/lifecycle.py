@@ -13,13 +13,17 @@ from strata.errors import NotAllowedNow
 
 
 class Lifecycle(Struct, frozen=True):
-    """`moves` lists (from, to, by which event), in the order for readers."""
+    """`moves` lists (from, to, by which event), in the order for readers.
+
+    `final` are states in which a thing has ended, although it can begin again.
+    """
 
     name: str
     initial: str
     moves: tuple[tuple[str, str, str], ...]
     group: str = ""
     members: tuple[str, ...] = ()
+    final: tuple[str, ...] = ()
 
     def allows(self, before: str, after: str) -> bool:
         """Whether one move leads from `before` to `after`."""
@@ -44,7 +48,7 @@ class Lifecycle(Struct, frozen=True):
     def ends(self) -> frozenset[str]:
         """The final states."""
         left = {state for state in self.states() for a, _, _ in self.moves if self._is(state, a)}
-        return self.states() - left
+        return (self.states() - left) | frozenset(self.final)
 
     def diagram(self) -> str:
         """The table as a Mermaid state diagram."""

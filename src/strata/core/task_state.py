@@ -173,7 +173,8 @@ class Feed(Struct):
 class Loop(Struct, frozen=True):
     """One loop of a script over a dataset; without `steps` it has no end of its own.
 
-    `left_at` is the step of the run at which the script left it before its end.
+    `left_at` is the step of the run at which the script left it before its end. Its length was set
+    when the task had been continued `continuation` times.
     """
 
     dataset: str
@@ -181,6 +182,7 @@ class Loop(Struct, frozen=True):
     first: int
     steps: int | None = None
     left_at: int | None = None
+    continuation: int = 0
 
 
 class Agreement(Struct, frozen=True):
@@ -281,11 +283,12 @@ class Checkpoint(Struct, gc=False):
 
 class Task(Struct):
     """A task and everything that belongs to its run. `members` are in the order of ranks. `saved`
-    counts all checkpoints that were ever committed. `finished_step` is the step at which members
-    finished. `ending` are members that have ended training and save their last state. `only_meets`
-    is set by a worker that enters no generations (see `TaskSpec.syncs`). `last_start` is the
-    highest start number of the workers that were placed before the task ended or was requeued.
-    `preempted_by` is the task for which it stops; then it is queued again.
+    counts all checkpoints that were ever committed, `continuations` how often the task was
+    continued after its end. `finished_step` is the step at which members finished. `ending` are
+    members that have ended training and save their last state. `only_meets` is set by a worker that
+    enters no generations (see `TaskSpec.syncs`). `last_start` is the highest start number of the
+    workers that were placed before the task ended or was requeued. `preempted_by` is the task for
+    which it stops; then it is queued again.
     """
 
     id: str
@@ -296,6 +299,7 @@ class Task(Struct):
     exit_code: int = 0
     started_ns: int = 0
     ended_ns: int = 0
+    continuations: int = 0
     placements: dict[str, Placement] = field(default_factory=dict)
     vacant: list[str] = field(default_factory=list)
     exits: dict[str, int] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 For `strata run`: nothing must be started before, and nothing remains after. Each run has its own
 folder under `runs`, so several can run at once. A killed run leaves its workers behind; the next
-run in the same data folder kills them.
+run in the same data folder kills them and ends their task, which can then be continued.
 """
 
 import asyncio
@@ -21,13 +21,14 @@ from strata.agent.agent_host import AgentHost, Leaving, hosting
 from strata.agent.worker_process import end_orphans
 from strata.config import Settings
 from strata.coordinator.server import Running, running
+from strata.core.tasks.continuation import EndKilledTask
 from strata.errors import StrataError
+from strata.launch.run_notes import RUNS
 
 log = logging.getLogger(__name__)
 
 AGENT_NAME = "local"
 AGENTS = "agents"
-RUNS = "runs"
 
 
 class Local:
@@ -121,6 +122,7 @@ async def _serve(settings: Settings, slots: int, release: str, ready: "Future[Lo
     stop = asyncio.Event()
     folder = Path(settings.data_dir) / AGENTS / AGENT_NAME
     async with running(settings, release) as coordinator:
+        await end_killed(coordinator)
         address = f"{settings.grpc_host}:{coordinator.grpc_port}"
         scheme = "https://" if settings.tls_cert else ""
         reachable = msgspec.structs.replace(settings, coordinator_addr=scheme + address)
@@ -134,6 +136,13 @@ async def _serve(settings: Settings, slots: int, release: str, ready: "Future[Lo
             await _either(stop.wait(), coordinator.engine.ended(), host.linked)
             if host.linked.done() and isinstance(host.linked.exception(), StrataError):
                 log.error("the agent ended: %s", host.linked.exception())
+
+
+async def end_killed(coordinator: Running) -> None:
+    """End the tasks of a killed run, none of whose processes is left."""
+    for task in list(coordinator.engine.kernel.state.tasks.values()):
+        if not task.ended:
+            await coordinator.engine.submit(EndKilledTask(task=task.id))
 
 
 async def _either(*events: Awaitable[object]) -> None:

@@ -1,14 +1,14 @@
 """Options of `strata run` and `strata submit`, declared once, and the request they make.
 
 `request` declares the options as its parameters. A verb decorated with `task_options` gets them on
-its command line and is called with the request.
+its command line and is called with a `TaskRequest`.
 """
 
 import inspect
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import typer
@@ -112,6 +112,37 @@ def entry_of(script: str) -> str:
     return script
 
 
+class TaskRequest(NamedTuple):
+    """The body of `POST /api/tasks`, and the fields of it that the command line sets."""
+
+    body: dict[str, Any]
+    given: frozenset[str]
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The body of `POST /api/tasks/{id}/continue`: what is not given stays as it was."""
+        given = self.given | {"entry", "env"}
+        return {name: self.body[name] for name in CONTINUED if name in given}
+
+
+CONTINUED = (
+    "entry",
+    "args",
+    "worker_count",
+    "policy",
+    "min_workers",
+    "spares",
+    "max_restarts",
+    "allow_fresh_start",
+    "config",
+    "env",
+)
+"""The fields of a task that may change when it continues."""
+
+FIELDS = {"workers": "worker_count"}
+"""The fields whose options have other names."""
+
+
 def request(
     script: Entry,
     args: Args = None,
@@ -154,17 +185,27 @@ def request(
     }
 
 
+def is_given(context: typer.Context, name: str) -> bool:
+    """Whether an option was given, on the command line or otherwise, and is not its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
 def task_options(verb: Callable[..., None]) -> Callable[..., None]:
     """Give a verb the options of `request` before its own; it is called with the request."""
     shared = inspect.signature(request).parameters
     own = list(inspect.signature(verb).parameters.values())[1:]
 
     @wraps(verb)
-    def with_request(**given: Any) -> None:
-        body = request(**{name: given.pop(name) for name in shared})
-        verb(body, **given)
+    def with_request(context: typer.Context, **options: Any) -> None:
+        body = request(**{name: options.pop(name) for name in shared})
+        given = (name for name in shared if is_given(context, name))
+        verb(TaskRequest(body, frozenset(FIELDS.get(name, name) for name in given)), **options)
 
-    parameters = [*shared.values(), *own]
+    first = inspect.Parameter(
+        "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
+    )
+    parameters = [first, *shared.values(), *own]
     # Typer reads both.
     with_request.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     with_request.__annotations__ = {each.name: each.annotation for each in parameters}

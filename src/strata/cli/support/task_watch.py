@@ -6,7 +6,7 @@ there is no progress line.
 
 import time
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from rich.console import Console
 from rich.live import Live
@@ -30,21 +30,31 @@ ENDED = ("completed", "failed", "stopped")
 KINDS = "WorkerLost,RecoveryChosen,TaskStateChanged,RolledBack,CheckpointFailed,GenerationChanged"
 
 
+class Started(NamedTuple):
+    """A task that was started, and what had been recorded before: facts, log lines and steps."""
+
+    task_id: str
+    position: int = 0
+    line: int = 0
+    steps: int = 0
+
+
 class Watcher:
     """Polls one task and prints what is new."""
 
-    def __init__(self, api: Api, task_id: str, out: Console, patient: bool) -> None:
+    def __init__(self, api: Api, started: Started, out: Console, patient: bool) -> None:
         self.api = api
-        self.task_id = task_id
+        self.task_id = started.task_id
+        self._steps_before = started.steps
         self.patient = patient
         self.losses = 0
         self.recoveries = 0
         self._out = out
         self._waited_for = ""
-        self._position = 0
+        self._position = started.position
         self._rank_0 = ""
         self._rank_0_shown = ""
-        self._last_line = 0
+        self._last_line = started.line
         self._began_s = time.monotonic()
         self._progress: list[tuple[float, int]] = []
         self._live = Live(console=out, refresh_per_second=8, transient=True)
@@ -84,16 +94,21 @@ class Watcher:
         )
         if task.status == "completed" and task.exit_code:
             self.say("✗", "red", "the final state was not saved")
-        steps = task.committed_steps
-        # A script without Strata calls counts no steps.
-        done = f"{count(steps)} steps in {took_s:.1f} s ({steps / took_s:,.1f}/s)"
         parts = [
-            done if steps else f"{took_s:.1f} s",
+            self._steps_done(task.committed_steps, took_s),
             counted(task.worker_count, "worker", "workers"),
             counted(self.losses, "loss", "losses"),
             counted(self.recoveries, "recovery", "recoveries"),
         ]
         self._out.print(Text(f"  {', '.join(parts)}", style="dim"))
+
+    def _steps_done(self, steps: int, took_s: float) -> str:
+        """Steps and time of this run; a script without Strata calls counts no steps."""
+        own = max(steps - self._steps_before, 0)
+        if not steps:
+            return f"{took_s:.1f} s"
+        after = f" after {count(self._steps_before)} before" if self._steps_before else ""
+        return f"{count(own)} steps in {took_s:.1f} s ({own / took_s:,.1f}/s){after}"
 
     def audit(self) -> None:
         """Print the audit, if the task trained on a dataset.

@@ -72,6 +72,28 @@ class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     preemptible: bool = False
 
 
+class ContinueTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of an ended task that change when it continues; those left out stay.
+
+    `config` replaces only the entries that it names, and `env` has the values of all environment
+    variables, which are deleted when a task ends. With `dry_run` nothing is changed: the response
+    shows the step and the changes.
+    """
+
+    worker_count: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    entry: Text | None = None
+    args: Annotated[list[Text], Meta(max_length=1000)] | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    policy: Policy | None = None
+    min_workers: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    spares: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    keep_count: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    max_restarts: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    allow_fresh_start: bool | None = None
+    dry_run: bool = False
+
+
 class RestartTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """Values of the task's environment variables, which are deleted when a task ends."""
 

@@ -251,6 +251,23 @@ class BarrierResponse(Struct, frozen=True):
     ended_at: int | None
 
 
+class ParameterChange(Struct, frozen=True):
+    """A parameter of a task before and after it was continued; empty text: not set."""
+
+    name: str
+    before: str
+    after: str
+
+
+class ContinueTaskResponse(Struct, frozen=True):
+    """The task, the step at which it continues, and the parameters that changed."""
+
+    task_id: str
+    status: TaskState
+    step: int
+    changes: list[ParameterChange]
+
+
 class TaskResponse(Struct, frozen=True):
     """A task; `progress` is null if the total is unknown.
 

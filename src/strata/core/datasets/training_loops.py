@@ -10,7 +10,9 @@ A loop ends with its last step, or when the script opens another loop at a later
 loop early). Loops that are opened at the same step run side by side.
 
 A loop's key is its place in the script, so a worker that starts later opens the same loop and gets
-the same steps. In a task without loops every dataset is trained from step 0 on.
+the same steps. After a task was continued, the first worker that opens a loop may give it another
+length, for example more epochs; the other workers have to ask for the same. In a task without loops
+every dataset is trained from step 0 on.
 """
 
 from collections.abc import Iterator, Mapping
@@ -61,10 +63,36 @@ class LoopOpened(Fact, frozen=True, kw_only=True):
     steps: int | None = None
 
 
+class LoopContinued(Fact, frozen=True, kw_only=True):
+    """A script opened a loop again after its task was continued; `steps` is its length now."""
+
+    sentence = "the loop over {dataset} continues at step {step}[ with {steps:step} in all]"
+
+    task: str
+    loop: str
+    dataset: str
+    step: int
+    before: int | None = None
+    steps: int | None = None
+
+
 @applies(LoopOpened)
 def _opened(state: Cluster, fact: LoopOpened, event: Event) -> None:
-    state.tasks[fact.task].loops[fact.loop] = Loop(
-        dataset=fact.dataset, start=fact.start, first=fact.first, steps=fact.steps
+    task = state.tasks[fact.task]
+    task.loops[fact.loop] = Loop(
+        dataset=fact.dataset,
+        start=fact.start,
+        first=fact.first,
+        steps=fact.steps,
+        continuation=task.continuations,
+    )
+
+
+@applies(LoopContinued)
+def _continued(state: Cluster, fact: LoopContinued, event: Event) -> None:
+    task = state.tasks[fact.task]
+    task.loops[fact.loop] = msgspec.structs.replace(
+        task.loops[fact.loop], steps=fact.steps, continuation=task.continuations
     )
 
 
@@ -151,12 +179,32 @@ def require_loop(task: Task, spec: "DatasetSpec", c: "AttachDataset") -> None:
         )
     elif c.dataset in task.feeds:
         asked = _asked_steps(spec, task.feeds[c.dataset].global_batch, known.first, c)
-        if asked != known.steps:
-            raise InvalidArgument(
-                f"this worker asks for {_shown(asked)} in loop {c.loop}, others for "
-                f"{_shown(known.steps)}",
-                hint="every worker must run the same script with the same epochs and steps",
-            )
+        if asked == known.steps:
+            return
+        if known.continuation < task.continuations:
+            return _require_open_end(task, c, known, asked)
+        raise InvalidArgument(
+            f"this worker asks for {_shown(asked)} in loop {c.loop}, others for "
+            f"{_shown(known.steps)}",
+            hint="every worker must run the same script with the same epochs and steps",
+        )
+
+
+def _require_open_end(task: Task, c: "AttachDataset", loop: Loop, asked: int | None) -> None:
+    """Refuse another length of a loop whose steps after that are already trained."""
+    done = c.step - loop.start
+    if asked is not None and asked < done:
+        raise InvalidArgument(
+            f"loop {c.loop} of task {task.id!r} has trained {done} steps, and the script now asks "
+            f"for {asked}",
+            hint="ask for as many epochs or steps as are trained, or more",
+        )
+    if any(each.start > loop.start for each in task.loops.values()):
+        raise InvalidArgument(
+            f"loop {c.loop} of task {task.id!r} had {_shown(loop.steps)} and others followed it, "
+            f"so it cannot have {_shown(asked)} now",
+            hint="change the length of the last loop only",
+        )
 
 
 def _shown(steps: int | None) -> str:
@@ -253,7 +301,17 @@ def _open_loop(
     c: AttachDataset,
     cause: str | tuple[str, ...],
 ) -> None:
-    opened = new_loop(task, spec, task.feeds[c.dataset], c)
+    known, feed = task.loops.get(c.loop), task.feeds[c.dataset]
+    opened: Fact | None = new_loop(task, spec, feed, c)
+    if known is not None and known.continuation < task.continuations:
+        opened = LoopContinued(
+            task=task.id,
+            loop=c.loop,
+            dataset=c.dataset,
+            step=c.step,
+            before=known.steps,
+            steps=_asked_steps(spec, feed.global_batch, known.first, c),
+        )
     if opened is not None:
         d.record(opened, cause)
 

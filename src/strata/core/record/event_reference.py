@@ -20,7 +20,7 @@ from strata.core.events import Envelope, Fact
 from strata.core.generations import generation_members, recovery, recovery_failures, storage_waits
 from strata.core.record import log_salvage, record_retention
 from strata.core.record.event_codec import CODEC
-from strata.core.tasks import preemption, task_lifecycle
+from strata.core.tasks import continuation, preemption, task_lifecycle
 from strata.core.workers import (
     exchange_facts,
     fencing,
@@ -38,6 +38,7 @@ MODULES = (
     fencing,
     host_agents,
     task_lifecycle,
+    continuation,
     preemption,
     generation_members,
     recovery,
@@ -63,9 +64,9 @@ MODULES = (
 LIVES = {
     "worker": "A worker reports its own state. It is lost when the coordinator declares it lost, "
     "and has left when it deregistered; its id may register again, as a new incarnation.",
-    "task": "A task waits for slots, starts, trains from generation to generation, and ends once. "
-    "A task whose workers are started by the user starts at once. A preempted task stops and waits "
-    "again.",
+    "task": "A task waits for slots, starts, trains from generation to generation, and ends. An "
+    "ended task can be continued, and a preempted one stops: then it waits for slots again. A task "
+    "whose workers are started by the user starts at once.",
     "barrier": "One round of a barrier: every expected worker arrives, or it fails and names the "
     "missing workers. The next use of the name is a new round.",
     "checkpoint": "A checkpoint can be restored only after it is committed. One that was found to "

@@ -62,7 +62,7 @@ def submit(d: Decision, c: SubmitTask) -> Task:
     default."""
     rules = d.state.rules
     spec = msgspec.structs.replace(c.spec, keep_count=c.spec.keep_count or rules.keep_count)
-    _check(d, spec)
+    check_spec(d, spec)
     unended = sum(not task.ended for task in d.state.tasks.values())
     require_room(d, "max_tasks", rules.max_tasks, unended, f"task {spec.name!r}", c.cause)
     task_id = f"{_slug(spec.name)}-{d.state.last_task + 1}"
@@ -75,7 +75,8 @@ def submit(d: Decision, c: SubmitTask) -> Task:
     return task
 
 
-def _check(d: Decision, spec: TaskSpec) -> None:
+def check_spec(d: Decision, spec: TaskSpec) -> None:
+    """Refuse parameters of a task that are out of range."""
     if not spec.name.strip():
         raise InvalidArgument("name is empty", hint="give the task a name")
     if not 1 <= spec.worker_count <= d.state.rules.max_workers:
@@ -251,8 +252,8 @@ def place_vacant(
 
 def place_waiting(d: Decision, cause: str | tuple[str, ...]) -> None:
     """Start queued tasks, the first in line first, for as long as the next one fits."""
-    for task in [task for task in d.state.tasks.values() if task.vacant]:
-        place_vacant(d, task, "a slot became free", cause)
+    for short in [task for task in d.state.tasks.values() if task.vacant]:
+        place_vacant(d, short, "a slot became free", cause)
     while (task := first_in_line(d.state)) is not None:
         free = FreeSlots(free_slots(d.state))
         if free.total >= task.spec.slots:

@@ -47,7 +47,11 @@ LIFECYCLE = Lifecycle(
         ("stopping", "queued", "every worker of a preempted task left"),
         ("stopping", "completed", "every worker of a preempted task had finished"),
         ("starting", "completed", "every worker left"),
+        ("completed", "queued", "continued"),
+        ("failed", "queued", "continued"),
+        ("stopped", "queued", "continued"),
     ),
+    final=("completed", "failed", "stopped"),
 )
 
 RESTART_LOOP_EXIT_CODE = 93

@@ -28,6 +28,7 @@ from strata.core.datasets.dataset_rules import (
 from strata.core.datasets.lane_owners import Holdings, apply_moves
 from strata.core.datasets.shard_leases import LeaseGranted, LeaseReturned
 from strata.core.datasets.training_loops import (
+    LoopContinued,
     LoopOpened,
     Stretch,
     leave_loop,
@@ -237,6 +238,8 @@ def _take_in(found: Lineage, body: object) -> None:
         found.loops[body.loop] = Loop(
             dataset=body.dataset, start=body.start, first=body.first, steps=body.steps
         )
+    elif isinstance(body, LoopContinued):
+        found.loops[body.loop] = msgspec.structs.replace(found.loops[body.loop], steps=body.steps)
     elif isinstance(body, RecoveryChosen):
         found.spans = [span for span in found.spans if span.first < body.step]
         found.spans.append(Span(generation=body.generation, first=body.step))

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import Annotated
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
 
 import msgspec
 from litestar import Response, get, post
@@ -21,10 +21,16 @@ from strata.coordinator.rest.paging import (
     paged,
 )
 from strata.coordinator.rest.ports import Api, TheApi
-from strata.coordinator.rest.request_models import CreateTaskRequest, RestartTaskRequest
+from strata.coordinator.rest.request_models import (
+    ContinueTaskRequest,
+    CreateTaskRequest,
+    RestartTaskRequest,
+)
 from strata.coordinator.rest.response_models import (
     CheckpointRequestResponse,
+    ContinueTaskResponse,
     CreateTaskResponse,
+    ParameterChange,
     StopTaskResponse,
     TaskDetail,
     TaskResponse,
@@ -32,7 +38,9 @@ from strata.coordinator.rest.response_models import (
 from strata.coordinator.rest.routes.log_routes import recent
 from strata.coordinator.rest.views import state_views
 from strata.core.checkpoints.save_schedule import RequestCheckpoint
+from strata.core.events import Command
 from strata.core.task_state import Task, TaskSpec, TaskState
+from strata.core.tasks.continuation import ContinueTask, changes, resume_step
 from strata.core.tasks.placement import StopTask, SubmitTask
 from strata.core.tasks.task_queue import Queue
 from strata.errors import (
@@ -75,12 +83,6 @@ async def create_task(api: TheApi, data: JSONBody[CreateTaskRequest]) -> CreateT
     The default `policy` is `replace` for workers that Strata starts, and `continue` for workers
     that the user starts.
     """
-    config = msgspec.json.encode(data.config)
-    if len(config) > CONFIG_BYTES:
-        raise LimitExceeded(
-            f"config has {len(config)} bytes; the limit is {CONFIG_BYTES}",
-            hint="put the rest in a file",
-        )
     spec = TaskSpec(
         name=data.name,
         type=data.type,
@@ -95,7 +97,7 @@ async def create_task(api: TheApi, data: JSONBody[CreateTaskRequest]) -> CreateT
         allow_fresh_start=data.allow_fresh_start,
         entry=data.entry,
         args=data.args,
-        config=config.decode(),
+        config=encoded(data.config),
         external=not data.entry,
         priority=data.priority,
         after=data.after,
@@ -104,12 +106,31 @@ async def create_task(api: TheApi, data: JSONBody[CreateTaskRequest]) -> CreateT
     return await submitted(api, spec, data.env)
 
 
+def encoded(config: dict[str, Any]) -> str:
+    """The entries of `run.config` as JSON."""
+    text = msgspec.json.encode(config)
+    if len(text) > CONFIG_BYTES:
+        raise LimitExceeded(
+            f"config has {len(text)} bytes; the limit is {CONFIG_BYTES}",
+            hint="put the rest in a file",
+        )
+    return text.decode()
+
+
 async def submitted(api: Api, spec: TaskSpec, env: dict[str, str]) -> CreateTaskResponse:
-    """Submit a task; the values of its environment are stored outside the log."""
+    """Submit a task."""
+    task = await with_environment(api, spec, env, lambda stored: SubmitTask(spec=stored))
+    return CreateTaskResponse(task.id, task.state)
+
+
+async def with_environment(
+    api: Api, spec: TaskSpec, env: dict[str, str], command: Callable[[TaskSpec], Command]
+) -> Task:
+    """Submit the command that starts a task; its environment is stored outside the log."""
     key = await asyncio.to_thread(api.vault.keep, env)
     spec = msgspec.structs.replace(spec, env_names=sorted(env), env_key=key)
     try:
-        task = await api.engine.submit(SubmitTask(spec=spec))
+        task = await api.engine.submit(command(spec))
     except Unavailable:
         api.vault.forget(key)  # the next start deletes the file, unless the task was recorded
         raise
@@ -117,7 +138,7 @@ async def submitted(api: Api, spec: TaskSpec, env: dict[str, str]) -> CreateTask
         await asyncio.to_thread(api.vault.discard, key)
         raise
     assert isinstance(task, Task)
-    return CreateTaskResponse(task.id, task.state)
+    return task
 
 
 @get("/tasks/{task_id:str}", responses=READS_ONE)
@@ -138,6 +159,49 @@ async def stop_task(api: TheApi, task_id: FromPath[str]) -> StopTaskResponse:
     return StopTaskResponse(task.state in ("stopping", "stopped"), task.id, task.state)
 
 
+@post("/tasks/{task_id:str}/continue", status_code=200, responses=WRITES)
+async def continue_task(
+    api: TheApi, task_id: FromPath[str], data: JSONBody[ContinueTaskRequest]
+) -> ContinueTaskResponse:
+    """Continue an ended task at its newest checkpoint, with changed parameters if given."""
+    async with api.engine.settled() as state:
+        task = state.task(task_id)
+        before, step, now = task.spec, resume_step(task), task.state
+    spec = continued_spec(before, data)
+    require_env(task_id, before, data.env)
+    changed = [ParameterChange(name, *both) for name, both in changes(before, spec).items()]
+    if data.dry_run:
+        return ContinueTaskResponse(task_id=task_id, status=now, step=step, changes=changed)
+
+    def command(stored: TaskSpec) -> ContinueTask:
+        return ContinueTask(task=task_id, spec=stored)
+
+    task = await with_environment(api, spec, data.env, command)
+    return ContinueTaskResponse(task_id=task_id, status=task.state, step=step, changes=changed)
+
+
+def continued_spec(before: TaskSpec, data: ContinueTaskRequest) -> TaskSpec:
+    """The parameters of a task that continues."""
+    given = {
+        name: value
+        for name, value in msgspec.structs.asdict(data).items()
+        if value is not None and name in before.__struct_fields__ and name != "config"
+    }
+    config = msgspec.json.decode(before.config, type=dict[str, Any]) | data.config
+    names = sorted(data.env)
+    return msgspec.structs.replace(before, **given, config=encoded(config), env_names=names)
+
+
+def require_env(task_id: str, spec: TaskSpec, env: dict[str, str]) -> None:
+    """Refuse to start a task again without the values of its environment variables."""
+    missing = [name for name in spec.env_names if name not in env]
+    if missing:
+        raise InvalidArgument(
+            f"env: {task_id} needs values for {', '.join(missing)}",
+            hint="values are not stored, so give them again: env, or --env NAME=VALUE",
+        )
+
+
 @post("/tasks/{task_id:str}/restart", responses=WRITES)
 async def restart_task(
     api: TheApi, task_id: FromPath[str], data: JSONBody[RestartTaskRequest]
@@ -153,12 +217,7 @@ async def restart_task(
             f"the workers of {task_id} were not started by strata",
             hint="start its workers again yourself",
         )
-    missing = [name for name in spec.env_names if name not in data.env]
-    if missing:
-        raise InvalidArgument(
-            f"env: {task_id} needs values for {', '.join(missing)}",
-            hint="values are not stored, so give them again: env, or --env NAME=VALUE",
-        )
+    require_env(task_id, spec, data.env)
     if not ended:
         raise NotAllowedNow(f"{task_id} is {now}", hint="stop it first, and wait until it ended")
     return await submitted(api, spec, data.env)

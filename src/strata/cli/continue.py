@@ -1,0 +1,50 @@
+"""Continue a task that has ended."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from strata.cli.stop import Task
+from strata.cli.support.options import AsJson, Url
+from strata.cli.support.rest_client import reach
+from strata.cli.support.run_choice import continue_task, show_continuation
+from strata.cli.support.tables import console, print_json
+from strata.cli.support.task_options import Args, Config, Env, pairs, typed
+
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", "-n", min=1, help="Number of workers; default: as before."),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show the step and the changes, and change nothing.")
+]
+
+
+def continue_(
+    task: Task,
+    args: Args = None,
+    workers: Workers = None,
+    config: Config = None,
+    env: Env = None,
+    dry_run: DryRun = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Continue an ended task at its newest checkpoint; options change its parameters.
+
+    Values of environment variables are not stored, so pass them again with --env.
+    """
+    changes = {
+        "worker_count": workers,
+        "args": args,
+        "config": {key: typed(value) for key, value in pairs(config, "--config").items()},
+        "env": {"PWD": str(Path.cwd())} | pairs(env, "--env"),
+        "dry_run": dry_run,
+    }
+    continued = continue_task(reach(url), task, changes)
+    if as_json:
+        print_json([msgspec.json.encode(continued)])
+    else:
+        show_continuation(console(), continued)

@@ -54,6 +54,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: str = "./strata-data"
     snapshot_every_facts: Count = 4_000
 
+    """Whether a worker that names no task continues the newest default task after its end."""
+    continue_ended: bool = False
+
     """Archive finished runs as Parquet; the target (a folder or s3://bucket/prefix; default: `runs`
     under `data_dir`); and the delay after a run's end, so that late events are included."""
     archive_runs: bool = True

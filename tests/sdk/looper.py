@@ -76,13 +76,14 @@ def per_epoch(epochs=3, samples=40, step_s=0.0, die_at=-1, save_after=-1, **give
 
 
 @scene
-def plain_epochs(epochs=3, **given):
+def plain_epochs(epochs=3, global_batch=8, **given):
     """The plain loop: `range`, with one epoch of batches in each iteration."""
     with strata.join(**given) as run:
         seen, _ = begin(run)
         steps = []
         for _ in range(epochs):
-            train(run, seen, run.batches(arrays("numbers", 40), global_batch=8, epochs=1))
+            loader = run.batches(arrays("numbers", 40), global_batch=global_batch, epochs=1)
+            train(run, seen, loader)
             steps.append(run.steps)
         say("done", steps_after=steps, seen=seen[:40].tolist(), **place(run))
 

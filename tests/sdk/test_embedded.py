@@ -251,3 +251,41 @@ def test_notebook_trains_alone(tmp_path):
         client.stop_channels()
         kernel.shutdown_kernel(now=True)
     until(lambda: not companion.is_running(), what="the coordinator's end")
+
+
+NAMED = """
+import os, signal
+import numpy as np
+import strata
+
+for life in range(int(os.environ.get("RUNS", "1"))):
+    with strata.join(name="nb", capture=False, checkpoint_every=1) as run:
+        seen = run.restore({"seen": np.zeros(64)})["seen"]
+        data = strata.open_arrays({"x": np.arange(64)}, name="numbers")
+        for epoch in run.epochs(int(os.environ["EPOCHS"]) + life):
+            for batch in run.batches(data, batch_size=8):
+                with run.step():
+                    seen[batch["x"]] += 1
+                if run.steps == int(os.environ.get("KILL_AT", "-1")):
+                    os.kill(os.getpid(), int(os.environ["SIGNAL"]))
+        print(run.task_id, run.steps, seen.min(), seen.max(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGKILL])
+def test_run_with_a_name_continues_in_a_new_process(start, signal_number):
+    first = start(NAMED, EPOCHS="2", KILL_AT="11", SIGNAL=str(int(signal_number)))
+    first.communicate(timeout=60)
+    out, err = start(NAMED, EPOCHS="3").communicate(timeout=60)
+    assert out.split() == ["default-1", "24", "3.0", "3.0"], err
+
+
+def test_run_with_a_name_continues_in_the_same_process(start):
+    out, err = start(NAMED, EPOCHS="2", RUNS="2").communicate(timeout=60)
+    assert out.splitlines() == ["default-1 16 2.0 2.0", "default-1 24 3.0 3.0"], err
+
+
+def test_name_is_refused_if_a_coordinator_is_named(start):
+    process = start(NAMED, EPOCHS="1", COORDINATOR_ADDR="127.0.0.1:1")
+    assert "names its tasks itself" in process.communicate(timeout=60)[1]
+    assert process.returncode == 1

@@ -3,7 +3,7 @@
 import pytest
 
 from strata.errors import InvalidArgument, NotAllowedNow
-from strata.sdk.data.script_position import Position, ScriptPosition
+from strata.sdk.data.script_position import LoopLength, Position, ScriptPosition
 
 
 def run_script(script, save_at=None, epochs=3):
@@ -11,7 +11,7 @@ def run_script(script, save_at=None, epochs=3):
     ran, saved = [], {}
 
     def loop(name):
-        place, past = script.open_loop()
+        place, past = script.open_loop(LoopLength())
         if not past:
             ran.append(f"{name} loop")
             saved[f"in {name}"] = script.state_dict()
@@ -78,7 +78,8 @@ def test_state_is_checked_before_each_replayed_loop(at, checks):
     script.load_state_dict(SAVED[at])
     script.check_replay = lambda: seen.append(script.position)
     run_script(script)
-    assert [each._asdict() for each in seen] == [SAVED[at]] * checks
+    saved = Position(**{name: SAVED[at][name] for name in Position._fields})
+    assert seen == [saved] * checks
 
 
 def test_process_cannot_go_back_to_a_loop_that_it_has_left():
@@ -90,7 +91,7 @@ def test_process_cannot_go_back_to_a_loop_that_it_has_left():
 
 def test_process_in_the_same_loop_can_load_a_state():
     script = ScriptPosition()
-    script.open_loop()
+    script.open_loop(LoopLength())
     script.load_state_dict(Position(0, -1, 0)._asdict())
 
 
@@ -118,8 +119,77 @@ def test_epochs_do_not_nest():
 
 def test_agreement_keys_are_the_same_on_all_workers():
     script = ScriptPosition()
-    script.open_loop()
+    script.open_loop(LoopLength())
     first = [script.agreement_key(5), script.agreement_key(5), script.agreement_key(6)]
     script.handed()
     assert [script.agreement_key(6)] == first[2:]
     assert len(set(first)) == 3
+
+
+def finished(epochs=3, script=None):
+    """The state that a script of one loop over epochs saves at its end."""
+    script = script or ScriptPosition()
+    for _ in script.run_epochs(epochs, None, lambda: 0):
+        place, _ = script.open_loop(LoopLength(epochs=1))
+        script.end_loop(place)
+    return script.state_dict()
+
+
+@pytest.mark.parametrize(("epochs", "trained"), [(5, [3, 4]), (3, []), (2, [])])
+def test_finished_epochs_are_extended_if_the_script_asks_for_more(epochs, trained):
+    script = ScriptPosition()
+    script.load_state_dict(finished())
+    assert list(script.run_epochs(epochs, None, lambda: 0)) == trained
+
+
+def test_extended_epochs_can_be_extended_again():
+    script = ScriptPosition()
+    script.load_state_dict(finished())
+    again = ScriptPosition()
+    again.load_state_dict(finished(5, script))
+    assert list(again.run_epochs(6, None, lambda: 0)) == [5]
+
+
+def test_epochs_that_the_script_left_early_are_not_extended():
+    script = ScriptPosition()
+    for epoch in script.run_epochs(10, None, lambda: 0):
+        if epoch == 4:
+            break
+    resumed = ScriptPosition()
+    resumed.load_state_dict(script.state_dict())
+    assert list(resumed.run_epochs(20, None, lambda: 0)) == []
+
+
+def test_epochs_before_a_loop_that_has_begun_are_not_extended():
+    assert "in last" in SAVED
+    script = ScriptPosition()
+    script.load_state_dict(SAVED["in last"])
+    assert list(script.run_epochs(5, None, lambda: 0)) == []
+
+
+def test_run_that_ended_at_max_steps_is_not_extended():
+    script, steps = ScriptPosition(), iter([0, 10, 20, 30])
+    list(script.run_epochs(None, 30, lambda: next(steps)))
+    resumed = ScriptPosition()
+    resumed.load_state_dict(script.state_dict())
+    with pytest.raises(NotAllowedNow, match="ended at max_steps=30"):
+        next(resumed.run_epochs(None, 40, lambda: 30))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "past"),
+    [
+        (LoopLength(epochs=3), LoopLength(epochs=3), True),
+        (LoopLength(epochs=3), LoopLength(epochs=5), False),
+        (LoopLength(steps=30), LoopLength(steps=20), True),
+        (LoopLength(steps=30), LoopLength(), False),
+        (LoopLength(), LoopLength(steps=50), True),
+    ],
+)
+def test_finished_loop_is_opened_again_if_the_script_asks_for_more(before, now, past):
+    script = ScriptPosition()
+    place, _ = script.open_loop(before)
+    script.end_loop(place)
+    resumed = ScriptPosition()
+    resumed.load_state_dict(script.state_dict())
+    assert resumed.open_loop(now) == (place, past)

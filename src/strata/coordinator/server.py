@@ -88,7 +88,11 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
         log_store(folder / "logs", settings.log_max_bytes) as logs,
     ):
         kernel = Kernel(store, read_clock, timeouts_of(settings), settings.snapshot_every_facts)
-        rules = Rules(max_workers=settings.max_workers, keep_count=settings.keep_count)
+        rules = Rules(
+            max_workers=settings.max_workers,
+            keep_count=settings.keep_count,
+            continue_ended=settings.continue_ended,
+        )
         started = kernel.start(secrets.token_hex(4), release, rules)
         engine = Engine(kernel, settings.inbox_limit)
         engine.follow(log_facts)

@@ -18,6 +18,7 @@ class Rules(Struct, frozen=True):
     max_tasks: int = 10_000
     max_datasets: int = 10_000
     keep_count: int = KEEP_COUNT
+    continue_ended: bool = False
 
 
 class Timeouts(Struct, frozen=True):

@@ -1,8 +1,10 @@
-"""`python -m strata.launch.companion PID NAME`: the coordinator of one process that trains alone.
+"""`python -m strata.launch.companion PID SCRIPT NAME`: the coordinator of a process that trains
+alone.
 
 `strata.join()` without a coordinator address starts it (`sdk/embedded_coordinator`). It creates a
 folder for the run, prints one line of JSON with its address, the dashboard's address and the
-folder, and serves until SIGTERM or until process PID has ended.
+folder, and serves until SIGTERM or until process PID has ended. With a NAME the folder is that of
+the run with this name, and its newest task continues when the process joins.
 """
 
 import asyncio
@@ -21,7 +23,7 @@ from strata.agent.leftover_events import batches_left_by, remove_left_by
 from strata.config import Settings, load_process
 from strata.coordinator.server import Running, running
 from strata.errors import StrataError
-from strata.launch.local_cluster import run_folder
+from strata.launch.local_cluster import end_killed, named_folder, run_folder
 from strata.logsetup import configure
 from strata.store.event_store import Batch
 
@@ -44,14 +46,16 @@ log = logging.getLogger(__name__)
 
 def main() -> None:
     """Serve the process with the given pid."""
-    parent, name = int(sys.argv[1]), sys.argv[2]
+    parent, script, name = int(sys.argv[1]), sys.argv[2], sys.argv[3]
     settings = load_process(LOCAL)
-    folder = run_folder(Path(settings.data_dir), name)
+    data_dir = Path(settings.data_dir)
+    folder = named_folder(data_dir, name) if name else run_folder(data_dir, script)
     settings = msgspec.structs.replace(
         settings,
         data_dir=str(folder),
         spool_dir=settings.spool_dir or str(folder / SPOOL),
         heartbeat_interval_s=min(BEAT_S, settings.heartbeat_interval_s),
+        continue_ended=bool(name),
     )
     with (folder / "run.log").open("a", encoding="utf-8") as log:
         configure(settings, "coordinator", log)
@@ -64,6 +68,7 @@ async def serve(settings: Settings, parent: int) -> None:
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     async with running(settings, __version__) as coordinator:
+        await end_killed(coordinator)
         announce(settings, coordinator)
         while not stopping.is_set():
             if os.getppid() != parent:

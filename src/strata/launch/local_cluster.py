@@ -78,6 +78,13 @@ def run_folder(data_dir: Path, name: str) -> Path:
     raise AssertionError("a thousand runs of one name do not start in one second")
 
 
+def named_folder(data_dir: Path, name: str) -> Path:
+    """The folder of the run with a name; created if it is new."""
+    folder = data_dir / RUNS / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 @contextmanager
 def local(settings: Settings, slots: int, release: str) -> Iterator[Local]:
     """Run a cluster with that many slots until the block ends; without an agent if 0."""

@@ -2,7 +2,8 @@
 
 The process starts a coordinator as a child (`launch/companion`) and is the only worker of its task.
 The run is recorded like any other. The child serves all runs of the process, one after the other,
-and ends with it.
+and ends with it. A run with a name has a folder of that name, and a process that joins by the name
+continues the run in it; other processes get a new folder.
 
 It is an error if the process is evidently one of several workers: each would start its own
 coordinator and train alone on all of the data.
@@ -41,20 +42,30 @@ class EmbeddedCoordinator(Struct):
     url: str
     folder: str
     spool: str
+    name: str = ""
 
 
 _own: EmbeddedCoordinator | None = None
 
 
-def settings_for_join(**given: object) -> Settings:
-    """The settings of a worker; starts a coordinator if no address is set."""
+def settings_for_join(name: str, **given: object) -> Settings:
+    """The settings of a worker; starts a coordinator if no address is set.
+
+    `name` is that of the run to continue; empty for a new run.
+    """
     settings = load_process(given)
+    if name and settings.coordinator_addr:
+        raise SettingError(
+            f"the name {name!r} is given, but the coordinator at {settings.coordinator_addr} names "
+            "its tasks itself",
+            hint="continue a task with `strata continue TASK`, then join(task=TASK)",
+        )
     if settings.coordinator_addr:
         return settings
     refuse_several(settings)
     if settings.task:
         raise SettingError(f"task {settings.task!r} is set, but no coordinator address", hint=HINT)
-    own = coordinator(settings)
+    own = coordinator(settings, name)
     return replace(
         settings,
         coordinator_addr=own.address,
@@ -88,11 +99,13 @@ def refuse_several(settings: Settings) -> None:
         )
 
 
-def coordinator(settings: Settings) -> EmbeddedCoordinator:
-    """The coordinator of this process; if there is none, start it and print one line."""
+def coordinator(settings: Settings, name: str) -> EmbeddedCoordinator:
+    """The coordinator of this process; if there is none for this name, start it and say so."""
     global _own
+    if _own is not None and _own.name != name:
+        _end()
     if _own is None or _own.process.poll() is not None:
-        _own = start(settings)
+        _own = start(settings, name)
         where = os.path.relpath(_own.folder)
         where = _own.folder if where.startswith("..") else where
         print(
@@ -104,7 +117,7 @@ def coordinator(settings: Settings) -> EmbeddedCoordinator:
     return _own
 
 
-def start(settings: Settings) -> EmbeddedCoordinator:
+def start(settings: Settings, name: str) -> EmbeddedCoordinator:
     """Start a coordinator and wait until it serves."""
     named = {
         "STRATA_CHECKPOINT_DIR": settings.checkpoint_dir,
@@ -112,7 +125,7 @@ def start(settings: Settings) -> EmbeddedCoordinator:
     }
     variables = {name: value for name, value in named.items() if value}
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", MODULE, str(os.getpid()), script_name()],
+        [sys.executable, "-P", "-m", MODULE, str(os.getpid()), script_name(), safe_name(name)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -137,7 +150,7 @@ def start(settings: Settings) -> EmbeddedCoordinator:
     finally:
         process.stdout.close()
         process.stderr.close()
-    return EmbeddedCoordinator(process=process, owner=os.getpid(), **json.loads(line))
+    return EmbeddedCoordinator(process=process, owner=os.getpid(), name=name, **json.loads(line))
 
 
 def script_name() -> str:
@@ -145,8 +158,13 @@ def script_name() -> str:
     name = Path(sys.argv[0] if sys.argv else "").stem
     if name.startswith(("ipykernel", "colab_kernel")):
         name = "notebook"
+    return safe_name(name) or "python"
+
+
+def safe_name(name: str) -> str:
+    """A name that can be part of a path."""
     safe = "".join(each if each.isalnum() or each in "._-" else "-" for each in name)
-    return safe.strip("-.")[:MAX_NAME] or "python"
+    return safe.strip("-.")[:MAX_NAME]
 
 
 @atexit.register

@@ -61,6 +61,7 @@ def join(
     task: str | None = None,
     world_size: int | None = None,
     *,
+    name: str = "",
     gpu_count: int | None = None,
     weight: int = 1,
     metadata: dict[str, str] | None = None,
@@ -76,7 +77,8 @@ def join(
 ) -> "Run":
     """Join a task as one of its workers; arguments default to the environment variables.
 
-    Without a coordinator address, one for this process alone is started (see `sdk.embedded`).
+    Without a coordinator address, one for this process alone is started
+    (`sdk/embedded_coordinator`). Then a `name` continues the run with that name, if there is one.
 
     `timeout` is how long to wait for the other workers (default: no limit), `connect_timeout` for
     the coordinator at the start (default: 10 s, or no limit if an agent started this process), and
@@ -88,6 +90,7 @@ def join(
     coordinator's checkpoints, if the path differs on this host.
     """
     settings = embedded_coordinator.settings_for_join(
+        name,
         coordinator_addr=coordinator,
         worker_id=worker_id,
         task=task,

@@ -24,7 +24,7 @@ from strata.sdk.data.loop_source import (
     checked_epochs,
     open_loop_source,
 )
-from strata.sdk.data.script_position import Loader, Position
+from strata.sdk.data.script_position import Loader, LoopLength, Position
 from strata.sdk.data.shard_loop import RunShards, open_shards
 from strata.sdk.run_steps import RunSteps
 from strata.sdk.steps.step_block import Timing
@@ -197,10 +197,10 @@ class RunLoops(RunSteps):
         def opened() -> RunBatches | Position:
             self._require_trained()
             self._report_left_loop()
-            place, past = script.open_loop()
+            own_epochs, most = bound()
+            place, past = script.open_loop(LoopLength(own_epochs, most))
             if past:
                 return place
-            own_epochs, most = bound()
             asked = LoopRequest(
                 key=place.key,
                 step=self.steps,

@@ -2,7 +2,8 @@
 
 The storage shows which runs are archived, and the log which archived runs were deleted, so a
 restart repeats and forgets nothing. A subprocess does the work; if it is killed, no incomplete run
-is visible, and the job is started again. Every hour the retention rules are applied (`keeping`).
+is visible, and the job is started again. Every hour the retention rules are applied
+(`run_retention`).
 """
 
 import asyncio
@@ -63,10 +64,10 @@ class Archiver:
             await asyncio.sleep(LOOK_S if all(well) else RETRY_S)
 
     def _deleted(self) -> set[str]:
-        """The tasks whose archived runs were deleted: they are not archived again."""
+        """The archived runs that were deleted: they are not archived again."""
         wanted = Window(node=COORDINATOR, kinds=frozenset({RunDeleted.__name__}))
         found = self._engine.kernel.store.query(wanted, limit=FOREVER_NS)
-        return {event.body.task for _, _, event in found if isinstance(event.body, RunDeleted)}
+        return {event.body.run for _, _, event in found if isinstance(event.body, RunDeleted)}
 
     def _due(self) -> list[Task]:
         """The tasks that ended long enough ago and are neither archived nor deleted."""
@@ -74,15 +75,18 @@ class Archiver:
         return [
             task
             for task in self._engine.kernel.state.tasks.values()
-            if task.ended and task.ended_ns <= ended_ns and task.id not in self._done
+            if task.ended and task.ended_ns <= ended_ns and self._name(task) not in self._done
         ]
 
+    def _name(self, task: Task) -> str:
+        return run_name(task.id, self._engine.kernel.state.cluster, task.continuations)
+
     async def _keep(self, task: Task) -> None:
-        name = run_name(task.id, self._engine.kernel.state.cluster)
+        name = self._name(task)
         if not await asyncio.to_thread(self._is_kept, name):
             await self._archive(task, name)
             log.info("the run of %s is archived as %s in %s", task.id, name, self._where)
-        self._done.add(task.id)
+        self._done.add(name)
 
     def _is_kept(self, name: str) -> bool:
         storage = open_storage(self._where, self._settings)

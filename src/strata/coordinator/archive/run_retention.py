@@ -32,9 +32,17 @@ log = logging.getLogger(__name__)
 DAY_MS = 86_400_000.0
 
 
-def run_name(task: str, cluster: str) -> str:
-    """Name of a task's archived run."""
-    return f"{task}-{cluster}"
+def run_name(task: str, cluster: str, continuations: int = 0) -> str:
+    """Name of a task's archived run; a task that was continued is archived again after its end."""
+    return f"{task}-{cluster}" if not continuations else f"{task}~{continuations + 1}-{cluster}"
+
+
+def is_run_of(name: str, task: str, cluster: str) -> bool:
+    """Whether a name is that of a task's archived run."""
+    number = name.removeprefix(f"{task}~").removesuffix(f"-{cluster}")
+    return name == run_name(task, cluster) or (
+        number.isdigit() and name == run_name(task, cluster, int(number) - 1)
+    )
 
 
 class WorkerEvents(Struct, frozen=True):
@@ -84,10 +92,15 @@ class RunRetention:
             doomed = surplus.get(run.name)
             old = now_ms - run.to_ms > self._settings.keep_events_days * DAY_MS
             there = run.task in moved or not logged.isdisjoint(run.streams)
-            if (doomed or old) and there:
+            if (doomed or old) and there and not self._continues(run.task):
                 await attempt(self._release(run), f"deleting the events of {run.name} from the log")
             if doomed:
                 await attempt(self._delete(run, doomed), f"deleting {run.name}")
+
+    def _continues(self, task_id: str) -> bool:
+        """Whether the task was continued and needs its earlier events for the audit."""
+        task = self._engine.kernel.state.tasks.get(task_id)
+        return task is not None and not task.ended
 
     def _own(self) -> list[Kept]:
         """The runs that this cluster archived, ordered by their end."""
@@ -102,7 +115,7 @@ class RunRetention:
         for name in (folder.strip("/") for folder in storage.list("").folders):
             if name.endswith(f"-{cluster}") and storage.exists(f"{name}/{RUN}"):
                 run = msgspec.json.decode(storage.get(f"{name}/{RUN}"), type=Description)
-                if name == run_name(run.task, cluster):
+                if is_run_of(name, run.task, cluster):
                     yield Kept(run, sum(file.size_bytes for file in storage.walk(name)))
 
     def _surplus(self, kept: list[Kept], now_ms: float) -> Iterator[tuple[Description, str]]:

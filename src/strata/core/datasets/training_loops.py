@@ -267,8 +267,11 @@ def attach_dataset(d: Decision, c: AttachDataset) -> Feed:
     if known is not None:
         if not _same(known, c):
             raise AlreadyExists(
-                f"task {c.task!r} already trains on {c.dataset!r} with other parameters",
-                hint="every worker of a task must ask for the same batches",
+                f"task {c.task!r} trains on {c.dataset!r} with {_batches(known)}, and this worker "
+                "asks for something else",
+                hint="ask for the same batches: another global batch would change which samples "
+                "each step trains. A new task can start from the weights of this one: "
+                f'run.restore(..., from_="{c.task}")',
             )
         _open_loop(d, task, spec, c, c.cause)
         return known
@@ -314,6 +317,13 @@ def _open_loop(
         )
     if opened is not None:
         d.record(opened, cause)
+
+
+def _batches(feed: Feed) -> str:
+    """The parameters of a dataset's batches, as text."""
+    per_worker = f" ({feed.batch_size} for each worker at its start)" if feed.batch_size else ""
+    order = f"order {feed.mode}" + (f" in windows of {feed.window}" if feed.window else "")
+    return f"a global batch of {feed.global_batch}{per_worker} in {feed.count} lanes, {order}"
 
 
 def _same(feed: Feed, c: AttachDataset) -> bool:

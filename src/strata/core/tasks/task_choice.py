@@ -8,7 +8,8 @@ A worker that names a task belongs to that task. Workers that a user starts need
   only to a task of that size. If several tasks fit, the worker is refused with their names.
 - If the only such task has all its workers, the worker waits as a spare.
 - If no task was submitted, workers share one task, `default`, which grows with them. It trains with
-  any number of workers, unless they state a world size: then it waits for that number.
+  any number of workers, unless they state a world size: then it waits for that number. After it has
+  ended, a new one is created, or it continues if the setting `continue_ended` says so.
 
 All workers of a task are of one kind: those that enter each generation (`strata.join`) wait for all
 members to enter, and those of `TrainingOrchestrator` never enter.
@@ -16,6 +17,7 @@ members to enter, and those of `TrainingOrchestrator` never enter.
 
 from strata.core.decision import Decision
 from strata.core.task_state import DEFAULT_GROUP, Task, TaskSpec
+from strata.core.tasks.continuation import ContinueTask, continue_task
 from strata.core.tasks.placement import SubmitTask, submit
 from strata.core.workers.worker_lifecycle import RegisterWorker
 from strata.errors import NotAllowedNow, NotFound, TaskEnded
@@ -28,7 +30,7 @@ def task_for(d: Decision, c: "RegisterWorker") -> Task:
     """The task of a registering worker; the default task is created if none was submitted."""
     if c.task:
         return _named(d, c)
-    task = _previous(d, c) or _waiting(d, c) or _shared(d, c) or _full(d, c)
+    task = _previous(d, c) or _waiting(d, c) or _shared(d, c) or _full(d, c) or _continued(d, c)
     if task is not None:
         return task
     spec = TaskSpec(
@@ -122,6 +124,14 @@ def _shared(d: Decision, c: "RegisterWorker") -> Task | None:
     if found is not None:
         _require_kind(found, c)
     return found
+
+
+def _continued(d: Decision, c: "RegisterWorker") -> Task | None:
+    """The newest default task, which has ended and continues with this worker."""
+    ended = [task.id for task in d.state.tasks.values() if task.shared and task.ended]
+    if not ended or not d.state.rules.continue_ended:
+        return None
+    return continue_task(d, ContinueTask(task=ended[-1], cause=c.cause))
 
 
 def _full(d: Decision, c: "RegisterWorker") -> Task | None:

@@ -11,7 +11,11 @@ Until the script reaches that position it *replays*: it repeats code whose effec
 the restored state. If that code changes the state, as a scheduler's step between two loops does, it
 would be changed twice. So the state is checked before each replayed loop.
 
-The iterables that `run.batches` and `run.loader` return.
+A state is saved with the length of the loop that ended just before the position, too. If the script
+now asks for more epochs or steps in that loop, the run is extended: the position moves back into
+the loop, and training continues at its end.
+
+`Loader` is the iterable that `run.batches` and `run.loader` return.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -36,6 +40,18 @@ class Position(NamedTuple):
         return f"{self.phase}.{self.epoch}.{self.loop}"
 
 
+class LoopLength(NamedTuple):
+    """The length of a loop as the script asked for it; 0 is no limit."""
+
+    epochs: int = 0
+    steps: int = 0
+
+    def exceeds(self, before: "LoopLength") -> bool:
+        """Whether this is longer than the length before, in epochs or steps."""
+        pairs = zip(self, before, strict=True)
+        return any(old and (not new or new > old) for new, old in pairs)
+
+
 class ScriptPosition:
     """Follows one process through its script. For the training thread.
 
@@ -51,6 +67,9 @@ class ScriptPosition:
         self._now = Position()
         self._opened = 0
         self._ended: set[int] = set()
+        self._lengths: dict[int, LoopLength] = {}
+        self._phase_length = LoopLength()
+        self._resumed_after = LoopLength()
         self._started = False
         self._asked = ("", 0)
 
@@ -76,7 +95,19 @@ class ScriptPosition:
 
     def state_dict(self) -> dict[str, Any]:
         """The position, as saved with a state."""
-        return self.position._asdict()
+        after = self._ended_length()
+        return {**self.position._asdict(), "ended_epochs": after.epochs, "ended_steps": after.steps}
+
+    def _ended_length(self) -> LoopLength:
+        """The length of the loop that ended just before the position; none inside of a loop."""
+        if self._replays:
+            return self._resumed_after
+        position = self.position
+        if position.epoch >= 0 or self._opened > position.loop:
+            return LoopLength()
+        if position.loop == 0:
+            return self._phase_length
+        return self._lengths.get(position.loop - 1, LoopLength())
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Load the position of a restored state.
@@ -91,12 +122,18 @@ class ScriptPosition:
                 hint="start this process again; an agent does so automatically",
             )
         self.resumed, self._replays = position, not self._started
+        lengths = (int(saved.get(name, 0)) for name in ("ended_epochs", "ended_steps"))
+        self._resumed_after = LoopLength(*lengths)
 
-    def open_loop(self) -> tuple[Position, bool]:
+    def open_loop(self, length: LoopLength) -> tuple[Position, bool]:
         """The position of the loop that the script opens, and whether it is already complete."""
         place = self._now._replace(loop=self._opened)
+        self._lengths[place.loop] = length
         self._opened += 1
         self._started = True
+        following = place._replace(loop=place.loop + 1)
+        if self._replays and following == self.resumed and length.exceeds(self._resumed_after):
+            self.resumed = place
         past = self._replays and place < self.resumed
         self._replay(ends=not past)
         if past:
@@ -141,9 +178,10 @@ class ScriptPosition:
                 f"run.epochs got {count!r} epochs and max_steps={max_steps!r}",
                 hint="pass the number of epochs, or max_steps=N",
             )
-        phase = self._now.phase
+        phase, ended = self._now.phase, False
         self._started = True
         self._replay(ends=False)
+        self._extend(phase, LoopLength(count or 0, max_steps or 0))
         self.epochs, self.max_steps = count or 0, max_steps or 0
         epoch = self.resumed.epoch if self.resumed.phase == phase else 0
         epoch = max(epoch, 0)
@@ -156,12 +194,28 @@ class ScriptPosition:
                 epoch += 1
                 # The epoch's code has run: a state saved from now on belongs to the next epoch.
                 self._move(Position(phase, epoch))
+            ended = True
         finally:
             self.epochs = self.max_steps = 0
             self._move(Position(phase + 1))
+            self._phase_length = LoopLength(count or 0, max_steps or 0) if ended else LoopLength()
+
+    def _extend(self, phase: int, length: LoopLength) -> None:
+        """Go back to the end of a loop over `run.epochs` that is longer than it was."""
+        before = self._resumed_after
+        if self.resumed != Position(phase + 1) or not length.exceeds(before):
+            return
+        if before.steps:
+            raise NotAllowedNow(
+                f"the run ended at max_steps={before.steps}, maybe inside an epoch, and cannot be "
+                f"extended to {length.steps or 'more'} steps",
+                hint="count epochs instead, or start a new run from its weights: run.restore(..., "
+                "from_=TASK)",
+            )
+        self.resumed = Position(phase, before.epochs)
 
     def _move(self, place: Position) -> None:
-        self._now, self._opened, self._ended = place, 0, set()
+        self._now, self._opened, self._ended, self._lengths = place, 0, set(), {}
 
 
 PEEK_HINT = "to look at a batch without training it, call run.batches(...).peek()"

@@ -23,6 +23,8 @@ from strata.core.record.record_retention import DeleteRun, MoveEvents, MoveFacts
 from strata.core.rule_settings import Rules
 from strata.core.state import DatasetSpec
 from strata.core.tasks.continuation import ContinueTask, EndKilledTask
+from strata.core.tasks.placement import StopTask
+from strata.core.tasks.task_forks import ForkTask
 from strata.core.workers.worker_lifecycle import ReattachWorker, ReportState
 from strata.errors import AlreadyExists, Fenced, LimitExceeded
 from tests.core.world import World
@@ -125,6 +127,8 @@ def _continue(world, task):
     lanes = {"unit": "lane", "global_batch": 8, "lanes": 4, "rebalance": True, "loop": "0.-1.0"}
     world.do(AttachDataset(task=task.id, dataset="d", **lanes, step=task.committed))
     world.do(EndKilledTask(task=task.id))
+    fork = world.do(ForkTask(task=task.id, spec=task.spec))
+    world.do(StopTask(task=fork.id))
 
 
 def _train_with_leases(world):

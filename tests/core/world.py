@@ -286,5 +286,5 @@ def _lives(state: Cluster) -> Iterator[tuple[tuple[str, str], str]]:
         yield ("task", task.id), task.state
         for barrier in task.barriers.values():
             yield ("barrier", f"{task.id} {barrier.name} {barrier.round}"), barrier.state
-        for checkpoint in task.checkpoints.values():
+        for checkpoint in (each for each in task.checkpoints.values() if not each.owner):
             yield ("checkpoint", f"{task.id} {checkpoint.id}"), checkpoint.state

@@ -25,6 +25,8 @@ from collections.abc import Coroutine, Sequence
 from itertools import chain, repeat
 from urllib.parse import quote
 
+import msgspec
+
 from strata.checkpoint.catalog import Catalog, is_id
 from strata.checkpoint.cleanup import delete_files, drop_spares
 from strata.checkpoint.manifest import MANIFEST_SUFFIX
@@ -91,12 +93,19 @@ class CheckpointPlaces:
         far = self.far_storage(task)
         return [self.storage(task)] if far is None else [self.storage(task), far]
 
-    def worker_config(self, task: str) -> dict[str, str]:
-        """Configuration from which a worker finds the same storage, maybe under another root."""
+    def worker_config(self, task: Task) -> dict[str, str]:
+        """Configuration from which a worker finds the same storage, maybe under another root.
+
+        `inherited` maps checkpoints of other tasks to their folders, as JSON.
+        """
+        inherited = {
+            each.id: self.folder(each.owner) for each in task.checkpoints.values() if each.owner
+        }
         return {
             "checkpoint_root": self.root,
-            "checkpoint_folder": self.folder(task),
+            "checkpoint_folder": self.folder(task.id),
             "checkpoint_upload": self._settings.checkpoint_upload.rstrip("/"),
+            "inherited": msgspec.json.encode(inherited).decode(),
         }
 
     def close(self) -> None:
@@ -199,7 +208,8 @@ class Sealing:
     def _copy_later(self, task: str, checkpoint_id: str) -> None:
         """Start to copy a checkpoint to the second storage, if there is one."""
         checkpoint = self._known(task, checkpoint_id)
-        if checkpoint is not None and checkpoint.manifest and self._places.far_root:
+        own = checkpoint is not None and checkpoint.manifest and not checkpoint.owner
+        if own and self._places.far_root:
             self._begin(self._copy(task, checkpoint_id))
 
     async def _copy(self, task: str, checkpoint_id: str) -> None:
@@ -242,8 +252,10 @@ class Sealing:
 
     async def _remove(self, task: str, checkpoint_id: str) -> None:
         """Delete the files of a failed or deleted checkpoint; a rank may still be writing."""
-        if not is_id(checkpoint_id):
-            return  # written by the user's own code, which owns the files
+        checkpoint = self._known(task, checkpoint_id)
+        inherited = checkpoint is not None and checkpoint.owner
+        if not is_id(checkpoint_id) or inherited:
+            return  # the files belong to the user's own code, or to another task
         async with self._room:
             for delay_s in (*DELAYS_S, 0.0):
                 try:

@@ -25,7 +25,7 @@ from strata.core.lifecycle import Lifecycle
 from strata.core.record import log_salvage, record_retention
 from strata.core.rule_settings import Rules
 from strata.core.state import Cluster
-from strata.core.tasks import continuation, placement, preemption, task_lifecycle
+from strata.core.tasks import continuation, placement, preemption, task_forks, task_lifecycle
 from strata.core.workers import (
     declared_losses,
     departures,
@@ -62,6 +62,7 @@ RULES = (
     save_schedule,
     shard_leases,
     storage_waits,
+    task_forks,
     task_lifecycle,
     training_loops,
     worker_lifecycle,

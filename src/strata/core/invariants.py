@@ -12,7 +12,7 @@ from strata.core.events import Fact
 from strata.core.lifecycle import Lifecycle
 from strata.core.state import Cluster
 from strata.core.task_state import Task
-from strata.core.tasks import task_lifecycle
+from strata.core.tasks import task_forks, task_lifecycle
 from strata.core.workers import worker_lifecycle
 
 
@@ -93,6 +93,10 @@ class HistoryChecker:
 
     def jumped(self, body: Fact) -> list[str]:
         """Whether a fact makes a move that its life cycle does not have."""
+        if isinstance(body, task_forks.TaskForked):  # the fork inherits a committed checkpoint
+            name = f"{body.task}/{body.checkpoint}"
+            self._lives[checkpoint_lifecycle.LIFECYCLE.name, name] = "committed"
+            return []
         moved = _moved(body)
         if moved is None:
             return []

@@ -247,7 +247,8 @@ class Part(Struct, gc=False):
 class Checkpoint(Struct, gc=False):
     """A checkpoint of a task; `parts` by rank, `copies` are other places that hold it.
 
-    A `final` one holds the state in which training ended.
+    A `final` one holds the state in which training ended. `owner` is the task whose folder holds
+    it, if this task is a fork and inherited it.
     """
 
     id: str
@@ -269,6 +270,7 @@ class Checkpoint(Struct, gc=False):
     damaged: bool = False
     copies: list[str] = field(default_factory=list)
     final: bool = False
+    owner: str = ""
 
     @property
     def size_bytes(self) -> int:
@@ -284,11 +286,12 @@ class Checkpoint(Struct, gc=False):
 class Task(Struct):
     """A task and everything that belongs to its run. `members` are in the order of ranks. `saved`
     counts all checkpoints that were ever committed, `continuations` how often the task was
-    continued after its end. `finished_step` is the step at which members finished. `ending` are
-    members that have ended training and save their last state. `only_meets` is set by a worker that
-    enters no generations (see `TaskSpec.syncs`). `last_start` is the highest start number of the
-    workers that were placed before the task ended or was requeued. `preempted_by` is the task for
-    which it stops; then it is queued again.
+    continued after its end. A fork has a `parent`, and `forked_at` is the step up to which it
+    shares its history. `finished_step` is the step at which members finished. `ending` are members
+    that have ended training and save their last state. `only_meets` is set by a worker that enters
+    no generations (see `TaskSpec.syncs`). `last_start` is the highest start number of the workers
+    that were placed before the task ended or was requeued. `preempted_by` is the task for which it
+    stops; then it is queued again.
     """
 
     id: str
@@ -300,6 +303,8 @@ class Task(Struct):
     started_ns: int = 0
     ended_ns: int = 0
     continuations: int = 0
+    parent: str = ""
+    forked_at: int = 0
     placements: dict[str, Placement] = field(default_factory=dict)
     vacant: list[str] = field(default_factory=list)
     exits: dict[str, int] = field(default_factory=dict)

@@ -122,6 +122,7 @@ ENDPOINTS = [
     task_routes.get_task,
     task_routes.stop_task,
     task_routes.continue_task,
+    task_routes.fork_task,
     task_routes.restart_task,
     task_routes.request_checkpoint,
     log_routes.list_logs,

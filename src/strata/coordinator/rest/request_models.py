@@ -94,6 +94,16 @@ class ContinueTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     dry_run: bool = False
 
 
+class ForkTaskRequest(ContinueTaskRequest, frozen=True, forbid_unknown_fields=True):
+    """Parameters of a fork that differ from those of the task; others are the same.
+
+    `step` is that of the checkpoint to fork at; null: the newest checkpoint.
+    """
+
+    step: Annotated[int, Meta(ge=0)] | None = None
+    name: Name | None = None
+
+
 class RestartTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """Values of the task's environment variables, which are deleted when a task ends."""
 

@@ -260,7 +260,7 @@ class ParameterChange(Struct, frozen=True):
 
 
 class ContinueTaskResponse(Struct, frozen=True):
-    """The task, the step at which it continues, and the parameters that changed."""
+    """The task or its fork, the step at which it continues, and the parameters that changed."""
 
     task_id: str
     status: TaskState
@@ -270,6 +270,9 @@ class ContinueTaskResponse(Struct, frozen=True):
 
 class TaskResponse(Struct, frozen=True):
     """A task; `progress` is null if the total is unknown.
+
+    `continuations` is how often it was continued after its end. A fork has a `parent`, with which
+    it shares the steps up to `forked_at`.
 
     `datasets` are all datasets that it trains on, including those that its script chose.
     `queue_position` is its place in the queue, from 1, and null if it is not queued.
@@ -296,6 +299,9 @@ class TaskResponse(Struct, frozen=True):
     phase: Phase
     committed_steps: int
     saved_step: int | None
+    continuations: int
+    parent: str
+    forked_at: int
     priority: int
     queue_position: int | None
 

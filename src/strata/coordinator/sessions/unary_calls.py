@@ -117,7 +117,7 @@ class UnaryCalls:
         worker = await self.engine.submit(worker_messages.registration(request, call.peer))
         assert isinstance(worker, Worker)
         task = self.state.tasks[worker.task]
-        config = self.places.worker_config(task.id)
+        config = self.places.worker_config(task)
         return worker_messages.registered(worker, task, self.heartbeat_s, config)
 
     async def deregister_worker(

@@ -68,9 +68,22 @@ def retain(d: Decision, task: Task, cause: str) -> None:
     for checkpoint in reversed(spare):
         if not in_use(task, checkpoint):
             reason = f"{task.spec.keep_count} newer ones are kept"
-            d.record(
-                CheckpointDeleted(task=task.id, checkpoint=checkpoint.id, reason=reason), cause
-            )
+            record_deletion(d, task, checkpoint, reason, cause)
+
+
+def record_deletion(
+    d: Decision, task: Task, checkpoint: Checkpoint, reason: str, cause: str | tuple[str, ...]
+) -> str:
+    """Record that a checkpoint was deleted; an inherited one is released in its owner's task."""
+    deleted = d.record(
+        CheckpointDeleted(task=task.id, checkpoint=checkpoint.id, reason=reason), cause
+    )
+    if checkpoint.owner in d.state.tasks:
+        held = ReleaseCheckpoint(
+            task=checkpoint.owner, checkpoint=checkpoint.id, holder=task.id, cause=(deleted,)
+        )
+        release(d, held)
+    return deleted
 
 
 def in_use(task: Task, checkpoint: Checkpoint) -> bool:
@@ -101,9 +114,7 @@ def delete(d: Decision, c: DeleteCheckpoint) -> None:
     checkpoint = find(task, c.checkpoint)
     LIFECYCLE.require(c.checkpoint, checkpoint.state, "deleted")
     if _waited_for(task, checkpoint):
-        deleted = d.record(
-            CheckpointDeleted(task=task.id, checkpoint=c.checkpoint, reason=c.reason), c.cause
-        )
+        deleted = record_deletion(d, task, checkpoint, c.reason, c.cause)
         restart_generation(d, task, f"checkpoint {c.checkpoint} was deleted: {c.reason}", deleted)
         return
     if checkpoint is committed_newest_first(task)[0]:
@@ -116,7 +127,7 @@ def delete(d: Decision, c: DeleteCheckpoint) -> None:
             f"checkpoint {c.checkpoint!r} is being read by {', '.join(checkpoint.pins) or task.id}",
             hint="wait until the reader is done",
         )
-    d.record(CheckpointDeleted(task=task.id, checkpoint=c.checkpoint, reason=c.reason), c.cause)
+    record_deletion(d, task, checkpoint, c.reason, c.cause)
 
 
 @decides(PinCheckpoint)

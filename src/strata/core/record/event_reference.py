@@ -20,7 +20,7 @@ from strata.core.events import Envelope, Fact
 from strata.core.generations import generation_members, recovery, recovery_failures, storage_waits
 from strata.core.record import log_salvage, record_retention
 from strata.core.record.event_codec import CODEC
-from strata.core.tasks import continuation, preemption, task_lifecycle
+from strata.core.tasks import continuation, preemption, task_forks, task_lifecycle
 from strata.core.workers import (
     exchange_facts,
     fencing,
@@ -39,6 +39,7 @@ MODULES = (
     host_agents,
     task_lifecycle,
     continuation,
+    task_forks,
     preemption,
     generation_members,
     recovery,

@@ -18,7 +18,7 @@ from strata.core.decision import Decision, applies, decides
 from strata.core.events import Command, Event, Fact
 from strata.core.state import Cluster
 from strata.core.task_state import Task, TaskSpec
-from strata.core.tasks.placement import StopTask, check_spec, place_waiting, stop
+from strata.core.tasks.placement import StopTask, begin, check_spec, stop
 from strata.core.tasks.task_lifecycle import change_state
 from strata.core.workers.departures import lose
 from strata.core.workers.worker_lifecycle import DeclareLost
@@ -80,11 +80,7 @@ def continue_task(d: Decision, c: ContinueTask) -> Task:
         TaskContinued(task=task.id, spec=spec, step=step, reason=_reason(changed), changes=changed),
         c.cause,
     )
-    queued = change_state(d, task, "queued", f"continued: {_reason(changed)}", continued)
-    if spec.external:
-        change_state(d, task, "starting", "the user starts its workers", queued)
-    else:
-        place_waiting(d, queued)
+    begin(d, task, change_state(d, task, "queued", f"continued: {_reason(changed)}", continued))
     return task
 
 
@@ -139,6 +135,11 @@ def _require_continuable(d: Decision, task: Task, changed: dict[str, tuple[str, 
             f"worker {living[0]} of task {task.id!r} is still ending",
             hint="try again in a few seconds",
         )
+    require_same(task, changed)
+
+
+def require_same(task: Task, changed: dict[str, tuple[str, str]]) -> None:
+    """Refuse to change a parameter of a task that its history depends on."""
     fixed = [name for name in FIXED if name in changed]
     if fixed:
         old, new = changed[fixed[0]]

@@ -60,19 +60,29 @@ class StopRun(WorkerCommand, frozen=True):
 def submit(d: Decision, c: SubmitTask) -> Task:
     """Submit a task; it starts at once if there are slots. A `keep_count` of 0 means the
     default."""
+    task, submitted = record_submission(d, c.spec, c.cause)
+    begin(d, task, submitted)
+    return task
+
+
+def record_submission(d: Decision, spec: TaskSpec, cause: tuple[str, ...]) -> tuple[Task, str]:
+    """Record a new task; returns it and the id of the fact."""
     rules = d.state.rules
-    spec = msgspec.structs.replace(c.spec, keep_count=c.spec.keep_count or rules.keep_count)
+    spec = msgspec.structs.replace(spec, keep_count=spec.keep_count or rules.keep_count)
     check_spec(d, spec)
     unended = sum(not task.ended for task in d.state.tasks.values())
-    require_room(d, "max_tasks", rules.max_tasks, unended, f"task {spec.name!r}", c.cause)
+    require_room(d, "max_tasks", rules.max_tasks, unended, f"task {spec.name!r}", cause)
     task_id = f"{_slug(spec.name)}-{d.state.last_task + 1}"
-    submitted = d.record(TaskSubmitted(task=task_id, spec=spec), c.cause)
-    task = d.state.tasks[task_id]
-    if spec.external:
-        change_state(d, task, "starting", "the user starts its workers", submitted)
+    submitted = d.record(TaskSubmitted(task=task_id, spec=spec), cause)
+    return d.state.tasks[task_id], submitted
+
+
+def begin(d: Decision, task: Task, cause: str) -> None:
+    """Start a queued task if there are slots; one whose workers the user starts begins at once."""
+    if task.spec.external:
+        change_state(d, task, "starting", "the user starts its workers", cause)
     else:
-        place_waiting(d, submitted)
-    return task
+        place_waiting(d, cause)
 
 
 def check_spec(d: Decision, spec: TaskSpec) -> None:

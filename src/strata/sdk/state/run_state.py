@@ -3,7 +3,10 @@
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any, Protocol
+
+import msgspec
 
 from strata.checkpoint.catalog import Catalog, is_id
 from strata.checkpoint.state.random_generators import random_state, set_random_state
@@ -67,7 +70,7 @@ class RunState:
         self.due.waits = settings.checkpoint_when_busy == "wait"
         self._metadata: dict[str, object] = {}
         self._restorer = Restorer(worker)
-        self._sources: list[StorageBackend] = []
+        self._sources: dict[str, list[StorageBackend]] = {}
         self._storage_wait = StorageWaiter(
             self._session, self._membership, lambda: self.due.stopping()
         )
@@ -108,15 +111,21 @@ class RunState:
             self._open = open_storage(url, self._settings)
         return self._open
 
-    def _storages(self) -> list[StorageBackend]:
-        """All storages to restore from, nearest first; with few retries, as callers retry."""
-        if not self._sources:
-            far = self._task_config.get("checkpoint_upload", "")
-            places = [self.storage().url]
-            if far:
-                places.append(f"{far}/{self._task_config['checkpoint_folder']}")
-            self._sources = [open_storage(place, self._settings, retries=3) for place in places]
-        return self._sources
+    def _storages(self, checkpoint: str) -> list[StorageBackend]:
+        """All storages to restore from, nearest first; with few retries, as callers retry.
+
+        A fork finds the checkpoint at which it was forked in the folder of another task.
+        """
+        inherited = msgspec.json.decode(self._task_config.get("inherited", "{}"))
+        folder = inherited.get(checkpoint, self._task_config["checkpoint_folder"])
+        if folder not in self._sources:
+            root = self.storage().url.removesuffix(f"/{self._task_config['checkpoint_folder']}")
+            roots = [root, self._task_config.get("checkpoint_upload", "")]
+            places = [f"{each}/{folder}" for each in roots if each]
+            self._sources[folder] = [
+                open_storage(place, self._settings, retries=3) for place in places
+            ]
+        return self._sources[folder]
 
     def apply_recovery(self, recovery: Recovery) -> None:
         """Restore the state for the entered generation, and offer it to other workers."""
@@ -135,7 +144,7 @@ class RunState:
             if recovery.source == "checkpoint":
                 self.state, manifest = self._storage_wait.until_reached(
                     lambda: self._restorer.from_nearest(
-                        self._storages(),
+                        self._storages(recovery.checkpoint_id),
                         recovery.checkpoint_id,
                         self.state,
                         place.rank,
@@ -276,7 +285,7 @@ class RunState:
             unsaved = final.save(outcome == "done", timeout_s)
         finally:
             self.blobs.close()
-            for source in self._sources:
+            for source in chain.from_iterable(self._sources.values()):
                 source.close()
             if self._open is not None and not self.saver.busy:
                 self._open.close()

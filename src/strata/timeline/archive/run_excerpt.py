@@ -1,7 +1,8 @@
 """The run of one task as an excerpt of a log, readable like a log of its own.
 
 It reaches from the fact that submitted the task to some time after its end, and has all events of
-the task's workers. Facts about other tasks in between are part of it, because the state is derived
+the task's workers. That of a fork begins with the task it was forked from and has its workers too.
+Facts about other tasks in between are part of it, because the state is derived
 from all facts; the events of their workers are not. The state before the first fact is computed
 once and provided as a snapshot.
 """
@@ -32,6 +33,7 @@ from strata.store.event_store import (
     Tally,
     Window,
 )
+from strata.timeline.audit.lineage import ancestry
 from strata.timeline.read.past_states import require_state
 from strata.timeline.read.records import SECOND_NS
 from strata.timeline.read.run_timeline import Timeline
@@ -55,14 +57,15 @@ class Part(Struct, frozen=True):
 
 def run_of(timeline: Timeline, task: str, until_ns: int) -> Timeline:
     """The timeline of one task's run: from its submission to a moment after its end."""
+    line = ancestry(timeline.reader, task)
     submitted = timeline.records(node=COORDINATOR, kinds={TaskSubmitted.__name__})
-    first = next((each.event.seq for each in submitted if each.text("task") == task), None)
+    first = next((each.event.seq for each in submitted if each.text("task") == line[0]), None)
     if first is None:
         raise NotFound(
             f"task {task!r} was not submitted in this log", hint="`strata tasks` lists the tasks"
         )
     stop = max(timeline.position_at(until_ns), first + 1)
-    part = _part(timeline, task, first, stop)
+    part = _part(timeline, line, first, stop)
     base = Snapshot(
         position=first,
         wall_ns=timeline.time_of(first),
@@ -72,13 +75,13 @@ def run_of(timeline: Timeline, task: str, until_ns: int) -> Timeline:
     return Timeline(Excerpt(timeline.reader, part, base), timeline.name, task=task)
 
 
-def _part(timeline: Timeline, task: str, first: int, stop: int) -> Part:
+def _part(timeline: Timeline, tasks: list[str], first: int, stop: int) -> Part:
     joined = timeline.records(node=COORDINATOR, kinds={WorkerRegistered.__name__})
     streams = frozenset(
         (body.worker, body.incarnation)
         for record in joined
         if isinstance(body := record.event.body, WorkerRegistered)
-        and body.task == task
+        and body.task in tasks
         and first <= record.event.seq < stop
     )
     own = [each for each in timeline.tallies() if (each.node, each.incarnation) in streams]

@@ -41,6 +41,7 @@ from strata.core.generations.recovery import RecoveryChosen, RolledBack, StepsCo
 from strata.core.record.log_salvage import FactLost, LogSalvaged
 from strata.core.state import DatasetSpec
 from strata.core.task_state import Feed, Loop
+from strata.core.tasks.task_forks import TaskForked
 from strata.core.tasks.task_lifecycle import TaskStateChanged
 from strata.data.reading.mixture import MixedOrder
 from strata.data.reading.step_reader import Ordered
@@ -166,7 +167,19 @@ def read_lineage(
     facts = _kept_facts(reader, first, found)
     if on_damage is not None:
         facts = _up_to_damage(facts, first, on_damage)
-    return _folded(task, facts, found)
+    return _folded(ancestry(reader, task), facts, found)
+
+
+def ancestry(reader: EventReader, task: str) -> list[str]:
+    """A task and the tasks it was forked from, the first one first."""
+    window = Window(node=COORDINATOR, kinds=frozenset({TaskForked.__name__}))
+    found = reader.query(window, MAX_LOST, on_damage=lambda _: None)
+    forks = (event.body for _, _, event in found)
+    parents = {body.task: body.parent for body in forks if isinstance(body, TaskForked)}
+    line = [task]
+    while line[0] in parents:
+        line.insert(0, parents[line[0]])
+    return line
 
 
 def _kept_facts(reader: EventReader, first: int, found: Lineage) -> Iterator[Event]:
@@ -197,13 +210,18 @@ def _up_to_damage(
         on_damage(position, error)
 
 
-def _folded(task: str, facts: Iterable[Event], found: Lineage) -> Lineage:
-    """Apply facts to the lineage of one task."""
+def _folded(line: list[str], facts: Iterable[Event], found: Lineage) -> Lineage:
+    """Apply the facts of the first ancestor up to its fork, and so on, then those of the task."""
     present: dict[str, Holdings] = {}
+    task, *forks = line
     for event in facts:
         body = event.body
         if isinstance(body, DatasetRegistered):
             found.specs[body.dataset] = body.spec
+        elif isinstance(body, TaskForked) and forks and body.task == forks[0]:
+            _freeze(found, present)
+            _cut(found, body.step)
+            task, present = forks.pop(0), {}
         elif getattr(body, "task", None) != task:
             continue
         elif isinstance(body, GenerationChanged):
@@ -217,6 +235,14 @@ def _folded(task: str, facts: Iterable[Event], found: Lineage) -> Lineage:
     for span, end in zip(found.spans, ends, strict=False):
         span.stop = min(end, found.committed)
     return found
+
+
+def _cut(found: Lineage, step: int) -> None:
+    """Leave out what the parent of a fork did after the step of the fork."""
+    found.committed = step
+    found.completed = False
+    found.spans = [span for span in found.spans if span.first < step]
+    found.loops = loops_up_to(found.loops, step)
 
 
 def _take_in(found: Lineage, body: object) -> None:

@@ -24,6 +24,7 @@ from strata.coordinator.rest.ports import Api, TheApi
 from strata.coordinator.rest.request_models import (
     ContinueTaskRequest,
     CreateTaskRequest,
+    ForkTaskRequest,
     RestartTaskRequest,
 )
 from strata.coordinator.rest.response_models import (
@@ -42,6 +43,7 @@ from strata.core.events import Command
 from strata.core.task_state import Task, TaskSpec, TaskState
 from strata.core.tasks.continuation import ContinueTask, changes, resume_step
 from strata.core.tasks.placement import StopTask, SubmitTask
+from strata.core.tasks.task_forks import ForkTask, checkpoint_at
 from strata.core.tasks.task_queue import Queue
 from strata.errors import (
     InvalidArgument,
@@ -178,6 +180,27 @@ async def continue_task(
 
     task = await with_environment(api, spec, data.env, command)
     return ContinueTaskResponse(task_id=task_id, status=task.state, step=step, changes=changed)
+
+
+@post("/tasks/{task_id:str}/fork", responses=WRITES)
+async def fork_task(
+    api: TheApi, task_id: FromPath[str], data: JSONBody[ForkTaskRequest]
+) -> ContinueTaskResponse:
+    """Start a new task with the history of a task up to one of its checkpoints."""
+    async with api.engine.settled() as state:
+        task = state.task(task_id)
+        before, step, now = task.spec, checkpoint_at(task, data.step).step, task.state
+    spec = continued_spec(before, data)
+    require_env(task_id, before, data.env)
+    changed = [ParameterChange(name, *both) for name, both in changes(before, spec).items()]
+    if data.dry_run:
+        return ContinueTaskResponse(task_id=task_id, status=now, step=step, changes=changed)
+
+    def command(stored: TaskSpec) -> ForkTask:
+        return ForkTask(task=task_id, spec=stored, step=data.step)
+
+    fork = await with_environment(api, spec, data.env, command)
+    return ContinueTaskResponse(task_id=fork.id, status=fork.state, step=step, changes=changed)
 
 
 def continued_spec(before: TaskSpec, data: ContinueTaskRequest) -> TaskSpec:

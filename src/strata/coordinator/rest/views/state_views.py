@@ -269,6 +269,9 @@ def task(
         phase=known.phase,
         committed_steps=known.committed,
         saved_step=next((saved.step for saved in committed_newest_first(known)), None),
+        continuations=known.continuations,
+        parent=known.parent,
+        forked_at=known.forked_at,
         priority=spec.priority,
         queue_position=queue.positions.get(known.id),
     )

@@ -1,0 +1,63 @@
+"""Start a new task from a checkpoint of another one."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strata.cli.support.options import AsJson, Url
+from strata.cli.support.rest_client import reach
+from strata.cli.support.run_choice import show_continuation
+from strata.cli.support.tables import console, print_json
+from strata.cli.support.task_options import Args, Config, Env, pairs, typed
+from strata.coordinator.rest.response_models import ContinueTaskResponse
+
+Parent = Annotated[
+    str, typer.Argument(metavar="TASK", help="Id of the task, as listed by `strata tasks`.")
+]
+Step = Annotated[
+    int | None,
+    typer.Option(min=0, help="Step of the checkpoint to start from; default: the newest."),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", "-n", min=1, help="Number of workers; default: as the task."),
+]
+Name = Annotated[str | None, typer.Option(help="Name of the new task; default: as the task.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show the step and the changes, and start nothing.")
+]
+
+
+def fork(
+    task: Parent,
+    args: Args = None,
+    step: Step = None,
+    name: Name = None,
+    workers: Workers = None,
+    config: Config = None,
+    env: Env = None,
+    dry_run: DryRun = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start a new task with the history of a task up to one of its checkpoints, and print its id.
+
+    It trains the same samples from there. Options change its parameters. Values of environment
+    variables are not stored, so pass them again with --env.
+    """
+    api = reach(url)
+    changes = {
+        "step": step,
+        "name": name,
+        "worker_count": workers,
+        "args": args,
+        "config": {key: typed(value) for key, value in pairs(config, "--config").items()},
+        "env": {"PWD": str(Path.cwd())} | pairs(env, "--env"),
+        "dry_run": dry_run,
+    }
+    answer = api.post(f"/api/tasks/{task}/fork", changes)
+    if as_json:
+        print_json([answer])
+    else:
+        show_continuation(console(), api.decode(answer, ContinueTaskResponse))

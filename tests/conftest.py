@@ -76,8 +76,6 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_modifyitems(items):
-    # Playwright leaves an event loop running in this thread, so no other test can start its own.
-    items.sort(key=lambda item: item.path.relative_to(TESTS).parts[0] == "web")
     for item in items:
         if is_slow(item.path) and not item.get_closest_marker("quick"):
             item.add_marker(pytest.mark.slow)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from playwright.sync_api import sync_playwright
 
 from strata import __version__
 from strata.coordinator.rest.app import document
@@ -41,9 +42,19 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.timeout(TEST_S))
 
 
-@pytest.fixture(scope="session")
-def browser_type_launch_args():
-    return {"executable_path": program("chromium"), "args": [*FLAGS]}
+@pytest.fixture(scope="module")
+def playwright():
+    """Playwright. Its event loop runs in this thread until it stops, and no other test could start
+    one: it stops with the file, since any test may follow in the same process.
+    """
+    with sync_playwright() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def browser(playwright):
+    with playwright.chromium.launch(executable_path=program("chromium"), args=FLAGS) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 and a failure fails that checkpoint but never the run."""
 
 import signal
+import threading
 from contextlib import suppress
 
 import httpx
@@ -9,12 +10,14 @@ import numpy as np
 import pytest
 
 import strata
+from strata.checkpoint.cleanup import delete_files, drop_spares
 from strata.checkpoint.manager import CheckpointManager
+from strata.coordinator import checkpoint_files
 from strata.core.tasks.task_lifecycle import UNSAVED_EXIT_CODE
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.coordinator.conftest import coordinator
 from tests.sdk.conftest import Hub
-from tests.sdk.harness import CoordinatorProcess, until
+from tests.sdk.harness import TIMEOUT_S, CoordinatorProcess, until
 from tests.sdk.trainee import value_after
 
 TASK = "default-1"
@@ -416,6 +419,30 @@ def test_files_of_expired_checkpoints_are_reused(tmp_path, trainees):
         with CheckpointManager(folder(hub, tmp_path)) as manager, manager.open() as reader:
             assert reader.verify() == reader.manifest.size_bytes
             assert manager.load()["applied"] == reader.manifest.step
+
+
+def test_spares_made_while_the_task_ends_are_deleted(tmp_path, trainees, monkeypatch):
+    """A checkpoint expires, and its files become spares after the task's spares were deleted."""
+    dropped = threading.Event()
+
+    def drop(storage):
+        drop_spares(storage)
+        dropped.set()
+
+    def delete(storage, checkpoint_id, *, recycle):
+        if recycle:
+            dropped.wait(TIMEOUT_S)
+        delete_files(storage, checkpoint_id, recycle=recycle)
+
+    monkeypatch.setattr(checkpoint_files, "drop_spares", drop)
+    monkeypatch.setattr(checkpoint_files, "delete_files", delete)
+    with coordinator(tmp_path / "data", keep_count=1) as started:
+        hub = Hub(started)
+        given = {"steps": 20, "checkpoint_every": 10}
+        assert trainees(hub.address, "keep", worker_id="a", **given).ends() == 0
+        expired, _ = states(hub)
+        until(lambda: not (folder(hub, tmp_path) / expired).exists(), what="the deletion")
+        until(lambda: not (folder(hub, tmp_path) / "spare").exists(), what="the end of spares")
 
 
 def test_files_of_an_expired_checkpoint_in_use_are_not_reused(tmp_path, trainees):

@@ -262,6 +262,8 @@ class Sealing:
                     near, *further = self._places.storages(task)
                     recycle = self._wants_spares(task, checkpoint_id)
                     await asyncio.to_thread(delete_files, near, checkpoint_id, recycle=recycle)
+                    if recycle and not self._wants_spares(task, checkpoint_id):
+                        await self._drop_spares(task)  # the task ended meanwhile
                     for far in further:
                         await asyncio.to_thread(delete_files, far, checkpoint_id, recycle=False)
                     return

@@ -181,10 +181,15 @@ def stop_all(at=10, **given):
 
 @scene
 def each_alone(**given):
-    """Train without an exchange with the other workers, which is an error."""
+    """Train without an exchange with the other workers, which is an error.
+
+    The workers meet before the step: a worker that comes later would wait for a replacement of
+    those that have failed.
+    """
     with strata.join(**given) as run:
         seen, _ = begin(run)
         for batch in run.batches(arrays("numbers", 40), global_batch=8, epochs=1):
+            run.barrier("before the step")
             with run.step():
                 seen[batch["x"]] += 1
 

@@ -58,7 +58,8 @@ def test_finished_run_is_archived_and_reads_like_the_log(tmp_path, trainees):
         task = trained(hub, trainees)
         row = archived(hub, task)
         assert row["name"] == f"{task}-{hub.state.cluster}"
-        assert not list((data / run_archiver.SCRATCH).iterdir())
+        scratch = data / run_archiver.SCRATCH
+        until(lambda: not list(scratch.iterdir()), what="the removal of temporary files")
 
         def asked(path, **params):
             answer = httpx.get(f"{started.http_url}/api/timeline/{path}", params=params)

@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from strata.torch import fork_guard as fork_guard
+
 __all__ = [
     "Accelerator",
     "Fabric",

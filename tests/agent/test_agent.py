@@ -63,7 +63,7 @@ def test_task_waits_for_slots_and_shows_why(api, agents, train):
     agents(1)
     task = api.submit(train, 2, config={"steps": 3})
     assert "needs 2 slots" in api.reaches(task, "queued")["reason"]
-    until(lambda: "1 are free" in api.task(task)["reason"], "the slot's being seen")
+    until(lambda: "1 is free" in api.task(task)["reason"], "the slot's being seen")
     agents(1, "b")
     assert api.reaches(task, "completed")["committed_steps"] == 3
 

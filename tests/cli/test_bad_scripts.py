@@ -114,7 +114,7 @@ def test_script_that_ignores_sigterm_is_killed_after_the_grace(folder, started):
 
 def test_more_workers_than_slots_are_waited_for_with_the_reason(folder, started):
     running = started("train.py", "--workers", "3", "--slots", "2")
-    running.wait_for(seen("it needs 3 slots and 2 of 2 are free"), "reason")
+    running.wait_for(seen("needs 3 slots, 2 of 2 are free"), "reason")
     assert running.end(signal.SIGINT) == 130
 
 

@@ -23,6 +23,9 @@ ASKED = {
     "keep_count": 7,
     "max_restarts": 1,
     "allow_fresh_start": True,
+    "priority": 3,
+    "after": ["default-1"],
+    "preemptible": True,
 }
 
 

@@ -74,13 +74,9 @@ def test_lost_workers_that_wait_for_slots_say_so_too():
     world.start(task)
     assert Queue(world.state).waiting_for(task) == ""
     world.lose_agent("a")
-    assert Queue(world.state).waiting_for(task) == (
-        "to replace its lost workers, it needs 2 slots, no agent is up"
-    )
+    assert Queue(world.state).waiting_for(task) == ("its lost workers need 2 slots, no agent is up")
     world.agent("b", 1)
-    assert Queue(world.state).waiting_for(task) == (
-        "to replace its lost workers, it needs 1 slot, 0 of 1 are free"
-    )
+    assert Queue(world.state).waiting_for(task) == ("its lost workers need 1 slot, 0 of 1 are free")
 
 
 def test_agent_that_returns_may_offer_another_number_of_slots():

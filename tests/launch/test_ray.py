@@ -97,7 +97,7 @@ def test_task_recovers_from_a_killed_node_when_another_joins(cluster, folder):
         run.wait_for(seen("generation 1 trains"), "training")
         cluster.kill_node()
         run.wait_for(seen("was lost: its connection broke"), "loss")
-        run.wait_for(seen("its lost workers need 1 slot and 0 of 1 are free"), "reason")
+        run.wait_for(seen("its lost workers need 1 slot, 0 of 1 are free"), "reason")
         assert "is lost: Ray says" in log_of(folder)
         cluster.add_node()
         run.wait_for(seen("continues from step"), "recovery", TIMEOUT_S)

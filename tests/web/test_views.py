@@ -133,7 +133,7 @@ def test_task_is_submitted_stopped_and_submitted_again(visit, cluster):
     page.get_by_label("Script or module").fill("train.py")
     page.get_by_label("Workers", exact=True).fill("100")
     page.get_by_role("button", name="Submit").click()
-    expect(page.get_by_text(re.compile("it needs 100 slots"))).to_be_visible()
+    expect(page.get_by_text(re.compile("needs 100 slots"))).to_be_visible()
     page.get_by_role("button", name="Stop").click()
     page.get_by_role("button", name=re.compile("its workers save first")).click()
     expect(page.get_by_role("definition").filter(has_text="stopped").first).to_be_visible()

@@ -7,6 +7,7 @@ import typer
 from strata.cli.support.options import AsJson, Limit, Url
 from strata.cli.support.rest_client import reach
 from strata.cli.support.tables import (
+    STATES,
     Column,
     Look,
     ago,
@@ -64,6 +65,7 @@ LOOK = Look(
     ],
     empty="no task was submitted",
     note=remark,
+    mark=lambda task: STATES[task.status],
 )
 
 

@@ -49,7 +49,7 @@ def test_task_with_entry_waits_for_slots(coordinator, client):
     assert created.json() == {"task_id": "imagenet-resnet50-1", "status": "queued"}
     task = client.get("/api/tasks/imagenet-resnet50-1").json()
     assert task["config"] == body["config"]
-    assert task["reason"] == "it needs 8 slots and no agent is up"
+    assert task["reason"] == "1st in the queue; needs 8 slots, no agent is up"
     [listed] = client.get("/api/tasks").json()
     assert listed["reason"] == task["reason"]
     assert (task["entry"], task["args"], task["policy"]) == ("train.py", ["--fast"], "continue")

@@ -63,7 +63,8 @@ class Column(Generic[Item]):
 
 @dataclass(frozen=True)
 class Look(Generic[Item]):
-    """How a list is shown: its columns, the text if it is empty, and notes on some items.
+    """How a list is shown: its columns, the text if it is empty, and notes on some items, each with
+    a mark and its style.
 
     `next_command` is suggested if the list is empty; by default the command that adds a worker.
     """
@@ -74,6 +75,7 @@ class Look(Generic[Item]):
     empty: str
     next_command: str = ""
     note: Callable[[Item], str] = lambda _: ""
+    mark: Callable[[Item], tuple[str, str]] = lambda _: STATES["failed"]
 
 
 def console() -> Console:
@@ -97,7 +99,8 @@ def print_list(api: Api, look: Look[Item], limit: int, as_json: bool, **filters:
         items = [api.decode(item, look.kind) for item in found.items]
         out = console()
         out.print(table(look.columns, items, found.now_ms, out.width))
-        print_notes(out, [note for item in items if (note := look.note(item))])
+        notes = [(look.mark(item), note) for item in items if (note := look.note(item))]
+        print_notes(out, notes)
     elif any(filters.values()):
         print_empty(f"no {look.verb} match", f"strata {look.verb}")
     else:
@@ -139,12 +142,12 @@ def one_line(cell: Cell) -> Text:
     return text
 
 
-def print_notes(out: Console, notes: list[str]) -> None:
-    """Print the first notes below a table."""
+def print_notes(out: Console, notes: list[tuple[tuple[str, str], str]]) -> None:
+    """Print the first notes below a table, each after its mark."""
     if notes:
         out.print()
-    for note in notes[:NOTES_SHOWN]:
-        out.print(Text.assemble(("✗ ", "red"), plain(note)), soft_wrap=True)
+    for (glyph, style), note in notes[:NOTES_SHOWN]:
+        out.print(Text.assemble((f"{glyph} ", style), plain(note)), soft_wrap=True)
     if len(notes) > NOTES_SHOWN:
         out.print(Text(f"  and {len(notes) - NOTES_SHOWN} more", style="dim"))
 

@@ -83,9 +83,10 @@ class Queue:
             place = f"{ordinal(self.positions[task.id])} in the queue"
             if unfinished_before(self._state, task):
                 return f"{place}; {self._other_tasks(task)}"
-            return f"{place}{self._behind(task)}; {self._slots(task.spec.slots)}"
+            needs = f"needs {_slots(task.spec.slots)}, {self._offer}"
+            return f"{place}{self._behind(task)}; {needs}"
         if task.vacant and task.phase == "forming" and task.state != "stopping":
-            return f"to replace its lost workers, it {self._slots(len(task.vacant))}"
+            return f"its lost workers need {_slots(len(task.vacant))}, {self._offer}"
         return ""
 
     def _behind(self, task: Task) -> str:
@@ -106,10 +107,6 @@ class Queue:
         hint = "; continue that task or stop this one" if stuck else ""
         return f"waits for {name}, which {how}{more}{hint}"
 
-    def _slots(self, number: int) -> str:
-        needs = "needs 1 slot" if number == 1 else f"needs {number} slots"
-        return f"{needs}, {self._offer}"
-
     @cached_property
     def _offer(self) -> str:
         offered = sum(agent.slots for agent in self._state.agents.values() if agent.up)
@@ -123,6 +120,10 @@ def ordinal(number: int) -> str:
     """A number as 1st, 2nd, 3rd, 4th."""
     teen = number % 100 in (11, 12, 13)
     return f"{number}{'th' if teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
+
+
+def _slots(number: int) -> str:
+    return "1 slot" if number == 1 else f"{number} slots"
 
 
 def _missing_workers(task: Task) -> str:

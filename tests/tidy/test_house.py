@@ -9,10 +9,17 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "strata"
 FOLDERS = [SOURCE, *(each.parent for each in SOURCE.rglob("*/__init__.py"))]
 MOST_MODULES = 20
+TOP_FOLDERS = "|".join(each.name for each in SOURCE.iterdir() if each.is_dir())
+PATH = re.compile(rf"`((?:{TOP_FOLDERS})/[a-z0-9_/]+)`")
+"""A path below src/strata in backticks, such as `core/order`."""
 
 
 def modules_of(folder: Path) -> list[Path]:
     return sorted(file for file in folder.glob("*.py") if not file.stem.startswith("__"))
+
+
+def exists(path: str) -> bool:
+    return (SOURCE / path).is_dir() or (SOURCE / f"{path}.py").is_file()
 
 
 def is_verb(file: Path) -> bool:
@@ -46,12 +53,17 @@ def test_packages_say_what_they_contain():
 def test_architecture_names_existing_modules():
     """Paths in docs/ARCHITECTURE.md are relative to src/strata."""
     text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    rooms = "|".join(each.name for each in SOURCE.iterdir() if each.is_dir())
-    named = set(re.findall(rf"`((?:{rooms})/[a-z0-9_/]+)`", text))
+    named = set(PATH.findall(text))
     assert len(named) > 50
-    missing = [
-        name
-        for name in sorted(named)
-        if not (SOURCE / name).is_dir() and not (SOURCE / f"{name}.py").is_file()
-    ]
-    assert missing == []
+    assert [name for name in sorted(named) if not exists(name)] == []
+
+
+def test_source_names_existing_modules():
+    """Paths in docstrings and comments are relative to src/strata, as in docs/ARCHITECTURE.md."""
+    named = {
+        (str(file.relative_to(SOURCE)), path)
+        for file in SOURCE.rglob("*.py")
+        for path in PATH.findall(file.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 30
+    assert [each for each in sorted(named) if not exists(each[1])] == []

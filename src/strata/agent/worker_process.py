@@ -5,7 +5,7 @@ earlier agent. The end of each is noticed at once. Only the parent gets the exit
 asked for it, and that of an adopted child is unknown. Each child has its own session and process
 group; when it ends, the rest of its group is killed.
 
-Kill the workers of an agent that was killed and not restarted.
+`end_orphans` kills the workers of an agent that was killed and not restarted.
 """
 
 import asyncio

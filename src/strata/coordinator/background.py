@@ -1,5 +1,4 @@
-"""Background work: tasks while a context is open, archive jobs in a subprocess, counting
-samples."""
+"""Background work: tasks while a context is open, archive jobs in a subprocess, sample counts."""
 
 import asyncio
 import logging

@@ -6,11 +6,9 @@ state `sealing` when the coordinator died are sealed again. The files of a faile
 checkpoint are deleted, the manifest first, or kept for the next save to overwrite; a committed
 checkpoint that is damaged keeps its files for inspection. A checkpoint without progress fails after
 a timeout. If the settings name a second storage, committed checkpoints are copied there, one after
-the other.
+the other. File operations run in threads.
 
-File operations run in threads.
-
-Storage folders of checkpoints: one per task, below the configured storage.
+Each task has a folder below the configured storage:
 
     <root>/<cluster>/<task>/step-00000100-7.json
 

@@ -63,7 +63,7 @@ class Fact(Struct, frozen=True, gc=False, omit_defaults=True, tag_field="kind", 
 
     A new kind is one class: its docstring, fields and `sentence` make its rows in docs/EVENTS.md,
     its JSON Schema and its line in the timeline. `sentence` is a template over the fields (syntax:
-    `strata.timeline.read.sentences`). With `lane_mark` the timeline marks it in the lane of its
+    `timeline/read/sentences`). With `lane_mark` the timeline marks it in the lane of its
     worker. A kind that comes `after_loss` says what the state is from there on, though facts before
     it are lost.
     """

@@ -3,14 +3,11 @@
 Ray only provides placement and processes. It restarts nothing (`max_restarts=0`): the coordinator,
 which runs outside of Ray, handles losses. When an actor dies, another one is started in the same
 bundle. If it starts soon on the same node, it adopts the workers that are still running. Otherwise
-the coordinator is told, with Ray's reason, that the host is lost, and the task recovers by its
-policy on the remaining hosts; the bundle waits until Ray has a node for it.
+the host is declared lost to the coordinator, with Ray's reason, and the task recovers by its policy
+on the remaining hosts; the bundle waits until Ray has a node for it.
 
-Import Ray without its usage statistics, and with a hint if it is not installed.
-
-All other modules import Ray from here.
-
-The Ray actor that runs a Strata agent on a host. Ray never restarts it.
+All other modules import Ray from here: without its usage statistics, and with a hint if it is not
+installed.
 """
 
 import asyncio

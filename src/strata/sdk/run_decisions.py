@@ -1,8 +1,8 @@
 """Decisions that all workers of a run share: agreed values, evaluations, a stop.
 
 None of them enters a generation: that happens only in a loop, where the position of the script is
-known (see `position`). So they tolerate the loss of a worker: a value is agreed on through the
-coordinator, and an evaluation falls back to each worker scoring everything.
+known (see `sdk/data/script_position`). So they tolerate the loss of a worker: a value is agreed on
+through the coordinator, and an evaluation falls back to each worker scoring everything.
 """
 
 import math

@@ -148,7 +148,7 @@ class RunLoops(RunSteps):
 
         A shard is complete when its last batch was taken and the next shard is requested; a shard
         that is left earlier is assigned again. Workers run at their own pace: see
-        `strata.sdk.data.shard_loop`.
+        `sdk/data/shard_loop`.
         """
         reading = ReadOptions(columns, transform, on_error)
         feed = open_shards(

@@ -1,7 +1,7 @@
 """The steps of a run: begin, apply or undo, and count them.
 
-Scripts use `run.step` (see `step`). Loops that drive the run themselves use `mark_step`: adapters
-of other frameworks, local steps, the torchrun wrapper.
+Scripts use `run.step` (see `sdk/steps/step_block`). Loops that drive the run themselves use
+`mark_step`: adapters of other frameworks, local steps, the torchrun wrapper.
 """
 
 import logging

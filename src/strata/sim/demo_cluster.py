@@ -2,9 +2,8 @@
 
 The real rules run under a virtual clock that follows the real one, so the page is live. Some
 minutes are simulated before it opens, so there is history to look at. One seed gives one run. The
-demo accepts no workers and refuses every change.
-
-Made-up samples for the demo's preview: small pictures that follow from their number alone.
+demo accepts no workers and refuses every change. The samples of its preview are made up: small
+pictures that follow from their number alone.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
 """Simulated models, and the storage that holds their checkpoints.
 
-The storage is an object storage in memory. What workers leave there are real sidecars, so the
-coordinator's own code writes the manifests, refuses parts that differ and deletes what has expired.
-It can be made unreachable for the
-coordinator.
+The storage is an object storage in memory. Workers write real sidecars there, so the coordinator's
+own code writes the manifests, refuses parts that differ and deletes expired checkpoints. The
+storage can be made unreachable for the coordinator.
 """
 
 import msgspec

@@ -1,13 +1,11 @@
 """Virtual time, and the network between hosts and the coordinator.
 
-The network between hosts and the coordinator: ordered, delayed, sometimes cut.
+Actions happen in the order of their times, and nothing else happens. One seed drives every choice,
+so a run repeats exactly.
 
-A cut link holds messages back, as TCP does, and delivers them when it heals; neither side can
-tell a cut from silence. Within a link messages arrive in the order they were sent.
-
-Virtual time: actions happen in the order of their times, and nothing else happens.
-
-One seed drives every choice, so a run repeats exactly.
+The network is ordered, delayed and sometimes cut. A cut link holds messages back, as TCP does, and
+delivers them when it is restored; neither side can tell a cut from a peer that sends nothing.
+Within a link messages arrive in the order they were sent.
 """
 
 from collections.abc import Callable

@@ -1,25 +1,18 @@
 """Multipart requests that obstore lacks: copy by parts, abort leftovers, progress of an upload.
 
-Copies an object larger than 5 GiB within its bucket, by parts on the server.
+Copy. obstore's copy handles up to 5 GiB, the limit of one request. A larger object is copied within
+its bucket by parts, on the server.
 
-obstore's copy handles up to 5 GiB, the limit of one request.
+Abort. Parts of an upload whose writer died are invisible and cost money until the upload is
+aborted. obstore can neither list nor abort uploads. Only uploads below the prefix and older than
+the given age are aborted: the writer of a younger one may be alive. If these requests cannot be
+signed, a lifecycle rule on the bucket does the same.
 
-Aborts multipart uploads that dead writers left behind.
-
-Their parts are invisible and cost money until the upload is aborted. obstore can neither list nor
-abort uploads. Only uploads below the prefix and older than the given age are aborted: the writer of
-a younger one may be alive. If these requests cannot be signed, a lifecycle rule on the bucket does
-the same.
-
-The progress of a multipart upload, as acknowledged by the server.
-
-obstore takes bytes and reports nothing until all of them are stored: with 16 parts of 16 MiB in
-flight, the bytes passed to it say little about what has arrived. So the server is asked every few
-seconds for the parts that it has. Uploads that are shorter than the first interval cost no request.
-An object of one part is stored by one request, so it has no progress.
-
-If these requests cannot be signed (see `s3_calls`) or are refused, progress is reported only at the
-end.
+Progress. obstore takes bytes and reports nothing until all of them are stored: with 16 parts of 16
+MiB in flight, the bytes passed to it say little about what has arrived. So the server is asked
+every few seconds for the parts that it has. Uploads that are shorter than the first interval cost
+no request. An object of one part is stored by one request, so it has no progress. If these requests
+cannot be signed (see `s3_requests`) or are refused, progress is reported only at the end.
 """
 
 import logging

@@ -1,24 +1,21 @@
-"""Packing of events into batches, and checks of batches that workers send.
+"""Batches of events: packed, checked when workers send them, cached and merged by readers.
 
 A payload is one zstd frame, level 1, that states its size, around the msgpack list of events that
 `Codec.encode` makes. Higher levels gain little on such short texts and cost the training process
-time. Facts of many appends may have another form, see `segments`. Only the coordinator's own facts
-are read from a segment, because a few bytes of it may stand for very many events.
+time. Facts of many appends may have another form, see `fact_segments`. Only the coordinator's own
+facts are read from a segment, because a few bytes of it may stand for very many events.
 
 A batch from a worker is untrusted: `validate` checks its header when it arrives, `unpack` its
 content when it is read, both with limits.
 
-A cache of decoded batches, for readers that stay around one place of a log.
+The events of a stored batch never change, so readers that stay around one place of a log cache
+decoded batches. Facts that were joined to one segment since are another batch, with another count.
+The number of cached events is bounded; the least recently used batches are dropped.
 
-The events of a stored batch never change, so they may be returned twice. Facts that were joined to
-one segment since are another batch, with another count. The number of cached events is bounded; the
-least recently used batches are dropped.
-
-A merge of many batches in the order of wall clocks, decoding one batch at a time.
-
-Batches come by the start of their span. A batch that starts at or after t holds nothing before t,
-so earlier events that are decoded already can be returned: only batches with overlapping spans are
-in memory together.
+Many batches are merged in the order of wall clocks, decoding one batch at a time. Batches come by
+the start of their span. A batch that starts at or after t holds nothing before t, so earlier events
+that are decoded already can be returned: only batches with overlapping spans are in memory
+together.
 """
 
 import threading

@@ -9,11 +9,12 @@ A store holds one log:
   (node, incarnation, range of seq, span of time, kinds) and decoded only when they are read. Once
   they are stored elsewhere they may be released; their seqs stay known.
 - *Snapshots* of the state at a position, so that reading the past need not start at 0. They are
-  derived: a lost snapshot costs time, never truth (but see `core.salvage` for the one exception).
+  derived: a lost snapshot costs time, never truth (but see `core/record/log_salvage` for the one
+  exception).
 
-Guarantees. When `append` returns, its facts and batches survive a crash; when it raises,
-none of them is stored. Two writers cannot both win: `expected` must be the store's position. Bytes
-that are not what was written raise `Corrupt`; they are never handed out as facts.
+Guarantees. When `append` returns, its facts and batches survive a crash; when it raises, none of
+them is stored. Two writers cannot both win: `expected` must be the store's position. Bytes that are
+not what was written raise `Corrupt`; they are never handed out as facts.
 
 Time. Facts keep the wall clock they were recorded at, and wall clocks jump. The *log clock* is the
 highest wall clock seen so far: it never runs backwards, so every moment is one cut through the log.

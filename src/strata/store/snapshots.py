@@ -1,16 +1,13 @@
 """Snapshots of the state: which to keep, and which to start from.
 
-Which snapshots to keep.
-
-All of them, up to `KEPT`. Above that, the one whose two neighbours are closest together is dropped
+All are kept, up to `KEPT`. Above that, the one whose two neighbours are closest together is dropped
 each time. So the gaps stay even: any position of a log of n facts is within about 2n / KEPT of the
 snapshot before it. The oldest and the newest are always kept. The schema does not count: a release
 may load what earlier releases wrote.
 
-The state to start folding from: the newest snapshot that this release can load.
-
-A snapshot that cannot be loaded, because it is damaged or another release wrote it, is skipped: an
-older one, or the beginning of the log, leads to the same state.
+Folding starts from the newest snapshot that this release can load. A snapshot that is damaged, or
+that another release wrote in a form unknown here, is skipped: an older one, or the beginning of the
+log, leads to the same state.
 """
 
 from collections.abc import Sequence

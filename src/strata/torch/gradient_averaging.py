@@ -13,17 +13,14 @@ The head also says which pass of which step this worker is in, and which paramet
 Workers that call `backward` a different number of times in one step would mix the gradients of
 different steps; that is an error.
 
-The result of a backward pass that a GPU has not completed yet.
-
-If the host waited for the gradients before the optimizer, the GPU would be idle while the host
-prepares the optimizer's kernels. So an optimizer that can skip its update on the device is launched
-at once, with a number on the device that says whether to skip. (These are the fused optimizers: a
-`GradScaler` uses the same way to let them skip infinite gradients.) Only then does the host wait,
-while the GPU continues with the update.
-
-The update is skipped if the collectives were aborted, or if the workers' heads do not match. A
-thread writes to the group's flag, in pinned memory, before it aborts the collectives. The device
-copies the flag after them: if it copies a zero, they were complete.
+A pass returns before the GPU has completed it. If the host waited for the gradients before the
+optimizer, the GPU would be idle while the host prepares the optimizer's kernels. So an optimizer
+that can skip its update on the device is launched at once, with a number on the device that says
+whether to skip. (These are the fused optimizers: a `GradScaler` uses the same way to let them skip
+infinite gradients.) Only then does the host wait, while the GPU continues with the update. The
+update is skipped if the collectives were aborted, or if the workers' heads do not match. A thread
+writes to the group's flag, in pinned memory, before it aborts the collectives. The device copies
+the flag after them: if it copies a zero, they were complete.
 """
 
 import logging

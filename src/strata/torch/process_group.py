@@ -11,14 +11,13 @@ happens in a thread that can be abandoned.
 
 The host waits for gloo, but not for nccl: the device waits, the host continues, and `settle` tells
 later whether everything is complete. Nothing may be applied before that, unless the device itself
-skips it (see `delivery`).
+skips it (see `gradient_averaging`).
 
-Distinguishes an error of the script from the loss of another worker.
-
-PyTorch's collectives fail when a worker is lost: in `backward`, in `optimizer.step`, or at the
-first `loss.item()` after that. `torch.distributed` has types for such errors. gloo, and aborted
-collectives, raise a plain `RuntimeError`; it comes from the loss if the generation has ended,
-because the coordinator notices the end of a worker process at once.
+An error of a collective may be the script's own or the loss of another worker. After a loss
+PyTorch's collectives fail in `backward`, in `optimizer.step`, or at the first `loss.item()` after
+that. `torch.distributed` has types for such errors. gloo, and aborted collectives, raise a plain
+`RuntimeError`; it comes from the loss if the generation has ended, because the coordinator notices
+the end of a worker process at once.
 """
 
 import atexit

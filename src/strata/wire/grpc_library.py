@@ -2,7 +2,7 @@
 
 Its fork support has to be disabled before its first import: while a stream is open, its handlers
 make forks slow and the exit of a forked process hang. It is not needed, because a forked child
-never uses the parent's channel (see `sdk.forks`).
+never uses the parent's channel (see `sdk/session/channel`).
 """
 
 from strata import config

@@ -1,7 +1,7 @@
 """Exit codes of all verbs, and the code of each error class.
 
 `docs/COMMAND_LINE.md` has the same table; a test compares the two. The codes of tasks repeat the
-constants of `core.tasks`, because importing the rules would double the time of `--help`.
+constants of `core/tasks`, because importing the rules would double the time of `--help`.
 """
 
 from strata.errors import (

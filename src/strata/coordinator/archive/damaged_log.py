@@ -1,9 +1,9 @@
 """Recovers the readable part of a damaged log, into a new data folder or in place.
 
-The readable rows are copied to a new log with the same positions (`store.sqlite.salvage`). The
-rules then record what is lost, raise every counter beyond the lost numbers and declare all workers
-lost (`core.salvage`), and a snapshot of the result is stored. The damaged files are never changed;
-in place, they move to `damaged/<time>` in the data folder.
+The readable rows are copied to a new log with the same positions (`store/sqlite/sqlite_salvage`).
+The rules then record what is lost, raise every counter beyond the lost numbers and declare all
+workers lost (`core/record/log_salvage`), and a snapshot of the result is stored. The damaged files
+are never changed; in place, they move to `damaged/<time>` in the data folder.
 
 In place, the new file replaces the damaged one atomically, and the old mark stays until then: if
 the process dies in between, the next start finds either the damaged log or the new one.

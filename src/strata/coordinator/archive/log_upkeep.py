@@ -1,18 +1,16 @@
-"""Upkeep of the facts in the log: compaction into segments, moving to the archive.
+"""Upkeep of the facts in the log: join older facts to segments, move the oldest to the archive.
 
-Moves older facts to the archive, so that the log of a long-lived cluster does not fill a disk.
+`compacting` joins older facts to segments in a background thread. It joins one segment at a time,
+with a pause after each, so that appends and the event loop hardly wait. The newest facts are left
+as they are. If rows of the log cannot be read, compaction stops until the next start; readers of
+the log report the damage.
 
-Only if `archive_to` is set: moving within the disk of the log would free nothing. When the facts
-take more than `facts_bytes`, the oldest segments are stored in the archive and read back. Then the
-move is recorded as a fact, and each row of the log keeps a reference instead of the facts. After a
-crash in between the move is repeated and writes the same objects. A restart starts from a snapshot
-and needs none of the moved facts. Readers fetch older facts when they need them.
-
-Compacts older facts of the log into segments, in a background thread.
-
-One segment at a time, with a pause after each, so that appends and the event loop hardly wait. The
-newest facts are not compacted. If rows of the log cannot be read, compaction stops until the next
-start; readers of the log report the damage.
+`FactMover` keeps the log of a long-lived cluster from filling a disk. It works only if `archive_to`
+is set: moving facts within the disk of the log would free nothing. When the facts take more than
+`facts_bytes`, the oldest segments are stored in the archive and read back. Then the move is
+recorded as a fact, and each row of the log keeps a reference instead of the facts. After a crash in
+between the move is repeated and writes the same objects. A restart starts from a snapshot and needs
+none of the moved facts; readers fetch them when they need them.
 """
 
 import asyncio

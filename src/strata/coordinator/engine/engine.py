@@ -17,7 +17,7 @@ stays open for 2 ms, so that workers which arrive together are stored in one app
 is sent as soon as it is decided. A release that follows from anything else, such as a loss, is sent
 after the append. If the disk refuses the turn, the next turn decides that release again before
 anything else. If the coordinator dies before the append, it learns of the release from the workers
-when they connect again (see `core.barriers`).
+when they connect again (see `core/barriers/barrier_rules`).
 
 An unexpected exception in a rule ends the engine and the coordinator, because its state in memory
 may be wrong. The facts on disk are consistent, and a restart continues from them.

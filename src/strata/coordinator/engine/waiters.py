@@ -1,15 +1,12 @@
-"""Workers that wait for the end of a barrier or of a checkpoint.
+"""Workers that wait for the end of a barrier or of a checkpoint, and their answers.
 
-Workers that wait at barriers, and the messages that tell them the outcome.
+Barriers. An arrival is a command; its answer is the round of the barrier. While that round is open,
+the waiter's callback is kept here. Waiters that report the rounds they left get a release at once
+(see `core/barriers/barrier_rules`); all others, and all waiters of a failed round, when it is on
+disk.
 
-An arrival is a command; its answer is the round of the barrier. While that round is open, the
-waiter's callback is kept here. Waiters that report the rounds they left are told of a release at
-once (see `core.barriers`); all others, and all waiters of a failed round, when it is on disk.
-
-Workers that wait for the end of a checkpoint.
-
-A rank that has acknowledged its part is answered when the checkpoint is committed or has failed, so
-that no rank exits while a checkpoint is unfinished.
+Checkpoints. A rank that has acknowledged its part is answered when the checkpoint is committed or
+has failed, so that no rank exits while a checkpoint is unfinished.
 """
 
 from collections.abc import Callable, Sequence

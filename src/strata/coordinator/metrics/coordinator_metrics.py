@@ -1,8 +1,8 @@
 """Metrics of the coordinator.
 
-There are two sources. Metrics of the cluster are derived from its facts (`core.derive`), so they
-are available for any time in the past. Metrics of the process (requests, turns, disk, memory) are
-measured here and known for this process only.
+There are two sources. Metrics of the cluster are derived from its facts (`core/metrics/figures`),
+so they are available for any time in the past. Metrics of the process (requests, turns, disk,
+memory) are measured here and known for this process only.
 
 `snapshot` answers GET /api/metrics, `prometheus` GET /metrics. At most `max_worker_series` workers
 have series of their own, because 1,000 workers with 8 GPUs would be 32,000 series in Prometheus.

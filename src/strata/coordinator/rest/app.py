@@ -1,6 +1,6 @@
 """The HTTP application: endpoints under `/api`, the dashboard at `/`, access control for both.
 
-Generation of the OpenAPI document from the endpoints.
+The OpenAPI document is generated from the endpoints.
 """
 
 import asyncio

@@ -1,19 +1,16 @@
-"""The dashboard's files, and access from other origins.
+"""The dashboard's files, and its access to an API on another origin.
 
-Cross-origin access: a dashboard and an API that are served from different origins.
+The files are read once at the start, so that no request reads a path on disk. Files that the build
+named after their content are cached for ever; the HTML document is revalidated each time and
+answered with 304 if it is unchanged. Files are compressed with gzip when first requested.
 
-`page_origin` is the one other origin whose dashboard may call this API; its responses get CORS
-headers. The browser sends the session cookie if both have the same host, whatever the ports.
+A dashboard and its API may be served from different origins:
 
-`page_api_url` (`VITE_API_URL`) is the API that the dashboard served here calls. The coordinator
-writes it into the HTML document and allows its origin in the content security policy.
-
-Static files of the dashboard, read once at the start, so that no request reads a path on disk.
-
-The HTML document has a placeholder for the URL of the API, which is filled in if one is set.
-
-Files that the build named after their content are cached for ever; the document is revalidated each
-time and answered with 304 if it is unchanged. Files are compressed with gzip when first requested.
+- `page_origin` is the one other origin whose dashboard may call this API; its responses get CORS
+  headers. The browser sends the session cookie if both have the same host, whatever the ports.
+- `page_api_url` (`VITE_API_URL`) is the API that the dashboard served here calls. The coordinator
+  writes it into a placeholder of the HTML document and allows its origin in the content security
+  policy.
 """
 
 import gzip

@@ -1,16 +1,15 @@
 """Checks of requests: JSON bodies, query parameters, limits.
 
-Strict decoding of JSON bodies: a quoted number is not a number, an unknown field is an error.
+JSON bodies are decoded strictly: a quoted number is not a number, an unknown field is an error. The
+framework converts leniently, which is right for a query string and wrong for JSON. Error messages
+name the field.
 
-The framework converts leniently, which is right for a query string and wrong for JSON. Error
-messages name the field.
+Unknown query parameters are refused, because a misspelt filter must not be ignored; so are bodies
+of endpoints without a body. The check runs before every endpoint of the API and takes the names
+from the endpoints' signatures.
 
-Refuses unknown query parameters, and bodies of endpoints without a body.
-
-A misspelt filter must not be ignored. The check runs before every endpoint of the API and takes the
-names from the endpoints' signatures. The fields of a body are checked when it is decoded.
-
-Limits of the HTTP server, and the token bucket that limits the rate of changes.
+`HttpLimits` has the limits of the HTTP server; `RateLimit` is the token bucket that limits the rate
+of changes.
 """
 
 from collections import OrderedDict

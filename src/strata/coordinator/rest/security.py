@@ -2,14 +2,14 @@
 
 Submitting a task runs code, and any web page in a browser can reach a port on this machine. So:
 
-- Without a token the API listens on loopback only. There the Host header must name this machine:
-  a foreign name that resolves to it (DNS rebinding) is refused.
+- Without a token the API listens on loopback only. There the Host header must name this machine: a
+  foreign name that resolves to it (DNS rebinding) is refused.
 - With a token, everything but health and the dashboard's files needs it, as `Authorization: Bearer`
   or as a cookie. Opening the dashboard with `?token=` sets the cookie and redirects to the plain
   URL. The cookie has a value derived from the token, because other ports of this host can read it.
 - A request that changes something, and a stream, must come from the dashboard or from a program
-  that is not a browser: the Origin must be the requested host or the configured one (`elsewhere`);
-  only the configured origin gets CORS headers.
+  that is not a browser: the Origin must be the requested host or the configured one
+  (`page_origin`); only the configured origin gets CORS headers.
 - The rate of changes per client is limited; bodies must arrive in time.
 """
 

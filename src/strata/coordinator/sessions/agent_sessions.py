@@ -5,7 +5,7 @@ sent. The coordinator sends the complete list of workers that the agent has to r
 whenever a fact changes it. A broken stream says nothing about the workers, so an agent is lost only
 after a heartbeat timeout.
 
-The values of a task's environment come from `environments`. Its `PWD`, if set, is the working
+The values of a task's environment come from `task_environments`. Its `PWD`, if set, is the working
 folder of the workers.
 """
 

@@ -1,23 +1,17 @@
-"""Deduplication of events and log lines that workers send again.
+"""Intake of events and log lines: what is sent again is stored once.
 
-Deduplication of worker events: recognises batches that are sent again.
+Events. A worker numbers its events without gaps and sends them in batches, again after a broken
+connection. A batch is new, or fills a gap, or is known; a batch that is known in part is refused,
+because the payload is not decoded here and cannot be split. A batch that could not be stored is
+owed: the worker will send it again. Until then no later batch is acknowledged, because a worker
+deletes everything up to the acknowledged number. A worker sends its own events; after its death its
+agent may send the rest. Both use the same intake while either is connected, has a batch on its way
+to the disk, or owes one.
 
-A worker numbers its events without gaps and sends them in batches, again after a broken connection.
-A batch is new, or fills a gap, or is known; a batch that is known in part is refused, because the
-payload is not decoded here and cannot be split.
-
-A batch that could not be stored is owed: the worker will send it again. Until then no later batch
-is acknowledged, because a worker deletes everything up to the acknowledged number.
-
-A worker sends its own events; after its death its agent may send the rest. Both use the same
-intake while either is connected, has a batch on its way to the disk, or owes one.
-
-Deduplication of workers' log lines: stores each line once, even if it is sent again.
-
-A sender (a worker's SDK, or the agent that reads a worker's pipes) numbers its lines, and after a
-broken connection sends unacknowledged lines again. The last number of each sender is kept in memory
-only: after a crash of the coordinator, lines that it had stored but not acknowledged, a few seconds
-at most, are stored twice.
+Log lines. A sender (a worker's SDK, or the agent that reads a worker's pipes) numbers its lines,
+and after a broken connection sends unacknowledged lines again. The last number of each sender is
+kept in memory only: after a crash of the coordinator, lines that it had stored but not
+acknowledged, a few seconds at most, are stored twice.
 """
 
 from collections import OrderedDict

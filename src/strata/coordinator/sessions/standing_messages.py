@@ -1,16 +1,14 @@
 """Encoded standings, and the peer tokens in them.
 
-Encoded standings: the part that all workers of a task share is encoded once per position.
+The part of a standing that all workers of a task share is encoded once per position. A standing
+depends only on the state, so its encoding is valid until the next fact. After a change all members
+of a task receive it at the same position; after a restart of the coordinator, so do the workers
+that reconnect in the same turn.
 
-A standing depends only on the state, so its encoding is valid until the next fact. After a change
-all members of a task receive it at the same position; after a restart of the coordinator, so do the
-workers that reconnect in the same turn.
-
-Tokens with which the members of a generation authenticate to each other.
-
-Workers connect to each other without the coordinator, so each receives a token with its standing.
-The token is computed from a secret file that only the coordinator's user can read: no token is
-stored or logged, and a restart computes the same tokens.
+Workers connect to each other without the coordinator, so each receives a token with its standing,
+by which the members of a generation authenticate to each other. The token is computed from a secret
+file that only the coordinator's user can read: no token is stored or logged, and a restart computes
+the same tokens.
 """
 
 import hmac

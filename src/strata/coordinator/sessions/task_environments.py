@@ -1,16 +1,15 @@
-"""Environments of tasks for their agents, without disk access on the event loop.
+"""Environment values of tasks: stored outside the log, sent to agents.
+
+The log is never rewritten, so it must not hold secrets. A fact has the names of the variables and a
+key; the values are in a file with that name which only the coordinator's user can read. They are
+cached in memory, so that the file of a task is read once after a restart, however many agents run
+its workers. Methods that access files are called in threads; `known` may be called on the event
+loop. Files that no task needs are deleted.
 
 An environment that is not in memory is read in a thread, once for all agents of its task. Until
 then the agents receive the task as blocked: its workers keep running, none is started. If the
 environment cannot be read, a task that waits for workers to start fails with the reason. A task
 that trains without them continues; the file is read again when other workers have to be started.
-
-Storage of tasks' environment values, outside the log, which is never rewritten.
-
-A fact has the names of the variables and a key; the values are in a file with that name which only
-the coordinator's user can read. They are cached in memory, so that the file of a task is read once
-after a restart, however many agents run its workers. Methods that access files are called in
-threads; `known` may be called on the event loop. Files that no task needs are deleted.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 A worker that uses only these calls is alive while it sends heartbeats. A request without an
 incarnation means the present one; clients that must be fenced send theirs. A worker that registered
-with a nonce sends it with every request (see `wire.proof`).
+with a nonce sends it with every request (see `wire/messages/worker_messages`).
 
 Answers contain only what is on disk: they are read in the turn that decided the call, or while the
 state is settled. The checks before that (is the worker known, is the nonce right) may see a newer

@@ -8,8 +8,8 @@ period and continue.
 Requests are answered when their facts are on disk, in any order; answers carry the request number.
 Heartbeats are not written to disk.
 
-Every message is decided in a turn of the engine, including Hello: so a worker receives only what
-is on disk, and every command of a session is fenced there (see `core.fencing`).
+Every message is decided in a turn of the engine, including Hello: so a worker receives only what is
+on disk, and every command of a session is fenced there (see `core/workers/fencing`).
 """
 
 import logging

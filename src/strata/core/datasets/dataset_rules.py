@@ -7,7 +7,7 @@ number, and workers own lanes), `shard` (workers own shards and read them as the
 members of the generation; as few as possible move when it changes. Leases are granted, returned,
 and taken back from lost workers.
 
-Steps, commits and rollbacks belong to the task as a whole: see `recovery`.
+Steps, commits and rollbacks belong to the task as a whole: see `core/generations/recovery`.
 """
 
 from strata.core.datasets.lane_owners import Move, apply_moves, assign
@@ -78,10 +78,10 @@ class AttachDataset(SharedCommand, frozen=True):
     So the global batch stays as it is, however many workers there are later. Without `lanes` as
     many are chosen as share it evenly.
 
-    `loop` is the loop of the script that trains on the dataset (see `loops`), opened when the run
-    has had `step` steps. It ends after `loop_epochs` epochs or `steps` steps; 0 is no limit.
-    `epochs` is how many epochs all loops of the script train. A worker that comes to the loop by
-    itself, having left the one before it, is `entering`; one that resumes in its middle is not.
+    `loop` is the loop of the script that trains on the dataset (see `training_loops`), opened when
+    the run has had `step` steps. It ends after `loop_epochs` epochs or `steps` steps; 0 is no
+    limit. `epochs` is how many epochs all loops of the script train. A worker that reaches the loop
+    after it has left the one before it is `entering`; one that resumes in its middle is not.
     """
 
     task: str

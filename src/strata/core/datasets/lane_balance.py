@@ -7,7 +7,7 @@ for a lane, and the shares with which all would finish together. The rules:
 - Every member has reported at least `STEPS` steps of the present generation, so that one slow step
   moves nothing.
 - A step would become shorter by at least `GAIN`, so that lanes do not move back and forth.
-- As few lanes as possible move (`sharding`), and they move with a new generation, so that all
+- As few lanes as possible move (`lane_owners`), and they move with a new generation, so that all
   workers change between the same two steps and the audit knows the owner of each lane.
 
 Measuring starts again in each generation: a worker that recovered its speed gets its lanes back.

@@ -7,11 +7,10 @@ epoch is trained, the next epoch begins.
 A request that is repeated because its answer was lost gets the same lease again: a worker sends the
 newest lease that it knows of (`after`), and a lease that was granted later is the answer.
 
-The order in which shards are leased, and that of the samples in them.
-
-Both are pure functions of the dataset's seed and fingerprint, the epoch, and (for samples) the
-shard, by the permutations of `order`; without `shuffle` they are plain order. So a shard trains the
-same samples in the same order, whichever worker gets it and however often it is leased.
+The order in which shards are leased, and the order of the samples in a shard, are pure functions of
+the dataset's seed and fingerprint, the epoch, and (for samples) the shard, by the permutations of
+`core/order`; without `shuffle` they are plain order. So a shard trains the same samples in the same
+order, whichever worker gets it and however often it is leased.
 """
 
 import numpy as np

@@ -1,17 +1,13 @@
-"""Heartbeats, broken connections, and the resources that heartbeats report.
-
-Signals: heartbeats and broken connections, which are not requests.
+"""Signals of workers and agents: heartbeats, broken connections, and reported resources.
 
 Signals go through the same queue as commands, in the order of arrival, but are not recorded: they
-update the liveness watch (see `liveness`).
+update the last heartbeat, the reported step and the deadline of their sender (see `liveness`).
 
-The last heartbeat of a worker or an agent, its reported step, and its deadline.
-
-Resources that a worker's process and host use: measured by the worker, sent with its heartbeats.
-
-A new resource is a field of `Usage`, and a measurement in `strata.sdk.record.resource_sampler`. The
-recorded fact and the conversions follow from it; `tests/tidy/test_resources.py` names the other
-formats that lack it (the gRPC message, the REST response, the Prometheus series).
+Resources are what a worker's process and host use, measured by the worker and sent with its
+heartbeats. A new resource is a field of `Usage`, and a measurement in
+`sdk/record/resource_sampler`. The recorded fact and the conversions follow from it;
+`tests/tidy/test_resources.py` names the other formats that lack it (the gRPC message, the REST
+response, the Prometheus series).
 """
 
 from msgspec import Struct, field
@@ -24,7 +20,8 @@ class Beat(Struct, frozen=True):
     """A worker's heartbeat; `waiting` means that it waits for others.
 
     `request` is the open request for a checkpoint, 0 while a save of the worker is in progress (see
-    `save_points`); `busy_s` is how long its part of a step takes, if reported (see `pace`).
+    `core/checkpoints/save_schedule`); `busy_s` is how long its part of a step takes, if reported
+    (see `core/datasets/lane_balance`).
     """
 
     attempt: int = 0

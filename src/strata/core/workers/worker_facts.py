@@ -8,8 +8,7 @@ A step's time is split into the parts that the script names with `run.timing` (`
 `communication`), the time spent waiting for others (`wait`, measured in barriers and while a
 generation forms), and the rest, which is `compute`.
 
-Users add kinds of their own (see `strata.sdk.record.user_facts`), which are written with
-`USER_PREFIX`.
+Users add kinds of their own (see `sdk/record/user_facts`), which are written with `USER_PREFIX`.
 """
 
 from msgspec import field, structs
@@ -221,7 +220,7 @@ class StepFinished(Fact, frozen=True, kw_only=True):
 
 
 class ResourceSnapshot(Fact, Usage, frozen=True, kw_only=True):
-    """Resources that the process uses; `strata.sdk.record.resource_sampler` says how each figure is
+    """Resources that the process uses; `sdk/record/resource_sampler` says how each figure is
     measured.
 
     The network figures are those of the process if `network_own`, else they are unknown.

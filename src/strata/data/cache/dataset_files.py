@@ -1,8 +1,8 @@
 """The files of a dataset: their names, and their bytes mapped into memory.
 
 A dataset's path is a file or a folder; names are relative to it, with `/`, sorted. For data
-elsewhere (`s3://`, see `remote`), a class with the same methods downloads a file when `path` is
-called, so formats see no difference. `register_scheme` adds other schemes.
+elsewhere (`s3://`, see `remote_files`), a class with the same methods downloads a file when `path`
+is called, so formats see no difference. `register_scheme` adds other schemes.
 
 At most `MAX_MAPS` files are mapped at a time, since the system limits maps as well. Before every
 read the size is checked: touching a page past the end of a truncated file would crash the process.

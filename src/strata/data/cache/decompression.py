@@ -1,7 +1,7 @@
 """Compressed files: each is unpacked once per host, as a whole, into the host's cache.
 
 Compressed data cannot be read at random, and unpacking it for every batch would cost more than
-training. All workers of a host map the same unpacked file (see `cache`).
+training. All workers of a host map the same unpacked file (see `host_cache`).
 """
 
 from collections.abc import Callable, Iterator

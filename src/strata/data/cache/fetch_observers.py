@@ -1,10 +1,8 @@
 """Observers of a process: functions that are called when datasets fetch files or are opened.
 
-A run adds an observer that records this (`strata.sdk.data.data_record`). Downloads and openings
-that ended before the first observer was added are kept, up to `MAX_EARLIER` of each, and reported
-to it with their age. Observers are called in the thread that downloads or opens.
-
-The download of one file, as it is reported to the observers of this process.
+A run adds an observer that records this (`sdk/data/data_record`). Downloads and openings that ended
+before the first observer was added are kept, up to `MAX_EARLIER` of each, and reported to it with
+their age. Observers are called in the thread that downloads or opens.
 """
 
 import re

@@ -5,11 +5,11 @@ downloads it waits. All rules rest on `flock`, which ends with its process, so a
 leaves nothing to clean up:
 
 - A file is written under a lock on its *draft*, and renamed when it is complete. The draft of a
-  dead process is not locked and is overwritten by the next process that needs the file. - A process
-  that uses a file holds a shared lock on it. Eviction takes an exclusive lock, so a file in use is
-  never evicted; the least recently used file goes first. - Space is reserved under one lock for the
-  folder, and a draft gets its full size at once, so that processes that reserve space at the same
-  time see each other's files.
+  dead process is not locked and is overwritten by the next process that needs the file.
+- A process that uses a file holds a shared lock on it. Eviction takes an exclusive lock, so a file
+  in use is never evicted; the least recently used file goes first.
+- Space is reserved under one lock for the folder, and a draft gets its full size at once, so that
+  processes that reserve space at the same time see each other's files.
 
 The folder exceeds its limit only if the files in use do: those are never evicted, because training
 would stop. A process uses at most an eighth of the limit at a time, or one file.

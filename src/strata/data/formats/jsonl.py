@@ -4,7 +4,7 @@ The scan finds where lines begin; the lines of a batch are joined into one JSON 
 one call, into a type made from the columns. The types come from the first lines (`types` overrides:
 `{"score": "float"}`), and every row must fit them: a number that becomes text in the middle of a
 file is an error that names the row. Blank lines are ignored. Compressed files are unpacked into the
-host's cache (`unpacking`).
+host's cache (`data/cache/decompression`).
 """
 
 from collections.abc import Mapping, Sequence

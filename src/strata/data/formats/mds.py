@@ -7,8 +7,8 @@ however many shards it comes from: the offsets, the sizes at the start of each s
 bytes.
 
 `decode` gives a column another codec, such as `{"x": "uint8"}` for `bytes` that are arrays of one
-size (that of the first sample). Compressed shards are unpacked into the host's cache (`unpacking`);
-pickled columns raise an error.
+size (that of the first sample). Compressed shards are unpacked into the host's cache
+(`data/cache/decompression`); pickled columns raise an error.
 """
 
 from collections.abc import Container, Mapping, Sequence

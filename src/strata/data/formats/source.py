@@ -5,14 +5,12 @@ number of rows, the files, and the tables that the format needs to find a row (o
 members). The index is stored, and `read` gets it back later, in this process or in another. `read`
 gathers rows into columns, in the given order, one batch per call. `describe` names the columns.
 
-To add a format, write a class with these three methods and register it with
-`strata.data.source_dataset.register_format`. Nothing else needs to change.
+To add a format, write a class with these three methods and register it with `register_format`
+(`data/source_dataset`). Nothing else needs to change.
 
-Checks the options of a format before it is created.
-
-The options are the parameters of the format's class, with their types, so that a misspelt option is
-an error that lists the known ones. Options whose types msgspec does not know are left to the
-format.
+The options of a format are the parameters of its class, with their types. `check_options` checks
+them before the source is created, so that a misspelt option is an error that lists the known ones.
+Options whose types msgspec does not know are left to the format.
 """
 
 import inspect

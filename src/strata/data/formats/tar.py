@@ -4,7 +4,7 @@ The scan reads the tars once and stores the offset of each member's bytes; membe
 random from the mapped tar, so a global shuffle needs no buffer. Columns are the extensions, with
 codecs by extension (`cls` a number, `txt` text, `json`, `npy`, else bytes) unless `decode` names
 others, such as `{"bin": "uint8"}` for values that are arrays of one size. Compressed tars are
-unpacked into the host's cache (`unpacking`).
+unpacked into the host's cache (`data/cache/decompression`).
 """
 
 import tarfile

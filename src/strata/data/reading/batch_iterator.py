@@ -1,10 +1,10 @@
 """The batches of one worker: an iterator over steps, read ahead in the background.
 
-The samples of a step are computed from its number (`core.order`), so the step is the only cursor:
+The samples of a step are computed from its number (`core/order`), so the step is the only cursor:
 `state_dict` holds the step and a description of the order, and `seek`, rollback and resume cost
-nothing. A thread reads ahead while the caller computes, bounded in bytes and steps (`ahead`). More
-threads or processes help only where decoding is expensive, and formats that decode have their own.
-With `prefetch_bytes=0` no thread is started.
+nothing. A thread reads ahead while the caller computes, bounded in bytes and steps (`read_ahead`).
+More threads or processes help only where decoding is expensive, and formats that decode have their
+own. With `prefetch_bytes=0` no thread is started.
 
 Lanes may change from a given step on. Batches that were read ahead for later steps keep the rows of
 lanes that remain, and only the missing rows are read. (With a transform they are read again, since
@@ -13,7 +13,7 @@ a transform may have mixed the rows.)
 An error belongs to its step: the batches before it are returned first, then the error is raised,
 and the next call tries the same step again.
 
-The samples of one shard as batches; the next batch is read while the current one is trained.
+`ShardReader` returns the samples of one leased shard as batches, and reads one batch ahead.
 """
 
 import weakref

@@ -1,14 +1,12 @@
 """Measures of a batch: the memory that it uses, and its content digest.
 
-The memory that a batch uses, including what Python adds to the payload.
+The memory includes what Python adds to the payload. A step of one number has a payload of 8 bytes
+and uses about 700: the dict, the array objects, the record of its samples. A read-ahead limit that
+counted only payloads would be exceeded many times.
 
-A step of one number has a payload of 8 bytes and uses about 700: the dict, the array objects, the
-record of its samples. A read-ahead limit that counted only payloads would be exceeded many times.
-
-The content digest of a batch, by which an audit finds a worker that read the wrong bytes.
-
-xxHash (XXH3) over each column's type, shape and bytes, columns sorted by name: more than 10 GB/s
-for arrays. Objects (text, bytes, arrays of different sizes) are hashed one by one.
+By the content digest an audit finds a worker that read the wrong bytes. It is xxHash (XXH3) over
+each column's type, shape and bytes, columns sorted by name: more than 10 GB/s for arrays. Objects
+(text, bytes, arrays of different sizes) are hashed one by one.
 """
 
 import sys

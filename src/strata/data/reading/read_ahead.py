@@ -1,7 +1,8 @@
 """Read-ahead: a bounded queue of steps, and a thread that fills it when that saves time.
 
 The limits are `MAX_STEPS` steps and a number of bytes of memory as they are really used
-(`held_bytes`); the queue may exceed the bytes by one block (4 MiB, or one step if that is larger).
+(`batch_measures`); the queue may exceed the bytes by one block (4 MiB, or one step if that is
+larger).
 
 If the next batch is not in the queue, the calling thread reads it itself, unless it is being read
 already. The background thread reads while the caller computes. In a loop that only reads, two

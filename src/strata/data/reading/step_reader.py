@@ -1,13 +1,11 @@
-"""Reads steps into batches, several steps at once.
+"""Reads steps into batches, several steps at once, and the interface of engines that do so.
 
 The order is evaluated for thousands of samples at a time, and small steps are gathered together;
 their batches are then views of one block.
 
-The interface of engines that read the batches of a run: `Batches` and others.
-
 An engine is called with the arguments of `Batches` and returns a stream: the batches of steps, in
-order, with lanes that may change and a position that can be set. `strata.torch.Loading` is one over
-`DataLoader`.
+order, with lanes that may change and a position that can be set. `Batches` is one,
+`strata.torch.Loading` is another, over `DataLoader`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

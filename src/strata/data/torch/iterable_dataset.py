@@ -13,11 +13,12 @@ Guarantees and costs:
   seed, the epoch and the sample's position. A stream whose first samples differ when it is read
   again raises an error. When a pass is read again (after a rollback, or a resume with a state),
   each step is compared with what was read before, and a difference is an error. A different stream
-  in a new process that has no such state is noticed only by its first samples. - Going back, or
-  starting in the middle, reads the epoch from its beginning and drops what comes before. The last
-  few steps are kept, so repeating a step costs nothing. - The length is not known before the end.
-  The samples after the last complete step are left out, with a warning unless `drop_last` is set. -
-  One process reads the stream: `num_workers` is 0 or 1. A dataset that divides itself by
+  in a new process that has no such state is noticed only by its first samples.
+- Going back, or starting in the middle, reads the epoch from its beginning and drops what comes
+  before. The last few steps are kept, so repeating a step costs nothing.
+- The length is not known before the end. The samples after the last complete step are left out,
+  with a warning unless `drop_last` is set.
+- One process reads the stream: `num_workers` is 0 or 1. A dataset that divides itself by
   `get_worker_info` returns all of its samples there.
 """
 

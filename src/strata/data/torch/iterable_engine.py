@@ -1,4 +1,4 @@
-"""The batches of an IterableDataset in a run (see `torch_stream` for the guarantees).
+"""The batches of an IterableDataset in a run (see `iterable_dataset` for the guarantees).
 
 A step is `collate_fn` of the stream's samples that belong to this worker's lanes. The stream ends
 with the last complete step of an epoch; `seek` to the first step of the next epoch starts it again.

@@ -3,8 +3,8 @@
 `StepDataset` is a map-style dataset with `__getitems__`, so that a batch is gathered at once;
 `StepSampler` is a batch sampler that returns the samples of each step. The order is the sampler's,
 so it does not depend on `num_workers`. `loader` combines the two and counts the returned steps,
-which is its whole state. For a run, see `torch_engine`. torch is imported only where a `DataLoader`
-is created.
+which is its whole state. For a run, see `loader_engine`. torch is imported only where a
+`DataLoader` is created.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -2,11 +2,11 @@
 
     for batch in run.batches("imagenet-1k", 32, epochs=3, engine=Loading(num_workers=4)):
 
-`DataLoader` is asked for steps, one at a time: its processes read them (`steps`) and send along
-what has to be recorded: skipped rows and digests. It is recorded when the batch is returned, so
-batches that were read ahead and discarded leave no trace. A transform with state (`per_lane`) is
-applied in the training process, to rows that the worker processes have read, since it needs the
-steps in order.
+`DataLoader` is asked for steps, one at a time: its processes read them (`step_reader`) and send
+along what has to be recorded: skipped rows and digests. It is recorded when the batch is returned,
+so batches that were read ahead and discarded leave no trace. A transform with state
+(`lane_transforms`) is applied in the training process, to rows that the worker processes have read,
+since it needs the steps in order.
 
 When the lanes change, batches that were read ahead are discarded and read again; worker processes
 are kept if `persistent_workers` is set.

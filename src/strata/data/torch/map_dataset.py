@@ -2,9 +2,8 @@
 
 `open_torch_dataset` takes any object with `__len__` and `__getitem__` (and optionally
 `__getitems__`) and returns a `TorchDataset`, which a coordinator can register and which
-`sample_engine.SampleLoading` reads. The samples of a step are computed from its number
-(`core.order`), so the order is the same for any number of workers and processes, and a resume needs
-only the step.
+`map_engine` reads. The samples of a step are computed from its number (`core/order`), so the order
+is the same for any number of workers and processes, and a resume needs only the step.
 
 Random numbers. Before each sample is read, the global generators of `random`, `numpy.random` and
 PyTorch (CPU) are seeded from the run's seed, the dataset's fingerprint and the sample's position in

@@ -2,11 +2,11 @@
 
     for batch in run.loader(train_set, batch_size=32, collate_fn=pad, num_workers=2):
 
-`DataLoader` is asked for whole steps, one at a time, as in `torch_engine`: a worker process reads
+`DataLoader` is asked for whole steps, one at a time, as in `loader_engine`: a worker process reads
 the samples of this worker's lanes, collates them, and sends the batch together with what is
 recorded about it.
 
-Random numbers of `__getitem__` depend only on the sample's position (see `torch_dataset`). Those of
+Random numbers of `__getitem__` depend only on the sample's position (see `map_dataset`). Those of
 `collate_fn` depend on the first position of this worker's share of the step: they are the same for
 any `num_workers`, but not for another division of the step among workers, since then `collate_fn`
 gets other samples. Draw in `__getitem__` to be independent of the division.

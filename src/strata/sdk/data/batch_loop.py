@@ -1,15 +1,15 @@
 """`run.batches` and `run.loader`: the batches of one loop of a script, shared among the workers.
 
-The samples of a step depend on the step's number alone (`core.order`). This worker's part of them
+The samples of a step depend on the step's number alone (`core/order`). This worker's part of them
 depends on the lanes that it owns in the entered generation. So there is no cursor: the next batch
 is always that of step `run.steps`. A step that was not applied gets its batch again, a rollback
 repeats the same order, and a new worker starts at the step of the others.
 
-A loop trains a range of the run's steps (`core.loops`). It ends after them, so it is empty in a
-process that starts from a later state.
+A loop trains a range of the run's steps (`core/datasets/training_loops`). It ends after them, so it
+is empty in a process that starts from a later state.
 
-Membership changes take effect between two batches: the worker enters the newest generation and
-gets its lanes. Prefetched rows of lanes that it keeps are reused.
+Membership changes take effect between two batches: the worker enters the newest generation and gets
+its lanes. Prefetched rows of lanes that it keeps are reused.
 
 At the end of a loop all workers wait for each other. Otherwise a worker could continue with the
 newest model, and the loss of another worker in its last step would cost more than that step.

@@ -2,9 +2,8 @@
 
 An opened dataset is registered under its name when it is first used. Every worker of a task
 registers the same; different data under that name is refused. A mixture is registered as a dataset
-of its own, named after its parts.
-
-Options for reading data in a loop: columns, transform, and what to do on damage.
+of its own, named after its parts. `ReadOptions` says how a loop reads it: columns, transform, and
+what to do on damage.
 """
 
 import logging
@@ -49,7 +48,10 @@ class BatchOptions(NamedTuple):
 
 
 class LoopRequest(NamedTuple):
-    """The loop that a script opens; see `core.loops`. Without a key no loop is opened."""
+    """The loop that a script opens; without a key none is opened.
+
+    See `core/datasets/training_loops`.
+    """
 
     key: str = ""
     step: int = 0

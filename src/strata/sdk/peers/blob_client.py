@@ -1,4 +1,4 @@
-"""Download a peer's blobs (see `blobs`) by ranges, in parallel and resumable; send it messages."""
+"""Download blobs of a peer (see `blob_server`) by ranges, in parallel; send messages to it."""
 
 import http.client
 import threading

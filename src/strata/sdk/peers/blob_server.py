@@ -6,7 +6,7 @@ reading the missing range. The server starts when its address is first needed. I
 interface that reaches the coordinator (loopback, if the coordinator is there) and serves only peers
 that have the generation's token.
 
-Peers also send small messages to this server. `on_message` (see `announcing`) gets each with the
+Peers also send small messages to this server. `on_message` (see `announcer`) gets each with the
 sender's name, whether the token was right, and the event that sent it, and returns why it is
 rejected.
 """

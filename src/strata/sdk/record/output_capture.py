@@ -1,4 +1,4 @@
-"""Pass the output of a training process (stdout, stderr, `logging`) to a sink as well.
+"""Capture the output of a training process (stdout, stderr, `logging`) for the log and the record.
 
 Output goes to the original streams first, unchanged; the sink gets whole lines. Lines are assembled
 per thread, so the lines of two threads do not mix. A carriage return starts the line over, as on a
@@ -9,17 +9,16 @@ captured again. A handler on the root logger would be simpler, but it changes th
 `logging.basicConfig` does nothing if the root has a handler, records of loggers that do not
 propagate would be missed, and a record printed to stderr would be captured twice.
 
-The sink may print or log: its own output is not captured. An exception in the sink does not break
-a `print`; it is counted in `failures`. After a fork the child's output is not captured, since the
+The sink may print or log: its own output is not captured. An exception in the sink does not break a
+`print`; it is counted in `failures`. After a fork the child's output is not captured, since the
 sink's queue and threads belong to the parent.
 
 Output that native code writes directly to the file descriptors is not captured here; the agent
 reads it from the pipes of the process.
 
-Record a script's warnings and errors as facts, for the timeline.
-
-All output goes to the log aggregation. Logged warnings and errors, and printed errors, are recorded
-as events too: truncated, and at most `PER_MINUTE`. The next one contains how many were left out.
+All output goes to the log. Logged warnings and errors, and printed errors, are recorded as events
+too, for the timeline: truncated, and at most `PER_MINUTE`. The next one contains how many were left
+out.
 """
 
 import logging

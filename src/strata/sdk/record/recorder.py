@@ -12,7 +12,8 @@ position and time of `emit`; it and the events after it are packed when the numb
 Everything is bounded: batches in flight, then unsent ones in the spool; if that is full, events
 wait in the buffer; if that is full, they are dropped and counted.
 
-Record an operation as facts: started, progress from time to time, completed or failed.
+`RecordedOperation` records an operation as facts: started, progress from time to time, completed or
+failed.
 """
 
 import itertools

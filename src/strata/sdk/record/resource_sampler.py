@@ -2,23 +2,20 @@
 
 CPU and memory are those of this process. CPU is measured over at least a second, because shorter
 intervals show the kernel's ticks; 100 is one core. Disk is the number of bytes this process read
-from and wrote to the block layer; reads from the page cache do not count. Network is the traffic of
-this process's sockets (`network_bytes`); for another process that works for this one it is unknown.
-GPUs are read through NVML, if there is a driver.
+from and wrote to the block layer; reads from the page cache do not count. GPUs are read through
+NVML, if there is a driver.
+
+Network is the number of bytes that this process received and sent over TCP; for another process
+that works for this one it is unknown. The kernel counts traffic per network namespace and per
+socket, not per process; the namespace is that of the whole host or container. So `TCP_INFO` is read
+from all sockets of the process, of every library: gRPC, storage, gloo, nccl. Loopback counts. A
+closed socket counts with its last reading; a connection that opened and closed between two readings
+is missed, and traffic without TCP (RDMA, shared memory) is not counted. Only Linux has these
+counters. The sockets are read through the C library: a Python socket object for another library's
+descriptor could change its blocking mode.
 
 A sample never fails: unreadable values are 0, GPUs are left out, and network is None. It takes a
 tenth of a millisecond, plus 0.03 ms per GPU (measured with an H200).
-
-The bytes that this process received and sent over TCP, from the kernel's count per socket.
-
-The kernel counts traffic per network namespace and per socket, not per process; the namespace is
-that of the whole host or container. So `TCP_INFO` is read from all sockets of the process, of every
-library: gRPC, storage, gloo, nccl. Loopback counts. A closed socket counts with its last reading; a
-connection that opened and closed between two readings is missed, and traffic without TCP (RDMA,
-shared memory) is not counted. Only Linux has these counters.
-
-The sockets are read through the C library: a Python socket object for another library's descriptor
-could change its blocking mode.
 """
 
 import ctypes

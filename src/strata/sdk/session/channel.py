@@ -1,19 +1,17 @@
-"""The connection to the coordinator: its address, the gRPC channel, and its errors.
+"""The connection to the coordinator: its address, the gRPC channel, errors, forks, own address.
 
 An error is sent as a gRPC status with the stable code in the trailing metadata `strata-code` and
 the hint in `strata-hint`; here it becomes the same class again. A status without them (from a proxy
 or a broken connection) becomes the first class of that status in the table of errors.
 
-Disable sessions and servers in forked children.
-
 A child made by `os.fork` (a data loader's worker, for example) has a copy of every object but none
 of the threads that serve it, and a lock may be held by a thread that does not exist there. So every
-object that depends on threads is notified in the child before any other code runs.
+object that depends on threads registers here and is disabled in the child before any other code
+runs.
 
-The listening socket on which a worker with rank 0 accepts the other members of its generation.
-
-It is opened when the worker joins, and its address is sent whenever a generation is entered. No
-connection is accepted until the first exchange.
+`MeetingPlace` is the listening socket on which a worker with rank 0 accepts the other members of
+its generation. It is opened when the worker joins, and its address is sent whenever a generation is
+entered. No connection is accepted until the first exchange.
 """
 
 import logging

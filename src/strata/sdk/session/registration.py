@@ -1,13 +1,13 @@
 """Register a worker with the coordinator, also again after it was declared lost.
 
-The nonce is this process's secret, by which the coordinator recognizes it (`wire.proof`). A retry
-with the same nonce is the same registration. A worker that was declared lost registers with a nonce
-that contains the lost incarnation, so that this can be retried too.
+The nonce is this process's secret, by which the coordinator recognizes it
+(`wire/messages/worker_messages`). A retry with the same nonce is the same registration. A worker
+that was declared lost registers with a nonce that contains the lost incarnation, so that this can
+be retried too.
 
-The content of a session's Hello: the worker's identity, and the barrier rounds it left last.
-
-The coordinator sends a release before it is on disk. If it crashes in between, it learns of the
-release from the workers that left (see `core.barriers`).
+A session begins with Hello: the worker's identity, and the barrier rounds it left last. The
+coordinator sends a release before it is on disk; if it crashes in between, it learns of the release
+from the workers that left (see `core/barriers/barrier_rules`).
 """
 
 import math

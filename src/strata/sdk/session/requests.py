@@ -4,14 +4,11 @@
 is answered, and put into the next connection's outbox if this one breaks; every request of the
 protocol is idempotent.
 
-Record a worker's requests to the coordinator: submitted, and completed with the outcome.
-
-Every request has a number; the facts of one request have the same `op`. An answered request may
-still be a failure: a barrier that failed and a checkpoint that was not committed are recorded as
-failures with their reason.
-
-The registration is request 0 of an incarnation. Its facts are recorded after the answer, with the
-times of the request and the answer, because the incarnation does not exist before.
+Each request is recorded: submitted, and completed with the outcome. Every request has a number; the
+facts of one request have the same `op`. An answered request may still be a failure: a barrier that
+failed and a checkpoint that was not committed are recorded as failures with their reason. The
+registration is request 0 of an incarnation. Its facts are recorded after the answer, with the times
+of the request and the answer, because the incarnation does not exist before.
 """
 
 import re

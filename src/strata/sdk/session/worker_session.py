@@ -2,9 +2,9 @@
 
 It has two threads. The *reader* owns the connection: it sends Hello, handles all messages of the
 coordinator, and reconnects with growing, jittered delays (without a limit by default). The
-*heartbeat* thread sends heartbeats and collected events (see `pulse`). A training thread never
-touches the network: it queues a message and waits on `updated`. So a blocked barrier never stops
-the heartbeats, and a slow network never stops training.
+*heartbeat* thread sends heartbeats and collected events (see `heartbeat_thread`). A training thread
+never touches the network: it queues a message and waits on `updated`. So a blocked barrier never
+stops the heartbeats, and a slow network never stops training.
 
 A new connection continues the same incarnation: unanswered requests (all are idempotent) and events
 that may not be stored are sent again. Requests that the coordinator cannot take now (its disk is

@@ -13,12 +13,13 @@
 
 A round is one step of the run: its samples count once all workers have applied it. In a round each
 worker trains by itself, with its own inner optimizer. At the end of the block the worker compresses
-its *update*, the difference of its weights to those at the start (see `updates`), offers it to the
-others, and announces it to a few neighbors, which forward the announcement (see `gossip`). Every
-worker downloads all updates. After a barrier, which all reach with all updates, the outer optimizer
-steps with their mean, so all workers have the same weights again. If a member is lost before the
-barrier, no worker applies the round, and the weights are those of its start. If a member is lost
-after the barrier, the workers that applied the round have the newest model.
+its *update*, the difference of its weights to those at the start (see `round_updates`), offers it
+to the others, and announces it to a few neighbors, which forward the announcement (see
+`sdk/peers/gossip`). Every worker downloads all updates. After a barrier, which all reach with all
+updates, the outer optimizer steps with their mean, so all workers have the same weights again. If a
+member is lost before the barrier, no worker applies the round, and the weights are those of its
+start. If a member is lost after the barrier, the workers that applied the round have the newest
+model.
 
 The outer optimizer's momentum is the same on all workers and is part of the restored state. The
 compression error and the inner optimizer's state belong to each worker: a new worker starts without

@@ -5,9 +5,8 @@ sent as eight-bit codes with one scale per `BLOCK` values, of all values or only
 worker adds the compression error to its next update (error feedback). Values at the end of the
 vector, such as running statistics, can be sent exactly: they are averaged, not learned.
 
-The outer optimizer uses the mean update as a gradient and steps with Nesterov momentum.
-
-The weights of `LocalSteps` as one float32 vector.
+`Weights` is the protocol of weights that are read and set as one float32 vector. The outer
+optimizer uses the mean update as a gradient and steps with Nesterov momentum.
 """
 
 from collections.abc import Mapping

@@ -19,10 +19,9 @@ A library that takes part in a step registers a *hook* with the run. A hook prep
 completes it, or undoes the changes of the block. A hook that cannot undo them returns False; then
 this worker's model may be half updated, and the recovery does not use it.
 
-The time of a step, split into data, compute, communication and wait.
-
-A region is marked with `with run.timing("data")`; time in a nested region counts for the inner one
-only. Time outside of regions is compute. For the training thread only.
+The time of a step is split into data, compute, communication and wait. A region is marked with
+`with run.timing("data")`; time in a nested region counts for the inner one only. Time outside of
+regions is compute. For the training thread only.
 """
 
 from collections.abc import Iterator, Mapping

@@ -7,11 +7,9 @@ stays that size; readers are short and do not block this. A log that grew regard
 
 Costs. Facts have one index and the head is one page, so a small append writes three or four pages.
 
-The connections of a reader.
-
-Reads are short: each takes a connection from a pool, fetches a bounded number of rows and returns
-the connection. So a long read does not keep the write-ahead log from being reused, and never waits
-for the writer.
+Readers. A read takes a connection from a pool, fetches a bounded number of rows and returns the
+connection. So a long read does not keep the write-ahead log from being reused, and never waits for
+the writer.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Reading an SQLite store, beside its writer or alone.
 
-Reads are short (`connections`), so an iterator that is not exhausted holds nothing. Events that are
-stored after an iterator was created are not part of it.
+Reads are short (see `database`), so an iterator that is not exhausted holds nothing. Events that
+are stored after an iterator was created are not part of it.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,13 +1,13 @@
 """Copies the readable part of a damaged store into a new one, and reports what is missing.
 
-Rows are read from the pages directly (see `pages`) and accepted only if their checksum is right, so
-one damaged page costs only the rows on it. The damaged file is only read. The result is a new store
-with the same positions. Facts that are missing in the middle are replaced by what `fill` makes, one
-for each position; without it, reading across the hole raises `Corrupt`. Facts that were lost at the
-end look as if they were never written; the report lists them, from the mark, the head and the
-snapshots. An append that failed (for example on a full disk) may be recovered whole although it was
-refused. In one case that is wrong and cannot be detected: when other facts took its positions
-later, and exactly their page is the damaged one.
+Rows are read from the pages directly (see `page_scan`) and accepted only if their checksum is
+right, so one damaged page costs only the rows on it. The damaged file is only read. The result is a
+new store with the same positions. Facts that are missing in the middle are replaced by what `fill`
+makes, one for each position; without it, reading across the hole raises `Corrupt`. Facts that were
+lost at the end look as if they were never written; the report lists them, from the mark, the head
+and the snapshots. An append that failed (for example on a full disk) may be recovered whole
+although it was refused. In one case that is wrong and cannot be detected: when other facts took its
+positions later, and exactly their page is the damaged one.
 """
 
 import re

@@ -5,10 +5,8 @@ is archived completely or not at all; the files of a killed writer are ignored a
 be read, a run in an object storage is downloaded to a temporary folder, which is deleted with its
 timeline.
 
-Verify an archived run against the log, event by event.
-
-The archive is opened where it is stored, and an event counts only if its encoding is the same. The
-events of a worker are compared in pieces, with bounded memory.
+An archived run is verified against the log event by event, where it is stored. An event counts only
+if its encoding is the same. The events of a worker are compared in pieces, with bounded memory.
 """
 
 import shutil

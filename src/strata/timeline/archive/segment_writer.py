@@ -1,9 +1,9 @@
 """Write a stretch: the older worker events of a running task, moved from the log to Parquet.
 
-A stretch is an export without facts (`exporting`) in its own folder beside the log. It is written
-under a draft name, read back and compared with the log event by event, synced to disk, and then
-renamed; only then may the log release its events. After a crash at any moment, a stretch is
-complete or absent.
+A stretch is an export without facts (`timeline/export/event_files`) in its own folder beside the
+log. It is written under a draft name, read back and compared with the log event by event, synced to
+disk, and then renamed; only then may the log release its events. After a crash at any moment, a
+stretch is complete or absent.
 """
 
 import os

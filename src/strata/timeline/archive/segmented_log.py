@@ -1,8 +1,8 @@
 """A coordinator's log together with the worker events that were moved out of it.
 
-A stretch is a folder of Parquet beside the log, written while a task runs (`stretches`). The log
-records which sequence numbers it has released. An event of a stretch is used only if the log has
-released its number; otherwise the log still has it. So no event is returned twice, even after a
+A stretch is a folder of Parquet beside the log, written while a task runs (`segment_writer`). The
+log records which sequence numbers it has released. An event of a stretch is used only if the log
+has released its number; otherwise the log still has it. So no event is returned twice, even after a
 crash between writing a stretch and releasing its events. If events are released during a read, the
 reader raises `Unavailable`, because it would miss them.
 

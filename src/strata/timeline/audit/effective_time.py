@@ -2,8 +2,8 @@
 
 A worker's time starts when it is placed on a host or registers, and ends when it leaves or is lost
 without a replacement; for a running task it ends with the newest record. While a lost worker is
-being replaced, its time continues. Every moment belongs to one activity (`worker_time`), so the
-share is never above 1.
+being replaced, its time continues. Every moment belongs to one activity
+(`timeline/lanes/worker_time`), so the share is never above 1.
 
 Effective is the compute time of steps that are in the model: applied, committed, and not undone by
 a rollback or trained again by a later generation. Not effective are waiting for data, other workers

@@ -1,15 +1,15 @@
-"""The lineage of a task's model: the generation that trained each committed step.
+"""The lineage of a task's model: the generation that trained each committed step, and the order.
 
 A generation begins at the step that its recovery chose. Steps from there on that an earlier
 generation trained are not in the model: they were trained again, or undone by a rollback. So a step
-belongs to the newest generation that began at or before it.
-
-The owners of lanes in a generation are those that the assignments give at its end.
+belongs to the newest generation that began at or before it. The owners of lanes in a generation are
+those that the assignments give at its end.
 
 A step of the run and a step of a dataset are different numbers: a loop of the script maps one to
-the other (`core.loops`). Logs without loops are of a release in which both were the same.
+the other (`core/datasets/training_loops`). Logs without loops are of a release in which both were
+the same.
 
-The order of samples of a task's dataset or mixture, from the facts.
+The order of samples of a task's dataset or mixture is computed from the facts.
 """
 
 from bisect import bisect_right

@@ -1,10 +1,10 @@
 """Audit of a task: compare the coordinator's decisions with the samples that workers applied.
 
 There are two sources. The coordinator's facts give the applied steps, the generation that trained
-each of them (`lineage`), the steps of a dataset that they train (`core.loops`), and the owner of
-each lane. With the order of samples, which is arithmetic, they give the samples that each worker
-must have applied in each step. The workers' own records, written when a step is applied, have a
-digest of the samples: eight bytes per step.
+each of them (`lineage`), the steps of a dataset that they train (`core/datasets/training_loops`),
+and the owner of each lane. With the order of samples, which is arithmetic, they give the samples
+that each worker must have applied in each step. The workers' own records, written when a step is
+applied, have a digest of the samples: eight bytes per step.
 
 A step is *proven* if every worker that owned lanes of it recorded that it applied exactly those
 samples; *contradicted* if a worker recorded other samples, applied its batch twice, or applied a

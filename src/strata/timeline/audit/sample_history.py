@@ -1,13 +1,9 @@
-"""History of samples: which worker should have trained a batch, and which did.
+"""History of a batch, a sample or a step: which worker should have trained it, and which did.
 
-The workers that should have trained a batch, and whether they did.
-
-The expected workers follow from the coordinator's facts alone: the owners of lanes in the
-generation that trains the step. So they are known even if a worker died before it recorded
-anything. A committed step belongs to the generation of the model (`lineage`), a later step to the
-newest generation.
-
-History of a sample and of a step: which worker trained what, and when.
+The workers that should have trained a batch follow from the coordinator's facts alone: they are the
+owners of lanes in the generation that trains the step. So they are known even if a worker died
+before it recorded anything. A committed step belongs to the generation of the model (`lineage`), a
+later step to the newest generation.
 
 The step that trained a sample follows from the order, the worker from the lanes of the step's
 generation. Finding a sample evaluates the order of every committed step, at about 20 million

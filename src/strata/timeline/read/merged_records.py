@@ -5,11 +5,9 @@ of each node, so a window of the timeline is a slightly wider window of each wal
 nearly correct clocks share one query. A node whose clock is far off gets its own query, so that one
 wrong clock does not widen the window of all.
 
-Causal order: a receive is never shown before its send.
-
-Clocks are aligned to half a round trip of a heartbeat, and a message between peers may be faster.
-So records are buffered for `HELD_NS`: an arrival whose send follows it is moved right after the
-send. Nothing else moves, and facts never do.
+A receive is never shown before its send. Clocks are aligned to half a round trip of a heartbeat,
+and a message between peers may be faster. So records are buffered for `HELD_NS`: an arrival whose
+send follows it is moved right after the send. Nothing else moves, and facts never do.
 """
 
 from bisect import insort

@@ -1,11 +1,8 @@
 """Parts of an answer, log searches that all questions share, and the meaning of missing events.
 
-What a missing event can mean: the worker was down, or it does not record that kind.
-
-Parts of an answer, and the log searches that all questions share.
-
 A verdict has four values. `yes` and `no` answer the question's own yes-or-no. `open`: not decided
 yet at the end of the log. `unknown`: the log has a hole there, so a missing record proves nothing.
+A missing event can also mean that the worker was down, or that it does not record that kind.
 """
 
 from collections.abc import Iterable

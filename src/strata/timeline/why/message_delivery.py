@@ -1,13 +1,11 @@
-"""Why did worker B not receive what worker A sent?
+"""Why did worker B not receive what worker A sent; why did the coordinator not answer a request?
 
 A sends a message (results of local steps are announced by messages, which other workers forward) or
-its values in a collective step (`collectives`). The question gives a message, or a sender and a
-receiver; then it is about the sender's newest message, or the one of a step or before a moment.
+its values in a collective step (`exchange_delivery`). The question gives a message, or a sender and
+a receiver; then it is about the sender's newest message, or the one of a step or before a moment.
 
 Verdicts are decided on recorded values. A verdict that relies on a missing event requires that the
 worker records that kind; otherwise the answer is `unknown: not recorded`.
-
-Why did the coordinator not answer a worker's request?
 """
 
 from strata.errors import InvalidArgument

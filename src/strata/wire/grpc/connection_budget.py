@@ -14,8 +14,7 @@ authenticated and their number is at the limit, new ones are refused.
 
 Bytes are what a peer can make grow: incomplete requests, header blocks, open calls, unsent data.
 The objects of an idle connection, about 4 KB without TLS, are limited by the number of connections.
-
-Limit of open files of this process; every connection is an open file.
+Every connection is an open file, so `raise_limit` raises the limit of open files of this process.
 """
 
 import logging

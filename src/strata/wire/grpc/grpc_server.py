@@ -4,11 +4,11 @@ Written by hand for speed: with calls in flight a unary call takes about 30 µs 
 a stream's message that arrives alone about 50 µs; `grpc.aio` takes 400 and 230 µs in the same runs
 (benchmarks/bench_wire.py). Clients are ordinary gRPC clients.
 
-Bytes become HTTP/2 events (`http2`), events become messages, and a message is passed to its handler
-in the same turn of the event loop, by a plain function call. What handlers send is collected per
-connection and written once per turn, so a thousand `send`s cost one write per connection. A handler
-returns its answer or an awaitable. A call that is answered in the turn it arrived in needs no task
-and no timer.
+Bytes become HTTP/2 events (`wire/http2`), events become messages, and a message is passed to its
+handler in the same turn of the event loop, by a plain function call. What handlers send is
+collected per connection and written once per turn, so a thousand `send`s cost one write per
+connection. A handler returns its answer or an awaitable. A call that is answered in the turn it
+arrived in needs no task and no timer.
 
 Rules:
 - Handlers run on the event loop and must not block it.
@@ -22,11 +22,10 @@ Rules:
 - `status_of` converts what a handler raises to a status; unknown exceptions are logged and become
   INTERNAL without details.
 
-Accepts TLS connections so that they count before their handshake is complete.
-
-With a TLS context asyncio reports a connection only after its handshake; until then it can be
-neither counted nor closed, and clients that never finish it could use up all open files. Therefore
-sockets are accepted without TLS, counted, and upgraded to TLS afterwards.
+TLS connections count before their handshake is complete. With a TLS context asyncio reports a
+connection only after its handshake; until then it can be neither counted nor closed, and clients
+that never finish it could use up all open files. Therefore sockets are accepted without TLS,
+counted, and upgraded to TLS afterwards.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""HTTP/2 definitions: frames, settings, error codes, limits, stream state, and events.
+"""HTTP/2 definitions: frames, settings, error codes, limits, stream state, events.
 
-Rate limit for frames that cost the server work and the peer nothing.
+`Allowance` limits the rate of frames that cost the server work and the peer nothing.
 """
 
 from dataclasses import dataclass, field

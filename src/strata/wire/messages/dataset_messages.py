@@ -136,7 +136,7 @@ def owned_shards(
 ) -> list[pb.DataShard]:
     """A worker's shards of a dataset, in the order of an epoch.
 
-    For a dataset that is trained step by step these are the shards of `core.epoch_shards`.
+    For a dataset that is trained step by step these are the shards of `core/datasets/epoch_shards`.
     """
     owned = feed.holdings.get(worker, [])
     if feed.unit != "lane":

@@ -1,13 +1,10 @@
-"""Conversion between protobuf messages and the core's commands and structures.
+"""Conversion between protobuf messages of workers and agents and the core's commands and
+structures.
 
-Conversion of messages about agreements: agreed values, loop exits, end of training.
-
-Proof that a caller is the worker or the agent that registered.
-
-A worker or agent registers with a random nonce and sends it with later requests. Ids and
-incarnations are visible in the API and in the facts; of a nonce only the digest is stored, so that
-a reader of the facts cannot send requests in another's name. For a worker that registered without a
-nonce, any client of the coordinator can send requests.
+A worker or agent proves that it is the one that registered: it registers with a random nonce and
+sends it with later requests. Ids and incarnations are visible in the API and in the facts; of a
+nonce only the digest is stored, so that a reader of the facts cannot send requests in another's
+name. For a worker that registered without a nonce, any client of the coordinator can send requests.
 """
 
 import hmac

@@ -1,9 +1,8 @@
-"""Endpoints of the whole cluster: health, status, metrics, dashboard.
+"""Endpoints of the whole cluster: health, status, metrics, dashboard, settings.
 
 The dashboard's answer stays below `DASHBOARD_BYTES` however large the cluster is: each list has
 only its first items, `totals` has the full counts, and the lists are halved until the answer fits.
-
-Endpoint of the coordinator's settings, without secrets.
+Settings are shown without secrets.
 """
 
 import time

@@ -1,8 +1,4 @@
-"""Endpoints of recorded facts, and streams of facts and log lines.
-
-Endpoint of recorded facts.
-
-Streams of facts and of log lines as server-sent events.
+"""Endpoints of recorded facts, and streams of facts and log lines as server-sent events.
 
 The next facts are read only when the client has received the last ones, so a slow client costs one
 bounded list and does not affect others: it reads missed facts from the store, in order.

@@ -1,14 +1,12 @@
 """Data kept for the live view: newest facts and log lines, and recent patches.
 
-The newest notable facts and log lines, sent to the dashboard with the state.
+The newest notable facts and log lines are sent to the dashboard with the state. They are read once
+for all readers, about once per second.
 
-Both are read once for all readers, about once per second.
-
-Numbered patches of the live view, and the pieces into which large patches are split.
-
-A reader continues after the number of the last patch it has seen. The patches of the last update
-are always kept, however large, so that an up-to-date reader never has to start again. Older patches
-are kept within a limit; a reader that is further behind receives the full state again.
+Patches are numbered. A reader continues after the number of the last patch it has seen. The patches
+of the last update are always kept, however large, so that an up-to-date reader never has to start
+again. Older patches are kept within a limit; a reader that is further behind receives the full
+state again.
 
 Rows are replaced by id, so a large patch can be split into pieces that are applied one after the
 other. A piece is sent when the reader has received the one before, so at most one is in transit.

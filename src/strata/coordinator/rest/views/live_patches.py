@@ -4,7 +4,7 @@ While there are readers, the state is compared several times per second, row by 
 last sent. The differences become a patch, which is encoded once and sent to all readers; a reader
 only holds a number. The first event of a stream has the full state (`reset`), unless the reader
 sends a recent mark (Last-Event-ID, which browsers send by themselves). Large patches are split into
-pieces (see `patch_history`); the pieces of the full state have no mark except for the last one.
+pieces (see `live_history`); the pieces of the full state have no mark except for the last one.
 
 The interval grows with the cost of an update, so that a large cluster is updated less often instead
 of being slowed down. A worker's row is updated after a heartbeat or a change; its shards follow

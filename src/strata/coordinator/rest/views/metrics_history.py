@@ -1,7 +1,7 @@
 """Metrics of the last 15 minutes, so that the charts of a newly opened page are filled.
 
 One sample per second of `/api/metrics`, by column. Kept in memory only; older metrics are derived
-from facts (`replayed`).
+from facts (`past_metrics`).
 """
 
 import asyncio

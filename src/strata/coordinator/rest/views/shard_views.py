@@ -2,10 +2,10 @@
 
 Shards that workers own are `leased` to their owner. With leases a shard is `todo` until a worker
 leases it, `leased` while that worker trains it and `consumed` afterwards. A dataset that is trained
-step by step has the shards of `core.epoch_shards`; a shard is `consumed` when the steps of all its
-samples are committed, and is still shown with its assigned worker. All shards of a dataset that no
-task trains on are `todo`; workers of a task that has ended own nothing. Only the shards of the
-requested page are computed, because there may be millions.
+step by step has the shards of `core/datasets/epoch_shards`; a shard is `consumed` when the steps of
+all its samples are committed, and is still shown with its assigned worker. All shards of a dataset
+that no task trains on are `todo`; workers of a task that has ended own nothing. Only the shards of
+the requested page are computed, because there may be millions.
 """
 
 from collections import Counter

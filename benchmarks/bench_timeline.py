@@ -192,11 +192,11 @@ def emit_us() -> float:
 def read_run(folder: Path) -> dict[str, object]:
     """Any moment, and why; in this process, whose peak memory is told."""
     from strata.timeline.archive.run_lookup import open_timeline
-    from strata.timeline.queries import Desk
+    from strata.timeline.queries import TimelineQueries
 
     with open_timeline(folder) as timeline:
-        desk = Desk(timeline)
-        opened_s = cpu_timed(desk.span)
+        queries = TimelineQueries(timeline)
+        opened_s = cpu_timed(queries.span)
         extent = timeline.extent()
         dice = random.Random(7)
         moments = [dice.uniform(extent.from_ns / 1e6, extent.to_ns / 1e6) for _ in range(MOMENTS)]
@@ -204,7 +204,7 @@ def read_run(folder: Path) -> dict[str, object]:
         cpus = []
         for moment in moments:
             began = time.perf_counter()
-            cpus.append(cpu_timed(lambda moment=moment: desk.at(moment)))
+            cpus.append(cpu_timed(lambda moment=moment: queries.at(moment)))
             walls.append(time.perf_counter() - began)
         asked = {
             "lost": {"worker": "w3"},
@@ -218,7 +218,7 @@ def read_run(folder: Path) -> dict[str, object]:
         why = {
             name: round(
                 statistics.median(
-                    cpu_timed(lambda name=name, params=params: desk.why(name, params=params))
+                    cpu_timed(lambda name=name, params=params: queries.why(name, params=params))
                     for _ in range(ROUNDS)
                 ),
                 3,

@@ -4,7 +4,7 @@ lost one by one and all at once, and take their model from a peer and from a che
 import pytest
 
 from strata.timeline.archive.run_lookup import open_timeline
-from strata.timeline.queries import Desk
+from strata.timeline.queries import TimelineQueries
 from strata.timeline.why.questions import QUESTIONS
 from tests.cli.runs import run, script
 
@@ -91,7 +91,9 @@ def test_every_kind_that_such_a_run_has_is_recorded(recorded):
 
 
 def test_log_of_the_run_can_be_trusted(recorded):
-    assert [finding.text for finding in Desk(recorded).trust().findings if finding.grave] == []
+    assert [
+        finding.text for finding in TimelineQueries(recorded).trust().findings if finding.grave
+    ] == []
     sources = [each.text("source") for each in recorded.records(kinds={"RecoveryChosen"})]
     assert {"fresh", "peer", "checkpoint"} <= set(sources)
 
@@ -140,9 +142,9 @@ SURE = {
 
 
 def test_every_question_about_it_is_answered(recorded):
-    desk, params = Desk(recorded), asked(recorded)
+    queries, params = TimelineQueries(recorded), asked(recorded)
     assert set(QUESTIONS) - {"delivery"} == set(params)
-    answers = {question: desk.why(question, params=given) for question, given in params.items()}
+    answers = {question: queries.why(question, params=given) for question, given in params.items()}
     assert {name: answers[name].verdict for name in SURE} == SURE
     assert all(answer.answer for answer in answers.values())
     assert all(answers[name].chain for name in ("lost", "changed", "restored", "request"))

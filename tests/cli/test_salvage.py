@@ -18,7 +18,7 @@ from strata.errors import AlreadyExists, InvalidArgument, NotFound
 from strata.store.sqlite import SqliteStore
 from strata.timeline.archive.run_lookup import open_timeline
 from strata.timeline.audit.sample_audit import audit
-from strata.timeline.queries import Desk
+from strata.timeline.queries import TimelineQueries
 from strata.timeline.read.log_trust import examine
 from strata.timeline.read.past_states import state_at
 from tests.agent.harness import Agent
@@ -191,7 +191,7 @@ def test_salvage_does_not_prove_that_a_worker_died(data):
     damage_row(data, 20)
     assert salvage_in_place(data).lost
     with open_timeline(data) as timeline:
-        answer = Desk(timeline).why("lost")
+        answer = TimelineQueries(timeline).why("lost")
     assert answer.verdict == "unknown", answer
     assert "lost part of the log" in answer.answer
     assert "the damaged log was salvaged" in answer.chain[0].text
@@ -240,7 +240,7 @@ def test_time_that_was_lost_is_not_counted_as_the_workers(data):
     with open_timeline(data) as timeline:
         (record,) = timeline.records(kinds={"LogSalvaged"})
         found = audit(timeline.reader, "script-1").effective
-        shown = Desk(timeline).lanes(None, None).lanes
+        shown = TimelineQueries(timeline).lanes(None, None).lanes
         before_ns = max(
             r.at_ns for r in timeline.records(None, record.at_ns) if r.kind != "FactLost"
         )

@@ -3,7 +3,7 @@
 import pytest
 
 from strata.timeline.archive.run_lookup import open_timeline
-from strata.timeline.queries import Desk
+from strata.timeline.queries import TimelineQueries
 from tests.cli.runs import run, script
 
 RESTART_LOOP = """
@@ -63,7 +63,9 @@ def recorded(folder, text, *arguments, expected=0, data=None):
 
 
 def ask(timeline, question, **params):
-    return Desk(timeline).why(question, params={name: str(each) for name, each in params.items()})
+    return TimelineQueries(timeline).why(
+        question, params={name: str(each) for name, each in params.items()}
+    )
 
 
 def facts(timeline, kind):

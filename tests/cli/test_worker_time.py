@@ -13,7 +13,7 @@ from strata.timeline.archive.run_lookup import open_timeline
 from strata.timeline.audit.sample_audit import audit
 from strata.timeline.export import sql_queries
 from strata.timeline.lanes.worker_lanes import lanes
-from strata.timeline.queries import Desk
+from strata.timeline.queries import TimelineQueries
 from tests.cli.trained import DATA_S, STEPS
 from tests.coordinator.rest.served import Coordinator
 
@@ -78,7 +78,7 @@ def test_lanes_sql_and_the_recorded_steps_give_the_same_figures(timeline):
     found = {(node, kind): seconds for node, kind, seconds in rows}
     drawn = {
         (lane.node, kind): seconds
-        for lane in Desk(timeline).lanes(None, None).lanes
+        for lane in TimelineQueries(timeline).lanes(None, None).lanes
         for kind, seconds in lane.seconds.items()
     }
     assert drawn == pytest.approx(found, abs=1e-6)
@@ -127,11 +127,11 @@ def test_share_is_at_most_one_while_the_task_runs(timeline, task):
 def test_rest_gives_the_same_lanes(trained, timeline, tmp_path):
     for file in trained[0].glob("log.db*"):
         shutil.copy(file, tmp_path / file.name.replace("log.db", "log"))
-    span = Desk(timeline).span()
+    span = TimelineQueries(timeline).span()
     window = {"from_ms": span.from_ms, "to_ms": span.to_ms}
     with Coordinator(tmp_path) as served:
         shown = httpx.get(f"{served.url}/api/timeline/lanes", params=window).json()["lanes"]
-    own = Desk(timeline).lanes(**window).lanes
+    own = TimelineQueries(timeline).lanes(**window).lanes
     assert {lane["node"]: lane["seconds"] for lane in shown} == {
         lane.node: pytest.approx(lane.seconds) for lane in own
     }

@@ -23,7 +23,7 @@ from strata.timeline.archive.run_archive import open_anywhere
 from strata.timeline.archive.run_list import runs_at
 from strata.timeline.archive.run_lookup import open_timeline
 from strata.timeline.audit.sample_audit import audit
-from strata.timeline.queries import Desk
+from strata.timeline.queries import TimelineQueries
 from tests.coordinator.conftest import coordinator
 from tests.sdk.harness import until
 from tests.timeline.planted import Planted, worker
@@ -101,26 +101,26 @@ class TestRelease:
                 streams = set(run.reader.streams())
                 assert events_in(run.reader) == [e for e in events_at(finished) if e[:2] in streams]
                 assert audit(run.reader, task) == audit(log.reader, task)
-                assert Desk(run).why("changed", params={"task": task}).verdict == "yes"
+                assert TimelineQueries(run).why("changed", params={"task": task}).verdict == "yes"
 
     def test_the_log_keeps_its_facts_and_says_where_the_rest_is(self, finished, data):
         with open_timeline(finished) as before:
             facts = list(before.reader.read())
-            changed = Desk(before).why("changed", params={"task": "train-2"}).verdict
+            changed = TimelineQueries(before).why("changed", params={"task": "train-2"}).verdict
         kept_until(data, released, keep_events_days=0.0)
         with open_timeline(data) as log:
-            desk = Desk(log)
+            queries = TimelineQueries(log)
             assert list(log.reader.read(0, len(facts))) == facts
-            assert desk.at(position=len(facts)).tasks
-            assert desk.why("changed", params={"task": "train-2"}).verdict == changed
-            trust = desk.why("trust")
+            assert queries.at(position=len(facts)).tasks
+            assert queries.why("changed", params={"task": "train-2"}).verdict == changed
+            trust = queries.why("trust")
             assert trust.verdict == "yes"
-            (gone,) = {f.text for f in desk.trust().findings if "train-2-w0" in f.text}
+            (gone,) = {f.text for f in queries.trust().findings if "train-2-w0" in f.text}
             assert "--run train-2" in gone
-            slow = desk.why("slow", params={"worker": "train-2-w0"})
+            slow = queries.why("slow", params={"worker": "train-2-w0"})
             assert slow.verdict == "unknown"
-            assert desk.story("worker:train-2-w0", limit=10).entries
-            assert list(desk.export("jsonl", None, None))
+            assert queries.story("worker:train-2-w0", limit=10).entries
+            assert list(queries.export("jsonl", None, None))
 
     def test_over_rest_the_run_answers_as_before(self, data):
         asked = {"question": "slow", "worker": "train-2-w0", "run": "train-2"}
@@ -255,7 +255,7 @@ def test_every_event_is_in_the_log_or_its_run_after_a_kill_at_any_point(finished
         assert len(in_runs) == len(set(in_runs))
         assert set(in_runs) == everything >= set(in_log)
     with open_timeline(data) as log:
-        assert Desk(log).why("trust").verdict == "yes"
+        assert TimelineQueries(log).why("trust").verdict == "yes"
     last = TASKS[2:] if deletes else TASKS
     kept_until(
         data,

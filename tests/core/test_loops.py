@@ -8,9 +8,9 @@ from strata.core.barriers.agreements import LeaveLoop
 from strata.core.datasets.dataset_rules import AttachDataset, RegisterDataset
 from strata.core.datasets.training_loops import (
     LoopOpened,
-    Stretch,
+    LoopRange,
     epoch_start,
-    stretches,
+    loop_ranges,
     trained_steps,
 )
 from strata.core.state import DatasetSpec
@@ -120,7 +120,7 @@ def test_rollback_forgets_the_loops_that_begin_later():
 
 def test_dataset_attached_without_a_loop_is_trained_from_step_0():
     assert trained_steps({}, "d", 7) == 7
-    assert list(stretches({}, "d", 7)) == [Stretch(start=0, stop=7, first=0)]
+    assert list(loop_ranges({}, "d", 7)) == [LoopRange(start=0, stop=7, first=0)]
 
 
 @given(
@@ -139,9 +139,9 @@ def test_each_step_of_a_dataset_is_trained_by_one_step_of_the_run(opens):
     committed = step + 5
     for dataset in "de" if loops else "":
         trained = [
-            each + stretch.shift
-            for stretch in stretches(loops, dataset, committed)
-            for each in range(stretch.start, stretch.stop)
+            each + loop_range.shift
+            for loop_range in loop_ranges(loops, dataset, committed)
+            for each in range(loop_range.start, loop_range.stop)
         ]
         assert len(trained) == len(set(trained)) or _opened_twice_at_once(loops, dataset)
 

@@ -6,7 +6,7 @@ import strata
 from strata import TrainingOrchestrator
 from strata.errors import DeadlineExceeded, InvalidArgument
 from strata.timeline.archive.run_lookup import open_timeline
-from strata.timeline.queries import Desk
+from strata.timeline.queries import TimelineQueries
 from tests.coordinator.conftest import coordinator
 from tests.sdk.conftest import Hub
 from tests.sdk.harness import until
@@ -124,8 +124,8 @@ def test_orchestrator_worker_records_what_a_joined_one_does(impatient, tmp_path,
         "enough",
         7,
     )
-    answer = Desk(timeline).why("trust", params={})
-    found = [each.text for each in Desk(timeline).trust().findings if each.node == "one"]
+    answer = TimelineQueries(timeline).why("trust", params={})
+    found = [each.text for each in TimelineQueries(timeline).trust().findings if each.node == "one"]
     assert (answer.verdict, found) == ("yes", [])
 
 

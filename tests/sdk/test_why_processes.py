@@ -11,7 +11,7 @@ import pytest
 from strata.coordinator.rest.views.shard_views import ShardList
 from strata.errors import NotFound
 from strata.timeline.archive.run_lookup import open_timeline
-from strata.timeline.queries import Desk
+from strata.timeline.queries import TimelineQueries
 from strata.timeline.read.past_states import state_at
 from tests.coordinator.conftest import coordinator
 from tests.sdk.conftest import HEARTBEAT_TIMEOUT_S, Hub
@@ -29,7 +29,7 @@ def ask(hub, tmp_path):
     def asked(question, **params):
         with open_timeline(tmp_path / "data") as timeline:
             given = {name: str(value) for name, value in params.items()}
-            return Desk(timeline).why(question, params=given)
+            return TimelineQueries(timeline).why(question, params=given)
 
     return asked
 
@@ -129,7 +129,7 @@ class TestBarrier:
             trainees(hub.address, "gate", worker_id="b", world_size=2, gate=str(gate))
             assert waits.ends() != 0
             with open_timeline(tmp_path / "data") as timeline:
-                answer = Desk(timeline).why("barrier", params={"barrier": "never"})
+                answer = TimelineQueries(timeline).why("barrier", params={"barrier": "never"})
         assert answer.verdict == "yes"
         assert answer.answer.startswith("yes: it failed after 1.5 s, without b, which ")
         assert "b did not arrive" in answer.findings
@@ -185,10 +185,10 @@ class TestLost:
             worker.kill()
             until(lambda: hub.facts("WorkerLost"))
             with open_timeline(tmp_path / "data") as timeline:
-                desk = Desk(timeline)
+                queries = TimelineQueries(timeline)
                 asked = {"worker": "a", "timeout_s": "0.3"}
-                shorter = desk.why("timeout", params=asked)
-                longer = desk.why("timeout", params=asked | {"timeout_s": "1"})
+                shorter = queries.why("timeout", params=asked)
+                longer = queries.why("timeout", params=asked | {"timeout_s": "1"})
         assert shorter.answer.startswith("yes: connection_grace_s was 0.3 s")
         assert longer.verdict == "unknown", "nobody saw the process end"
 
@@ -356,11 +356,11 @@ class TestCoordinatorRestart:
             strata_up.start()
             until(lambda: self._facts(tmp_path, "WorkerLost"))
             with open_timeline(tmp_path / "data") as timeline:
-                desk = Desk(timeline)
-                lost = desk.why("lost", params={"worker": "b"})
-                trust = desk.why("trust")
-                timeout = desk.why("timeout", params={"worker": "b", "timeout_s": "1"})
-                drop = desk.why("changed", params={"task": "default-1"})
+                queries = TimelineQueries(timeline)
+                lost = queries.why("lost", params={"worker": "b"})
+                trust = queries.why("trust")
+                timeout = queries.why("timeout", params={"worker": "b", "timeout_s": "1"})
+                drop = queries.why("changed", params={"task": "default-1"})
         finally:
             strata_up.close()
         assert "it did not reconnect after the coordinator's restart" in lost.answer

@@ -7,9 +7,9 @@ from strata.core.record.event_codec import CODEC
 from strata.sim.sim_worker import SimWorker
 from strata.sim.simulation import Scenario, Simulation
 from strata.store.sqlite import SqliteStore
-from strata.timeline.queries import Desk
+from strata.timeline.queries import TimelineQueries
 from strata.timeline.read.run_timeline import Timeline
-from strata.timeline.why.investigation import Answer, Case
+from strata.timeline.why.investigation import Answer, LogSearch
 from strata.timeline.why.questions import ask
 
 AT_S = 400.0
@@ -37,7 +37,7 @@ class Planted:
     def _read(self, sim: Simulation) -> None:
         self.sim = sim
         self.timeline = Timeline(sim.coordinator.disk, "planted")
-        self.desk = Desk(self.timeline)
+        self.queries = TimelineQueries(self.timeline)
 
     @classmethod
     def over(cls, sim: Simulation) -> "Planted":
@@ -54,11 +54,11 @@ class Planted:
         return folder
 
     @property
-    def case(self) -> Case:
-        return Case(self.timeline, self.desk.trust())
+    def search(self) -> LogSearch:
+        return LogSearch(self.timeline, self.queries.trust())
 
     def why(self, question: str, **params: object) -> Answer:
-        return ask(self.case, question, {name: str(value) for name, value in params.items()})
+        return ask(self.search, question, {name: str(value) for name, value in params.items()})
 
     def kinds(self, *kinds: str) -> list:
         return list(self.timeline.records(kinds=kinds))

@@ -22,7 +22,7 @@ from strata.timeline.archive.run_list import runs_at
 from strata.timeline.archive.run_lookup import open_recorded, open_timeline
 from strata.timeline.audit.sample_audit import audit
 from strata.timeline.export import sql_queries
-from strata.timeline.queries import Desk
+from strata.timeline.queries import TimelineQueries
 from strata.timeline.read.past_states import state_at
 from strata.timeline.read.records import SECOND_NS
 from tests.sdk.harness import until
@@ -97,7 +97,7 @@ def test_run_excerpt_answers_like_the_log(timeline, kept):
     for position in (first, first + 1, (first + last) // 2, last):
         assert state_at(kept, position) == state_at(timeline, position)
     assert audit(kept.reader, "train-2") == audit(timeline.reader, "train-2")
-    ours, theirs = Desk(timeline), Desk(kept)
+    ours, theirs = TimelineQueries(timeline), TimelineQueries(kept)
     assert theirs.span().trust.verdict == "yes"
     subject = "worker:" + next(iter(kept.reader.streams()))[0]
     assert theirs.story(subject, limit=1000).entries
@@ -229,10 +229,10 @@ def test_verify_finds_the_events_that_run_and_log_share(timeline, kept, monkeypa
 
 def test_recorded_demo_is_readable_and_has_losses():
     with open_recorded() as demo:
-        assert Desk(demo).span().trust.verdict == "yes"
+        assert TimelineQueries(demo).span().trust.verdict == "yes"
         assert sum(file.stat().st_size for file in demo.reader.folder.iterdir()) < 1_000_000
         lost = next(demo.records(kinds={"WorkerLost"}))
-        assert Desk(demo).why(ref=lost.ref).chain
+        assert TimelineQueries(demo).why(ref=lost.ref).chain
         assert not state_at(demo, demo.position).doubt
         used = {record.node for record in demo.records(kinds={"ResourceSnapshot"})}
         assert len(used) == 8

@@ -89,7 +89,7 @@ def test_events_of_a_worker_are_in_the_order_of_seq_after_its_clock_was_set_back
 
 def test_trace_remembers_few_sends_and_draws_every_message(crashed, monkeypatch):
     def arrows():
-        trace = json.loads(b"".join(crashed.desk.export("perfetto", None, None)))
+        trace = json.loads(b"".join(crashed.queries.export("perfetto", None, None)))
         return [
             (event["ph"], event["pid"], event["ts"])
             for event in trace["traceEvents"]

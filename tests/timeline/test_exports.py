@@ -14,7 +14,7 @@ from strata.timeline.archive.run_list import runs_at
 from strata.timeline.archive.run_lookup import open_timeline
 from strata.timeline.export import sql_queries
 from strata.timeline.export.event_files import write_parquet
-from strata.timeline.queries import Desk
+from strata.timeline.queries import TimelineQueries
 from strata.timeline.read.operations import operations
 from strata.timeline.read.past_states import state_at
 from tests.storage.server import BUCKET, running
@@ -22,7 +22,7 @@ from tests.storage.server import BUCKET, running
 
 @pytest.fixture(scope="module")
 def trace(crashed):
-    return json.loads(b"".join(crashed.desk.export("perfetto", None, None)))["traceEvents"]
+    return json.loads(b"".join(crashed.queries.export("perfetto", None, None)))["traceEvents"]
 
 
 class TestPerfetto:
@@ -98,7 +98,7 @@ class TestParquet:
             assert kept.tallies() == timeline.tallies()
             for position in (10, 100, timeline.position):
                 assert state_at(kept, position) == state_at(timeline, position)
-            ours, theirs = Desk(timeline), Desk(kept)
+            ours, theirs = TimelineQueries(timeline), TimelineQueries(kept)
             assert theirs.span().trust == ours.span().trust
             assert theirs.lanes(None, None) == ours.lanes(None, None)
             lost = next(timeline.records(kinds={"WorkerLost"}))
@@ -143,8 +143,8 @@ def test_run_in_object_storage_is_read_like_a_live_one(timeline, tmp_path):
 
 
 def test_json_lines_have_every_event(crashed):
-    lines = [json.loads(line) for line in crashed.desk.export("jsonl", None, None)]
-    span = crashed.desk.span()
+    lines = [json.loads(line) for line in crashed.queries.export("jsonl", None, None)]
+    span = crashed.queries.span()
     assert len(lines) == span.facts + span.worker_events
     assert all(line["text"] and line["kind"] and line["body"] is not None for line in lines)
 

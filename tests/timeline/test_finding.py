@@ -14,7 +14,7 @@ from strata.timeline.read.sentences import sentence
 class TestStories:
     def test_worker_story_has_its_own_events_and_the_coordinators_facts(self, crashed):
         name = crashed.kinds("WorkerLost")[0].text("worker")
-        told = crashed.desk.story(f"worker:{name}", limit=1000).entries
+        told = crashed.queries.story(f"worker:{name}", limit=1000).entries
         assert {"coordinator", name} == {entry.node for entry in told}
         kinds = [entry.kind for entry in told]
         for kind in ("WorkerRegistered", "RunStarted", "WorkerLost", "GenerationChanged"):
@@ -23,7 +23,7 @@ class TestStories:
 
     def test_checkpoint_story_has_the_writes_of_every_rank(self, crashed):
         saved = crashed.kinds("CheckpointCommitted")[0].text("checkpoint")
-        told = [entry.kind for entry in crashed.desk.story(f"checkpoint:{saved}").entries]
+        told = [entry.kind for entry in crashed.queries.story(f"checkpoint:{saved}").entries]
         assert told[0] == "CheckpointStarted"
         assert told.count("CheckpointWriteCompleted") == 4
         assert "CheckpointCommitted" in told
@@ -33,11 +33,11 @@ class TestStories:
         ["task:train-1", "barrier:step-25", "batch:7", "generation:train-1/2", "shard:sim/0"],
     )
     def test_every_kind_of_subject_has_a_story(self, crashed, subject):
-        assert crashed.desk.story(subject).entries
+        assert crashed.queries.story(subject).entries
 
     def test_message_story_spans_nodes(self, crashed):
         sent = crashed.kinds("MessageSent")[0]
-        told = crashed.desk.story(f"message:{sent.text('message')}").entries
+        told = crashed.queries.story(f"message:{sent.text('message')}").entries
         assert [entry.kind for entry in told] == ["MessageSent", "MessageReceived"]
         assert told[0].node != told[1].node
 
@@ -48,14 +48,14 @@ class TestStories:
         for record in arrived:
             (cause,) = record.causes
             assert sent[cause].text("message") == record.text("message")
-        detail = crashed.desk.event(arrived[0].ref)
+        detail = crashed.queries.event(arrived[0].ref)
         assert [link.ref for link in detail.causes] == arrived[0].causes
 
     def test_pages_of_a_story_add_up_to_the_whole(self, crashed):
-        whole = crashed.desk.story("task:train-1", limit=1000).entries
+        whole = crashed.queries.story("task:train-1", limit=1000).entries
         pages, cursor = [], ""
         while True:
-            page = crashed.desk.story("task:train-1", limit=17, cursor=cursor)
+            page = crashed.queries.story("task:train-1", limit=17, cursor=cursor)
             pages += page.entries
             cursor = page.next
             if not cursor:
@@ -65,46 +65,46 @@ class TestStories:
     @pytest.mark.parametrize("subject", ["", "planet:mars", "worker:", "shard:x", "generation:a/b"])
     def test_invalid_subject_is_refused(self, crashed, subject):
         with pytest.raises(InvalidArgument):
-            crashed.desk.story(subject)
+            crashed.queries.story(subject)
 
 
 class TestSeeking:
     def test_next_and_the_previous_event_of_a_kind(self, crashed):
         lost = crashed.kinds("WorkerLost")[0]
-        desk = crashed.desk
-        assert desk.seek("kind=WorkerLost", None, "next").ref == lost.ref
-        assert desk.seek("kind=WorkerLost", None, "previous").ref == lost.ref
+        queries = crashed.queries
+        assert queries.seek("kind=WorkerLost", None, "next").ref == lost.ref
+        assert queries.seek("kind=WorkerLost", None, "previous").ref == lost.ref
         with pytest.raises(NotFound):
-            desk.seek("kind=WorkerLost", lost.at_ns / 1e6, "next")
+            queries.seek("kind=WorkerLost", lost.at_ns / 1e6, "next")
 
     def test_seek_finds_when_a_worker_stopped_training(self, crashed):
         lost = crashed.kinds("WorkerLost")[0]
         name = lost.text("worker")
-        found = crashed.desk.seek(f"worker {name} not training", lost.at_ns / 1e6 - 1000, "next")
+        found = crashed.queries.seek(f"worker {name} not training", lost.at_ns / 1e6 - 1000, "next")
         assert found.ref == lost.ref
-        back = crashed.desk.seek(f"worker {name} is training", found.at_ms, "next")
+        back = crashed.queries.seek(f"worker {name} is training", found.at_ms, "next")
         assert back.at_ms > found.at_ms
 
     def test_conditions_on_fields(self, crashed):
-        found = crashed.desk.seek("kind=StepFinished step>30", None, "next")
+        found = crashed.queries.seek("kind=StepFinished step>30", None, "next")
         assert crashed.timeline.record(found.ref).get("step") == 31
 
     def test_stepping_forward_and_backward_returns_to_the_same_moment(self, crashed):
-        desk = crashed.desk
-        first = desk.seek("kind=TaskStateChanged", None, "next")
-        second = desk.seek("kind=TaskStateChanged", first.at_ms, "next")
-        assert desk.seek("kind=TaskStateChanged", second.at_ms - 0.001, "previous") == first
+        queries = crashed.queries
+        first = queries.seek("kind=TaskStateChanged", None, "next")
+        second = queries.seek("kind=TaskStateChanged", first.at_ms, "next")
+        assert queries.seek("kind=TaskStateChanged", second.at_ms - 0.001, "previous") == first
 
     @pytest.mark.parametrize("text", ["what?", "step ~ 3", "worker w"])
     def test_invalid_predicate_is_refused(self, crashed, text):
         with pytest.raises(InvalidArgument):
-            crashed.desk.seek(text, None)
+            crashed.queries.seek(text, None)
 
 
 class TestDifferences:
     def test_diff_of_two_moments_lists_changes(self, crashed):
         lost = crashed.kinds("WorkerLost")[0]
-        found = crashed.desk.diff(lost.at_ns / 1e6 - 1, lost.at_ns / 1e6 + 1)
+        found = crashed.queries.diff(lost.at_ns / 1e6 - 1, lost.at_ns / 1e6 + 1)
         paths = {change.path: change for change in found.changes}
         state = paths[f"workers.{lost.text('worker')}.state"]
         assert (state.before, state.after) == ("training", "lost")
@@ -112,12 +112,12 @@ class TestDifferences:
 
     def test_diff_of_a_moment_with_itself_is_empty(self, crashed):
         at = crashed.timeline.extent().to_ns / 1e6
-        assert crashed.desk.diff(at, at).changes == []
+        assert crashed.queries.diff(at, at).changes == []
 
 
 class TestLanes:
     def test_every_worker_has_a_lane_with_its_activities(self, crashed):
-        found = crashed.desk.lanes(None, None, task="train-1")
+        found = crashed.queries.lanes(None, None, task="train-1")
         assert {lane.rank for lane in found.lanes} == {0, 1, 2, 3}
         assert found.fine
         kinds = {span.kind for lane in found.lanes for span in lane.spans}
@@ -128,14 +128,14 @@ class TestLanes:
 
     def test_loss_is_a_mark_on_the_workers_lane(self, crashed):
         lost = crashed.kinds("WorkerLost")[0]
-        found = crashed.desk.lanes(None, None, task="train-1").lanes
+        found = crashed.queries.lanes(None, None, task="train-1").lanes
         lane = next(lane for lane in found if lane.node == lost.text("worker"))
         assert lost.ref in [mark.ref for mark in lane.marks]
 
     def test_lanes_are_paged_without_repetition(self, crashed):
-        first = crashed.desk.lanes(None, None, limit=3)
+        first = crashed.queries.lanes(None, None, limit=3)
         assert first.truncated
-        second = crashed.desk.lanes(None, None, limit=3, cursor=first.next)
+        second = crashed.queries.lanes(None, None, limit=3, cursor=first.next)
         assert not {a.node for a in first.lanes} & {b.node for b in second.lanes}
 
     def test_too_many_spans_are_merged_and_counted(self):
@@ -159,8 +159,8 @@ class TestLanes:
 
 class TestCounts:
     def test_density_slices_add_up_to_the_totals(self, crashed):
-        span = crashed.desk.span()
-        found = crashed.desk.density(None, None, 50).buckets
+        span = crashed.queries.span()
+        found = crashed.queries.density(None, None, 50).buckets
         assert sum(bucket.facts for bucket in found) == span.facts
         assert sum(bucket.events for bucket in found) == span.worker_events
         assert sum(bucket.losses for bucket in found) == 1
@@ -168,21 +168,21 @@ class TestCounts:
     def test_pages_of_events_have_every_event_once(self, crashed):
         found, cursor = [], ""
         while True:
-            page, cursor = crashed.desk.events(limit=1000, cursor=cursor)
+            page, cursor = crashed.queries.events(limit=1000, cursor=cursor)
             found += page
             if not cursor:
                 break
-        span = crashed.desk.span()
+        span = crashed.queries.span()
         assert len(found) == span.facts + span.worker_events
         assert len({event.ref for event in found}) == len(found)
 
     def test_event_detail_has_operation_causes_and_effects(self, crashed):
         done = crashed.kinds("CheckpointWriteCompleted")[0]
-        detail = crashed.desk.event(done.ref)
+        detail = crashed.queries.event(done.ref)
         assert detail.operation is not None
         assert detail.operation.completed == done.ref
         assert detail.operation.duration_ms > 0
-        lost = crashed.desk.event(crashed.kinds("WorkerLost")[0].ref)
+        lost = crashed.queries.event(crashed.kinds("WorkerLost")[0].ref)
         assert [cause.kind for cause in lost.causes] == ["WorkerExited"]
         assert "GenerationChanged" in [effect.kind for effect in lost.effects]
 

@@ -10,7 +10,7 @@ from strata.timeline.audit.batch_contents import compare, recorded_contents
 from strata.timeline.audit.lineage import read_lineage
 from strata.timeline.audit.sample_history import step_story, trainings_of
 from strata.timeline.export import sql_queries
-from strata.timeline.queries import Desk
+from strata.timeline.queries import TimelineQueries
 from strata.timeline.read.run_timeline import Timeline
 from tests.timeline.fleet import Fleet
 
@@ -82,7 +82,9 @@ def test_samples_table_gives_the_samples_of_each_loop(fleet):
 
 
 def test_why_counts_the_samples_that_a_rollback_undid_in_every_loop(fleet):
-    answer = Desk(Timeline(fleet.store, "loops")).why("samples", params={"task": fleet.task})
+    answer = TimelineQueries(Timeline(fleet.store, "loops")).why(
+        "samples", params={"task": fleet.task}
+    )
     assert "steps 2 to 5 (48 samples) were undone" in answer.answer
 
 

@@ -15,7 +15,7 @@ from strata.store.event_batches import pack
 from strata.store.memory_store import MemoryStore
 from strata.store.sqlite import SqliteStore
 from strata.timeline.archive.run_lookup import open_timeline
-from strata.timeline.queries import Desk
+from strata.timeline.queries import TimelineQueries
 from strata.timeline.read.clock_alignment import Clocks
 from strata.timeline.read.log_trust import examine
 from strata.timeline.read.node_activity import nodes_at, recent_before
@@ -130,7 +130,7 @@ class TestMoments:
             assert found == timeline.position or timeline.time_of(found) > at_ns
 
     def test_moment_of_a_step_is_its_commit(self, crashed):
-        answer = crashed.desk.at(step=20, task="train-1")
+        answer = crashed.queries.at(step=20, task="train-1")
         assert answer.tasks[-1].committed_steps > 20
 
     def test_activity_of_workers_comes_from_their_own_events(self, crashed):
@@ -145,7 +145,7 @@ class TestMoments:
 
     def test_moment_given_twice_is_refused(self, crashed):
         with pytest.raises(InvalidArgument):
-            crashed.desk.at(time_ms=1.0, position=1)
+            crashed.queries.at(time_ms=1.0, position=1)
 
 
 class TestLogsThatAreNotWhole:
@@ -156,7 +156,7 @@ class TestLogsThatAreNotWhole:
         gap = next(finding for finding in found.findings if finding.kind == "gap")
         hole = next(hole for hole in found.holes if hole.reason == gap.text)
         assert hole.from_ns < hole.to_ns
-        assert run.desk.span().trust.verdict == "no"
+        assert run.queries.span().trust.verdict == "no"
 
     def test_dropped_events_are_counted_where_they_were_dropped(self):
         def drop(sim):
@@ -198,7 +198,7 @@ class TestLogsThatAreNotWhole:
             past = state_at(timeline, at + 1)
             assert past.position == at
             assert "WorkerTeleported" in past.doubt
-            assert Desk(timeline).at(position=at + 1).as_of.doubt
+            assert TimelineQueries(timeline).at(position=at + 1).as_of.doubt
             assert examine(timeline).verdict == "no"
 
     def test_truncated_log_is_read_up_to_its_end(self, folder, tmp_path):

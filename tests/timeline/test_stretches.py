@@ -16,9 +16,9 @@ from strata.store.sqlite import SqliteReader, SqliteStore, database
 from strata.timeline.archive.archive_job import Archive, MoveOut, Verify, carry_out
 from strata.timeline.archive.parquet_log import EVENTS
 from strata.timeline.archive.run_lookup import open_timeline
-from strata.timeline.archive.segmented_log import StretchedLog
+from strata.timeline.archive.segmented_log import SegmentedLog
 from strata.timeline.audit.sample_audit import audit
-from strata.timeline.queries import Desk
+from strata.timeline.queries import TimelineQueries
 from strata.timeline.read.log_trust import examine
 from tests.timeline.planted import Planted, worker
 
@@ -70,7 +70,7 @@ def everything(reader) -> list:
 def all_answers(data) -> dict:
     """What all the ways of reading a folder give."""
     with open_timeline(data) as timeline:
-        log, desk = timeline.reader, Desk(timeline)
+        log, queries = timeline.reader, TimelineQueries(timeline)
         middle_ns = (timeline.extent().from_ns + timeline.extent().to_ns) // 2
         batches = [
             (batch.node, batch.incarnation, event)
@@ -89,11 +89,11 @@ def all_answers(data) -> dict:
             "numbers": [(each, log.last_seq(*each), log.gaps(*each)) for each in log.streams()],
             "tallies": log.tallies(),
             "audit": audit(log, TASK),
-            "trust": desk.trust(),
-            "why": desk.why("changed", params={"task": TASK}),
-            "slow": desk.why("slow", params={"worker": f"{TASK}-w0"}),
-            "story": desk.story(f"worker:{TASK}-w0", limit=100),
-            "jsonl": list(desk.export("jsonl", None, None)),
+            "trust": queries.trust(),
+            "why": queries.why("changed", params={"task": TASK}),
+            "slow": queries.why("slow", params={"worker": f"{TASK}-w0"}),
+            "story": queries.story(f"worker:{TASK}-w0", limit=100),
+            "jsonl": list(queries.export("jsonl", None, None)),
         }
 
 
@@ -122,11 +122,11 @@ def test_interrupted_move_returns_no_event_twice(data, truth):
     let_go(data, held[:1])
     assert all_answers(data) == truth
     with SqliteReader(data / "log.db", CODEC) as log:
-        assert list(StretchedLog(log).unreleased()) == [f"{TASK}-000001"]
+        assert list(SegmentedLog(log).unreleased()) == [f"{TASK}-000001"]
     let_go(data, held)
     assert all_answers(data) == truth
     with SqliteReader(data / "log.db", CODEC) as log:
-        assert StretchedLog(log).unreleased() == {}
+        assert SegmentedLog(log).unreleased() == {}
 
 
 def test_late_event_between_moved_ones_is_kept(data):
@@ -170,7 +170,7 @@ def test_missing_stretch_is_a_grave_finding_and_a_hole(data, truth):
     move(data, f"{TASK}-000002")
     shutil.rmtree(data / "stretches" / f"{TASK}-000002")
     with open_timeline(data) as timeline:
-        trust = Desk(timeline).trust()
+        trust = TimelineQueries(timeline).trust()
         assert trust.verdict == "no"
         absent = [each for each in trust.findings if each.kind == "absent"]
         assert {each.node for each in absent} <= {node for node, _ in streams_of(data)}
@@ -195,7 +195,7 @@ def test_damaged_stretch_is_reported_and_the_rest_is_read(data, truth):
         assert damage
         assert 0 < len(rest) < len(truth["all"])
         assert list(timeline.records())
-        assert Desk(timeline).trust().verdict == "no"
+        assert TimelineQueries(timeline).trust().verdict == "no"
 
 
 def test_stretch_that_differs_from_the_log_is_not_published(data, monkeypatch):

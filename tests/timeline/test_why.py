@@ -194,7 +194,7 @@ class TestMessages:
                 sim.world.after(after_s, receiver.witness.lose)
 
         run = Planted(cut_and_forget)
-        gap = run.desk.trust().holes[0]
+        gap = run.queries.trust().holes[0]
         sent = run.kinds("MessageSent")
         got = {r.text("message") for r in run.kinds("MessageReceived")}
         lost = [r for r in sent if r.text("message") not in got]
@@ -263,9 +263,9 @@ class TestBarriers:
         assert 40 < answer.cost.seconds < 80
 
     def test_worker_with_a_late_clock_is_not_released_before_the_end(self, calm):
-        seen = barrier_stalls._round(calm.case, calm.kinds("BarrierOpened")[0])
+        seen = barrier_stalls._round(calm.search, calm.kinds("BarrierOpened")[0])
         later = structs.replace(seen, end_ns=seen.end_ns + 2 * 10**9)
-        lines = [barrier_stalls._line(calm.case, later, arrival) for arrival in seen.came]
+        lines = [barrier_stalls._line(calm.search, later, arrival) for arrival in seen.came]
         assert len(lines) == 4
         assert all("was released after 2." in line for line in lines), lines
 
@@ -401,7 +401,7 @@ class TestAsking:
     def test_why_of_any_event(self, crashed):
         for record in crashed.timeline.records():
             if record.kind in ("WorkerLost", "GenerationChanged", "BarrierReleased", "TaskPlaced"):
-                name, answer = why_event(crashed.case, record)
+                name, answer = why_event(crashed.search, record)
                 assert answer.verdict in ("yes", "no", "open", "unknown")
                 assert answer.chain
                 assert name

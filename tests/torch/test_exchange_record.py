@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from strata.timeline.archive.run_lookup import open_timeline
-from strata.timeline.queries import Desk
+from strata.timeline.queries import TimelineQueries
 from tests.cli.runs import run
 
 pytest.importorskip("torch")
@@ -39,7 +39,9 @@ def broken(timeline):
 
 
 def ask(timeline, **params):
-    return Desk(timeline).why("delivery", params={name: str(each) for name, each in params.items()})
+    return TimelineQueries(timeline).why(
+        "delivery", params={name: str(each) for name, each in params.items()}
+    )
 
 
 def test_step_that_all_applied_reached_everyone(disturbed):
@@ -62,7 +64,7 @@ def test_killed_worker_is_named_by_all_others(disturbed):
         assert answer.verdict == "no", answer
         assert f"{killed} was down" in answer.answer
     for each in ends:
-        of_event = Desk(disturbed).why(ref=each.ref)
+        of_event = TimelineQueries(disturbed).why(ref=each.ref)
         assert (of_event.question, of_event.verdict) == ("delivery", "no"), of_event
         assert f"{killed} was down" in of_event.answer
     again = ask(disturbed, sender=first, receiver=last, step=12)

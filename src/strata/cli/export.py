@@ -19,7 +19,7 @@ from strata.cli.support.rest_client import reach
 from strata.cli.support.tables import count
 from strata.config import load_process
 from strata.errors import InvalidArgument
-from strata.timeline.queries import Desk
+from strata.timeline.queries import TimelineQueries
 
 Format = Literal["perfetto", "parquet", "jsonl", "otlp"]
 OfFormat = Annotated[Format, typer.Option("--format", help="Format of the export.")]
@@ -51,35 +51,37 @@ def export(
         fetch(format, out, start, end, run, url)
         return
     with opened(data, run) as timeline:
-        desk = Desk(timeline)
-        from_ms = time_in(desk, start) if start else None
-        to_ms = time_in(desk, end) if end else None
+        queries = TimelineQueries(timeline)
+        from_ms = time_in(queries, start) if start else None
+        to_ms = time_in(queries, end) if end else None
         if format == "parquet" and (start or end):
-            write_window(desk, out, from_ms, to_ms)
+            write_window(queries, out, from_ms, to_ms)
         elif format == "parquet":
-            keep(desk, out, run)
+            keep(queries, out, run)
         elif format == "otlp":
             sent = needed("strata.timeline.export.otlp", "opentelemetry", "otlp").send(
-                timeline, out, *desk.window(from_ms, to_ms)
+                timeline, out, *queries.window(from_ms, to_ms)
             )
             typer.echo(f"sent {count(sent.spans)} spans and {count(sent.logs)} records to {out}")
         else:
             with Path(out).open("wb") as file:
-                file.writelines(desk.export(format, from_ms, to_ms))
+                file.writelines(queries.export(format, from_ms, to_ms))
             typer.echo(f"wrote {out}")
 
 
-def keep(desk: Desk, out: str, run: str) -> None:
+def keep(queries: TimelineQueries, out: str, run: str) -> None:
     """Export the whole run as Parquet, under its name."""
     from strata.timeline.archive.run_archive import archive
 
-    name = run or desk.timeline.name or "run"
-    kept = archive(desk.timeline, out, name, load_process({}))
+    name = run or queries.timeline.name or "run"
+    kept = archive(queries.timeline, out, name, load_process({}))
     events = sum(stream.events for stream in kept.streams)
     typer.echo(f"wrote {count(kept.position)} facts and {count(events)} events to {out}/{name}")
 
 
-def write_window(desk: Desk, out: str, from_ms: float | None, to_ms: float | None) -> None:
+def write_window(
+    queries: TimelineQueries, out: str, from_ms: float | None, to_ms: float | None
+) -> None:
     """Write the events of a window as one Parquet file; it cannot be opened with --data."""
     if "://" in out or Path(out).is_dir():
         raise InvalidArgument(
@@ -89,7 +91,7 @@ def write_window(desk: Desk, out: str, from_ms: float | None, to_ms: float | Non
     from strata.timeline.archive.event_columns import tables
     from strata.timeline.export.event_files import write_file
 
-    records = desk.timeline.records(*desk.window(from_ms, to_ms))
+    records = queries.timeline.records(*queries.window(from_ms, to_ms))
     write_file(Path(out), tables(records, exact=True))
     typer.echo(f"wrote {out}")
 

@@ -43,7 +43,7 @@ from strata.timeline.read.records import (
 from strata.timeline.read.run_timeline import Timeline
 from strata.timeline.read.sentences import sentence
 from strata.timeline.read.stories import parse_subject, story
-from strata.timeline.why.investigation import TRUST_FINDINGS, Case
+from strata.timeline.why.investigation import TRUST_FINDINGS, LogSearch
 from strata.timeline.why.questions import QUESTIONS, ask, why_event
 
 NODES = 200
@@ -53,7 +53,7 @@ DIFF_CHANGES = 500
 NEWEST_NS = 60 * SECOND_NS
 
 
-class Desk:
+class TimelineQueries:
     """Answers queries about one timeline; may be called from any thread."""
 
     def __init__(self, timeline: Timeline) -> None:
@@ -320,12 +320,12 @@ class Desk:
             raise InvalidArgument(
                 f"why has no parameter {min(params)!r} for an event", hint="give `ref` alone"
             )
-        case = Case(self.timeline, self.trust())
+        search = LogSearch(self.timeline, self.trust())
         if ref:
-            question, answer = why_event(case, self.timeline.record(ref))
+            question, answer = why_event(search, self.timeline.record(ref))
         else:
-            answer = ask(case, question, params or {})
-        return answer.shown(question, case.trust)
+            answer = ask(search, question, params or {})
+        return answer.shown(question, search.trust)
 
     def questions(self) -> list[QuestionAnswer]:
         """The questions that `why` answers."""

@@ -11,7 +11,7 @@ from strata.config import Settings
 from strata.coordinator.logs.log_entries import LogLine
 from strata.coordinator.rest.views import past_state
 from strata.errors import Overloaded
-from strata.timeline.queries import Desk
+from strata.timeline.queries import TimelineQueries
 from tests.coordinator.rest.served import Coordinator
 
 
@@ -181,7 +181,7 @@ def test_timeline_queries_do_not_block_the_engine(coordinator):
     """While timeline queries run, the rest of the API answers at once."""
     asking, answered = threading.Event(), threading.Event()
 
-    def slow(desk):
+    def slow(queries):
         asking.set()
         assert answered.wait(30)
 
@@ -200,26 +200,26 @@ def test_full_query_queue_is_refused(coordinator, monkeypatch):
     monkeypatch.setattr(past_state, "QUEUE_LIMIT", 0)
     reader = past_state.PastReader(coordinator.engine, Settings())
     with pytest.raises(Overloaded):
-        coordinator.run(reader.ask(lambda desk: None))
+        coordinator.run(reader.ask(lambda queries: None))
     reader.close()
 
 
 def test_query_of_a_disconnected_client_is_not_started(coordinator, monkeypatch):
     """When the cursor moves, the page cancels its requests; queued ones are dropped."""
     taken, freed, begun = threading.Semaphore(0), threading.Event(), []
-    span, facts = Desk.span, Desk.facts_before
+    span, facts = TimelineQueries.span, TimelineQueries.facts_before
 
-    def slow(desk):
+    def slow(queries):
         taken.release()
         assert freed.wait(30)
-        return span(desk)
+        return span(queries)
 
-    def noted(desk, at_ns, *rest):
+    def noted(queries, at_ns, *rest):
         begun.append(at_ns)
-        return facts(desk, at_ns, *rest)
+        return facts(queries, at_ns, *rest)
 
-    monkeypatch.setattr(Desk, "span", slow)
-    monkeypatch.setattr(Desk, "facts_before", noted)
+    monkeypatch.setattr(TimelineQueries, "span", slow)
+    monkeypatch.setattr(TimelineQueries, "facts_before", noted)
     with ThreadPoolExecutor() as threads, coordinator.client() as client:
         holding = [
             threads.submit(client.get, "/api/timeline/span") for _ in range(past_state.THREADS)

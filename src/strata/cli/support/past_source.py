@@ -1,6 +1,6 @@
 """The run that a verb about the past queries: in a folder, or over a coordinator's REST API.
 
-`Desk` and `Remote` have the same methods and answers, so a verb does not know which one it uses.
+Both have the same methods and answers, so a verb does not know which one it uses.
 """
 
 import re
@@ -28,10 +28,10 @@ from strata.timeline.answers import (
 )
 
 if TYPE_CHECKING:
-    from strata.timeline.queries import Desk
+    from strata.timeline.queries import TimelineQueries
     from strata.timeline.read.run_timeline import Timeline
 
-Past: TypeAlias = "Desk | Remote"
+Past: TypeAlias = "TimelineQueries | Remote"
 """A run to query: in a folder that is opened here, or over a coordinator's REST API."""
 
 Data = Annotated[
@@ -183,9 +183,9 @@ def past_of(data: str, run: str, url: str | None) -> Past:
     """The run that the options name."""
     if not data:
         return Remote(reach(url), run)
-    from strata.timeline.queries import Desk
+    from strata.timeline.queries import TimelineQueries
 
-    return Desk(opened(data, run))
+    return TimelineQueries(opened(data, run))
 
 
 def opened(data: str, run: str) -> "Timeline":

@@ -20,7 +20,7 @@ from strata.core.record.record_retention import MoveEvents
 from strata.store.sqlite import SqliteReader
 from strata.timeline.archive.archive_job import MoveOut
 from strata.timeline.archive.run_file import RUN, Held, RunFile, read_run
-from strata.timeline.archive.segmented_log import STRETCHES, StretchedLog, held_in, stretch_names
+from strata.timeline.archive.segmented_log import STRETCHES, SegmentedLog, held_in, stretch_names
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class EventMover:
         store = self._engine.kernel.store
         if not self._folder.is_dir() or not isinstance(store, SqliteReader):
             return {}
-        return StretchedLog(store, self._folder).unreleased()
+        return SegmentedLog(store, self._folder).unreleased()
 
     async def _move(self, task: str, streams: list[tuple[str, int]]) -> bool:
         """Move older events of a task if there are too many; False if there were not."""

@@ -35,7 +35,7 @@ USUAL_LANES = 512
 record."""
 
 
-class Stretch(Struct, frozen=True):
+class LoopRange(Struct, frozen=True):
     """Steps `start` up to `stop` of a run, which train a dataset's steps from `first` on."""
 
     start: int
@@ -96,14 +96,14 @@ def _continued(state: Cluster, fact: LoopContinued, event: Event) -> None:
     )
 
 
-def stretches(loops: Mapping[str, Loop], dataset: str, committed: int) -> Iterator[Stretch]:
+def loop_ranges(loops: Mapping[str, Loop], dataset: str, committed: int) -> Iterator[LoopRange]:
     """The steps of a run that train a dataset, up to the committed ones, in order."""
     if not loops:
-        yield Stretch(start=0, stop=committed, first=0)
+        yield LoopRange(start=0, stop=committed, first=0)
     for loop in _of(loops, dataset):
         stop = min(committed, _end(loops, loop))
         if stop > loop.start:
-            yield Stretch(start=loop.start, stop=stop, first=loop.first)
+            yield LoopRange(start=loop.start, stop=stop, first=loop.first)
 
 
 def trained_steps(loops: Mapping[str, Loop], dataset: str, step: int) -> int:

@@ -19,7 +19,7 @@ from strata.store.sqlite.database import SALVAGE
 from strata.timeline.archive.run_excerpt import run_of
 from strata.timeline.archive.run_file import Held
 from strata.timeline.archive.run_lookup import LOG, open_timeline
-from strata.timeline.archive.segmented_log import StretchedLog
+from strata.timeline.archive.segmented_log import SegmentedLog
 
 NICENESS = 10
 
@@ -67,7 +67,7 @@ def carry_out(job: Job) -> list[Held]:
     with open_timeline(Path(job.data) / LOG, settings=job.settings) as timeline:
         if isinstance(job, MoveOut):
             log = timeline.reader
-            if timeline.notes or not isinstance(log, StretchedLog):
+            if timeline.notes or not isinstance(log, SegmentedLog):
                 raise Corrupt("the log is damaged, so no events are moved out of it", hint=SALVAGE)
             target = log.folder / job.name
             return write_stretch(timeline, log.log, job.task, set(job.streams), target)

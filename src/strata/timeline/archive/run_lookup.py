@@ -16,7 +16,7 @@ from strata.store.event_store import EventReader
 from strata.store.sqlite import Filling, SqliteReader, salvage
 from strata.timeline.archive.moved_facts import fetching
 from strata.timeline.archive.run_file import RUN, read_run
-from strata.timeline.archive.segmented_log import STRETCHES, StretchedLog, open_log
+from strata.timeline.archive.segmented_log import STRETCHES, SegmentedLog, open_log
 from strata.timeline.read.run_timeline import Timeline
 
 LOG = "log.db"
@@ -122,7 +122,7 @@ def _salvaged(path: Path, name: str, damage: Corrupt, settings: Settings | None)
     copy = Path(folder.name) / LOG
     salvage(path, copy, fill=Filling(CODEC, FactLost, end=True))
     stretches = path.parent / STRETCHES
-    timeline = Timeline(StretchedLog(_TemporaryCopy(copy, folder, settings), stretches), name)
+    timeline = Timeline(SegmentedLog(_TemporaryCopy(copy, folder, settings), stretches), name)
     if not timeline.position and not timeline.tallies():
         timeline.close()
         raise damage

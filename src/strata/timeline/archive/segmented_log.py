@@ -74,7 +74,7 @@ class MovedEvents(Struct, frozen=True):
         return within and (wanted.node is None or wanted.node in self.nodes)
 
 
-class StretchedLog(Closing):
+class SegmentedLog(Closing):
     """An event reader over a log and its stretches."""
 
     def __init__(self, log: SqliteReader, folder: Path | None = None) -> None:
@@ -275,9 +275,9 @@ def stretch_names(folder: Path) -> list[str]:
 
 def open_log(
     path: Path, remembered_events: int = 0, settings: Settings | None = None
-) -> StretchedLog:
+) -> SegmentedLog:
     """Open a coordinator's log with its stretches and moved facts."""
-    return StretchedLog(SqliteReader(path, CODEC, remembered_events, fetching(settings)))
+    return SegmentedLog(SqliteReader(path, CODEC, remembered_events, fetching(settings)))
 
 
 def _common(own: Range, others: list[Range]) -> list[Range]:

@@ -30,10 +30,10 @@ from strata.core.datasets.shard_leases import LeaseGranted, LeaseReturned
 from strata.core.datasets.training_loops import (
     LoopContinued,
     LoopOpened,
-    Stretch,
+    LoopRange,
     leave_loop,
+    loop_ranges,
     loops_up_to,
-    stretches,
 )
 from strata.core.events import COORDINATOR, Event
 from strata.core.generations.generation_members import GenerationChanged
@@ -110,7 +110,7 @@ class Lineage(Struct):
         at = bisect_right(self.spans, step, key=lambda span: span.first) - 1
         return self.spans[at].generation if at >= 0 and step < self.spans[at].stop else 0
 
-    def stretches_of(self, dataset: str) -> list[Stretch]:
+    def ranges_of(self, dataset: str) -> list[LoopRange]:
         """The committed steps that train a dataset, in order, with the dataset's own steps.
 
         Of several loops over a dataset that begin at the same step, the one opened last counts:
@@ -120,16 +120,16 @@ class Lineage(Struct):
         if not self.loops and self.feeds[dataset].epochs:
             feed, samples = self.feeds[dataset], self.specs[dataset].total_samples
             committed = min(committed, -(-feed.epochs * samples // feed.global_batch))
-        found = {each.start: each for each in stretches(self.loops, dataset, committed)}
+        found = {each.start: each for each in loop_ranges(self.loops, dataset, committed)}
         return [found[start] for start in sorted(found)]
 
-    def pieces_of(self, dataset: str, within: Iterable[Stretch] | None = None) -> Iterator[Piece]:
-        """The stretches of a dataset, or some of them, cut at the ends of generations."""
-        for stretch in self.stretches_of(dataset) if within is None else within:
+    def pieces_of(self, dataset: str, within: Iterable[LoopRange] | None = None) -> Iterator[Piece]:
+        """The steps of loops over a dataset (all, or some), cut at the ends of generations."""
+        for loop_range in self.ranges_of(dataset) if within is None else within:
             for span in self.spans:
-                first, stop = max(span.first, stretch.start), min(span.stop, stretch.stop)
+                first, stop = max(span.first, loop_range.start), min(span.stop, loop_range.stop)
                 if first < stop:
-                    yield Piece(span=span, first=first, stop=stop, shift=stretch.shift)
+                    yield Piece(span=span, first=first, stop=stop, shift=loop_range.shift)
 
     def piece_at(self, dataset: str, step: int) -> Piece | None:
         """The piece with a step of the run; None if the step does not train the dataset."""
@@ -139,10 +139,10 @@ class Lineage(Struct):
     def left_of(self, dataset: str) -> list[tuple[int, int]]:
         """Ranges of a dataset's steps that were not trained because a loop was left early."""
         found, done = list[tuple[int, int]](), 0
-        for stretch in self.stretches_of(dataset) if self.loops else ():
-            if stretch.first > done:
-                found.append((done, stretch.first))
-            done = stretch.stop + stretch.shift
+        for loop_range in self.ranges_of(dataset) if self.loops else ():
+            if loop_range.first > done:
+                found.append((done, loop_range.first))
+            done = loop_range.stop + loop_range.shift
         end = self._own_end(dataset) if self.completed else 0
         return [*found, (done, end)] if end > done else found
 

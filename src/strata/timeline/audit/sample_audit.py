@@ -25,7 +25,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from strata.core.datasets.training_loops import Stretch
+from strata.core.datasets.training_loops import LoopRange
 from strata.core.events import COORDINATOR
 from strata.core.generations.recovery import StepsCommitted
 from strata.core.order import digests
@@ -124,13 +124,13 @@ class LaneAudit:
         self._batch = lineage.feeds[name].global_batch
         self._workers: dict[str, WorkerAudit] = {}
         self._looked: dict[tuple[int, str], Steps] = {}
-        self._stretches, unused = self._due()
+        self._ranges, unused = self._due()
         self._order = order_for(lineage, name)
         self._counter = self._new_counter()
         self._found = FeedAudit(
             dataset=name,
             samples=lineage.specs[name].total_samples,
-            steps=sum(each.stop - each.start for each in self._stretches),
+            steps=sum(each.stop - each.start for each in self._ranges),
             unused=unused,
             skipped=len(evidence.skipped.get(name, ())),
         )
@@ -138,7 +138,7 @@ class LaneAudit:
     def done(self) -> FeedAudit:
         """Compare every step and return the result."""
         at_once = max(1, _CHUNK_SAMPLES // self._batch)
-        for piece in self._lineage.pieces_of(self._name, self._stretches):
+        for piece in self._lineage.pieces_of(self._name, self._ranges):
             for step in range(piece.first, piece.stop, at_once):
                 self._look(piece, step, min(step + at_once, piece.stop))
         self._note_unassigned()
@@ -146,19 +146,19 @@ class LaneAudit:
         self._found.workers = sorted(self._workers.values(), key=lambda each: each.worker)
         return self._found
 
-    def _due(self) -> tuple[list[Stretch], int]:
+    def _due(self) -> tuple[list[LoopRange], int]:
         """The steps that trained the dataset, and the number of steps of unused loops."""
         lineage, name = self._lineage, self._name
-        every = lineage.stretches_of(name)
+        every = lineage.ranges_of(name)
         if not lineage.loops and lineage.begun[name]:
             # Older logs do not have the first step of a dataset that was attached later.
             begin = self._evidence.first_step.get(name, lineage.begun[name])
-            every = [Stretch(start=begin, stop=max(begin, every[0].stop), first=begin)]
+            every = [LoopRange(start=begin, stop=max(begin, every[0].stop), first=begin)]
         used = [each for each in every if not self._never_applied(each)]
         return used, sum(each.stop - each.start for each in every if each not in used)
 
-    def _never_applied(self, stretch: Stretch) -> bool:
-        pieces = self._lineage.pieces_of(self._name, [stretch])
+    def _never_applied(self, loop_range: LoopRange) -> bool:
+        pieces = self._lineage.pieces_of(self._name, [loop_range])
         return all(self._evidence.never_applied(self._name, piece) for piece in pieces)
 
     def _new_counter(self) -> SampleCounter:
@@ -168,7 +168,7 @@ class LaneAudit:
         if parts:
             sizes = [self._lineage.specs[part].total_samples for part, _ in parts]
             return MixtureCounter(self._order, sizes, left)
-        due = [(each.first * batch, (each.stop + each.shift) * batch) for each in self._stretches]
+        due = [(each.first * batch, (each.stop + each.shift) * batch) for each in self._ranges]
         return EpochCounter(spec.total_samples, due, left)
 
     def _look(self, piece: Piece, first: int, stop: int) -> None:
@@ -257,7 +257,7 @@ def _bare_steps(lineage: Lineage) -> int:
     """The number of applied steps that trained no dataset by steps."""
     lanes = [name for name, feed in lineage.feeds.items() if feed.unit == "lane"]
     covered, done = 0, 0
-    for start, stop in sorted((x.start, x.stop) for d in lanes for x in lineage.stretches_of(d)):
+    for start, stop in sorted((x.start, x.stop) for d in lanes for x in lineage.ranges_of(d)):
         covered += max(stop - max(start, done), 0)
         done = max(done, stop)
     return lineage.committed - covered if lanes else 0

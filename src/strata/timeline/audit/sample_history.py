@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
-from strata.core.datasets.training_loops import Stretch, stretches
+from strata.core.datasets.training_loops import LoopRange, loop_ranges
 from strata.core.workers.worker_facts import TrainingFinished, TrainingStarted
 from strata.errors import InvalidArgument, NotFound
 from strata.store.event_store import EventReader, Window
@@ -54,13 +54,13 @@ def expected_trainers(reader: EventReader, task: str, batch: str) -> BatchTraine
             f"task {task!r} does not train {dataset[:80]!r} step by step",
             hint=f"its datasets are {', '.join(lineage.feeds) or 'none'}",
         )
-    stretch, span = _stretch_at(lineage, dataset, step), _span_at(lineage, step)
-    if stretch is None or span is None:
+    loop_range, span = _range_at(lineage, dataset, step), _span_at(lineage, step)
+    if loop_range is None or span is None:
         raise NotFound(
             f"step {step} of task {task!r} does not train {dataset[:80]!r}",
             hint="`strata story batch:DATASET/STEP` shows the events of a batch",
         )
-    order, at = order_for(lineage, dataset), step + stretch.shift
+    order, at = order_for(lineage, dataset), step + loop_range.shift
     expected = [
         ExpectedTrainer(
             worker=worker,
@@ -74,9 +74,9 @@ def expected_trainers(reader: EventReader, task: str, batch: str) -> BatchTraine
     return BatchTrainers(batch=batch, counts=step < lineage.committed, expected=expected)
 
 
-def _stretch_at(lineage: Lineage, dataset: str, step: int) -> Stretch | None:
-    """The stretch of the loop that a step belongs to, the one opened last."""
-    found = [each for each in stretches(lineage.loops, dataset, step + 1) if each.stop > step]
+def _range_at(lineage: Lineage, dataset: str, step: int) -> LoopRange | None:
+    """The steps of the loop that a step belongs to, the one opened last."""
+    found = [each for each in loop_ranges(lineage.loops, dataset, step + 1) if each.stop > step]
     return found[-1] if found and found[-1].start <= step else None
 
 

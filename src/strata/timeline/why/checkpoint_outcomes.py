@@ -8,7 +8,7 @@ from strata.timeline.answers import Cost, Verdict
 from strata.timeline.read.past_states import state_at
 from strata.timeline.read.records import SECOND_NS, Record
 from strata.timeline.read.sentences import counted, seconds
-from strata.timeline.why.investigation import Answer, Case, in_order, link, lost_s
+from strata.timeline.why.investigation import Answer, LogSearch, in_order, link, lost_s
 
 ENDS = frozenset({"CheckpointCommitted", "CheckpointFailed"})
 WORK = frozenset({"CheckpointWriteStarted", "CheckpointWriteCompleted", "CheckpointUploadStarted"})
@@ -18,30 +18,30 @@ CLOCK_ERROR_NS = SECOND_NS // 20
 LONGEST_NS = 3_600 * SECOND_NS
 
 
-def checkpoint(case: Case, checkpoint: str, task: str = "") -> Answer:
+def checkpoint(search: LogSearch, checkpoint: str, task: str = "") -> Answer:
     """Was the checkpoint committed; if not, how far did each rank get?"""
-    begun = case.require(
-        case.last({CheckpointStarted.__name__}, checkpoint=checkpoint, task=task),
+    begun = search.require(
+        search.last({CheckpointStarted.__name__}, checkpoint=checkpoint, task=task),
         f"checkpoint {checkpoint}",
     )
     body = begun.event.body
     assert isinstance(body, CheckpointStarted)
-    ended = case.first(ENDS, begun.at_ns, checkpoint=checkpoint, task=body.task)
-    acked = case.all({"CheckpointPartAcked"}, begun.at_ns, checkpoint=checkpoint, task=body.task)
+    ended = search.first(ENDS, begun.at_ns, checkpoint=checkpoint, task=body.task)
+    acked = search.all({"CheckpointPartAcked"}, begun.at_ns, checkpoint=checkpoint, task=body.task)
     if ended is not None and ended.kind == "CheckpointCommitted":
         took_ns = ended.at_ns - begun.at_ns
         text = f"yes: it was committed {seconds(took_ns)} after it started"
         return Answer(verdict="yes", text=text, chain=[link(begun), link(ended)])
     there = {each.get("rank") for each in acked}
     missing = [rank for rank in range(body.expected) if rank not in there]
-    parts = [_part(case, begun, ended, rank) for rank in missing[:RANKS]]
+    parts = [_part(search, begun, ended, rank) for rank in missing[:RANKS]]
     chain = [link(begun), *(link(record) for part in parts for record in part.records)]
-    verdict = _verdict(case, begun, ended, parts)
+    verdict = _verdict(search, begun, ended, parts)
     why = "every part was written, but no manifest"
     if parts:
         why = max(parts, key=lambda part: part.weight).text
     if ended is not None:
-        chain += [*case.ancestry(ended)]
+        chain += [*search.ancestry(ended)]
         why = f"{why}; {ended.text('reason')}"
     spent_s = lost_s(begun.at_ns, chain[-1].record.at_ns)
     text = f"{counted(body.expected, 'worker')} wrote a checkpoint that cannot be used"
@@ -66,22 +66,22 @@ class _Part(Struct, frozen=True):
     weight: int = 0
 
 
-def _verdict(case: Case, begun: Record, ended: Record | None, parts: list[_Part]) -> Verdict:
+def _verdict(search: LogSearch, begun: Record, ended: Record | None, parts: list[_Part]) -> Verdict:
     if ended is not None:
         return "no"
     if not all(part.known for part in parts):
         return "unknown"
-    state = state_at(case.timeline, case.timeline.position).state
+    state = state_at(search.timeline, search.timeline.position).state
     task = state.tasks.get(begun.text("task"))
     return "no" if task is None or task.ended else "open"
 
 
-def _part(case: Case, begun: Record, ended: Record | None, rank: int) -> _Part:
+def _part(search: LogSearch, begun: Record, ended: Record | None, rank: int) -> _Part:
     """How far a rank got: not started, not written, not acknowledged, or lost."""
     body = begun.event.body
     assert isinstance(body, CheckpointStarted)
-    ended_ns = ended.at_ns if ended is not None else case.extent.to_ns
-    state = state_at(case.timeline, begun.event.seq + 1).state
+    ended_ns = ended.at_ns if ended is not None else search.extent.to_ns
+    state = state_at(search.timeline, begun.event.seq + 1).state
     members = state.tasks[body.task].members
     worker = members[rank] if rank < len(members) else ""
     who = f"rank {rank} ({worker})" if worker else f"rank {rank}"
@@ -91,10 +91,10 @@ def _part(case: Case, begun: Record, ended: Record | None, rank: int) -> _Part:
         )
     incarnation = state.workers[worker].incarnation
     until_ns = begun.at_ns + LONGEST_NS
-    mine = case.all(
+    mine = search.all(
         WORK | WORK_ENDS, begun.at_ns - 60 * SECOND_NS, until_ns, worker, checkpoint=body.checkpoint
     )
-    gone = _end_of(case, worker, incarnation, begun.at_ns)
+    gone = _end_of(search, worker, incarnation, begun.at_ns)
     written = next((each for each in mine if each.kind in WORK_ENDS), None)
     gone = gone if gone is not None and gone.at_ns <= ended_ns else None
     if gone is not None and (written is None or written.at_ns > gone.at_ns):
@@ -113,28 +113,32 @@ def _part(case: Case, begun: Record, ended: Record | None, rank: int) -> _Part:
         )
     if mine:
         return _Part(records=mine, text=f"{who} started to write its part and did not finish")
-    holes = case.holes(worker, begun.at_ns, case.extent.to_ns)
+    holes = search.holes(worker, begun.at_ns, search.extent.to_ns)
     if holes:
         text = f"{who} did not acknowledge; how far it got is unknown: {holes[0]}"
         return _Part(records=[], text=text, known=False)
     return _Part(records=[], text=f"{who} never started to write its part")
 
 
-def _end_of(case: Case, worker: str, incarnation: int, since_ns: int) -> Record | None:
+def _end_of(search: LogSearch, worker: str, incarnation: int, since_ns: int) -> Record | None:
     """The end of an incarnation after a moment: declared lost, or the exit of its process."""
-    lost = case.first({"WorkerLost"}, since_ns, worker=worker, incarnation=incarnation)
-    exited = case.exit_of(worker, incarnation)
+    lost = search.first({"WorkerLost"}, since_ns, worker=worker, incarnation=incarnation)
+    exited = search.exit_of(worker, incarnation)
     ends = [each for each in (lost, exited) if each is not None and each.at_ns >= since_ns]
     return min(ends, key=lambda each: each.key, default=None)
 
 
-def restored(case: Case, task: str = "", worker: str = "", generation: int | None = None) -> Answer:
+def restored(
+    search: LogSearch, task: str = "", worker: str = "", generation: int | None = None
+) -> Answer:
     """Which checkpoint was loaded, why, and what were the other candidates?"""
     if worker and not task:
-        joined = case.require(case.last({"WorkerRegistered"}, worker=worker), f"worker {worker}")
+        joined = search.require(
+            search.last({"WorkerRegistered"}, worker=worker), f"worker {worker}"
+        )
         task = joined.text("task")
-    chosen = case.require(
-        case.last({RecoveryChosen.__name__}, task=task, generation=generation),
+    chosen = search.require(
+        search.last({RecoveryChosen.__name__}, task=task, generation=generation),
         f"recovery of {task or 'any task'}",
     )
     body = chosen.event.body
@@ -146,8 +150,8 @@ def restored(case: Case, task: str = "", worker: str = "", generation: int | Non
         "fresh": "a fresh start",
     }[body.source]
     text = f"yes: generation {body.generation} continued at step {body.step} from {source}: "
-    chain = case.ancestry(chosen)
-    loads = case.all(
+    chain = search.ancestry(chosen)
+    loads = search.all(
         {"CheckpointDownloadStarted", "ModelLoadStarted", "ParametersRequested"},
         chosen.at_ns,
         chosen.at_ns + 600 * SECOND_NS,
@@ -156,7 +160,7 @@ def restored(case: Case, task: str = "", worker: str = "", generation: int | Non
     chain += [link(record) for record in loads[:4]]
     findings = [f"candidates: {named or 'none'}"]
     if worker and not loads and body.source != "fresh":
-        holes = case.holes(worker, chosen.at_ns, chosen.at_ns + 600 * SECOND_NS)
+        holes = search.holes(worker, chosen.at_ns, chosen.at_ns + 600 * SECOND_NS)
         findings.append(
             f"whether {worker} loaded it is unknown: {holes[0]}"
             if holes

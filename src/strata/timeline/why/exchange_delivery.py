@@ -12,8 +12,8 @@ from strata.timeline.why.investigation import (
     ABSENT,
     SLACK_NS,
     Answer,
-    Case,
     Link,
+    LogSearch,
     alive_between,
     down,
     link,
@@ -26,41 +26,41 @@ NOTICED_NS = 60 * SECOND_NS
 """How long after a break its causes are searched: they may be found by a heartbeat timeout."""
 
 
-def newest(case: Case, worker: str, step: int | None, until_ns: int) -> Record | None:
+def newest(search: LogSearch, worker: str, step: int | None, until_ns: int) -> Record | None:
     """The start of a worker's newest exchange before a moment, or of the one of a step."""
-    found = case.timeline.backwards(until_ns, node=worker, kinds={"ExchangeStarted"})
+    found = search.timeline.backwards(until_ns, node=worker, kinds={"ExchangeStarted"})
     return next((each for each in found if step in (None, each.get("step"))), None)
 
 
-def delivered(case: Case, began: Record, receiver: str) -> Answer:
+def delivered(search: LogSearch, began: Record, receiver: str) -> Answer:
     """Did the receiver get the sender's values of an exchange, by the records of both?"""
-    members = _members(case, began)
+    members = _members(search, began)
     if members and receiver not in members:
-        return _no_member(case, began, receiver)
-    theirs = _exchange_of(case, receiver, "ExchangeStarted", began)
-    ended = _exchange_of(case, receiver, "ExchangeCompleted", began)
+        return _no_member(search, began, receiver)
+    theirs = _exchange_of(search, receiver, "ExchangeStarted", began)
+    ended = _exchange_of(search, receiver, "ExchangeCompleted", began)
     chain = [link(began)]
     if ended is not None and ended.get("ok") is True:
-        return _applied(case, began, ended, receiver)
+        return _applied(search, began, ended, receiver)
     if ended is not None:
-        return _broken(case, began, ended, receiver)
+        return _broken(search, began, ended, receiver)
     if theirs is not None:
         chain.append(link(theirs))
-    return _unfinished(case, began, theirs, receiver, chain)
+    return _unfinished(search, began, theirs, receiver, chain)
 
 
 def received(
-    case: Case, sender: str, receiver: str, step: int | None, until_ns: int
+    search: LogSearch, sender: str, receiver: str, step: int | None, until_ns: int
 ) -> Answer | None:
     """The same by the receiver's record alone, if the sender has none; None if unknown."""
-    theirs = newest(case, receiver, step, until_ns) if step is not None else None
-    ended = _exchange_of(case, receiver, "ExchangeCompleted", theirs) if theirs else None
+    theirs = newest(search, receiver, step, until_ns) if step is not None else None
+    ended = _exchange_of(search, receiver, "ExchangeCompleted", theirs) if theirs else None
     if theirs is None or ended is None:
         return None
     if ended.get("ok") is False:
-        return _broken(case, theirs, ended, receiver)
-    if sender not in _members(case, theirs):
-        return _no_member(case, theirs, sender)
+        return _broken(search, theirs, ended, receiver)
+    if sender not in _members(search, theirs):
+        return _no_member(search, theirs, sender)
     text = (
         f"yes: {receiver} applied {_where(theirs)} with the values of all members; "
         f"{sender} has no record of its own"
@@ -68,19 +68,19 @@ def received(
     return Answer(verdict="yes", text=text, chain=[link(theirs), link(ended)])
 
 
-def _members(case: Case, began: Record) -> list[str]:
+def _members(search: LogSearch, began: Record) -> list[str]:
     """The members of an exchange's generation, as the worker recorded them; may be empty."""
-    opened = case.last(
+    opened = search.last(
         {"ExchangeOpened"}, began.at_ns + 1, node=began.node, generation=began.get("generation")
     )
     members = opened.get("members") if opened is not None else None
     return [str(each) for each in members] if isinstance(members, list) else []
 
 
-def _exchange_of(case: Case, worker: str, kind: str, began: Record) -> Record | None:
+def _exchange_of(search: LogSearch, worker: str, kind: str, began: Record) -> Record | None:
     """A worker's record of the same exchange; it may start before the others, but not end."""
     early_ns = NOTICED_NS if kind == "ExchangeStarted" else SLACK_NS
-    return case.first(
+    return search.first(
         {kind},
         began.at_ns - early_ns,
         node=worker,
@@ -93,7 +93,7 @@ def _where(began: Record) -> str:
     return f"step {began.text('step')} of generation {began.text('generation')}"
 
 
-def _applied(case: Case, began: Record, ended: Record, receiver: str) -> Answer:
+def _applied(search: LogSearch, began: Record, ended: Record, receiver: str) -> Answer:
     took_ns = max(ended.at_ns - began.at_ns, 0)
     late = took_ns > LATE_NS
     how = f"late, {seconds(took_ns)}" if late else seconds(took_ns)
@@ -104,25 +104,27 @@ def _applied(case: Case, began: Record, ended: Record, receiver: str) -> Answer:
     cost = Cost(took_ns / SECOND_NS, 1, f"{receiver} got them {seconds(took_ns)} late")
     chain = [link(began), link(ended)]
     if late:
-        chain[1:1] = [link(each) for each in _late_members(case, began)]
+        chain[1:1] = [link(each) for each in _late_members(search, began)]
     return Answer(
         verdict="yes",
         text=text,
         chain=chain,
         cost=cost if late else Cost(),
-        findings=_failed_before(case, began),
+        findings=_failed_before(search, began),
     )
 
 
-def _late_members(case: Case, began: Record) -> list[Record]:
+def _late_members(search: LogSearch, began: Record) -> list[Record]:
     """The start of the member that joined an exchange last."""
-    starts = (_exchange_of(case, each, "ExchangeStarted", began) for each in _members(case, began))
+    starts = (
+        _exchange_of(search, each, "ExchangeStarted", began) for each in _members(search, began)
+    )
     return sorted((each for each in starts if each is not None), key=lambda r: r.key)[-1:]
 
 
-def _failed_before(case: Case, began: Record) -> list[str]:
+def _failed_before(search: LogSearch, began: Record) -> list[str]:
     """Sentences on the sender's earlier failed exchanges of the same step."""
-    found = case.all(
+    found = search.all(
         {"ExchangeCompleted"}, None, began.at_ns, node=began.node, step=began.get("step")
     )
     return [
@@ -132,16 +134,16 @@ def _failed_before(case: Case, began: Record) -> list[str]:
     ]
 
 
-def _broken(case: Case, began: Record, ended: Record, receiver: str) -> Answer:
+def _broken(search: LogSearch, began: Record, ended: Record, receiver: str) -> Answer:
     """The receiver's exchange failed: find the first connection that broke."""
     chain = [link(began)]
-    first = _first_break(case, began)
+    first = _first_break(search, began)
     culprit = first.text("peer") if first is not None else ended.text("peer")
     chain += [link(first)] if first is not None else []
     chain.append(link(ended))
-    lost = down(case, culprit, began.at_ns, ended.at_ns + NOTICED_NS) if culprit else None
+    lost = down(search, culprit, began.at_ns, ended.at_ns + NOTICED_NS) if culprit else None
     since_ns = (first or ended).at_ns
-    if lost is not None and not alive_between(case, culprit, since_ns, lost.at_ns):
+    if lost is not None and not alive_between(search, culprit, since_ns, lost.at_ns):
         text = f"no: {culprit} was down in {_where(began)}: {link(lost).text}"
         return Answer(verdict="no", text=text, chain=[*chain, link(lost)])
     if first is not None:
@@ -154,19 +156,19 @@ def _broken(case: Case, began: Record, ended: Record, receiver: str) -> Answer:
     return Answer(verdict="no", text=text, chain=chain)
 
 
-def _first_break(case: Case, began: Record) -> Record | None:
+def _first_break(search: LogSearch, began: Record) -> Record | None:
     """The first connection between members that broke after the exchange started."""
-    members = _members(case, began)
+    members = _members(search, began)
     ends = [
         each
         for worker in members
-        if (each := _exchange_of(case, worker, "ExchangeCompleted", began)) is not None
+        if (each := _exchange_of(search, worker, "ExchangeCompleted", began)) is not None
         and each.get("ok") is False
     ]
     if not ends:
         return None
     until_ns = max(each.at_ns for each in ends) + 1
-    found = case.all({"ConnectionChanged"}, began.at_ns - LATE_NS, until_ns, node=None)
+    found = search.all({"ConnectionChanged"}, began.at_ns - LATE_NS, until_ns, node=None)
     breaks = [
         each
         for each in found
@@ -176,8 +178,8 @@ def _first_break(case: Case, began: Record) -> Record | None:
     return min(breaks, key=lambda record: record.key, default=None)
 
 
-def _no_member(case: Case, began: Record, receiver: str) -> Answer:
-    lost = down(case, receiver, began.at_ns, began.at_ns + 1)
+def _no_member(search: LogSearch, began: Record, receiver: str) -> Answer:
+    lost = down(search, receiver, began.at_ns, began.at_ns + 1)
     if lost is not None:
         text = f"no: {receiver} was down before {_where(began)}: {link(lost).text}"
         return Answer(verdict="no", text=text, chain=[link(lost), link(began)])
@@ -186,16 +188,16 @@ def _no_member(case: Case, began: Record, receiver: str) -> Answer:
 
 
 def _unfinished(
-    case: Case, began: Record, theirs: Record | None, receiver: str, chain: list[Link]
+    search: LogSearch, began: Record, theirs: Record | None, receiver: str, chain: list[Link]
 ) -> Answer:
     """The receiver has no record of the exchange's end, or not even of its start."""
-    lost = down(case, receiver, began.at_ns, began.at_ns + NOTICED_NS)
+    lost = down(search, receiver, began.at_ns, began.at_ns + NOTICED_NS)
     if lost is not None:
         text = f"no: {receiver} was down in {_where(began)}: {link(lost).text}"
         return Answer(verdict="no", text=text, chain=[*chain, link(lost)])
-    holes = case.holes(receiver, began.at_ns, began.at_ns + NOTICED_NS)
-    waited_ns = case.extent.to_ns - began.at_ns
-    own = _exchange_of(case, began.node, "ExchangeCompleted", began)
+    holes = search.holes(receiver, began.at_ns, began.at_ns + NOTICED_NS)
+    waited_ns = search.extent.to_ns - began.at_ns
+    own = _exchange_of(search, began.node, "ExchangeCompleted", began)
     if own is None and waited_ns < NOTICED_NS:
         state = "has started the exchange too" if theirs is not None else "has not started it yet"
         text = f"open: {began.node} has waited for {seconds(waited_ns)}, and {receiver} {state}"
@@ -203,7 +205,7 @@ def _unfinished(
     if holes:
         text = f"unknown: the log of {receiver} has a hole there: {holes[0]}"
         return Answer(verdict="unknown", text=text, chain=chain)
-    if not records_kind(case, receiver, {"ExchangeStarted"}):
+    if not records_kind(search, receiver, {"ExchangeStarted"}):
         return Answer(
             verdict="unknown",
             text=f"{ABSENT}: {receiver} recorded no exchanges at all",
@@ -214,5 +216,5 @@ def _unfinished(
         text = f"no: {receiver} started {_where(began)} and never finished it; its log is complete"
     else:
         text = f"no: {receiver} never started {_where(began)}; its log is complete"
-    cost = Cost(lost_s(began.at_ns, case.extent.to_ns), 1, f"{began.node} waited for it")
+    cost = Cost(lost_s(began.at_ns, search.extent.to_ns), 1, f"{began.node} waited for it")
     return Answer(verdict="no", text=text, chain=chain, cost=cost if own is None else Cost())

@@ -65,7 +65,7 @@ class Answer(Struct, frozen=True):
         )
 
 
-class Case:
+class LogSearch:
     """A timeline and its log check, with searches. A time that is not given is the log's end."""
 
     def __init__(self, timeline: Timeline, trust: Trust) -> None:
@@ -206,41 +206,41 @@ ABSENT = "unknown: not recorded"
 """The start of an answer that would need events that the run does not record."""
 
 
-def records_kind(case: Case, node: str, kinds: set[str]) -> bool:
+def records_kind(search: LogSearch, node: str, kinds: set[str]) -> bool:
     """Whether a node records some kinds at all, so that a missing event means something."""
-    tallies = case.timeline.tallies()
+    tallies = search.timeline.tallies()
     return any(tally.node == node and not kinds.isdisjoint(tally.kinds) for tally in tallies)
 
 
-def down(case: Case, worker: str, from_ns: int, until_ns: int) -> Record | None:
+def down(search: LogSearch, worker: str, from_ns: int, until_ns: int) -> Record | None:
     """The end of a worker that was down at a moment, or ended before `until_ns`; else None."""
     ends = {"WorkerLost", "WorkerExited"}
-    before = case.last({*ends, "WorkerRegistered"}, from_ns, worker=worker)
+    before = search.last({*ends, "WorkerRegistered"}, from_ns, worker=worker)
     if before is not None and before.kind in ends:
         return before
-    after = case.first(ends, from_ns, until_ns, worker=worker)
+    after = search.first(ends, from_ns, until_ns, worker=worker)
     if after is not None:
         return after
-    ended = case.last({"RunEnded", "RunStarted"}, until_ns, node=worker)
+    ended = search.last({"RunEnded", "RunStarted"}, until_ns, node=worker)
     return ended if ended is not None and ended.kind == "RunEnded" else None
 
 
-def alive_between(case: Case, worker: str, from_ns: int, to_ns: int) -> bool:
+def alive_between(search: LogSearch, worker: str, from_ns: int, to_ns: int) -> bool:
     """Whether a process recorded an event between two moments.
 
     If so, a connection that broke at the first moment did not break because the process ended.
     """
-    before = next(case.timeline.backwards(from_ns, node=worker), None)
-    after = case.timeline.records(from_ns + SLACK_NS, to_ns, node=worker)
+    before = next(search.timeline.backwards(from_ns, node=worker), None)
+    after = search.timeline.records(from_ns + SLACK_NS, to_ns, node=worker)
     return before is not None and any(r.incarnation == before.incarnation for r in after)
 
 
 def connection_before(
-    case: Case, node: str, peer: str, until_ns: int, purpose: str = "messages"
+    search: LogSearch, node: str, peer: str, until_ns: int, purpose: str = "messages"
 ) -> Record | None:
     """The last event about a connection, recorded by the worker or else by the peer."""
     for one, other in ((node, peer), (peer, node)):
-        for record in case.timeline.backwards(until_ns, node=one, kinds={"ConnectionChanged"}):
+        for record in search.timeline.backwards(until_ns, node=one, kinds={"ConnectionChanged"}):
             if record.text("peer") == other and record.get("purpose") in ("", purpose):
                 return record
     return None

@@ -17,8 +17,8 @@ from strata.timeline.why import exchange_delivery
 from strata.timeline.why.investigation import (
     ABSENT,
     Answer,
-    Case,
     Link,
+    LogSearch,
     alive_between,
     connection_before,
     down,
@@ -32,7 +32,7 @@ STILL_COMING_NS = 30 * SECOND_NS
 
 
 def delivery(
-    case: Case,
+    search: LogSearch,
     message: str = "",
     receiver: str = "",
     sender: str = "",
@@ -41,32 +41,36 @@ def delivery(
 ) -> Answer:
     """Did it arrive; if not: never sent, connection down, rejected, receiver down, or late?"""
     if message:
-        first = case.first(
-            {"MessageSent"}, case.extent.from_ns, node=sender or None, message=message
+        first = search.first(
+            {"MessageSent"}, search.extent.from_ns, node=sender or None, message=message
         )
-        return _never_sent(case, message, sender) if first is None else _told(case, first, receiver)
+        return (
+            _never_sent(search, message, sender)
+            if first is None
+            else _told(search, first, receiver)
+        )
     if not (sender and receiver):
         raise InvalidArgument(
             "the question delivery needs a message, or a sender and a receiver",
             hint="add message=…, or sender=… receiver=… (and step=… or time_ms=… for an older one)",
         )
-    until_ns = case.until(time_ms)
-    sent = _newest_of(case, sender, step, until_ns)
-    began = exchange_delivery.newest(case, sender, step, until_ns)
+    until_ns = search.until(time_ms)
+    sent = _newest_of(search, sender, step, until_ns)
+    began = exchange_delivery.newest(search, sender, step, until_ns)
     if began is not None and (sent is None or sent.at_ns < began.at_ns):
-        return exchange_delivery.delivered(case, began, receiver)
+        return exchange_delivery.delivered(search, began, receiver)
     if sent is not None:
-        return _told(case, sent, receiver)
-    seen = exchange_delivery.received(case, sender, receiver, step, until_ns)
+        return _told(search, sent, receiver)
+    seen = exchange_delivery.received(search, sender, receiver, step, until_ns)
     if seen is not None:
         return seen
-    return _nothing_sent(case, sender, step, until_ns)
+    return _nothing_sent(search, sender, step, until_ns)
 
 
-def _newest_of(case: Case, sender: str, step: int | None, until_ns: int) -> Record | None:
+def _newest_of(search: LogSearch, sender: str, step: int | None, until_ns: int) -> Record | None:
     """The first send of the newest message that a worker sent itself, not forwarded."""
     newest = None
-    for record in case.timeline.backwards(until_ns, node=sender, kinds={"MessageSent"}):
+    for record in search.timeline.backwards(until_ns, node=sender, kinds={"MessageSent"}):
         own = record.get("author") in ("", sender) and record.get("rebroadcasts") == 0
         if newest is None:
             if own and step in (None, record.get("step")):
@@ -80,24 +84,26 @@ def _newest_of(case: Case, sender: str, step: int | None, until_ns: int) -> Reco
     return newest
 
 
-def _told(case: Case, first: Record, receiver: str) -> Answer:
+def _told(search: LogSearch, first: Record, receiver: str) -> Answer:
     """How a message reached a receiver, or why not; `first` is its first send."""
     receiver = receiver or next(iter(receivers(first)), "")
-    taken, refused = _arrivals_at(case, first, receiver)
+    taken, refused = _arrivals_at(search, first, receiver)
     if taken is not None:
-        return _arrived(case, first, taken, refused)
+        return _arrived(search, first, taken, refused)
     if refused is not None:
-        chain = _sending_of(case, first, refused)
+        chain = _sending_of(search, first, refused)
         text = f"no: it arrived at {receiver} and was rejected: {refused.text('reason')}"
         return Answer(verdict="no", text=text, chain=[*chain, link(refused)])
-    return _missing(case, first, receiver)
+    return _missing(search, first, receiver)
 
 
-def _arrivals_at(case: Case, sent: Record, receiver: str) -> tuple[Record | None, Record | None]:
+def _arrivals_at(
+    search: LogSearch, sent: Record, receiver: str
+) -> tuple[Record | None, Record | None]:
     """The acceptance and the rejection of a message by a node, each None if not found."""
     refused = None
     window = (sent.at_ns - SECOND_NS, sent.at_ns + MESSAGE_NS)
-    for record in case.timeline.records(*window, node=receiver, kinds=ARRIVALS):
+    for record in search.timeline.records(*window, node=receiver, kinds=ARRIVALS):
         if record.text("message") != sent.text("message"):
             continue
         if record.kind == "MessageReceived":
@@ -106,22 +112,22 @@ def _arrivals_at(case: Case, sent: Record, receiver: str) -> tuple[Record | None
     return None, refused
 
 
-def _sending_of(case: Case, first: Record, arrival: Record) -> list[Link]:
+def _sending_of(search: LogSearch, first: Record, arrival: Record) -> list[Link]:
     """The first send of a message, and the send that arrived, if different."""
-    sendings = [each for each in causes_of(case.timeline, arrival) if each.kind == "MessageSent"]
+    sendings = [each for each in causes_of(search.timeline, arrival) if each.kind == "MessageSent"]
     return [link(first), *(link(each) for each in sendings[:1] if each.ref != first.ref)]
 
 
-def _arrived(case: Case, first: Record, taken: Record, refused: Record | None) -> Answer:
+def _arrived(search: LogSearch, first: Record, taken: Record, refused: Record | None) -> Answer:
     receiver, passed_on_by = taken.node, taken.text("sender")
     took_ns = max(taken.at_ns - first.at_ns, 0)
     late = took_ns > LATE_NS
     how = f"late, {seconds(took_ns)} after it was sent" if late else f"after {seconds(took_ns)}"
     way = "" if passed_on_by in ("", first.node) else f" from {passed_on_by}, which forwarded it,"
-    chain = _sending_of(case, first, taken)
+    chain = _sending_of(search, first, taken)
     if refused is not None:
         chain.append(link(refused))
-    reasons = _reasons_of_delay(case, chain[-1 if refused is None else -2].record, taken)
+    reasons = _reasons_of_delay(search, chain[-1 if refused is None else -2].record, taken)
     chain += [link(each) for each in reasons] if late else []
     cost = Cost(took_ns / SECOND_NS, 1, f"{receiver} got it {seconds(took_ns)} late")
     why = f": {_why_late(reasons[-1])}" if late and reasons else ""
@@ -131,11 +137,11 @@ def _arrived(case: Case, first: Record, taken: Record, refused: Record | None) -
     )
 
 
-def _reasons_of_delay(case: Case, sent: Record, taken: Record) -> list[Record]:
+def _reasons_of_delay(search: LogSearch, sent: Record, taken: Record) -> list[Record]:
     """Events that explain a late arrival: a slow receiver, a broken connection."""
     kinds = {"ConnectionChanged", "PeerLagged"}
     since_ns = sent.at_ns - MESSAGE_NS if sent.get("attempt") != 1 else sent.at_ns
-    found = case.all(kinds, since_ns, taken.at_ns, node=sent.node, peer=taken.node)
+    found = search.all(kinds, since_ns, taken.at_ns, node=sent.node, peer=taken.node)
     broken = [r for r in found if r.get("path") == "disconnected"][-1:]
     lagging = [r for r in found if r.kind == "PeerLagged" and r.get("messages")][-1:]
     return [*lagging, *broken]
@@ -147,19 +153,19 @@ def _why_late(reason: Record) -> str:
     return f"the connection was down; {link(reason).text}"
 
 
-def _missing(case: Case, first: Record, receiver: str) -> Answer:
+def _missing(search: LogSearch, first: Record, receiver: str) -> Answer:
     """The message was sent, and no arrival is recorded."""
-    sent = _last_to(case, first, receiver)
+    sent = _last_to(search, first, receiver)
     chain = [link(first)]
     if sent is not None and sent.ref != first.ref:
         chain.append(link(sent))
     last = chain[-1].record
     until_ns = last.at_ns + STILL_COMING_NS
-    cut = connection_before(case, last.node, receiver, until_ns)
+    cut = connection_before(search, last.node, receiver, until_ns)
     cut = cut if cut is not None and cut.get("path") == "disconnected" else None
-    ended = down(case, receiver, last.at_ns, until_ns)
+    ended = down(search, receiver, last.at_ns, until_ns)
     if ended is not None and (
-        cut is None or not alive_between(case, receiver, cut.at_ns, ended.at_ns)
+        cut is None or not alive_between(search, receiver, cut.at_ns, ended.at_ns)
     ):
         return Answer(
             verdict="no",
@@ -170,12 +176,12 @@ def _missing(case: Case, first: Record, receiver: str) -> Answer:
         between = f"{cut.node} and {cut.text('peer')}"
         text = f"no: the link between {between} was down: {cut.text('reason')}"
         return Answer(verdict="no", text=text, chain=[*chain, link(cut)])
-    return _unseen(case, first, receiver, chain, sent is not None)
+    return _unseen(search, first, receiver, chain, sent is not None)
 
 
-def _last_to(case: Case, first: Record, receiver: str) -> Record | None:
+def _last_to(search: LogSearch, first: Record, receiver: str) -> Record | None:
     """The last send of a message to the receiver, by any worker."""
-    sendings = case.all(
+    sendings = search.all(
         {"MessageSent"},
         first.at_ns,
         first.at_ns + MESSAGE_NS,
@@ -186,26 +192,26 @@ def _last_to(case: Case, first: Record, receiver: str) -> Record | None:
 
 
 def _unseen(
-    case: Case, first: Record, receiver: str, chain: list[Link], was_sent_there: bool
+    search: LogSearch, first: Record, receiver: str, chain: list[Link], was_sent_there: bool
 ) -> Answer:
     """No event explains why the message did not arrive."""
     sent = chain[-1].record
     until_ns = sent.at_ns + STILL_COMING_NS
-    holes = case.holes(receiver, sent.at_ns, until_ns)
+    holes = search.holes(receiver, sent.at_ns, until_ns)
     if holes:
         text = f"unknown: the log of {receiver} has a hole there: {holes[0]}"
         return Answer(verdict="unknown", text=text, chain=chain)
-    if not records_kind(case, receiver, {"MessageReceived", "NeighborsChanged"}):
+    if not records_kind(search, receiver, {"MessageReceived", "NeighborsChanged"}):
         return Answer(
             verdict="unknown", text=f"{ABSENT}: {receiver} recorded no messages at all", chain=chain
         )
-    if until_ns > case.extent.to_ns:
+    if until_ns > search.extent.to_ns:
         return Answer(
             verdict="open",
             text="open: it may still be in transit at the end of the log",
             chain=chain,
         )
-    silence_s = lost_s(sent.at_ns, case.extent.to_ns)
+    silence_s = lost_s(sent.at_ns, search.extent.to_ns)
     lost = f"it was lost on the link between {sent.node} and {receiver}"
     if not was_sent_there:
         to = ", ".join(receivers(first))
@@ -215,10 +221,10 @@ def _unseen(
     return Answer(verdict="no", text=text, chain=chain, cost=cost)
 
 
-def _never_sent(case: Case, message: str, sender: str) -> Answer:
-    if sender and not records_kind(case, sender, {"MessageSent"}):
+def _never_sent(search: LogSearch, message: str, sender: str) -> Answer:
+    if sender and not records_kind(search, sender, {"MessageSent"}):
         return Answer(verdict="unknown", text=f"{ABSENT}: {sender} recorded no messages at all")
-    holes = case.holes(sender, case.extent.from_ns, case.extent.to_ns) if sender else []
+    holes = search.holes(sender, search.extent.from_ns, search.extent.to_ns) if sender else []
     if sender and not holes:
         return Answer(verdict="no", text=f"no: {sender} never sent {message}; its log is complete")
     who = sender or "any node"
@@ -228,29 +234,29 @@ def _never_sent(case: Case, message: str, sender: str) -> Answer:
     )
 
 
-def _nothing_sent(case: Case, sender: str, step: int | None, until_ns: int) -> Answer:
+def _nothing_sent(search: LogSearch, sender: str, step: int | None, until_ns: int) -> Answer:
     """The log has no send of the sender, or none in that step."""
     kinds = {"MessageSent", "ExchangeStarted"}
-    last = case.last(kinds, until_ns, node=sender)
+    last = search.last(kinds, until_ns, node=sender)
     if step is None or last is None:
         text = f"{ABSENT}: {sender} recorded neither messages nor exchanges before"
         return Answer(verdict="unknown", text=text)
     text = f"{sender} recorded no send in step {step}"
-    ended = down(case, sender, last.at_ns, case.extent.to_ns + 1)
+    ended = down(search, sender, last.at_ns, search.extent.to_ns + 1)
     chain = [link(last), *([link(ended)] if ended is not None else [])]
-    holes = case.holes(sender, last.at_ns, case.extent.to_ns)
+    holes = search.holes(sender, last.at_ns, search.extent.to_ns)
     if holes:
         return Answer(verdict="unknown", text=f"unknown: {text}, but {holes[0]}", chain=chain)
     return Answer(verdict="no", text=f"no: {text}; its log is complete", chain=chain)
 
 
-def request(case: Case, worker: str, request: int) -> Answer:
+def request(search: LogSearch, worker: str, request: int) -> Answer:
     """Was it answered; if not: coordinator restarted, worker fenced or lost, or still open?"""
-    asked = case.require(
-        case.last({"RequestSubmitted"}, node=worker, request=request),
+    asked = search.require(
+        search.last({"RequestSubmitted"}, node=worker, request=request),
         f"request {request} of {worker}",
     )
-    done = case.first({"RequestCompleted"}, asked.at_ns, node=worker, request=request)
+    done = search.first({"RequestCompleted"}, asked.at_ns, node=worker, request=request)
     chain = [link(asked)]
     if done is not None:
         took_ns = done.event.mono_ns - asked.event.mono_ns
@@ -260,18 +266,18 @@ def request(case: Case, worker: str, request: int) -> Answer:
         verdict: Verdict = "yes" if ok else "no"
         text = f"{verdict}: it was {verb} after {seconds(took_ns)}"
         return Answer(verdict=verdict, text=text, chain=[*chain, link(done)], cost=cost)
-    for record in _obstacles(case, asked, worker):
+    for record in _obstacles(search, asked, worker):
         text = f"no: {link(record).text} before it was answered"
         return Answer(verdict="no", text=text, chain=[*chain, link(record)])
-    holes = case.holes(worker, asked.at_ns, case.extent.to_ns)
+    holes = search.holes(worker, asked.at_ns, search.extent.to_ns)
     if holes:
         return Answer(verdict="unknown", text=f"unknown: {holes[0]}", chain=chain)
-    waited_ns = case.extent.to_ns - asked.at_ns
+    waited_ns = search.extent.to_ns - asked.at_ns
     return Answer(verdict="open", text=f"open: it has waited for {seconds(waited_ns)}", chain=chain)
 
 
-def _obstacles(case: Case, asked: Record, worker: str) -> list[Record]:
+def _obstacles(search: LogSearch, asked: Record, worker: str) -> list[Record]:
     """Events that explain a missing answer."""
     kinds = {"WorkerLost", "WorkerFenced", "CoordinatorStarted", "WorkerExited"}
-    found = case.all(kinds, asked.at_ns, asked.at_ns + 600 * SECOND_NS)
+    found = search.all(kinds, asked.at_ns, asked.at_ns + 600 * SECOND_NS)
     return [r for r in found if r.kind == "CoordinatorStarted" or r.text("worker") == worker]

@@ -25,7 +25,7 @@ from strata.timeline.why import (
     timeout_replay,
     worker_losses,
 )
-from strata.timeline.why.investigation import Answer, Case
+from strata.timeline.why.investigation import Answer, LogSearch
 
 
 class Question(Struct, frozen=True):
@@ -38,7 +38,7 @@ class Question(Struct, frozen=True):
 
     @property
     def params(self) -> list[ParamAnswer]:
-        """The parameters: the arguments of the function, without the case."""
+        """The parameters: the arguments of the function, without the first one, the log search."""
         found = list(inspect.signature(self.ask).parameters.values())[1:]
         return [
             ParamAnswer(each.name, _kind(each.annotation), each.default is inspect.Parameter.empty)
@@ -148,7 +148,7 @@ QUESTIONS: dict[str, Question] = {
 }
 
 
-def ask(case: Case, name: str, params: dict[str, str]) -> Answer:
+def ask(search: LogSearch, name: str, params: dict[str, str]) -> Answer:
     """Answer a question; the parameters are checked and converted from text."""
     question = QUESTIONS.get(name)
     if question is None:
@@ -168,7 +168,7 @@ def ask(case: Case, name: str, params: dict[str, str]) -> Answer:
                 hint=f"add {param.name}=… ({param.kind})",
             )
     given = {each: _converted(known[each], value) for each, value in params.items() if value}
-    return question.ask(case, **given)
+    return question.ask(search, **given)
 
 
 def _converted(param: ParamAnswer, value: str) -> object:
@@ -239,13 +239,13 @@ def _ends(record: Record) -> dict[str, str] | None:
     return {"sender": record.text("sender"), "receiver": record.node}
 
 
-def why_event(case: Case, record: Record) -> tuple[str, Answer]:
+def why_event(search: LogSearch, record: Record) -> tuple[str, Answer]:
     """Answer the question that fits an event, or give the event's chain of causes."""
     suggested = from_event(record)
     if suggested is not None:
         name, params = suggested
-        return name, ask(case, name, params)
-    chain = case.ancestry(record)
+        return name, ask(search, name, params)
+    chain = search.ancestry(record)
     if len(chain) == 1:
         text = "unknown: no cause of this event is recorded"
         return "cause", Answer(verdict="unknown", text=text, chain=chain, cost=Cost())

@@ -15,24 +15,24 @@ from strata.timeline.audit.sample_audit import audit
 from strata.timeline.read.differences import first_difference
 from strata.timeline.read.past_states import state_at
 from strata.timeline.read.sentences import counted
-from strata.timeline.why.investigation import Answer, Case, link
+from strata.timeline.why.investigation import Answer, LogSearch, link
 
 MISSING: tuple[Problem, ...] = ("no record", "not applied")
 """Problems of the audit that mean a missing record."""
 
 
-def differs(case: Case, other: str) -> Answer:
+def differs(search: LogSearch, other: str) -> Answer:
     """Do the runs differ, and where first?"""
     with open_timeline(other) as theirs:
-        found = first_difference(case.timeline, theirs)
+        found = first_difference(search.timeline, theirs)
     chain = [link(record) for record in (found.shared, found.left) if record is not None]
     verdict: Verdict = "no" if found.left is None and found.right is None else "yes"
     return Answer(verdict=verdict, text=f"{verdict}: {found.text}", chain=chain)
 
 
-def trusted(case: Case) -> Answer:
+def trusted(search: LogSearch) -> Answer:
     """Is the log complete: gaps, drops, damage, clocks, unknown kinds, missing audit records?"""
-    findings = [*_unproven(case), *case.trust.findings]
+    findings = [*_unproven(search), *search.trust.findings]
     grave = [finding.text for finding in findings if finding.grave]
     texts = [finding.text for finding in findings]
     if not grave:
@@ -46,11 +46,11 @@ def trusted(case: Case) -> Answer:
     return Answer(verdict="no", text=f"no: {grave[0]}{more}", findings=texts)
 
 
-def _unproven(case: Case) -> Iterator[FindingAnswer]:
+def _unproven(search: LogSearch) -> Iterator[FindingAnswer]:
     """Findings on applied steps without a worker's record, in tasks that lost workers or events."""
-    for task in sorted(_incomplete_tasks(case)):
+    for task in sorted(_incomplete_tasks(search)):
         try:
-            found = audit(case.timeline.reader, task)
+            found = audit(search.timeline.reader, task)
         except NotFound:
             continue  # the task trained nothing
         except StrataError as error:
@@ -58,7 +58,7 @@ def _unproven(case: Case) -> Iterator[FindingAnswer]:
             continue
         lanes = [feed for feed in found.feeds if feed.unit == "step"]
         missing = [each for feed in lanes for each in feed.findings if each.what in MISSING]
-        coming = [each for each in missing if _may_come(case, each)]
+        coming = [each for each in missing if _may_come(search, each)]
         if coming:
             text = (
                 f"{coming[0].worker} has not sent its records of {_steps(coming[0])} of {task} yet"
@@ -90,16 +90,16 @@ def _steps(finding: AuditFinding) -> str:
     return f"steps {finding.first} to {finding.last}"
 
 
-def _may_come(case: Case, finding: AuditFinding) -> bool:
+def _may_come(search: LogSearch, finding: AuditFinding) -> bool:
     """Whether a worker that is alive where the log ends has recorded no later step.
 
     Records arrive later than the heartbeats that commit the steps.
     """
-    timeline = case.timeline
+    timeline = search.timeline
     worker = state_at(timeline, timeline.position).state.workers.get(finding.worker)
     if not timeline.live or worker is None or not worker.alive:
         return False
-    last = case.last({TrainingFinished.__name__}, node=finding.worker)
+    last = search.last({TrainingFinished.__name__}, node=finding.worker)
     body = last.event.body if last is not None else None
     if not isinstance(body, TrainingFinished):
         return False
@@ -107,13 +107,13 @@ def _may_come(case: Case, finding: AuditFinding) -> bool:
     return finding.first > max(body.step, int(batch) if batch.isdecimal() else 0)
 
 
-def _incomplete_tasks(case: Case) -> set[str]:
+def _incomplete_tasks(search: LogSearch) -> set[str]:
     """The tasks that lost a worker or worker events.
 
     Without those whose events are in an archived run: that run has its own audit.
     """
-    tasks = {each.text("task") for each in case.all({WorkerLost.__name__})}
-    nodes = {finding.node for finding in case.trust.findings if finding.grave and finding.node}
-    joined = case.all({WorkerRegistered.__name__}) if nodes else []
+    tasks = {each.text("task") for each in search.all({WorkerLost.__name__})}
+    nodes = {finding.node for finding in search.trust.findings if finding.grave and finding.node}
+    joined = search.all({WorkerRegistered.__name__}) if nodes else []
     tasks |= {each.text("task") for each in joined if each.text("worker") in nodes}
-    return tasks - {each.text("task") for each in case.all({EventsReleased.__name__})}
+    return tasks - {each.text("task") for each in search.all({EventsReleased.__name__})}

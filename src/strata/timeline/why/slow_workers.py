@@ -10,7 +10,7 @@ from msgspec import Struct
 from strata.timeline.answers import Cost
 from strata.timeline.read.records import SECOND_NS, Record
 from strata.timeline.read.sentences import counted, lasting
-from strata.timeline.why.investigation import Answer, Case, link
+from strata.timeline.why.investigation import Answer, LogSearch, link
 from strata.timeline.why.step_times import (
     OWN,
     PARTS,
@@ -68,19 +68,19 @@ class _Steps(Struct, frozen=True):
         return getattr(self.own, part) / other if other else float("inf")
 
 
-def slow(case: Case, worker: str, time_ms: float | None = None) -> Answer:
+def slow(search: LogSearch, worker: str, time_ms: float | None = None) -> Answer:
     """Was it slower than its peers, or than before, and in which part of a step?"""
-    at_ns = case.until(time_ms)
-    records = newest_steps(case, worker, at_ns - WINDOW_NS, at_ns)
+    at_ns = search.until(time_ms)
+    records = newest_steps(search, worker, at_ns - WINDOW_NS, at_ns)
     if not records:
-        holes = case.holes(worker, at_ns - WINDOW_NS, at_ns)
+        holes = search.holes(worker, at_ns - WINDOW_NS, at_ns)
         why = holes[0] if holes else "it finished no step in the last 5 minutes"
         return Answer(verdict="unknown", text=f"unknown: {worker} has no steps to compare: {why}")
-    group = group_of(case, worker, records[-1].at_ns)
+    group = group_of(search, worker, records[-1].at_ns)
     records = _recent(records, group)
-    steps = _compared(case, worker, group, (records[0].at_ns, at_ns))
+    steps = _compared(search, worker, group, (records[0].at_ns, at_ns))
     worst = max(records, key=lambda each: sum(_seconds(each.get(f"{p}_s")) for p in PARTS))
-    findings = _findings(case, worker, steps, group, (records[0].at_ns, at_ns))
+    findings = _findings(search, worker, steps, group, (records[0].at_ns, at_ns))
     against_peers = [part for part in OWN if steps.is_slower(part, steps.peers)]
     compared = OWN if steps.waits_for else (*OWN, "communication")
     against_itself = [part for part in compared if steps.is_slower(part, steps.before)]
@@ -116,17 +116,17 @@ def _recent(records: list[Record], group: Group | None) -> list[Record]:
     return recent if len(recent) >= LEAST else records[-LEAST:]
 
 
-def _compared(case: Case, worker: str, group: Group | None, span: tuple[int, int]) -> _Steps:
+def _compared(search: LogSearch, worker: str, group: Group | None, span: tuple[int, int]) -> _Steps:
     """The step times of a worker and its peers in a span, and of the worker before."""
     since_ns, at_ns = span
-    own = split_of(newest_steps(case, worker, since_ns, at_ns))
+    own = split_of(newest_steps(search, worker, since_ns, at_ns))
     assert own is not None, "the caller has seen steps in this span"
     members = [each for each in group.members if each != worker] if group is not None else []
-    theirs = {name: newest_steps(case, name, *span) for name in members[:PEERS]}
+    theirs = {name: newest_steps(search, name, *span) for name in members[:PEERS]}
     splits = {name: split_of(found) for name, found in theirs.items()}
     own_s = {name: split.own for name, split in splits.items() if split is not None}
     slowest = max(own_s, key=lambda name: own_s[name], default="")
-    earlier = newest_steps(case, worker, since_ns - EARLIER_NS, since_ns)
+    earlier = newest_steps(search, worker, since_ns - EARLIER_NS, since_ns)
     return _Steps(
         own=own,
         peers=split_of([each for found in theirs.values() for each in found]),
@@ -151,7 +151,7 @@ def _measures(steps: _Steps) -> str:
 
 
 def _findings(
-    case: Case, worker: str, steps: _Steps, group: Group | None, span: tuple[int, int]
+    search: LogSearch, worker: str, steps: _Steps, group: Group | None, span: tuple[int, int]
 ) -> list[str]:
     """Sentences on what takes the time of a step, and on the process's resources."""
     found = []
@@ -165,11 +165,11 @@ def _findings(
             was = f", before {lasting(before)}" if before is not None else ""
             share = f"{steps.own.share(part):.0%} of a step is {part} ({lasting(spent_s)}{was})"
             found.append(f"{share}{_shared(steps, part)}")
-    earlier = group_of(case, worker, span[0] - 1) if steps.before is not None else None
+    earlier = group_of(search, worker, span[0] - 1) if steps.before is not None else None
     if group is not None and earlier is not None and earlier.members != group.members:
         sizes = f"{counted(len(group.members), 'worker')} instead of {len(earlier.members)}"
         found.append(f"its task has {sizes} since generation {group.generation}")
-    used = case.last({"ResourceSnapshot"}, span[1], span[0], node=worker)
+    used = search.last({"ResourceSnapshot"}, span[1], span[0], node=worker)
     return found + ([f"{worker} {link(used).text}"] if used is not None else [])
 
 

@@ -15,7 +15,7 @@ from strata.core.generations.generation_members import GenerationChanged
 from strata.core.workers.worker_facts import StepFinished
 from strata.timeline.read.past_states import state_at
 from strata.timeline.read.records import Record
-from strata.timeline.why.investigation import Case
+from strata.timeline.why.investigation import LogSearch
 
 PARTS = ("data", "compute", "communication", "wait")
 OWN = ("data", "compute")
@@ -73,35 +73,35 @@ class Group(Struct, frozen=True):
     since_ns: int
 
 
-def group_of(case: Case, worker: str, at_ns: int) -> Group | None:
+def group_of(search: LogSearch, worker: str, at_ns: int) -> Group | None:
     """The generation of a worker at a moment; None if it had none."""
-    state = state_at(case.timeline, case.timeline.position_at(at_ns)).state
+    state = state_at(search.timeline, search.timeline.position_at(at_ns)).state
     known = state.workers.get(worker)
-    return task_group(case, known.task, at_ns) if known is not None else None
+    return task_group(search, known.task, at_ns) if known is not None else None
 
 
-def task_group(case: Case, task: str, at_ns: int) -> Group | None:
+def task_group(search: LogSearch, task: str, at_ns: int) -> Group | None:
     """The generation of a task at a moment."""
-    state = state_at(case.timeline, case.timeline.position_at(at_ns)).state
+    state = state_at(search.timeline, search.timeline.position_at(at_ns)).state
     found = state.tasks.get(task)
     if found is None or not found.members:
         return None
-    began = case.last(
+    began = search.last(
         {GenerationChanged.__name__}, at_ns + 1, task=task, generation=found.generation
     )
-    since_ns = began.at_ns if began is not None else case.extent.from_ns
+    since_ns = began.at_ns if began is not None else search.extent.from_ns
     return Group(
         task=task, generation=found.generation, members=list(found.members), since_ns=since_ns
     )
 
 
-def newest_steps(case: Case, worker: str, since_ns: int, until_ns: int) -> list[Record]:
+def newest_steps(search: LogSearch, worker: str, since_ns: int, until_ns: int) -> list[Record]:
     """The last steps of a worker in a span, oldest first."""
-    found = case.timeline.backwards(until_ns, since_ns, node=worker, kinds=FINISHED)
+    found = search.timeline.backwards(until_ns, since_ns, node=worker, kinds=FINISHED)
     return list(islice(found, STEPS))[::-1]
 
 
-def first_steps(case: Case, worker: str, since_ns: int, until_ns: int) -> list[Record]:
+def first_steps(search: LogSearch, worker: str, since_ns: int, until_ns: int) -> list[Record]:
     """The first steps of a worker in a span."""
-    found = case.timeline.records(since_ns, until_ns, node=worker, kinds=FINISHED)
+    found = search.timeline.records(since_ns, until_ns, node=worker, kinds=FINISHED)
     return list(islice(found, STEPS))

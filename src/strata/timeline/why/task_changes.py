@@ -8,26 +8,26 @@ from strata.timeline.answers import Cost, Verdict
 from strata.timeline.read.past_states import state_at
 from strata.timeline.read.records import Record
 from strata.timeline.read.sentences import counted, lasting, sentence
-from strata.timeline.why.investigation import Answer, Case, link, lost_s
+from strata.timeline.why.investigation import Answer, LogSearch, link, lost_s
 
 KINDS = frozenset({"TaskStateChanged", "GenerationChanged"})
 
 
 def changed(
-    case: Case,
+    search: LogSearch,
     task: str,
     state: str = "",
     generation: int | None = None,
     time_ms: float | None = None,
 ) -> Answer:
     """The chain of causes behind a change of a task's state or generation."""
-    until_ns = case.until(time_ms)
+    until_ns = search.until(time_ms)
     kinds = {"GenerationChanged"} if generation is not None else KINDS
     if state:
         kinds = {"TaskStateChanged"}
-    found = case.last(kinds, until_ns, task=task, after=state, generation=generation)
-    record = case.require(found, f"matching change of task {task}")
-    chain = case.ancestry(record)
+    found = search.last(kinds, until_ns, task=task, after=state, generation=generation)
+    record = search.require(found, f"matching change of task {task}")
+    chain = search.ancestry(record)
     root = chain[0]
     because = "" if root.record is record else f"; first cause: {root.text}"
     text = f"yes: {sentence(record)}{because}"
@@ -37,12 +37,12 @@ def changed(
             text=f"unknown: {sentence(record)}, and no cause is recorded",
             chain=chain,
         )
-    return Answer(verdict="yes", text=text, chain=chain, cost=_until_running(case, record))
+    return Answer(verdict="yes", text=text, chain=chain, cost=_until_running(search, record))
 
 
-def _until_running(case: Case, record: Record) -> Cost:
+def _until_running(search: LogSearch, record: Record) -> Cost:
     """The time until the task trained again."""
-    again = case.first({"RecoveryChosen"}, record.at_ns, task=record.text("task"))
+    again = search.first({"RecoveryChosen"}, record.at_ns, task=record.text("task"))
     if again is None or record.text("after") in ("running", "completed"):
         return Cost()
     size = record.get("world_size")
@@ -52,27 +52,27 @@ def _until_running(case: Case, record: Record) -> Cost:
 
 
 def moved(
-    case: Case, shard: int, dataset: str = "", task: str = "", time_ms: float | None = None
+    search: LogSearch, shard: int, dataset: str = "", task: str = "", time_ms: float | None = None
 ) -> Answer:
     """Was the move necessary, and the least that keeps the shares fair?"""
-    until_ns = case.until(time_ms)
+    until_ns = search.until(time_ms)
     kinds = {AssignmentChanged.__name__}
     named = f"assignment of the shards of {dataset or 'a dataset'}"
-    newest = case.require(case.last(kinds, until_ns, task=task, dataset=dataset), named)
+    newest = search.require(search.last(kinds, until_ns, task=task, dataset=dataset), named)
     task, dataset = newest.text("task"), newest.text("dataset")
-    owned = _Owned(case, task, dataset, shard)
-    if owned.at(case.timeline.position_at(until_ns)) is None:
+    owned = _Owned(search, task, dataset, shard)
+    if owned.at(search.timeline.position_at(until_ns)) is None:
         raise NotFound(
             f"{dataset} has no shard {shard}", hint="the API lists the shards of a dataset"
         )
-    for record in case.timeline.backwards(until_ns, node="coordinator", kinds=kinds):
+    for record in search.timeline.backwards(until_ns, node="coordinator", kinds=kinds):
         body = record.event.body
         assert isinstance(body, AssignmentChanged)
         if (body.task, body.dataset) != (task, dataset) or not any(m.source for m in body.moves):
             continue
         item = owned.at(record.event.seq)
         if item is not None and _move_of(body, item) is not None:
-            return _judged(case, record, body, item, owned.named)
+            return _judged(search, record, body, item, owned.named)
     told = f"shard {shard} of {dataset}"
     if owned.doubt:
         return Answer(
@@ -87,8 +87,8 @@ class _Owned:
     A lane's shards have other numbers in each epoch, so the lane is looked up at a position.
     """
 
-    def __init__(self, case: Case, task: str, dataset: str, shard: int) -> None:
-        self._case, self._task, self._dataset, self._shard = case, task, dataset, shard
+    def __init__(self, search: LogSearch, task: str, dataset: str, shard: int) -> None:
+        self._case, self._task, self._dataset, self._shard = search, task, dataset, shard
         self.named = ""
         self.doubt = ""
 
@@ -115,9 +115,11 @@ def _move_of(body: AssignmentChanged, item: int) -> Move | None:
     return next(moves, None)
 
 
-def _judged(case: Case, found: Record, body: AssignmentChanged, item: int, named: str) -> Answer:
-    past = state_at(case.timeline, found.event.seq)
-    chain = case.ancestry(found)
+def _judged(
+    search: LogSearch, found: Record, body: AssignmentChanged, item: int, named: str
+) -> Answer:
+    past = state_at(search.timeline, found.event.seq)
+    chain = search.ancestry(found)
     move = _move_of(body, item)
     assert move is not None, "the caller has found the move"
     moved = f"{named} moved from {move.source} to {move.target}: {body.reason}"

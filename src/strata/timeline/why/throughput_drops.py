@@ -16,7 +16,7 @@ from strata.core.task_state import ENDED
 from strata.timeline.answers import Cost
 from strata.timeline.read.records import SECOND_NS, Record
 from strata.timeline.read.sentences import lasting, seconds
-from strata.timeline.why.investigation import Answer, Case, Link, link
+from strata.timeline.why.investigation import Answer, Link, LogSearch, link
 from strata.timeline.why.step_times import (
     FINISHED,
     OWN,
@@ -82,22 +82,22 @@ class _Rates(Struct, frozen=True):
         return f"{rates} ({1 / self.ratio:.0f} times fewer)" if 0 < self.ratio < 0.5 else rates
 
 
-def throughput(case: Case, time_ms: float | None = None, task: str = "") -> Answer:
+def throughput(search: LogSearch, time_ms: float | None = None, task: str = "") -> Answer:
     """Did steps per second drop, and what is the likeliest cause?"""
-    until_ns = case.until(time_ms)
-    last = case.last({StepsCommitted.__name__}, until_ns + NEAR_NS, task=task)
-    task = case.require(last, f"committed step of {task or 'a task'}").text("task")
-    at_ns = until_ns if time_ms is not None else _largest_drop(case, task)
+    until_ns = search.until(time_ms)
+    last = search.last({StepsCommitted.__name__}, until_ns + NEAR_NS, task=task)
+    task = search.require(last, f"committed step of {task or 'a task'}").text("task")
+    at_ns = until_ns if time_ms is not None else _largest_drop(search, task)
     if at_ns is None:
         return Answer(verdict="unknown", text=f"unknown: {task} has too few steps to compare")
-    rates = _rates(case, task, at_ns)
+    rates = _rates(search, task, at_ns)
     if rates is None:
         text = f"unknown: {task} committed no steps before that moment, or had ended by then"
         return Answer(verdict="unknown", text=text)
     if rates.ratio > DROP:
         return Answer(verdict="no", text=f"no: {task} made {rates.text}")
-    ranked = _suspects(case, task, rates)
-    changed = _changed_steps(case, task, rates)
+    ranked = _suspects(search, task, rates)
+    changed = _changed_steps(search, task, rates)
     decisive = ranked[0] if ranked and WEIGHTS[ranked[0].record.kind] >= DECISIVE else None
     cause = f"likeliest cause: {decisive.text}" if decisive is not None else changed
     if not cause:
@@ -133,36 +133,36 @@ class _Commits(Struct, frozen=True):
     total: NDArray[np.int64]
 
 
-def _commits(case: Case, task: str, since_ns: int, until_ns: int) -> _Commits:
-    found = case.all({StepsCommitted.__name__}, since_ns, until_ns, task=task)
+def _commits(search: LogSearch, task: str, since_ns: int, until_ns: int) -> _Commits:
+    found = search.all({StepsCommitted.__name__}, since_ns, until_ns, task=task)
     bodies = [each.event.body for each in found]
     counts = [b.last - b.first + 1 for b in bodies if isinstance(b, StepsCommitted)]
     moments = np.array([each.at_ns for each in found], np.int64)
     return _Commits(moments, np.cumsum(np.array(counts, np.int64)))
 
 
-def _end_ns(case: Case, task: str, since_ns: int) -> int:
+def _end_ns(search: LogSearch, task: str, since_ns: int) -> int:
     """The end of a task, or of the log."""
-    changes = case.all({"TaskStateChanged"}, since_ns, task=task)
+    changes = search.all({"TaskStateChanged"}, since_ns, task=task)
     ends = (each.at_ns for each in changes if each.text("after") in ENDED)
-    return next(ends, case.extent.to_ns)
+    return next(ends, search.extent.to_ns)
 
 
-def _end_of_training(case: Case, task: str, last_ns: int) -> int:
+def _end_of_training(search: LogSearch, task: str, last_ns: int) -> int:
     """The last commit of a completed task (only saving follows), else its end."""
-    done = case.first({"TaskStateChanged"}, last_ns, task=task, after="completed")
-    return last_ns if done is not None else _end_ns(case, task, last_ns)
+    done = search.first({"TaskStateChanged"}, last_ns, task=task, after="completed")
+    return last_ns if done is not None else _end_ns(search, task, last_ns)
 
 
-def _largest_drop(case: Case, task: str) -> int | None:
+def _largest_drop(search: LogSearch, task: str) -> int | None:
     """The time of the largest drop in the last hours of the log; None if unknown."""
-    since_ns, until_ns = case.extent.to_ns - LOOK_BACK_NS, case.extent.to_ns + 1
-    commits = _commits(case, task, since_ns, until_ns)
+    since_ns, until_ns = search.extent.to_ns - LOOK_BACK_NS, search.extent.to_ns + 1
+    commits = _commits(search, task, since_ns, until_ns)
     if not len(commits.at_ns):
         return None
-    end_ns = _end_of_training(case, task, int(commits.at_ns[-1]))
+    end_ns = _end_of_training(search, task, int(commits.at_ns[-1]))
     if len(commits.at_ns) < FEW_COMMITS:  # in a short run single steps are used
-        moments = _finished(case, task, int(commits.at_ns[-1]), until_ns)
+        moments = _finished(search, task, int(commits.at_ns[-1]), until_ns)
         commits = _Commits(moments, np.arange(1, len(moments) + 1))
     return _lowest_ratio(commits, end_ns)
 
@@ -187,15 +187,15 @@ def _lowest_ratio(commits: _Commits, end_ns: int) -> int | None:
     return int(at_ns[lowest]) + 1 if np.isfinite(ratio[lowest]) else None
 
 
-def _rates(case: Case, task: str, at_ns: int) -> _Rates | None:
+def _rates(search: LogSearch, task: str, at_ns: int) -> _Rates | None:
     """Steps per second before and after a moment; None if one side has too few steps.
 
     The rate after is the lowest of several spans: a pause of seconds is a drop as well.
     """
-    end_ns = min(at_ns + WIDTH_NS, _end_ns(case, task, at_ns))
-    moments = _finished(case, task, at_ns, end_ns)
+    end_ns = min(at_ns + WIDTH_NS, _end_ns(search, task, at_ns))
+    moments = _finished(search, task, at_ns, end_ns)
     if not len(moments):
-        moments = _committed(case, task, at_ns, end_ns)
+        moments = _committed(search, task, at_ns, end_ns)
     earlier = moments[moments < at_ns]
     if len(earlier) < 2 or end_ns <= at_ns:
         return None
@@ -216,30 +216,30 @@ def _rates(case: Case, task: str, at_ns: int) -> _Rates | None:
     return min(found, key=lambda rates: rates.ratio)
 
 
-def _finished(case: Case, task: str, at_ns: int, to_ns: int) -> NDArray[np.int64]:
+def _finished(search: LogSearch, task: str, at_ns: int, to_ns: int) -> NDArray[np.int64]:
     """The finish times of steps around a moment, of the member that recorded most steps."""
-    groups = [task_group(case, task, moment) for moment in (at_ns, to_ns)]
+    groups = [task_group(search, task, moment) for moment in (at_ns, to_ns)]
     names = dict.fromkeys(n for g in groups if g is not None for n in g.members[:READERS])
     best = np.empty(0, np.int64)
     for name in names:
-        found = case.timeline.records(at_ns - WIDTH_NS, to_ns, node=name, kinds=FINISHED)
+        found = search.timeline.records(at_ns - WIDTH_NS, to_ns, node=name, kinds=FINISHED)
         moments = np.fromiter((each.at_ns for each in found), np.int64)
         best = moments if len(moments) > len(best) else best
     return best
 
 
-def _committed(case: Case, task: str, at_ns: int, to_ns: int) -> NDArray[np.int64]:
+def _committed(search: LogSearch, task: str, at_ns: int, to_ns: int) -> NDArray[np.int64]:
     """The commit times around a moment, repeated for each step."""
-    commits = _commits(case, task, at_ns - WIDTH_NS, to_ns)
+    commits = _commits(search, task, at_ns - WIDTH_NS, to_ns)
     return np.repeat(commits.at_ns, np.diff(commits.total, prepend=0))
 
 
-def _changed_steps(case: Case, task: str, rates: _Rates) -> str:
+def _changed_steps(search: LogSearch, task: str, rates: _Rates) -> str:
     """A sentence on the part of the steps that takes more time than before; empty if none."""
-    group = task_group(case, task, rates.at_ns)
+    group = task_group(search, task, rates.at_ns)
     if group is None:
         return ""
-    grown = list(_grown(case, group, rates))
+    grown = list(_grown(search, group, rates))
     whole_s = max((each.whole_s for each in grown), default=0.0)
     if whole_s <= 0:
         return ""
@@ -263,10 +263,10 @@ class _Growth(Struct, frozen=True):
     whole_s: float
 
 
-def _grown(case: Case, group: Group, rates: _Rates) -> Iterator[_Growth]:
+def _grown(search: LogSearch, group: Group, rates: _Rates) -> Iterator[_Growth]:
     for worker in group.members[:PEERS]:
-        before = split_of(newest_steps(case, worker, rates.from_ns, rates.at_ns))
-        after = split_of(first_steps(case, worker, rates.at_ns, rates.to_ns))
+        before = split_of(newest_steps(search, worker, rates.from_ns, rates.at_ns))
+        after = split_of(first_steps(search, worker, rates.at_ns, rates.to_ns))
         if before is None or after is None:
             continue
         for part in ("data", "compute", "communication", "wait"):
@@ -280,7 +280,7 @@ def _grown(case: Case, group: Group, rates: _Rates) -> Iterator[_Growth]:
             )
 
 
-def _suspects(case: Case, task: str, rates: _Rates) -> list[Link]:
+def _suspects(search: LogSearch, task: str, rates: _Rates) -> list[Link]:
     """Events around a moment, by weight and distance.
 
     A loss is declared up to a timeout after it stopped the steps, so later events count as well.
@@ -291,7 +291,7 @@ def _suspects(case: Case, task: str, rates: _Rates) -> list[Link]:
         away = abs(record.at_ns - at_ns) / NEAR_NS
         return WEIGHTS[record.kind] * (1.5 - away)
 
-    near = case.all(WEIGHTS, max(at_ns - JUST_BEFORE_NS, rates.from_ns), at_ns + NEAR_NS)
+    near = search.all(WEIGHTS, max(at_ns - JUST_BEFORE_NS, rates.from_ns), at_ns + NEAR_NS)
     found = [each for each in near if each.text("task") in ("", task)]
     ranked = sorted(found, key=weight, reverse=True)[:8]
     return [Link(each, f"{link(each).text} ({_offset(each.at_ns - at_ns)})") for each in ranked]

@@ -23,7 +23,7 @@ from strata.timeline.answers import Cost, Verdict
 from strata.timeline.read.past_states import state_at
 from strata.timeline.read.records import SECOND_NS, Record
 from strata.timeline.read.sentences import lasting, seconds
-from strata.timeline.why.investigation import Answer, Case, link
+from strata.timeline.why.investigation import Answer, LogSearch, link
 from strata.timeline.why.worker_losses import exit_text, the_loss
 
 BEFORE_NS = 300 * SECOND_NS
@@ -36,18 +36,20 @@ SETTINGS = {
 }
 
 
-def timeout(case: Case, worker: str, timeout_s: float, time_ms: float | None = None) -> Answer:
+def timeout(
+    search: LogSearch, worker: str, timeout_s: float, time_ms: float | None = None
+) -> Answer:
     """Would this worker also have been declared lost with a different timeout?"""
     if timeout_s <= 0:
         raise InvalidArgument(f"timeout_s is {timeout_s:g}", hint="use more than 0 seconds")
-    loss = the_loss(case, worker, time_ms)
+    loss = the_loss(search, worker, time_ms)
     body = loss.event.body
     assert isinstance(body, WorkerLost)
     setting = SETTINGS.get(body.signal)
     if setting is None:
         text = f"yes: the loss did not depend on a timeout: {body.reason}"
         return Answer(verdict="yes", text=text, chain=[link(loss)])
-    rules = case.timeouts_at(loss.at_ns)
+    rules = search.timeouts_at(loss.at_ns)
     then_s = body.evidence.get("timeout_s")
     if then_s is None and rules is not None:
         then_s = getattr(rules, setting)
@@ -55,20 +57,23 @@ def timeout(case: Case, worker: str, timeout_s: float, time_ms: float | None = N
         text = f"yes: {setting} was {then_s:g} s, and {timeout_s:g} s is not longer"
         return Answer(verdict="yes", text=text, chain=[link(loss)])
     if body.signal == "hang":
-        return _hang(case, loss, body, timeout_s)
+        return _hang(search, loss, body, timeout_s)
     if rules is None or then_s is None:
         text = f"unknown: the timeouts of this run, such as {setting}, are not recorded in its log"
         return Answer(verdict="unknown", text=text, chain=[link(loss)])
     return _silence(
-        case, loss, body, _Changed(setting=setting, then_s=then_s, timeout_s=timeout_s, rules=rules)
+        search,
+        loss,
+        body,
+        _Changed(setting=setting, then_s=then_s, timeout_s=timeout_s, rules=rules),
     )
 
 
-def _silence(case: Case, loss: Record, body: WorkerLost, changed: "_Changed") -> Answer:
+def _silence(search: LogSearch, loss: Record, body: WorkerLost, changed: "_Changed") -> Answer:
     timeout_s = changed.timeout_s
     rerun = _rerun if body.signal != "agent" else _with_its_host
-    declared_ns = rerun(case, loss, body, changed)
-    back = _next_message(case, loss, body)
+    declared_ns = rerun(search, loss, body, changed)
+    back = _next_message(search, loss, body)
     chain = [link(loss)] + ([link(back)] if back is not None else [])
     if declared_ns is None and back is not None:
         text = (
@@ -76,13 +81,13 @@ def _silence(case: Case, loss: Record, body: WorkerLost, changed: "_Changed") ->
             f"message would have been in time: it came {seconds(back.at_ns - loss.at_ns)} after it "
             "was declared lost"
         )
-        return Answer(verdict="no", text=text, chain=chain, cost=_saved(case, loss, body))
+        return Answer(verdict="no", text=text, chain=chain, cost=_saved(search, loss, body))
     if declared_ns is not None and back is not None:
         later = seconds(declared_ns - loss.at_ns)
         again = seconds(back.at_ns - loss.at_ns)
         text = f"yes, {later} later: its next message came {again} after it was declared lost"
         return Answer(verdict="yes", text=text, chain=chain)
-    exited = case.exit_of(body.worker, body.incarnation)
+    exited = search.exit_of(body.worker, body.incarnation)
     if exited is not None and exited.at_ns <= loss.at_ns + SECOND_NS:
         text = f"yes, only later: {exit_text(exited)}"
         return Answer(verdict="yes", text=text, chain=[link(exited, exit_text(exited)), link(loss)])
@@ -94,7 +99,7 @@ def _silence(case: Case, loss: Record, body: WorkerLost, changed: "_Changed") ->
             text=f"unknown: {text}",
             chain=[link(loss), link(exited, exit_text(exited))],
         )
-    holes = case.holes(body.worker, loss.at_ns, loss.at_ns + int(timeout_s * SECOND_NS))
+    holes = search.holes(body.worker, loss.at_ns, loss.at_ns + int(timeout_s * SECOND_NS))
     if holes:
         text = f"unknown: whether it would have sent another message: {holes[0]}"
         return Answer(verdict="unknown", text=text, chain=chain)
@@ -115,18 +120,18 @@ class _Changed(Struct, frozen=True):
         return msgspec.structs.replace(self.rules, **{self.setting: self.timeout_s})
 
 
-def _rerun(case: Case, loss: Record, body: WorkerLost, changed: _Changed) -> int | None:
+def _rerun(search: LogSearch, loss: Record, body: WorkerLost, changed: _Changed) -> int | None:
     """When the liveness rules declare the worker lost with the changed timeout; None if never."""
     watch = Watch(changed.timeouts)
-    started = case.last({CoordinatorStarted.__name__}, loss.at_ns, loss.at_ns - BEFORE_NS)
+    started = search.last({CoordinatorStarted.__name__}, loss.at_ns, loss.at_ns - BEFORE_NS)
     start_ns = started.at_ns if started is not None else loss.at_ns - BEFORE_NS
-    state: Cluster = state_at(case.timeline, case.timeline.position_at(start_ns)).state
+    state: Cluster = state_at(search.timeline, search.timeline.position_at(start_ns)).state
     origin_ns = loss.event.mono_ns - loss.at_ns
     watch.adopt(state, start_ns + origin_ns)
     until_ns = loss.at_ns + int(changed.timeout_s * SECOND_NS) + SECOND_NS
     broken_ns = loss.at_ns - int(changed.then_s * SECOND_NS)
-    back = _next_message(case, loss, body)
-    for record in case.timeline.records(start_ns + 1, until_ns):
+    back = _next_message(search, loss, body)
+    for record in search.timeline.records(start_ns + 1, until_ns):
         now_ns = record.at_ns + origin_ns
         if back is not None and record.at_ns >= back.at_ns:
             return None
@@ -139,11 +144,13 @@ def _rerun(case: Case, loss: Record, body: WorkerLost, changed: _Changed) -> int
     return until_ns if _declares(watch, state, body, until_ns + origin_ns) else None
 
 
-def _with_its_host(case: Case, loss: Record, body: WorkerLost, changed: _Changed) -> int | None:
+def _with_its_host(
+    search: LogSearch, loss: Record, body: WorkerLost, changed: _Changed
+) -> int | None:
     """The same for a worker that was lost with its host. The agent's heartbeats are not recorded,
     so the worker's are used."""
-    heard = case.last({ClockSampled.__name__}, loss.at_ns, node=body.worker)
-    back = _next_message(case, loss, body)
+    heard = search.last({ClockSampled.__name__}, loss.at_ns, node=body.worker)
+    back = _next_message(search, loss, body)
     if heard is None:
         return None
     declared_ns = heard.at_ns + int(changed.timeout_s * SECOND_NS)
@@ -168,20 +175,20 @@ def _show(watch: Watch, record: Record, body: WorkerLost, now_ns: int) -> None:
         watch.beat(record.node, record.incarnation, Beat(), now_ns)
 
 
-def _next_message(case: Case, loss: Record, body: WorkerLost) -> Record | None:
+def _next_message(search: LogSearch, loss: Record, body: WorkerLost) -> Record | None:
     """The first message or event of the same incarnation after the loss, if any."""
-    fenced = case.first(
+    fenced = search.first(
         {"WorkerFenced"}, loss.at_ns, worker=body.worker, incarnation=body.incarnation
     )
-    own = case.first({ClockSampled.__name__}, loss.at_ns + 1, node=body.worker)
+    own = search.first({ClockSampled.__name__}, loss.at_ns + 1, node=body.worker)
     if own is not None and own.incarnation == body.incarnation:
         return own if fenced is None or own.at_ns < fenced.at_ns else fenced
     return fenced
 
 
-def _hang(case: Case, loss: Record, body: WorkerLost, timeout_s: float) -> Answer:
+def _hang(search: LogSearch, loss: Record, body: WorkerLost, timeout_s: float) -> Answer:
     """The answer for a hang: a longer timeout waits longer for the step."""
-    step = case.first({"StepFinished"}, loss.at_ns, node=body.worker)
+    step = search.first({"StepFinished"}, loss.at_ns, node=body.worker)
     stuck_s = body.evidence.get("stuck_s", 0.0)
     if step is not None and step.incarnation == body.incarnation:
         took_s = stuck_s + (step.at_ns - loss.at_ns) / SECOND_NS
@@ -195,8 +202,8 @@ def _hang(case: Case, loss: Record, body: WorkerLost, timeout_s: float) -> Answe
     return Answer(verdict="yes", text=text, chain=[link(loss)])
 
 
-def _saved(case: Case, loss: Record, body: WorkerLost) -> Cost:
-    again = case.first({"RecoveryChosen"}, loss.at_ns, task=body.task)
+def _saved(search: LogSearch, loss: Record, body: WorkerLost) -> Cost:
+    again = search.first({"RecoveryChosen"}, loss.at_ns, task=body.task)
     if again is None:
         return Cost()
     spent_s = (again.at_ns - loss.at_ns) / SECOND_NS

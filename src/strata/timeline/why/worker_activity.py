@@ -14,7 +14,7 @@ from strata.core.workers.worker_facts import ClockSampled, RequestSubmitted, Ste
 from strata.timeline.read.operations import Pairing, newest_of, step_parts
 from strata.timeline.read.records import SECOND_NS, Record
 from strata.timeline.read.sentences import seconds
-from strata.timeline.why.investigation import Case
+from strata.timeline.why.investigation import LogSearch
 
 BEFORE_NS = 60 * SECOND_NS
 PAUSE_NS = SECOND_NS // 2
@@ -32,10 +32,10 @@ class Activity(Struct, frozen=True):
 
 
 def activity(
-    case: Case, worker: str, incarnation: int, since_ns: int, until_ns: int, barrier: str
+    search: LogSearch, worker: str, incarnation: int, since_ns: int, until_ns: int, barrier: str
 ) -> Activity:
     """What kept a worker from reaching a barrier between two moments."""
-    before = case.timeline.records(since_ns - BEFORE_NS, until_ns, node=worker)
+    before = search.timeline.records(since_ns - BEFORE_NS, until_ns, node=worker)
     events = [each for each in before if each.incarnation == incarnation]
     if not events:
         return Activity("recorded no events of its own")
@@ -49,7 +49,7 @@ def activity(
         and pause.length_ns >= PAUSE_NS
         and pause.length_ns * 2 > end_ns - since_ns
     ):
-        return _paused(events, pause, _heartbeat_interval_ns(case, last, pause))
+        return _paused(events, pause, _heartbeat_interval_ns(search, last, pause))
     return Activity(_at_work(events, end_ns))
 
 
@@ -80,10 +80,10 @@ def _longest_pause(events: list[Record], since_ns: int, end_ns: int, still: bool
     return max(spans, key=lambda span: span.length_ns)
 
 
-def _heartbeat_interval_ns(case: Case, of: Record, pause: _Pause) -> float | None:
+def _heartbeat_interval_ns(search: LogSearch, of: Record, pause: _Pause) -> float | None:
     """The median time between heartbeats of a process around a pause; None if unknown."""
     around = (pause.from_ns - BEFORE_NS, pause.to_ns + BEFORE_NS)
-    found = case.timeline.records(*around, node=of.node, kinds={ClockSampled.__name__})
+    found = search.timeline.records(*around, node=of.node, kinds={ClockSampled.__name__})
     beats = [each.at_ns for each in found if each.incarnation == of.incarnation]
     return median(b - a for a, b in pairwise(beats)) if len(beats) > HEARTBEATS else None
 

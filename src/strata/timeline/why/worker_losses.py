@@ -4,7 +4,7 @@ A dead worker differs from a live one by three things: its agent recorded the ex
 the worker sent messages after it was declared lost (and was fenced); its own events continue or
 stop. If its whole host was unreachable, the cause is a partition rather than a stopped process.
 
-An exit belongs to the incarnation that ran in that start of the worker (`Case.exit_of`): in a
+An exit belongs to the incarnation that ran in that start of the worker (`LogSearch.exit_of`): in a
 restart loop each loss has its own exit.
 """
 
@@ -17,8 +17,8 @@ from strata.timeline.read.records import SECOND_NS, Record
 from strata.timeline.read.sentences import counted, lasting, seconds, sentence
 from strata.timeline.why.investigation import (
     Answer,
-    Case,
     Link,
+    LogSearch,
     in_order,
     link,
     lost_s,
@@ -43,15 +43,15 @@ SIGNALS = {
 
 
 def the_loss(
-    case: Case, worker: str, time_ms: float | None = None, incarnation: int | None = None
+    search: LogSearch, worker: str, time_ms: float | None = None, incarnation: int | None = None
 ) -> Record:
     """The loss that a question is about: the last match before a moment."""
-    until_ns = case.until(time_ms)
-    found = case.last({WorkerLost.__name__}, until_ns, worker=worker, incarnation=incarnation)
+    until_ns = search.until(time_ms)
+    found = search.last({WorkerLost.__name__}, until_ns, worker=worker, incarnation=incarnation)
     named = f"loss of worker {worker}" if worker else "loss of a worker"
     if incarnation is not None:
         named = f"{named}, incarnation {incarnation}"
-    return case.require(found, named)
+    return search.require(found, named)
 
 
 def _declared(body: WorkerLost) -> str:
@@ -60,14 +60,17 @@ def _declared(body: WorkerLost) -> str:
 
 
 def lost(
-    case: Case, worker: str = "", time_ms: float | None = None, incarnation: int | None = None
+    search: LogSearch,
+    worker: str = "",
+    time_ms: float | None = None,
+    incarnation: int | None = None,
 ) -> Answer:
     """Was it dead (crash, lost host) or alive (hang, partition, stopped process)?"""
-    loss = the_loss(case, worker, time_ms, incarnation)
+    loss = the_loss(search, worker, time_ms, incarnation)
     body = loss.event.body
     assert isinstance(body, WorkerLost)
-    chain = case.ancestry(loss)
-    cost = _cost(case, loss, body)
+    chain = search.ancestry(loss)
+    cost = _cost(search, loss, body)
     told = _declared(body)
     if any(each.record.kind == LogSalvaged.__name__ for each in chain):
         text = (
@@ -79,11 +82,11 @@ def lost(
         return Answer(
             verdict="no",
             text=f"no, it hung: {told}",
-            chain=[*_last_step(case, loss, body), *chain],
+            chain=[*_last_step(search, loss, body), *chain],
             cost=cost,
         )
-    exited = case.exit_of(body.worker, body.incarnation)
-    alive = _sign_of_life(case, loss, body)
+    exited = search.exit_of(body.worker, body.incarnation)
+    alive = _sign_of_life(search, loss, body)
     # A connection breaks when the process ends. A process that ends after a heartbeat timeout was
     # ended because of the timeout.
     late_ns = 0 if body.signal == "heartbeat" else SECOND_NS
@@ -99,12 +102,12 @@ def lost(
             cost=cost,
         )
     if alive is not None or exited is not None:
-        return _alive(case, loss, body, alive or exited, chain, cost)
-    host = _host_lost(case, loss, body)
+        return _alive(search, loss, body, alive or exited, chain, cost)
+    host = _host_lost(search, loss, body)
     if host is not None:
         text = f"yes, its host was lost: {sentence(host)}; {told}"
         return Answer(verdict="yes", text=text, chain=in_order([*chain, link(host)]), cost=cost)
-    return _unseen(case, loss, body, chain, cost)
+    return _unseen(search, loss, body, chain, cost)
 
 
 def _seen_first(exited: Record | None, loss: Record) -> bool:
@@ -123,12 +126,14 @@ def _script_failed(
     return Answer(verdict="yes", text=text, chain=chain, cost=cost)
 
 
-def _unseen(case: Case, loss: Record, body: WorkerLost, chain: list[Link], cost: Cost) -> Answer:
+def _unseen(
+    search: LogSearch, loss: Record, body: WorkerLost, chain: list[Link], cost: Cost
+) -> Answer:
     """No exit is recorded, and the worker sent nothing more."""
     told = _declared(body)
-    holes = case.holes(body.worker, loss.at_ns - AROUND_NS, loss.at_ns + AROUND_NS)
-    if loss.at_ns + AROUND_NS > case.extent.to_ns:
-        left = seconds(case.extent.to_ns - loss.at_ns)
+    holes = search.holes(body.worker, loss.at_ns - AROUND_NS, loss.at_ns + AROUND_NS)
+    if loss.at_ns + AROUND_NS > search.extent.to_ns:
+        left = seconds(search.extent.to_ns - loss.at_ns)
         text = f"open: {told}; the log ends {left} later, so the worker may still return"
         return Answer(verdict="open", text=text, chain=chain, cost=cost)
     why = holes[0] if holes else "no exit of its process is recorded, and it sent nothing more"
@@ -136,7 +141,7 @@ def _unseen(case: Case, loss: Record, body: WorkerLost, chain: list[Link], cost:
 
 
 def _alive(
-    case: Case,
+    search: LogSearch,
     loss: Record,
     body: WorkerLost,
     alive: Record | None,
@@ -146,8 +151,8 @@ def _alive(
     """It sent messages later, or its process ended later: why were there no heartbeats?"""
     assert alive is not None
     after = seconds(alive.at_ns - loss.at_ns)
-    silent = _host_silent(case, loss, body)
-    worked = _worked_meanwhile(case, loss, body)
+    silent = _host_silent(search, loss, body)
+    worked = _worked_meanwhile(search, loss, body)
     if silent is not None:
         kind = f"a partition: its whole host was unreachable ({sentence(silent)})"
     elif worked is not None:
@@ -187,59 +192,59 @@ def exit_text(exited: Record) -> str:
     return f"the process of {body.worker} ended with {how_it_ended(body.code, body.signal)}"
 
 
-def _sign_of_life(case: Case, loss: Record, body: WorkerLost) -> Record | None:
+def _sign_of_life(search: LogSearch, loss: Record, body: WorkerLost) -> Record | None:
     """A message or event of the same incarnation after it was declared lost."""
-    fenced = case.first(
+    fenced = search.first(
         {"WorkerFenced"}, loss.at_ns, worker=body.worker, incarnation=body.incarnation
     )
     stop_ns = loss.at_ns + AFTER_NS
-    for record in case.timeline.records(loss.at_ns + 1, stop_ns, node=body.worker):
+    for record in search.timeline.records(loss.at_ns + 1, stop_ns, node=body.worker):
         if record.incarnation == body.incarnation:
             return record if fenced is None or record.at_ns < fenced.at_ns else fenced
         break
     return fenced
 
 
-def _worked_meanwhile(case: Case, loss: Record, body: WorkerLost) -> Record | None:
+def _worked_meanwhile(search: LogSearch, loss: Record, body: WorkerLost) -> Record | None:
     """A step that it finished during the heartbeat timeout."""
     silence = body.evidence.get("silence_s", 0.0)
     since_ns = loss.at_ns - int(silence * SECOND_NS) + SECOND_NS
-    found = case.first({"StepFinished", "TrainingFinished"}, since_ns, loss.at_ns, body.worker)
+    found = search.first({"StepFinished", "TrainingFinished"}, since_ns, loss.at_ns, body.worker)
     return found if found is not None and found.incarnation == body.incarnation else None
 
 
-def _host_silent(case: Case, loss: Record, body: WorkerLost) -> Record | None:
+def _host_silent(search: LogSearch, loss: Record, body: WorkerLost) -> Record | None:
     """Another loss on the same host at about the same time."""
-    host = case.host_of(body.worker, loss.at_ns)
-    near = case.all({"WorkerLost", "AgentLost"}, loss.at_ns - AROUND_NS, loss.at_ns + AROUND_NS)
+    host = search.host_of(body.worker, loss.at_ns)
+    near = search.all({"WorkerLost", "AgentLost"}, loss.at_ns - AROUND_NS, loss.at_ns + AROUND_NS)
     for other in near:
         if other.kind == "AgentLost":
-            agent = case.last({"AgentRegistered"}, other.at_ns, agent=other.text("agent"))
+            agent = search.last({"AgentRegistered"}, other.at_ns, agent=other.text("agent"))
             there = agent.text("hostname") if agent is not None else ""
         elif other.text("worker") == body.worker or other.text("signal") not in SILENCES:
             continue
         else:
-            there = case.host_of(other.text("worker"), other.at_ns)
+            there = search.host_of(other.text("worker"), other.at_ns)
         if there and there == host and other.key != loss.key:
             return other
     return None
 
 
-def _host_lost(case: Case, loss: Record, body: WorkerLost) -> Record | None:
-    found = _host_silent(case, loss, body)
+def _host_lost(search: LogSearch, loss: Record, body: WorkerLost) -> Record | None:
+    found = _host_silent(search, loss, body)
     return found if found is not None and found.kind == "AgentLost" else None
 
 
-def _last_step(case: Case, loss: Record, body: WorkerLost) -> list[Link]:
-    step = case.last({"StepFinished"}, loss.at_ns, loss.at_ns - OPEN_NS, body.worker)
+def _last_step(search: LogSearch, loss: Record, body: WorkerLost) -> list[Link]:
+    step = search.last({"StepFinished"}, loss.at_ns, loss.at_ns - OPEN_NS, body.worker)
     return [link(step, f"its last step: {sentence(step)}")] if step is not None else []
 
 
-def _cost(case: Case, loss: Record, body: WorkerLost) -> Cost:
+def _cost(search: LogSearch, loss: Record, body: WorkerLost) -> Cost:
     """The time from the loss until the task trained again, for all its workers."""
-    again = case.first({"RecoveryChosen"}, loss.at_ns, task=body.task)
-    changed = case.first({"GenerationChanged"}, loss.at_ns, task=body.task)
-    rolled = case.first(
+    again = search.first({"RecoveryChosen"}, loss.at_ns, task=body.task)
+    changed = search.first({"GenerationChanged"}, loss.at_ns, task=body.task)
+    rolled = search.first(
         {"RolledBack"}, loss.at_ns, again.at_ns + 1 if again else None, task=body.task
     )
     silence_s = body.evidence.get("silence_s") or body.evidence.get("stuck_s") or 0.0
@@ -257,17 +262,17 @@ def _cost(case: Case, loss: Record, body: WorkerLost) -> Cost:
     return Cost((silence_s + stopped_s) * workers, workers, text)
 
 
-def unfinished(case: Case, worker: str = "", time_ms: float | None = None) -> Answer:
+def unfinished(search: LogSearch, worker: str = "", time_ms: float | None = None) -> Answer:
     """Which operations of a lost worker were open, by its own events?"""
-    loss = the_loss(case, worker, time_ms)
+    loss = the_loss(search, worker, time_ms)
     worker, incarnation = loss.text("worker"), loss.get("incarnation")
     pairing = Pairing()
     last: Record | None = None
-    for record in case.timeline.records(loss.at_ns - OPEN_NS, loss.at_ns + 1, node=worker):
+    for record in search.timeline.records(loss.at_ns - OPEN_NS, loss.at_ns + 1, node=worker):
         if record.incarnation == incarnation:
             pairing.feed(record)
             last = record
-    holes = case.holes(worker, last.at_ns if last else loss.at_ns, loss.at_ns)
+    holes = search.holes(worker, last.at_ns if last else loss.at_ns, loss.at_ns)
     doubt = [f"it may have started or ended more after its last event: {holes[0]}"] if holes else []
     if last is None:
         return Answer(

@@ -39,7 +39,7 @@ async def audit_task(past: ThePast, task_id: FromPath[str]) -> Audit:
     The verdict is `proven`, `unproven` (a record is missing or damaged, or shards were leased) or
     `broken` (a sample is missing or was applied twice, or a record contradicts the order).
     """
-    return await past.ask(lambda desk: audit(desk.timeline.reader, task_id))
+    return await past.ask(lambda queries: audit(queries.timeline.reader, task_id))
 
 
 @get("/tasks/{task_id:str}/audit/sample", responses=READS_ONE)
@@ -47,7 +47,9 @@ async def audit_sample(
     past: ThePast, task_id: FromPath[str], sample: Sample, dataset: Of = ""
 ) -> list[Trained]:
     """The steps and workers that trained a sample; the newest if there are too many."""
-    return await past.ask(lambda desk: trainings_of(desk.timeline.reader, task_id, sample, dataset))
+    return await past.ask(
+        lambda queries: trainings_of(queries.timeline.reader, task_id, sample, dataset)
+    )
 
 
 @get("/tasks/{task_id:str}/audit/step", responses=READS_ONE)
@@ -55,7 +57,9 @@ async def audit_step(
     past: ThePast, task_id: FromPath[str], step: Step, dataset: Of = ""
 ) -> StepStory:
     """The samples that each worker trained in a committed step."""
-    return await past.ask(lambda desk: step_story(desk.timeline.reader, task_id, step, dataset))
+    return await past.ask(
+        lambda queries: step_story(queries.timeline.reader, task_id, step, dataset)
+    )
 
 
 @get("/tasks/{task_id:str}/audit/contents", responses=READS_ONE)
@@ -63,13 +67,17 @@ async def audit_contents(
     past: ThePast, task_id: FromPath[str], first_step: First = 0
 ) -> ContentPage:
     """Eight-byte digests of the samples that workers read, a page of steps at a time."""
-    return await past.ask(lambda desk: recorded_contents(desk.timeline.reader, task_id, first_step))
+    return await past.ask(
+        lambda queries: recorded_contents(queries.timeline.reader, task_id, first_step)
+    )
 
 
 @get("/tasks/{task_id:str}/audit/batch", responses=READS_ONE)
 async def audit_batch(past: ThePast, task_id: FromPath[str], batch: Batch) -> BatchTrainers:
     """The workers assigned to a batch and whether they trained it."""
-    return await past.ask(lambda desk: expected_trainers(desk.timeline.reader, task_id, batch))
+    return await past.ask(
+        lambda queries: expected_trainers(queries.timeline.reader, task_id, batch)
+    )
 
 
 ENDPOINTS = [audit_task, audit_sample, audit_step, audit_contents, audit_batch]

@@ -14,7 +14,7 @@ from strata.coordinator.rest.views.metrics_history import MetricsHistory
 from strata.coordinator.rest.views.past_metrics import history_before, usage_before
 from strata.coordinator.rest.views.past_state import ThePast
 from strata.timeline.answers import UsageAnswer
-from strata.timeline.queries import Desk
+from strata.timeline.queries import TimelineQueries
 from strata.timeline.read.past_states import require_state
 from strata.timeline.read.records import LAST_MS, ns
 
@@ -36,9 +36,9 @@ async def list_shards_then(
     """Shards and their workers at a moment; empty if the dataset was not registered yet."""
     first = shard_views.first_shard(cursor)
 
-    def look(desk: Desk) -> Response[list[ShardResponse]]:
-        position = desk.timeline.position_at(moment_of(desk, time_ms))
-        state = require_state(desk.timeline, position)
+    def look(queries: TimelineQueries) -> Response[list[ShardResponse]]:
+        position = queries.timeline.position_at(moment_of(queries, time_ms))
+        state = require_state(queries.timeline, position)
         dataset = state.datasets.get(dataset_id)
         if dataset is None:
             return paged([], 0, "")
@@ -56,25 +56,31 @@ async def list_facts_before(
 ) -> list[FactResponse]:
     """Facts recorded up to a moment, newest first."""
     wanted = wanted_kinds(kinds)
-    found = await past.ask(lambda desk: desk.facts_before(moment_of(desk, time_ms), wanted, limit))
+    found = await past.ask(
+        lambda queries: queries.facts_before(moment_of(queries, time_ms), wanted, limit)
+    )
     return [state_views.fact(record.event) for record in found]
 
 
 @get("/timeline/metrics", responses=READS_ONE)
 async def get_history_then(past: ThePast, time_ms: Moment = None) -> MetricsHistory:
     """Metrics of the 15 minutes before a moment; null where nothing was recorded."""
-    return await past.ask(lambda desk: history_before(desk.timeline, moment_of(desk, time_ms)))
+    return await past.ask(
+        lambda queries: history_before(queries.timeline, moment_of(queries, time_ms))
+    )
 
 
 @get("/timeline/usage", responses=READS_ONE)
 async def get_usage_then(past: ThePast, node: Named, time_ms: Moment = None) -> UsageAnswer:
     """A worker's resources in the minutes before a moment, from its own records."""
-    return await past.ask(lambda desk: usage_before(desk.timeline, node, moment_of(desk, time_ms)))
+    return await past.ask(
+        lambda queries: usage_before(queries.timeline, node, moment_of(queries, time_ms))
+    )
 
 
-def moment_of(desk: Desk, time_ms: float | None) -> int:
+def moment_of(queries: TimelineQueries, time_ms: float | None) -> int:
     """A moment in nanoseconds; by default the end."""
-    return desk.timeline.extent().to_ns if time_ms is None else ns(time_ms)
+    return queries.timeline.extent().to_ns if time_ms is None else ns(time_ms)
 
 
 ENDPOINTS = [list_shards_then, list_facts_before, get_history_then, get_usage_then]

@@ -34,7 +34,7 @@ from strata.timeline.answers import (
     StoryAnswer,
     WhyAnswer,
 )
-from strata.timeline.queries import Desk
+from strata.timeline.queries import TimelineQueries
 from strata.timeline.read.records import LAST_MS
 
 EXPORTED_EVENTS = 200_000
@@ -78,7 +78,7 @@ def newest_run_first(run: RunRow) -> Key:
 @get("/timeline/span", responses=READS_ONE)
 async def get_span(past: ThePast) -> SpanAnswer:
     """Start and end of the timeline, number of events by node, and missing or damaged parts."""
-    return await past.ask(lambda desk: desk.span())
+    return await past.ask(lambda queries: queries.span())
 
 
 @get("/timeline/density", responses=READS_ONE)
@@ -90,7 +90,7 @@ async def get_density(
     task: Text = "",
 ) -> DensityAnswer:
     """Number of events in each time slice."""
-    return await past.ask(lambda desk: desk.density(from_ms, to_ms, buckets, task))
+    return await past.ask(lambda queries: queries.density(from_ms, to_ms, buckets, task))
 
 
 @get("/timeline/lanes", responses=READS_ONE)
@@ -104,7 +104,7 @@ async def get_lanes(
     node: Text = "",
 ) -> LanesAnswer:
     """Activity of each worker as spans and marks; very short ones are merged."""
-    return await past.ask(lambda desk: desk.lanes(from_ms, to_ms, task, limit, cursor, node))
+    return await past.ask(lambda queries: queries.lanes(from_ms, to_ms, task, limit, cursor, node))
 
 
 @get("/timeline/at", responses=READS_ONE)
@@ -118,9 +118,9 @@ async def get_at(
 ) -> AtResponse:
     """The dashboard at a past moment: a time, a position, or a step of a task."""
 
-    def look(desk: Desk) -> AtResponse:
-        found = desk.moment(time_ms, position, step, task)
-        return dashboard_at(desk, *found, api)
+    def look(queries: TimelineQueries) -> AtResponse:
+        found = queries.moment(time_ms, position, step, task)
+        return dashboard_at(queries, *found, api)
 
     return await past.ask(look)
 
@@ -142,11 +142,13 @@ async def list_timeline_events(
     if newest:
         return Response(
             await past.ask(
-                lambda desk: desk.newest_events(from_ms, to_ms, node, kind, task, subject, limit)
+                lambda queries: queries.newest_events(
+                    from_ms, to_ms, node, kind, task, subject, limit
+                )
             )
         )
     shown, following = await past.ask(
-        lambda desk: desk.events(from_ms, to_ms, node, kind, task, subject, limit, cursor)
+        lambda queries: queries.events(from_ms, to_ms, node, kind, task, subject, limit, cursor)
     )
     return Response(shown, headers={NEXT: following} if following else {})
 
@@ -154,7 +156,7 @@ async def list_timeline_events(
 @get("/timeline/event/{ref:path}", responses=READS_ONE)
 async def get_timeline_event(past: ThePast, ref: FromPath[str]) -> EventDetail:
     """One event with all fields, its operation, causes and effects."""
-    return await past.ask(lambda desk: desk.event(ref.lstrip("/")))
+    return await past.ask(lambda queries: queries.event(ref.lstrip("/")))
 
 
 @get("/timeline/story", responses=READS_ONE)
@@ -162,7 +164,7 @@ async def get_story(
     past: ThePast, subject: Needed, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = ""
 ) -> StoryAnswer:
     """All events about one subject, KIND:ID, of all nodes."""
-    return await past.ask(lambda desk: desk.story(subject, limit, cursor))
+    return await past.ask(lambda queries: queries.story(subject, limit, cursor))
 
 
 @get("/timeline/why", responses=READS_ONE, opt={CHECKED_BY_ENDPOINT: True})
@@ -177,20 +179,20 @@ async def get_why(
             "the coordinator cannot read the data folder of another run",
             hint="compare two folders with `strata why differs --data A other=B`",
         )
-    return await past.ask(lambda desk: desk.why(question, ref, params))
+    return await past.ask(lambda queries: queries.why(question, ref, params))
 
 
 @get("/timeline/questions", responses=READS_ONE)
 async def list_questions(past: ThePast) -> list[QuestionAnswer]:
     """The questions of `/api/timeline/why` with their parameters."""
-    known = await past.ask(lambda desk: desk.questions())
+    known = await past.ask(lambda queries: queries.questions())
     return [question for question in known if question.name != COMPARES_RUNS]
 
 
 @get("/timeline/diff", responses=READS_ONE)
 async def get_diff(past: ThePast, a: MomentNeeded, b: MomentNeeded) -> DiffAnswer:
     """Differences between the states at two moments."""
-    return await past.ask(lambda desk: desk.diff(a, b))
+    return await past.ask(lambda queries: queries.diff(a, b))
 
 
 @get("/timeline/seek", responses=READS_ONE)
@@ -205,7 +207,7 @@ async def get_seek(
 
     The search starts at a time or a position; without one it covers the whole run.
     """
-    return await past.ask(lambda desk: desk.seek(predicate, from_ms, direction, position))
+    return await past.ask(lambda queries: queries.seek(predicate, from_ms, direction, position))
 
 
 @get("/timeline/export", responses=documented(404, 413), media_type=FILE)
@@ -217,7 +219,7 @@ async def get_export(
 ) -> Response[bytes]:
     """A time window as a file: a trace for ui.perfetto.dev, JSON lines, or Parquet."""
     body = await past.ask(
-        lambda desk: b"".join(desk.export(format, from_ms, to_ms, EXPORTED_EVENTS))
+        lambda queries: b"".join(queries.export(format, from_ms, to_ms, EXPORTED_EVENTS))
     )
     name = f'attachment; filename="strata-timeline.{SUFFIXES[format]}"'
     return Response(body, media_type=FILE, headers={"Content-Disposition": name})

@@ -41,7 +41,7 @@ from strata.timeline.answers import AsOf, MomentAnswer, NodeAnswer, RunRow, even
 from strata.timeline.archive.run_list import runs_at
 from strata.timeline.archive.run_lookup import RECORDED, kept_at, open_recorded
 from strata.timeline.archive.segmented_log import open_log
-from strata.timeline.queries import Desk
+from strata.timeline.queries import TimelineQueries
 from strata.timeline.read.node_activity import Recent
 from strata.timeline.read.past_states import Past
 from strata.timeline.read.records import MS_NS, SECOND_NS, Record
@@ -73,11 +73,11 @@ class PastReader:
         self._settings = settings
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="strata-past")
         self._waiting = 0
-        self._desk: Desk | None = None
-        self._kept: dict[str, Desk] = {}
+        self._queries: TimelineQueries | None = None
+        self._kept: dict[str, TimelineQueries] = {}
         self._opening = Lock()
 
-    async def ask(self, question: Callable[[Desk], Answer], run: str = "") -> Answer:
+    async def ask(self, question: Callable[[TimelineQueries], Answer], run: str = "") -> Answer:
         """Run a query on the log or an archived run, in a thread."""
         return await self.work(lambda: question(self._opened(run)))
 
@@ -99,29 +99,29 @@ class PastReader:
         """The archived runs."""
         return await self.work(lambda: runs_at(kept_at(self._settings), self._settings))
 
-    def _opened(self, run: str) -> Desk:
+    def _opened(self, run: str) -> TimelineQueries:
         with self._opening:
             return self._archived(run) if run else self._own()
 
-    def _own(self) -> Desk:
-        if self._desk is None:
+    def _own(self) -> TimelineQueries:
+        if self._queries is None:
             store = self._engine.kernel.store
             path = getattr(store, "path", None)
             reader: EventReader = store
             if path is not None:
                 reader = open_log(path, REMEMBERED_EVENTS, self._settings)
-            self._desk = Desk(Timeline(reader, live=True))
-        return self._desk
+            self._queries = TimelineQueries(Timeline(reader, live=True))
+        return self._queries
 
-    def _archived(self, run: str) -> Desk:
+    def _archived(self, run: str) -> TimelineQueries:
         """An archived run; the last `KEPT_OPEN` runs stay open."""
-        desk = self._kept.pop(run, None)
-        if desk is None:
-            desk = Desk(open_recorded() if run == RECORDED else self._found(run))
+        queries = self._kept.pop(run, None)
+        if queries is None:
+            queries = TimelineQueries(open_recorded() if run == RECORDED else self._found(run))
             for oldest in list(self._kept)[: len(self._kept) + 1 - KEPT_OPEN]:
                 del self._kept[oldest]
-        self._kept[run] = desk
-        return desk
+        self._kept[run] = queries
+        return queries
 
     def _found(self, run: str) -> Timeline:
         # Imported here, because a coordinator that archives nothing needs no Arrow.
@@ -133,8 +133,11 @@ class PastReader:
         """Close the log and the archived runs."""
         self._threads.shutdown(cancel_futures=True)
         self._kept.clear()
-        if self._desk is not None and self._desk.timeline.reader is not self._engine.kernel.store:
-            self._desk.timeline.close()
+        if (
+            self._queries is not None
+            and self._queries.timeline.reader is not self._engine.kernel.store
+        ):
+            self._queries.timeline.close()
 
 
 class PastOf:
@@ -145,7 +148,7 @@ class PastOf:
         self._run = run
         self._request = request
 
-    async def ask(self, question: Callable[[Desk], Answer]) -> Answer:
+    async def ask(self, question: Callable[[TimelineQueries], Answer]) -> Answer:
         """Run a query in a thread; cancelled when the client disconnects."""
         asking = asyncio.ensure_future(self._reader.ask(question, self._run))
         leaving = asyncio.ensure_future(disconnected(self._request))
@@ -182,16 +185,16 @@ def past_for(archive: TheArchive, request: AnyRequest, run: Run = "") -> PastOf:
 
 
 def dashboard_at(
-    desk: Desk, answer: MomentAnswer, past: Past, recent: Recent, api: Api
+    queries: TimelineQueries, answer: MomentAnswer, past: Past, recent: Recent, api: Api
 ) -> AtResponse:
     """The dashboard at a past moment, with the same size limit as the present one."""
     state, at_ns = past.state, int(answer.as_of.time_ms * MS_NS)
-    status = status_then(desk.timeline, state, at_ns)
+    status = status_then(queries.timeline, state, at_ns)
     heartbeats = heartbeats_at(state, recent)
-    metrics = metrics_at(desk.timeline, at_ns)
+    metrics = metrics_at(queries.timeline, at_ns)
     lines = api.logs.recent(LogQuery(until_ms=at_ns // MS_NS), LINES)
     logs = [shortened(entry) for entry in lines.entries]
-    notable = desk.facts_before(at_ns, NOTABLE, HAPPENED, at_ns - LOOKED_BACK_NS)
+    notable = queries.facts_before(at_ns, NOTABLE, HAPPENED, at_ns - LOOKED_BACK_NS)
     happened = [event_answer(record) for record in notable]
     items = DASHBOARD_ITEMS
     while True:

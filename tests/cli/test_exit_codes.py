@@ -93,6 +93,8 @@ def test_unknown_option_is_an_error_in_json(verb, tmp_path):
         ["audit", "task", "--data", "nowhere"],
         ["why", "trust", "--data", "nowhere"],
         ["salvage", "nowhere"],
+        ["diff", ".", "/nowhere"],
+        ["diff", "/nowhere", "@120"],
     ],
     ids=" ".join,
 )

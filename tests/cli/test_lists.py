@@ -92,6 +92,10 @@ def test_agents_show_state_slots_and_host(busy):
     ended = busy.run("agents")
     assert row(ended, "agent ")[:4] == ["agent", "status", "slots", "used"]
     assert row(ended, "host-a")[:5] == ["host-a", "●", "up", "3", "0"]
+    assert "heartbeat" in row(ended, "agent ")
+    [line] = lines_of(busy.run("agents", "--json"))
+    known = json.loads(line)
+    assert known["last_heartbeat"] >= known["registered_at"] > 0
 
 
 def test_lost_agent_shows_its_reason(cluster):

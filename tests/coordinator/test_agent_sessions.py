@@ -157,6 +157,21 @@ def test_agent_without_heartbeats_is_lost_and_fenced(cluster):
     assert up()
 
 
+def test_heartbeat_updates_the_last_heartbeat_of_its_agent(cluster):
+    agent = Agent(cluster)
+    agent.hello()
+
+    def last_heartbeat():
+        (known,) = httpx.get(f"{cluster.coordinator.http_url}/api/agents").json()
+        return known["last_heartbeat"]
+
+    first = last_heartbeat()
+    assert first > 0
+    while last_heartbeat() == first:
+        agent.send(beat=pb.AgentBeat())
+    assert last_heartbeat() > first
+
+
 def test_agent_receives_stopping_and_completed_tasks(cluster):
     agent = Agent(cluster)
     agent.hello()

@@ -118,6 +118,11 @@ class TestFolder:
         lines = strata("story", "barrier:step-25", "--data", str(folder), "--json").splitlines()
         assert {json.loads(line)["kind"] for line in lines} >= {"BarrierOpened", "BarrierReleased"}
 
+    @pytest.mark.parametrize("missing", ["/nope", "nope", "runs/nope"])
+    def test_diff_with_a_missing_run_names_it(self, folder, missing):
+        with pytest.raises(NotFound, match=f"the run {missing} does not exist"):
+            strata("diff", str(folder), missing)
+
     def test_differences_of_moments_and_of_runs(self, folder, lost, calm, tmp_path):
         before, after = (f"{lost.at_ns / 1e6 + away_ms:.3f}" for away_ms in (-1, 1))
         assert "lost" in strata("diff", before, after, "--data", str(folder))

@@ -1,4 +1,4 @@
-"""List the agents: state, slots and host of each."""
+"""List the agents: state, slots, last heartbeat and host of each."""
 
 from strata.cli.support.options import AsJson, Limit, Url
 from strata.cli.support.rest_client import reach
@@ -27,6 +27,7 @@ LOOK = Look(
         Column("slots", lambda agent, _: count(agent.slots), "right"),
         Column("used", lambda agent, _: count(agent.slots_used), "right"),
         Column("starts", lambda agent, _: count(agent.incarnation), "right", from_width=90),
+        Column("heartbeat", lambda agent, now_ms: ago(agent.last_heartbeat, now_ms)),
         Column("registered", lambda agent, now_ms: ago(agent.registered_at, now_ms)),
         Column("host", lambda agent, _: agent.hostname, shrinks=True),
     ],
@@ -37,5 +38,5 @@ LOOK = Look(
 
 
 def agents(limit: Limit = 100, url: Url = None, as_json: AsJson = False) -> None:
-    """List the agents: state, slots and host of each."""
+    """List the agents: state, slots, last heartbeat and host of each."""
     print_list(reach(url), LOOK, limit, as_json)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from strata.cli.support.options import AsJson, Url
-from strata.cli.support.past_source import Data, RunName, past_of, time_in
+from strata.cli.support.past_source import Data, RunName, is_moment, past_of, time_in
 from strata.cli.support.tables import console, plain, print_empty, print_json
 from strata.cli.support.timeline_output import stamp, verdict_text, without_verdict
 from strata.timeline.answers import DiffAnswer, WhyAnswer
@@ -32,7 +32,7 @@ def diff(
 
     A moment is 14:03:07, end-5m, start+2h, @120, step:40 or Unix milliseconds.
     """
-    if Path(first).exists() and Path(second).exists():
+    if are_runs(first, second):
         answer = past_of(first, run, None).why("differs", params={"other": second})
         if as_json:
             print_json([msgspec.json.encode(answer)])
@@ -45,6 +45,14 @@ def diff(
         print_json([msgspec.json.encode(change) for change in found.changes])
     else:
         print_changes(console(), found)
+
+
+def are_runs(first: str, second: str) -> bool:
+    """Whether the arguments name two runs: both exist, or one is a path and not a moment."""
+    exist = {text: Path(text).exists() for text in (first, second)}
+    return all(exist.values()) or any(
+        not is_moment(text) and ("/" in text or there) for text, there in exist.items()
+    )
 
 
 def print_difference(out: Console, answer: WhyAnswer) -> None:

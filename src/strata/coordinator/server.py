@@ -104,7 +104,9 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
         lines, intakes = LineIntake(logs), Intakes(store)
         tokens = PeerTokens(folder / "peers.secret")
         sessions = WorkerSessions(engine, heartbeats, barriers, metrics, lines, intakes, tokens)
-        agents = AgentSessions(engine, lines, intakes, vault, metrics, settings, sessions.backlog)
+        agents = AgentSessions(
+            engine, heartbeats, lines, intakes, vault, metrics, settings, sessions.backlog
+        )
         metrics.probes = Probes(
             inbox_depth=engine.inbox_depth, sessions=sessions.open.__len__, logs=logs.stats
         )

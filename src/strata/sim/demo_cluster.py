@@ -203,9 +203,9 @@ class Demo:
         for event in events:
             if isinstance(event.body, AssignmentChanged):
                 self.assignments_s.append(self._assignment_s())
-            told = log_line(event.body)
-            if told is not None:
-                level, text = told
+            line = log_line(event.body)
+            if line is not None:
+                level, text = line
                 task, worker = (getattr(event.body, name, "") for name in ("task", "worker"))
                 at_ms = event.wall_ns // MS_NS
                 named = LEVELS.get(level, "error")
@@ -222,11 +222,14 @@ class Demo:
 
     def _beat(self, process: SimWorker, beat: pb.Beat) -> None:
         """Add the measurements and log lines of a worker's heartbeat."""
-        kernel = self._sim.coordinator.kernel
-        known = kernel.state.workers.get(process.name) if kernel is not None else None
-        if known is None or not known.alive or known.incarnation != process.incarnation:
+        life = self._sim.coordinator.life
+        known = life.kernel.state.workers.get(process.name) if life is not None else None
+        if life is None or known is None or not known.alive:
+            return
+        if known.incarnation != process.incarnation:
             return
         self.requests += 1
+        self.heartbeats.agents |= life.agents.heartbeats.agents
         worker, step = process.name, max(beat.step, 0)
         at_ms = self._sim.world.clock().wall_ns // MS_NS
         before = self.heartbeats.workers.get(worker)
@@ -245,13 +248,12 @@ class Demo:
             )
         training = beat.state == pb.WORKER_STATE_TRAINING
         used = self._resources(training, training and not beat.waiting, step)
-        told = loss(step) if training else None
         seen = LastHeartbeat(
             incarnation=process.incarnation,
             last_heartbeat_ms=at_ms,
             step=step,
             resources=used,
-            loss=told,
+            loss=loss(step) if training else None,
         )
         self.heartbeats.note(worker, seen)
         if training and self._showing:

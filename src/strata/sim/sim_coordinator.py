@@ -89,7 +89,9 @@ class Life:
             engine, heartbeats, barriers, metrics, lines, intakes, tokens
         )
         backlog = self.sessions.backlog
-        self.agents = AgentSessions(engine, lines, intakes, vault, metrics, settings, backlog)
+        self.agents = AgentSessions(
+            engine, heartbeats, lines, intakes, vault, metrics, settings, backlog
+        )
         self.sealing = Sealing(engine, heartbeats, owner.storages, settings.checkpoint_timeout_s)
         calls = UnaryCalls(
             engine, heartbeats, barriers, metrics, settings.heartbeat_interval_s, owner.storages

@@ -275,6 +275,15 @@ def _on_its_day(clock: clock_time, span: SpanAnswer) -> float:
     )
 
 
+def is_moment(text: str) -> bool:
+    """Whether a text is a moment of a run."""
+    try:
+        Moment(text)
+    except InvalidArgument:
+        return False
+    return True
+
+
 def time_in(past: Past, text: str, task: str = "") -> float:
     """A typed moment as Unix milliseconds."""
     moment = Moment(text).within(past.span())

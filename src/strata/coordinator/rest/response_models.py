@@ -340,6 +340,7 @@ class AgentResponse(Struct, frozen=True):
     reason: str
     incarnation: int
     registered_at: int
+    last_heartbeat: int
 
 
 class FactResponse(Struct, frozen=True):

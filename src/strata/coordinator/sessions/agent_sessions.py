@@ -19,6 +19,7 @@ from strata.coordinator.engine.engine import Engine
 from strata.coordinator.metrics.coordinator_metrics import Metrics
 from strata.coordinator.sessions.backlog import Backlog, SharedBacklog
 from strata.coordinator.sessions.intake import PASSING, Intake, Intakes, LineIntake, batch_of
+from strata.coordinator.sessions.last_heartbeats import Heartbeats
 from strata.coordinator.sessions.task_environments import Environments, Vault
 from strata.core.events import Event
 from strata.core.state import Agent, Cluster
@@ -50,6 +51,7 @@ class AgentSessions:
     def __init__(
         self,
         engine: Engine,
+        heartbeats: Heartbeats,
         lines: LineIntake,
         intakes: Intakes,
         vault: Vault,
@@ -59,6 +61,7 @@ class AgentSessions:
     ) -> None:
         self.backlog = backlog
         self.engine = engine
+        self.heartbeats = heartbeats
         self.lines = lines
         self.intakes = intakes
         self.environments = Environments(engine, vault, self._tell_agents_of)
@@ -210,9 +213,15 @@ class AgentSession:
             self.agent, self.incarnation = agent.id, agent.incarnation
             self.sessions.attach(self)
             self.engine.notice(AgentBeat(self.agent, self.incarnation))
+            self._note_heartbeat()
             self.tell_duties()
 
+    def _note_heartbeat(self) -> None:
+        now = self.engine.kernel.clock()
+        self.sessions.heartbeats.agents[self.agent] = now.wall_ns // 1_000_000
+
     def _beat(self, message: pb.AgentMessage) -> None:
+        self._note_heartbeat()
         self.engine.notice(AgentBeat(self.agent, self.incarnation), self._beat_decided)
 
     def _beat_decided(self, answer: object, refusal: StrataError | None) -> None:

@@ -1,7 +1,7 @@
-"""The last heartbeat of each worker: shown to people, never recorded, never used for decisions.
+"""The last heartbeat of each worker and agent: shown, never recorded, never used for decisions.
 
 Heartbeats are not facts, so they are kept beside the state and not in it. After a restart the
-table is empty until the workers have sent heartbeats again.
+tables are empty until the workers and agents have sent heartbeats again.
 """
 
 from collections.abc import Container, Sequence
@@ -29,10 +29,11 @@ class LastHeartbeat(Struct):
 
 
 class Heartbeats:
-    """The last heartbeat of every worker."""
+    """The last heartbeat of every worker, and its time in Unix milliseconds for every agent."""
 
     def __init__(self) -> None:
         self.workers: dict[str, LastHeartbeat] = {}
+        self.agents: dict[str, int] = {}
         self._updated: set[str] = set()
         self._prune_above = UNKNOWN_WORKERS_KEPT
 

@@ -43,7 +43,7 @@ def open_timeline(path: str | Path, run: str = "", settings: Settings | None = N
         found |= dict(logs_in(place / KEPT))
     if not found:
         raise NotFound(
-            f"no run found in {place}",
+            f"no run found in {place}" if place.exists() else f"the run {place} does not exist",
             hint=f"use a coordinator's data folder (it has {LOG}) or an exported run",
         )
     name = chosen(run, {name: tasks_of(log) for name, log in found.items()}, str(place))

@@ -42,7 +42,8 @@ async def list_agents(
     """Agents, which offer slots on their hosts, by name."""
     async with api.engine.settled() as state:
         found = page(state.agents.values(), by_id, limit, cursor)
-        return paged(state_views.agents(state, found.items), found.total, found.next_cursor)
+        shown = state_views.agents(state, api.heartbeats, found.items)
+        return paged(shown, found.total, found.next_cursor)
 
 
 @post("/agents/{agent_id:str}/lost", status_code=200, responses=WRITES)

@@ -345,7 +345,7 @@ def collections(state: Cluster, heartbeats: Heartbeats) -> Collections:
         "barriers": keyed(state_views.barrier(*each, names=DASHBOARD_NAMES) for each in barriers),
         "tasks": keyed(state_views.task(state, queue, task, [], DASHBOARD_NAMES) for task in tasks),
         "datasets": keyed(state_views.dataset(dataset) for dataset in datasets),
-        "agents": keyed(state_views.agents(state, agents)),
+        "agents": keyed(state_views.agents(state, heartbeats, agents)),
     }
 
 

@@ -339,8 +339,8 @@ def _done(state: Cluster, known: Task, feed: Feed) -> Iterator[float]:
         yield (feed.epoch * feed.count + feed.consumed) / (feed.epochs * feed.count)
 
 
-def agents(state: Cluster, chosen: Iterable[Agent]) -> list[AgentResponse]:
-    """Agents with the number of their used slots."""
+def agents(state: Cluster, heartbeats: Heartbeats, chosen: Iterable[Agent]) -> list[AgentResponse]:
+    """Agents with the number of their used slots and the time of their last heartbeat."""
     free = free_slots(state)
     return [
         AgentResponse(
@@ -352,6 +352,7 @@ def agents(state: Cluster, chosen: Iterable[Agent]) -> list[AgentResponse]:
             reason=agent.reason,
             incarnation=agent.incarnation,
             registered_at=milliseconds(agent.registered_ns),
+            last_heartbeat=heartbeats.agents.get(agent.id) or milliseconds(agent.registered_ns),
         )
         for agent in chosen
     ]

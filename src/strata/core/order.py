@@ -1,33 +1,34 @@
 """The order of samples: which samples a step trains, as arithmetic.
 
-Position, not cursor. Batch place j of step s is global position P = s × G + j (G: the global
-batch); its epoch is P ÷ N and its place in the epoch p = P mod N. The tail of an epoch runs on
-into the next. Nothing is remembered, so a step's samples are the same for any number of workers,
-and going to any step costs the same as going to the next.
+Positions. Batch place j of step s is global position P = s × G + j (G: the global batch); its epoch
+is P ÷ N and its place in the epoch p = P mod N. The last step of an epoch takes its remaining
+samples from the next epoch. There is no state, so a step's samples are the same for any number of
+workers, and seeking to any step costs the same as going to the next one.
 
 Lanes. Position P belongs to lane P mod C, where C divides G: every step has G ÷ C samples of every
-lane, so a worker's batch has one shape for as long as its lanes stay. (With p mod C instead, the
-step in which an epoch ends would give some lanes more samples and others none.) When C does not
-divide N, lanes take turns at being one sample longer from epoch to epoch.
+lane, so the shape of a worker's batch changes only when its lanes change. (With p mod C instead,
+the step in which an epoch ends would give some lanes more samples and others none.) When C does not
+divide N, some lanes have one sample more than others, and which ones changes from epoch to epoch.
 
-Modes. `global`: one permutation of all samples, another one each epoch; for data that is read at
-random. `window`: the shards in a seeded permutation form a line; each lane owns a contiguous part
-of it, cut into windows of equal size, and each window is permuted anew each epoch. The line stays
-the same over the epochs, so that a lane's shards stay in its worker's cache. `sequential`: the same
-line and parts, walked as they are. Without `shuffle` sample p is at place p. A short last shard
-stays at the end of the line, so that places on the line need no table.
+Modes. `global`: one permutation of all samples, a different one in each epoch; for data with fast
+random access. `window`: the shards in a seeded permutation form a line; each lane owns a contiguous
+part of it, cut into windows of equal size, and each window is permuted differently in each epoch.
+The line stays the same over the epochs, so that a lane's shards stay in its worker's cache.
+`sequential`: the same line and parts, in order. Without `shuffle` sample p is at place p. A short
+last shard stays at the end of the line, so that a place on the line is computed without a table.
 
-The permutation. A keyed Feistel network over Z_a × Z_b with a ≈ b ≈ √n: in each of six rounds one
-half is moved by a keyed hash of the other, which can be undone, so the whole is a bijection of
-a × b ≥ n numbers; what falls outside n is sent through again until it is inside, which keeps it one
-(at most a fraction 1/√n needs it). A tweak per epoch and window makes each another permutation.
-No table: 10^10 samples cost what ten do. Below 1,024 there are 24 rounds, since with small halves
-six show: over 100,000 epochs, pairs of neighbours among 16 are 30 standard deviations off with six
-rounds, 3 with eight, and among 6 they need twenty. Written in NumPy by hand, since no library has
-a vectorised one: 30 to 40 ns an index in blocks of 8,192 (benchmarks/bench_data.py).
+The permutation. A keyed Feistel network over Z_a × Z_b with a ≈ b ≈ √n: in each of six rounds a
+keyed hash of one half is added to the other, which is invertible, so the whole is a bijection of a
+× b ≥ n numbers. A result outside n is permuted again until it is inside (cycle walking; at most a
+fraction 1/√n needs it), which keeps the bijection. A tweak per epoch and window selects a different
+permutation. There is no table: the cost per sample does not depend on n. Below 1,024 samples there
+are 24 rounds, because with small halves six rounds leave a pattern: over 100,000 epochs, the counts
+of neighbouring pairs among 16 samples are 30 standard deviations off with six rounds and 3 with
+eight; 6 samples need twenty. Written in NumPy by hand, since no library has a vectorised one: 30 to
+40 ns per index in blocks of 8,192 (benchmarks/bench_data.py).
 
-The version is part of the key. Any change to what is computed here is a new version, and
-tests/golden/order-v1.json holds what version 1 gives.
+The version is part of the key. Any change of the result is a new version;
+tests/golden/order-v1.json holds the results of version 1.
 """
 
 from collections.abc import Sequence
@@ -50,7 +51,7 @@ Integers: TypeAlias = NDArray[np.int64]
 Words: TypeAlias = NDArray[np.uint64]
 
 _ROUNDS = 6
-_SMALL = 1_024  # permutations of fewer than this take more rounds
+_SMALL = 1_024  # permutations of fewer samples have more rounds
 _SMALL_ROUNDS = 24
 _BLOCK = 8_192  # intermediate arrays of a block stay in the processor's cache
 _SHARDS_PER_WINDOW = 4
@@ -76,7 +77,7 @@ class OrderSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Order:
-    """Evaluates one order. Holds a few numbers, whatever the size of the dataset."""
+    """Evaluates one order; its memory does not depend on the size of the dataset."""
 
     def __init__(self, spec: OrderSpec) -> None:
         _check(spec)
@@ -101,13 +102,13 @@ class Order:
         return found
 
     def positions(self, step: int, stop: int, lanes: Sequence[int] | None = None) -> Integers:
-        """The positions of some lanes (or all) in steps `step` to `stop`, exclusive: a row a step.
+        """The positions of some lanes (or all) in steps `step` to `stop` (exclusive), a row per step.
 
-        They ascend within a row: the batch of one worker is the global batch less what others have.
+        They ascend within a row: a worker's batch is the global batch without the other lanes.
         """
         if not 0 <= step <= stop or stop * self.global_batch > MAX_POSITION:
             raise InvalidArgument(
-                f"steps {step} to {stop} are not a range of steps",
+                f"steps {step} to {stop} are not a valid range",
                 hint=f"steps begin at 0 and end at {MAX_POSITION // self.global_batch}",
             )
         chosen = self.checked_lanes(range(self.lanes) if lanes is None else lanes)
@@ -117,7 +118,7 @@ class Order:
         return begins[:, None] + places
 
     def checked_lanes(self, lanes: Sequence[int]) -> Integers:
-        """The lanes in ascending order; one that does not exist or comes twice is refused."""
+        """The lanes in ascending order; raises if one does not exist or is repeated."""
         given = np.asarray(lanes)
         if given.size and given.dtype.kind not in "iu":
             raise InvalidArgument(f"lanes are numbers, not {lanes!r}")
@@ -132,7 +133,7 @@ class Order:
         return chosen
 
     def step_samples(self, step: int, lanes: Sequence[int] | None = None) -> Integers:
-        """What a step trains, or the share of some lanes, in batch order."""
+        """The samples of a step, of all lanes or some, in batch order."""
         return self.samples(self.positions(step, step + 1, lanes)[0])
 
     def epoch_of(self, step: int) -> int:
@@ -140,12 +141,12 @@ class Order:
         return step * self.global_batch // self.total_samples
 
     def steps_for(self, epochs: int, *, drop_tail: bool = False) -> int:
-        """How many steps train so many epochs; the last one runs on into the next, or is left."""
+        """The number of steps in some epochs; a last, incomplete step is included or dropped."""
         positions = epochs * self.total_samples
         return positions // self.global_batch if drop_tail else -(-positions // self.global_batch)
 
     def shards_of(self, lane: int, epoch: int) -> Integers:
-        """The shards that a lane reads in an epoch, in the order in which it comes to them."""
+        """The shards that a lane reads in an epoch, in the order of reading."""
         (chosen,) = self.checked_lanes([lane])
         count = -(-self.total_samples // self.spec.shard_size)
         if not self.spec.shuffle or self.spec.mode == "global":
@@ -179,10 +180,10 @@ class Order:
         return self._line_places(positions, positions - begins, epochs, begins)
 
     def settled(self, lane: int, epoch: int, steps: int) -> int:
-        """How many samples of a lane's part of an epoch are trained after so many steps.
+        """The number of samples of a lane's part of an epoch that are trained after some steps.
 
-        They are the first of the part on the line. Of a window that is trained in part none count,
-        since its samples are permuted.
+        They are the first ones of the part on the line. The samples of a window count when all of
+        them are trained, since they are permuted.
         """
         begin = epoch * self.total_samples
         done = min(max(steps * self.global_batch - begin, 0), self.total_samples)
@@ -209,7 +210,7 @@ class Order:
     def _shuffle_windows(
         self, along: Integers, lengths: Integers, epochs: Integers, lanes: Integers
     ) -> Integers:
-        """Each place along a lane, moved within its window."""
+        """Permute each place along a lane within its window."""
         number, first, sizes = self._windows(along, lengths)
         tweak = self._keys.tweak(epochs, lanes, number)
         moved: Integers = first + self._keys.permute(along - first, sizes, tweak, self._rounds)
@@ -218,7 +219,7 @@ class Order:
     def _windows(self, along: Integers, lengths: Integers) -> tuple[Integers, Integers, Integers]:
         """The number, first place and size of the window that each place along a lane is in.
 
-        The first windows are one longer.
+        If the windows cannot have equal sizes, the first ones are one sample longer.
         """
         windows = -(-lengths // self._window)
         size = lengths // windows
@@ -253,14 +254,14 @@ class Keys:
         self._salt, self.line, *self._rounds = np.split(words, words.size)
 
     def tweak(self, *parts: Integers) -> Words:
-        """One word for what a permutation belongs to: its epoch, lane and window."""
+        """One word that identifies a permutation: a hash of its epoch, lane and window."""
         word = self._salt
         for part in parts:
             word = mix(word + part.astype(np.uint64))
         return word
 
     def permute(self, values: Integers, sizes: Integers, tweak: Words, rounds: int) -> Integers:
-        """Each value below its size sent to another below it; a bijection for each tweak."""
+        """Map each value below its size to another value below it; a bijection for each tweak."""
         bounds = sizes.astype(np.uint64)
         rows = np.ceil(np.sqrt(bounds.astype(np.float64))).astype(np.uint64)
         columns = (bounds + rows - np.uint64(1)) // rows
@@ -281,7 +282,7 @@ class Keys:
     def _feistel(
         self, values: Words, rows: Words, columns: Words, tweak: Words, rounds: int
     ) -> Words:
-        """The rounds on value = high × rows + low. Both halves stay below 2^32."""
+        """Apply the rounds to value = high × rows + low; both halves stay below 2^32."""
         high = values // rows
         low = values - high * rows
         for number, key in enumerate(self._rounds[:rounds]):
@@ -303,7 +304,7 @@ class Keys:
 
 
 def mix(words: Words) -> Words:
-    """SplitMix64: neighbouring words become unrelated ones."""
+    """SplitMix64: a hash of each word."""
     words = words + _GOLDEN
     words = (words ^ (words >> _30)) * _MIX_1
     words = (words ^ (words >> _27)) * _MIX_2
@@ -326,7 +327,7 @@ def digests(positions: Integers, samples: Integers) -> Words:
 
 
 def rounds_for(size: int) -> int:
-    """How many rounds a permutation of so many needs to show no pattern."""
+    """The number of rounds that a permutation of `size` samples needs to show no pattern."""
     return _ROUNDS if size >= _SMALL else _SMALL_ROUNDS
 
 
@@ -337,10 +338,10 @@ def _at(values: Words, places: NDArray[np.intp]) -> Words:
 def lane_parts(
     begins: Integers, lanes: Integers, total: int, count: int
 ) -> tuple[Integers, Integers]:
-    """Where the lanes' parts of the line start in the epochs that begin at positions `begins`.
+    """The starts and lengths of lanes' parts of the line, in epochs that begin at `begins`.
 
-    The epoch's first position is in lane `turn`; from there on, `extra` lanes in a circle have one
-    sample more than the rest. The start of a lane's part counts those before it.
+    The first position of the epoch is in lane `turn`. From this lane on, `extra` lanes (after the
+    last comes lane 0) have one sample more than the rest.
     """
     base, extra = divmod(total, count)
     turn = begins % count
@@ -353,18 +354,20 @@ def lane_parts(
 def _check(spec: OrderSpec) -> None:
     if spec.version != ORDER_VERSION:
         raise InvalidArgument(
-            f"the order has version {spec.version}, and this is version {ORDER_VERSION}",
-            hint="go on with the release that began this run, or start a new one",
+            f"the order has version {spec.version}, but this release has version {ORDER_VERSION}",
+            hint="continue with the release that started this run, or start a new run",
         )
     for name in ("total_samples", "shard_size", "global_batch", "lanes"):
         if getattr(spec, name) <= 0:
             raise InvalidArgument(f"{name} is {getattr(spec, name)}", hint="it must be at least 1")
     if spec.total_samples > MAX_SAMPLES:
         raise InvalidArgument(
-            f"total_samples is {spec.total_samples}", hint=f"at most {MAX_SAMPLES} have an order"
+            f"total_samples is {spec.total_samples}", hint=f"it must be at most {MAX_SAMPLES}"
         )
     if spec.window < 0:
-        raise InvalidArgument(f"window is {spec.window}", hint="0 chooses one; else at least 1")
+        raise InvalidArgument(
+            f"window is {spec.window}", hint="use 0 for the default, or at least 1"
+        )
     if spec.mode not in ("global", "window", "sequential"):
         raise InvalidArgument(
             f"there is no order mode {spec.mode!r}", hint="choose global, window or sequential"

@@ -21,7 +21,7 @@ PART_BYTES = 1_000_000
 
 
 class Model(Struct):
-    """A model in training: `digest` depends on every step applied and on their order."""
+    """A model in training; `digest` depends on all applied steps and their order."""
 
     attempt: int
     generation: int
@@ -34,24 +34,24 @@ class Model(Struct):
         self.steps += 1
 
     def copy(self) -> "Model":
-        """The same model elsewhere."""
+        """A copy of the model."""
         return Model(
             attempt=self.attempt, generation=self.generation, steps=self.steps, digest=self.digest
         )
 
     @property
     def checksum(self) -> str:
-        """What a part with this model is acknowledged with."""
+        """The checksum with which a part of this model is acknowledged."""
         return f"{self.digest:016x}"
 
 
 def step_digest(digest: int, step: int) -> int:
-    """What a model's digest becomes by applying a step."""
+    """The digest of a model after one more step."""
     return (digest * 6364136223846793005 + step + 1442695040888963407) % (1 << 64)
 
 
 class SimStorage:
-    """The checkpoints of one task, by name; the other methods of a storage are never needed."""
+    """The checkpoints of one task, by name; has only the storage methods that are used here."""
 
     recycles = False
 
@@ -100,14 +100,14 @@ class SimStorage:
             del self._objects[name]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Close nothing: no file or connection is open."""
 
     def _reach(self) -> None:
         if self._storages.unreachable:
-            raise Unavailable("the storage cannot be reached", hint="look at the network")
+            raise Unavailable("the storage cannot be reached", hint="check the network")
 
     def save(self, checkpoint: str, rank: int, world_size: int, model: Model) -> None:
-        """Leave a rank's sidecar, as the rank does: it may reach what the coordinator cannot."""
+        """Store a rank's sidecar, also while the storage is unreachable for the coordinator."""
         part = CheckpointPart(
             rank=rank,
             file=f"{checkpoint}/{part_file(rank)}",
@@ -133,7 +133,7 @@ class SimStorage:
         self._objects[sidecar_name(checkpoint, rank)] = msgspec.json.encode(sidecar)
 
     def load(self, checkpoint: str) -> Model | None:
-        """The model in a checkpoint; None where it has no manifest."""
+        """The model of a checkpoint; None if it has no manifest."""
         encoded = self._objects.get(checkpoint + MANIFEST_SUFFIX)
         if encoded is None:
             return None
@@ -141,7 +141,7 @@ class SimStorage:
 
 
 class SimStorages(CheckpointPlaces):
-    """The storages of tasks; they outlive coordinators."""
+    """The storages of all tasks; they survive a crash of the coordinator."""
 
     def __init__(self) -> None:
         super().__init__(Settings(), "sim")
@@ -155,8 +155,8 @@ class SimStorages(CheckpointPlaces):
         return self._tasks[task]
 
     def storage(self, task: str) -> StorageBackend:
-        """The same, as the coordinator knows it."""
-        return self.of(task)  # type: ignore[return-value]  # it has what the coordinator calls
+        """The storage of one task, with the coordinator's type."""
+        return self.of(task)  # type: ignore[return-value]  # it has the methods that are called
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Close nothing: no file or connection is open."""

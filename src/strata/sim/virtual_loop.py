@@ -1,12 +1,12 @@
 """An asyncio event loop in virtual time, on which the coordinator runs in the simulation.
 
 Its clock is the world's. Callbacks that are ready run at once and in order; a timer is an entry of
-the world's queue. Work for a thread (`asyncio.to_thread`) is done at one moment of virtual time and
-answered at a later one; both are drawn from the seed, so other messages arrive before and between.
+the world's queue. Work for a thread (`asyncio.to_thread`) is done at one virtual time and answered
+at a later one; both are drawn from the seed, so that other messages arrive before and in between.
 Nothing here sleeps or starts a thread.
 
-A loop ends with its coordinator. Whatever was ready, waiting or in a thread then never happens, as
-in a process that was killed: no `except` or `finally` of the coordinator runs.
+A loop ends with its coordinator. Callbacks, timers and thread work that are pending then never run,
+as in a process that was killed: no `except` or `finally` of the coordinator runs.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class VirtualHandle(asyncio.TimerHandle):
         self.dropped = False
 
     def when(self) -> float:
-        """The moment for which it waits."""
+        """The time at which the callback is due."""
         return self.moment_s
 
     def cancel(self) -> None:
@@ -55,7 +55,7 @@ class VirtualHandle(asyncio.TimerHandle):
         return self.dropped
 
     def run(self) -> None:
-        """Call back, in its context where it has one."""
+        """Run the callback, in its context if it has one."""
         if self.dropped:
             return
         if self.where is None:
@@ -65,10 +65,10 @@ class VirtualHandle(asyncio.TimerHandle):
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """Runs one life of the coordinator.
+    """Runs one process of the coordinator.
 
-    `work_s` draws how long work for a thread takes. `crashed` is asked after such work, and tells
-    whether the process has ended in it: then nobody hears what came of the work.
+    `work_s` returns the duration of work in a thread. `crashed` is called after such work and
+    returns whether the process ended during it; then the result is discarded.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._ready: deque[VirtualHandle] = deque()
 
     def end(self) -> None:
-        """The process is gone: nothing that waits will happen."""
+        """End the process: discard all pending callbacks."""
         self.alive = False
         self._ready.clear()
 
     def enter(self, action: Callable[[Unpack[Arguments]], object], *args: *Arguments) -> None:
-        """Call from outside, such as a message that arrives; then runs all that became ready."""
+        """Run an action from outside, such as an arriving message, then all ready callbacks."""
         if not self.alive:
             return
         outer = asyncio._get_running_loop()
@@ -101,13 +101,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             asyncio._set_running_loop(outer)
 
     def time(self) -> float:
-        """Virtual seconds since the process began: few enough that a float tells nanoseconds."""
+        """Virtual seconds since the process began; small enough for nanoseconds in a float."""
         return (self.world.now_ns - self._began_ns) / SECOND_NS
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        """Run a callback before time goes on."""
+        """Run a callback before virtual time advances."""
         handle = VirtualHandle(callback, args, context)
         if self.alive:
             self._ready.append(handle)
@@ -122,7 +122,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Run a callback after a while."""
+        """Run a callback after a delay."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
@@ -132,7 +132,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Run a callback at a moment of the loop's clock."""
+        """Run a callback at a time of the loop's clock."""
         timer = VirtualHandle(callback, args, context, when)
         if self.alive:
             self.world.at(self._began_ns + ceil(when * SECOND_NS), self._due, timer)
@@ -145,7 +145,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: object, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Do work as a thread would: some time later, and answers later still."""
+        """Run work after a delay, as a thread would, and return its result after another one."""
         future = self.create_future()
         self.world.after(self._work_s(), self._work, future, func, args)
         return future
@@ -189,19 +189,19 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
     def get_debug(self) -> bool:
-        """Never."""
+        """Whether debug mode is on: never."""
         return False
 
     def is_running(self) -> bool:
-        """Whether a callback of this loop runs."""
+        """Whether a callback of this loop is running."""
         return asyncio._get_running_loop() is self
 
     def is_closed(self) -> bool:
-        """Whether the process is gone."""
+        """Whether the process has ended."""
         return not self.alive
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Report an error that nobody awaited; of a process that is gone, nothing."""
+        """Report an exception that was never awaited, unless the process has ended."""
         error = context.get("exception")
         if self.alive and isinstance(error, Exception):
             self.world.fail(error, str(context.get("message", "")))

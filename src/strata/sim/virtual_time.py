@@ -39,7 +39,7 @@ class World:
         self.at(self.now_ns + int(seconds * SECOND_NS), action, *args)
 
     def at(self, when_ns: int, action: Callable[..., None], *args: object) -> None:
-        """Schedule an action at a time; one that is due already happens next."""
+        """Schedule an action at a time; a time in the past means now."""
         self._count += 1
         heappush(self._queue, (max(when_ns, self.now_ns), self._count, action, args))
 
@@ -71,7 +71,7 @@ LATENCY_S = 0.001
 
 
 class Network:
-    """Links by the name of the host."""
+    """The links between hosts and the coordinator, by host."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -80,7 +80,7 @@ class Network:
         self._last_ns: dict[tuple[str, bool], int] = {}
 
     def send(self, host: str, inward: bool, action: Callable[..., None], *args: object) -> None:
-        """Carry a message over a host's link, to the coordinator or from it."""
+        """Send a message over the link of a host, to or from the coordinator."""
         held = self._cut.get(host)
         if held is not None:
             held.append((inward, action, args))
@@ -93,10 +93,10 @@ class Network:
         world.at(arrival_ns, action, *args)
 
     def cut(self, host: str) -> None:
-        """Hold back everything to and from a host."""
+        """Cut the link of a host: hold back all messages to and from it."""
         self._cut.setdefault(host, [])
 
     def heal(self, host: str) -> None:
-        """Deliver what was held back, before anything that is sent from now on."""
+        """Restore the link of a host: deliver the held messages before any later one."""
         for inward, action, args in self._cut.pop(host, []):
             self.send(host, inward, action, *args)

@@ -28,7 +28,7 @@ TARGET_PER_S = 1_000_000
 
 
 def write_log(path: Path, samples: int) -> str:
-    """A training that lost a worker and got another; the task."""
+    """Write the log of a training run that lost a worker and got another; returns the task."""
     store = SqliteStore(path, CODEC)
     fleet = Fleet(WORKERS, samples=samples // EPOCHS, batch=BATCH, epochs=EPOCHS, store=store)
     steps = samples // BATCH

@@ -2,9 +2,9 @@
 
     python benchmarks/bench_chaos.py [--mishaps 50] [--seed 1]
 
-Mishaps are drawn by the seed: `kill -9` of a worker, a worker that stands still (SIGSTOP), and
-`kill -9` of the coordinator. Shown are: whether it finished, what the audit says, how far the final
-weights and loss are from the undisturbed run's, and the effective training time, from the facts.
+The faults are drawn by the seed: `kill -9` of a worker, SIGSTOP of a worker, and `kill -9` of the
+coordinator. Shown are: whether the run finished, the verdict of the audit, the difference of the
+final weights and loss to the undisturbed run, and the effective training time, from the facts.
 """
 
 import argparse

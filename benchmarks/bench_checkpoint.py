@@ -1,16 +1,16 @@
 """Cost of a checkpoint: stall, durable save, restore, and time taken from training.
 
-A state of 1 GiB in 200 tensors, all of which change between two saves. Each figure stands beside
-what the machine can do at all (one thread's memcpy into prepared memory; O_DIRECT + fsync; a raw
-parallel read) and beside other libraries where they are installed (`checkpoint_peers`). All are
-taken in turn, round by round, so that a busy moment hits them alike; the figures are medians, of
-the rounds' own ratios where two are compared. Takes about four minutes.
+A state of 1 GiB in 200 tensors, all of which change between two saves. Each figure is compared with
+the limit of the machine (one thread's memcpy into prepared memory; O_DIRECT + fsync; a raw parallel
+read) and with other libraries that are installed (`checkpoint_peers`). All are measured in turns,
+round by round, so that other load affects all alike; figures are medians, comparisons are medians
+of the ratios of the rounds. Takes about four minutes.
 
     python benchmarks/bench_checkpoint.py [--folder FOLDER] [--rounds 5] [--mib 1024]
                                           [--orbax PYTHON]
 
-Prints one JSON object. Torch is taken from this environment, Orbax from that of `--orbax` (its
-python; `pip install orbax-checkpoint`); what is not there is left out.
+Prints one JSON object. Torch is imported from this environment, Orbax from that of `--orbax` (its
+python; `pip install orbax-checkpoint`); libraries that are not installed are left out.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def read_raw(path: Path, image: memoryview, direct: bool) -> None:
 
 
 def train_on(state) -> None:
-    """Changes every tensor: what has not changed would not be written."""
+    """Change every tensor, because unchanged tensors would not be written."""
     for array in state.values():
         array += 1
 
@@ -148,7 +148,7 @@ def resident_mib() -> float:
 
 
 def reshard_plan_s() -> float:
-    """The time in which one of 777 ranks finds its rows of 200 tensors that 1,000 ranks saved."""
+    """Seconds in which one of 777 ranks finds its rows of 200 tensors that 1,000 ranks saved."""
     saved, wanted = even_cuts(1_000_003, 1_000).tolist(), even_cuts(1_000_003, 777).tolist()
     boxes = [Box([start, 0], [stop - start, 64]) for start, stop in pairwise(saved)]
     own = Box([wanted[400], 0], [wanted[401] - wanted[400], 64])
@@ -181,16 +181,18 @@ def ratios(figures: Figures) -> dict[str, float]:
 
 
 def verdicts(found: dict[str, float]) -> dict[str, str]:
-    told = {}
+    verdicts_by_name = {}
     for name, (sign, bound) in TARGETS.items():
         if name in found:
             met = found[name] <= bound if sign == "<=" else found[name] >= bound
-            told[name] = f"{found[name]:.2f} {sign} {bound}: {'met' if met else 'missed'}"
-    return told
+            verdicts_by_name[name] = (
+                f"{found[name]:.2f} {sign} {bound}: {'met' if met else 'missed'}"
+            )
+    return verdicts_by_name
 
 
 def measure(folder: Path, rounds: int, mib: int, orbax) -> dict[str, object]:
-    """Everything, round by round; `orbax` saves once and tells, where it is there."""
+    """Measure everything, round by round; `orbax` is a program that saves once, if installed."""
     state = make_state(mib)
     image = prepared(sum(array.nbytes for array in state.values()))
     figures, training = Figures(), Training()

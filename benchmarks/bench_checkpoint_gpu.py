@@ -1,7 +1,7 @@
 """Cost of a checkpoint of CUDA tensors: the stall, and the training time that the copy takes.
 
-Beside it, in the same rounds: one copy into pinned memory (the limit where the device has no room
-for a snapshot), a snapshot on the device (the limit where it has), `.cpu()`, and the modes of
+Compared in the same rounds with: one copy into pinned memory (the limit if the device has no room
+for a snapshot), a snapshot on the device (the limit if it has), `.cpu()`, and the modes of
 torch.distributed.checkpoint: as documented, with its stager (pinned memory, staged in the
 background), and in a process. A stall ends when the state may change. PyTorch 2.11 fails with a
 KeyError when a stager with pinned memory is used a second time, so each save gets a new one, and
@@ -36,7 +36,7 @@ GROUP = 20
 
 
 class Figures(defaultdict):
-    """Every round's figure by name, and which peers could not be measured."""
+    """The figures of all rounds by name, and the peers that could not be measured."""
 
     def __init__(self) -> None:
         super().__init__(list)
@@ -49,7 +49,7 @@ def make_state(gib: float) -> dict[str, torch.Tensor]:
 
 
 def stall_s(work) -> float:
-    """How long the host stands still; the device may go on."""
+    """Seconds for which the host waits; the device may continue."""
     torch.cuda.synchronize()
     begun = time.perf_counter()
     work()
@@ -72,8 +72,11 @@ class Training:
         self.right = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
 
     def steps(self, count: int) -> float:
-        """Seconds for so many steps. It waits as a training does that looks at its loss: for its
-        own stream, not for whatever else the device does."""
+        """Seconds for some steps.
+
+        It waits for its own stream, as training does that reads its loss, and not for other work of
+        the device.
+        """
         begun = time.perf_counter()
         for _ in range(count):
             torch.matmul(self.left, self.right)
@@ -82,7 +85,7 @@ class Training:
 
 
 class Limits:
-    """What the device can do at all."""
+    """Copies without any library: the limits of the device."""
 
     def __init__(self, state) -> None:
         self.state = state
@@ -104,7 +107,7 @@ class Limits:
 
 
 def train_on(state) -> None:
-    """Changes every tensor: what has not changed would not be written."""
+    """Change every tensor, because unchanged tensors would not be written."""
     torch._foreach_add_(list(state.values()), 1.0)
 
 
@@ -135,7 +138,7 @@ def measure_ours(figures, folder: Path, state, training: Training, rounds: int) 
 
 
 def measure_without_room(figures, folder: Path, state, rounds: int) -> None:
-    """As if the device were full: the copy to the host is waited for."""
+    """Measure a save on a full device: the host waits for the copy."""
     before, staging_copy.take_snapshot = staging_copy.take_snapshot, lambda sources: None
     try:
         with CheckpointManager(folder / "full", keep_count=1) as manager:

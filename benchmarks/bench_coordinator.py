@@ -4,15 +4,15 @@ client process. Prints JSON; CPU is that of the coordinator unless it says other
     python benchmarks/bench_coordinator.py [barrier] [beats] [fleet] [steps] [--torchft PYTHON]
 
 - barrier: from the last arrival to the last release, for several sizes, through sessions on a
-  connection each. `at_once`: everyone arrives in one burst, so the others' arrivals are still under
-  way when the last is sent. `straggler`: everyone else waits already. With `--torchft`, a Python
-  that has torchft installed, its lighthouse forms a quorum of the same size in turns with each
-  round, asked by the same client. A release is told before it is on disk; `sync_ms` is one write
-  and fdatasync of the same disk, in turns with the rounds.
-- beats: messages per second and CPU per beat; what 1,000 workers cost that beat every 5 s.
-- fleet: memory with 10,000 workers, each registered and with a session open.
-- steps: 10,000 workers that train steps of 100 ms, beat every 5 s and send the events of these
-  steps every 2 s, as the SDK does. `lag_s` is how long the coordinator needed to catch up.
+  connection each. `at_once`: all workers arrive in one burst, so other arrivals are still in flight
+  when the last one is sent. `straggler`: all other workers are already waiting. With `--torchft`, a
+  Python that has torchft installed, its lighthouse forms a quorum of the same size, alternating
+  with the rounds, for the same client. A release is sent before it is on disk; `sync_ms` is one
+  write and fdatasync on the same disk, alternating with the rounds.
+- beats: heartbeats per second and CPU per heartbeat; the cost of 1,000 workers with one every 5 s.
+- fleet: memory with 10,000 workers, each registered and with an open session.
+- steps: 10,000 workers that train steps of 100 ms, send a heartbeat every 5 s and the events of
+  these steps every 2 s, as the SDK does. `lag_s` is how long the coordinator needed to catch up.
 """
 
 import argparse
@@ -57,7 +57,7 @@ class Usage:
 
 
 def bench_barrier(size: int, rounds: int, torchft: str, folder: Path) -> dict[str, object]:
-    """Both sides in turns, both ways of arriving."""
+    """Measure Strata and its peer in turns, with both kinds of arrival."""
     with ExitStack() as running:
         ours = running.enter_context(coordinator(folder / f"barrier-{size}"))
         sides: dict[str, tuple[Fleet | Replicas, Usage]] = {
@@ -98,7 +98,7 @@ def bench_barrier(size: int, rounds: int, torchft: str, folder: Path) -> dict[st
 
 
 def bench_beats(folder: Path) -> dict[str, object]:
-    """As many beats as it can take, then as many as 1,000 workers send."""
+    """Send heartbeats as fast as they are answered, then as many as 1,000 workers send."""
     with coordinator(folder / "beats") as server:
         before = Usage(server)
         with before.measured():
@@ -129,7 +129,7 @@ def bench_beats(folder: Path) -> dict[str, object]:
 
 
 def connections() -> int:
-    """How many workers share a connection: none do, if as many files may be open."""
+    """The number of workers per connection: 1, if enough files may be open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < FLEET + SPARE_FILES <= hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -138,7 +138,7 @@ def connections() -> int:
 
 
 def bench_fleet(folder: Path) -> dict[str, object]:
-    """10,000 workers, on a connection each if as many files may be open."""
+    """Measure 10,000 workers, each on its own connection if enough files may be open."""
     per_connection = connections()
     with coordinator(folder / "fleet") as server:
         empty_mb = server.rss_mb()
@@ -170,7 +170,7 @@ def bench_fleet(folder: Path) -> dict[str, object]:
 
 
 def bench_steps(folder: Path) -> dict[str, object]:
-    """What 10,000 workers cost that train steps of 100 ms."""
+    """Measure the cost of 10,000 workers that train steps of 100 ms."""
     with coordinator(folder / "steps") as server:
         fleet = Fleet(server.port, FLEET, connections())
         usage = Usage(server)

@@ -5,17 +5,17 @@
 
 The facts are those of simulated clusters of 8, 32 and 64 workers with all faults, one after the
 other, repeated until there are enough. Two logs are made of them, both through a kernel and its
-store with the snapshots it takes: in `few_tasks` each repetition takes the place of the one before,
-so the state stays that of some 20 tasks; in `many_tasks` every repetition has tasks and workers
-of its own, as in a cluster that is used for months. `crowded` folds on where more workers have
-ended than a state remembers.
+store with the snapshots it takes: in `few_tasks` each repetition replaces the one before, so the
+state has about 20 tasks; in `many_tasks` every repetition has its own tasks and workers, as in a
+cluster that is used for months. `crowded` folds facts after more workers have ended than the state
+keeps.
 
-The facts are stored in turns of 200, which saves the time of half a million syncs; but the last of
-`few_tasks`, as many as a kernel lets come together before its next snapshot, in turns as small as
-they were decided. That is what a quiet cluster's log looks like, and the slowest to read. Rates
-are of CPU time, so that a busy machine gives the same; of the others both times are given.
+The facts are stored in turns of 200, which saves half a million syncs. Only the last facts of
+`few_tasks`, as many as a kernel has before its next snapshot, are stored in turns as small as they
+were decided: that is the log of a quiet cluster, and the slowest to read. Rates are per second of
+CPU time, which other load hardly changes; for the other figures both times are given.
 
-`crowd` is what one task with 10,000 workers costs the rules (`crowd.py`). Prints one JSON object.
+`crowd` is the cost of the rules for one task with 10,000 workers (`crowd.py`). Prints JSON.
 """
 
 import argparse
@@ -60,7 +60,7 @@ NAMED = msgspec.json.Decoder(list[Envelope[KNOWN]])
 
 
 def simulated(scenarios: Sequence[Scenario] = SCENARIOS) -> tuple[list[Event], list[int]]:
-    """The facts of scenarios, numbered on, and the sizes of the turns they were decided in."""
+    """The facts of scenarios, numbered consecutively, and the sizes of their turns."""
     events: list[Event] = []
     turns: list[int] = []
     for scenario in scenarios:
@@ -72,7 +72,7 @@ def simulated(scenarios: Sequence[Scenario] = SCENARIOS) -> tuple[list[Event], l
 
 
 def shifted(more: Iterator[Event], before: list[Event], times: int = 1) -> list[Event]:
-    """Facts that follow others: later, and with the next positions."""
+    """Facts moved behind others: later times, next positions."""
     first = len(before) * times
     span_ns = (before[-1].wall_ns - before[0].wall_ns) * times if before else 0
     return [
@@ -89,7 +89,7 @@ def shifted(more: Iterator[Event], before: list[Event], times: int = 1) -> list[
 
 
 def repeated(events: list[Event], count: int, renamed: bool) -> Iterator[list[Event]]:
-    """The facts again and again; with `renamed`, of other tasks and workers each time."""
+    """The facts repeated; with `renamed`, with other tasks and workers each time."""
     text = msgspec.json.encode(events)
     for lap in range(-(-count // len(events))):
         again = events
@@ -99,7 +99,7 @@ def repeated(events: list[Event], count: int, renamed: bool) -> Iterator[list[Ev
 
 
 def write(store: SqliteStore, laps: Iterator[list[Event]], turns: list[int], tail: int) -> None:
-    """Stores facts the way a kernel does, taking its snapshots; turns are small from `tail` on."""
+    """Store facts as a kernel does, with its snapshots; turns are small from `tail` on."""
     kernel = Kernel(store, read_clock)
     sizes = iter(turns * (TAIL // sum(turns) + 1))
     for lap in laps:
@@ -113,7 +113,7 @@ def write(store: SqliteStore, laps: Iterator[list[Event]], turns: list[int], tai
 
 
 def bench_fold(events: list[Event]) -> dict[str, object]:
-    """Facts per second on one core, over all of them again and again."""
+    """Facts per second on one core, folding all of them several times."""
     payloads = [CODEC.encode(events[at : at + PER_TURN]) for at in range(0, len(events), PER_TURN)]
     laps = max(FACTS // ROUNDS // len(events), 1)
 
@@ -141,8 +141,8 @@ def bench_fold(events: list[Event]) -> dict[str, object]:
 
 
 def bench_crowded(events: list[Event]) -> dict[str, object]:
-    """Facts per second of tasks of 64 workers that end, one after the other: while the state has
-    room for dead workers, and once it has to forget some of them now and then."""
+    """Facts per second of tasks of 64 workers that end one after the other: while the state has
+    room for dead workers, and while it drops the oldest of them."""
     state = Cluster()
     costs: dict[bool, list[float]] = {False: [], True: []}
     most = 0
@@ -159,7 +159,7 @@ def bench_crowded(events: list[Event]) -> dict[str, object]:
 
 
 class Times:
-    """Wall and CPU seconds of several runs of the same."""
+    """Wall and CPU seconds of several runs of the same function."""
 
     def __init__(self) -> None:
         self.wall_s: list[float] = []
@@ -178,7 +178,7 @@ class Times:
 
 
 def bench_restart(folder: Path) -> dict[str, object]:
-    """From a closed store to a kernel that can decide, and from nothing to a coordinator."""
+    """Seconds from a closed store to a kernel that can decide, and to a started coordinator."""
     ready = Times()
 
     def restart() -> None:
@@ -200,7 +200,7 @@ def bench_restart(folder: Path) -> dict[str, object]:
 
 
 def bench_whole(folder: Path) -> dict[str, object]:
-    """Seconds to fold the whole log, with no snapshot to begin at."""
+    """Seconds to fold the whole log without a snapshot."""
     took = Times()
     with SqliteStore(folder / "log.db", CODEC) as store:
         for _ in range(ROUNDS):
@@ -235,7 +235,7 @@ def bench_past(folder: Path, first: int, stop: int) -> dict[str, object]:
 def bench_log(
     folder: Path, events: list[Event], turns: list[int], count: int, renamed: bool
 ) -> dict[str, object]:
-    """Everything about one log."""
+    """All figures of one log."""
     folder.mkdir()
     tail = count if renamed else count - TAIL
     began = time.perf_counter()

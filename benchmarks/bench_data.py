@@ -1,11 +1,11 @@
 """Throughput of shuffled batches, compared with a NumPy memory-map gather and with peers.
 
-One worker, warm cache, a shuffled epoch, samples of 1 KiB and 100 KiB; rounds of everything in
-turn, so that a slow moment of the machine meets all; medians. `gather` indexes a memory-mapped
-array, and its loop holds a batch until the next is there, as any loop does. `strata_*` are through
-`Batches` as it comes: arrays, MDS shards and WebDataset tars as matrices (`decode`) and as plain
-bytes, one object each. `strata_npy_asked` never reads ahead. `overlap` is how many times as fast
-reading ahead makes a loop that computes for as long as the gather takes.
+One worker, warm cache, a shuffled epoch, samples of 1 KiB and 100 KiB. All are measured in turns,
+in rounds, so that other load affects all alike; figures are medians. `gather` indexes a
+memory-mapped array; its loop holds a batch until it has the next one, as any loop does. `strata_*`
+use `Batches` with its defaults: arrays, MDS shards and WebDataset tars as matrices (`decode`) and
+as plain bytes, one object each. `strata_npy_asked` has no read-ahead. `overlap` is the speed-up by
+read-ahead of a loop that computes for as long as the gather takes.
 
 Also: resume to the first batch in the middle of an epoch of 10^6 samples (files with holes; HF
 datasets has 20,000 of them), evaluating the order of 10^10 samples, and a change from 4 to 3
@@ -62,7 +62,7 @@ def write_npy(path: Path, size: int, count: int) -> None:
 
 
 def write_mds(folder: Path, rows: np.ndarray, per_file: int) -> None:
-    """Shards as MosaicML's MDSWriter lays them out, one column of bytes."""
+    """Write shards as MosaicML's MDSWriter does, with one column of bytes."""
     folder.mkdir()
     shards = []
     for part, first in enumerate(range(0, len(rows), per_file)):
@@ -78,7 +78,7 @@ def write_mds(folder: Path, rows: np.ndarray, per_file: int) -> None:
 
 
 def mds_entry(part: int, encoding: str, size: int | None, count: int, file_bytes: int) -> dict:
-    """A shard as index.json lists it."""
+    """The entry of a shard in index.json."""
     name = f"shard.{part:05}.mds"
     return (
         {"column_names": ["x"], "column_encodings": [encoding], "column_sizes": [size]}
@@ -99,7 +99,7 @@ def write_tars(folder: Path, rows: np.ndarray, per_file: int) -> None:
 
 
 def write_holes(path: Path, size: int) -> None:
-    """An array of many rows that takes no room: its file is all header and hole."""
+    """Write an array of many rows as a sparse file, which takes no space."""
     with path.open("wb") as file:
         header = {"descr": "|u1", "fortran_order": False, "shape": (DEEP_SAMPLES, size)}
         np.lib.format.write_array_header_1_0(file, header)
@@ -107,7 +107,7 @@ def write_holes(path: Path, size: int) -> None:
 
 
 def write_mds_holes(folder: Path, size: int, per_file: int) -> None:
-    """As many samples in MDS shards that are all head and hole."""
+    """Write as many samples in MDS shards as sparse files."""
     folder.mkdir()
     shards = []
     for part, first in enumerate(range(0, DEEP_SAMPLES, per_file)):
@@ -137,7 +137,7 @@ def through_strata(
 def computing(
     batches: Iterator[dict[str, np.ndarray]], for_s: float
 ) -> Iterator[dict[str, np.ndarray]]:
-    """A loop that computes that long for every batch, without the interpreter, as training does."""
+    """A loop that computes for this long per batch, without the GIL, as training does."""
     numbers = np.random.default_rng(0).random(4_096)
     for batch in batches:
         until_s = time.perf_counter() + for_s
@@ -147,7 +147,7 @@ def computing(
 
 
 def rate(batches: Iterator[dict[str, np.ndarray]]) -> tuple[float, float]:
-    """Samples a second, and a second of this process's CPU: steadier on a busy machine."""
+    """Samples per second, and per second of this process's CPU, which other load hardly changes."""
     began = time.perf_counter(), time.process_time()
     count = 0
     for columns in batches:
@@ -230,7 +230,7 @@ PEER_TIMEOUT_S = 120
 
 
 def ask(peers: Path, what: str, name: str, *arguments: object) -> Any:
-    """What peer_data.py finds in a peer's environment; nothing where there is none."""
+    """The result of peer_data.py in a peer's environment; empty if there is none."""
     python = peers / HOMES[name] / "bin" / "python"
     if not python.exists():
         return None
@@ -250,7 +250,7 @@ def ask(peers: Path, what: str, name: str, *arguments: object) -> Any:
 
 
 def peer_rates(peers: Path, measured: dict, rounds: int) -> dict[str, float]:
-    """Samples a second of each peer on the same data; a part of it, since they take their time."""
+    """Samples per second of each peer on a part of the same data, because peers are slower."""
     batch = measured["batch"]
     samples = min(measured["samples"], 20 * batch) // batch * batch
     found = {}
@@ -281,7 +281,7 @@ def install(peers: Path) -> None:
 
 
 def huge_order() -> dict[str, object]:
-    """10^10 samples in 10^6 shards: memory, and the time to go anywhere and order a batch."""
+    """10^10 samples in 10^6 shards: memory, and the time to seek and order a batch."""
     result: dict[str, object] = {}
     for mode in ("global", "window", "sequential"):
         spec = OrderSpec(
@@ -307,7 +307,8 @@ def huge_order() -> dict[str, object]:
 
 
 def resize() -> dict[str, int]:
-    """4 workers, 3 from step 200 on: how many of 10,240 samples of an epoch are lost or twice."""
+    """4 workers, then 3 from step 200 on: the number of 10,240 samples that are lost or
+    repeated."""
     spec = OrderSpec(total_samples=10_240, shard_size=64, global_batch=32, lanes=16)
     order = Order(spec)
     seen = np.zeros(10_240, np.int64)
@@ -319,7 +320,7 @@ def resize() -> dict[str, int]:
 
 
 def compared(measured: dict, others: dict[str, float], resumes: dict[str, float]) -> dict:
-    """How many times as fast we are; peers with files of their own are compared on those."""
+    """How many times as fast Strata is; peers with their own format are compared on that."""
     ours, by_cpu = measured["samples_per_s"], measured["samples_per_cpu_s"]
     times = {
         "gather": round(ours["strata_npy"] / ours["gather"], 2),

@@ -81,7 +81,7 @@ class Transformer(torch.nn.Module):
 
 
 class Side:
-    """One way of training: a model of its own, and what surrounds its step."""
+    """One way of training: its own model, and the code around its step."""
 
     def __init__(self, size: dict[str, int], device: str, dtype: torch.dtype) -> None:
         torch.manual_seed(0)
@@ -100,7 +100,7 @@ class Side:
 
 
 class Ours(Side):
-    """With `data_parallel`; the hooks of the other sides take no part in its steps."""
+    """With `data_parallel`; the hooks of the other sides are not part of its steps."""
 
     def __init__(self, run: strata.Run, communicate: bool, *given: object) -> None:
         super().__init__(*given)
@@ -142,7 +142,7 @@ def timed_rounds(sides: dict[str, Side], steps: int, warm: int, sync: Callable[[
 
 
 def join_torch(run: strata.Run, backend: str, folder: str) -> None:
-    """The default group, for DistributedDataParallel."""
+    """Form the default group, for DistributedDataParallel."""
     store = dist.FileStore(f"{folder}/store", run.world_size)
     dist.init_process_group(
         backend,
@@ -191,7 +191,7 @@ def on_cpu(run: strata.Run, folder: str) -> dict[str, object]:
 
 
 def work(address: str, device: str, folder: str, worker: str, world_size: int) -> None:
-    """One worker; says what it measured."""
+    """Run one worker, which prints its measurements."""
     with strata.join(address, worker, world_size=world_size) as run:
         found = (on_gpu if device == "gpu" else on_cpu)(run, folder)
         run.barrier("measured")
@@ -201,7 +201,7 @@ def work(address: str, device: str, folder: str, worker: str, world_size: int) -
 
 
 def measured(device: str, workers: int) -> dict[str, object]:
-    """What the workers of one task measured."""
+    """The measurements of the workers of one task."""
     with tempfile.TemporaryDirectory() as folder, coordinator(Path(folder)) as server:
         return crew_of(f"127.0.0.1:{server.port}", device, workers, folder)
 

@@ -34,7 +34,7 @@ TIMEOUTS = Timeouts(heartbeat_timeout_s=3_600, reattach_grace_s=3_600)
 
 
 async def register(engine: Engine, workers: int) -> list[Worker]:
-    """So many workers of one group."""
+    """Register this many workers in one task."""
     asked = [
         engine.submit(RegisterWorker(worker=f"worker-{number}", world_size=workers, syncs=False))
         for number in range(workers)
@@ -50,7 +50,7 @@ async def report(engine: Engine, worker: Worker, turn: int) -> None:
 
 
 async def idle(engine: Engine, sync: Sync) -> dict[str, object]:
-    """One command at a time, in turns with one sync."""
+    """One command at a time, alternating with one sync."""
     (worker,) = await register(engine, 1)
     submits, syncs, ratios = [], [], []
     for _ in range(ROUNDS):
@@ -72,7 +72,7 @@ async def idle(engine: Engine, sync: Sync) -> dict[str, object]:
 
 
 async def busy(engine: Engine) -> dict[str, object]:
-    """Many callers, each with one command under way."""
+    """Many callers, each with one command in flight."""
     workers = await register(engine, CALLERS)
     latencies: list[float] = []
     turns: list[int] = []
@@ -100,7 +100,7 @@ async def busy(engine: Engine) -> dict[str, object]:
 
 
 async def bench(folder: Path) -> dict[str, object]:
-    """Each part over a store of its own."""
+    """Run each part with its own store."""
     result: dict[str, object] = {}
     for name in ("idle", "busy"):
         with SqliteStore(folder / f"{name}.db", CODEC) as store:

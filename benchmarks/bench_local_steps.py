@@ -1,11 +1,11 @@
 """Bytes between workers until the same loss: `run.average` in every step, and local steps.
 
 Three workers, real processes under a real coordinator, learn the digits of examples/digits.py until
-the loss on 1,000 others is at the target; everyone sees the same weights, so all stop at once. Both
-sides take the same batches per local step and look at the loss every sixteen steps. Counted is
-what workers send each other: for the average the exchange's frames, for local steps the sizes in
-the facts of blobs and messages (HTTP's headers, some 200 bytes a request, are not in them). Every
-side runs once with each of five seeds; medians count.
+the loss on 1,000 other digits reaches the target; all have the same weights, so all stop at the
+same step. Both sides use the same batches per local step and check the loss every sixteen steps.
+The bytes between workers are counted: for the average the exchange's frames, for local steps the
+sizes in the facts of blobs and messages (without HTTP headers, about 200 bytes per request). Every
+side runs once with each of five seeds; figures are medians.
 
 Prints JSON. Exits with 1 when local steps take more than a tenth of the average's bytes per step.
 """
@@ -49,7 +49,7 @@ BOUND = 0.1
 
 
 class Tally:
-    """Adds up what this process sends to other workers."""
+    """Adds up the bytes that this process sends to other workers."""
 
     def __init__(self, run: strata.Run) -> None:
         self.sent_bytes = 0
@@ -68,7 +68,7 @@ class Tally:
 
 
 def average(run, state, data, rate) -> Iterator[int]:
-    """Steps with an average in each; yields how many there were whenever it is time to look."""
+    """Train with an average in each step; yields the number of steps when the loss is checked."""
     run.restore(state)
     for batch in run.batches(data, global_batch=WORKERS * BATCH):
         gradient, loss = run.average(gradients(state["model"], batch), len(batch["label"]))
@@ -79,7 +79,7 @@ def average(run, state, data, rate) -> Iterator[int]:
 
 
 def local_steps(run, state, data, rate, keep) -> Iterator[int]:
-    """Rounds of local steps; yields how many steps there were after each."""
+    """Train in rounds of local steps; yields the number of steps after each round."""
     local = strata.LocalSteps(run, state["model"], STEPS, keep=keep, **OUTER)
     run.restore({"weights": state["model"], "outer": local})
     for batch in run.batches(data, global_batch=WORKERS * BATCH * STEPS):
@@ -92,7 +92,7 @@ def local_steps(run, state, data, rate, keep) -> Iterator[int]:
 
 
 def work(address: str, side: str, seed: int, name: str) -> None:
-    """One worker; says at the end what it took."""
+    """Run one worker, which prints its steps, loss and bytes at the end."""
     images, labels = draw_digits(12_000, np.random.default_rng(seed))
     data = strata.open_arrays({"image": images, "label": labels}, name=f"digits-{seed}")
     unseen = dict(
@@ -108,12 +108,12 @@ def work(address: str, side: str, seed: int, name: str) -> None:
             if loss <= TARGET_LOSS or steps >= MOST_STEPS:
                 break
         run.barrier("all are through")
-        told = {"steps": steps, "loss": loss, "sent_bytes": tally.sent_bytes}
-    print("result " + json.dumps(told), flush=True)
+        totals = {"steps": steps, "loss": loss, "sent_bytes": tally.sent_bytes}
+    print("result " + json.dumps(totals), flush=True)
 
 
 def measured(address: str, side: str, seed: int) -> dict[str, float]:
-    """What all workers of a run took together."""
+    """The sum of the measurements of all workers of a run."""
     number = list(SIDES).index(side)
     command = [sys.executable, __file__, address, side, str(seed)]
     crew = [

@@ -63,7 +63,7 @@ def size_bytes(folder: Path) -> int:
 def measured(
     count: int, folder: Path, ingest: Callable[[], object], search: Callable[[str], int]
 ) -> dict[str, object]:
-    """The figures of one store; every search must find what the lines hold."""
+    """The figures of one store; every search must find the lines that contain its text."""
     seconds = cpu_timed(ingest)
     found: dict[str, object] = {
         "ingest_lines_per_cpu_s": round(count / seconds),

@@ -34,7 +34,7 @@ Costs = dict[str, float]
 
 
 def cost_us(seconds: float, count: int) -> float:
-    """Microseconds for each of so many."""
+    """Microseconds per item."""
     return round(seconds / count * 1e6, 3)
 
 

@@ -2,8 +2,9 @@
 
 Images of 150 KiB in a memory-mapped array, shuffled, read through `strata.torch.Loading` with
 worker processes and without, copied to the device without waiting, and summed there. Every batch
-is checked to be pinned or not as asked, and the sums are those of the order's own samples: a copy
-that was overtaken by the next batch would show. A transform with a memory is checked likewise.
+is checked to be pinned or not, as requested, and the sums are compared with those of the order's
+samples: a copy that the next batch had overwritten would give a different sum. A transform with
+state is checked in the same way.
 Needs a CUDA device and PyTorch.
 
     python benchmarks/bench_pinned.py [--rounds 5] [--images 4096]
@@ -39,7 +40,7 @@ WAYS = {
 
 
 def train(dataset: Dataset, seed: int, sums: np.ndarray, how: dict) -> float:
-    """Images a second of one epoch; each batch is what the order says, and where it should be."""
+    """Images per second of one epoch; checks the samples and the memory of each batch."""
     order = dataset.order(BATCH, seed=seed)
     steps = order.steps_for(1, drop_tail=True)
     stream = Loading(**how)(dataset, order, None, 0, steps)
@@ -62,7 +63,7 @@ def train(dataset: Dataset, seed: int, sums: np.ndarray, how: dict) -> float:
 
 
 def check_packing() -> None:
-    """Rows that a memory makes here are pinned, too."""
+    """Check that rows made by a transform with state are pinned, too."""
     documents = objects([np.arange(1, 3 + row % 17) for row in range(256)], 256)
     dataset = open_arrays({"tokens": documents})
     packing = PerLane(lambda: Packing("tokens", 64))

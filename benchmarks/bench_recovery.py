@@ -1,8 +1,8 @@
 """Recovery time: from the SIGKILL of one of four workers to the next generation's first step.
 
-The same training loop is disturbed under torchrun's elastic restart and under Strata: with a spare
-worker, with survivors that train on while the lost one is replaced, and with survivors that wait
-for the replacement. Torchrun ends all processes and starts them again, so each imports torch anew;
+A worker is killed in the same training loop under torchrun's elastic restart and under Strata: with
+a spare worker, with survivors that continue while the lost one is replaced, and with survivors that
+wait for the replacement. Torchrun restarts all processes, so each imports torch again;
 Strata keeps the survivors and their state. Needs torch.
 """
 
@@ -41,7 +41,7 @@ LAUNCHERS = {
 
 
 def steps(folder):
-    """Of each step the generation, how many workers it had, and when it was done."""
+    """For each step: the generation, its number of workers, and the time it was done."""
     try:
         lines = (folder / "steps").read_text().splitlines()
     except FileNotFoundError:
@@ -53,7 +53,7 @@ def steps(folder):
 
 
 def first_of(folder, after):
-    """When the first step of a later generation was done; 0 while there is none."""
+    """The time of the first step of a later generation; 0 if there is none yet."""
     return next((moment_s for generation, _, moment_s in steps(folder) if generation > after), 0.0)
 
 
@@ -67,14 +67,14 @@ def until(condition, what):
 
 
 def settled(folder):
-    """The generation that trains steadily and in full; 0 while none does."""
+    """The generation that trains with all workers for several steps; 0 if there is none yet."""
     newest = [step[:2] for step in steps(folder)[-SETTLE_STEPS:]]
     alike = len(newest) == SETTLE_STEPS and len(set(newest)) == 1
     return newest[0][0] if alike and newest[0][1] == WORKERS else 0
 
 
 def recover(folder):
-    """Kills a worker; seconds until the next generation's first step."""
+    """Kill a worker; returns the seconds until the first step of the next generation."""
     generation = until(lambda: settled(folder), "steady training")
     pid = int((folder / f"pid-{VICTIM}").read_text().split()[1])
     killed_s = time.monotonic()
@@ -83,7 +83,7 @@ def recover(folder):
 
 
 def measure(command):
-    """Seconds of each recovery of one run."""
+    """The seconds of each recovery of one run."""
     folder = Path(tempfile.mkdtemp(prefix="strata-recovery-"))
     tail = [] if "torch.distributed.run" in command else [str(SCRIPT), "--", "strata"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

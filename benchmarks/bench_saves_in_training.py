@@ -25,7 +25,7 @@ STALL_MS, LOST = 20.0, 0.02
 
 
 def steps_of(run: strata.Run, side: Side, seconds: float) -> list[float]:
-    """Milliseconds of each step until the time is over."""
+    """The milliseconds of each step until the time is over."""
     took, end = [], time.perf_counter() + seconds
     while time.perf_counter() < end:
         begun = time.perf_counter()
@@ -37,7 +37,7 @@ def steps_of(run: strata.Run, side: Side, seconds: float) -> list[float]:
 
 
 def trained(interval_s: float | None) -> tuple[list[float], list[float]]:
-    """The steps of a run of its own, and how long each capture of a state took."""
+    """The steps of one run, and the duration of each capture of a state."""
     os.environ["STRATA_CHECKPOINT_ADAPTIVE"] = "false"
     with strata.join(checkpoint_interval=interval_s) as run:
         side = Side({**GPU, "batch": 8}, "cuda", torch.float32)

@@ -1,12 +1,12 @@
 """Cost of the SDK in a worker: an event, a log line, and its share of a training loop's time.
 
-The loops are NumPy steps of about ten milliseconds, and of one, which is shorter than steps of a
-training are, with a real coordinator in another process. Blocks with and without Strata alternate
-in one process; each pair gives a ratio of wall-clock times, and the median counts. On a machine
-that does other things too that ratio is mostly noise, so Strata's share is also computed from CPU
-times, which others hardly change: what each step spends in `run.step` and in the capture of its
-output, and what all other threads of the process spend meanwhile. Joining itself is not part of it.
-Costs of a call are CPU time as well.
+The loops have NumPy steps of about ten milliseconds, and of one, which is shorter than a real
+training step, with a real coordinator in another process. Blocks with and without Strata alternate
+in one process; each pair gives a ratio of wall-clock times, and the median is reported. On a
+machine with other load that ratio is mostly noise, so Strata's share is also computed from CPU
+times, which other load hardly changes: the time of each step in `run.step` and in the capture of
+its output, and the time of all other threads of the process. Joining is not included. Costs of a
+call are CPU time as well.
 
 Prints JSON. Exits with 1 when `emit` is not below 1 µs, or Strata takes 0.5 % of the loop of ten
 milliseconds or more.
@@ -55,7 +55,7 @@ def cost_us(work, count: int) -> float:
 
 
 def emit_cost() -> dict[str, float]:
-    """Of `emit` with a fact that exists, and with one that is made for it."""
+    """The cost of `emit` with an existing fact, and with one that is built for the call."""
     prepared = StepFinished(
         step=1, data_s=0.1, compute_s=0.2, communication_s=0.3, wait_s=0.4, loss=0.5
     )
@@ -91,7 +91,7 @@ def emit_cost() -> dict[str, float]:
 
 
 def stored_cost() -> dict[str, float]:
-    """Bytes of a step's event as stored, and what packing it takes in the pulse thread."""
+    """Bytes of a step's event as stored, and the cost of packing it in the heartbeat thread."""
     random = np.random.default_rng(7)
     with tempfile.TemporaryDirectory() as folder:
         recorder = Recorder(10**9)
@@ -123,7 +123,7 @@ def stored_cost() -> dict[str, float]:
 
 
 def line_cost() -> dict[str, float]:
-    """What capturing adds to a `print`, into a file."""
+    """The cost that capturing adds to a `print` into a file."""
     lines = 20_000
 
     def prints() -> None:
@@ -153,7 +153,7 @@ def block(run: strata.Run | None, matrix: np.ndarray, work: int, steps: int) -> 
 
 
 def others_cpu_s() -> float:
-    """CPU time of every thread but this one."""
+    """CPU time of all threads except this one."""
     return time.process_time() - time.thread_time()
 
 

@@ -43,7 +43,7 @@ GOAL_S = 0.1
 
 
 class Cluster:
-    """An engine with as many workers as asked for, all of them training."""
+    """An engine with the given number of workers, all in training."""
 
     def __init__(self, folder: Path, ranks: int) -> None:
         self.ranks = ranks
@@ -112,7 +112,7 @@ class Cluster:
 
 
 def write_parts(storage, checkpoint: str, ranks: int, step: int) -> dict[int, str]:
-    """What every rank leaves: a small part and its sidecar."""
+    """Write the files of every rank: a small part and its sidecar."""
     flat = flatten({f"layer-{i}": np.zeros(4, np.float32) for i in range(TENSORS)})
     staging, checksums = Staging(), {}
     for rank in range(ranks):

@@ -24,12 +24,12 @@ WANTED_HOURS_PER_MINUTE = 200
 
 
 def run(scenario: Scenario) -> Report:
-    """A run whose promises all held."""
+    """Run a scenario; raises if a check fails."""
     return report(Simulation(scenario).run())
 
 
 def bench_hours() -> dict[str, object]:
-    """Eight workers, as in the fixed set of seeds; four and sixteen beside them."""
+    """Eight workers, as in the fixed set of seeds, and for comparison four and sixteen."""
     found: dict[str, object] = {}
     for workers in (4, 8, 16):
         runs = [run(Scenario(seed=seed, workers=workers, hours=HOURS)) for seed in range(SEEDS)]
@@ -44,7 +44,7 @@ def bench_hours() -> dict[str, object]:
 
 
 def bench_large(full: bool) -> dict[str, object]:
-    """One task of 10,000 workers; how the load is spread over its life is in the facts."""
+    """One task of 10,000 workers, and how the load is spread over its life."""
     scenario = Scenario(workers=LARGE, hours=0.02, faults=())
     if not full:
         scenario = msgspec.structs.replace(scenario, steps=SHORT_STEPS)

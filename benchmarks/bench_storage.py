@@ -1,8 +1,8 @@
 """Throughput of S3 storage: PUT and GET compared with obstore alone and boto3, CPU per GiB.
 
-Starts a SeaweedFS server (from the test requirements) on loopback with its data in memory where
-there is room, so that client and server, not a disk, are what is measured. Takes turns, reports
-medians.
+Starts a SeaweedFS server (from the test requirements) on loopback, with its data in memory if there
+is room, so that client and server are measured and not a disk. All are measured in turns; figures
+are medians.
 
     python benchmarks/bench_storage.py [--mib 256] [--rounds 5] [--boto3 PYTHON]
 
@@ -36,7 +36,7 @@ TARGETS = {TUNED: 0.9, "boto3": 4.0}
 
 
 class Contest:
-    """Several ways to do one thing, measured in turn."""
+    """Several ways to do the same thing, measured in turns."""
 
     def __init__(self, mib: int, server: psutil.Process) -> None:
         self.mib, self.server = mib, server
@@ -45,9 +45,9 @@ class Contest:
         self.server_cpu: dict[str, list[float]] = defaultdict(list)
 
     def turn(self, name: str, work) -> None:
-        """Work of this process."""
+        """Measure work in this process."""
 
-        def told() -> dict[str, float]:
+        def run_here() -> dict[str, float]:
             wall, cpu = time.perf_counter(), time.process_time()
             work()
             return {
@@ -55,12 +55,12 @@ class Contest:
                 "cpu_s": time.process_time() - cpu,
             }
 
-        self.turn_of(name, told)
+        self.turn_of(name, run_here)
 
-    def turn_of(self, name: str, told) -> None:
-        """Work of whoever tells what it took."""
+    def turn_of(self, name: str, work) -> None:
+        """Measure work that reports its own duration."""
         before_s = self._server_s()
-        took = told()
+        took = work()
         self.rates[name].append(self.mib / took["wall_s"])
         self.cpu[name].append(took["cpu_s"] * 1024 / self.mib)
         self.server_cpu[name].append((self._server_s() - before_s) * 1024 / self.mib)
@@ -70,7 +70,8 @@ class Contest:
         return times.user + times.system
 
     def ratio(self, name: str, reference: str) -> float:
-        """The median of the rounds' ratios: both of a round met the same machine."""
+        """The median of the ratios of the rounds; both figures of a round have the same
+        conditions."""
         pairs = zip(self.rates[name], self.rates[reference], strict=True)
         return statistics.median(mine / its for mine, its in pairs)
 
@@ -110,7 +111,8 @@ def boto3_program(python: str, settings, mib: int) -> list[object]:
 
 
 def measure(settings, mib: int, rounds: int, boto3) -> dict[str, object]:
-    """Everything, round by round; `boto3` puts or gets once and tells, where it is there."""
+    """Measure everything, round by round; `boto3` is a program that puts or gets once, if
+    installed."""
     data = np.random.default_rng(1).integers(0, 255, mib * 2**20, np.uint8)
     view, target = memoryview(data), memoryview(bytearray(data.nbytes))
     ours, alone = S3Storage(BUCKET, "bench", settings), obstore_alone(settings)
@@ -134,14 +136,14 @@ def measure(settings, mib: int, rounds: int, boto3) -> dict[str, object]:
 
 
 def verdicts(put: Contest) -> dict[str, str]:
-    told = {}
+    verdicts_by_name = {}
     for name, least in TARGETS.items():
         if name in put.rates:
             found = put.ratio("strata", name)
-            told[f"PUT to {name}"] = (
+            verdicts_by_name[f"PUT to {name}"] = (
                 f"{found:.2f} >= {least}: {'met' if found >= least else 'missed'}"
             )
-    return told
+    return verdicts_by_name
 
 
 def main() -> None:

@@ -57,7 +57,7 @@ def event(seq: int) -> Event:
 
 
 def append_rate(store, facts: int, per_append: int) -> float:
-    """Facts a second; making them is not part of it."""
+    """Facts per second, without the time to make them."""
     first = store.position
     rows = [
         [event(seq) for seq in range(start, start + per_append)]
@@ -85,7 +85,7 @@ def bench_appends(folder: Path) -> dict[str, object]:
 
 
 def bench_latency(folder: Path) -> dict[str, object]:
-    """One fact an append, in turns with one 4 KiB write and fdatasync of the same disk."""
+    """One fact per append, alternating with one 4 KiB write and fdatasync on the same disk."""
     sync = Sync(folder)
     ratios, appends, syncs = [], [], []
     with SqliteStore(folder / "latency.db", CODEC) as store:
@@ -137,7 +137,7 @@ def worker_batches(turn: int, workers: int = 64, size: int = 100) -> list[Batch]
 
 
 def bench_ingest(folder: Path) -> dict[str, object]:
-    """64 workers send 100 events each, already compressed; one append takes all of them."""
+    """64 workers send 100 events each, compressed; one append stores all of them."""
     turns = [worker_batches(turn) for turn in range(20)]
     rates, resends = [], []
     for number in range(ROUNDS):

@@ -1,13 +1,12 @@
 """Cost of recording every event, and speed of reading a run of 10 M events back.
 
-The run: 64 workers, 50 events a second each, in batches of 100 as the SDK sends them; a coordinator
-that commits steps, opens barriers and loses a worker now and then, with the snapshots that the
-kernel takes by itself. It is written once through the real kernel and store, then read in a process
-of its own, so that the peak memory is the reader's.
+The run: 64 workers with 50 events per second each, in batches of 100 as the SDK sends them; a
+coordinator that commits steps, opens barriers and sometimes loses a worker, with the kernel's own
+snapshots. It is written once through the real kernel and store, then read in a separate process, so
+that the peak memory is the reader's.
 
-Times are CPU seconds of the process that does the work (one core's worth, on a busy machine too),
-except where `wall` is said; of `at` both are given. Prints JSON, and exits with 1 when a goal is
-missed.
+Times are CPU seconds of the process that does the work, except figures with `wall` in their name;
+for `at` both are given. Prints JSON, and exits with 1 when a goal is missed.
 """
 
 import argparse
@@ -60,7 +59,7 @@ GOALS = {
 
 
 class Clock:
-    """Goes as fast as the run is written."""
+    """A clock that advances as the run is written."""
 
     now_ns = 0
 
@@ -69,7 +68,7 @@ class Clock:
 
 
 def bodies(worker: int, second: int) -> list[object]:
-    """What a worker records in a second of ten steps."""
+    """The events of a worker in a second of ten steps."""
     peer = f"w{(worker + 1) % WORKERS}"
     found: list[object] = []
     for tenth in range(10):
@@ -102,7 +101,7 @@ def batches_of(second: int) -> list[object]:
 
 
 def write_run(folder: Path, seconds: int) -> dict[str, float]:
-    """Writes the run; how much CPU storing the workers' batches took."""
+    """Write the run; returns the CPU seconds for storing the workers' batches."""
     clock = Clock()
     ingest_s, stored_bytes = 0.0, 0
     with SqliteStore(folder / "log.db", CODEC) as store:
@@ -137,7 +136,7 @@ def register(kernel: Kernel, worker: int) -> None:
 
 
 def turn(kernel: Kernel, second: int) -> None:
-    """What the coordinator decides meanwhile."""
+    """Decide the coordinator's facts of one turn."""
     task = kernel.state.tasks["bench-1"]
     incarnation = {w.id: w.incarnation for w in kernel.state.workers.values()}
     if task.phase == "syncing":
@@ -174,7 +173,7 @@ def turn(kernel: Kernel, second: int) -> None:
 
 
 def emit_us() -> float:
-    """CPU of one `emit`."""
+    """CPU microseconds of one `emit`."""
     fact = StepFinished(1, 0.01, 0.07, 0.01, 0.01, 0.25)
     count = 100_000
 
@@ -190,7 +189,7 @@ def emit_us() -> float:
 
 
 def read_run(folder: Path) -> dict[str, object]:
-    """Any moment, and why; in this process, whose peak memory is told."""
+    """Read any moment, and answer why; reports the peak memory of this process."""
     from strata.timeline.archive.run_lookup import open_timeline
     from strata.timeline.queries import TimelineQueries
 
@@ -235,7 +234,7 @@ def read_run(folder: Path) -> dict[str, object]:
 
 
 def query_run(folder: Path) -> dict[str, object]:
-    """SQL: decoding once, then a group-by over everything."""
+    """SQL: decode once, then group over all rows."""
     from strata.timeline.archive.run_lookup import open_timeline
     from strata.timeline.export import sql_queries
 
@@ -256,7 +255,7 @@ def query_run(folder: Path) -> dict[str, object]:
 
 
 def keep_run(folder: Path) -> dict[str, object]:
-    """Keeping the run as Parquet."""
+    """Export the run as Parquet."""
     from strata.timeline.archive.run_lookup import open_timeline
     from strata.timeline.export.event_files import write_parquet
 
@@ -266,7 +265,7 @@ def keep_run(folder: Path) -> dict[str, object]:
 
 
 def read_archive(folder: Path) -> dict[str, object]:
-    """Reading an archived run through: in the order of time, and worker by worker."""
+    """Read an archived run completely: in order of time, and worker by worker."""
     from strata.timeline.archive.run_lookup import open_timeline
 
     def everything() -> None:
@@ -281,7 +280,7 @@ def read_archive(folder: Path) -> dict[str, object]:
 
 
 def draw_trace(folder: Path) -> dict[str, object]:
-    """Writing the run as a trace for Perfetto."""
+    """Export the run as a trace for Perfetto."""
     from strata.timeline.archive.run_lookup import open_timeline
     from strata.timeline.export.perfetto import trace
 
@@ -292,17 +291,17 @@ def draw_trace(folder: Path) -> dict[str, object]:
 
 
 def peak_mb() -> int:
-    """The most memory that this process had."""
+    """The peak memory of this process."""
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
 def exports(folder: Path) -> dict[str, object]:
-    """What the exports take, each in a process of its own."""
+    """The cost of the exports, each in its own process."""
     return {part: apart(part, folder) for part in ("keep", "archive", "trace")}
 
 
 def apart(part: str, folder: Path) -> dict[str, object]:
-    """One part in a process of its own."""
+    """Run one part in its own process."""
     command = [sys.executable, __file__, "--part", part, "--folder", str(folder)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, object] = json.loads(done.stdout)
@@ -310,7 +309,7 @@ def apart(part: str, folder: Path) -> dict[str, object]:
 
 
 def missed(result: dict[str, object]) -> list[str]:
-    """The goals that were not met, in words."""
+    """The goals that were missed, as text."""
     figures = {
         "emit_us": result["emit_us"],
         "bytes_per_event": result["written"]["bytes_per_event"],
@@ -336,7 +335,7 @@ PARTS = {
 
 
 def compare_memory(events: int) -> None:
-    """Prints what the exports of a run take, and of one with a tenth of the events."""
+    """Print the cost of the exports of a run, and of one with a tenth of the events."""
     found: dict[str, object] = {}
     for count in (events // 10, events):
         with tempfile.TemporaryDirectory(prefix="strata-bench-") as name:

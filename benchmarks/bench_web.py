@@ -96,7 +96,7 @@ def first_scripts() -> set[str]:
 
 
 def sizes() -> dict[str, int]:
-    """Bytes over the wire, with gzip: of scripts what the first view needs, of styles all."""
+    """Bytes over the wire, with gzip: the scripts of the first view, and all styles."""
     small = {path: len(gzip.compress(file.content)) for path, file in files.load().items()}
     return {
         "initial_js_bytes": sum(small[path] for path in first_scripts()),
@@ -105,7 +105,7 @@ def sizes() -> dict[str, int]:
 
 
 def bundle(folder: Path) -> str:
-    """What is measured inside the browser, as one script."""
+    """The measurements inside the browser, as one script."""
     out = folder / "bench.js"
     tool = WEB / "node_modules/rolldown/bin/cli.mjs"
     options = ["--format", "iife", "--name", "bench", "--file", str(out)]
@@ -123,7 +123,8 @@ def browsing():
 
 
 def until(page, expression: str) -> object:
-    """Waits for something in the page to hold; asked from outside, since the page forbids eval."""
+    """Wait for a condition in the page; it is evaluated from outside, since the page forbids
+    eval."""
     while not (found := page.evaluate(expression)):
         page.wait_for_timeout(10)
     return found
@@ -142,7 +143,7 @@ def first_paint(context, url: str) -> list[float]:
 
 
 def event_to_pixel(context, url: str) -> list[float]:
-    """Milliseconds from a fact being durable to its pixels."""
+    """Milliseconds from a durable fact to its pixels."""
     page = context.new_page()
     page.goto(url)
     page.get_by_role("heading", name="Overview").wait_for()
@@ -158,9 +159,9 @@ def event_to_pixel(context, url: str) -> list[float]:
 
 
 async def tabs(url: str, count: int, seconds: float) -> int:
-    """As many overviews, opened and open for a while; the bytes that their streams brought.
+    """Open this many overviews for a while; returns the bytes of their streams.
 
-    Each is of a browser of its own, which has none of the page's files yet.
+    Each has its own browser, without cached files of the page.
     """
     taken = 0
 
@@ -191,7 +192,7 @@ async def tabs(url: str, count: int, seconds: float) -> int:
 
 
 def tab_cost(folder: Path) -> dict[str, float]:
-    """CPU of the coordinator with 1,000 workers that beat: without tabs, while they open, open."""
+    """CPU of the coordinator with 1,000 workers: without tabs, while they open, while open."""
     script = "import asyncio, bench_web as b; print(asyncio.run(b.tabs({!r}, {}, {})))"
     with coordinator(folder) as server:
         url = address(folder)
@@ -215,7 +216,7 @@ def tab_cost(folder: Path) -> dict[str, float]:
 
 
 def watched(server: Server, fleet: Fleet) -> float:
-    """How much of a core the coordinator uses for a while, in which all workers beat."""
+    """The share of a core that the coordinator uses while all workers send heartbeats."""
     used_s, began = server.cpu_s(), time.perf_counter()
     while time.perf_counter() - began < WATCHED_S:
         fleet.beat_evenly(1.0)
@@ -223,15 +224,15 @@ def watched(server: Server, fleet: Fleet) -> float:
 
 
 def address(folder: Path) -> str:
-    """Where the coordinator over a folder serves its page."""
+    """The address of the page of a coordinator over a folder."""
     return re.search(r"http://\S+", (folder / "stderr.txt").read_text("utf-8"))[0]
 
 
 def scrub(folder: Path) -> dict[str, object]:
-    """Milliseconds from a move of the cursor, anywhere in 1 M events, to the pixels of it.
+    """Milliseconds from a move of the cursor, anywhere in 1 M events, to its pixels.
 
-    `state` is what the views are made of at that moment, `all` also the log lines, facts and
-    figures before it.
+    `state` is the state of the views at that moment, `all` also the log lines, facts and figures
+    before it.
     """
     folder.mkdir()
     seconds = SCRUBBED_EVENTS // (RUN_WORKERS * PER_SECOND)
@@ -256,7 +257,7 @@ def scrub(folder: Path) -> dict[str, object]:
 
 
 def spread95(values: list[float]) -> dict[str, float]:
-    """The usual spread, and the 95th percentile that goals are set for."""
+    """The usual spread, and the 95th percentile, for which goals are set."""
     return spread(values) | {"p95": round(statistics.quantiles(values, n=20)[-1], 1)}
 
 

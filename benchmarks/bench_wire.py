@@ -160,7 +160,7 @@ async def measure_costs(port: int) -> dict[str, float]:
 
 
 def measure_broadcast(port: int) -> dict[str, object]:
-    """From the first send on the server to the last receipt, on one clock of the machine."""
+    """Seconds from the first send on the server to the last receipt, on one clock."""
     swarm = Swarm(port, STREAMS)
     for client in range(STREAMS):
         swarm.open(client, head(JOIN))

@@ -1,4 +1,4 @@
-"""What the checkpoint benchmark and its peers share: figures by round, and a training loop."""
+"""Shared by the checkpoint benchmark and its peers: figures by round, and a training loop."""
 
 import os
 import statistics
@@ -16,7 +16,7 @@ def timed(work) -> float:
 
 
 def forget(path: Path) -> None:
-    """Takes files out of the page cache, so that a read is a read."""
+    """Drop files from the page cache, so that a read comes from the disk."""
     for file in [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]:
         fd = os.open(file, os.O_RDONLY)
         os.fsync(fd)
@@ -25,7 +25,7 @@ def forget(path: Path) -> None:
 
 
 class Figures(defaultdict):
-    """Every round's figure by name."""
+    """The figures of all rounds by name."""
 
     def __init__(self) -> None:
         super().__init__(list)
@@ -37,19 +37,21 @@ class Figures(defaultdict):
         return {name: round(self.median(name), 4) for name in self}
 
     def ratio(self, name: str, reference: str) -> float:
-        """The median of the rounds' ratios: both of a round met the same machine."""
+        """The median of the ratios of the rounds; both figures of a round have the same
+        conditions."""
         pairs = zip(self[name], self[reference], strict=True)
         return statistics.median(mine / its for mine, its in pairs)
 
 
 class Training:
-    """Runs steps while something is in flight; what it lost is what the other took."""
+    """Runs steps while a save is in flight, to measure the time that the save takes from them."""
 
     def __init__(self) -> None:
         self.matrix = np.random.default_rng(1).standard_normal((256, 256), np.float32)
 
     def step(self) -> None:
-        """About half in Python, half in a kernel that lets go of the GIL, as training is."""
+        """One step: about half in Python, half in a kernel that releases the GIL, as in
+        training."""
         self.matrix @ self.matrix
         total = 0
         for index in range(12_000):

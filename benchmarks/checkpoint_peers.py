@@ -1,8 +1,8 @@
-"""What other libraries take to save and to load the same tensors.
+"""Cost of saving and loading the same tensors with other libraries.
 
 torch.save, safetensors and torch.distributed.checkpoint (DCP) run here: its async_save as
-documented, with a stager that is kept, and with that, shared memory and a process of its own. A
-stall ends when the state may change again. Orbax runs in an environment of its own.
+documented, with a stager that is kept, and with that, shared memory and its own process. A stall
+ends when the state may change again. Orbax runs in its own environment.
 """
 
 import os
@@ -17,7 +17,7 @@ DCP_KINDS = ("dcp_thread", "dcp_stager", "dcp_process")
 
 
 class TorchPeers:
-    """The peers that need torch; an ImportError where it is not installed."""
+    """The peers that need torch; raises ImportError if it is not installed."""
 
     def __init__(self, folder: Path, state) -> None:
         import torch
@@ -104,14 +104,14 @@ class TorchPeers:
 
 
 class Captured:
-    """The staging of a save that was staged when its call returned."""
+    """The staging of a save that was complete when its call returned."""
 
     def result(self) -> None:
-        """There is nothing left to wait for."""
+        """Return at once: there is no staging to wait for."""
 
 
 def futures(answer):
-    """What async_save gives: the end of staging, and of the upload."""
+    """The futures of async_save: the end of staging, and of the upload."""
     if hasattr(answer, "upload_completion"):
         return answer.staging_completion, answer.upload_completion
     return Captured(), answer

@@ -1,7 +1,7 @@
-"""A task with thousands of workers in the core alone, without sockets and disk, and what it costs.
+"""Cost of a task with thousands of workers in the core alone, without sockets and disk.
 
 Eight workers run on each host. They train on a dataset in lanes and were placed by agents, so that
-a lost host means what it means in a real cluster: a new generation, other lanes, replacements.
+a lost host has the same effects as in a real cluster: a new generation, other lanes, replacements.
 """
 
 import tempfile
@@ -43,7 +43,7 @@ SECOND_NS = 1_000_000_000
 
 
 def batched(commands: Sequence[Command], size: int) -> Iterator[list[Command]]:
-    """The commands in lists of at most so many."""
+    """The commands in lists of at most this size."""
     rest = iter(commands)
     while taken := list(islice(rest, size)):
         yield taken
@@ -70,12 +70,12 @@ class Crowd:
         return Now(self.mono_ns, self.mono_ns)
 
     def do(self, command: Command) -> object:
-        """The answer to a command; raises its refusal."""
+        """Decide a command; returns its answer or raises its refusal."""
         return self.decide([command])[0]
 
     def decide(self, commands: Sequence[Command]) -> list[object]:
-        """The answers to commands that come at the same time, in turns as large as the engine's;
-        raises the first refusal."""
+        """Decide commands that arrive together, in turns as large as the engine's; returns the
+        answers or raises the first refusal."""
         answers = []
         for turn in batched(commands, MAX_TURN):
             for outcome in self.kernel.decide(turn, check_deadlines=False).outcomes:
@@ -89,7 +89,7 @@ class Crowd:
         return [self.state.workers[member] for member in self.task.members]
 
     def start(self) -> None:
-        """Every process that was placed and does not run registers."""
+        """Register every process that was placed and does not run yet."""
         commands = []
         for worker, placement in self.task.placements.items():
             known = self.state.workers.get(worker)
@@ -104,7 +104,7 @@ class Crowd:
         self.decide(commands)
 
     def enter(self, newcomers: Iterable[str] = ()) -> None:
-        """Every member enters the generation; all but the newcomers bring the newest model."""
+        """Every member enters the generation; all but the new ones report the newest model."""
         task, without = self.task, set(newcomers)
         trained = task.ran_generation
         for worker in self.members():
@@ -135,14 +135,14 @@ class Crowd:
         self.commit(STEPS)
 
     def commit(self, steps: int) -> None:
-        """Every member has applied so many steps."""
+        """Every member reports this many applied steps."""
         task = self.task
         self.do(
             CommitSteps(task=task.id, attempt=task.attempt, generation=task.generation, steps=steps)
         )
 
     def lose_hosts(self, first: int, count: int) -> None:
-        """Hosts are declared lost together."""
+        """Declare hosts lost together."""
         names = [f"host-{number}" for number in range(first, first + count)]
         agents = [
             DeclareAgentLost(
@@ -153,7 +153,7 @@ class Crowd:
         self.do(DeclareLosses(agents=agents))
 
     def recover(self) -> None:
-        """The replacements of lost workers register and take the model from the others."""
+        """The replacements of lost workers register and load the model from the others."""
         workers = self.state.workers
         lost = [worker for worker in self.task.placements if not workers[worker].alive]
         self.start()
@@ -169,18 +169,18 @@ class Crowd:
             self.do(command)
 
     def finish(self) -> None:
-        """Every member leaves, since its part is done."""
+        """Every member leaves because it has finished."""
         self._leave("done")
         assert self.task.state == "completed", self.task.state
 
     def stop(self) -> None:
-        """Every member leaves, since the task is stopped."""
+        """Every member leaves because the task is stopped."""
         self.do(StopTask(task=self.task.id))
         self._leave("stopped")
         assert self.task.state == "stopped", self.task.state
 
     def fail(self) -> None:
-        """Every member gives up, its process ends, and the agents start all of them again."""
+        """Every member fails, its process ends, and the agents start all of them again."""
         placed = dict(self.task.placements)
         self._leave("failed")
         self.decide(
@@ -249,7 +249,7 @@ def bench_losses(workers: int, hosts: int) -> dict[str, object]:
 
 
 def bench_standings(workers: int) -> dict[str, object]:
-    """CPU milliseconds to encode everyone's standing while some take the model from peers."""
+    """CPU milliseconds to encode all standings while some workers load the model from peers."""
     crowd = Crowd(workers, spare_hosts=1)
     crowd.train()
     crowd.lose_hosts(0, 1)
@@ -272,7 +272,7 @@ def bench_standings(workers: int) -> dict[str, object]:
 
 
 def bench_commits(crowd: Crowd) -> float:
-    """CPU seconds for a heartbeat of every member and the commit of the step they tell."""
+    """CPU seconds for a heartbeat of every member and the commit of the reported step."""
     watch = Watch(Timeouts())
     watch.adopt(crowd.state, 0)
     task = crowd.task
@@ -289,7 +289,7 @@ def bench_commits(crowd: Crowd) -> float:
 
 
 def bench_turns(workers: int) -> dict[str, object]:
-    """CPU milliseconds of what all members of a task do at about the same time."""
+    """CPU milliseconds of actions that all members of a task do at about the same time."""
     took: dict[str, list[float]] = {}
     for _ in range(ROUNDS):
         crowd = Crowd(workers)
@@ -318,7 +318,7 @@ def _trained(workers: int) -> Crowd:
 
 
 def bench_crowd() -> dict[str, object]:
-    """What thousands of workers in one task cost the core, in CPU milliseconds."""
+    """CPU milliseconds that thousands of workers in one task cost the core."""
     return {
         "workers": WORKERS,
         "all_standings_in_peer_recovery_ms": bench_standings(WORKERS),

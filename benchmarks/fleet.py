@@ -21,7 +21,7 @@ BEAT_EVERY_S = 5.0
 
 
 def message_of(taken: tuple[int, int, bytes]) -> pb.CoordinatorMessage:
-    """What the coordinator said in a frame."""
+    """The coordinator's message in a frame."""
     return pb.CoordinatorMessage.FromString(taken[2][PREFIX_BYTES:])
 
 
@@ -46,7 +46,7 @@ class Fleet:
         self.swarm.settle(0.5 + workers / 5_000)  # the first beats change states, which are facts
 
     def _register(self) -> list[int]:
-        """The incarnation of every worker."""
+        """Register every worker; returns the incarnations."""
         swarm, path = self.swarm, head(SERVICE + "RegisterWorker")
         who: dict[tuple[int, int], int] = {}
         for first in range(0, self.size, IN_FLIGHT):
@@ -69,7 +69,7 @@ class Fleet:
         return incarnations
 
     def _say_hello(self, incarnations: list[int]) -> tuple[list[int], float]:
-        """The session stream of every worker, and the moment when all had been welcomed."""
+        """Open the session of every worker; returns the streams and when all were answered."""
         swarm, path = self.swarm, head(SERVICE + "Session")
         streams = []
         for worker, incarnation in enumerate(incarnations):
@@ -86,7 +86,7 @@ class Fleet:
         return frames(DATA, 0, self.streams[worker], frame(message.SerializeToString()))
 
     def beat(self) -> None:
-        """Everyone gives a sign of life and hears the answer."""
+        """Send a heartbeat of every worker and receive the answers."""
         self.swarm.taken.clear()
         for worker, data in enumerate(self._beats):
             self.swarm.send(worker, data)
@@ -94,7 +94,7 @@ class Fleet:
         self._beaten = time.perf_counter()
 
     def beats(self, waves: int, ahead: int = 2) -> float:
-        """So many beats of everyone, a few waves under way at a time; seconds it took."""
+        """Send this many heartbeats of every worker, a few waves in flight; returns the seconds."""
         self.swarm.taken.clear()
         began = time.perf_counter()
         for wave in range(waves + ahead):
@@ -106,7 +106,8 @@ class Fleet:
         return time.perf_counter() - began
 
     def beat_evenly(self, seconds: float) -> int:
-        """Everyone beats every five seconds, one after the other; how many beats that made."""
+        """Send a heartbeat of every worker every five seconds, spread evenly; returns their
+        number."""
         self.swarm.taken.clear()
         began, sent = time.perf_counter(), 0
         while (now := time.perf_counter() - began) < seconds:
@@ -119,8 +120,8 @@ class Fleet:
         return sent
 
     def train_evenly(self, seconds: float, step_s: float) -> tuple[int, int]:
-        """Everyone beats every five seconds and sends what it recorded every two, one after the
-        other; how many batches of events that made, and their bytes."""
+        """Send heartbeats every five seconds and recorded events every two, spread evenly over
+        the workers; returns the number of batches of events, and their bytes."""
         swarm = self.swarm
         swarm.taken.clear()
         steps = round(SEND_INTERVAL_S / step_s)
@@ -144,7 +145,8 @@ class Fleet:
         return sent, sent_bytes
 
     def stay_alive(self) -> None:
-        """Everyone beats, if it is time to: apart from `meet`, so as not to be counted to it."""
+        """Send the heartbeats that are due; separate from `meet`, so that it does not count
+        them."""
         if time.perf_counter() - self._beaten > BEAT_EVERY_S:
             self.beat()
 
@@ -176,7 +178,7 @@ class Fleet:
 
 
 def recorded(first_step: int, steps: int) -> pb.EventBatch:
-    """What a worker records of some steps on a dataset."""
+    """The events that a worker records for some steps on a dataset."""
     facts: list[Fact] = []
     draw = Random(first_step)
     for step in range(first_step, first_step + steps):
@@ -203,7 +205,7 @@ def recorded(first_step: int, steps: int) -> pb.EventBatch:
 
 
 def beat_of(worker: int) -> pb.Beat:
-    """A beat as the SDK sends it."""
+    """A heartbeat as the SDK sends it."""
     measured = pb.ResourceMetrics(
         cpu_percent=93.5,
         memory_used_bytes=12_345_678_901,
@@ -228,7 +230,7 @@ def beat_of(worker: int) -> pb.Beat:
 
 
 class Replicas:
-    """Replicas that ask torchft's lighthouse for a quorum."""
+    """Replicas that request a quorum from torchft's lighthouse."""
 
     def __init__(self, port: int, replicas: int) -> None:
         self.size = replicas
@@ -236,7 +238,7 @@ class Replicas:
         self._path = head(LIGHTHOUSE_QUORUM)
 
     def stay_alive(self) -> None:
-        """Asking for a quorum is a sign of life."""
+        """Do nothing: a request for a quorum is a heartbeat."""
 
     def meet(self, at_once: bool) -> float:
         """One quorum: seconds from the last request to the last answer."""
@@ -256,7 +258,7 @@ class Replicas:
 
 
 def quorum_request(replica: int) -> bytes:
-    """torchft.LighthouseQuorumRequest, of which only the requester is set."""
+    """A torchft.LighthouseQuorumRequest with only the requester set."""
     name, address = f"replica-{replica}".encode(), f"http://host-{replica}:29512".encode()
     store = f"host-{replica}:29500".encode()
     texts = b"".join(

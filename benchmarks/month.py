@@ -2,7 +2,7 @@
 a barrier every ten, decided by the real rules and written through the real store.
 
 A day or some hours are written; a month is extrapolated from them, and the names of such figures
-say so. Writing does not wait for the disk (`synchronous=OFF`), which changes no size.
+say so. Writing does not wait for the disk (`synchronous=OFF`), which does not change sizes.
 """
 
 import time
@@ -36,7 +36,7 @@ ROUNDS = 3
 
 
 class Clock:
-    """Some microseconds pass between two readings; the two clocks are not read at one instant."""
+    """Some microseconds pass between two readings; the two clocks are not read at the same time."""
 
     def __init__(self) -> None:
         self.now_ns = 1_700_000_000 * SECOND_NS
@@ -76,7 +76,7 @@ class Run:
         assert self.task.phase == "running"
 
     def do(self, commands: Sequence[Command]) -> None:
-        """Decides and stores one turn."""
+        """Decide and store one turn."""
         turn = self.kernel.decide(commands)
         for outcome in turn.outcomes:
             if outcome.refusal is not None:
@@ -84,7 +84,7 @@ class Run:
         self.kernel.commit(turn)
 
     def train(self, seconds: int) -> None:
-        """Commits a step a second, with the barriers that are due."""
+        """Commit a step per second, with the barriers that are due."""
         random, task = Random(2), self.task
         begun_ns = self.clock.now_ns
         for step in range(1, seconds + 1):
@@ -108,7 +108,7 @@ class Run:
 
 
 def month(folder: Path, workers: int, seconds: int) -> dict[str, object]:
-    """What a task's log takes and how fast a coordinator starts from it."""
+    """The size of a task's log, and the time in which a coordinator starts from it."""
     path = folder / f"month-{workers}.db"
     with SqliteStore(path, CODEC) as store:
         store._db.execute("PRAGMA synchronous=OFF")
@@ -136,14 +136,14 @@ def month(folder: Path, workers: int, seconds: int) -> dict[str, object]:
 
 
 def _taken(store: SqliteStore) -> dict[str, int]:
-    """Bytes of pages by what they hold; pages that are free are in neither."""
+    """Bytes of pages by content, without free pages."""
     sql = "SELECT name, sum(pgsize) FROM dbstat GROUP BY name"
     sizes = dict(store._db.execute(sql).fetchall())
     return {"facts": sizes["facts"] + sizes["facts_time"], "snapshots": sizes["snapshots"]}
 
 
 def _restarts(path: Path, facts: int, per_day: float) -> dict[str, object]:
-    """Opening the log and loading the state: as it is, after an upgrade, and without snapshots."""
+    """Open the log and load the state: as it is, after an upgrade, and without snapshots."""
     same = [timed(lambda: _load(path)) for _ in range(ROUNDS)]
     with SqliteStore(path, CODEC) as store:
         newest = store.load_snapshot(None, snapshot_versions.SCHEMA)

@@ -4,11 +4,11 @@
     python peer_data.py resume PEER PATH ROUNDS STEP BATCH
     python peer_data.py resize PEER
 
-`rate`: samples a second for each round, warm, shuffled, one process. `resume`: seconds from a state
-that was taken at a step to its next batch, in a new iterator. `resize`: four workers train 200
-steps of an epoch of 10,240 samples, then three load the states of the first three and train to the
-end; how many samples were lost, and how many came twice. Prints JSON; imports nothing of Strata.
-Peers that need a format of their own get the first `CONVERTED` rows in it.
+`rate`: samples per second of each round, warm, shuffled, one process. `resume`: seconds from a
+state that was saved at a step to its next batch, in a new iterator. `resize`: four workers train
+200 steps of an epoch of 10,240 samples, then three load the states of the first three and train to
+the end; the numbers of samples that were lost and repeated. Prints JSON; imports nothing of Strata.
+Peers that need their own format get the first `CONVERTED` rows in it.
 """
 
 import atexit
@@ -28,7 +28,7 @@ CONVERTED = 20_000
 
 
 class Rows:
-    """A memory-mapped array, a row at a time; `dry` while only positions count."""
+    """A memory-mapped array, one row at a time; with `dry`, only positions are returned."""
 
     def __init__(self, path, dry=False):
         import numpy
@@ -137,7 +137,7 @@ def grain_resume(path, step, batch):
 
 
 class GrainShare:
-    """An iterator of one worker's part, with the verbs of the others."""
+    """An iterator over one worker's part, with the methods of the other peers."""
 
     def __init__(self, rank, world):
         import grain
@@ -307,9 +307,11 @@ def resume(peer, path, rounds, step, batch):
     return found[1:]
 
 
-def member(peer, folder, place, state, steps, told):
-    """One process of a group: trains so many steps (None: to the end) from a state, if it has one.
-    A peer's processes wait for each other, so nobody leaves before all are through."""
+def member(peer, folder, place, state, steps, pipe):
+    """One process of a group: trains some steps (None: to the end), from a state if it has one.
+
+    A peer's processes wait for each other, so none ends before all are done.
+    """
     import torch
 
     os.environ.update(place)
@@ -319,13 +321,15 @@ def member(peer, folder, place, state, steps, told):
         loader.load_state_dict(state)
     batches = itertools.islice(loader, steps)
     taken = [sample for batch in batches for sample in samples(batch)]
-    told.send((taken, loader.state_dict()))
+    pipe.send((taken, loader.state_dict()))
     torch.distributed.barrier()
 
 
 def group(peer, folder, world, states, steps):
-    """What each process of a group takes, and its state at the end. They are forked, since each
-    import of these libraries takes many seconds."""
+    """The samples and the final state of each process of a group.
+
+    The processes are forked, since each import of these libraries takes many seconds.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
@@ -343,7 +347,7 @@ def group(peer, folder, world, states, steps):
 
 
 def resize_group(peer):
-    """The same for peers whose workers only work as a group of processes."""
+    """`resize` for peers whose workers need a group of processes."""
     seen = [0] * SAMPLES
     with tempfile.TemporaryDirectory(prefix=f"{peer}-") as folder:
         GROUPS[peer][0](folder)

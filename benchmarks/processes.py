@@ -1,5 +1,5 @@
-"""Servers as processes of their own, so that what they cost can be told from what clients cost; and
-peers in environments of their own."""
+"""Servers as separate processes, so that their cost is measured separately; and peers in their
+own environments."""
 
 import json
 import re
@@ -33,12 +33,12 @@ class Server:
     started_s: float
 
     def cpu_s(self) -> float:
-        """Processor time it has used."""
+        """CPU seconds that it has used."""
         times = self.process.cpu_times()
         return times.user + times.system
 
     def rss_mb(self) -> float:
-        """Memory that it holds."""
+        """Its resident memory."""
         return self.process.memory_info().rss / 1e6
 
 
@@ -53,7 +53,7 @@ def coordinator(folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def lighthouse(python: str, replicas: int, folder: Path) -> Iterator[Server]:
-    """torchft's lighthouse, which waits for so many replicas."""
+    """torchft's lighthouse, for this many replicas."""
     command = [python, "-c", LIGHTHOUSE, str(replicas)]
     with _running(command, r"port (\d+)", folder / "lighthouse.txt") as server:
         yield server
@@ -61,7 +61,7 @@ def lighthouse(python: str, replicas: int, folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def _running(command: list[str], ready: str, output: Path) -> Iterator[Server]:
-    """Starts a server and waits for the line that names its port; ends it afterwards."""
+    """Start a server and wait for the line with its port; end it afterwards."""
     began = time.perf_counter()
     output.parent.mkdir(parents=True, exist_ok=True)
     with output.open("wb") as sink:
@@ -85,7 +85,7 @@ def _running(command: list[str], ready: str, output: Path) -> Iterator[Server]:
 
 @contextmanager
 def answering(command: Sequence[object]) -> Iterator[Callable[[str], dict[str, float]]]:
-    """Runs a program that does what each line on its stdin says, and answers each in JSON."""
+    """Run a program that executes each line of its stdin and answers it in JSON."""
     process = subprocess.Popen(
         [str(each) for each in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -1,9 +1,8 @@
-"""The training that `bench_recovery` disturbs: one loop, whoever launches it.
+"""The training script of `bench_recovery`: the same loop under torchrun and under Strata.
 
-Under torchrun the gradients are averaged by gloo, and everyone goes on from a checkpoint after a
-restart; under Strata by `run.average`, and the state is brought along. Each step that everyone has
-applied is written down with the time, as rank 0 sees it, and with how many workers there were; each
-process writes its pid.
+Under torchrun the gradients are averaged by gloo, and all workers resume from a checkpoint after a
+restart; under Strata by `run.average`, and the survivors keep the state. Rank 0 writes each applied
+step with its time and the number of workers; each process writes its pid.
 """
 
 import os
@@ -18,7 +17,7 @@ SIZE = 4_096
 
 
 def noted(folder, generation, rank, world):
-    """A step is done."""
+    """Write a line for a step that is done."""
     if rank == 0:
         with (folder / "steps").open("a") as file:
             file.write(f"{generation} {world} {time.monotonic()}\n")

@@ -1,11 +1,11 @@
 """Many gRPC clients in one light process: bare sockets, one epoll, frames made in advance.
 
 A thousand channels of a gRPC library would measure the library. Here a client is a socket and the
-number of its newest stream; what arrives is cut into frames and kept, and read after the clock has
-stopped. Header blocks that arrive are not looked into.
+number of its newest stream; received bytes are cut into frames, and decoded after the measurement.
+Received header blocks are not decoded.
 
-By default each client has a connection of its own, as a worker has. With `per_connection` several
-share one, each with a stream of its own.
+By default each client has its own connection, as a worker has. With `per_connection` several
+clients share one, each with its own stream.
 """
 
 import select
@@ -35,7 +35,7 @@ RECEIVE_BYTES = 1 << 20
 
 
 def frames(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """One frame of HTTP/2."""
+    """The bytes of one HTTP/2 frame."""
     size = len(payload)
     return FRAME_HEADER.pack(size >> 16, size & 0xFFFF, kind, flags, stream) + payload
 
@@ -62,7 +62,7 @@ def head(path: str) -> bytes:
 
 
 class Connection:
-    """A socket, and what is left of a frame that has not arrived whole."""
+    """A socket, and the bytes of a frame that has not arrived completely."""
 
     __slots__ = ("index", "last_stream", "rest", "socket")
 
@@ -80,7 +80,7 @@ class Connection:
 
 
 class Swarm:
-    """Clients by number. `taken` holds what arrived: (connection, stream, bytes of a frame)."""
+    """Clients by number. `taken` has the received frames: (connection, stream, bytes)."""
 
     def __init__(self, port: int, clients: int, per_connection: int = 1) -> None:
         self.clients = clients
@@ -102,7 +102,7 @@ class Swarm:
         return self._connections[client // self._per]
 
     def open(self, client: int, path_head: bytes) -> int:
-        """Opens a stream; returns its number."""
+        """Open a stream; returns its number."""
         connection = self.of(client)
         stream = connection.next_stream()
         connection.socket.sendall(frames(HEADERS, END_HEADERS, stream, path_head))
@@ -115,12 +115,12 @@ class Swarm:
         return stream, request + frames(DATA, END_STREAM, stream, frame(message))
 
     def send(self, client: int, data: bytes) -> None:
-        """Sends frames."""
+        """Send frames."""
         self._connections[client // self._per].socket.sendall(data)
 
     def receive(self, messages: int = 0, ends: int = 0, timeout_s: float = 60.0) -> float:
-        """Takes in until there are so many DATA frames in `taken`, and so many more streams have
-        ended; the moment when the last was there."""
+        """Read until `taken` has this many DATA frames and this many more streams have ended;
+        returns the time of the last one."""
         until = messages
         ends += self.ended
         deadline = time.perf_counter() + timeout_s
@@ -132,12 +132,12 @@ class Swarm:
         return time.perf_counter()
 
     def settle(self, quiet_s: float = 0.3) -> None:
-        """Takes in whatever arrives until it is quiet."""
+        """Read until nothing more arrives."""
         while self._once(quiet_s):
             pass
 
     def answer_pings(self, seconds: float) -> None:
-        """Takes in whatever arrives for a while."""
+        """Read for a while."""
         deadline = time.perf_counter() + seconds
         while (left := deadline - time.perf_counter()) > 0:
             self._once(left)

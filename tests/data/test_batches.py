@@ -13,7 +13,7 @@ import pytest
 from strata.core.order import digest
 from strata.data.formats.in_memory import ArraySource
 from strata.data.reading.batch_iterator import Batches
-from strata.data.reading.read_ahead import ReadPace
+from strata.data.reading.read_ahead import ReadTiming
 from strata.data.source_dataset import open_arrays, open_dataset, open_source
 from strata.errors import Corrupt, InvalidArgument, NotAllowedNow
 from tests.data import corpora
@@ -230,18 +230,18 @@ def test_without_read_ahead_no_thread_is_started(dataset, order):
 
 
 def paced(away_s, read_s=1.0):
-    """The read pace of a loop that computes for that long after each batch."""
-    pace, now_s = ReadPace(), 0.0
+    """The read timing of a loop that computes for that long after each batch."""
+    timing, now_s = ReadTiming(), 0.0
     for each_s in away_s:
-        pace.read(read_s)
-        pace.batch_returned(now_s)
+        timing.read(read_s)
+        timing.batch_returned(now_s)
         now_s += each_s
-        pace.batch_requested(now_s)
-    return pace
+        timing.batch_requested(now_s)
+    return timing
 
 
 def test_read_ahead_runs_while_the_loop_computes():
-    assert ReadPace().pays
+    assert ReadTiming().pays
     assert not paced([0.01]).pays
     assert paced([0.5]).pays
     assert not paced([0.5, *[0.01] * 8]).pays

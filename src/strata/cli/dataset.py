@@ -81,5 +81,5 @@ def opened(
     from strata.data.source_dataset import open_dataset
 
     given = {key: typed(value) for key, value in pairs(options, "--option").items()}
-    told = checked_options(name, given)
-    return open_dataset(path, format, name=name, shard_size=shard_size, **told)
+    checked = checked_options(name, given)
+    return open_dataset(path, format, name=name, shard_size=shard_size, **checked)

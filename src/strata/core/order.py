@@ -102,7 +102,7 @@ class Order:
         return found
 
     def positions(self, step: int, stop: int, lanes: Sequence[int] | None = None) -> Integers:
-        """The positions of some lanes (or all) in steps `step` to `stop` (exclusive), a row per step.
+        """The positions of some lanes (or all) in steps `step` to `stop` (exclusive), by step.
 
         They ascend within a row: a worker's batch is the global batch without the other lanes.
         """

@@ -99,7 +99,7 @@ class GuaranteeChecker:
         if life is not None and life.incarnation == incarnation:
             life.signs.append((now_ns, sign))
 
-    def told(self, standing: pb.Standing) -> None:
+    def standing_sent(self, standing: pb.Standing) -> None:
         """Check that a state which is sent to a worker is on disk."""
         task = self._task(standing.task_id)
         said = (standing.generation, standing.attempt, standing.incarnation)

@@ -290,7 +290,7 @@ class SimCoordinator:
 
     def _sends(self, line: Line, message: Message) -> None:
         if isinstance(message, pb.CoordinatorMessage) and message.HasField("standing"):
-            self._guard(self.promises.told, message.standing)
+            self._guard(self.promises.standing_sent, message.standing)
 
     def _stored(self, events: Sequence[Event]) -> None:
         self._guard(self.promises.stored, events)

@@ -81,7 +81,7 @@ class SimRecorder:
         self._next_seq += 1
         return event_id(self.worker.name, self._incarnation, event.seq)
 
-    def told(self, standing: pb.Standing) -> None:
+    def standing_received(self, standing: pb.Standing) -> None:
         """Record the place that the worker learned."""
         self.record(
             CoordinatorStateSeen(

@@ -131,7 +131,7 @@ class SimWorker(SimSession):
             return
         before, self.standing = self.standing, standing
         if before is None or before.generation != standing.generation:
-            self.witness.told(standing)
+            self.witness.standing_received(standing)
         if standing.task_state in ("completed", "failed", "stopped"):
             self.exit(0)
         elif standing.task_state == "stopping":

@@ -115,7 +115,7 @@ class VirtualStream(GrpcStream[Any, Any]):
         self._end(self._server.outcome_of(error, self._line.path), CloseReason.FAILED)
 
     def lose(self) -> None:
-        """Break the connection: the handler is told, the process is not."""
+        """Break the connection: the handler is error_of, the process is not."""
         self._close(CloseReason.CONNECTION_LOST)
 
     def _end(self, outcome: Outcome, reason: CloseReason) -> None:
@@ -161,10 +161,10 @@ async def answer(server: GrpcServer, method: Method, path: str, host: str, paylo
             result = await result
         return Reply(method.encode(result))
     except StrataError as error:
-        return Reply(error=told(server.outcome_of(error, path)))
+        return Reply(error=caller_error(server.outcome_of(error, path)))
 
 
-def told(outcome: Outcome) -> StrataError:
+def caller_error(outcome: Outcome) -> StrataError:
     """The error that a caller derives from the result of its call."""
     metadata = {name: str(value) for name, value in outcome.metadata}
     code, hint = metadata.get("strata-code", ""), metadata.get("strata-hint", "")

@@ -83,9 +83,9 @@ def verify(url: str | None, checkpoint: str, task: str) -> None:
     storage, manifest = located(url, checkpoint, task)
     with (
         CheckpointReader(storage, manifest) as reader,
-        progress_bar("verifying", manifest.whole_bytes) as told,
+        progress_bar("verifying", manifest.whole_bytes) as report,
     ):
-        verified_bytes = reader.verify(told)
+        verified_bytes = reader.verify(report)
     line = f"{manifest.checkpoint_id}: {size(verified_bytes)} verified"
     console().print(Text.assemble(("✓ ", "green"), line))
 
@@ -99,8 +99,8 @@ def pull(url: str | None, checkpoint: str, task: str, target: str) -> None:
         raise AlreadyExists(
             f"{goal.url} already has {manifest.checkpoint_id}", hint="choose another target folder"
         )
-    with progress_bar("copying", manifest.size_bytes) as told:
-        copy_checkpoint(storage, goal, manifest, told)
+    with progress_bar("copying", manifest.size_bytes) as report:
+        copy_checkpoint(storage, goal, manifest, report)
     console().print(
         Text.assemble(("✓ ", "green"), f"{manifest.checkpoint_id} is in {plain(goal.url)}")
     )

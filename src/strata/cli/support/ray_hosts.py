@@ -42,9 +42,11 @@ def ray_hosts(
     """Agents on Ray nodes, with slots for a task's workers; the coordinator is in this process."""
     from strata.launch.ray_agents import HostRequest, ray_agents
 
-    told = msgspec.structs.replace(settings, coordinator_addr=cluster.address, token=cluster.token)
+    agent_settings = msgspec.structs.replace(
+        settings, coordinator_addr=cluster.address, token=cluster.token
+    )
     wanted = HostRequest(hosts, math.ceil(workers / hosts), gpus)
-    with ray_agents(told, wanted, PREFIX, losing(api)):
+    with ray_agents(agent_settings, wanted, PREFIX, losing(api)):
         yield
 
 

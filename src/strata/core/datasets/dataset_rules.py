@@ -23,8 +23,8 @@ from strata.errors import AlreadyExists, InvalidArgument
 MAX_PARTS = 1_000_000
 """The most shards or lanes of a dataset: each has an owner, and moves are recorded."""
 
-FULL_PACE = 1_000
-"""The pace of the fastest worker, and of a worker that was not measured."""
+FULL_SPEED = 1_000
+"""The speed of the fastest worker, and of a worker that was not measured."""
 
 
 class DatasetRegistered(Fact, frozen=True, kw_only=True):
@@ -205,7 +205,7 @@ def reassign(d: Decision, task: Task, reason: str, cause: str) -> None:
         if feed.unit == "lease":
             continue
         members = {
-            worker: d.state.workers[worker].weight * feed.paces.get(worker, FULL_PACE)
+            worker: d.state.workers[worker].weight * feed.paces.get(worker, FULL_SPEED)
             for worker in task.members
         }
         moves = assign(feed.holdings, members, feed.count)

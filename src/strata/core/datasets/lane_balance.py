@@ -15,7 +15,7 @@ Measuring starts again in each generation: a worker that recovered its speed get
 
 from msgspec import Struct
 
-from strata.core.datasets.dataset_rules import FULL_PACE
+from strata.core.datasets.dataset_rules import FULL_SPEED
 from strata.core.datasets.lane_owners import apply_moves, assign
 from strata.core.decision import Decision, applies, decides
 from strata.core.events import Command, Event, Fact
@@ -62,18 +62,18 @@ class Plan(Struct, frozen=True):
 
 
 def planned(feed: Feed, busy_s: dict[str, float], weights: dict[str, int]) -> Plan:
-    """Shares by measured speed. A worker without lanes keeps its last known pace."""
+    """Shares by measured speed. A worker without lanes keeps its last known speed."""
     held = {worker: len(feed.holdings.get(worker, ())) for worker in busy_s}
     lane_s = {w: busy_s[w] / held[w] for w in busy_s if held[w] and busy_s[w] > 0}
     fastest_s = min(lane_s.values(), default=0.0)
-    paces = {
-        worker: max(1, round(FULL_PACE * fastest_s / lane_s[worker]))
+    speeds = {
+        worker: max(1, round(FULL_SPEED * fastest_s / lane_s[worker]))
         if worker in lane_s
-        else feed.paces.get(worker, FULL_PACE)
+        else feed.paces.get(worker, FULL_SPEED)
         for worker in busy_s
     }
-    # A pace describes a whole worker: its weight must not count twice.
-    own = {w: max(1, round(paces[w] / weights[w])) for w in paces}
+    # A speed describes a whole worker: its weight must not count twice.
+    own = {w: max(1, round(speeds[w] / weights[w])) for w in speeds}
     moves = assign(feed.holdings, {w: weights[w] * own[w] for w in own}, feed.count)
     after = {worker: list(items) for worker, items in feed.holdings.items()}
     apply_moves(after, moves)

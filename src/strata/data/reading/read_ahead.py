@@ -46,7 +46,7 @@ class ReadAhead:
         self._turn = 0
         self._old: dict[int, _StaleStep] = {}
         self._changed = Condition()
-        self._pace = ReadPace()
+        self._timing = ReadTiming()
         self._busy = False
         self._thread: Thread | None = None
         self._closed = False
@@ -83,7 +83,7 @@ class ReadAhead:
 
     def take(self) -> Any:
         with self._changed:
-            self._pace.batch_requested(perf_counter())
+            self._timing.batch_requested(perf_counter())
             while not self._ready or self._closed:
                 if self._closed or self.step >= self._stop:
                     raise StopIteration
@@ -94,7 +94,7 @@ class ReadAhead:
             read = self._ready.popleft()
             self._held_bytes -= read.size_bytes
             self._let_thread_read()
-            self._pace.batch_returned(perf_counter())
+            self._timing.batch_returned(perf_counter())
             if read.error is not None:
                 raise read.error
             self.step = read.step + 1
@@ -114,7 +114,7 @@ class ReadAhead:
             self._thread.join()
 
     def _let_thread_read(self) -> None:
-        if not self._limit_bytes or not self._pace.pays:
+        if not self._limit_bytes or not self._timing.pays:
             return
         if self._thread is None or not self._thread.is_alive():
             self._thread = Thread(target=self._run, name="strata-batches", daemon=True)
@@ -125,7 +125,7 @@ class ReadAhead:
         copy_alone()
         with self._changed:
             while not self._closed:
-                if self._busy or self._full() or not self._pace.pays:
+                if self._busy or self._full() or not self._timing.pays:
                     self._changed.wait()
                 else:
                     self._read_on()
@@ -160,7 +160,7 @@ class ReadAhead:
                 done = self._reader.patch(step, lanes, old.batch, old.lanes)
             else:
                 done = self._reader.read(step, stop, lanes)
-            self._pace.read((perf_counter() - began_s) / len(done))
+            self._timing.read((perf_counter() - began_s) / len(done))
         finally:
             self._changed.acquire()
             self._busy = False
@@ -180,7 +180,7 @@ class _StaleStep(NamedTuple):
     size_bytes: int
 
 
-class ReadPace:
+class ReadTiming:
     """Decides whether reading ahead saves time: how much of a read the caller's work hides."""
 
     def __init__(self) -> None:

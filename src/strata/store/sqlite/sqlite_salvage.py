@@ -270,7 +270,7 @@ def _report(
     acknowledged = max(position, head.position, mark.position if mark else 0, saved)
     missing = seq_ranges.missing(known, 0, acknowledged)
     batches, last = db.execute("SELECT count(*), coalesce(max(id) + 1, 0) FROM batches").fetchone()
-    told = head.commits > 0 or mark is not None
+    expected_known = head.commits > 0 or mark is not None
     total = max(last, head.batches, mark.batches if mark else 0)
     streams = db.execute("SELECT node, incarnation FROM batches GROUP BY 1, 2").fetchall()
     holes = {stream: _holes(table_rows.known_seqs(db, *stream)) for stream in streams}
@@ -283,7 +283,7 @@ def _report(
         facts=sum(stop - first for first, stop in known),
         missing_facts=missing,
         batches=batches,
-        missing_batches=total - head.archived - batches if told else None,
+        missing_batches=total - head.archived - batches if expected_known else None,
         missing_seqs={stream: found for stream, found in holes.items() if found},
         snapshots=db.execute("SELECT count(*) FROM snapshots").fetchone()[0],
         certain=mark is not None,

@@ -235,13 +235,13 @@ class ParquetLog(Closing):
         self, own: pc.Expression, start: int, stop: int, on_damage: OnDamage | None
     ) -> Iterator[Event]:
         """A worker's events by seq, sorted in pieces; each piece is one pass over the file."""
-        told: set[str] = set()
+        reported: set[str] = set()
 
         def tell_once(error: Corrupt) -> None:
             if on_damage is None:
                 raise error
-            if error.message not in told:
-                told.add(error.message)
+            if error.message not in reported:
+                reported.add(error.message)
                 on_damage(error)
 
         for begin in range(start, stop, PIECE):

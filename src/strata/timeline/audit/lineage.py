@@ -185,9 +185,11 @@ def ancestry(reader: EventReader, task: str) -> list[str]:
 def _kept_facts(reader: EventReader, first: int, found: Lineage) -> Iterator[Event]:
     """The facts in the state: without lost ones, and without those that a salvage left out."""
     kinds = frozenset({LogSalvaged.__name__, FactLost.__name__})
-    told = [event for _, _, event in reader.query(Window(node=COORDINATOR, kinds=kinds), MAX_LOST)]
+    events = [
+        event for _, _, event in reader.query(Window(node=COORDINATOR, kinds=kinds), MAX_LOST)
+    ]
     left_out: list[tuple[int, int]] = []
-    for event in told:
+    for event in events:
         if isinstance(event.body, LogSalvaged):
             seq_ranges.add(left_out, event.body.base, event.seq)
             found.lost_batches = found.lost_batches or event.body.lost_batches

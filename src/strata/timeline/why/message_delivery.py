@@ -47,7 +47,7 @@ def delivery(
         return (
             _never_sent(search, message, sender)
             if first is None
-            else _told(search, first, receiver)
+            else _delivery(search, first, receiver)
         )
     if not (sender and receiver):
         raise InvalidArgument(
@@ -60,7 +60,7 @@ def delivery(
     if began is not None and (sent is None or sent.at_ns < began.at_ns):
         return exchange_delivery.delivered(search, began, receiver)
     if sent is not None:
-        return _told(search, sent, receiver)
+        return _delivery(search, sent, receiver)
     seen = exchange_delivery.received(search, sender, receiver, step, until_ns)
     if seen is not None:
         return seen
@@ -84,7 +84,7 @@ def _newest_of(search: LogSearch, sender: str, step: int | None, until_ns: int) 
     return newest
 
 
-def _told(search: LogSearch, first: Record, receiver: str) -> Answer:
+def _delivery(search: LogSearch, first: Record, receiver: str) -> Answer:
     """How a message reached a receiver, or why not; `first` is its first send."""
     receiver = receiver or next(iter(receivers(first)), "")
     taken, refused = _arrivals_at(search, first, receiver)

@@ -73,12 +73,13 @@ def moved(
         item = owned.at(record.event.seq)
         if item is not None and _move_of(body, item) is not None:
             return _judged(search, record, body, item, owned.named)
-    told = f"shard {shard} of {dataset}"
+    shard_name = f"shard {shard} of {dataset}"
     if owned.doubt:
         return Answer(
-            verdict="unknown", text=f"unknown: no move of {told} is recorded, but {owned.doubt}"
+            verdict="unknown",
+            text=f"unknown: no move of {shard_name} is recorded, but {owned.doubt}",
         )
-    return Answer(verdict="no", text=f"no: {told} was assigned once and never moved")
+    return Answer(verdict="no", text=f"no: {shard_name} was assigned once and never moved")
 
 
 class _Owned:

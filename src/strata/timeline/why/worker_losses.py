@@ -71,7 +71,7 @@ def lost(
     assert isinstance(body, WorkerLost)
     chain = search.ancestry(loss)
     cost = _cost(search, loss, body)
-    told = _declared(body)
+    declared = _declared(body)
     if any(each.record.kind == LogSalvaged.__name__ for each in chain):
         text = (
             "unknown: it was declared lost because the damaged log was salvaged; "
@@ -81,7 +81,7 @@ def lost(
     if body.signal == "hang":
         return Answer(
             verdict="no",
-            text=f"no, it hung: {told}",
+            text=f"no, it hung: {declared}",
             chain=[*_last_step(search, loss, body), *chain],
             cost=cost,
         )
@@ -94,7 +94,7 @@ def lost(
         return _script_failed(body, exited, chain, cost)
     if exited is not None and exited.at_ns <= loss.at_ns + late_ns:
         text = f"yes, it crashed: {exit_text(exited)}"
-        text += "" if body.signal == "exit" else f"; {told}"
+        text += "" if body.signal == "exit" else f"; {declared}"
         return Answer(
             verdict="yes",
             text=text,
@@ -105,7 +105,7 @@ def lost(
         return _alive(search, loss, body, alive or exited, chain, cost)
     host = _host_lost(search, loss, body)
     if host is not None:
-        text = f"yes, its host was lost: {sentence(host)}; {told}"
+        text = f"yes, its host was lost: {sentence(host)}; {declared}"
         return Answer(verdict="yes", text=text, chain=in_order([*chain, link(host)]), cost=cost)
     return _unseen(search, loss, body, chain, cost)
 
@@ -130,14 +130,14 @@ def _unseen(
     search: LogSearch, loss: Record, body: WorkerLost, chain: list[Link], cost: Cost
 ) -> Answer:
     """No exit is recorded, and the worker sent nothing more."""
-    told = _declared(body)
+    declared = _declared(body)
     holes = search.holes(body.worker, loss.at_ns - AROUND_NS, loss.at_ns + AROUND_NS)
     if loss.at_ns + AROUND_NS > search.extent.to_ns:
         left = seconds(search.extent.to_ns - loss.at_ns)
-        text = f"open: {told}; the log ends {left} later, so the worker may still return"
+        text = f"open: {declared}; the log ends {left} later, so the worker may still return"
         return Answer(verdict="open", text=text, chain=chain, cost=cost)
     why = holes[0] if holes else "no exit of its process is recorded, and it sent nothing more"
-    return Answer(verdict="unknown", text=f"unknown: {told}; {why}", chain=chain, cost=cost)
+    return Answer(verdict="unknown", text=f"unknown: {declared}; {why}", chain=chain, cost=cost)
 
 
 def _alive(

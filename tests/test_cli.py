@@ -21,7 +21,7 @@ def strata(*arguments, **variables):
 @pytest.fixture
 def one_verb(tmp_path, monkeypatch):
     """A command with one verb, `greet-all`, that accepts only the name Ann."""
-    (tmp_path / "greet_all.py").write_text('"""Greet somebody.\n\nMore."""\nraise ImportError\n')
+    (tmp_path / "greet_all.py").write_text('"""Greet a user.\n\nMore."""\nraise ImportError\n')
 
     def greet_all(name: str) -> None:
         if name != "Ann":
@@ -55,7 +55,7 @@ def test_unknown_verb_is_an_error_without_traceback():
 def test_help_lists_verbs_without_importing_them(one_verb, capsys):
     assert one_verb("--help") == 0
     listed = capsys.readouterr().out
-    assert "greet-all  Greet somebody." in listed
+    assert "greet-all  Greet a user." in listed
     assert "More" not in listed
 
 

@@ -20,7 +20,7 @@ from strata.storage.folder import LocalStorage
 from strata.storage.huge_pages import huge_memory
 from tests.sdk.harness import until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 def large_state(count=6):
@@ -50,7 +50,7 @@ def held_back(monkeypatch):
 
     def run(job):
         if job.source.value.flat[0] == 5:
-            assert may_end.wait(PATIENCE_S), "nothing was written while the last tensor was missing"
+            assert may_end.wait(TIMEOUT_S), "nothing was written while the last tensor was missing"
         copy(job)
 
     monkeypatch.setattr(staging_copy.CopyJob, "run", run)
@@ -168,7 +168,7 @@ def test_capture_waits_for_memory_that_is_being_prepared(monkeypatch):
 
     def slowly(memory):
         made.append(threading.current_thread().name)
-        assert may_end.wait(PATIENCE_S)
+        assert may_end.wait(TIMEOUT_S)
         populate(memory)
 
     monkeypatch.setattr(staging, "populate", slowly)
@@ -181,7 +181,7 @@ def test_capture_waits_for_memory_that_is_being_prepared(monkeypatch):
     capturing.start()
     may_end.set()
     for thread in (preparing, capturing):
-        thread.join(PATIENCE_S)
+        thread.join(TIMEOUT_S)
     (capture,) = captures
     place = capture.placed[0]
     assert np.frombuffer(capture.view(place.offset, 8_000_000), np.int64)[-1] == 999_999
@@ -192,7 +192,7 @@ def test_capture_retries_failed_memory_preparation(monkeypatch, caplog):
     with monkeypatch.context() as patch:
         patch.setattr(staging, "huge_memory", lambda size_bytes: 1 / 0)
         buffer = Staging()
-        buffer.prepare_in_background([]).join(PATIENCE_S)
+        buffer.prepare_in_background([]).join(TIMEOUT_S)
     assert "could not prepare 1048576 bytes of staging memory: ZeroDivisionError" in caplog.text
     assert buffer.capture(flatten({"a": np.zeros(3)}), {}).size_bytes
 

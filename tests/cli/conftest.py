@@ -1,4 +1,4 @@
-"""The real `strata` executable in processes of its own, and real workers that talk to it."""
+"""The real `strata` executable as a process, and real workers that connect to it."""
 
 import os
 import signal
@@ -25,14 +25,14 @@ MAIN = [sys.executable, "-c", "from strata.cli import main; main()"]
 
 
 def environment(**given):
-    """This process's environment without its settings, so that a test says all that counts."""
+    """The environment without Strata's settings, so that a test states all settings it uses."""
     names = ("STRATA_", "COORDINATOR_", "RUST_LOG", "LOG_FORMAT", "NO_COLOR", "FORCE_COLOR")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(names)}
     return kept | {"COLUMNS": "80"} | given
 
 
 def strata(*arguments, cwd, **variables):
-    """Runs a verb to its end."""
+    """Run a verb to its end."""
     return subprocess.run(
         [*MAIN, *arguments],
         capture_output=True,
@@ -44,7 +44,7 @@ def strata(*arguments, cwd, **variables):
 
 
 class Started:
-    """A verb that runs; what it writes is collected line by line."""
+    """A running verb; its output is collected line by line."""
 
     def __init__(self, *arguments, cwd, **variables):
         self.process = subprocess.Popen(
@@ -64,12 +64,12 @@ class Started:
             reader.start()
 
     def wait_for(self, condition, what, wait_s=WAIT_S):
-        """Waits until the condition holds of what was written."""
+        """Wait until the output satisfies a condition."""
         until(lambda: condition(self) or self.process.poll() is not None, wait_s)
         assert condition(self), f"no {what}; stdout {self.out}, stderr {self.err}"
 
     def end(self, number=signal.SIGINT):
-        """Send a signal and wait for the end; the exit code."""
+        """Send a signal and wait for the end; returns the exit code."""
         self.process.send_signal(number)
         return self.ended()
 
@@ -156,7 +156,7 @@ class Up:
 
 @pytest.fixture
 def up(tmp_path):
-    """A coordinator in a process of its own, not yet started."""
+    """A coordinator process, not yet started."""
     up = Up(tmp_path)
     yield up
     up.close()
@@ -164,7 +164,7 @@ def up(tmp_path):
 
 @contextmanager
 def started_verb(*arguments, cwd, **variables):
-    """A verb that runs while the block does."""
+    """A verb that runs while the context is open."""
     started = Started(*arguments, cwd=cwd, **variables)
     try:
         yield started
@@ -173,7 +173,7 @@ def started_verb(*arguments, cwd, **variables):
 
 
 class Cluster:
-    """A coordinator in a thread, and verbs that ask it."""
+    """A coordinator in a thread, and verbs that query it."""
 
     def __init__(self, running: Running, folder: Path):
         self.running = running
@@ -210,7 +210,7 @@ def cluster(tmp_path):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with a script to run; workers that are left in it end with the test."""
+    """A folder with a script to run; workers that are left over end with the test."""
     (tmp_path / "train.py").write_text(TRAIN, "utf-8")
     yield tmp_path
     for pid in worker_pids(tmp_path).values():
@@ -219,7 +219,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def started(folder):
-    """Starts a run and gives it; it ends with the test."""
+    """Start a run and return it; it ends with the test."""
     begun = []
 
     def start(*arguments, **variables):
@@ -233,12 +233,12 @@ def started(folder):
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """The data folder of a real run that nobody changes, and what `strata run` printed."""
+    """The data folder of a real run, which tests only read, and the output of `strata run`."""
     from tests.cli.runs import run, script
     from tests.cli.trained import TRAINING
 
     folder = tmp_path_factory.mktemp("trained")
     name = script(folder, TRAINING)
-    code, told = run(folder, name, "--workers", "2", "--data-dir", str(folder / "data"))
-    assert code == 0, told
-    return folder / "data", told
+    code, output = run(folder, name, "--workers", "2", "--data-dir", str(folder / "data"))
+    assert code == 0, output
+    return folder / "data", output

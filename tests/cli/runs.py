@@ -1,4 +1,4 @@
-"""`strata run` in a process of its own, to its end or while it goes on."""
+"""`strata run` as a process, to its end or while it runs."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ RUN_S = 100
 
 
 def run(folder, *arguments, **variables):
-    """Runs to the end: the exit code and what was written."""
+    """Run to the end; returns the exit code and the output."""
     ended = subprocess.run(
         [*MAIN, "run", *arguments],
         cwd=folder,
@@ -23,16 +23,16 @@ def run(folder, *arguments, **variables):
 
 
 def script(folder, text, name="script.py"):
-    """A script in the folder; its name."""
+    """Write a script into the folder; returns its name."""
     (folder / name).write_text(text, "utf-8")
     return name
 
 
 def seen(text):
-    """A condition on a run: it has written this."""
+    """A condition on a run: its output contains this text."""
     return lambda run: any(text in line for line in run.out)
 
 
 def url_of(run):
-    """Where the coordinator inside a run serves its API."""
+    """The URL of the REST API of the coordinator in a run."""
     return re.search(r"dashboard +(\S+)", "".join(run.out))[1]

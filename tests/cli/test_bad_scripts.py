@@ -1,5 +1,5 @@
-"""Guards what becomes of scripts that cannot or will not train: each ends in a clear state, with
-the reason and with what it said; nothing is left behind and nothing else suffers."""
+"""Guards the outcome of scripts that cannot train: each ends in a clear state, with the reason
+and its output; no process is left behind and no other task is affected."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""Guards what the terminal does with one checkpoint, on files that a real manager saved."""
+"""Guards the terminal's actions on one checkpoint, with files that a real manager saved."""
 
 import subprocess
 import sys

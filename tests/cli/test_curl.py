@@ -18,7 +18,7 @@ def cluster(tmp_path_factory):
 
 
 def shell(coordinator, command):
-    """Runs a command of the documents; only the address of the coordinator differs."""
+    """Run a command of the documents; only the address of the coordinator is replaced."""
     program("curl")
     written = command.replace("http://localhost:3000", coordinator.http_url)
     ended = subprocess.run(

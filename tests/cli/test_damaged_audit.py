@@ -1,5 +1,5 @@
-"""Guards the audit of a damaged record: it names what is damaged, says unproven for what rests on
-it, and never takes damage for a lost or repeated sample."""
+"""Guards the audit of a damaged record: it names the damage, reports the affected steps as
+unproven, and never reports damage as a lost or repeated sample."""
 
 import json
 import random
@@ -35,14 +35,14 @@ def task(trained):
 
 
 def flip(data: bytes, rng: random.Random) -> bytes:
-    """The bytes with one bit the other way round."""
+    """The bytes with one bit inverted."""
     changed = bytearray(data)
     changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
     return bytes(changed)
 
 
 def damage(log, table: str, key: str, number: int) -> None:
-    """Flips one bit of the payload of a row."""
+    """Flip one bit of the payload of a row."""
     with sqlite3.connect(log) as db:
         found = db.execute(f"SELECT payload FROM {table} WHERE {key} = ?", (number,)).fetchone()
         payload = flip(found[0], random.Random(number))

@@ -1,4 +1,4 @@
-"""Guards `strata dataset add` and `strata audit` as people and scripts see them."""
+"""Guards the output and exit codes of `strata dataset add` and `strata audit`."""
 
 import json
 import sqlite3
@@ -39,8 +39,8 @@ def test_dataset_options_reach_the_format(cluster, tmp_path):
     refused = cluster.run("dataset", "add", "untold", path)
     assert (refused.returncode, "length" in refused.stderr) == (2, True)
     body = {"dataset_id": "rest", "path": path, "format": "tokens"}
-    told = {"metadata": {"format_options": '{"length": 50}'}}
-    answer = httpx.post(f"{cluster.url}/api/datasets", json=body | told).raise_for_status()
+    options = {"metadata": {"format_options": '{"length": 50}'}}
+    answer = httpx.post(f"{cluster.url}/api/datasets", json=body | options).raise_for_status()
     assert answer.json()["total_samples"] == 200
     for wrong in ("[]", '{"name": "x"}', '{"lenght": 3}'):
         metadata = {"format_options": wrong}
@@ -72,7 +72,7 @@ def test_invalid_dataset_arguments_are_errors(cluster, arguments, words):
 
 
 def recorded(folder, data=None, **how):
-    """The log of a small training, as a coordinator would have left it."""
+    """Write the log of a small training run; returns its task."""
     folder.mkdir(exist_ok=True)
     store = SqliteStore(folder / "log.db", CODEC)
     fleet = Fleet(3, samples=60, batch=12, store=store, data=data)
@@ -111,10 +111,10 @@ PROVEN = "every worker recorded its samples of all 5 applied steps, and they mat
 )
 def test_audit_of_a_log_says_its_verdict_and_ends_with_its_code(tmp_path, how, code, words, counts):
     task = recorded(tmp_path, **how)
-    told = strata("audit", task, "--data", str(tmp_path), cwd=tmp_path)
-    assert told.returncode == code, told.stderr
-    assert words in told.stdout
-    assert f"d: {counts}" in told.stdout
+    ended = strata("audit", task, "--data", str(tmp_path), cwd=tmp_path)
+    assert ended.returncode == code, ended.stderr
+    assert words in ended.stdout
+    assert f"d: {counts}" in ended.stdout
 
 
 def test_audit_reports_samples_of_a_left_loop(tmp_path):
@@ -124,20 +124,20 @@ def test_audit_reports_samples_of_a_left_loop(tmp_path):
         fleet.loop(f"0.{epoch}.0", loop_epochs=1)
         fleet.train(3)
     store.close()
-    told = strata("audit", fleet.task, "--data", str(tmp_path), cwd=tmp_path)
-    assert told.returncode == 0, told.stderr
-    assert "24 not trained (the loop was left early)" in told.stdout
+    ended = strata("audit", fleet.task, "--data", str(tmp_path), cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "24 not trained (the loop was left early)" in ended.stdout
 
 
 def test_exit_codes_of_the_audit_are_in_its_help(tmp_path):
-    told = " ".join(strata("audit", "--help", cwd=tmp_path).stdout.split())
+    help_text = " ".join(strata("audit", "--help", cwd=tmp_path).stdout.split())
     for words in (
         "Exit code 0, proven",
         "1, broken",
         "3, unproven",
         "Other codes: the audit failed",
     ):
-        assert words in told
+        assert words in help_text
 
 
 def test_damaged_record_makes_the_audit_unproven_and_is_named(tmp_path):
@@ -146,14 +146,14 @@ def test_damaged_record_makes_the_audit_unproven_and_is_named(tmp_path):
     with serving(tmp_path) as cluster:
         answered = cluster.run("audit", task)
     read = strata("audit", task, "--data", str(tmp_path / "data"), cwd=tmp_path)
-    for told in (answered, read):
-        assert told.returncode == 3, told.stderr
-        assert "damaged: events 3 to 5 of w1 (incarnation 2)" in told.stdout
-        assert "w1 got its samples" in told.stdout
+    for ended in (answered, read):
+        assert ended.returncode == 3, ended.stderr
+        assert "damaged: events 3 to 5 of w1 (incarnation 2)" in ended.stdout
+        assert "w1 got its samples" in ended.stdout
 
 
 def flip_a_bit(path, worker, first_seq):
-    """Changes a bit in a stored batch of a worker."""
+    """Flip a bit in a stored batch of a worker."""
     with sqlite3.connect(path) as db:
         which = "WHERE node = ? AND first_seq = ?", (worker, first_seq)
         ((payload,),) = db.execute(f"SELECT payload FROM batches {which[0]}", which[1])
@@ -169,9 +169,9 @@ def test_audit_of_an_unknown_task_is_an_error(cluster):
 
 def test_story_of_a_sample_and_of_a_step(tmp_path):
     task = recorded(tmp_path)
-    told = strata("audit", task, "--data", str(tmp_path), "--sample", "7", cwd=tmp_path)
-    assert told.stdout.startswith("sample 7 was trained once\n  epoch 0, step ")
-    step = told.stdout.partition("step ")[2].partition(",")[0]
+    ended = strata("audit", task, "--data", str(tmp_path), "--sample", "7", cwd=tmp_path)
+    assert ended.stdout.startswith("sample 7 was trained once\n  epoch 0, step ")
+    step = ended.stdout.partition("step ")[2].partition(",")[0]
     story = strata("audit", task, "--data", str(tmp_path), "--step", step, "--json", cwd=tmp_path)
     shares = json.loads(story.stdout)["shares"]
     assert sum(7 in share["samples"] for share in shares) == 1
@@ -184,14 +184,14 @@ def test_coordinator_answers_about_samples_as_its_log_does(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(60))
     data = open_dataset(str(tmp_path / "x.npy"), name="d")
     task = recorded(tmp_path / "data", data, garbled=["w1"])
-    asked = {"--sample": ["7"], "--step": ["3"], "--content": [], "--json": ["--sample", "7"]}
+    options = {"--sample": ["7"], "--step": ["3"], "--content": [], "--json": ["--sample", "7"]}
     with serving(tmp_path) as cluster:
-        told = {what: cluster.run("audit", task, what, *rest) for what, rest in asked.items()}
+        answers = {what: cluster.run("audit", task, what, *rest) for what, rest in options.items()}
         lost = cluster.run("audit", task, "--step", "99")
-    for what, rest in asked.items():
+    for what, rest in options.items():
         read = strata("audit", task, "--data", str(tmp_path / "data"), what, *rest, cwd=tmp_path)
-        assert (told[what].returncode, told[what].stdout) == (read.returncode, read.stdout)
-    assert told["--content"].returncode == 1
-    assert "d: 15 batches compared, 2 differ" in told["--content"].stdout
-    assert "w1: read different bytes in step 4" in told["--content"].stdout
+        assert (answers[what].returncode, answers[what].stdout) == (read.returncode, read.stdout)
+    assert answers["--content"].returncode == 1
+    assert "d: 15 batches compared, 2 differ" in answers["--content"].stdout
+    assert "w1: read different bytes in step 4" in answers["--content"].stdout
     assert (lost.returncode, "is not committed" in lost.stderr) == (4, True)

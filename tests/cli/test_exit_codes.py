@@ -1,4 +1,4 @@
-"""Guards the exit codes: one table, one code for each kind of error, JSON where it is asked for."""
+"""Guards the exit codes: one table, one code for each kind of error, JSON with `--json`."""
 
 import json
 import re
@@ -57,7 +57,7 @@ def test_every_error_has_a_documented_code():
             assert exit_codes.code_of(kind("it happened")) > 1, kind
 
 
-def told(ended):
+def json_error(ended):
     """The error that a verb wrote as JSON."""
     assert "Traceback" not in ended.stderr
     assert ended.stdout == ""
@@ -75,14 +75,14 @@ def test_unreachable_coordinator_is_an_error_in_json(verb, tmp_path):
     url = f"http://127.0.0.1:{free_port()}"
     arguments = ARGUMENTS.get(verb, [])
     ended = strata(verb, *arguments, "--json", "--url", url, cwd=tmp_path)
-    assert told(ended)["code"] == "unavailable", ended.stderr
+    assert json_error(ended)["code"] == "unavailable", ended.stderr
     assert ended.returncode == exit_codes.UNREACHABLE
 
 
 @pytest.mark.parametrize("verb", WITH_JSON)
 def test_unknown_option_is_an_error_in_json(verb, tmp_path):
     ended = strata(verb, "--json", "--no-such-option", cwd=tmp_path)
-    assert told(ended)["code"] == "invalid_argument"
+    assert json_error(ended)["code"] == "invalid_argument"
     assert ended.returncode == exit_codes.USAGE
 
 
@@ -99,14 +99,14 @@ def test_unknown_option_is_an_error_in_json(verb, tmp_path):
     ids=" ".join,
 )
 def test_missing_run_is_not_found(arguments, tmp_path):
-    assert told(strata(*arguments, "--json", cwd=tmp_path))["code"] == "not_found"
+    assert json_error(strata(*arguments, "--json", cwd=tmp_path))["code"] == "not_found"
     assert strata(*arguments, cwd=tmp_path).returncode == exit_codes.NOT_FOUND
 
 
 def test_unknown_task_is_not_found_and_a_wrong_token_is_denied(cluster):
     assert cluster.run("stop", "none").returncode == exit_codes.NOT_FOUND
-    assert told(cluster.run("stop", "none", "--json"))["code"] == "not_found"
-    assert told(cluster.run("tasks", "--json", "--limit", "0"))["code"] == "invalid_argument"
+    assert json_error(cluster.run("stop", "none", "--json"))["code"] == "not_found"
+    assert json_error(cluster.run("tasks", "--json", "--limit", "0"))["code"] == "invalid_argument"
 
 
 def test_results_of_writing_verbs_are_json(cluster):

@@ -1,5 +1,5 @@
-"""Guards `logs` and `events`: what they show, and that a follower misses nothing and sees nothing
-twice, whatever happens to the coordinator meanwhile."""
+"""Guards `logs` and `events`: their output, and that a follower sees every line once, also
+across restarts of the coordinator."""
 
 import json
 import re
@@ -163,7 +163,7 @@ def test_following_facts(cluster, worker):
 
 
 def notes(verb):
-    """The remarks on stderr of a verb that writes JSON."""
+    """The notes on stderr of a verb with `--json`."""
     return [json.loads(line)["note"] for line in verb.err]
 
 
@@ -253,7 +253,7 @@ def test_stream_parser_yields_events():
 
 
 def test_generation_that_starts_from_step_0_names_no_source():
-    """A wrapped script starts anew in each generation, at step 0 of its worker."""
+    """A wrapped script starts from the beginning in each generation, at step 0 of its worker."""
     assert recovered({"generation": 2, "step": 0, "source": "peer"}) == (
         "generation 2 starts from step 0"
     )

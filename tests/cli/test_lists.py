@@ -1,5 +1,5 @@
-"""Guards the verbs that list and sum up, as people and scripts see them: a real coordinator with
-real workers, the real command in a process of its own."""
+"""Guards the verbs that list and summarize: a real coordinator with real workers, and the real
+command as a process."""
 
 import json
 import subprocess
@@ -64,7 +64,7 @@ def lines_of(ended):
 
 
 def row(ended, name):
-    """The cells of the row that begins so."""
+    """The cells of the row that begins with a text."""
     [line] = [line for line in lines_of(ended) if line.startswith(name)]
     return line.split()
 

@@ -1,4 +1,5 @@
-"""Guards how values look: every state has a glyph, times and sizes are short, text is harmless."""
+"""Guards the display of values: every state has a glyph, times and sizes are short, text is
+escaped."""
 
 from typing import get_args
 

@@ -1,4 +1,4 @@
-"""Guards how verbs find the coordinator, and that whatever is wrong is a sentence and a hint."""
+"""Guards how verbs find the coordinator, and that every failure is one sentence with a hint."""
 
 import io
 import socket
@@ -117,8 +117,8 @@ def test_grpc_port_is_not_the_rest_api(cluster):
     refused(ended, "is not a coordinator's REST API", "the gRPC port is a different one")
 
 
-class Somebody(BaseHTTPRequestHandler):
-    """A web server that is no coordinator: a page here, nothing elsewhere."""
+class OtherServer(BaseHTTPRequestHandler):
+    """A web server that is not a coordinator: it has a page and no API."""
 
     def do_GET(self):
         self.send_response(200 if self.path == "/api/dashboard" else 404)
@@ -126,14 +126,14 @@ class Somebody(BaseHTTPRequestHandler):
         self.wfile.write(b"<html>")
 
     def log_message(self, *_):
-        """Silent."""
+        """Log nothing."""
 
 
 @pytest.mark.parametrize(
     ("verb", "said"), [("status", "invalid response"), ("workers", "status 404")]
 )
 def test_other_http_server_is_an_error(verb, said, tmp_path):
-    with HTTPServer(("127.0.0.1", 0), Somebody) as server:
+    with HTTPServer(("127.0.0.1", 0), OtherServer) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         ended = strata(verb, "--url", f"http://127.0.0.1:{server.server_port}", cwd=tmp_path)
         server.shutdown()
@@ -150,7 +150,7 @@ def test_server_that_never_answers_times_out(monkeypatch):
 
 
 class SlowReader(BaseHTTPRequestHandler):
-    """A coordinator that reads a long log: its status is there at once, the rest when allowed."""
+    """A coordinator that reads a long log: it answers status at once, the rest when allowed."""
 
     allowed = threading.Event()
 
@@ -162,7 +162,7 @@ class SlowReader(BaseHTTPRequestHandler):
         self.wfile.write(b"{}")
 
     def log_message(self, *_):
-        """Silent."""
+        """Log nothing."""
 
 
 def test_question_that_reads_the_log_is_waited_for_longer(monkeypatch):
@@ -178,7 +178,7 @@ def test_question_that_reads_the_log_is_waited_for_longer(monkeypatch):
 
 
 def test_failed_audit_does_not_end_the_run_with_an_error(tmp_path):
-    with HTTPServer(("127.0.0.1", 0), Somebody) as server:
+    with HTTPServer(("127.0.0.1", 0), OtherServer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         out = Console(file=io.StringIO(), width=200)
         Watcher(rest_client.Api(f"http://127.0.0.1:{server.server_port}"), "t", out, False).audit()

@@ -1,5 +1,5 @@
-"""Guards that a real run records what the catalogue promises: workers that train, save, warn, are
-lost one by one and all at once, and take their model from a peer and from a checkpoint."""
+"""Guards that a real run records every kind of the catalogue: workers that train, save, warn,
+are lost one by one and all at once, and load their model from a peer and from a checkpoint."""
 
 import pytest
 
@@ -78,8 +78,8 @@ def recorded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("recorded")
     name = script(folder, TRAINING)
     waits = ("--env", "STRATA_CHECKPOINT_WHEN_BUSY=wait")  # so that enough are saved to expire
-    code, told = run(folder, name, "--workers", "3", "--data-dir", str(folder / "data"), *waits)
-    assert code == 0, told
+    code, output = run(folder, name, "--workers", "3", "--data-dir", str(folder / "data"), *waits)
+    assert code == 0, output
     with open_timeline(folder / "data") as timeline:
         yield timeline
 
@@ -103,8 +103,8 @@ def first(timeline, kind, field):
     return next(timeline.records(kinds={kind})).text(field)
 
 
-def asked(timeline) -> dict[str, dict[str, str]]:
-    """What can be asked of such a run, of those that it names; nobody sent messages in it."""
+def question_params(timeline) -> dict[str, dict[str, str]]:
+    """Parameters for each question about this run; `delivery` is left out: it has no messages."""
     task = first(timeline, "TaskSubmitted", "task")
     lost = first(timeline, "WorkerLost", "worker")
     moment = {"time_ms": repr(next(timeline.records(kinds={"WorkerLost"})).at_ns / 1e6)}
@@ -142,7 +142,7 @@ SURE = {
 
 
 def test_every_question_about_it_is_answered(recorded):
-    queries, params = TimelineQueries(recorded), asked(recorded)
+    queries, params = TimelineQueries(recorded), question_params(recorded)
     assert set(QUESTIONS) - {"delivery"} == set(params)
     answers = {question: queries.why(question, params=given) for question, given in params.items()}
     assert {name: answers[name].verdict for name in SURE} == SURE
@@ -156,8 +156,8 @@ def test_every_request_of_a_process_that_left_was_answered(recorded):
         return {(each.node, each.incarnation, each.text("request")) for each in found}
 
     left = {(each.node, each.incarnation) for each in recorded.records(kinds={"RunEnded"})}
-    asked, answered = requests("RequestSubmitted"), requests("RequestCompleted")
-    assert {each for each in asked - answered if each[:2] in left} == set()
+    question_params, answered = requests("RequestSubmitted"), requests("RequestCompleted")
+    assert {each for each in question_params - answered if each[:2] in left} == set()
 
 
 def test_warning_of_a_script_is_recorded_also_under_an_agent(recorded):

@@ -1,4 +1,4 @@
-"""Guards `strata restart`: the task runs again with everything that was asked for."""
+"""Guards `strata restart`: the task runs again with all of its options."""
 
 import msgspec
 

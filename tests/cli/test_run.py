@@ -1,4 +1,5 @@
-"""Guards `strata run`: a script really runs on several workers, is healed, and ends with a code."""
+"""Guards `strata run`: a script runs on several workers, survives losses, and ends with an exit
+code."""
 
 import os
 import re
@@ -196,8 +197,8 @@ def test_folder_that_cannot_be_written_is_an_error(folder):
 def test_run_prints_the_command_to_look_back(folder):
     _, output = run(folder, "train.py", "--config", "steps=5")
     (where,) = re.findall(r"look back: strata timeline --data (\S+)", output)
-    told = strata_verb("timeline", "--data", where, cwd=folder).stdout
-    assert "train-1 went from running to completed" in told
+    shown = strata_verb("timeline", "--data", where, cwd=folder).stdout
+    assert "train-1 went from running to completed" in shown
 
 
 def test_run_with_url_runs_on_a_coordinator_elsewhere(folder, cluster):

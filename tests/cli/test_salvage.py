@@ -67,14 +67,14 @@ def data(recorded, tmp_path):
 
 
 def salvaged_facts(folder):
-    """What a coordinator that starts in the folder reads, and its state."""
+    """The facts and the state that a coordinator reads when it starts in the folder."""
     with SqliteStore(folder / "log.db", CODEC) as store:
         kernel = Kernel(store, read_clock)
         return list(store.read()), kernel.state
 
 
 def damage_row(folder, below):
-    """Damages the last row of facts that begins before a position; where it begins."""
+    """Damage the last row of facts that begins before a position; returns its first position."""
     with SqliteStore(folder / "log.db", CODEC) as store:
         sql = "SELECT max(position), payload FROM facts WHERE position < ?"
         position, payload = store._db.execute(sql, (below,)).fetchone()
@@ -84,7 +84,7 @@ def damage_row(folder, below):
 
 
 def require_goes_on(folder, report):
-    """The salvaged log replays, names what is lost, and raised its counters if anything is."""
+    """Require that the salvaged log replays, names lost positions, and raised its counters."""
     assert damage_of(folder) == []
     facts, state = salvaged_facts(folder)
     assert [event.seq for event in facts] == list(range(len(facts)))
@@ -231,7 +231,7 @@ def test_folder_and_subject_that_do_not_exist_are_not_found(data, tmp_path):
 
 
 def test_time_that_was_lost_is_not_counted_as_the_workers(data):
-    """A salvage may come days after the damage: nothing is known of the time between."""
+    """A salvage may follow days after the damage; the time in between is unknown."""
     with open_timeline(data) as timeline:
         whole = audit(timeline.reader, "script-1").effective
     damage_row(data, 20)
@@ -286,8 +286,8 @@ def test_salvage_writes_a_new_folder_and_lists_what_is_lost(data, tmp_path):
     assert {path: path.read_bytes() for path in before} == before
     assert damage_of(tmp_path / "data-salvaged") == []
     assert (tmp_path / "data-salvaged" / "checkpoints").is_dir()
-    told = strata("salvage", "data", "--to", "other", "--json", cwd=tmp_path)
-    assert json.loads(told.stdout)["lost"][0]["first"] >= 0
+    as_json = strata("salvage", "data", "--to", "other", "--json", cwd=tmp_path)
+    assert json.loads(as_json.stdout)["lost"][0]["first"] >= 0
 
 
 def test_salvage_refuses_what_it_cannot_write_or_read(data, tmp_path):
@@ -310,7 +310,7 @@ def test_up_refuses_a_damaged_log_and_names_the_verbs(data, tmp_path):
 
 
 def test_task_continues_after_the_coordinator_lost_the_end_of_the_log(up, tmp_path):
-    """The whole way: coordinator killed, log cut, `up --salvage`, new incarnations train on."""
+    """The coordinator is killed, its log cut, `up --salvage` runs, and new incarnations train."""
     (tmp_path / "train.py").write_text(SAVING, "utf-8")
     up.start()
     agent = Agent(tmp_path, f"127.0.0.1:{up.grpc_port}", slots=2)

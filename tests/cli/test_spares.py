@@ -1,5 +1,5 @@
-"""Guards `--spares`: a process that waits takes the seat of one that was killed, and at the end
-those that still wait end without a word."""
+"""Guards `--spares`: a waiting process replaces one that was killed, and spares that still wait
+at the end exit without an error."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Guards `strata up`: what it cannot have is one sentence, and it stops cleanly when told to."""
+"""Guards `strata up`: a failure at the start is one sentence, and it stops cleanly on a signal."""
 
 import signal
 import socket
@@ -11,7 +11,7 @@ from tests.cli.conftest import Worker, free_port, strata
 
 
 def refused(ended, sentence, hint, code=USAGE):
-    """One sentence and one hint end what is on stderr; before them there may be log lines."""
+    """Require that stderr ends with one sentence and one hint; log lines may come before."""
     assert ended.returncode == code
     assert ended.stdout == ""
     assert "Traceback" not in ended.stderr

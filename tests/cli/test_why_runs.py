@@ -54,11 +54,11 @@ with strata.join(checkpoint_every=20) as run:
 
 
 def recorded(folder, text, *arguments, expected=0, data=None):
-    """Runs a script to its end and opens the log that it left."""
+    """Run a script to its end and open its log."""
     data = data or folder / "data"
     often = {"STRATA_HEARTBEAT_INTERVAL_S": "0.25"}  # so that steps are committed soon
-    code, told = run(folder, script(folder, text), "--data-dir", str(data), *arguments, **often)
-    assert code == expected, told
+    code, output = run(folder, script(folder, text), "--data-dir", str(data), *arguments, **often)
+    assert code == expected, output
     return open_timeline(data)
 
 
@@ -79,7 +79,7 @@ def loop_folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def loop(loop_folder):
-    """A worker that ends with another exit code each time it is started."""
+    """A worker that ends with another exit code at each start."""
     with recorded(loop_folder, RESTART_LOOP, "--workers", "1", expected=93) as timeline:
         yield timeline
 

@@ -1,5 +1,5 @@
-"""Guards what is told about the workers' time of a real run: each moment belongs to one activity,
-and the lanes, SQL, REST and the audit give the same sums, also while the run goes on."""
+"""Guards the workers' time of a real run: each moment belongs to one activity, and the lanes,
+SQL, REST and the audit give the same sums, also while the run continues."""
 
 import shutil
 from itertools import pairwise
@@ -30,7 +30,7 @@ def task(timeline):
 
 
 def wall_s(timeline, node) -> float:
-    """From the placement of a worker to when it left, by the facts alone."""
+    """Seconds from the placement of a worker to its end, from the facts alone."""
     placed = next(
         each for each in timeline.records(kinds={"TaskPlaced"}) if node in each.get("placements")
     )

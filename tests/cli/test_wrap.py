@@ -1,5 +1,5 @@
-"""Guards `--wrap torchrun`: unchanged scripts get what torchrun gives them, and when one of them
-dies all are started again, in a new generation, from a checkpoint of their own."""
+"""Guards `--wrap torchrun`: unchanged scripts get the variables that torchrun sets, and when one
+of them dies all are started again, in a new generation, from their own checkpoint."""
 
 import json
 import os

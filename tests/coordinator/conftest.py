@@ -14,7 +14,7 @@ from strata.coordinator.server import Running, running
 from strata.coordinator.sessions.unary_calls import SERVICE
 from strata.wire.v1 import coordinator_pb2 as pb
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 ANSWERS = {
     "RegisterWorker": pb.RegisterWorkerResponse,
     "DeregisterWorker": pb.DeregisterWorkerResponse,
@@ -46,7 +46,7 @@ class Client:
             response_deserializer=ANSWERS[name].FromString,
         )
 
-    def session(self, messages, timeout: float | None = PATIENCE_S):
+    def session(self, messages, timeout: float | None = TIMEOUT_S):
         call = self.channel.stream_stream(
             f"/{SERVICE}/Session",
             request_serializer=pb.WorkerMessage.SerializeToString,

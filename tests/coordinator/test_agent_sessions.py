@@ -34,17 +34,17 @@ class Agent:
 
     def hello(self, name="a", slots=2, nonce="n") -> pb.AgentOrder:
         self.send(hello=pb.AgentHello(agent_id=name, hostname="h", slots=slots, nonce=nonce))
-        return self.hear()
+        return self.receive()
 
-    def hear(self) -> pb.AgentOrder:
+    def receive(self) -> pb.AgentOrder:
         return next(self.call)
 
     def exited(self, task, worker, start=1, code=1) -> None:
         self.send(exited=pb.ProcessExited(task_id=task, worker_id=worker, start=start, code=code))
 
-    def hears(self, kind):
+    def next_order(self, kind):
         """The next order of this kind."""
-        while (order := self.hear()).WhichOneof("body") != kind:
+        while (order := self.receive()).WhichOneof("body") != kind:
             pass
         return getattr(order, kind)
 
@@ -69,7 +69,7 @@ def test_agent_receives_all_workers_it_has_to_run(cluster):
     assert list(agent.hello().duties.jobs) == []
     given = {"args": ["-x"], "config": {"a": 1}, "env": {"KEY": "secret", "PWD": "/there"}}
     task = submit(cluster, **given)
-    (job,) = agent.hears("duties").jobs
+    (job,) = agent.next_order("duties").jobs
     assert (job.task_id, job.entry, list(job.args), job.config) == (task, "x.py", ["-x"], '{"a":1}')
     assert (dict(job.environment), job.working_dir) == ({"KEY": "secret"}, "/there")
     assert (job.grace_ms, job.stopping, job.world_size) == (7000, False, 2)
@@ -80,9 +80,9 @@ def test_reconnected_agent_receives_the_same_workers(cluster):
     agent = Agent(cluster)
     agent.hello()
     submit(cluster)
-    told = agent.hears("duties").jobs
+    jobs = agent.next_order("duties").jobs
     agent.call.cancel()
-    assert Agent(cluster).hello().duties.jobs == told
+    assert Agent(cluster).hello().duties.jobs == jobs
 
 
 def test_second_agent_with_the_same_id_is_refused(cluster):
@@ -98,18 +98,18 @@ def test_invalid_agent_hello_is_refused(cluster, name, slots):
 def test_first_message_must_be_agent_hello(cluster):
     agent = Agent(cluster)
     agent.send(beat=pb.AgentBeat())
-    assert "AgentHello" in agent.hear().refused.message
+    assert "AgentHello" in agent.receive().refused.message
 
 
 def test_exit_is_acknowledged_and_worker_restarted(cluster):
     agent = Agent(cluster)
     agent.hello()
     task = submit(cluster, 1)
-    agent.hears("duties")
+    agent.next_order("duties")
     agent.exited(task, "t-1-w0")
     kinds = {}
     while len(kinds) < 2:
-        order = agent.hear()
+        order = agent.receive()
         kind = order.WhichOneof("body")
         if kind != "duties" or order.duties.jobs[0].seats[0].start == 2:
             kinds[kind] = order
@@ -121,7 +121,7 @@ def test_refused_exit_report_is_acknowledged(cluster):
     agent = Agent(cluster)
     agent.hello()
     agent.exited("no-such-task", "w")
-    assert agent.hears("exit_stored").task_id == "no-such-task"
+    assert agent.next_order("exit_stored").task_id == "no-such-task"
 
 
 def test_output_becomes_log_lines_of_the_worker(cluster):
@@ -131,7 +131,7 @@ def test_output_becomes_log_lines_of_the_worker(cluster):
     logs = pb.LogLines(lines=lines, dropped=7)
     agent.send(output=pb.ProcessOutput(task_id="t", worker_id="w", logs=logs))
     agent.exited("t", "w")
-    agent.hears("exit_stored")
+    agent.next_order("exit_stored")
     asked = {"worker_id": "w"}
     found = httpx.get(f"{cluster.coordinator.http_url}/api/logs", params=asked).json()
     assert [(each["level"], each["message"]) for each in found] == [
@@ -152,7 +152,7 @@ def test_agent_without_heartbeats_is_lost_and_fenced(cluster):
     while up():
         pass
     agent.send(beat=pb.AgentBeat())
-    assert agent.hears("refused").code == "fenced"
+    assert agent.next_order("refused").code == "fenced"
     assert Agent(cluster).hello().WhichOneof("body") == "duties"
     assert up()
 
@@ -176,13 +176,13 @@ def test_agent_receives_stopping_and_completed_tasks(cluster):
     agent = Agent(cluster)
     agent.hello()
     task = submit(cluster, 1)
-    agent.hears("duties")
+    agent.next_order("duties")
     cluster.register("t-1-w0", task_id=task, start=1)
     httpx.post(f"{cluster.coordinator.http_url}/api/tasks/{task}/stop").raise_for_status()
-    while not (jobs := agent.hears("duties").jobs) or not jobs[0].stopping:
+    while not (jobs := agent.next_order("duties").jobs) or not jobs[0].stopping:
         pass
     cluster.DeregisterWorker(pb.DeregisterWorkerRequest(worker_id="t-1-w0"))
-    while (duties := agent.hears("duties")).jobs:
+    while (duties := agent.next_order("duties")).jobs:
         pass
     assert list(duties.completed_task_ids) == []
 
@@ -204,7 +204,7 @@ def test_events_of_a_dead_worker_are_stored_once(cluster):
     agent.hello()
     for first in (0, 2, 2, 4):
         agent.send(left=left("w", incarnation, first))
-        settled = agent.hears("left_settled")
+        settled = agent.next_order("left_settled")
         assert (settled.worker_id, settled.incarnation) == ("w", incarnation)
         assert settled.first_seq == first
         assert not settled.HasField("refused")
@@ -219,7 +219,7 @@ def test_gap_in_events_of_a_dead_worker_stays(cluster):
     agent.hello()
     for first in (0, 6):
         agent.send(left=left("w", incarnation, first))
-        agent.hears("left_settled")
+        agent.next_order("left_settled")
     assert cluster.coordinator.engine.kernel.store.gaps("w", incarnation) == [(2, 6)]
 
 
@@ -237,7 +237,7 @@ def test_events_of_an_unknown_incarnation_are_refused(cluster, message, code):
     agent = Agent(cluster)
     agent.hello()
     agent.send(left=message)
-    assert agent.hears("left_settled").refused.code == code
+    assert agent.next_order("left_settled").refused.code == code
 
 
 def test_resent_output_is_stored_once(cluster):
@@ -248,7 +248,7 @@ def test_resent_output_is_stored_once(cluster):
         lines = [pb.LogLine(level="info", message=text, stream="stdout") for text in texts]
         logs = pb.LogLines(lines=lines, first=first, sender=sender, dropped=dropped)
         agent.send(output=pb.ProcessOutput(task_id="t", worker_id="w", logs=logs))
-        return agent.hears("output_taken").lines
+        return agent.next_order("output_taken").lines
 
     assert write("x", 1, "one", "two") == 2
     assert write("x", 1, "one", "two", "three") == 3

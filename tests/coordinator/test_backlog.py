@@ -63,12 +63,12 @@ def test_bytes_of_all_sessions_are_bounded_except_small_requests():
 
 
 def test_bytes_are_released_before_the_answer():
-    backlog, heard = Backlog(SharedBacklog()), []
+    backlog, replies = Backlog(SharedBacklog()), []
     engine = Engine()
     refusal = Overloaded("no")
-    backlog.submit(10, engine.put, lambda *given: heard.append((*given, backlog.held_bytes)))
+    backlog.submit(10, engine.put, lambda *given: replies.append((*given, backlog.held_bytes)))
     engine.replies[0]("answer", refusal)
-    assert heard == [("answer", refusal, 0)]
+    assert replies == [("answer", refusal, 0)]
 
 
 def test_request_that_could_not_be_queued_is_not_counted():

@@ -11,7 +11,7 @@ import pytest
 from strata.wire.v1 import coordinator_pb2 as pb
 from tests.coordinator.conftest import Client
 from tests.coordinator.test_agent_sessions import Agent
-from tests.coordinator.test_hostile import PATIENCE_S, batch, wait_until
+from tests.coordinator.test_hostile import TIMEOUT_S, batch, wait_until
 from tests.coordinator.test_rpc import Stream, open_session
 
 MEGABYTE = 2**20
@@ -31,12 +31,12 @@ def busy(client: Client):
             await released.wait()
 
     holding = asyncio.run_coroutine_threadsafe(hold(), loop)
-    assert held.wait(PATIENCE_S)
+    assert held.wait(TIMEOUT_S)
     try:
         yield
     finally:
         loop.call_soon_threadsafe(released.set)
-        holding.result(PATIENCE_S)
+        holding.result(TIMEOUT_S)
 
 
 def shared_bytes(client: Client) -> int:
@@ -56,8 +56,10 @@ def test_unanswered_events_of_a_worker_are_bounded_and_resent_in_order(client):
         worker.send(beat=pb.Beat())
         worker.next("pulse")
         assert 6 * MEGABYTE < shared_bytes(client) < 7 * MEGABYTE
-    heard = [worker.next("stored").stored.seq for _ in range(3)]
-    assert heard[-1] == max(heard) == 5, "nothing after the refused events may be told as stored"
+    stored_seqs = [worker.next("stored").stored.seq for _ in range(3)]
+    assert stored_seqs[-1] == max(stored_seqs) == 5, (
+        "nothing after the refused events may be told as stored"
+    )
     worker.send(request=6, **batch(6, 3, LARGE))
     assert worker.next("stored").stored.seq == 8
     worker.send(request=7, **batch(9, 3, LARGE))
@@ -95,9 +97,9 @@ def test_unanswered_events_of_an_agent_are_bounded(client):
         for number in range(3):
             events = batch(3 * number, 3, LARGE)["events"]
             agent.send(left=pb.LeftEvents(worker_id="w", incarnation=incarnation, events=events))
-        assert agent.hears("refused").code == "overloaded"
+        assert agent.next_order("refused").code == "overloaded"
         assert shared_bytes(client) < 7 * MEGABYTE
-    assert [agent.hears("left_settled").first_seq for _ in range(2)] == [0, 3]
+    assert [agent.next_order("left_settled").first_seq for _ in range(2)] == [0, 3]
     assert shared_bytes(client) == 0
 
 
@@ -106,5 +108,5 @@ def test_hello_messages_of_an_agent_are_bounded(client):
     with busy(client):
         for _ in range(2_000):
             agent.send(hello=pb.AgentHello(agent_id="a", hostname="h", slots=1, nonce="n"))
-        assert agent.hears("refused").code == "overloaded"
+        assert agent.next_order("refused").code == "overloaded"
         assert client.coordinator.engine.inbox_depth() < 1_100

@@ -116,7 +116,7 @@ async def test_arrivals_and_release_are_stored_in_one_append(disk, monkeypatch):
     await engine.stop()
 
 
-def heard(answers: dict, name: str):
+def reply_to(answers: dict, name: str):
     """A reply callback that records its calls."""
     return lambda answer, refusal: answers.setdefault(name, refusal or answer.state)
 
@@ -127,7 +127,7 @@ async def test_barrier_release_does_not_wait_for_the_disk(disk):
     disk.gate.clear()
     answers: dict[str, object] = {}
     for arrival in arrivals:
-        engine.ask(arrival, heard(answers, arrival.worker), early=True)
+        engine.ask(arrival, reply_to(answers, arrival.worker), early=True)
     while len(answers) < 2:
         await asyncio.sleep(0)
     assert answers == {"w0": "released", "w1": "released"}
@@ -143,7 +143,7 @@ async def test_release_is_decided_again_after_a_failed_append(disk):
     disk.refuse_next = True
     answers: dict[str, object] = {}
     for arrival in arrivals:
-        engine.ask(arrival, heard(answers, arrival.worker), early=True)
+        engine.ask(arrival, reply_to(answers, arrival.worker), early=True)
     while "BarrierReleased" not in [event.kind for event in disk.read()]:
         await asyncio.sleep(0.01)
     assert answers == {"w0": "released", "w1": "released"}
@@ -160,7 +160,7 @@ async def test_release_after_a_loss_waits_for_the_disk(disk):
     arrivals = await group(engine, 3)
     answers: dict[str, object] = {}
     for arrival in arrivals[:2]:
-        engine.ask(arrival, heard(answers, arrival.worker), early=True)
+        engine.ask(arrival, reply_to(answers, arrival.worker), early=True)
     await engine.submit(task("a"))
     disk.gate.clear()
     lost = arrivals[2]
@@ -252,17 +252,17 @@ async def test_pause_of_the_coordinator_extends_all_deadlines(disk):
 async def test_queued_heartbeats_of_a_worker_are_merged_and_never_refused(disk):
     engine = engine_on(disk)
     engine.inbox.limit = 2
-    heard = []
+    replies = []
     for step in range(5):
         beat = WorkerBeat("w", 1, Beat(step=step))
-        engine.notice(beat, lambda answer, refusal, step=step: heard.append((step, refusal)))
+        engine.notice(beat, lambda answer, refusal, step=step: replies.append((step, refusal)))
     assert engine.inbox_depth() == 1
     engine.notice(WorkerDisconnected("w", 1))
     engine.notice(WorkerBeat("w", 1, Beat()))
     assert engine.inbox_depth() == 3
     await running(engine)
     await engine.stop()
-    assert [(step, type(refusal)) for step, refusal in heard] == [(4, NotFound)]
+    assert [(step, type(refusal)) for step, refusal in replies] == [(4, NotFound)]
 
 
 async def test_full_disk_is_logged_periodically_and_at_its_end(disk, caplog):
@@ -395,7 +395,7 @@ async def test_heartbeat_timeout_is_detected_without_requests(disk):
 
 async def test_worker_batches_are_stored_and_resends_recognised(disk):
     engine = await running(engine_on(disk))
-    payload = b"opaque until somebody asks"
+    payload = b"opaque until it is read"
     batch = Batch("w", 1, 0, 3, 10, 20, ("Step",), payload)
     for _ in range(2):
         stored = asyncio.get_running_loop().create_future()

@@ -37,7 +37,7 @@ def placed_task(folder, workers=1, join=False):
         agent = Agent(cluster)
         agent.hello(slots=workers)
         task = submit(cluster, workers, env=ENV)
-        agent.hears("duties")
+        agent.next_order("duties")
         if join:
             for number in range(workers):
                 cluster.register(f"{task}-w{number}", task_id=task, start=1)
@@ -65,7 +65,7 @@ def test_unreadable_environment_fails_only_its_task(tmp_path, how):
         said = [line["message"] for line in get(cluster, "logs", task_id=task, level="error")]
         assert any("environment" in line for line in said)
         other = submit(cluster, 1, env=ENV)
-        while other not in (jobs := {job.task_id: job for job in agent.hears("duties").jobs}):
+        while other not in (jobs := {job.task_id: job for job in agent.next_order("duties").jobs}):
             pass
         assert dict(jobs[other].environment) == ENV
         assert task not in jobs
@@ -130,14 +130,14 @@ def test_environment_is_read_once_for_many_agents(tmp_path, monkeypatch):
             agent.hello(f"a{number}", slots=1)
         submit(cluster, count, env=ENV)
         for agent in agents:
-            assert dict(agent.hears("duties").jobs[0].environment) == ENV
+            assert dict(agent.next_order("duties").jobs[0].environment) == ENV
     reads = Reads(monkeypatch)
     with cluster_in(tmp_path) as cluster:
         agents = [Agent(cluster) for _ in range(count)]
         for number, agent in enumerate(agents):
             order = agent.hello(f"a{number}", slots=1)
             while not (given := dict(order.duties.jobs[0].environment)):
-                order = agent.hear()
+                order = agent.receive()
             assert given == ENV
     assert reads.count == 1
 
@@ -152,13 +152,15 @@ def test_slow_read_delays_only_its_own_task(tmp_path, monkeypatch):
             (job,) = agent.hello(slots=2).duties.jobs
             assert job.blocked
             other = submit(cluster, 1, env=ENV)
-            while other not in (jobs := {job.task_id: job for job in agent.hears("duties").jobs}):
+            while other not in (
+                jobs := {job.task_id: job for job in agent.next_order("duties").jobs}
+            ):
                 pass
             assert dict(jobs[other].environment) == ENV
             assert jobs[task].blocked
         finally:
             reads.gate.set()
-        while (jobs := {job.task_id: job for job in agent.hears("duties").jobs})[task].blocked:
+        while (jobs := {job.task_id: job for job in agent.next_order("duties").jobs})[task].blocked:
             pass
         assert dict(jobs[task].environment) == ENV
         assert reads.count == 1

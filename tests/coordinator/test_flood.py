@@ -27,7 +27,7 @@ from tests.coordinator.test_rpc import open_session
 from tests.wire.harness import GREETING, RawClient, frame
 
 MEGABYTE = 2**20
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 SPARE_FILES = 500
 CALLS = 15
 MOST = 2**31 - 1
@@ -90,7 +90,7 @@ class Flooder(RawClient):
         with suppress(OSError):  # the coordinator may have closed the connection
             self.socket.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(PATIENCE_S)
+            thread.join(TIMEOUT_S)
         self.close()
 
 
@@ -110,9 +110,9 @@ def sent_per_call(client: Client, flooder: Flooder) -> list[int]:
     counts: list[int] = []
     while len(counts) < CALLS or flooder.sent_bytes < MEGABYTE:
         before = flooder.sent_bytes
-        client.Heartbeat(pb.HeartbeatRequest(worker_id="victim"), timeout=PATIENCE_S)
+        client.Heartbeat(pb.HeartbeatRequest(worker_id="victim"), timeout=TIMEOUT_S)
         spec = {"dataset_id": f"d{len(counts)}", "total_samples": 10, "shard_size": 1}
-        client.RegisterDataset(pb.RegisterDatasetRequest(**spec), timeout=PATIENCE_S)
+        client.RegisterDataset(pb.RegisterDatasetRequest(**spec), timeout=TIMEOUT_S)
         counts.append(flooder.sent_bytes - before)
     return counts
 
@@ -183,7 +183,7 @@ def test_repeated_arrivals_are_kept_once(tmp_path):
         for number in range(20):
             flooder.send(data_frames(framed(FLOODS["arrivals"]) * 5_000))
             spec = {"dataset_id": f"d{number}", "total_samples": 10, "shard_size": 1}
-            client.RegisterDataset(pb.RegisterDatasetRequest(**spec), timeout=PATIENCE_S)
+            client.RegisterDataset(pb.RegisterDatasetRequest(**spec), timeout=TIMEOUT_S)
         flooder.end()
         assert started.peak_bytes() - before < 40 * MEGABYTE
 

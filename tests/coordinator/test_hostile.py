@@ -20,7 +20,7 @@ from tests.coordinator.conftest import ANSWERS, Client, coordinator
 from tests.coordinator.process import process
 from tests.coordinator.test_rpc import Stream, open_session
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 MEGABYTE = 2**20
 LONG = "x" * 10_000
 REFUSED_INPUT = {"invalid_argument", "limit_exceeded"}
@@ -29,7 +29,7 @@ REFUSED_INPUT = {"invalid_argument", "limit_exceeded"}
 def refusal(call, *given) -> grpc.RpcError:
     """The error of a call; it must have a message and a hint."""
     with pytest.raises(grpc.RpcError) as caught:
-        call(*given, timeout=PATIENCE_S)
+        call(*given, timeout=TIMEOUT_S)
     metadata = dict(caught.value.trailing_metadata() or ())
     assert metadata.get("strata-hint"), caught.value
     assert len(caught.value.details()) <= 1_024
@@ -43,7 +43,7 @@ def code_of(error: grpc.RpcError) -> str:
 
 
 def wait_until(condition) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.005)
@@ -62,11 +62,11 @@ def one_turn(client: Client, requests: int):
             await released.wait()
 
     holding = asyncio.run_coroutine_threadsafe(hold(), loop)
-    assert held.wait(PATIENCE_S)
+    assert held.wait(TIMEOUT_S)
     yield
     wait_until(lambda: engine.inbox_depth() >= requests)
     loop.call_soon_threadsafe(released.set)
-    holding.result(PATIENCE_S)
+    holding.result(TIMEOUT_S)
 
 
 def dataset(name: str, **given) -> pb.RegisterDatasetRequest:
@@ -128,7 +128,7 @@ def test_large_field_is_refused(client, field):
     client.register("w")
     method, request = LARGE_FIELDS[field]
     call = getattr(client, method).future(request)
-    if call.exception(PATIENCE_S) is not None:
+    if call.exception(TIMEOUT_S) is not None:
         assert code_of(call) in REFUSED_INPUT
     kernel = client.coordinator.engine.kernel
     kept = sum(len(CODEC.encode([event])) for event in kernel.store.read())
@@ -291,7 +291,7 @@ def test_barrier_ignores_workers_of_other_tasks(client):
     assert (
         client.WaitBarrier(pb.WaitBarrierRequest(worker_id="b", barrier_id="x")).participants == 2
     )
-    assert waiting.result(PATIENCE_S).released
+    assert waiting.result(TIMEOUT_S).released
     stream.close()
 
 
@@ -314,9 +314,9 @@ def test_early_arrival_for_the_next_round_does_not_affect_this_one(client):
     with one_turn(client, 2):
         b.send(request=1, **arrive("x", 1))
         b.send(request=2, **arrive("x", 2))
-    told = a.next("barrier").barrier.outcome
-    assert told.released, told
-    assert told.participants == 2
+    outcome = a.next("barrier").barrier.outcome
+    assert outcome.released, outcome
+    assert outcome.participants == 2
     assert b.next("barrier").barrier.outcome.released
     a.close()
     b.close()
@@ -327,7 +327,7 @@ def test_worker_at_hundreds_of_barriers_does_not_affect_others(client):
     a.send(request=1, **arrive("x"))
     c.send(request=1, **arrive("x"))
     waiting = client.coordinator.sessions.barriers._waiters
-    wait_until(lambda: any(len(told) == 2 for _, told in waiting.values()))
+    wait_until(lambda: any(len(outcome) == 2 for _, outcome in waiting.values()))
     with one_turn(client, 401):
         b.send(request=1, **arrive("x"))
         for number in range(200):
@@ -387,14 +387,14 @@ def test_invalid_events_do_not_affect_others(client, payload, overlap):
     with one_turn(client, 1):
         bad.send(request=2, **batch(first, count, payload))  # partly received, and cannot be split
         bad.send(beat=pb.Beat(sent_mono_ns=2))
-        heard = [next(bad.call)]
-        while heard[-1].WhichOneof("body") != "pulse":
-            heard.append(next(bad.call))
+        received = [next(bad.call)]
+        while received[-1].WhichOneof("body") != "pulse":
+            received.append(next(bad.call))
         registered = client.RegisterDataset.future(dataset("d"))
-    assert registered.result(PATIENCE_S).total_shards == 10
-    while not any(message.request == 2 for message in heard):
-        heard.append(next(bad.call))
-    assert {m.refused.code for m in heard if m.request == 2} <= {"corrupt", "invalid_argument"}
+    assert registered.result(TIMEOUT_S).total_shards == 10
+    while not any(message.request == 2 for message in received):
+        received.append(next(bad.call))
+    assert {m.refused.code for m in received if m.request == 2} <= {"corrupt", "invalid_argument"}
     bad.send(request=3, **batch(20, 2, b"more"))
     assert bad.next("stored").stored.seq == 21
     bad.close()
@@ -408,7 +408,7 @@ def test_invalid_events_do_not_delay_heartbeat_timeouts(tmp_path):
         bad.next("standing")
         bad.send(**batch(10, 3, b"garbage"))
         bad.send(**batch(0, 3, b"garbage"))
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while started.engine.kernel.state.workers["silent"].alive:
             assert time.monotonic() < deadline, "it is not noticed that it is silent"
             bad.send(**batch(1, 4, b"garbage"))

@@ -93,9 +93,9 @@ def released(started) -> bool:
 class TestRelease:
     def test_what_is_archived_leaves_the_log_and_stays_as_readable(self, finished, data):
         kept_until(data, released, keep_events_days=0.0)
-        told = facts_of(data, "EventsReleased")
-        assert sorted(fact.task for fact in told) == TASKS
-        assert sum(fact.events for fact in told) == len(events_at(finished)) > 3_000
+        released_facts = facts_of(data, "EventsReleased")
+        assert sorted(fact.task for fact in released_facts) == TASKS
+        assert sum(fact.events for fact in released_facts) == len(events_at(finished)) > 3_000
         for task in TASKS:
             with run_of(data, task) as run, open_timeline(finished) as log:
                 streams = set(run.reader.streams())
@@ -176,9 +176,9 @@ class TestDeletion:
         kept_until(data, lambda started: not listed(started), keep_runs_days=30.0)
         assert not list((data / "runs").iterdir())
         assert events_at(data) == []
-        told = facts_of(data, "RunDeleted")
-        assert sorted(fact.task for fact in told) == TASKS
-        assert all("30 days" in fact.reason for fact in told)
+        deleted = facts_of(data, "RunDeleted")
+        assert sorted(fact.task for fact in deleted) == TASKS
+        assert all("30 days" in fact.reason for fact in deleted)
         with coordinator(data) as started:
             looked = run_archiver.Archiver(started.engine, Settings(data_dir=str(data)))
             assert looked._deleted() == set(started.engine.kernel.state.tasks) == set(TASKS)

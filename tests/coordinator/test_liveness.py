@@ -26,7 +26,7 @@ from tests.coordinator.process import process
 from tests.coordinator.test_rpc import Stream, open_session, refused
 
 CHILD = Path(__file__).with_name("child_worker.py")
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 FOREVER = 10**9
 HOUR_S = 3600
 
@@ -42,7 +42,7 @@ class Cluster:
         self._children: list[Child] = []
         self.engine.follow(lambda events: [self._facts.put(event) for event in events])
 
-    def fact(self, kind, timeout_s: float = PATIENCE_S):
+    def fact(self, kind, timeout_s: float = TIMEOUT_S):
         """The next event of a kind; earlier ones of other kinds are skipped."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -65,7 +65,7 @@ class Cluster:
 
 
 class Child:
-    """A worker process; `heard` waits for a line of its output."""
+    """A worker process; `wait_for_line` waits for a line of its output."""
 
     def __init__(self, address: str, name: str, steps: int, *options: str) -> None:
         command = [sys.executable, str(CHILD), address, name, str(steps), *options]
@@ -78,8 +78,8 @@ class Child:
         for line in self.process.stdout:
             self._lines.put(line.strip())
 
-    def heard(self, pattern: str) -> re.Match[str]:
-        deadline = time.monotonic() + PATIENCE_S
+    def wait_for_line(self, pattern: str) -> re.Match[str]:
+        deadline = time.monotonic() + TIMEOUT_S
         while True:
             line = self._lines.get(timeout=max(deadline - time.monotonic(), 0.001))
             if found := re.match(pattern, line):
@@ -111,7 +111,7 @@ STOPPABLE = {"heartbeat_interval_s": 0.2, "heartbeat_timeout_s": 1.0}
 def test_killed_process_is_detected_by_its_connection(tmp_path):
     with serving(tmp_path) as cluster:
         child = cluster.child("w")
-        child.heard("pulse")
+        child.wait_for_line("pulse")
         child.signal(signal.SIGKILL)
         lost = cluster.fact(WorkerLost).body
     assert (lost.worker, lost.signal, lost.reason) == ("w", "connection", "its connection broke")
@@ -121,11 +121,11 @@ def test_killed_process_is_detected_by_its_connection(tmp_path):
 def test_stopped_process_is_detected_by_heartbeat_timeout(tmp_path):
     with serving(tmp_path, **STOPPABLE) as cluster:
         child, other = cluster.child("stopped"), cluster.child("other")
-        child.heard("pulse")
-        other.heard("pulse")
+        child.wait_for_line("pulse")
+        other.wait_for_line("pulse")
         stopped_ns = child.signal(signal.SIGSTOP)
         event = cluster.fact(WorkerLost)
-        other.heard("standing [0-9]+ 1$")  # the other worker continues without it
+        other.wait_for_line("standing [0-9]+ 1$")  # the other worker continues without it
     lost = event.body
     assert (lost.worker, lost.signal) == ("stopped", "heartbeat")
     assert 0.8 < seconds_after(stopped_ns, event) < 2.0
@@ -137,15 +137,15 @@ def test_stopped_process_is_detected_by_heartbeat_timeout(tmp_path):
 def test_zombie_is_fenced_and_registers_again(tmp_path):
     with serving(tmp_path, **STOPPABLE) as cluster:
         child = cluster.child("w")
-        first = int(child.heard("registered ([0-9]+)")[1])
-        child.heard("pulse")
+        first = int(child.wait_for_line("registered ([0-9]+)")[1])
+        child.wait_for_line("pulse")
         child.signal(signal.SIGSTOP)
         assert cluster.fact(WorkerLost).body.incarnation == first
         child.signal(signal.SIGCONT)
-        told = child.heard("refused (.*)|broken")
+        refusal = child.wait_for_line("refused (.*)|broken")
         again = cluster.fact(WorkerRegistered).body
-        standing = child.heard("standing ([0-9]+)")
-    assert told[1] == "fenced register again; the worker then gets a new incarnation"
+        standing = child.wait_for_line("standing ([0-9]+)")
+    assert refusal[1] == "fenced register again; the worker then gets a new incarnation"
     assert again.worker == "w"
     assert again.incarnation > first
     assert int(standing[1]) == again.incarnation
@@ -207,10 +207,10 @@ def test_hello_of_a_zombie_is_refused_with_the_reason(tmp_path):
         assert "it was declared lost: no heartbeat for 0." in said.message
         assert cluster.fact(WorkerFenced).body.incarnation == incarnation
         beat = pb.HeartbeatRequest(worker_id="w", incarnation=incarnation)
-        told = refused(
+        refusal = refused(
             grpc.StatusCode.FAILED_PRECONDITION, cluster.client.Heartbeat, beat, code="fenced"
         )
-        assert "declared lost" in told
+        assert "declared lost" in refusal
         stream.close()
 
 
@@ -220,9 +220,9 @@ HANGING = {"heartbeat_interval_s": 0.5, "heartbeat_timeout_s": 1.0, "hang_floor_
 def test_hanging_worker_is_lost_and_waiting_worker_is_not(tmp_path):
     with serving(tmp_path, **HANGING) as cluster:
         waiting = cluster.child("waiting", 20, "--waiting")
-        waiting.heard("pulse")
+        waiting.wait_for_line("pulse")
         hanging = cluster.child("hanging", 20)
-        hanging.heard("pulse")
+        hanging.wait_for_line("pulse")
         lost = cluster.fact(WorkerLost).body
         assert (lost.worker, lost.signal) == ("hanging", "hang")
         assert "heartbeats arrive, but step 20 is" in lost.reason
@@ -231,22 +231,22 @@ def test_hanging_worker_is_lost_and_waiting_worker_is_not(tmp_path):
         limit_s = max(0.8, 10 * lost.evidence["step_mean_s"])
         assert lost.evidence["timeout_s"] == pytest.approx(limit_s)
         assert lost.evidence["stuck_s"] >= limit_s
-        assert hanging.heard("refused (.*)")[1].startswith("fenced")
+        assert hanging.wait_for_line("refused (.*)")[1].startswith("fenced")
         with pytest.raises(Empty):
             cluster.fact(WorkerLost, timeout_s=limit_s)
-        waiting.heard("pulse")
+        waiting.wait_for_line("pulse")
 
 
 def test_slow_steps_are_not_a_hang(tmp_path):
     with serving(tmp_path, **HANGING) as cluster:
-        cluster.child("w").heard("pulse")
+        cluster.child("w").wait_for_line("pulse")
         with pytest.raises(Empty):
             cluster.fact(WorkerLost, timeout_s=2.5)
 
 
 def test_hang_detection_does_not_depend_on_heartbeat_timeout(tmp_path):
     with serving(tmp_path, heartbeat_timeout_s=30.0, hang_floor_s=0.8) as cluster:
-        cluster.child("w", 20).heard("pulse")
+        cluster.child("w", 20).wait_for_line("pulse")
         assert cluster.fact(WorkerLost, timeout_s=6).body.signal == "hang"
 
 
@@ -254,8 +254,8 @@ def test_hang_detection_does_not_depend_on_heartbeat_timeout(tmp_path):
 def test_wrong_clock_of_a_worker_has_no_effect(tmp_path, skew_s):
     with serving(tmp_path, **STOPPABLE) as cluster:
         child = cluster.child("w", FOREVER, "--skew-s", str(skew_s))
-        told_ns = int(child.heard("pulse ([0-9]+)")[1])
-        assert abs(told_ns - time.time_ns()) < 60e9
+        server_ns = int(child.wait_for_line("pulse ([0-9]+)")[1])
+        assert abs(server_ns - time.time_ns()) < 60e9
         with pytest.raises(Empty):
             cluster.fact(WorkerLost, timeout_s=1.5)
         stopped_ns = child.signal(signal.SIGSTOP)
@@ -285,12 +285,12 @@ def test_paused_coordinator_declares_no_worker_lost(tmp_path):
     with process(tmp_path, **STOPPABLE) as up:
         child = Child(up.address, "w", FOREVER)
         try:
-            child.heard("pulse")
+            child.wait_for_line("pulse")
             os.kill(up.pid, signal.SIGSTOP)
             time.sleep(3 * STOPPABLE["heartbeat_timeout_s"])
             os.kill(up.pid, signal.SIGCONT)
             for _ in range(30):
-                child.heard("pulse")
+                child.wait_for_line("pulse")
         finally:
             child.process.kill()
             child.process.wait()

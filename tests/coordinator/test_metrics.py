@@ -438,7 +438,7 @@ def prometheus(folder, target):
             process.wait(timeout=30)
 
 
-def asked(address, query):
+def query_value(address, query):
     """The value of a query, or None."""
     url = f"http://{address}/api/v1/query?query={quote(query)}"
     try:
@@ -464,14 +464,16 @@ def test_prometheus_scrapes_the_page(tmp_path):
             await busy(running)
             page = running.metrics.prometheus
             with served(page) as target, prometheus(tmp_path, target) as address:
-                await asyncio.to_thread(until, lambda: asked(address, 'up{job="strata"} == 1'))
-                first = await asyncio.to_thread(asked, address, "strata_active_workers")
+                await asyncio.to_thread(
+                    until, lambda: query_value(address, 'up{job="strata"} == 1')
+                )
+                first = await asyncio.to_thread(query_value, address, "strata_active_workers")
                 await running.do(DeclareLost(**running.me(1), signal="hang", reason="no steps"))
                 lost = 'strata_worker_losses_total{signal="hang"} == 1'
-                await asyncio.to_thread(until, lambda: asked(address, lost))
-                second = await asyncio.to_thread(asked, address, "strata_active_workers")
+                await asyncio.to_thread(until, lambda: query_value(address, lost))
+                second = await asyncio.to_thread(query_value, address, "strata_active_workers")
                 quantile = "histogram_quantile(0.99, strata_barrier_wait_seconds_bucket)"
-                waited = await asyncio.to_thread(asked, address, quantile)
+                waited = await asyncio.to_thread(query_value, address, quantile)
                 return first, second, waited
 
     first, second, waited = asyncio.run(scenario())

@@ -15,8 +15,8 @@ def test_log_line_of_every_fact_kind(caplog):
     caplog.set_level(logging.DEBUG, "strata.coordinator")
     log = every_kind().log
     log_facts(log)
-    told = {event.kind for event in log if log_line(event.body) is not None}
-    assert told < set(CODEC.kinds)
+    logged = {event.kind for event in log if log_line(event.body) is not None}
+    assert logged < set(CODEC.kinds)
     assert len(caplog.records) == sum(log_line(event.body) is not None for event in log)
 
 

@@ -29,7 +29,7 @@ def test_preview_takes_workers_in_turn():
 
 def test_sender_is_the_worker_of_a_preview_sample():
     previews = Previews()
-    previews.note("d", "a", sent(1, worker_id="somebody else"))
+    previews.note("d", "a", sent(1, worker_id="another"))
     assert previews.newest("d", 1)[0].worker_id == "a"
 
 

@@ -28,7 +28,7 @@ from tests.store import kinds
 
 WORKERS = 8
 EVENTS_PER_ROUND = 5
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 RETRY_S = 0.02
 GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED)
 OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
@@ -36,7 +36,7 @@ OPTIONS = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
 
 def call_until_answered(address: str, name: str, request):
     """A unary call, retried while the coordinator is down."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while True:
         with grpc.insecure_channel(address, OPTIONS) as channel:
             call = channel.unary_unary(
@@ -45,7 +45,7 @@ def call_until_answered(address: str, name: str, request):
                 response_deserializer=ANSWERS[name].FromString,
             )
             try:
-                return call(request, timeout=PATIENCE_S)
+                return call(request, timeout=TIMEOUT_S)
             except grpc.RpcError as error:
                 if error.code() not in GONE or time.monotonic() > deadline:
                     raise
@@ -86,7 +86,7 @@ class Worker(threading.Thread):
         self.incarnation = call_until_answered(self.address, "RegisterWorker", request).incarnation
 
     def run(self) -> None:
-        deadline = time.monotonic() + 3 * PATIENCE_S
+        deadline = time.monotonic() + 3 * TIMEOUT_S
         while not self._connect() and time.monotonic() < deadline:
             time.sleep(RETRY_S)
 
@@ -158,16 +158,16 @@ class Worker(threading.Thread):
         )
         outgoing.put(pb.WorkerMessage(request=self.round, arrive=arrive))
 
-    def _released(self, told: pb.BarrierOutcome) -> bool:
-        if told.arrival != self.round or not told.outcome.released:
-            self.faults.append(f"in round {self.round} was told {told}")
+    def _released(self, message: pb.BarrierOutcome) -> bool:
+        if message.arrival != self.round or not message.outcome.released:
+            self.faults.append(f"in round {self.round} got {message}")
             return False
-        self.released.append(told.arrival)
+        self.released.append(message.arrival)
         left = pb.LeftBarrier(
             barrier_id="round",
-            round=told.outcome.round,
-            generation=told.outcome.generation,
-            participants=told.outcome.participants,
+            round=message.outcome.round,
+            generation=message.outcome.generation,
+            participants=message.outcome.participants,
             step=self.round,
         )
         self.left.append(left)
@@ -223,10 +223,10 @@ def run_through(coordinator: Process, kills: int, seed: int) -> tuple[list[Worke
             coordinator.start()
     finally:
         visitors.enough.set()
-        visitors.join(PATIENCE_S)
+        visitors.join(TIMEOUT_S)
         goal.last_round = max(worker.round for worker in workers) + 20
         for worker in workers:
-            worker.join(PATIENCE_S)
+            worker.join(TIMEOUT_S)
     return workers, visitors
 
 
@@ -235,10 +235,10 @@ def all_reached(workers: list[Worker], target: int) -> bool:
 
 
 def wait_until(condition, workers: list[Worker]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not condition():
-        told = {worker.name: (worker.round, worker.faults) for worker in workers}
-        assert time.monotonic() < deadline, f"the workers do not go on: {told}"
+        progress = {worker.name: (worker.round, worker.faults) for worker in workers}
+        assert time.monotonic() < deadline, f"the workers do not go on: {progress}"
         time.sleep(0.01)
 
 
@@ -347,7 +347,7 @@ def test_worker_that_does_not_reconnect_is_absent(tmp_path):
         # It waits at a barrier for the lost worker, and is released without it.
         wait_until(lambda: staying.round > 1, [staying])
         goal.last_round = staying.round
-        staying.join(PATIENCE_S)
+        staying.join(TIMEOUT_S)
         coordinator.kill()
     assert staying.faults == []
     with reading(coordinator) as store:

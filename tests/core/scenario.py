@@ -61,8 +61,8 @@ def _decide_together(world, task):
 
 def _rebalance(world, task):
     fast, slow = task.members
-    told = {fast: 0.1, slow: 0.9}
-    world.do(BalanceLanes(task=task.id, generation=task.generation, busy_s=told))
+    busy_s = {fast: 0.1, slow: 0.9}
+    world.do(BalanceLanes(task=task.id, generation=task.generation, busy_s=busy_s))
     world.sync(task)
 
 

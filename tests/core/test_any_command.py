@@ -52,7 +52,7 @@ def populated():
     return world
 
 
-def meant(world, command, number):
+def with_existing_names(world, command, number):
     """Most commands name existing things, so that they take effect; some are left random."""
     state = world.state
     if number % 8 == 0:
@@ -93,4 +93,4 @@ def test_any_command_in_any_order_is_decided_or_refused(commands):
     world = populated()
     for command, number in commands:
         with suppress(StrataError):
-            world.do(meant(world, command, number))
+            world.do(with_existing_names(world, command, number))

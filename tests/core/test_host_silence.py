@@ -1,5 +1,5 @@
-"""Silent hosts: a host that stops sending heartbeats is lost as a whole, and no replacement is
-placed on it because one of its workers was found silent first."""
+"""Unreachable hosts: a host that stops sending heartbeats is lost as a whole, and no replacement
+is placed on it because one of its workers timed out first."""
 
 from strata.core.generations.generation_members import GenerationChanged
 from strata.core.rule_settings import Timeouts
@@ -15,7 +15,7 @@ TIMEOUT_S = 30
 
 
 class Hosts:
-    """Two workers on each of two hosts, and a watch that has heard all of them at second 0."""
+    """Two workers on each of two hosts, and a watch with a heartbeat of each at second 0."""
 
     def __init__(self, **spec):
         self.world = World()
@@ -43,7 +43,7 @@ class Hosts:
         assert self.watch.agent_beat(agent, incarnation, int(second * SECOND_NS))
 
     def look(self, second):
-        """Decide what is overdue; the facts that came of it."""
+        """Decide on expired timeouts; returns the recorded facts."""
         position = len(self.world.log)
         for command in self.watch.overdue(self.world.state, int(second * SECOND_NS)):
             self.world.do(command)
@@ -53,7 +53,8 @@ class Hosts:
         return [event.body for event in recorded]
 
     def run_until(self, second, alive):
-        """Look whenever the watch asks for it; the hosts in `alive` beat each second."""
+        """Check whenever the watch requires it; the hosts in `alive` send heartbeats each
+        second."""
         found = []
         for now in range(1, second + 1):
             for agent in alive:
@@ -74,7 +75,7 @@ def test_host_that_dies_between_beats_is_lost_as_a_whole_and_replaced_elsewhere(
     hosts = Hosts(min_workers=1)
     first, second = hosts.on("a")
     hosts.beats(second, 3)
-    hosts.agent_beats("a", 4)  # so the first worker's silence ends four seconds before this
+    hosts.agent_beats("a", 4)  # so the first worker times out four seconds before its host
     found = hosts.run_until(60, alive="b")
     ((lost_s, lost),) = of(found, AgentLost)
     assert (lost_s, lost.agent) == (34.0, "a")

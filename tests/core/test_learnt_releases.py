@@ -16,7 +16,7 @@ from tests.core.world import World
 
 
 class Member:
-    """A worker as its session speaks for it: it counts arrivals and remembers what it left."""
+    """A worker as its session represents it: it counts arrivals and keeps the rounds it left."""
 
     def __init__(self, peer):
         self.peer = peer
@@ -28,7 +28,7 @@ class Member:
         return self.again(name)
 
     def again(self, name="meet"):
-        """The newest arrival, sent once more after a broken connection."""
+        """The newest arrival, sent again after a broken connection."""
         left = self.left.get(name)
         return self.peer.world.do(
             ArriveAtBarrier(
@@ -41,7 +41,7 @@ class Member:
         )
 
     def leave(self, barrier):
-        """Go on after a release."""
+        """Continue after a release."""
         assert barrier.state == "released"
         self.left[barrier.name] = LeftBarrier(
             barrier=barrier.name,
@@ -56,7 +56,7 @@ class Member:
 
 
 class Lost:
-    """A barrier of three that was released and told to one of them, before a crash."""
+    """A barrier of three workers whose release reached one of them before a crash."""
 
     def __init__(self, rounds=2, names=("meet",)):
         self.world = World()
@@ -74,7 +74,7 @@ class Lost:
             member.leave(barrier)
 
     def told_and_lost(self, name="meet", round=0):
-        """Everyone has arrived, `a` has heard of the release and went on; nothing was stored."""
+        """All have arrived, `a` received the release and continued; nothing was stored."""
         for member in (self.a, self.b, self.c):
             member.requests += 1
         self.a.left[name] = LeftBarrier(

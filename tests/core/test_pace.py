@@ -63,8 +63,8 @@ def test_after_a_move_there_is_nothing_worth_moving(measured):
         return
     apply_moves(before.holdings, assign(before.holdings, plan.paces, before.count))
     now = {w: len(before.holdings.get(w, ())) * lane_s[w] for w in held}
-    told = {w: s for w, s in now.items() if s}
-    again = planned(before, told, alike(*told)) if len(told) == len(now) else None
+    remaining = {w: s for w, s in now.items() if s}
+    again = planned(before, remaining, alike(*remaining)) if len(remaining) == len(now) else None
     assert again is None or not again.worthwhile
 
 

@@ -226,7 +226,7 @@ def test_progress_between_losses_is_not_a_restart_loop():
 
 
 def crash_again_and_again(world, task, worker, crashes, how, step=1):
-    """The worker takes part in `step` steps, then fails; so many times, or until the task ends."""
+    """The worker takes part in `step` steps, then fails; repeatedly, or until the task ends."""
     for crash in range(crashes):
         world.train(task, task.committed + step)
         world.save(task, task.committed)

@@ -156,7 +156,7 @@ ACTS = st.lists(
 
 
 def act(world, task, what, number):
-    """Something that may make checkpoints come and go; a refusal to delete is fine."""
+    """Random actions on checkpoints; a refusal to delete is allowed."""
     real = [c for c in task.checkpoints.values() if c.state == "committed"]
     if what == "save":
         world.save(task, task.committed + number % 2)

@@ -62,8 +62,8 @@ def test_frozen_worker_events_decode_unchanged(batch):
         assert not isinstance(event.body, UnknownFact)
         assert written[:3] == [event.seq, event.wall_ns, event.mono_ns]
         assert written[4:] == [list(event.cause), event.op]
-        told = msgspec.to_builtins(event.body)
-        assert written[3].items() <= told.items()
+        fields = msgspec.to_builtins(event.body)
+        assert written[3].items() <= fields.items()
 
 
 @pytest.mark.parametrize("run", frozen_runs())

@@ -30,7 +30,7 @@ def items_of(moves):
 
 
 def fewest_moves(holdings, members, count):
-    """The minimum by trying every way to hand out the remainder: shares are floor or floor + 1."""
+    """The minimum, by trying every distribution of the remainder: shares are floor or floor + 1."""
     total = sum(members.values())
     floors = {worker: count * weight // total for worker, weight in members.items()}
     extra = count - sum(floors.values())
@@ -43,7 +43,7 @@ def fewest_moves(holdings, members, count):
 
 
 def check(holdings, members, count):
-    """Apply what `assign` says and checks every part of its promise."""
+    """Apply the result of `assign` and check every guarantee."""
     fewest = fewest_moves(holdings, members, count)
     moves = assign(holdings, members, count)
     moved = items_of(moves)

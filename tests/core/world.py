@@ -41,7 +41,7 @@ Kind = TypeVar("Kind", bound=Fact)
 
 
 class World:
-    """A cluster, its log, and the workers that speak to it."""
+    """A cluster, its log, and its workers."""
 
     def __init__(self, rules: Rules = DEFAULT_RULES) -> None:
         self.state = Cluster()
@@ -56,7 +56,7 @@ class World:
         self.do(StartCoordinator(cluster="test", release="0", rules=rules))
 
     def do(self, command: Command) -> object:
-        """Decide on a command: the answer, or the refusal raised. `last` has the facts."""
+        """Decide a command; returns the answer or raises the refusal. `last` has the facts."""
         self._now_s += 1
         now = Now(self._now_s * SECOND_NS, self._now_s * SECOND_NS)
         outcome = decide(self.state, command, now)
@@ -91,14 +91,14 @@ class World:
         self.do(StartCoordinator(cluster="test", release="0", rules=self.state.rules))
 
     def replay(self) -> Cluster:
-        """The state that the recorded bytes alone lead to."""
+        """The state that follows from the recorded bytes alone."""
         state = Cluster()
         for batch in self._batches:
             fold(state, CODEC.decode(batch))
         return state
 
     def submit(self, workers: int = 2, *, external: bool = True, **spec: object) -> Task:
-        """A task; without agents its workers come by themselves."""
+        """Submit a task; without agents its workers register by themselves."""
         name = str(spec.pop("name", "demo"))
         asked = TaskSpec(name=name, worker_count=workers, external=external, **spec)
         return self.do(SubmitTask(spec=asked))
@@ -108,7 +108,7 @@ class World:
         return [self.register(worker, task=task.id, **details) for worker in ids]
 
     def register(self, worker: str = "", task: str = "", **details: object) -> "Peer":
-        """Register one worker; a process that an agent started says which start it is."""
+        """Register one worker; a process that an agent started gives its start number."""
         known = self.state.tasks.get(task)
         placed = known.placements if known else {}
         if known:
@@ -124,7 +124,7 @@ class World:
         return [self.peers[worker] for worker in self.state.tasks[task.id].members]
 
     def sync(self, task: Task) -> None:
-        """Every member enters the generation with its model and takes over what was chosen."""
+        """Every member enters the generation with its model and loads the chosen source."""
         for peer in self.members(task):
             peer.enter()
         task = self.state.tasks[task.id]
@@ -142,12 +142,12 @@ class World:
             peer.model = Entry(task.attempt, task.generation, steps)
 
     def save(self, task: Task, step: int, **details: object) -> Checkpoint:
-        """A checkpoint that every member saved and whose manifest is written."""
+        """Save a checkpoint of every member, with its manifest."""
         checkpoint = self.seal(task, step, **details)
         return self.do(ConfirmCheckpoint(task=task.id, checkpoint=checkpoint.id, path="ckpt/m"))
 
     def seal(self, task: Task, step: int, **details: object) -> Checkpoint:
-        """A checkpoint that every member saved; its manifest is still to come."""
+        """Save a checkpoint of every member; its manifest is not written yet."""
         members = self.members(task)
         checkpoint = members[0].begin(step, **details)
         for peer in members:
@@ -155,21 +155,21 @@ class World:
         return self.state.tasks[task.id].checkpoints[checkpoint.id]
 
     def agent(self, agent: str, slots: int = 2, nonce: str = "") -> Agent:
-        """A host that offers slots."""
+        """Register a host that offers slots."""
         return self.do(RegisterAgent(agent=agent, hostname=agent, slots=slots, nonce=nonce))
 
     def lose_agent(self, agent: str) -> None:
-        """A host that is gone."""
+        """Declare a host lost."""
         incarnation = self.state.agents[agent].incarnation
         self.do(DeclareAgentLost(agent=agent, incarnation=incarnation, reason="out of reach"))
 
     def start(self, task: Task) -> "list[Peer]":
-        """The processes that were placed come up and register, if they have not yet."""
+        """Register the processes that were placed and are not registered yet."""
         placed = [w for w in self.state.tasks[task.id].placements if not self._is_alive(w)]
         return self.join(task, *placed)
 
     def exit(self, task: Task, worker: str, code: int = 1, signal: int = 0) -> None:
-        """The agent reports that a worker's process ended."""
+        """Report, as the agent, that a worker's process ended."""
         placement = self.state.tasks[task.id].placements[worker]
         self.do(
             ReportExit(
@@ -215,7 +215,8 @@ class World:
 
 
 class Peer:
-    """One incarnation of a worker. `model` is what it would bring into the next generation."""
+    """One incarnation of a worker. `model` is what it reports when it enters the next
+    generation."""
 
     def __init__(self, world: World, worker: Worker) -> None:
         self.world = world
@@ -225,12 +226,12 @@ class Peer:
 
     @property
     def me(self) -> dict[str, object]:
-        """How it names itself in a command."""
+        """Its fields in a command."""
         return {"worker": self.id, "incarnation": self.incarnation}
 
     @property
     def worker(self) -> Worker:
-        """What the coordinator knows under its id."""
+        """The coordinator's state of its id."""
         return self.world.state.workers[self.id]
 
     @property
@@ -239,7 +240,7 @@ class Peer:
         return self.world.state.tasks[self.worker.task]
 
     def again(self, **details: object) -> "Peer":
-        """The next incarnation, once this one has ended."""
+        """The next incarnation, after this one has ended."""
         return self.world.register(self.id, task=self.worker.task, **details)
 
     def enter(self, address: str = "") -> Task:

@@ -139,7 +139,7 @@ def load(path, processes, **given):
             own = batch["data"].tolist()
             with run.step() as step:
                 run.average(np.zeros(1))
-                time.sleep(0.02 if run.world_size > 1 else 0.5)  # until somebody else comes
+                time.sleep(0.02 if run.world_size > 1 else 0.5)  # until another worker joins
             if run.steps > step.number:
                 say("step", own=own, **place(run))
         say("done", **place(run))

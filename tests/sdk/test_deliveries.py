@@ -173,7 +173,9 @@ class TestExchanges:
             assert "w1 was down" in answer["answer"]
         for survivor in ("w0", "w2"):
             (ended,) = [e.body for e in hub.recorded(survivor, "ExchangeCompleted") if e.body.error]
-            assert (ended.peer, ended.step) == ("w1", 3), "rank 0 tells the others whom it lost"
+            assert (ended.peer, ended.step) == ("w1", 3), (
+                "rank 0 tells the others which member it lost"
+            )
         later = why(hub, sender="w0", receiver="w1")
         assert later["verdict"] == "no"
         assert "w1 was down before step 5 of generation 2" in later["answer"]

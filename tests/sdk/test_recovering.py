@@ -103,7 +103,7 @@ def test_damaged_part_is_named_and_the_previous_checkpoint_restored(hub, trainee
         assert worker.says("ended")["exact"]
     (failed,) = [each for each in listed(hub) if each["status"] == "failed"]
     assert (failed["step"], "part-00001.safetensors" in failed["reason"]) == (newest, True)
-    assert part.exists(), "the files of a damaged checkpoint stay for whoever wants to look"
+    assert part.exists(), "the files of a damaged checkpoint are kept for inspection"
 
 
 @pytest.mark.parametrize("policy", ["replace", "continue"])

@@ -84,7 +84,7 @@ def require_noticed(path, truth):
 
 
 def require_salvaged(path, to, truth):
-    """Nothing invented, nothing lost in silence, the damaged files as they were."""
+    """No invented row, no unreported loss, and unchanged damaged files."""
     before = images.take(path.parent)
     report = salvage(path, to)
     assert images.take(path.parent) == before

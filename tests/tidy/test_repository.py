@@ -1,5 +1,5 @@
 """Guards what a fresh clone relies on: one test command, locked requirements that name no host,
-and no file that only makes sense on somebody's machine."""
+and no file that only makes sense on one machine."""
 
 import os
 import re
@@ -28,7 +28,7 @@ def pins(lock: Path) -> dict[str, str]:
 
 
 def tracked_files() -> list[Path]:
-    """Tracked files and those about to be, whoever owns the folder."""
+    """Tracked and new files, also in a folder that another user owns."""
     git = ["git", "-c", "safe.directory=*", "-C", str(ROOT)]
     wanted = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listing = subprocess.run([*git, *wanted], check=True, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Runs that several tests read; none of them changes one."""
+"""Recorded runs that several tests read and none changes."""
 
 import pytest
 
@@ -8,19 +8,19 @@ from tests.timeline.planted import Planted, worker
 
 @pytest.fixture(scope="session")
 def calm():
-    """Nothing went wrong."""
+    """A run without faults."""
     return Planted()
 
 
 @pytest.fixture(scope="session")
 def crashed():
-    """One worker was killed, and replaced."""
+    """A run in which one worker was killed and replaced."""
     return Planted(lambda sim: worker(sim).exit(137, 9))
 
 
 @pytest.fixture(scope="session")
 def folder(crashed, tmp_path_factory):
-    """The data folder that the crashed run would have left."""
+    """The data folder of the crashed run."""
     return crashed.saved(tmp_path_factory.mktemp("runs") / "crashed")
 
 

@@ -82,7 +82,7 @@ class Fleet:
         self.order = self.orders["d"] = order_of(spec, self.row.feeds["d"])
 
     def loop(self, key: str, dataset: str = "d", *, samples=60, beside=False, **asked) -> None:
-        """The script opens a loop over a dataset, in place of the one before it or beside it."""
+        """Open a loop of the script over a dataset, instead of the one before it or beside it."""
         if dataset not in self.state.datasets:
             spec = DatasetSpec(total_samples=samples, shard_size=10, fingerprint=dataset)
             self.do(RegisterDataset(dataset=dataset, spec=spec))
@@ -119,7 +119,7 @@ class Fleet:
         self.applied[worker], self.models[worker] = -1, (0, 0)
 
     def sync(self) -> int:
-        """Everyone enters the generation and takes over what was chosen; from which step."""
+        """All workers enter the generation and load the chosen source; returns the step."""
         for worker in list(self.row.members):
             attempt, generation = self.models[worker]
             self.do(
@@ -138,19 +138,19 @@ class Fleet:
         return self.row.recovery.step
 
     def read(self, steps: int, workers=None, *, silent=(), **how) -> None:
-        """The members are handed the batches of the next steps; some may not record it."""
+        """The members get the batches of the next steps; some may not record it."""
         for worker in workers if workers is not None else self.row.members:
             if worker not in silent:
                 self._record(worker, steps, TrainingStarted, **how)
 
     def finish(self, steps: int, workers=None, *, silent=(), unfinished=(), **how) -> None:
-        """The members record that they applied the steps that they were handed last."""
+        """The members record that they applied the steps of their last batches."""
         for worker in workers if workers is not None else self.row.members:
             if worker not in silent and worker not in unfinished:
                 self._record(worker, steps, TrainingFinished, **how)
 
     def train(self, steps: int = 1, *, unfinished=(), **how: object) -> None:
-        """Every member reads and applies steps, and the coordinator hears of it."""
+        """Every member reads and applies steps, and reports them to the coordinator."""
         self.read(steps, **how)
         self.finish(steps, unfinished=unfinished, **how)
         for worker in self.row.members:
@@ -165,7 +165,7 @@ class Fleet:
         )
 
     def crash(self, worker: str, *, applied_by=(), sync: bool = True) -> None:
-        """A worker dies inside a step that the workers `applied_by` had applied already."""
+        """A worker dies inside a step that the workers `applied_by` have already applied."""
         self.read(1)
         self.finish(1, applied_by)
         if applied_by:
@@ -185,11 +185,11 @@ class Fleet:
         del self.applied[worker], self.models[worker]
 
     def save(self) -> None:
-        """A checkpoint of the present step."""
+        """Commit a checkpoint of the present step."""
         self.begin_save()()
 
     def begin_save(self):
-        """Begins a checkpoint of the present step; the function returned commits it."""
+        """Begin a checkpoint of the present step; returns a function that commits it."""
         me = [
             {"worker": worker, "incarnation": self.state.workers[worker].incarnation}
             for worker in self.row.members
@@ -205,7 +205,7 @@ class Fleet:
         return finish
 
     def complete(self) -> None:
-        """The script of every member comes to its end."""
+        """The script of every member ends."""
         for worker in list(self.row.members):
             incarnation = self.state.workers[worker].incarnation
             self.do(DeregisterWorker(worker=worker, incarnation=incarnation))
@@ -214,7 +214,7 @@ class Fleet:
         return content_of(self.data.read(samples[::-1] if garbled else samples)) if self.data else 0
 
     def _record(self, worker, steps: int, kind, *, wrong=(), garbled=()) -> None:
-        """A worker's records of its next steps; with `wrong` of other samples, or other bytes."""
+        """Record a worker's next steps; with `wrong`, with other samples or other bytes."""
         first = self.applied[worker]
         bodies = []
         for dataset, shift in self.reading.items():
@@ -236,13 +236,13 @@ class Fleet:
         batch = f"{dataset}/{step}"
         if self.older and kind is TrainingFinished:
             return TrainingFinished(batch=batch, step=step)
-        told = {"dataset": dataset, "generation": self.row.generation, "samples": samples}
-        told |= {"digest": proof}
+        fields = {"dataset": dataset, "generation": self.row.generation, "samples": samples}
+        fields |= {"digest": proof}
         if self.older or kind is TrainingFinished:
-            told |= {"content": content}
+            fields |= {"content": content}
         if kind is TrainingFinished:
-            told |= {"averaged": self.averaged}
-        return kind(batch=batch, step=step, **told)
+            fields |= {"averaged": self.averaged}
+        return kind(batch=batch, step=step, **fields)
 
     def _append(self, worker, bodies) -> None:
         incarnation = self.state.workers[worker].incarnation

@@ -1,4 +1,4 @@
-"""Simulated runs with a known cause: one fault is planted, and nothing else goes wrong."""
+"""Simulated runs with one injected fault, so that the cause is known."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -41,13 +41,13 @@ class Planted:
 
     @classmethod
     def over(cls, sim: Simulation) -> "Planted":
-        """A run whose log was changed since."""
+        """A run whose log was changed afterwards."""
         self = cls.__new__(cls)
         self._read(sim)
         return self
 
     def saved(self, folder: Path) -> Path:
-        """The run as a data folder."""
+        """Write the run as a data folder."""
         folder.mkdir()
         with SqliteStore(folder / "log.db", CODEC) as store:
             self.sim.coordinator.disk.copy_to(store)

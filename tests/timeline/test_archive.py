@@ -1,5 +1,5 @@
-"""Guards what becomes of a finished run: the part of the log that is its own, kept whole or not at
-all, and read like the log it came from."""
+"""Guards archived runs: each has its own part of the log, complete or not at all, and is read
+like the log that it came from."""
 
 import subprocess
 import sys
@@ -40,7 +40,7 @@ def several():
 
 @pytest.fixture(scope="module")
 def folder(several, tmp_path_factory):
-    """The data folder that they would have left."""
+    """The data folder of these tasks."""
     return several.saved(tmp_path_factory.mktemp("runs") / "several")
 
 
@@ -52,7 +52,7 @@ def timeline(folder):
 
 @pytest.fixture(scope="module")
 def ended(several):
-    """When the second of them ended: there are facts before it and after it."""
+    """The end of the second task: there are facts before and after it."""
     (end,) = [
         record
         for record in several.kinds("TaskStateChanged")
@@ -63,7 +63,7 @@ def ended(several):
 
 @pytest.fixture
 def kept(timeline, ended, tmp_path):
-    """Its run as the coordinator would have archived it."""
+    """Its run, archived as the coordinator does."""
     run = run_of(timeline, "train-2", ended + 60 * SECOND_NS)
     archive(run, str(tmp_path / "runs"), NAME)
     with open_anywhere(str(tmp_path / "runs")) as opened:
@@ -71,7 +71,7 @@ def kept(timeline, ended, tmp_path):
 
 
 def own_records(timeline, kept):
-    """What the log has of the run."""
+    """The records of the run in the log."""
     extent = kept.extent()
     streams = set(kept.reader.streams())
     for record in timeline.records():
@@ -165,7 +165,7 @@ def job(data, where, ended, settings=None) -> Archive:
 
 
 def killed_in_the_middle(work: Archive, begun) -> None:
-    """An archiver that is killed as soon as something has `begun`."""
+    """Kill an archiver as soon as `begun` holds."""
     process = subprocess.Popen(
         [sys.executable, "-m", "strata.timeline.archive.archive_job"], stdin=subprocess.PIPE
     )
@@ -204,7 +204,7 @@ def test_killed_archiver_leaves_no_run_in_object_storage(several, ended, tmp_pat
 
 
 class Changed:
-    """A log of which one event of every worker is otherwise."""
+    """A log in which one event of every worker is changed."""
 
     def __init__(self, reader, seq):
         self.last_seq = reader.last_seq

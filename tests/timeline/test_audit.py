@@ -1,7 +1,7 @@
-"""Guards the audit: what it proves, and what it does not take for proven.
+"""Guards the audit: what it proves, and what it reports as unproven.
 
-The promise is that each sample is applied exactly once per epoch in the lineage that survived,
-whatever joins, leaves, crashes and rollbacks there were, and in one order.
+The promise is that each sample is applied exactly once per epoch in the lineage of the model, in
+one order, whatever joins, leaves, crashes and rollbacks there were.
 """
 
 import random
@@ -315,7 +315,7 @@ def test_lanes_with_no_owner_or_two_owners_are_found():
 
 
 class Rewritten:
-    """A log in which the lanes were handed out otherwise."""
+    """A log in which the lanes have other owners."""
 
     def __init__(self, store, held):
         self._store, self._held = store, held
@@ -408,7 +408,7 @@ def test_random_schedules_apply_every_sample_once():
 
 
 def disturbed(seed: int) -> Fleet:
-    """A training that random things happen to."""
+    """A training run with random joins, losses and rollbacks."""
     chance = random.Random(seed)
     fleet = Fleet(chance.randint(1, 5), samples=60, batch=24)
     names = iter(f"n{number}" for number in range(1_000))

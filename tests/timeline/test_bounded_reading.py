@@ -1,4 +1,4 @@
-"""Guards that archives and traces are read and written piece by piece, whatever the clocks did."""
+"""Guards that archives and traces are read and written in pieces, whatever the clocks did."""
 
 import json
 from itertools import islice
@@ -21,7 +21,7 @@ EVERYTHING = 2**62
 
 @pytest.fixture
 def kept(crashed, tmp_path, monkeypatch):
-    """An archive of many small groups of rows."""
+    """An archive with many small row groups."""
     monkeypatch.setattr(event_columns, "ROWS", ROWS)
     monkeypatch.setattr(parquet_log, "PIECE", 100)
     write_parquet(crashed.timeline, tmp_path / "kept")
@@ -30,7 +30,7 @@ def kept(crashed, tmp_path, monkeypatch):
 
 @pytest.fixture
 def decoded(monkeypatch):
-    """How many rows were decoded so far."""
+    """The number of rows that were decoded so far."""
     count = [0]
 
     def counting(rows, codec):

@@ -1,4 +1,4 @@
-"""Guards what leaves: a trace by the format's rules, Parquet that is the run itself, JSON lines
+"""Guards the exports: a trace that follows its format, Parquet that equals the run, JSON lines
 and SQL over all of it."""
 
 import json

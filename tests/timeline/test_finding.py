@@ -1,4 +1,5 @@
-"""Guards finding one's way: stories, moments where something holds, differences, lanes, counts."""
+"""Guards searches in a run: stories, moments at which a condition holds, differences, lanes,
+counts."""
 
 import re
 from itertools import pairwise
@@ -14,19 +15,19 @@ from strata.timeline.read.sentences import sentence
 class TestStories:
     def test_worker_story_has_its_own_events_and_the_coordinators_facts(self, crashed):
         name = crashed.kinds("WorkerLost")[0].text("worker")
-        told = crashed.queries.story(f"worker:{name}", limit=1000).entries
-        assert {"coordinator", name} == {entry.node for entry in told}
-        kinds = [entry.kind for entry in told]
+        entries = crashed.queries.story(f"worker:{name}", limit=1000).entries
+        assert {"coordinator", name} == {entry.node for entry in entries}
+        kinds = [entry.kind for entry in entries]
         for kind in ("WorkerRegistered", "RunStarted", "WorkerLost", "GenerationChanged"):
             assert kind in kinds
-        assert [entry.at_ms for entry in told] == sorted(entry.at_ms for entry in told)
+        assert [entry.at_ms for entry in entries] == sorted(entry.at_ms for entry in entries)
 
     def test_checkpoint_story_has_the_writes_of_every_rank(self, crashed):
         saved = crashed.kinds("CheckpointCommitted")[0].text("checkpoint")
-        told = [entry.kind for entry in crashed.queries.story(f"checkpoint:{saved}").entries]
-        assert told[0] == "CheckpointStarted"
-        assert told.count("CheckpointWriteCompleted") == 4
-        assert "CheckpointCommitted" in told
+        entries = [entry.kind for entry in crashed.queries.story(f"checkpoint:{saved}").entries]
+        assert entries[0] == "CheckpointStarted"
+        assert entries.count("CheckpointWriteCompleted") == 4
+        assert "CheckpointCommitted" in entries
 
     @pytest.mark.parametrize(
         "subject",
@@ -37,9 +38,9 @@ class TestStories:
 
     def test_message_story_spans_nodes(self, crashed):
         sent = crashed.kinds("MessageSent")[0]
-        told = crashed.queries.story(f"message:{sent.text('message')}").entries
-        assert [entry.kind for entry in told] == ["MessageSent", "MessageReceived"]
-        assert told[0].node != told[1].node
+        entries = crashed.queries.story(f"message:{sent.text('message')}").entries
+        assert [entry.kind for entry in entries] == ["MessageSent", "MessageReceived"]
+        assert entries[0].node != entries[1].node
 
     def test_arrival_names_its_send_as_cause(self, crashed):
         sent = {record.ref: record for record in crashed.kinds("MessageSent")}

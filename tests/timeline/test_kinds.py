@@ -1,4 +1,4 @@
-"""Guards the catalogue as others see it: its JSON Schema, and users' own kinds."""
+"""Guards the catalogue as other programs see it: its JSON Schema, and users' own kinds."""
 
 import json
 
@@ -18,7 +18,7 @@ from strata.timeline.read.sentences import sentence
 
 @strata.fact
 class LossSpiked:
-    """The loss went up at once."""
+    """The loss rose suddenly."""
 
     step: int
     loss: float

@@ -1,7 +1,7 @@
-"""Guards what is told by OTLP: a real collector takes the run and hands the same on.
+"""Guards the OTLP export: a real collector accepts the run and forwards the same data.
 
-The collector is Rotel. It decodes what it is sent and exports it again, here to a receiver that
-keeps it, so every assertion is about what came through a program that others run.
+The collector is Rotel. It decodes what it receives and exports it again, here to a receiver that
+keeps it, so every assertion is about data that passed through an independent program.
 """
 
 import gzip
@@ -107,22 +107,22 @@ def await_port(port: int, process: subprocess.Popen, log: Path) -> None:
             with closing(create_connection(("127.0.0.1", port), 1)):
                 return
         except OSError:
-            told = log.read_text("utf-8", "replace")[-2_000:]
-            assert process.poll() is None, told
-            assert time.monotonic() < deadline, told
+            output = log.read_text("utf-8", "replace")[-2_000:]
+            assert process.poll() is None, output
+            assert time.monotonic() < deadline, output
             time.sleep(0.02)
 
 
-def attributes(told):
+def attributes(message):
     """Attributes of a message of the protocol as a dict."""
     return {
-        each.key: getattr(each.value, each.value.WhichOneof("value")) for each in told.attributes
+        each.key: getattr(each.value, each.value.WhichOneof("value")) for each in message.attributes
     }
 
 
 @pytest.fixture(scope="module")
 def taken(crashed, tmp_path_factory):
-    """What came through the collector, and what was said to have been sent."""
+    """The data that came through the collector, and the counts that `send` reported."""
     receiver = Receiver()
     folder = tmp_path_factory.mktemp("collector")
     with closing(receiver.socket), receiver.serving(), collector(receiver.address, folder) as at:
@@ -130,8 +130,8 @@ def taken(crashed, tmp_path_factory):
         sent = otlp.send(crashed.timeline, at, extent.from_ns, extent.to_ns + 1)
         deadline = time.monotonic() + ARRIVED_S
         while (len(receiver.spans), len(receiver.logs)) < (sent.spans, sent.logs):
-            told = (folder / "log").read_text("utf-8", "replace")[-2_000:]
-            assert time.monotonic() < deadline, (len(receiver.spans), len(receiver.logs), told)
+            output = (folder / "log").read_text("utf-8", "replace")[-2_000:]
+            assert time.monotonic() < deadline, (len(receiver.spans), len(receiver.logs), output)
             time.sleep(0.02)
     return receiver, sent
 

@@ -1,4 +1,4 @@
-"""Guards the pace of what every page asks for: made once for all, again when due, bounded."""
+"""Guards the cache of expensive answers: computed once for all pages, again when due, bounded."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def clock(monkeypatch):
 
 
 def counting(clock, cost_s):
-    """Something that costs time, and tells the how-manieth time it was made."""
+    """A function that takes time and returns the number of its calls."""
     made = []
 
     def make():

@@ -1,5 +1,5 @@
-"""Guards the one order: everything once, never backwards, receive after send, whatever clocks say;
-and that a log that is not whole is shown for what it is."""
+"""Guards the order of records: each once, never backwards, receive after send, whatever the
+clocks; and that an incomplete log is reported as such."""
 
 import shutil
 
@@ -62,7 +62,7 @@ class TestOrder:
         assert any("off by" in finding.text for finding in examine(run.timeline).findings)
 
     def test_receive_is_never_before_its_send(self):
-        """Clocks compared over an uneven way are off by half of it; messages are quicker."""
+        """An asymmetric route shifts a clock by half of the difference; messages may be faster."""
         start_ns, trip_ns = 1_750_000_000 * 10**9, 40 * 10**6
         store = MemoryStore(CODEC)
         for node, wrong_ns in (("sender", trip_ns // 2), ("receiver", -trip_ns // 2)):
@@ -264,7 +264,7 @@ class TestBesideAWriter:
 
 
 class Newer:
-    """Writes what a newer release would: kinds that this one does not know."""
+    """Writes facts of a newer release: kinds that this one does not know."""
 
     def __init__(self):
         self.kinds = CODEC.kinds

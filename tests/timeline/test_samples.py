@@ -1,4 +1,4 @@
-"""Guards the story of a sample and of a step, and that wrong bytes are found out."""
+"""Guards the history of a sample and of a step, and that wrong bytes are detected."""
 
 import numpy as np
 import pytest
@@ -80,8 +80,8 @@ def test_worker_that_read_wrong_bytes_is_found(values):
 
 def test_content_digest_depends_on_order_type_and_every_byte():
     plain = {"x": np.arange(100, dtype=np.int32), "y": np.array(["a", "b"], object)}
-    told = content_of(plain)
-    assert told == content_of({"y": plain["y"], "x": plain["x"].copy()})
+    digest = content_of(plain)
+    assert digest == content_of({"y": plain["y"], "x": plain["x"].copy()})
     flipped = plain["x"].copy()
     flipped[50] ^= 1
     others = [
@@ -91,4 +91,4 @@ def test_content_digest_depends_on_order_type_and_every_byte():
         {**plain, "y": np.array(["ab", ""], object)},
         {"x": plain["x"]},
     ]
-    assert len({told, *map(content_of, others)}) == 6
+    assert len({digest, *map(content_of, others)}) == 6

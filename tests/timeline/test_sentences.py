@@ -1,4 +1,4 @@
-"""Guards that every kind of event is told in a plain sentence, whichever of its fields are set."""
+"""Guards that every kind of event has a plain sentence, whichever of its fields are set."""
 
 import re
 from types import NoneType, UnionType
@@ -86,12 +86,12 @@ def forms(kind):
             yield msgspec.structs.replace(base, **{name: False})
 
 
-def told(fact):
+def sentence_of(fact):
     return sentence(Record(10**18, "w-1", 1, Envelope(7, 10**18, 1, fact)))
 
 
 def objection(text):
-    """What is wrong with a sentence, or nothing."""
+    """Why a sentence is not acceptable, or an empty string."""
     if not text or text != text.strip():
         return "it is empty or has space around it"
     found = HOLES.search(text) or LOOSE_END.search(text)
@@ -105,7 +105,7 @@ def test_every_kind_has_a_sentence():
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_sentence_reads_well_whichever_fields_are_set(kind):
     for fact in forms(kind):
-        text = told(fact)
+        text = sentence_of(fact)
         assert objection(text) == "", f"{fact} is told as {text!r}"
 
 
@@ -124,8 +124,8 @@ def test_sentence_names_only_fields_that_the_kind_has(kind):
     ids=lambda kind: kind.__name__,
 )
 def test_sentence_of_a_failure_has_its_error(kind):
-    worked = told(msgspec.structs.replace(complete(kind), ok=True, error=""))
-    failed = told(msgspec.structs.replace(complete(kind), ok=False))
+    worked = sentence_of(msgspec.structs.replace(complete(kind), ok=True, error=""))
+    failed = sentence_of(msgspec.structs.replace(complete(kind), ok=False))
     assert "fail" in failed
     assert failed.endswith(NAMED["error"])
     assert "fail" not in worked
@@ -150,7 +150,7 @@ def test_sentence_check_finds_holes(text):
 
 
 def test_kind_of_another_release_is_shown_by_its_fields():
-    text = told(UnknownFact(tag="Later/2", fields={"batch": "", "done": False, "step": 4}))
+    text = sentence_of(UnknownFact(tag="Later/2", fields={"batch": "", "done": False, "step": 4}))
     assert text == "Later: done no, step 4"
 
 
@@ -158,17 +158,19 @@ def test_download_of_no_batch_is_told_without_one():
     """Files that are read to open a dataset belong to no batch."""
     kinds = [kind for kind in KINDS if kind.__name__.startswith("BatchDownload")]
     for kind in kinds:
-        text = told(msgspec.structs.replace(complete(kind), batch=""))
+        text = sentence_of(msgspec.structs.replace(complete(kind), batch=""))
         assert objection(text) == "", text
         assert "batch" not in text
 
 
 def test_download_by_another_worker_is_told_as_such():
     (kind,) = [kind for kind in KINDS if kind.__name__ == "BatchDownloadCompleted"]
-    assert "by another worker" in told(required(kind, ok=True, error="", shared=True))
-    assert "by another worker" not in told(required(kind, ok=True, error="", shared=False))
+    assert "by another worker" in sentence_of(required(kind, ok=True, error="", shared=True))
+    assert "by another worker" not in sentence_of(required(kind, ok=True, error="", shared=False))
 
 
 def test_lost_positions_are_told_as_the_command_line_names_them():
     (kind,) = [kind for kind in KINDS if kind.__name__ == "LogSalvaged"]
-    assert told(required(kind, lost=[(5, 10), (12, 13)])).endswith("lost: @5 to @9, @12 to @12")
+    assert sentence_of(required(kind, lost=[(5, 10), (12, 13)])).endswith(
+        "lost: @5 to @9, @12 to @12"
+    )

@@ -72,7 +72,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def live(crashed, tmp_path_factory):
-    """A data folder whose log was asked before."""
+    """A data folder whose log was queried before."""
     folder = crashed.saved(tmp_path_factory.mktemp("sql") / "live")
     strata("sql", "SELECT count(*) FROM events", "--data", str(folder))
     return folder

@@ -1,5 +1,5 @@
-"""Guards a long run's log: events that moved to stretches beside the log are read as if they had
-stayed, none is lost or read twice, and what is gone is said to be gone."""
+"""Guards the log of a long run: events that moved to stretches beside the log are read as if
+they were still in it, none is lost or read twice, and missing events are reported."""
 
 import shutil
 
@@ -49,7 +49,7 @@ def streams_of(data, task=TASK) -> list[tuple[str, int]]:
 
 
 def move(data, name=f"{TASK}-000001", release=True, streams=None):
-    """Writes a stretch, and releases it as the coordinator does."""
+    """Write a stretch, and release its events as the coordinator does."""
     job = MoveOut(str(data), TASK, streams or streams_of(data), name, Settings())
     held = carry_out(job)
     if release:
@@ -68,7 +68,7 @@ def everything(reader) -> list:
 
 
 def all_answers(data) -> dict:
-    """What all the ways of reading a folder give."""
+    """The answers of all ways to read a folder."""
     with open_timeline(data) as timeline:
         log, queries = timeline.reader, TimelineQueries(timeline)
         middle_ns = (timeline.extent().from_ns + timeline.extent().to_ns) // 2

@@ -1,5 +1,5 @@
-"""Guards the verbs about the past: words for people, JSON for programs, the same from a folder and
-from a coordinator that runs."""
+"""Guards the verbs about the past: text, JSON, and the same answers from a folder and from a
+running coordinator."""
 
 import json
 from datetime import datetime, timedelta

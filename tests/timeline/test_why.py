@@ -1,6 +1,7 @@
-"""Guards the answers: a cause is planted in a simulated run, and the right verdict must come out.
+"""Guards the answers of `why`: a fault is injected into a simulated run, and the verdict must name
+it.
 
-Where the log has a hole just there, the verdict must be `unknown`.
+If the log has a hole at that time, the verdict must be `unknown`.
 """
 
 import pytest
@@ -23,7 +24,7 @@ def hang(sim):
 
 
 def stop_for(seconds):
-    """Stops a worker with its next beat, so that its silence lasts as long."""
+    """Stop a worker right after its next heartbeat, for this long."""
 
     def stop(sim):
         stopped = worker(sim)
@@ -49,7 +50,7 @@ def cut_host_for(seconds):
 
 
 def the_lost(run):
-    """Who was lost first; `first_loss` is the question's own moment."""
+    """The worker that was lost first; `first_loss` is the moment of the question."""
     return run.kinds("WorkerLost")[0].text("worker")
 
 
@@ -60,7 +61,7 @@ def first_loss(run):
 
 @pytest.fixture(scope="module")
 def stopped():
-    """Stopped soon after a beat: declared lost about a second before it wakes up."""
+    """Stopped soon after a heartbeat: declared lost about a second before it continues."""
     return Planted(stop_for(30.6))
 
 
@@ -417,6 +418,6 @@ class TestAsking:
 
 
 def worker_of_rank(run, rank):
-    """Who had a rank in the first generation."""
+    """The worker that had a rank in the first generation."""
     seats = dict(run.kinds("GenerationChanged")[0].get("seats"))
     return seats[rank]

@@ -28,7 +28,7 @@ from strata.wire.http2.http2_frames import (
     SETTINGS,
 )
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 
 
 def text(value: str) -> StringValue:
@@ -43,7 +43,7 @@ def status_of(error: BaseException) -> Outcome | None:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + PATIENCE_S
+    give_up = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < give_up, "the condition never came true"
         time.sleep(0.005)
@@ -65,7 +65,7 @@ class Running:
         self.loop_errors.append(context)
 
     def wait(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_S)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(TIMEOUT_S)
 
     def on_loop(self, function, *arguments):
         async def run():
@@ -159,7 +159,7 @@ class Recorder:
     def on_close(self, reason) -> None:
         self.heard.put(reason)
 
-    def next(self, timeout_s: float = PATIENCE_S):
+    def next(self, timeout_s: float = TIMEOUT_S):
         return self.heard.get(timeout=timeout_s)
 
 
@@ -176,7 +176,7 @@ class Recorders:
         return recorder
 
     def next(self) -> Recorder:
-        return self._made.get(timeout=PATIENCE_S)
+        return self._made.get(timeout=TIMEOUT_S)
 
 
 class Echo(Recorder):
@@ -222,7 +222,7 @@ class RawClient:
     """A client that sends exactly the given frames."""
 
     def __init__(self, port: int, greeting: bytes = GREETING) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
         self.encoder = Encoder()
         self.decoder = Decoder()
         self._rest = b""

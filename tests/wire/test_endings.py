@@ -17,7 +17,7 @@ from strata.wire.grpc.connection_budget import Bounds
 from strata.wire.grpc.grpc_call import CloseReason
 from strata.wire.http2.http2_frames import DATA, GOAWAY, PING, RST_STREAM
 from tests.wire.harness import (
-    PATIENCE_S,
+    TIMEOUT_S,
     Echo,
     Outbox,
     RawClient,
@@ -202,8 +202,8 @@ def test_draining_server_finishes_calls_and_accepts_no_new_ones(server):
     server.unary("Slow", slow)
     with server.channel() as channel, ThreadPoolExecutor() as pool:
         call = unary(channel, "Slow").future(text("kept"))
-        assert running.wait(PATIENCE_S)
-        closing = pool.submit(server.wait, server.server.close(grace_s=PATIENCE_S))
+        assert running.wait(TIMEOUT_S)
+        closing = pool.submit(server.wait, server.server.close(grace_s=TIMEOUT_S))
         wait_until(lambda: not server.server._listening)
         with pytest.raises(grpc.RpcError) as caught:
             unary(channel, "Slow")(text("new"), timeout=1)
@@ -213,7 +213,7 @@ def test_draining_server_finishes_calls_and_accepts_no_new_ones(server):
         )
         server.on_loop(release.set)
         assert call.result().value == "kept"
-        closing.result(PATIENCE_S)
+        closing.result(TIMEOUT_S)
     assert server.connection_count == 0
 
 
@@ -237,13 +237,13 @@ def test_drain_is_announced_before_refusing(server):
     client = RawClient(server.port)
     assert client.is_served()
     with ThreadPoolExecutor() as pool:
-        closing = pool.submit(server.wait, server.server.close(grace_s=PATIENCE_S))
+        closing = pool.submit(server.wait, server.server.close(grace_s=TIMEOUT_S))
         warning = client.next_of(GOAWAY)[3]
         mark = client.next_of(PING)[3]
         client.send(client.headers(1, "/test.Test/Unknown", flags=1))
         client.send(frame(PING, 1, 0, mark))
         final = client.next_of(GOAWAY)[3]
-        closing.result(PATIENCE_S)
+        closing.result(TIMEOUT_S)
     assert warning[:4] == b"\x7f\xff\xff\xff"
     assert final[:4] == b"\0\0\0\1"
     client.close()

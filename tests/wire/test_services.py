@@ -27,7 +27,7 @@ from strata.wire.grpc.health_service import HealthService
 from strata.wire.grpc.reflection_service import serve_reflection
 from strata.wire.http2.hpack import Status
 from strata.wire.http2.http2_frames import ACK, PING
-from tests.wire.harness import GREETING, PATIENCE_S, frame, text, unary, wait_until
+from tests.wire.harness import GREETING, TIMEOUT_S, frame, text, unary, wait_until
 
 SERVING = HealthCheckResponse.SERVING
 NOT_SERVING = HealthCheckResponse.NOT_SERVING
@@ -166,7 +166,7 @@ def test_tls_without_h2_is_refused(secure_server, authority):
     authority.configure_trust(context)
     plain = socket.create_connection(("127.0.0.1", secure_server.port))
     with context.wrap_socket(plain, server_hostname="localhost") as client:
-        client.settimeout(PATIENCE_S)
+        client.settimeout(TIMEOUT_S)
         try:
             answer = client.recv(1)
         except (ConnectionError, ssl.SSLError):
@@ -198,16 +198,16 @@ def test_unfinished_tls_handshakes_do_not_block_connections(start, authority):
 
 def test_server_closes_while_tls_handshakes_are_under_way(start, authority):
     server = start(tls=tls_context(authority))
-    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as idle:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S) as idle:
         wait_until(lambda: server.connection_count == 1)
-        server.wait(server.server.close(grace_s=PATIENCE_S))
+        server.wait(server.server.close(grace_s=TIMEOUT_S))
         assert server.connection_count == 0
         assert idle.recv(1) == b""
 
 
 def test_client_without_tls_is_closed(start, authority):
     server = start(tls=tls_context(authority))
-    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as client:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S) as client:
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")
         while client.recv(100):
             pass
@@ -223,7 +223,7 @@ def test_data_with_the_last_handshake_packet_is_read(start, authority, new_loop)
     authority.configure_trust(trusting)
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = trusting.wrap_bio(incoming, outgoing, server_hostname="localhost")
-    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as raw:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S) as raw:
         while True:
             try:
                 client.do_handshake()

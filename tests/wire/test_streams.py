@@ -70,7 +70,7 @@ def test_headers_arrive_before_the_first_message(server):
     async def talk():
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
             call = bidirectional(channel, "Talk")()
-            await asyncio.wait_for(call.initial_metadata(), harness.PATIENCE_S)
+            await asyncio.wait_for(call.initial_metadata(), harness.TIMEOUT_S)
             call.cancel()
 
     asyncio.run(talk())

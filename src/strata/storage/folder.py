@@ -195,7 +195,7 @@ class LocalStorage:
             return error.errno not in (*NO_LOCKS, errno.ENOENT)
 
     def close(self) -> None:
-        """Nothing to close: no file is kept open between calls."""
+        """Close nothing: no file is kept open between calls."""
 
     def _path(self, name: str) -> Path:
         path = self.root / checked_name(name)

@@ -311,7 +311,7 @@ class S3Reader:
         return f"{self._storage.url}/{self._name}"
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Close nothing: obstore owns its connections."""
 
     def __enter__(self) -> Self:
         return self

@@ -166,7 +166,7 @@ class _Relaunching(_Launcher):
         return False
 
     def kill(self, signum: int | signal.Signals) -> None:
-        """Nothing to do: Lightning started no processes."""
+        """Do nothing: Lightning started no processes."""
 
     def launch(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run one of the Trainer's functions; `fit` in one generation after the other."""

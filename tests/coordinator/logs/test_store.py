@@ -185,10 +185,10 @@ WRITER = """
 def test_kill_9_loses_nothing_that_was_written(tmp_path):
     command = [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path / "logs")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
-        told = [writer.stdout.readline().split() for _ in range(20)]
+        rows = [writer.stdout.readline().split() for _ in range(20)]
         os.kill(writer.pid, signal.SIGKILL)
-        told += [row.split() for row in writer.stdout.read().splitlines()]
-    count, newest = int(told[-1][0]), told[-1][1]
+        rows += [row.split() for row in writer.stdout.read().splitlines()]
+    count, newest = int(rows[-1][0]), rows[-1][1]
     store = LogStore(tmp_path / "logs")
     kept = messages(store)
     assert kept == [f"line {i}" for i in range(len(kept))]
@@ -239,15 +239,15 @@ FULL_DISK = """
 
 def test_full_disk_loses_lines_and_counts_them(tmp_path):
     command = [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(tmp_path / "logs")]
-    told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-    counts, newest = told.stdout.splitlines()
+    ended = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    counts, newest = ended.stdout.splitlines()
     kept, lost, oldest = counts.split()
     assert oldest == "before"
     assert 0 < int(lost) <= 1000
     assert int(kept) + int(lost) == 1000 + 3
     assert f"{lost} log lines could not be stored" in newest
     assert "after" in newest
-    assert "cannot be written" in told.stderr
+    assert "cannot be written" in ended.stderr
     store = LogStore(tmp_path / "logs")
     assert len(messages(store)) == int(kept)
     store.close()

@@ -28,15 +28,15 @@ def register(client, path, dataset="d", **more):
 def test_registration_by_path_counts_samples_and_shards(client, rows):
     found = register(client, rows)
     assert found.status_code == 201, found.text
-    told = found.json()
-    assert (told["total_samples"], told["shard_size"], told["shard_count"]) == (250, 100, 3)
-    assert told["format"] == "npy"
-    assert register(client, rows).json() == told
+    data = found.json()
+    assert (data["total_samples"], data["shard_size"], data["shard_count"]) == (250, 100, 3)
+    assert data["format"] == "npy"
+    assert register(client, rows).json() == data
 
 
 def test_given_shard_size_and_seed_are_kept(client, rows):
-    told = register(client, rows, shard_size=10, seed=5, shuffle=False, format="npy").json()
-    assert (told["shard_count"], told["shuffle"]) == (25, False)
+    data = register(client, rows, shard_size=10, seed=5, shuffle=False, format="npy").json()
+    assert (data["shard_count"], data["shuffle"]) == (25, False)
 
 
 def test_changed_data_is_another_dataset(client, rows):

@@ -454,9 +454,9 @@ def test_checkpoint_detail_has_the_part_of_each_rank(coordinator, client):
     first, second = coordinator.train(2)
     saved = save(coordinator, first, 10)
     coordinator.submit(acknowledge(second, saved, 50))
-    told = client.get(f"/api/checkpoints/{saved.id}").json()
-    assert (told["parts"], told["parts_expected"], told["status"]) == (1, 2, "in_progress")
-    [part] = told["written"]
+    shown = client.get(f"/api/checkpoints/{saved.id}").json()
+    assert (shown["parts"], shown["parts_expected"], shown["status"]) == (1, 2, "in_progress")
+    [part] = shown["written"]
     assert (part["rank"], part["worker_id"], part["size"]) == (second.rank, "w1", 50)
     assert client.get("/api/checkpoints/none").status_code == 404
 

@@ -49,8 +49,10 @@ def test_past_moment_has_the_fields_of_the_dashboard(get, coordinator):
     }
     assert {worker["id"] for worker in then["workers"]} == {w["id"] for w in now["workers"]}
     assert {node["id"] for node in then["nodes"]} == {w["id"] for w in now["workers"]}
-    told = [[(each["ref"], each["summary"]) for each in when["happened"]] for when in (then, now)]
-    assert told[0] == told[1] != []
+    happened = [
+        [(each["ref"], each["summary"]) for each in when["happened"]] for when in (then, now)
+    ]
+    assert happened[0] == happened[1] != []
     assert then["logs"] == now["logs"] != []
     assert get("at", position=1).json()["workers"] == []
 

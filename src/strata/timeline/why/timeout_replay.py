@@ -61,7 +61,7 @@ def timeout(
     if rules is None or then_s is None:
         text = f"unknown: the timeouts of this run, such as {setting}, are not recorded in its log"
         return Answer(verdict="unknown", text=text, chain=[link(loss)])
-    return _silence(
+    return _heartbeat_timeout(
         search,
         loss,
         body,
@@ -69,7 +69,9 @@ def timeout(
     )
 
 
-def _silence(search: LogSearch, loss: Record, body: WorkerLost, changed: "_Changed") -> Answer:
+def _heartbeat_timeout(
+    search: LogSearch, loss: Record, body: WorkerLost, changed: "_Changed"
+) -> Answer:
     timeout_s = changed.timeout_s
     rerun = _rerun if body.signal != "agent" else _with_its_host
     declared_ns = rerun(search, loss, body, changed)

@@ -151,7 +151,7 @@ def _alive(
     """It sent messages later, or its process ended later: why were there no heartbeats?"""
     assert alive is not None
     after = seconds(alive.at_ns - loss.at_ns)
-    silent = _host_silent(search, loss, body)
+    silent = _host_unreachable(search, loss, body)
     worked = _worked_meanwhile(search, loss, body)
     if silent is not None:
         kind = f"a partition: its whole host was unreachable ({sentence(silent)})"
@@ -207,13 +207,13 @@ def _sign_of_life(search: LogSearch, loss: Record, body: WorkerLost) -> Record |
 
 def _worked_meanwhile(search: LogSearch, loss: Record, body: WorkerLost) -> Record | None:
     """A step that it finished during the heartbeat timeout."""
-    silence = body.evidence.get("silence_s", 0.0)
-    since_ns = loss.at_ns - int(silence * SECOND_NS) + SECOND_NS
+    silent_s = body.evidence.get("silence_s", 0.0)
+    since_ns = loss.at_ns - int(silent_s * SECOND_NS) + SECOND_NS
     found = search.first({"StepFinished", "TrainingFinished"}, since_ns, loss.at_ns, body.worker)
     return found if found is not None and found.incarnation == body.incarnation else None
 
 
-def _host_silent(search: LogSearch, loss: Record, body: WorkerLost) -> Record | None:
+def _host_unreachable(search: LogSearch, loss: Record, body: WorkerLost) -> Record | None:
     """Another loss on the same host at about the same time."""
     host = search.host_of(body.worker, loss.at_ns)
     near = search.all({"WorkerLost", "AgentLost"}, loss.at_ns - AROUND_NS, loss.at_ns + AROUND_NS)
@@ -231,7 +231,7 @@ def _host_silent(search: LogSearch, loss: Record, body: WorkerLost) -> Record | 
 
 
 def _host_lost(search: LogSearch, loss: Record, body: WorkerLost) -> Record | None:
-    found = _host_silent(search, loss, body)
+    found = _host_unreachable(search, loss, body)
     return found if found is not None and found.kind == "AgentLost" else None
 
 
@@ -281,15 +281,15 @@ def unfinished(search: LogSearch, worker: str = "", time_ms: float | None = None
             chain=[link(loss)],
             findings=doubt,
         )
-    silence = seconds(loss.at_ns - last.at_ns)
+    interval = seconds(loss.at_ns - last.at_ns)
     chain = [link(op.start) for op in pairing.open.values() if op.start is not None]
     chain = in_order([*chain, link(last, f"its last event: {sentence(last)}"), link(loss)])
     if not pairing.open:
         verdict: Verdict = "unknown" if holes else "no"
         text = (
-            f"{verdict}: nothing was open at its last event, {silence} before it was declared lost"
+            f"{verdict}: nothing was open at its last event, {interval} before it was declared lost"
         )
         return Answer(verdict=verdict, text=text, chain=chain, findings=doubt)
     named = "; ".join(operation.text for operation in pairing.open.values())
-    text = f"yes: {named}; its last event was {silence} before it was declared lost"
+    text = f"yes: {named}; its last event was {interval} before it was declared lost"
     return Answer(verdict="yes", text=text, chain=chain, findings=doubt)

@@ -133,4 +133,4 @@ class SingleRequest(Generic[Request, Response]):
         stream._wait(self._handler(self._request, stream), lambda _: stream.finish())
 
     def on_close(self, reason: CloseReason) -> None:
-        """Nothing to do: the coroutine is cancelled."""
+        """Do nothing: the coroutine is cancelled."""

@@ -91,7 +91,7 @@ class _Watch:
         self._health.watch(message.service, self._stream)
 
     def on_half_close(self) -> None:
-        """Nothing to do: the watch continues."""
+        """Do nothing: the watch continues."""
 
     def on_close(self, reason: CloseReason) -> None:
         if self._service is not None:

@@ -67,7 +67,7 @@ class _Questions:
         self._stream.finish()
 
     def on_close(self, reason: CloseReason) -> None:
-        """Nothing to clean up."""
+        """Do nothing: the stream holds no state."""
 
 
 def _list_services(

@@ -69,6 +69,7 @@ def test_every_setting_can_be_set_by_environment(name):
         "log_format": "json",
         "demo_mode": "true",
         "archive_runs": "false",
+        "continue_ended": "true",
         "aws_instance_role": "true",
         "capture_level": "error",
         "capture_output": "false",

@@ -152,7 +152,7 @@ def _preempt(world):
     """A task of higher priority takes the slots of another one, which then waits."""
     task = world.submit(1, name="low", external=False, preemptible=True)
     world.start(task)
-    world.submit(2, name="high", external=False, priority=1, after=["demo-1"])
+    world.submit(2, name="high", external=False, priority=1)
     for peer in world.members(task):
         peer.leave("stopped")
 

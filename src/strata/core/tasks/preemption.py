@@ -24,16 +24,16 @@ NEVER_NS = 1 << 63
 class TaskPreempted(Fact, frozen=True, kw_only=True):
     """A task stops to make room for a task of higher priority, and is queued again."""
 
-    sentence = "{task} was preempted by {by}[: {reason}]"
+    sentence = "{task} was preempted by {preemptor}[: {reason}]"
 
     task: str
-    by: str
+    preemptor: str
     reason: str
 
 
 @applies(TaskPreempted)
 def _preempted(state: Cluster, fact: TaskPreempted, event: Event) -> None:
-    state.tasks[fact.task].preempted_by = fact.by
+    state.tasks[fact.task].preempted_by = fact.preemptor
 
 
 def preempt_for(d: Decision, task: Task, cause: str | tuple[str, ...]) -> bool:
@@ -85,7 +85,7 @@ def _fewest(tasks: list[Task], slots: dict[str, int], needed: int) -> list[Task]
 
 def _preempt(d: Decision, task: Task, by: Task, cause: str | tuple[str, ...]) -> None:
     reason = f"priority {by.spec.priority} is higher than {task.spec.priority}"
-    preempted = d.record(TaskPreempted(task=task.id, by=by.id, reason=reason), cause)
+    preempted = d.record(TaskPreempted(task=task.id, preemptor=by.id, reason=reason), cause)
     stopping = change_state(d, task, "stopping", f"preempted by {by.id}", preempted)
     if not task.members and not task.waiting:
         end_stopped(d, task, "it had no workers", stopping)

@@ -25,6 +25,7 @@ from strata.core.state import DatasetSpec
 from strata.core.tasks.continuation import ContinueTask, EndKilledTask
 from strata.core.tasks.placement import StopTask
 from strata.core.tasks.task_forks import ForkTask
+from strata.core.task_state import RetentionRequest
 from strata.core.workers.worker_lifecycle import ReattachWorker, ReportState
 from strata.errors import AlreadyExists, Fenced, LimitExceeded
 from tests.core.world import World
@@ -79,10 +80,11 @@ def _train_and_save(world, task):
         )
     )
     world.save(task, 5, metadata={"rng": "7"})
-    newest = world.save(task, 6)
+    newest = world.save(task, 6, metrics={"val_loss": 0.25})
     world.do(NoteCopy(task=task.id, checkpoint=newest.id, path="s3://bucket/step-6"))
-    world.do(PinCheckpoint(task=task.id, checkpoint=newest.id, holder="reader"))
-    world.do(ReleaseCheckpoint(task=task.id, checkpoint=newest.id, holder="reader"))
+    chosen = {"task": task.id, "checkpoint": newest.id, "holder": "user"}
+    world.do(PinCheckpoint(**chosen, note="for the paper"))
+    world.do(ReleaseCheckpoint(**chosen))
     for peer in (first, second):
         peer.arrive("epoch")
     world.train(task, 9)
@@ -134,7 +136,8 @@ def _continue(world, task):
 def _train_with_leases(world):
     """Workers that the user starts: they ask for leases, and are too many."""
     task = world.submit(1, name="leases", syncs=False)
-    a, b, c, d, e = world.join(task, "a", "b", "c", "d", "e")
+    asked = RetentionRequest(keep_every=100, keep_best="max:accuracy")
+    a, b, c, d, e = world.join(task, "a", "b", "c", "d", "e", retention=asked)
     with suppress(AlreadyExists):
         world.register("a", task=task.id)
     with suppress(LimitExceeded):

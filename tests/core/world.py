@@ -149,9 +149,10 @@ class World:
     def seal(self, task: Task, step: int, **details: object) -> Checkpoint:
         """Save a checkpoint of every member; its manifest is not written yet."""
         members = self.members(task)
+        metrics = details.pop("metrics", {})
         checkpoint = members[0].begin(step, **details)
         for peer in members:
-            peer.ack(checkpoint)
+            peer.ack(checkpoint, metrics=metrics)
         return self.state.tasks[task.id].checkpoints[checkpoint.id]
 
     def agent(self, agent: str, slots: int = 2, nonce: str = "") -> Agent:
@@ -264,10 +265,10 @@ class Peer:
             BeginCheckpoint(**self.me, generation=generation, step=step, **details)
         )
 
-    def ack(self, checkpoint: Checkpoint) -> Checkpoint:
-        path = f"{checkpoint.id}/rank-{self.worker.rank}"
+    def ack(self, checkpoint: Checkpoint, **details: object) -> Checkpoint:
+        part = {"path": f"{checkpoint.id}/rank-{self.worker.rank}", "size_bytes": 100}
         return self.world.do(
-            AckPart(**self.me, checkpoint=checkpoint.id, path=path, size_bytes=100, checksum="c0")
+            AckPart(**self.me, checkpoint=checkpoint.id, checksum="c0", **part, **details)
         )
 
     def lost(self, signal: str = "heartbeat", reason: str = "no beats") -> None:

@@ -1,5 +1,6 @@
 """Limits on everything that could grow without end; reaching one is recorded."""
 
+import math
 from collections.abc import Mapping
 
 from strata.core.decision import Decision, applies
@@ -9,7 +10,7 @@ from strata.errors import InvalidArgument, LimitExceeded
 
 
 class LimitHit(Fact, frozen=True, kw_only=True):
-    """A request was refused because a limit was reached."""
+    """A limit was reached: a request was refused, or a task keeps more than the limit."""
 
     sentence = "the limit {limit} ({value}) was reached[: {reason}]"
 
@@ -54,6 +55,14 @@ def require_entries(field: str, entries: Mapping[str, str]) -> None:
         )
     for key, value in entries.items():
         require_text(**{f"a key of {field}": key, f"{field}[{key[:40]!r}]": value})
+
+
+def require_metrics(metrics: Mapping[str, float]) -> None:
+    """Refuse metrics that are too many to store or not finite."""
+    require_entries("metrics", dict.fromkeys(metrics, ""))
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise InvalidArgument(f"metric {name!r} is {value}", hint="leave it out")
 
 
 def shortened(text: str) -> str:

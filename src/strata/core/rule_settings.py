@@ -12,13 +12,17 @@ SHUFFLE_SEED = 42
 
 
 class Rules(Struct, frozen=True):
-    """Settings that decisions depend on; they are recorded, so that a replay decides the same."""
+    """Settings that decisions depend on; they are recorded, so that a replay decides the same.
+
+    A task may keep more than `max_checkpoints`, which is recorded.
+    """
 
     max_workers: int = 10_000
     max_tasks: int = 10_000
     max_datasets: int = 10_000
     keep_count: int = KEEP_COUNT
     continue_ended: bool = False
+    max_checkpoints: int = 1_000
 
 
 class Timeouts(Struct, frozen=True):

@@ -8,7 +8,7 @@ made of are together here, where every rule can import them.
 from collections.abc import Container
 from typing import Literal, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from strata.core.datasets.lane_owners import Holdings
 from strata.core.order import Mode
@@ -32,10 +32,37 @@ DEFAULT_GROUP = "default"
 """The name of the task that workers share if none was submitted."""
 
 
+class Retention(Struct, frozen=True, kw_only=True):
+    """Which checkpoints are kept: the newest `keep_count`, the first at or after each multiple of
+    `keep_every` steps (0: none), and the `keep_best_count` best by the metric `keep_best`.
+
+    The metric's lowest value is the best one; with `max:` before its name, the highest.
+    """
+
+    keep_count: int
+    keep_every: int = 0
+    keep_best: str = ""
+    keep_best_count: int = 1
+
+
+class RetentionRequest(Struct, frozen=True):
+    """The part of a task's retention that a script sets; None leaves a field as it is."""
+
+    keep_count: int | None = None
+    keep_every: int | None = None
+    keep_best: str | None = None
+    keep_best_count: int | None = None
+
+    def over(self, present: Retention) -> Retention:
+        """The retention with the fields of this request."""
+        asked = {name: value for name, value in structs.asdict(self).items() if value is not None}
+        return structs.replace(present, **asked)
+
+
 class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What the user submitted.
 
-    A `replicated` model survives on any worker, a `sharded` one only on all of them together.
+    The fields that begin with `keep` are those of `Retention`. A `replicated` model survives on any worker, a `sharded` one only on all of them together.
     Workers of a task that `syncs` enter each generation and agree where to resume; other workers
     only use barriers, shards and checkpoints. `config` is a JSON object as text, for the script.
     Values of environment variables may be secret, so facts hold their names and a key under which
@@ -61,6 +88,9 @@ class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     policy: Policy = "replace"
     model_state: ModelState = "replicated"
     keep_count: int = KEEP_COUNT
+    keep_every: int = 0
+    keep_best: str = ""
+    keep_best_count: int = 1
     max_restarts: int = MAX_RESTARTS
     entry: str = ""
     args: list[str] = field(default_factory=list)
@@ -79,6 +109,16 @@ class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     def slots(self) -> int:
         """How many processes the task has, spares included."""
         return self.worker_count + self.spares
+
+    @property
+    def retention(self) -> Retention:
+        """Which checkpoints are kept, unless the script says otherwise."""
+        return Retention(
+            keep_count=self.keep_count,
+            keep_every=self.keep_every,
+            keep_best=self.keep_best,
+            keep_best_count=self.keep_best_count,
+        )
 
 
 class Placement(Struct, frozen=True):
@@ -247,8 +287,9 @@ class Part(Struct, gc=False):
 class Checkpoint(Struct, gc=False):
     """A checkpoint of a task; `parts` by rank, `copies` are other places that hold it.
 
-    A `final` one holds the state in which training ended. `owner` is the task whose folder holds
-    it, if this task is a fork and inherited it.
+    `metrics` are the values that the script had logged last. `pins` are those who protect it from
+    retention, with their notes in `pin_notes`. A `final` one holds the state in which training
+    ended. `owner` is the task whose folder holds it, if this task is a fork and inherited it.
     """
 
     id: str
@@ -271,6 +312,8 @@ class Checkpoint(Struct, gc=False):
     copies: list[str] = field(default_factory=list)
     final: bool = False
     owner: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+    pin_notes: dict[str, str] = field(default_factory=dict)
 
     @property
     def size_bytes(self) -> int:
@@ -291,7 +334,8 @@ class Task(Struct):
     that have ended training and save their last state. `only_meets` is set by a worker that enters
     no generations (see `TaskSpec.syncs`). `last_start` is the highest start number of the workers
     that were placed before the task ended or was requeued. `preempted_by` is the task for which it
-    stops; then it is queued again.
+    stops; then it is queued again. `script_retention` is what the script chose instead of the
+    spec's.
     """
 
     id: str
@@ -346,6 +390,12 @@ class Task(Struct):
     postponed_request: int = 0
     missed_saves: int = 0
     save_failure: str = ""
+    script_retention: Retention | None = None
+
+    @property
+    def retention(self) -> Retention:
+        """Which checkpoints are kept."""
+        return self.script_retention or self.spec.retention
 
     @property
     def ended(self) -> bool:

@@ -9,15 +9,22 @@ from strata.core.checkpoints.checkpoint_lifecycle import (
     CheckpointPartAcked,
     CheckpointSealed,
     CheckpointStarted,
+    committed_newest_first,
     find,
     record_failure,
 )
-from strata.core.checkpoints.checkpoint_retention import retain
+from strata.core.checkpoints.checkpoint_retention import record_excess, retain
 from strata.core.checkpoints.save_schedule import require_unscheduled
 from strata.core.decision import Decision, decides
 from strata.core.events import Command
 from strata.core.generations.recovery import commit_steps, recover_if_ready
-from strata.core.limits import require_entries, require_name, require_text, shortened
+from strata.core.limits import (
+    require_entries,
+    require_metrics,
+    require_name,
+    require_text,
+    shortened,
+)
 from strata.core.task_state import Checkpoint, CheckpointType, Task
 from strata.core.workers.fencing import SharedCommand, WorkerCommand
 from strata.errors import InvalidArgument, NotAllowedNow
@@ -41,6 +48,7 @@ class AckPart(WorkerCommand, frozen=True):
     size_bytes: int
     checksum: str = ""
     kept_bytes: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 class ConfirmCheckpoint(Command, frozen=True):
@@ -178,6 +186,7 @@ def acknowledge(d: Decision, c: AckPart) -> Checkpoint:
     worker = d.state.workers[c.worker]
     task = d.state.tasks[worker.task]
     require_text(path=c.path, checksum=c.checksum)
+    require_metrics(c.metrics)
     checkpoint = find(task, c.checkpoint)
     if worker.rank < 0:
         raise NotAllowedNow(
@@ -207,6 +216,7 @@ def acknowledge(d: Decision, c: AckPart) -> Checkpoint:
         size_bytes=c.size_bytes,
         checksum=c.checksum,
         kept_bytes=c.kept_bytes,
+        metrics=c.metrics if worker.rank == 0 else {},
     )
     cause = d.record(acked, c.cause)
     if len(checkpoint.parts) == checkpoint.expected:
@@ -243,6 +253,7 @@ def commit(
     d: Decision, task: Task, checkpoint: Checkpoint, path: str, cause: str | tuple[str, ...]
 ) -> None:
     """Commit a complete checkpoint, and apply retention to the older ones."""
+    kept_before = len(committed_newest_first(task))
     committed = d.record(
         CheckpointCommitted(
             task=task.id,
@@ -254,12 +265,14 @@ def commit(
             parts=len(checkpoint.parts),
             kept_bytes=checkpoint.kept_bytes,
             took_s=max(d.now.wall_ns - checkpoint.created_ns, 0) / 1e9,
+            metrics=checkpoint.metrics,
         ),
         cause,
     )
     if checkpoint.attempt == task.attempt:
         commit_steps(d, task, checkpoint.step, "every rank saved at this step", committed)
     retain(d, task, committed)
+    record_excess(d, task, kept_before, committed)
     recover_if_ready(d, task, committed)
 
 

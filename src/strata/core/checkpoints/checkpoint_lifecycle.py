@@ -69,7 +69,10 @@ class CheckpointStarted(Fact, frozen=True, kw_only=True):
 
 
 class CheckpointPartAcked(Fact, frozen=True, kw_only=True):
-    """A rank's part is durable: `size_bytes` were written, `kept_bytes` were in storage already."""
+    """A rank's part is durable: `size_bytes` were written, `kept_bytes` were in storage already.
+
+    Rank 0's has the `metrics` that the script had logged last.
+    """
 
     sentence = "rank {rank} ({worker}) stored its part of checkpoint {checkpoint}[, {size_bytes}]"
 
@@ -81,6 +84,7 @@ class CheckpointPartAcked(Fact, frozen=True, kw_only=True):
     size_bytes: int
     checksum: str
     kept_bytes: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 class CheckpointSealed(Fact, frozen=True, kw_only=True):
@@ -97,7 +101,7 @@ class CheckpointCommitted(Fact, frozen=True, kw_only=True):
     """The checkpoint was committed: it can be restored, and it is the latest.
 
     `worker` began it, and `parts` workers wrote `size_bytes`; `kept_bytes` had not changed since an
-    earlier checkpoint. It took `took_s` from its start.
+    earlier checkpoint. It took `took_s` from its start. `metrics` are those of rank 0.
     """
 
     sentence = (
@@ -114,6 +118,7 @@ class CheckpointCommitted(Fact, frozen=True, kw_only=True):
     parts: int = 0
     kept_bytes: int = 0
     took_s: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 class CheckpointCopied(Fact, frozen=True, kw_only=True):
@@ -185,6 +190,8 @@ def _part_acked(state: Cluster, fact: CheckpointPartAcked, event: Event) -> None
         checksum=fact.checksum,
         kept_bytes=fact.kept_bytes,
     )
+    if fact.rank == 0:
+        checkpoint.metrics = fact.metrics
 
 
 @applies(CheckpointSealed)

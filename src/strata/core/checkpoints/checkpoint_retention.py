@@ -1,4 +1,8 @@
-"""Retention: which checkpoints are kept: the newest ones, and those that are being read."""
+"""Retention: delete the checkpoints that have no reason to be kept (`keep_reasons`).
+
+It runs after each commit, after a pin was released, and after the script chose another retention.
+A user may delete any checkpoint except the newest, one that is being restored and a pinned one.
+"""
 
 from strata.core.checkpoints.checkpoint_lifecycle import (
     LIFECYCLE,
@@ -6,32 +10,54 @@ from strata.core.checkpoints.checkpoint_lifecycle import (
     committed_newest_first,
     find,
 )
+from strata.core.checkpoints.keep_reasons import (
+    is_restored,
+    keep_reasons,
+    pin_reasons,
+    summary,
+)
 from strata.core.decision import Decision, applies, decides
 from strata.core.events import Command, Event, Fact
 from strata.core.generations.generation_members import restart_generation
+from strata.core.limits import LimitHit, require_name, require_text
 from strata.core.state import Cluster
-from strata.core.task_state import Checkpoint, Task
+from strata.core.task_state import Checkpoint, Retention, RetentionRequest, Task
 from strata.errors import NotAllowedNow
 
 
 class CheckpointPinned(Fact, frozen=True, kw_only=True):
-    """A reader protects the checkpoint until it releases it."""
+    """A checkpoint is protected from deletion until its holder releases it.
 
-    sentence = "{holder} started to read checkpoint {checkpoint}"
+    The holder is `user`, or the id of a task that needs the checkpoint.
+    """
+
+    sentence = "{holder} pinned checkpoint {checkpoint}[: {note}]"
 
     task: str
     checkpoint: str
     holder: str
+    note: str = ""
 
 
 class CheckpointReleased(Fact, frozen=True, kw_only=True):
-    """A reader released the checkpoint."""
+    """A holder released the checkpoint: it is deleted unless another rule keeps it."""
 
-    sentence = "{holder} no longer needs checkpoint {checkpoint}"
+    sentence = "{holder} released checkpoint {checkpoint}"
 
     task: str
     checkpoint: str
     holder: str
+
+
+class RetentionChanged(Fact, frozen=True, kw_only=True):
+    """The script of a worker chose which checkpoints are kept; this overrides the task's spec."""
+
+    sentence = "the script of {worker} chose which checkpoints of {task} are kept: {keeps}"
+
+    task: str
+    worker: str
+    retention: Retention
+    keeps: str
 
 
 class DeleteCheckpoint(Command, frozen=True):
@@ -44,6 +70,7 @@ class PinCheckpoint(Command, frozen=True):
     task: str
     checkpoint: str
     holder: str
+    note: str = ""
 
 
 class ReleaseCheckpoint(Command, frozen=True):
@@ -54,21 +81,32 @@ class ReleaseCheckpoint(Command, frozen=True):
 
 @applies(CheckpointPinned)
 def _pinned(state: Cluster, fact: CheckpointPinned, event: Event) -> None:
-    state.tasks[fact.task].checkpoints[fact.checkpoint].pins.append(fact.holder)
+    checkpoint = state.tasks[fact.task].checkpoints[fact.checkpoint]
+    if fact.holder not in checkpoint.pins:
+        checkpoint.pins.append(fact.holder)
+    checkpoint.pin_notes.pop(fact.holder, None)
+    if fact.note:
+        checkpoint.pin_notes[fact.holder] = fact.note
 
 
 @applies(CheckpointReleased)
 def _released(state: Cluster, fact: CheckpointReleased, event: Event) -> None:
-    state.tasks[fact.task].checkpoints[fact.checkpoint].pins.remove(fact.holder)
+    checkpoint = state.tasks[fact.task].checkpoints[fact.checkpoint]
+    checkpoint.pins.remove(fact.holder)
+    checkpoint.pin_notes.pop(fact.holder, None)
+
+
+@applies(RetentionChanged)
+def _changed(state: Cluster, fact: RetentionChanged, event: Event) -> None:
+    state.tasks[fact.task].script_retention = fact.retention
 
 
 def retain(d: Decision, task: Task, cause: str) -> None:
-    """Delete the oldest committed checkpoints beyond the task's `keep_count`."""
-    spare = committed_newest_first(task)[max(task.spec.keep_count, 1) :]
-    for checkpoint in reversed(spare):
-        if not in_use(task, checkpoint):
-            reason = f"{task.spec.keep_count} newer ones are kept"
-            record_deletion(d, task, checkpoint, reason, cause)
+    """Delete the committed checkpoints that have no reason to be kept, the oldest first."""
+    for checkpoint, reasons in reversed(keep_reasons(task).items()):
+        if not reasons:
+            reason = f"the task keeps {summary(task.retention)}"
+            record_deletion(d, task, find(task, checkpoint), reason, cause)
 
 
 def record_deletion(
@@ -86,15 +124,27 @@ def record_deletion(
     return deleted
 
 
-def in_use(task: Task, checkpoint: Checkpoint) -> bool:
-    """Whether a checkpoint is being read: by a holder, or by a generation that restores it."""
-    source = task.recovery
-    restoring = (
-        source is not None
-        and source.checkpoint == checkpoint.id
-        and task.committed <= checkpoint.step
-    )
-    return bool(checkpoint.pins) or restoring
+def record_excess(d: Decision, task: Task, before: int, cause: str) -> None:
+    """Record that a task has begun to keep more checkpoints than the limit."""
+    limit, kept = d.state.rules.max_checkpoints, len(committed_newest_first(task))
+    if before <= limit < kept:
+        reason = (
+            f"task {task.id} keeps {kept:,} checkpoints, and more with every save: use a larger "
+            "keep_every, or delete some with `strata checkpoints rm`"
+        )
+        d.record(LimitHit(limit="max_checkpoints", value=limit, reason=reason), cause)
+
+
+def follow_script(
+    d: Decision, task: Task, worker: str, asked: RetentionRequest, cause: str
+) -> None:
+    """Change the task's retention to what the script of a worker asks for."""
+    chosen = asked.over(task.retention)
+    if chosen != task.retention:
+        changed = RetentionChanged(
+            task=task.id, worker=worker, retention=chosen, keeps=summary(chosen)
+        )
+        retain(d, task, d.record(changed, cause))
 
 
 def _waited_for(task: Task, checkpoint: Checkpoint) -> bool:
@@ -106,13 +156,18 @@ def _waited_for(task: Task, checkpoint: Checkpoint) -> bool:
 
 @decides(DeleteCheckpoint)
 def delete(d: Decision, c: DeleteCheckpoint) -> None:
-    """Delete a committed checkpoint, unless it is the newest or in use.
+    """Delete a committed checkpoint, unless it is the newest, pinned or being restored.
 
     If members wait for its storage, they choose another source.
     """
     task = d.state.task(c.task)
     checkpoint = find(task, c.checkpoint)
     LIFECYCLE.require(c.checkpoint, checkpoint.state, "deleted")
+    if checkpoint.pins:
+        raise NotAllowedNow(
+            f"checkpoint {c.checkpoint!r} is {', '.join(pin_reasons(checkpoint))}",
+            hint=f"release it first: strata checkpoints unpin {c.checkpoint}",
+        )
     if _waited_for(task, checkpoint):
         deleted = record_deletion(d, task, checkpoint, c.reason, c.cause)
         restart_generation(d, task, f"checkpoint {c.checkpoint} was deleted: {c.reason}", deleted)
@@ -122,39 +177,38 @@ def delete(d: Decision, c: DeleteCheckpoint) -> None:
             f"checkpoint {c.checkpoint!r} is the newest of task {task.id!r}",
             hint="save another first; a task never loses its newest checkpoint",
         )
-    if in_use(task, checkpoint):
+    if is_restored(task, checkpoint):
         raise NotAllowedNow(
-            f"checkpoint {c.checkpoint!r} is being read by {', '.join(checkpoint.pins) or task.id}",
-            hint="wait until the reader is done",
+            f"checkpoint {c.checkpoint!r} is being restored by task {task.id!r}",
+            hint="wait until the task has trained a step more",
         )
     record_deletion(d, task, checkpoint, c.reason, c.cause)
 
 
 @decides(PinCheckpoint)
 def pin(d: Decision, c: PinCheckpoint) -> Checkpoint:
-    """Protect a committed checkpoint while it is read."""
+    """Protect a committed checkpoint until its holder releases it; a new note replaces the old."""
+    require_name("holder", c.holder)
+    require_text(note=c.note)
     checkpoint = find(d.state.task(c.task), c.checkpoint)
     if checkpoint.state != "committed":
         raise NotAllowedNow(
             f"checkpoint {c.checkpoint!r} is {checkpoint.state}", hint="choose a committed one"
         )
-    if c.holder not in checkpoint.pins:
-        d.record(CheckpointPinned(task=c.task, checkpoint=c.checkpoint, holder=c.holder), c.cause)
+    held = c.holder in checkpoint.pins
+    if not held or checkpoint.pin_notes.get(c.holder, "") != c.note:
+        pinned = CheckpointPinned(
+            task=c.task, checkpoint=c.checkpoint, holder=c.holder, note=c.note
+        )
+        d.record(pinned, c.cause)
     return checkpoint
-
-
-def release_all(d: Decision, task: Task, holder: str, cause: str) -> None:
-    """Release the checkpoints of a reader that is gone."""
-    for checkpoint in list(task.checkpoints.values()):
-        if holder in checkpoint.pins:
-            d.record(
-                CheckpointReleased(task=task.id, checkpoint=checkpoint.id, holder=holder), cause
-            )
 
 
 @decides(ReleaseCheckpoint)
 def release(d: Decision, c: ReleaseCheckpoint) -> None:
-    """Release a checkpoint; harmless if the holder has not pinned it."""
-    checkpoint = d.state.task(c.task).checkpoints.get(c.checkpoint)
+    """Release a checkpoint and apply retention; harmless if the holder has not pinned it."""
+    task = d.state.task(c.task)
+    checkpoint = task.checkpoints.get(c.checkpoint)
     if checkpoint is not None and c.holder in checkpoint.pins:
-        d.record(CheckpointReleased(task=c.task, checkpoint=c.checkpoint, holder=c.holder), c.cause)
+        released = CheckpointReleased(task=c.task, checkpoint=c.checkpoint, holder=c.holder)
+        retain(d, task, d.record(released, c.cause))

@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
+from strata.core.checkpoints.keep_reasons import require_retention
 from strata.core.decision import Decision, decides
 from strata.core.events import Command
 from strata.core.limits import require_room, shortened
@@ -102,7 +103,8 @@ def check_spec(d: Decision, spec: TaskSpec) -> None:
     if spec.dataset_id:
         d.state.dataset(spec.dataset_id)
     _check_queueing(d, spec)
-    for name, least in (("keep_count", 1), ("max_restarts", 0), ("spares", 0)):
+    require_retention(spec.retention)
+    for name, least in (("max_restarts", 0), ("spares", 0)):
         if getattr(spec, name) < least:
             raise InvalidArgument(
                 f"{name} is {getattr(spec, name)}", hint=f"it must be at least {least}"

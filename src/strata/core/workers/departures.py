@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from msgspec import Struct, field
 
 from strata.core.checkpoints.checkpoint_lifecycle import fail_without
-from strata.core.checkpoints.checkpoint_retention import release_all
 from strata.core.datasets.shard_leases import take_back_leases
 from strata.core.decision import Decision, decides
 from strata.core.generations.generation_members import (
@@ -93,7 +92,7 @@ class Departures:
             failure=c.failure or c.signal,
         )
         lost = d.record(fact, c.cause)
-        _release_holdings(d, task, worker.id, lost)
+        take_back_leases(d, task, worker.id, lost)
         gone = self._of(task)
         gone.lost.append(c)
         gone.facts.append(lost)
@@ -187,14 +186,8 @@ def _record_leaving(d: Decision, task: Task, c: DeregisterWorker, finished: bool
         ),
         c.cause,
     )
-    _release_holdings(d, task, c.worker, cause)
+    take_back_leases(d, task, c.worker, cause)
     return cause
-
-
-def _release_holdings(d: Decision, task: Task, worker: str, cause: str) -> None:
-    """Release the leases and the checkpoints of a worker that is gone."""
-    take_back_leases(d, task, worker, cause)
-    release_all(d, task, worker, cause)
 
 
 def _follow(d: Decision, task: Task, gone: _Gone) -> None:

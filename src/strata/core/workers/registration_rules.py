@@ -1,6 +1,8 @@
 """Rules by which workers register, reconnect and report their state; `departures` has the rest."""
 
 from strata.core.barriers.barrier_rules import record_missing_release, require_possible
+from strata.core.checkpoints.checkpoint_retention import follow_script
+from strata.core.checkpoints.keep_reasons import require_retention
 from strata.core.decision import Decision, decides
 from strata.core.generations.generation_members import join
 from strata.core.limits import (
@@ -11,7 +13,7 @@ from strata.core.limits import (
     shortened,
 )
 from strata.core.state import Worker
-from strata.core.task_state import Task
+from strata.core.task_state import Retention, Task
 from strata.core.tasks.task_choice import task_for
 from strata.core.workers.worker_lifecycle import (
     AdmitWorkers,
@@ -58,6 +60,7 @@ def register(d: Decision, c: RegisterWorker) -> Worker:
         syncs=c.syncs,
     )
     cause = d.record(registered, c.cause)
+    follow_script(d, task, worker_id, c.retention, cause)
     if c.admit:
         join(d, task, joined([worker_id]), cause)
     return d.state.workers[worker_id]
@@ -76,6 +79,7 @@ def _check(c: RegisterWorker) -> None:
         require_name("worker_id", c.worker)
     require_text(hostname=c.hostname, address=c.address, nonce=c.nonce)
     require_entries("metadata", c.metadata)
+    require_retention(c.retention.over(Retention(keep_count=1)))
     if c.weight < 1:
         raise InvalidArgument(f"weight is {c.weight}", hint="it must be at least 1")
 

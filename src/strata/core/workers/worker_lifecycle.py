@@ -21,7 +21,7 @@ from strata.core.decision import applies
 from strata.core.events import Command, Event, Fact
 from strata.core.lifecycle import Lifecycle
 from strata.core.state import REPORTED, Cluster, Outcome, Reported, Worker, WorkerState
-from strata.core.task_state import Task
+from strata.core.task_state import RetentionRequest, Task
 from strata.core.workers.fencing import WorkerCommand
 
 Signal: TypeAlias = Literal["exit", "connection", "heartbeat", "hang", "agent", "absent"]
@@ -128,8 +128,8 @@ class WorkerLost(Fact, frozen=True, kw_only=True):
 
 
 class RegisterWorker(Command, frozen=True):
-    """A process registers as a worker. If several register in one turn, `admit` is false, and
-    `AdmitWorkers` adds them to their task together."""
+    """A process registers as a worker. `retention` is what its script asks for. If several
+    register in one turn, `admit` is false, and `AdmitWorkers` adds them to their task together."""
 
     worker: str = ""
     task: str = ""
@@ -144,6 +144,7 @@ class RegisterWorker(Command, frozen=True):
     start: int = 0
     syncs: bool = True
     metadata: dict[str, str] = field(default_factory=dict)
+    retention: RetentionRequest = RetentionRequest()
     admit: bool = True
 
 

@@ -1,7 +1,8 @@
-"""Guards retention: keeps the given number, always the latest, and any checkpoint that is being
-read.
+"""Guards retention: keeps the given number, the best, one per number of steps, always the latest,
+and any checkpoint that is being read.
 """
 
+import math
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from strata.checkpoint.manager import CheckpointManager
-from strata.errors import Unavailable
+from strata.errors import InvalidArgument, Unavailable
 from tests.checkpoint.conftest import assert_same
 
 
@@ -145,3 +146,32 @@ def test_retention_does_not_depend_on_the_clock(tmp_path, monkeypatch, created):
         last = manager.latest()
         assert manager.load() == b"%d" % created[-1]
         assert manager.all_checkpoints()[-1] == last
+
+
+def test_best_and_periodic_checkpoints_are_kept(tmp_path):
+    kept = {"keep_count": 1, "keep_every": 100, "keep_best": "max:accuracy"}
+    with CheckpointManager(tmp_path, **kept) as manager:
+        for step, accuracy in ((50, 0.9), (105, 0.5), (150, math.nan), (160, 0.6)):
+            manager.save(b"state", step=step, metrics={"accuracy": accuracy})
+            manager.wait_pending()
+        assert steps(manager) == [50, 105, 160]
+        assert manager.get_by_step(50).metrics == {"accuracy": 0.9}
+        manager.save(b"state", step=200, metrics={"accuracy": 0.95})
+        manager.wait_pending()
+        assert steps(manager) == [105, 200]
+
+
+def test_metrics_of_an_earlier_process_count(tmp_path):
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(b"state", step=1, metrics={"loss": 0.1})
+    with CheckpointManager(tmp_path, keep_count=1, keep_best="loss") as manager:
+        for step in (2, 3):
+            manager.save(b"state", step=step, metrics={"loss": 0.2})
+            manager.wait_pending()
+        assert steps(manager) == [1, 3]
+
+
+@pytest.mark.parametrize("bad", [{"keep_every": -1}, {"keep_best": "max:"}])
+def test_invalid_retention_is_refused(tmp_path, bad):
+    with pytest.raises(InvalidArgument):
+        CheckpointManager(tmp_path, **bad)

@@ -157,6 +157,19 @@ def test_preview_shows_the_samples_in_progress(cluster):
     assert (refused.returncode, "'nope' is not registered" in refused.stderr) == (4, True)
 
 
+def test_checkpoint_is_pinned_and_the_list_says_so(busy):
+    pinned = busy.run("checkpoints", "pin", "c-1000", "--note", "for the paper")
+    assert "c-1000 is pinned" in pinned.stdout, pinned.stderr
+    shown = row(busy.run("checkpoints"), "c-1000")
+    assert " ".join(shown).endswith("ago"), shown
+    assert "newest, pinned: for" in " ".join(shown)
+    assert "newest, pinned: for the paper" in busy.run("checkpoints", "show", "c-1000").stdout
+    refused = busy.run("checkpoints", "rm", "c-1000")
+    assert "is pinned: for the paper" in refused.stderr
+    assert "checkpoints unpin c-1000" in refused.stderr
+    assert "c-1000 is still kept: newest" in busy.run("checkpoints", "unpin", "c-1000").stdout
+
+
 def test_checkpoints_newest_first_with_why_one_failed(busy):
     ended = busy.run("checkpoints")
     assert [line.split()[0] for line in lines_of(ended)[:3]] == ["checkpoint", "c-2000", "c-1000"]

@@ -76,6 +76,20 @@ def per_epoch(epochs=3, samples=40, step_s=0.0, die_at=-1, save_after=-1, **give
 
 
 @scene
+def evaluated(losses, **given):
+    """A loop per epoch, each followed by a validation loss and a save."""
+    os.environ["STRATA_CHECKPOINT_WHEN_BUSY"] = "wait"
+    with strata.join(**given) as run:
+        seen, _ = begin(run)
+        loader = run.batches(arrays("numbers", 40), global_batch=8)
+        for epoch in run.epochs(len(losses)):
+            train(run, seen, loader)
+            run.log(val_loss=losses[epoch])
+            run.save()
+    say("left")
+
+
+@scene
 def plain_epochs(epochs=3, global_batch=8, **given):
     """The plain loop: `range`, with one epoch of batches in each iteration."""
     with strata.join(**given) as run:

@@ -80,7 +80,7 @@ def test_checkpoint_is_not_shown_as_written_before_its_parts_are_acknowledged():
 
 
 def shown(heartbeats, task, saved):
-    found = state_views.checkpoint(heartbeats, task, saved)
+    found = state_views.checkpoint(heartbeats, task, saved, [])
     return found.size_written, found.size_total
 
 

@@ -142,7 +142,7 @@ def test_killed_worker_leaves_the_step_and_the_numbers_that_were_settled(tmp_pat
 
 def test_step_does_not_wait_for_a_late_loss_and_the_next_step_does(hub, spool, facts, monkeypatch):
     numbers = [Computed(float(step)) for step in range(3)]
-    monkeypatch.setattr("strata.sdk.steps.step_block.number_of", lambda value: value)
+    monkeypatch.setattr("strata.sdk.record.late_numbers.number_of", lambda value: value)
     facts = []
     emit = Recorder.emit
 
@@ -175,7 +175,7 @@ def test_numbers_on_the_host_are_not_late():
 
 
 def test_loss_of_a_batch_is_recorded_when_it_is_known(hub, spool, facts, monkeypatch):
-    monkeypatch.setattr("strata.sdk.steps.step_block.number_of", lambda value: value)
+    monkeypatch.setattr("strata.sdk.record.late_numbers.number_of", lambda value: value)
     facts = []
     emit = Recorder.emit
     monkeypatch.setattr(

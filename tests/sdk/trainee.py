@@ -288,6 +288,25 @@ def drift(steps=40, drift_at=15, **given):
 
 
 @scene
+def measured(values, steps, step_s=0.0, **given):
+    """Save every ten steps; rank 0 logs `values` as val_loss after the steps that they name."""
+    os.environ["STRATA_CHECKPOINT_WHEN_BUSY"] = "wait"
+    with strata.join(checkpoint_every=10, **given) as run:
+        state = {"weight": np.zeros(1_000)}
+        run.restore(state)
+        while run.steps < steps:
+            run.barrier(f"step-{run.steps}")
+            state["weight"] += 1
+            time.sleep(step_s)
+            run.mark_step(loss=1.0)
+            if str(run.steps) in values:
+                run.log(val_loss=values[str(run.steps)] + run.rank)
+            if run.save_due():
+                run.save()
+    say("left")
+
+
+@scene
 def keep_in_little_room(largest_bytes, **given):
     """Like `keep`, with a disk that rejects larger files."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest_bytes, largest_bytes))

@@ -118,4 +118,5 @@ def info_of(manifest: Manifest, url: str) -> CheckpointInfo:
         created_at=manifest.created_ns / 1e9,
         metadata=manifest.metadata,
         new_bytes=manifest.size_bytes,
+        metrics=manifest.metrics,
     )

@@ -1,7 +1,8 @@
 """Deletes old checkpoints and the files of failed saves.
 
-*Retention* keeps the `keep_count` checkpoints committed last. It never deletes the one with the
-highest step, which `latest` returns, nor one that is being read.
+*Retention* keeps the `keep_count` checkpoints committed last, and those that `keep_every` and
+`keep_best` select (`core/checkpoints/keep_reasons`). It never deletes the one with the highest
+step, which `latest` returns, nor one that is being read.
 
 *Sweeping* deletes what dead writers left. A folder without a manifest is being written while it has
 a claim; without both it is garbage. The claim is checked before the manifest, so that a checkpoint
@@ -29,6 +30,8 @@ from strata.checkpoint.catalog import Catalog, claimed_ids, committed_ids, is_id
 from strata.checkpoint.manifest import CLAIM_SUFFIX, MANIFEST_SUFFIX, PART_FILE, Manifest
 from strata.checkpoint.write.claims import drop_claim, writer_state
 from strata.checkpoint.write.part_writer import part_file
+from strata.core.checkpoints.keep_reasons import best, first_of_each
+from strata.core.task_state import Retention
 from strata.errors import StrataError
 from strata.storage.backend import LinkingStorage, StorageBackend
 
@@ -64,28 +67,30 @@ log = logging.getLogger(__name__)
 SWEEP_AGE_S = 6 * 3600.0
 
 
-def expired(manifests: list[Manifest], keep_count: int, reading: Collection[str]) -> list[Manifest]:
+def expired(
+    manifests: list[Manifest], retention: Retention, reading: Collection[str]
+) -> list[Manifest]:
     """The committed checkpoints (oldest step first) to delete, oldest commit first."""
-    if not manifests:
-        return []
     by_commit = sorted(manifests, key=lambda m: (m.sequence, m.created_ns))
-    latest = manifests[-1].checkpoint_id
-    surplus = by_commit[: max(len(by_commit) - keep_count, 0)]
-    return [m for m in surplus if m.checkpoint_id != latest and m.checkpoint_id not in reading]
+    newest = manifests[::-1]
+    kept = [*newest[:1], *by_commit[-retention.keep_count :], *best(newest, retention)]
+    kept += first_of_each(newest, retention.keep_every)
+    ids = {*reading, *(manifest.checkpoint_id for manifest in kept)}
+    return [manifest for manifest in by_commit if manifest.checkpoint_id not in ids]
 
 
 class CheckpointCleaner:
     """Retention and sweeping for one storage; `recycle` keeps files of the last one as `spares`."""
 
-    def __init__(self, storage: StorageBackend, keep_count: int, recycle: bool) -> None:
+    def __init__(self, storage: StorageBackend, retention: Retention, recycle: bool) -> None:
         self._storage = storage
-        self._keep_count = keep_count
+        self._retention = retention
         self._recycle = recycle
 
     def retain(self, catalog: Catalog, reading: Collection[str]) -> list[str]:
         """Delete surplus checkpoints; return their ids."""
         gone = []
-        for manifest in expired(catalog.oldest_first(), self._keep_count, reading):
+        for manifest in expired(catalog.oldest_first(), self._retention, reading):
             if self._being_read(manifest):
                 continue
             delete_files(self._storage, manifest.checkpoint_id, recycle=self._recycle)

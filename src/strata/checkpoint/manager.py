@@ -21,6 +21,7 @@ import secrets
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 import msgspec
@@ -34,7 +35,10 @@ from strata.checkpoint.write.save_job import SaveJob, SaveProgress
 from strata.checkpoint.write.staging import Staging, StateCapture
 from strata.checkpoint.write.unchanged_tensors import LastSave
 from strata.config import Settings, load_process
+from strata.core.checkpoints.keep_reasons import require_retention
+from strata.core.limits import finite_values
 from strata.core.rule_settings import KEEP_COUNT
+from strata.core.task_state import Retention
 from strata.errors import Corrupt, InvalidArgument, NotFound, StrataError, UnknownKind
 from strata.storage.backend import StorageBackend
 from strata.storage.locations import open_storage
@@ -48,9 +52,11 @@ WhenBusy = Literal["wait", "skip"]
 class CheckpointManager:
     """The checkpoints in one folder or `s3://bucket/prefix`.
 
-    `keep_count` is how many are kept; `when_busy` what a save does while another is in flight;
-    `recycle` whether files of an expired checkpoint are overwritten (local disks; costs the space
-    of one).
+    Kept are the `keep_count` checkpoints committed last, the first at or after each multiple of
+    `keep_every` steps (0: none), and the `keep_best_count` best by the metric `keep_best`: the
+    lowest `"val_loss"`, the highest `"max:accuracy"`. `when_busy` is what a save does while another
+    is in flight; `recycle` whether files of an expired checkpoint are overwritten (local disks;
+    costs the space of one).
     """
 
     def __init__(
@@ -58,14 +64,20 @@ class CheckpointManager:
         path: str | os.PathLike[str] | StorageBackend,
         keep_count: int = KEEP_COUNT,
         *,
+        keep_every: int = 0,
+        keep_best: str = "",
+        keep_best_count: int = 1,
         when_busy: WhenBusy = "wait",
         recycle: bool = True,
         settings: Settings | None = None,
     ) -> None:
-        if keep_count < 1:
-            raise InvalidArgument(
-                f"keep_count is {keep_count}", hint="keep at least one checkpoint"
-            )
+        retention = Retention(
+            keep_count=keep_count,
+            keep_every=keep_every,
+            keep_best=keep_best,
+            keep_best_count=keep_best_count,
+        )
+        require_retention(retention)
         if when_busy not in ("wait", "skip"):
             raise InvalidArgument(f"when_busy is {when_busy!r}", hint="use 'wait' or 'skip'")
         if isinstance(path, str | os.PathLike):
@@ -75,7 +87,7 @@ class CheckpointManager:
         self._when_busy = when_busy
         self._staging = Staging()
         self._catalog = Catalog(self.storage)
-        self._keeper = CheckpointCleaner(self.storage, keep_count, recycle)
+        self._keeper = CheckpointCleaner(self.storage, retention, recycle)
         self._readers: Counter[str] = Counter()
         self._saving = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -94,12 +106,14 @@ class CheckpointManager:
         epoch: int = 0,
         metadata: dict[str, Any] | None = None,
         *,
+        metrics: Mapping[str, float] | None = None,
         checkpoint_id: str | None = None,
     ) -> str | None:
         """Capture a state and return the checkpoint's id; writing happens in the background.
 
         The state is bytes, or dicts, lists and tuples of arrays, tensors and plain values. None
-        means that the save was skipped because another was in flight.
+        means that the save was skipped because another was in flight. `metrics` are numbers that
+        describe the state, for `keep_best`; those that are not finite are left out.
         """
         checkpoint_id = checked(step, epoch, metadata, checkpoint_id)
         with self._saving:
@@ -120,6 +134,7 @@ class CheckpointManager:
                 step,
                 epoch,
                 metadata or {},
+                finite_values(metrics or {}),
                 capture,
                 self._last,
             )

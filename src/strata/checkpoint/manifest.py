@@ -84,7 +84,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """The commit point. `sequence` grows with every commit, whatever the clock does.
 
     `size_bytes` were written for it; `whole_bytes` is what a full restore reads. `data` is the
-    position of each dataset: the `state_dict()` of its batches.
+    position of each dataset: the `state_dict()` of its batches. `metrics` are the values that the
+    script had logged last.
     """
 
     format: str = FORMAT
@@ -99,6 +100,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     attempt: int = 1
     metadata: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
     parts: list[CheckpointPart]
 
     @property
@@ -122,6 +124,7 @@ class CheckpointInfo(Struct, frozen=True):
     created_at: float
     metadata: dict[str, Any] = field(default_factory=dict)
     new_bytes: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

@@ -1,4 +1,4 @@
-"""List the checkpoints, or show, save, verify, copy or delete one."""
+"""List the checkpoints, or show, save, verify, copy, pin or delete one."""
 
 from typing import Annotated, Literal
 
@@ -17,6 +17,7 @@ from strata.cli.support.tables import (
     state,
 )
 from strata.coordinator.rest.response_models import CheckpointResponse, CheckpointStatus
+from strata.core.checkpoints.keep_reasons import metric_name
 from strata.errors import InvalidArgument
 
 OfStatus = Annotated[
@@ -44,6 +45,20 @@ def held_by(saved: CheckpointResponse) -> str:
     return " + ".join("s3" if tier.startswith("s3://") else "disk" for tier in saved.tiers) or "–"
 
 
+def metric(saved: CheckpointResponse) -> str:
+    """The value of the metric by which the task keeps its best checkpoints."""
+    name = metric_name(saved.keep_best)
+    if not name or saved.status != "completed":
+        return "–"
+    value = saved.metrics.get(name)
+    return f"no {name}" if value is None else f"{name} {value:.6g}"
+
+
+def reasons(saved: CheckpointResponse) -> str:
+    """The rules that keep a checkpoint."""
+    return ", ".join(saved.kept_because) or "–"
+
+
 LOOK = Look(
     "checkpoints",
     CheckpointResponse,
@@ -51,15 +66,22 @@ LOOK = Look(
         Column("checkpoint", lambda saved, _: saved.id, shrinks=True),
         Column("status", lambda saved, _: state(saved.status)),
         Column("step", lambda saved, _: count(saved.step), "right"),
-        Column("epoch", lambda saved, _: count(saved.epoch), "right", from_width=90),
+        Column("epoch", lambda saved, _: count(saved.epoch), "right", from_width=140),
         Column("size", lambda saved, _: how_large(saved), "right"),
-        Column("new", lambda saved, _: size(saved.size_new), "right", from_width=90),
-        Column("parts", lambda saved, _: f"{saved.parts}/{saved.parts_expected}", "right"),
-        Column("stored on", lambda saved, _: held_by(saved), from_width=80),
+        Column("new", lambda saved, _: size(saved.size_new), "right", from_width=140),
+        Column("metric", lambda saved, _: metric(saved), shrinks=True, from_width=100),
+        Column("kept because", lambda saved, _: reasons(saved), shrinks=True),
+        Column(
+            "parts",
+            lambda saved, _: f"{saved.parts}/{saved.parts_expected}",
+            "right",
+            from_width=120,
+        ),
+        Column("stored on", lambda saved, _: held_by(saved), from_width=120),
         Column("started", lambda saved, now_ms: ago(saved.created_at, now_ms)),
-        Column("started by", lambda saved, _: saved.worker_id, shrinks=True, from_width=100),
-        Column("task", lambda saved, _: saved.task_id, shrinks=True, from_width=100),
-        Column("path", lambda saved, _: saved.path or "–", shrinks=True, from_width=120),
+        Column("started by", lambda saved, _: saved.worker_id, shrinks=True, from_width=160),
+        Column("task", lambda saved, _: saved.task_id, shrinks=True, from_width=120),
+        Column("path", lambda saved, _: saved.path or "–", shrinks=True, from_width=180),
     ],
     empty="no checkpoint was saved",
     next_command="strata tasks",
@@ -68,9 +90,13 @@ LOOK = Look(
 
 
 Action = Annotated[
-    Literal["ls", "show", "save", "verify", "pull", "rm"],
-    typer.Argument(help="Action: list, show, save, verify, copy (pull) or delete (rm)."),
+    Literal["ls", "show", "save", "verify", "pull", "pin", "unpin", "rm"],
+    typer.Argument(
+        help="Action: list, show, save, verify, copy (pull), protect from deletion (pin), end that "
+        "(unpin) or delete (rm)."
+    ),
 ]
+Note = Annotated[str, typer.Option(help="Note of pin: why the checkpoint is kept.")]
 Which = Annotated[
     str,
     typer.Argument(
@@ -95,11 +121,15 @@ def checkpoints(
     target: Target = "",
     status: OfStatus = None,
     task: OfTask = "",
+    note: Note = "",
     limit: Limit = 100,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the checkpoints, newest first; or show, save, verify, pull or rm one.
+    """List the checkpoints, newest first; or show, save, verify, pull, pin, unpin or rm one.
+
+    The list says why each checkpoint is kept. A pinned one is kept until `unpin`, which deletes it
+    if no other rule keeps it.
 
     `save` asks the workers of --task to save at their next step. `verify` and `pull` read the
     storage from this host, with the same environment variables as a worker.
@@ -114,6 +144,10 @@ def checkpoints(
         )
     if action == "show":
         checkpoint_actions.show(reach(url), checkpoint, task, as_json)
+    elif action == "pin":
+        checkpoint_actions.pin(reach(url), checkpoint, task, note)
+    elif action == "unpin":
+        checkpoint_actions.unpin(reach(url), checkpoint, task)
     elif action == "rm":
         checkpoint_actions.remove(reach(url), checkpoint, task)
     elif action == "verify":

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from strata.core.barriers.barrier_rules import BarrierArrived, BarrierFailed, BarrierReleased
 from strata.core.checkpoints.checkpoint_lifecycle import CheckpointCommitted, CheckpointFailed
+from strata.core.checkpoints.checkpoint_retention import RetentionChanged
 from strata.core.cluster import CoordinatorStarted
 from strata.core.datasets.dataset_rules import AssignmentChanged, DatasetRegistered
 from strata.core.events import Event, Fact
@@ -119,6 +120,8 @@ def _words_on_data(body: Fact) -> tuple[int, str] | None:
             return ERROR, f"{waits}: {trouble}: {body.reason}"
         case StorageReached():
             return INFO, f"{body.task} waited {body.waited_s:.1f} s for storage: {body.reason}"
+        case RetentionChanged():
+            return INFO, f"the script of {body.worker} chose what {body.task} keeps: {body.keeps}"
         case CheckpointFailed():
             return ERROR, f"checkpoint {body.checkpoint} failed: {body.reason}"
         case DatasetRegistered():

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import SupportsFloat
 
 from strata.core.decision import Decision, applies
 from strata.core.events import Event, Fact
@@ -63,6 +64,12 @@ def require_metrics(metrics: Mapping[str, float]) -> None:
     for name, value in metrics.items():
         if not math.isfinite(value):
             raise InvalidArgument(f"metric {name!r} is {value}", hint="leave it out")
+
+
+def finite_values(metrics: Mapping[str, SupportsFloat]) -> dict[str, float]:
+    """The values that are finite numbers; waits for those that a GPU computes."""
+    values = {name: float(value) for name, value in metrics.items()}
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def shortened(text: str) -> str:

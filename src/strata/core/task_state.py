@@ -62,7 +62,9 @@ class RetentionRequest(Struct, frozen=True):
 class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What the user submitted.
 
-    The fields that begin with `keep` are those of `Retention`. A `replicated` model survives on any worker, a `sharded` one only on all of them together.
+    A `replicated` model survives on any worker, a `sharded` one only on all of them together. The
+    fields that begin with `keep` are those of `Retention`.
+
     Workers of a task that `syncs` enter each generation and agree where to resume; other workers
     only use barriers, shards and checkpoints. `config` is a JSON object as text, for the script.
     Values of environment variables may be secret, so facts hold their names and a key under which

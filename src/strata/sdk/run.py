@@ -74,6 +74,10 @@ def join(
     checkpoint_dir: str | Path | None = None,
     checkpoint_every: int | None = None,
     checkpoint_interval: float | None = None,
+    keep_count: int | None = None,
+    keep_every: int | None = None,
+    keep_best: str | None = None,
+    keep_best_count: int | None = None,
 ) -> "Run":
     """Join a task as one of its workers; arguments default to the environment variables.
 
@@ -88,6 +92,10 @@ def join(
     `checkpoint_every` (steps) and `checkpoint_interval` (seconds) replace the adaptive interval and
     override the task's config. `checkpoint_dir` is the root under which this worker sees the
     coordinator's checkpoints, if the path differs on this host.
+
+    Kept are the newest `keep_count` checkpoints, the first at or after each multiple of
+    `keep_every` steps, and the `keep_best_count` best by the logged metric `keep_best`: the lowest
+    `"val_loss"`, the highest `"max:accuracy"`. These override what the task was submitted with.
     """
     settings = embedded_coordinator.settings_for_join(
         name,
@@ -108,6 +116,10 @@ def join(
         gpu_count=len(sampler.sample().gpu_metrics) if gpus is None else gpus,
         weight=weight,
         labels=metadata,
+        keep_count=keep_count,
+        keep_every=keep_every,
+        keep_best=keep_best,
+        keep_best_count=keep_best_count,
     )
     with _quiet_end():
         enrolled, answer = registration.enrol(settings, request, connect_timeout)
@@ -156,6 +168,8 @@ class Run(RunDecisions):
             feed.close()
         self._data_record.end()
         worker, timeout_s = self._worker, LEAVE_TIMEOUT_S if outcome == "failed" else SAVE_TIMEOUT_S
+        if self._save_wanted:
+            self._run_state.save_at_end(timeout_s)
         unsaved, went_back = "", None
         try:
             unsaved = self._run_state.finish(outcome, worker.epoch, timeout_s)

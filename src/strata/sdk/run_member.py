@@ -254,7 +254,7 @@ class RunMember:
         the checkpoint before remains the latest.
 
         Between two loops the save is deferred to the start of the next loop, so that it includes
-        the effects of the code in between.
+        the effects of the code in between, and after the last loop to the end of the run.
 
         While an earlier save is running, it returns False: the save is postponed to a step that all
         ranks reach after that save (`checkpoint_when_busy` can make it wait instead). A requested

@@ -5,11 +5,11 @@ Scripts use `run.step` (see `sdk/steps/step_block`). Loops that drive the run th
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import SupportsFloat, TypeAlias
 
-from strata.core.workers.worker_facts import StepFinished
+from strata.core.workers.worker_facts import MetricsLogged, StepFinished
 from strata.errors import Conflict, InvalidArgument, NotAllowedNow, StrataError
 from strata.sdk.data.batch_loop import RunBatches
 from strata.sdk.data.script_position import PEEK_HINT
@@ -18,7 +18,7 @@ from strata.sdk.interrupts import GenerationChanged, StopRequested
 from strata.sdk.peers.current_exchange import CurrentExchange, Result
 from strata.sdk.peers.exchange import Exchange, LinkBroken, Values
 from strata.sdk.peers.exchange_log import ExchangeLog
-from strata.sdk.record.late_numbers import fact_with_numbers, number_of
+from strata.sdk.record.late_numbers import fact_with_numbers, number_of, numbers_of
 from strata.sdk.run_member import RunMember
 from strata.sdk.session.barrier_arrivals import Arrivals, BarrierResult, check_barrier, meet
 from strata.sdk.session.run_worker import RunWorker
@@ -209,6 +209,23 @@ class RunSteps(RunMember):
         if not self._enter_newest():
             raise StopRequested(f"the loop ends: {self.stop_requested}")
 
+    def log(
+        self, values: Mapping[str, SupportsFloat] | None = None, **metrics: SupportsFloat
+    ) -> None:
+        """Record metrics of the present state, such as `val_loss=loss` after an evaluation.
+
+        Checkpoints are saved with the last value of each metric, of rank 0. In a step this is
+        `step.log`.
+        """
+        if self._step is not None:
+            return self._step.log(values, **metrics)
+        numbers, step = numbers_of({**(values or {}), **metrics}), self.steps
+        self._run_state.metrics.note(numbers)
+        fact = fact_with_numbers(
+            lambda _, metrics: MetricsLogged(step=step, metrics=metrics), None, numbers
+        )
+        self._worker.recorder.emit(fact)
+
     def mark_step(
         self,
         loss: SupportsFloat | None = None,
@@ -221,7 +238,7 @@ class RunSteps(RunMember):
         For loops that drive the run themselves, instead of `run.step`. Raises `GenerationChanged`,
         after the step was counted, if the membership changed and no batches are open.
         """
-        numbers: dict[str, SupportsFloat] = {k: number_of(each) for k, each in metrics.items()}
+        numbers = numbers_of(metrics)
         self._count_step(None if loss is None else number_of(loss), epoch, numbers)
         if self.ending:
             return False
@@ -242,6 +259,7 @@ class RunSteps(RunMember):
         if epoch is not None:
             worker.epoch = epoch
         self._last_loss = loss
+        self._run_state.metrics.note(metrics if loss is None else {**metrics, "loss": loss})
         number = self._membership.stepped()
         for feed in self._feeds:
             feed.finished(number, loss, averaged)

@@ -306,7 +306,7 @@ class _FitCallback(Callback):
             self._reader(trainer, (loops, batches, finished), buffers),
             loss=self._loss,
             epoch=int(trainer.fit_loop.epoch_progress.current.processed),
-            metrics={},
+            metrics=_logged(trainer) if self._validated else {},
         )
 
     def _reader(
@@ -324,6 +324,15 @@ class _FitCallback(Callback):
             return {"checkpoint": checkpoint, "batches": batches, "finished": finished}
 
         return read
+
+
+def _logged(trainer: Any) -> dict[str, Any]:
+    """The last metrics that the module logged, except for those that a step has by itself."""
+    return {
+        name: value
+        for name, value in trainer.callback_metrics.items()
+        if name not in ("loss", "epoch")
+    }
 
 
 def _fresh_loop(trainer: Any) -> _FitLoop:

@@ -27,6 +27,8 @@ CONTRACT = {
     ("GET", "/api/checkpoints/{checkpoint_id}"),
     ("DELETE", "/api/checkpoints/{checkpoint_id}"),
     ("POST", "/api/checkpoints/{checkpoint_id}/verify"),
+    ("POST", "/api/checkpoints/{checkpoint_id}/pin"),
+    ("DELETE", "/api/checkpoints/{checkpoint_id}/pin"),
     ("GET", "/api/barriers"),
     ("GET", "/api/metrics"),
     ("GET", "/api/tasks"),

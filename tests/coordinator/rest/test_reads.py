@@ -47,13 +47,14 @@ def save(coordinator, worker, step, *, generation=1):
     return checkpoint
 
 
-def acknowledge(worker, checkpoint, size_bytes=100):
+def acknowledge(worker, checkpoint, size_bytes=100, **details):
     return AckPart(
         worker=worker.id,
         incarnation=worker.incarnation,
         checkpoint=checkpoint.id,
         path=f"/data/{checkpoint.id}",
         size_bytes=size_bytes,
+        **details,
     )
 
 

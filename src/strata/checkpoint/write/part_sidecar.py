@@ -40,6 +40,7 @@ class Sidecar(Struct, frozen=True, kw_only=True):
     replicas: Replicas = Replicas()
     metadata: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
     part: CheckpointPart
 
 
@@ -114,6 +115,7 @@ def manifest_of(sidecars: list[Sidecar], sequence: int, created_ns: int) -> Mani
         attempt=first.attempt,
         metadata=first.metadata,
         data=first.data,
+        metrics=first.metrics,
         parts=[each.part for each in sidecars],
     )
 

@@ -67,6 +67,7 @@ class SaveJob:
         step: int,
         epoch: int,
         metadata: dict[str, Any],
+        metrics: dict[str, float],
         capture: StateCapture,
         last: LastSave | None = None,
     ) -> None:
@@ -76,6 +77,7 @@ class SaveJob:
         self.failure: BaseException | None = None
         self._storage, self._catalog = storage, catalog
         self._step, self._epoch, self._metadata = step, epoch, metadata
+        self._metrics = metrics
         self._created_ns = time.time_ns()
         self._capture: StateCapture | None = capture
         self._total_bytes = capture.size_bytes
@@ -132,6 +134,7 @@ class SaveJob:
             size_bytes=sum(part.size_bytes for part in parts),
             world_size=len(parts),
             metadata=self._metadata,
+            metrics=self._metrics,
             parts=parts,
         )
 

@@ -26,7 +26,7 @@ from strata.cli.support.rest_client import Api, reach
 from strata.cli.support.safe_console import SafeConsole
 from strata.cli.support.tables import console, plain, print_json, size
 from strata.config import load_process
-from strata.coordinator.rest.response_models import CheckpointDetail
+from strata.coordinator.rest.response_models import CheckpointDetail, PinResponse
 from strata.errors import AlreadyExists, InvalidArgument, NotAllowedNow, NotFound, Unavailable
 from strata.storage.backend import StorageBackend
 from strata.storage.locations import open_storage
@@ -52,6 +52,8 @@ def show(api: Api, checkpoint: str, task: str, as_json: bool) -> None:
         ),
         ("path", plain(found.path) or "–"),
         ("also in", ", ".join(plain(tier) for tier in found.tiers[1:])),
+        ("metrics", ", ".join(f"{plain(k)} {each:.6g}" for k, each in found.metrics.items())),
+        ("kept", plain(", ".join(found.kept_because))),
         ("reason", plain(found.reason)),
     ):
         if value:
@@ -70,6 +72,20 @@ def save(api: Api, task: str) -> None:
         raise InvalidArgument("save needs a task", hint="add --task TASK")
     api.post(f"/api/tasks/{task}/checkpoint")
     console().print(Text.assemble(("✓ ", "green"), f"{plain(task)} will save at its next step"))
+
+
+def pin(api: Api, checkpoint: str, task: str, note: str) -> None:
+    """Protect a checkpoint from deletion."""
+    api.post(f"/api/checkpoints/{checkpoint}/pin", {"note": note}, task_id=task)
+    console().print(Text.assemble(("✓ ", "green"), f"{plain(checkpoint)} is pinned"))
+
+
+def unpin(api: Api, checkpoint: str, task: str) -> None:
+    """Release a pinned checkpoint; says whether it is still kept."""
+    answer = api.delete(f"/api/checkpoints/{checkpoint}/pin", task_id=task)
+    kept = ", ".join(api.decode(answer, PinResponse).kept_because)
+    outcome = f"still kept: {plain(kept)}" if kept else "deleted, because no other rule keeps it"
+    console().print(Text.assemble(("✓ ", "green"), f"{plain(checkpoint)} is {outcome}"))
 
 
 def remove(api: Api, checkpoint: str, task: str) -> None:

@@ -38,6 +38,27 @@ Spares = Annotated[int, typer.Option(min=0, help="Extra workers that wait to rep
 MaxRestarts = Annotated[
     int, typer.Option(min=0, help="Restarts of a worker without progress before the task fails.")
 ]
+KeepCount = Annotated[
+    int,
+    typer.Option(min=0, help="Number of newest checkpoints to keep; 0: the coordinator's setting."),
+]
+KeepEvery = Annotated[
+    int,
+    typer.Option(
+        min=0, help="Keep the first checkpoint at or after each multiple of these steps; 0: none."
+    ),
+]
+KeepBest = Annotated[
+    str,
+    typer.Option(
+        metavar="METRIC",
+        help="Keep the best checkpoints by this logged metric: the lowest, or with max:METRIC the "
+        "highest.",
+    ),
+]
+KeepBestCount = Annotated[
+    int, typer.Option(min=1, help="Number of best checkpoints to keep by --keep-best.")
+]
 FreshStart = Annotated[
     bool,
     typer.Option(
@@ -152,6 +173,10 @@ def request(
     min_workers: MinWorkers = 0,
     spares: Spares = 0,
     max_restarts: MaxRestarts = 3,
+    keep_count: KeepCount = 0,
+    keep_every: KeepEvery = 0,
+    keep_best: KeepBest = "",
+    keep_best_count: KeepBestCount = 1,
     allow_fresh_start: FreshStart = False,
     priority: Priority = 0,
     after: After = None,
@@ -176,6 +201,10 @@ def request(
         "min_workers": min_workers,
         "spares": spares,
         "max_restarts": max_restarts,
+        "keep_count": keep_count,
+        "keep_every": keep_every,
+        "keep_best": keep_best,
+        "keep_best_count": keep_best_count,
         "allow_fresh_start": allow_fresh_start,
         "priority": priority,
         "after": after or [],

@@ -94,9 +94,21 @@ async def list_methods_of_one(checkpoint_id: FromPath[str]) -> Response[None]:
     return Response(None, headers={"Allow": "DELETE, GET, OPTIONS"})
 
 
+@route(
+    "/checkpoints/{checkpoint_id:str}/pin",
+    http_method=[HttpMethod.OPTIONS],
+    status_code=204,
+    include_in_schema=False,
+)
+async def list_methods_of_pin(checkpoint_id: FromPath[str]) -> Response[None]:
+    """The same for the pin of a checkpoint, which has DELETE and no GET."""
+    return Response(None, headers={"Allow": "DELETE, OPTIONS, POST"})
+
+
 ENDPOINTS = [
     list_methods,
     list_methods_of_one,
+    list_methods_of_pin,
     cluster_routes.get_health,
     cluster_routes.get_status,
     cluster_routes.get_dashboard,
@@ -116,6 +128,8 @@ ENDPOINTS = [
     checkpoint_routes.get_checkpoint,
     checkpoint_routes.verify_checkpoint,
     checkpoint_routes.delete_checkpoint,
+    checkpoint_routes.pin_checkpoint,
+    checkpoint_routes.unpin_checkpoint,
     checkpoint_routes.list_barriers,
     task_routes.list_tasks,
     task_routes.create_task,

@@ -43,9 +43,12 @@ class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
     `policy` is the reaction to a lost worker: by default a worker that Strata started is replaced,
     and the others continue without a worker that the user started. Meanwhile the task trains with
-    at least `min_workers` workers; 0 leaves that to the policy. `keep_count` checkpoints are kept;
-    0 means the coordinator's setting. If no checkpoint can be restored, the task fails, unless
-    `allow_fresh_start` lets it train again from step 0.
+    at least `min_workers` workers; 0 leaves that to the policy. If no checkpoint can be restored,
+    the task fails, unless `allow_fresh_start` lets it train again from step 0.
+
+    Kept are the newest `keep_count` checkpoints (0: the coordinator's setting), the first at or
+    after each multiple of `keep_every` steps (0: none), and the `keep_best_count` best by the
+    metric `keep_best`: its lowest value, or with `max:NAME` its highest.
 
     Of the tasks that wait for slots, those of a higher `priority` start first. The task waits until
     the tasks in `after` have completed. Only a `preemptible` task may be stopped to make room for
@@ -65,6 +68,9 @@ class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     spares: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     model_state: ModelState = "replicated"
     keep_count: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    keep_every: Count = 0
+    keep_best: Annotated[str, Meta(max_length=200)] = ""
+    keep_best_count: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     max_restarts: Annotated[int, Meta(ge=0, le=1_000_000)] = 3
     allow_fresh_start: bool = False
     priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
@@ -102,6 +108,12 @@ class ForkTaskRequest(ContinueTaskRequest, frozen=True, forbid_unknown_fields=Tr
 
     step: Annotated[int, Meta(ge=0)] | None = None
     name: Name | None = None
+
+
+class PinCheckpointRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """Why a checkpoint is pinned; the note is shown in lists."""
+
+    note: Annotated[str, Meta(max_length=200)] = ""
 
 
 class RestartTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):

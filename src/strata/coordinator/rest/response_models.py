@@ -195,6 +195,11 @@ class CheckpointResponse(Struct, frozen=True):
     storage, and `size_total` the expected number, 0 until all ranks have started. A part is
     complete when its rank has acknowledged it, so until then `size_written` is less than
     `size_total`. `tiers` are the storages of a completed checkpoint, the nearest first.
+
+    `kept_because` has the rules that keep a completed checkpoint. `metrics` are the values that the
+    script had logged last, in lists the first of `metrics_total`; the metric of `keep_best`, by
+    which the task keeps its best checkpoints, is the first one and is missing if it was not logged
+    or not a finite number.
     """
 
     id: str
@@ -213,6 +218,10 @@ class CheckpointResponse(Struct, frozen=True):
     size_total: int
     tiers: list[str]
     size_new: int
+    kept_because: list[str]
+    keep_best: str
+    metrics: dict[str, float]
+    metrics_total: int
 
 
 class PartResponse(Struct, frozen=True):
@@ -233,6 +242,14 @@ class CheckpointDetail(CheckpointResponse, frozen=True):
     generation: int
     metadata: dict[str, str]
     written: list[PartResponse]
+
+
+class PinResponse(Struct, frozen=True):
+    """The rules that keep a checkpoint now; none if it was deleted."""
+
+    id: str
+    task_id: str
+    kept_because: list[str]
 
 
 class BarrierResponse(Struct, frozen=True):
@@ -309,6 +326,7 @@ class TaskResponse(Struct, frozen=True):
 class TaskDetail(TaskResponse, frozen=True):
     """A task with its submitted parameters; only the names of environment variables are shown.
 
+    The fields that begin with `keep` say which checkpoints are kept, as the script chose if it did.
     `loss` is the mean of the last losses of its workers; `waiting_for` says which slots or other
     tasks it waits for, or how many workers the user has to start, and is empty if it does not wait.
     """
@@ -321,6 +339,9 @@ class TaskDetail(TaskResponse, frozen=True):
     min_workers: int
     model_state: ModelState
     keep_count: int
+    keep_every: int
+    keep_best: str
+    keep_best_count: int
     max_restarts: int
     external: bool
     after: list[str]

@@ -19,7 +19,7 @@ from strata.core.checkpoints.keep_reasons import (
 from strata.core.decision import Decision, applies, decides
 from strata.core.events import Command, Event, Fact
 from strata.core.generations.generation_members import restart_generation
-from strata.core.limits import LimitHit, require_name, require_text
+from strata.core.limits import LimitHit, require_name
 from strata.core.state import Cluster
 from strata.core.task_state import Checkpoint, Retention, RetentionRequest, Task
 from strata.errors import NotAllowedNow
@@ -189,7 +189,8 @@ def delete(d: Decision, c: DeleteCheckpoint) -> None:
 def pin(d: Decision, c: PinCheckpoint) -> Checkpoint:
     """Protect a committed checkpoint until its holder releases it; a new note replaces the old."""
     require_name("holder", c.holder)
-    require_text(note=c.note)
+    if c.note:
+        require_name("note", c.note)
     checkpoint = find(d.state.task(c.task), c.checkpoint)
     if checkpoint.state != "committed":
         raise NotAllowedNow(

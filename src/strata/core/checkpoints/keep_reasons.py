@@ -4,7 +4,8 @@ The rules see only the committed checkpoints that exist, so a checkpoint takes t
 was found damaged or was deleted by request.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from strata.core.checkpoints.checkpoint_lifecycle import committed_newest_first
 from strata.core.limits import require_name
@@ -15,6 +16,19 @@ USER = "user"
 """The holder of a pin that a user set."""
 
 HIGHEST = "max:"
+
+
+class Measured(Protocol):
+    """A saved state with its step and metrics."""
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def metrics(self) -> Mapping[str, float]: ...
+
+
+Saved = TypeVar("Saved", bound=Measured)
 
 
 def metric_name(keep_best: str) -> str:
@@ -60,10 +74,10 @@ def keep_reasons(task: Task) -> dict[str, list[str]]:
         ordinal = f"{place} of {kept.keep_count:,} newest"
         reasons[checkpoint.id].append("newest" if place == 1 else ordinal)
     metric = metric_name(kept.keep_best)
-    for place, checkpoint in enumerate(_best(newest, kept), 1):
+    for place, checkpoint in enumerate(best(newest, kept), 1):
         ordinal = "best" if kept.keep_best_count == 1 else f"{place} of {kept.keep_best_count} best"
         reasons[checkpoint.id].append(f"{ordinal} {metric} {checkpoint.metrics[metric]:.6g}")
-    for checkpoint in _first_of_each(newest, kept.keep_every):
+    for checkpoint in first_of_each(newest, kept.keep_every):
         reasons[checkpoint.id].append(f"every {kept.keep_every:,} steps")
     for checkpoint in newest:
         reasons[checkpoint.id] += pin_reasons(checkpoint)
@@ -72,22 +86,22 @@ def keep_reasons(task: Task) -> dict[str, list[str]]:
     return reasons
 
 
-def _best(newest: list[Checkpoint], kept: Retention) -> list[Checkpoint]:
-    """The best checkpoints, best first; of equal ones the lowest step.
+def best(newest: Sequence[Saved], kept: Retention) -> list[Saved]:
+    """The best checkpoints of a list with the newest first; of equal ones the lowest step.
 
     A value may have been logged some steps before the save. So of the checkpoints with the same
     value, the first is the closest to the state that the value describes.
     """
     metric = metric_name(kept.keep_best)
     sign = -1 if kept.keep_best.startswith(HIGHEST) else 1
-    measured = [checkpoint for checkpoint in newest if metric in checkpoint.metrics]
-    measured.sort(key=lambda checkpoint: (sign * checkpoint.metrics[metric], checkpoint.step))
+    measured = [saved for saved in newest if metric in saved.metrics] if metric else []
+    measured.sort(key=lambda saved: (sign * saved.metrics[metric], saved.step))
     return measured[: kept.keep_best_count]
 
 
-def _first_of_each(newest: list[Checkpoint], every: int) -> list[Checkpoint]:
+def first_of_each(newest: Sequence[Saved], every: int) -> list[Saved]:
     """The first checkpoint at or after each multiple of a number of steps; none for 0."""
-    first: dict[int, Checkpoint] = {}
+    first: dict[int, Saved] = {}
     for checkpoint in newest:
         multiple = checkpoint.step // every if every else 0
         if multiple and (multiple not in first or checkpoint.step < first[multiple].step):

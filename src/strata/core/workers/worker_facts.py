@@ -219,6 +219,15 @@ class StepFinished(Fact, frozen=True, kw_only=True):
     metrics: dict[str, float] | None = None
 
 
+class MetricsLogged(Fact, frozen=True, kw_only=True):
+    """The script logged metrics of its state after `step` steps, outside of a step."""
+
+    sentence = "logged [{metrics}|no metrics] after {step:step}"
+
+    step: int
+    metrics: dict[str, float]
+
+
 class ResourceSnapshot(Fact, Usage, frozen=True, kw_only=True):
     """Resources that the process uses; `sdk/record/resource_sampler` says how each figure is
     measured.

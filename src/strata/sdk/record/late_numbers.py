@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, SupportsFloat
 
 from strata.core.events import Fact
+from strata.errors import InvalidArgument
 
 Make = Callable[[float | None, dict[str, float]], Fact]
 """Makes a fact from a loss and other metrics."""
@@ -54,6 +55,20 @@ def number_of(value: Any) -> float | LateNumber:
         return DeviceNumber(value)
     detach = getattr(value, "detach", None)  # PyTorch warns about tensors with a graph
     return float(value if detach is None else detach())
+
+
+def numbers_of(metrics: Mapping[str, Any]) -> dict[str, SupportsFloat]:
+    """The numbers of some metrics by name; raises if one is not a number."""
+    numbers: dict[str, SupportsFloat] = {}
+    for name, value in metrics.items():
+        try:
+            numbers[name] = number_of(value)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(
+                f"metric {name!r} is not a number: {error}",
+                hint="log numbers or tensors with one element",
+            ) from error
+    return numbers
 
 
 class LateFact:

@@ -108,8 +108,10 @@ def registration(
     memory_bytes: int = 0,
     weight: int = 1,
     labels: dict[str, str] | None = None,
+    **retention: int | str | None,
 ) -> pb.RegisterWorkerRequest:
-    """The registration request; raises if an argument is invalid."""
+    """The registration request, with the fields of `Retention` that are not None; raises if an
+    argument is invalid."""
     worker_id = settings.worker_id if worker_id is None else worker_id
     if not worker_id and settings.rank is not None:
         worker_id = f"rank-{settings.rank}"
@@ -131,6 +133,7 @@ def registration(
         weight=weight,
         start=settings.start,
         syncs=syncs,
+        retention=build(pb.Retention, **retention),
     )
 
 

@@ -34,16 +34,22 @@ class ModelOffer:
         self._offered = ""
 
     def offer(
-        self, state: object, generation: int, step: int, peers: int, data: dict[str, Any]
+        self,
+        state: object,
+        generation: int,
+        step: int,
+        peers: int,
+        data: dict[str, Any],
+        metrics: dict[str, float],
     ) -> None:
-        """Copy the state and offer it to `peers` members, with the data positions in `data`."""
+        """Copy the state and offer it to `peers` members, with data positions and metrics."""
         self.stop()
         # Not the checkpoints' staging memory: this copy is unpinned, and freed after the last read.
         capture = Staging().capture(flatten(state), {"step": str(step)})
         self._offered = model_id(generation)
         threading.Thread(
             target=self._serve,
-            args=(capture, self._offered, step, peers, data),
+            args=(capture, self._offered, step, peers, data, metrics),
             name="strata-give",
             daemon=True,
         ).start()
@@ -55,7 +61,13 @@ class ModelOffer:
             self._offered = ""
 
     def _serve(
-        self, capture: StateCapture, name: str, step: int, peers: int, data: dict[str, Any]
+        self,
+        capture: StateCapture,
+        name: str,
+        step: int,
+        peers: int,
+        data: dict[str, Any],
+        metrics: dict[str, float],
     ) -> None:
         capture.complete()
         hashing = PartHasher(capture)
@@ -71,6 +83,7 @@ class ModelOffer:
             world_size=1,
             parts=[part],
             data=data,
+            metrics=metrics,
         )
         if name != self._offered:
             return

@@ -12,6 +12,7 @@ from strata.checkpoint.catalog import Catalog, is_id
 from strata.checkpoint.state.random_generators import random_state, set_random_state
 from strata.checkpoint.state.stateful import plain
 from strata.config import Settings
+from strata.core.limits import finite_values
 from strata.core.state import Outcome
 from strata.errors import Corrupt, NotAllowedNow, NotFound, StrataError
 from strata.sdk.data.script_position import ScriptPosition
@@ -19,6 +20,7 @@ from strata.sdk.peers.blob_server import Blobs
 from strata.sdk.session.membership import Recovery
 from strata.sdk.session.run_worker import RunWorker
 from strata.sdk.state.final_save import FinalCalls, FinalSave
+from strata.sdk.state.logged_metrics import LoggedMetrics
 from strata.sdk.state.model_offer import ModelOffer
 from strata.sdk.state.restorer import Restorer, StorageWaiter
 from strata.sdk.state.save_policy import SavePolicy
@@ -69,6 +71,7 @@ class RunState:
         self.due.under_way = lambda: self.saver.under_way
         self.due.waits = settings.checkpoint_when_busy == "wait"
         self._metadata: dict[str, object] = {}
+        self.metrics = LoggedMetrics(task_config.get("keep_best", ""))
         self._restorer = Restorer(worker)
         self._sources: dict[str, list[StorageBackend]] = {}
         self._storage_wait = StorageWaiter(
@@ -133,6 +136,7 @@ class RunState:
         self.blobs.token = standing.peer_token
         if self._build is not None:
             self.state = self._build()
+            self.metrics.restore({})
         elif recovery.source == "fresh" and (self._membership.applied or self._replaced):
             raise NotAllowedNow(
                 "the task restarts from step 0, but this process has already changed its state",
@@ -157,6 +161,7 @@ class RunState:
                     standing, self._session.identity.worker_id, self.state
                 )
             self._reposition(manifest.data)
+            self.metrics.restore(manifest.metrics)
             if SCRIPT in manifest.data:
                 self.script.load_state_dict(manifest.data[SCRIPT])
             self.checks.note_restored(self.state)
@@ -212,7 +217,12 @@ class RunState:
             return self._model_offer.stop()
         fetching = standing.recovery.fetching
         self._model_offer.offer(
-            plain(self.state), standing.generation, recovery.step, fetching, self._data()
+            plain(self.state),
+            standing.generation,
+            recovery.step,
+            fetching,
+            self._data(),
+            finite_values(self.metrics.last()),
         )
 
     def _address(self) -> str:
@@ -262,15 +272,28 @@ class RunState:
 
     def _begin_save(self, step: int, epoch: int, final: bool = False) -> None:
         metadata, self._metadata = self._metadata, {}
+        place = self._membership.place
+        if place.rank == 0:
+            self.metrics.check_best()
         moment = SavePosition(
             step=step,
             epoch=epoch,
-            place=self._membership.place,
+            place=place,
             metadata=metadata,
             data=self._data(),
+            metrics=self.metrics.last() if place.rank == 0 else {},
             final=final,
         )
         self.due.saved(step, self.saver.save(plain(self.known_state), moment))
+
+    def save_at_end(self, timeout_s: float) -> None:
+        """Save the final state even if its step is saved: the metrics may have changed since.
+
+        Waits for a running save.
+        """
+        self.saver.wait(timeout_s)
+        self.saver.committed = (0, 0)
+        self.due.postponed = True
 
     def finish(self, outcome: Outcome, epoch: int, timeout_s: float) -> str:
         """Finish saving; returns why the final state is not saved, or an empty string."""

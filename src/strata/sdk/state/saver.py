@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import SupportsFloat
 
 from google.protobuf.message import Message
 from msgspec import Struct, field
@@ -28,6 +29,7 @@ from strata.checkpoint.write.replica_digests import ReplicaDigests
 from strata.checkpoint.write.save_job import retried
 from strata.checkpoint.write.staging import Staging, StateCapture
 from strata.checkpoint.write.unchanged_tensors import LastSave, edge_checksums
+from strata.core.limits import finite_values
 from strata.core.workers.worker_operations import (
     CheckpointUploadCompleted,
     CheckpointUploadProgress,
@@ -57,13 +59,17 @@ MAX_REASON_CHARACTERS = 1_000
 
 
 class SavePosition(Struct, frozen=True):
-    """The position of training that is saved with a state, for the manifest."""
+    """The position of training that is saved with a state, for the manifest.
+
+    `metrics` are what rank 0 logged last; a GPU may not have computed all of them yet.
+    """
 
     step: int
     epoch: int
     place: EnteredGeneration
     metadata: dict[str, object] = field(default_factory=dict)
     data: dict[str, object] = field(default_factory=dict)
+    metrics: dict[str, SupportsFloat] = field(default_factory=dict)
     final: bool = False
 
 
@@ -225,6 +231,7 @@ class Saver:
                 size_bytes=part.size_bytes,
                 checksum=part.xxh3,
                 kept_bytes=part.kept_bytes,
+                metrics=finite_values(moment.metrics),
             )
             acked = True
             ended = self._answer("ack_part", ack, moment)
@@ -315,6 +322,7 @@ class Saver:
             replicas=save.replicas.finish(part),
             metadata=moment.metadata,
             data=moment.data,
+            metrics=finite_values(moment.metrics),
             part=part,
         )
 

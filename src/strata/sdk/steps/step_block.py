@@ -29,9 +29,9 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, SupportsFloat
 
-from strata.errors import InvalidArgument, NotAllowedNow
+from strata.errors import NotAllowedNow
 from strata.sdk.interrupts import GenerationChanged
-from strata.sdk.record.late_numbers import number_of
+from strata.sdk.record.late_numbers import numbers_of
 
 if TYPE_CHECKING:
     from strata.sdk.run_steps import RunSteps
@@ -96,14 +96,7 @@ class Step:
 
         Does not wait for a number on a GPU: its current value is copied in the background.
         """
-        for name, value in {**(values or {}), **metrics}.items():
-            try:
-                self.metrics[name] = number_of(value)
-            except (TypeError, ValueError) as error:
-                raise InvalidArgument(
-                    f"metric {name!r} is not a number: {error}",
-                    hint="log numbers or tensors with one element",
-                ) from error
+        self.metrics |= numbers_of({**(values or {}), **metrics})
 
     def __enter__(self) -> "Step":
         if self._open:

@@ -123,6 +123,8 @@ def shown(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.4g}"
+    if isinstance(value, dict):
+        value = [f"{name} {shown(each)}" for name, each in value.items()]
     if isinstance(value, list):
         more = f" and {len(value) - ITEMS} more" if len(value) > ITEMS else ""
         return (", ".join(map(shown, value[:ITEMS])) or "none") + more

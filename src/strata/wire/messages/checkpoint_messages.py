@@ -143,6 +143,7 @@ def _part(worker: str, incarnation: int, message: pb.AckPart) -> AckPart:
         size_bytes=message.size_bytes,
         checksum=message.checksum,
         kept_bytes=message.kept_bytes,
+        metrics=dict(message.metrics),
     )
 
 

@@ -21,7 +21,7 @@ from strata.core.generations.recovery import EnterGeneration
 from strata.core.generations.recovery_failures import ReportBrokenExchange
 from strata.core.limits import require_text
 from strata.core.state import Outcome, Reported, Worker
-from strata.core.task_state import Barrier, Task
+from strata.core.task_state import Barrier, RetentionRequest, Task
 from strata.core.tasks.placement import StopRun
 from strata.core.workers.heartbeats import Beat, GpuMetrics, ResourceMetrics
 from strata.core.workers.host_agents import ReportExit
@@ -124,6 +124,15 @@ def registration(request: pb.RegisterWorkerRequest, peer: str) -> RegisterWorker
         start=request.start,
         syncs=request.syncs,
         metadata=dict(request.metadata),
+        retention=_retention(request.retention),
+    )
+
+
+def _retention(message: pb.Retention) -> RetentionRequest:
+    """What a script asks for; fields that are not set are None."""
+    names = RetentionRequest.__struct_fields__
+    return RetentionRequest(
+        **{name: getattr(message, name) for name in names if message.HasField(name)}
     )
 
 
@@ -136,7 +145,7 @@ def registered(
         rank=worker.rank,
         world_size=len(task.members),
         heartbeat_interval_ms=int(heartbeat_s * 1000),
-        config={"config": task.spec.config, **places},
+        config={"config": task.spec.config, "keep_best": task.retention.keep_best, **places},
         incarnation=worker.incarnation,
         task_id=task.id,
         generation=task.generation,

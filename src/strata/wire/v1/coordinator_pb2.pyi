@@ -40,7 +40,7 @@ CHECKPOINT_TYPE_OPTIMIZER_ONLY: CheckpointType
 CHECKPOINT_TYPE_MODEL_ONLY: CheckpointType
 
 class RegisterWorkerRequest(_message.Message):
-    __slots__ = ("worker_id", "hostname", "port", "gpu_count", "memory_bytes", "metadata", "task_id", "nonce", "world_size", "weight", "start", "syncs")
+    __slots__ = ("worker_id", "hostname", "port", "gpu_count", "memory_bytes", "metadata", "task_id", "nonce", "world_size", "weight", "start", "syncs", "retention")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +60,7 @@ class RegisterWorkerRequest(_message.Message):
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     SYNCS_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     hostname: str
     port: int
@@ -72,7 +73,20 @@ class RegisterWorkerRequest(_message.Message):
     weight: int
     start: int
     syncs: bool
-    def __init__(self, worker_id: _Optional[str] = ..., hostname: _Optional[str] = ..., port: _Optional[int] = ..., gpu_count: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., task_id: _Optional[str] = ..., nonce: _Optional[str] = ..., world_size: _Optional[int] = ..., weight: _Optional[int] = ..., start: _Optional[int] = ..., syncs: _Optional[bool] = ...) -> None: ...
+    retention: Retention
+    def __init__(self, worker_id: _Optional[str] = ..., hostname: _Optional[str] = ..., port: _Optional[int] = ..., gpu_count: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., task_id: _Optional[str] = ..., nonce: _Optional[str] = ..., world_size: _Optional[int] = ..., weight: _Optional[int] = ..., start: _Optional[int] = ..., syncs: _Optional[bool] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ...) -> None: ...
+
+class Retention(_message.Message):
+    __slots__ = ("keep_count", "keep_every", "keep_best", "keep_best_count")
+    KEEP_COUNT_FIELD_NUMBER: _ClassVar[int]
+    KEEP_EVERY_FIELD_NUMBER: _ClassVar[int]
+    KEEP_BEST_FIELD_NUMBER: _ClassVar[int]
+    KEEP_BEST_COUNT_FIELD_NUMBER: _ClassVar[int]
+    keep_count: int
+    keep_every: int
+    keep_best: str
+    keep_best_count: int
+    def __init__(self, keep_count: _Optional[int] = ..., keep_every: _Optional[int] = ..., keep_best: _Optional[str] = ..., keep_best_count: _Optional[int] = ...) -> None: ...
 
 class RegisterWorkerResponse(_message.Message):
     __slots__ = ("assigned_id", "rank", "world_size", "heartbeat_interval_ms", "config", "incarnation", "task_id", "generation", "role")
@@ -793,18 +807,27 @@ class BeginCheckpoint(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., step: _Optional[int] = ..., epoch: _Optional[int] = ..., path: _Optional[str] = ..., type: _Optional[_Union[CheckpointType, str]] = ..., metadata: _Optional[_Mapping[str, str]] = ..., final: _Optional[bool] = ...) -> None: ...
 
 class AckPart(_message.Message):
-    __slots__ = ("checkpoint_id", "path", "size_bytes", "checksum", "kept_bytes")
+    __slots__ = ("checkpoint_id", "path", "size_bytes", "checksum", "kept_bytes", "metrics")
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
     checkpoint_id: str
     path: str
     size_bytes: int
     checksum: str
     kept_bytes: int
-    def __init__(self, checkpoint_id: _Optional[str] = ..., path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., checksum: _Optional[str] = ..., kept_bytes: _Optional[int] = ...) -> None: ...
+    metrics: _containers.ScalarMap[str, float]
+    def __init__(self, checkpoint_id: _Optional[str] = ..., path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., checksum: _Optional[str] = ..., kept_bytes: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class FailPart(_message.Message):
     __slots__ = ("checkpoint_id", "reason")

@@ -1,4 +1,4 @@
-"""Endpoints of checkpoints and barriers: list, show, verify, delete."""
+"""Endpoints of checkpoints and barriers: list, show, verify, pin, delete."""
 
 import asyncio
 from itertools import islice
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 from litestar import Response, delete, get, post
-from litestar.params import FromPath, QueryParameter
+from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import Struct
 
 from strata.checkpoint.manifest import MANIFEST_SUFFIX, decode_manifest
@@ -23,6 +23,7 @@ from strata.coordinator.rest.paging import (
     paged,
 )
 from strata.coordinator.rest.ports import TheApi
+from strata.coordinator.rest.request_models import PinCheckpointRequest
 from strata.coordinator.rest.response_models import (
     BarrierResponse,
     BarrierState,
@@ -30,10 +31,16 @@ from strata.coordinator.rest.response_models import (
     CheckpointResponse,
     CheckpointStatus,
     PartResponse,
+    PinResponse,
 )
 from strata.coordinator.rest.views import state_views
 from strata.core.checkpoints.checkpoint_commits import FailCheckpoint
-from strata.core.checkpoints.checkpoint_retention import DeleteCheckpoint
+from strata.core.checkpoints.checkpoint_retention import (
+    DeleteCheckpoint,
+    PinCheckpoint,
+    ReleaseCheckpoint,
+)
+from strata.core.checkpoints.keep_reasons import USER, keep_reasons, kept_because
 from strata.errors import Corrupt, NotAllowedNow, NotFound
 from strata.storage.backend import StorageBackend
 
@@ -60,7 +67,7 @@ async def list_checkpoints(
             if status in (None, state_views.CHECKPOINT_STATUS[saved.state])
         )
         found = page(wanted, state_views.checkpoint_order, limit, cursor)
-        shown = [state_views.checkpoint(api.heartbeats, task, saved) for task, saved in found.items]
+        shown = state_views.checkpoints(api.heartbeats, found.items)
         return paged(shown, found.total, found.next_cursor)
 
 
@@ -81,8 +88,10 @@ async def get_checkpoint(
             )
         task, saved = min(found, key=state_views.checkpoint_order)
         parts = islice(sorted(saved.parts.items()), MAX_LIMIT)
+        reasons = kept_because(task, saved)
+        shown = state_views.checkpoint(api.heartbeats, task, saved, reasons)
         return CheckpointDetail(
-            **msgspec.structs.asdict(state_views.checkpoint(api.heartbeats, task, saved)),
+            **msgspec.structs.asdict(shown),
             type=saved.type,
             generation=saved.generation,
             metadata=saved.metadata,
@@ -183,11 +192,43 @@ async def verify_checkpoint(
 async def delete_checkpoint(
     api: TheApi, checkpoint_id: FromPath[str], task_id: TaskOfCheckpoint = ""
 ) -> DeletedResponse:
-    """Delete a completed checkpoint, unless it is the newest of its task or being read."""
+    """Delete a completed checkpoint, unless it is the newest of its task, pinned or being
+    restored."""
     task = await _task_of(api, checkpoint_id, task_id)
     reason = "requested through the API"
     await api.engine.submit(DeleteCheckpoint(task=task, checkpoint=checkpoint_id, reason=reason))
     return DeletedResponse(checkpoint_id, task)
+
+
+@post("/checkpoints/{checkpoint_id:str}/pin", status_code=200, responses=WRITES)
+async def pin_checkpoint(
+    api: TheApi,
+    checkpoint_id: FromPath[str],
+    data: JSONBody[PinCheckpointRequest | None] = None,
+    task_id: TaskOfCheckpoint = "",
+) -> PinResponse:
+    """Protect a completed checkpoint from deletion; a new note replaces the old one."""
+    task = await _task_of(api, checkpoint_id, task_id)
+    note = data.note if data is not None else ""
+    command = PinCheckpoint(task=task, checkpoint=checkpoint_id, holder=USER, note=note)
+    await api.engine.submit(command)
+    return await _pin_response(api, task, checkpoint_id)
+
+
+@delete("/checkpoints/{checkpoint_id:str}/pin", status_code=200, responses=WRITES)
+async def unpin_checkpoint(
+    api: TheApi, checkpoint_id: FromPath[str], task_id: TaskOfCheckpoint = ""
+) -> PinResponse:
+    """Release a pinned checkpoint; it is deleted if no other rule keeps it."""
+    task = await _task_of(api, checkpoint_id, task_id)
+    await api.engine.submit(ReleaseCheckpoint(task=task, checkpoint=checkpoint_id, holder=USER))
+    return await _pin_response(api, task, checkpoint_id)
+
+
+async def _pin_response(api: TheApi, task: str, checkpoint_id: str) -> PinResponse:
+    async with api.engine.settled() as state:
+        reasons = keep_reasons(state.task(task)).get(checkpoint_id, [])
+        return PinResponse(id=checkpoint_id, task_id=task, kept_because=reasons)
 
 
 async def _task_of(api: TheApi, checkpoint_id: str, task_id: str) -> str:

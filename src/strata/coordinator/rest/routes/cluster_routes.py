@@ -158,7 +158,7 @@ def dashboard(
         coordinator=coordinator,
         workers=state_views.workers(state, heartbeats, workers.items),
         datasets=[state_views.dataset(dataset) for dataset in datasets.items],
-        checkpoints=[state_views.checkpoint(heartbeats, *each) for each in checkpoints.items],
+        checkpoints=state_views.checkpoints(heartbeats, checkpoints.items),
         barriers=[state_views.barrier(*each, names=DASHBOARD_NAMES) for each in barriers.items],
         metrics=metrics,
         tasks=[

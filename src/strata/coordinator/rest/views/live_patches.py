@@ -341,7 +341,7 @@ def collections(state: Cluster, heartbeats: Heartbeats) -> Collections:
     agents = page(state.agents.values(), by_id, ITEMS, "").items
     queue = Queue(state)
     return {
-        "checkpoints": keyed(state_views.checkpoint(heartbeats, *each) for each in checkpoints),
+        "checkpoints": keyed(state_views.checkpoints(heartbeats, checkpoints)),
         "barriers": keyed(state_views.barrier(*each, names=DASHBOARD_NAMES) for each in barriers),
         "tasks": keyed(state_views.task(state, queue, task, [], DASHBOARD_NAMES) for task in tasks),
         "datasets": keyed(state_views.dataset(dataset) for dataset in datasets),

@@ -30,6 +30,7 @@ from strata.coordinator.rest.views.shard_views import AssignedShards
 from strata.coordinator.sessions.last_heartbeats import Heartbeats
 from strata.core.barriers.barrier_rules import missing_workers
 from strata.core.checkpoints.checkpoint_lifecycle import committed_newest_first
+from strata.core.checkpoints.keep_reasons import keep_reasons, metric_name
 from strata.core.datasets.training_loops import trained_steps
 from strata.core.events import Event, UnknownFact, position_id
 from strata.core.state import Agent, Cluster, Dataset, Worker, WorkerState
@@ -41,6 +42,7 @@ from strata.errors import NotFound
 from strata.timeline.read.records import ref_of_cause
 
 NAMES_SHOWN = 100
+METRICS_SHOWN = 10
 MS_NS = 1_000_000
 
 WORKER_STATUS: dict[WorkerState, WorkerStatus] = {
@@ -180,8 +182,29 @@ def checkpoint_order(each: tuple[Task, Checkpoint]) -> Key:
     return newest_first(saved.created_ns, task.id, saved.id)
 
 
-def checkpoint(heartbeats: Heartbeats, task: Task, saved: Checkpoint) -> CheckpointResponse:
-    """A checkpoint and its progress."""
+def checkpoints(
+    heartbeats: Heartbeats, chosen: Iterable[tuple[Task, Checkpoint]]
+) -> list[CheckpointResponse]:
+    """Checkpoints with their first metrics."""
+    chosen = list(chosen)
+    tasks = {task.id: task for task, _ in chosen}
+    reasons = {task.id: keep_reasons(task) for task in tasks.values()}
+    return [
+        checkpoint(heartbeats, task, saved, reasons[task.id].get(saved.id, []), METRICS_SHOWN)
+        for task, saved in chosen
+    ]
+
+
+def checkpoint(
+    heartbeats: Heartbeats,
+    task: Task,
+    saved: Checkpoint,
+    kept_because: list[str],
+    metrics: int | None = None,
+) -> CheckpointResponse:
+    """A checkpoint, its progress, and a number of its metrics."""
+    best = metric_name(task.retention.keep_best)
+    ordered = sorted(saved.metrics.items(), key=lambda each: (each[0] != best, each[0]))
     writing = heartbeats.saving(task, saved) if saved.state == "in_progress" else []
     begun = len(saved.parts) + len(writing) >= saved.expected or saved.state != "in_progress"
     # A part is complete only when its rank has acknowledged it, however much is stored.
@@ -203,6 +226,10 @@ def checkpoint(heartbeats: Heartbeats, task: Task, saved: Checkpoint) -> Checkpo
         size_total=saved.size_bytes + sum(part.total_bytes for part in writing) if begun else 0,
         tiers=[saved.path, *saved.copies] if saved.state == "committed" else [],
         size_new=saved.size_bytes,
+        kept_because=kept_because,
+        keep_best=task.retention.keep_best,
+        metrics=dict(ordered[:metrics]),
+        metrics_total=len(ordered),
     )
 
 
@@ -299,7 +326,7 @@ def task_detail(state: Cluster, heartbeats: Heartbeats, known: Task, logs: list[
         policy=spec.policy,
         min_workers=spec.min_workers,
         model_state=spec.model_state,
-        keep_count=spec.keep_count,
+        **msgspec.structs.asdict(known.retention),
         max_restarts=spec.max_restarts,
         external=spec.external,
         after=spec.after,

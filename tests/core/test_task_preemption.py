@@ -76,7 +76,11 @@ def test_reason_of_the_preemption_leads_back_to_the_submission():
     task = low(world)
     by = high(world)
     fact = world.one(TaskPreempted)
-    assert (fact.task, fact.preemptor, fact.reason) == (task.id, by.id, "priority 1 is higher than 0")
+    assert (fact.task, fact.preemptor, fact.reason) == (
+        task.id,
+        by.id,
+        "priority 1 is higher than 0",
+    )
     assert world.log[int(world.event(fact).cause[0][1:])].body.task == by.id
 
 

@@ -205,11 +205,11 @@ def test_task_resumes_from_another_task_only_on_request(hub, trainees, tmp_path)
     plain = trainees(hub.address, "keep", worker_id="b", task=other, steps=5)
     assert plain.says("restored")["applied"] == 0
     third = submit(hub, worker_count=1)
-    resumed = trainees(hub.address, "keep", worker_id="c", task=third, steps=5, resume=TASK)
+    resumed = trainees(hub.address, "keep", worker_id="c", task=third, steps=5, from_=TASK)
     assert resumed.says("restored")["applied"] == 20
     fourth = submit(hub, worker_count=1)
     where = folder(hub, tmp_path) / "step-00000010-1"
-    named = trainees(hub.address, "keep", worker_id="d", task=fourth, steps=5, resume=str(where))
+    named = trainees(hub.address, "keep", worker_id="d", task=fourth, steps=5, from_=str(where))
     assert named.says("restored")["applied"] == 10
     assert len(listed(hub)) == 2
 
@@ -218,7 +218,7 @@ def test_resuming_another_tasks_checkpoint_keeps_the_scripts_own_seed(hub, train
     saved = trainees(hub.address, "seeded", worker_id="a", seed=1, checkpoint_every=10)
     assert saved.ends() == 0
     other = submit(hub, worker_count=1)
-    resumed = trainees(hub.address, "seeded", worker_id="b", task=other, seed=5, resume=TASK)
+    resumed = trainees(hub.address, "seeded", worker_id="b", task=other, seed=5, from_=TASK)
     expected = [random.Random(5).random(), np.random.RandomState(5).random_sample()]
     assert resumed.says("drew")["numbers"] == expected
     assert resumed.ends() == 0

@@ -208,7 +208,7 @@ def keep(
     size=1000,
     meet=True,
     functional=False,
-    resume="",
+    from_="",
     dawdle_s=0.0,
     when_busy="postpone",
     adaptive=False,
@@ -223,7 +223,7 @@ def keep(
     os.environ["STRATA_CHECKPOINT_WHEN_BUSY"] = when_busy
     with strata.join(**given) as run:
         initial = {"sum": np.zeros(size), "squares": np.zeros((size, 2)), "applied": 0}
-        run.restore(initial, resume=resume)
+        run.restore(initial, from_=from_)
         first = {"applied": run.state["applied"], "interval_s": run.checkpoint_interval_s}
         say("restored", source=run.recovery.source, **first, **place(run))
         while run.steps < steps:
@@ -255,12 +255,12 @@ def keep(
 
 
 @scene
-def seeded(seed, steps=10, resume="", **given):
+def seeded(seed, steps=10, from_="", **given):
     """Seed the random generators, restore, and print their next numbers."""
     with strata.join(**given) as run:
         random.seed(seed)
         np.random.seed(seed)
-        run.restore({"weight": np.zeros(3)}, resume=resume)
+        run.restore({"weight": np.zeros(3)}, from_=from_)
         say("drew", numbers=[random.random(), float(np.random.random())])
         while run.steps < steps:
             run.mark_step(loss=1.0)

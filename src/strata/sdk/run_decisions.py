@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from strata.errors import InvalidArgument, NotAllowedNow
+from strata.errors import InvalidArgument
 from strata.sdk.data.evaluation import Evaluation, Scored, combined
-from strata.sdk.interrupts import GenerationChanged, StopRequested
+from strata.sdk.interrupts import GenerationChanged
 from strata.sdk.peers.exchange import Exchange
 from strata.sdk.run_loops import RunLoops
 from strata.wire.v1 import coordinator_pb2 as pb
@@ -84,28 +84,7 @@ class RunDecisions(RunLoops):
         """The value agreed on at this place of the script, as JSON."""
         self._report_left_loop()
         key = self._script.agreement_key(self.steps)
-        session, membership = self._session, self._membership
-        while True:
-            session.require_usable()
-            known = (membership.agreed, membership.newest_place)
-            try:
-                asked = pb.Agree(key=key, step=self.steps, value=value)
-                return session.answer(session.ask("agree", asked)).agreed.value
-            except NotAllowedNow:
-                self._wait_for_change(known)
-
-    def _wait_for_change(self, known: tuple[int, object]) -> None:
-        """Wait until another value was agreed on, or the membership changed."""
-        membership, worker = self._membership, self._worker
-        worker.waiting = True
-        try:
-            self._session.wait_for(
-                lambda: (membership.agreed, membership.newest_place) != known or self.ending
-            )
-        finally:
-            worker.waiting = False
-        if self.ending:
-            raise StopRequested(f"the run is stopping: {self.stop_requested}")
+        return self._run_state.agreements.agree(key, value)
 
 
 def _names(value: str) -> dict[str, str]:

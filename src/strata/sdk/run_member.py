@@ -9,12 +9,14 @@ keeps its state in `run.state` instead of a variable:
     run.state, loss = train_step(run.state, batch)
 """
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
+from strata.checkpoint.read.weight_names import Rename
 from strata.core.state import REPORTED, Reported
 from strata.errors import InvalidArgument, StrataError
 from strata.sdk.interrupts import GenerationChanged, StopRequested, TerminationNotice
@@ -24,6 +26,7 @@ from strata.sdk.peers.exchange import Exchange
 from strata.sdk.record.recorder import Recorder
 from strata.sdk.session.membership import Recovery
 from strata.sdk.session.run_worker import RunWorker
+from strata.sdk.state.initial_weights import initial_weights
 from strata.sdk.state.restorer import DamagedCheckpoint, PeersUnreachable
 from strata.sdk.state.run_state import RunState
 from strata.sdk.steps.step_block import StepTime, Timing
@@ -158,37 +161,58 @@ class RunMember:
         self._membership.restored()
         self.report("training")
 
-    def restore(self, state: Any = None, *, resume: str = "", **parts: Any) -> Any:
+    def restore(
+        self,
+        state: Any = None,
+        *,
+        from_: str | os.PathLike[str] | None = None,
+        strict: bool = True,
+        rename: Rename | None = None,
+        **parts: Any,
+    ) -> Any:
         """Restore the state of the task; a new task starts with the given state.
 
         The state is one tree, or parts by name: `run.restore(model=model, optimizer=optimizer)`.
         It is changed in place and returned. From then on the run saves it, restores it after the
         loss of a worker, and sends it to workers without a state (see `run.state`).
 
-        `resume` starts a new task from another task's checkpoint: the id of a task of this cluster,
-        a folder or `s3://bucket/prefix`, each optionally with `/` and the id of a checkpoint. Steps
-        still count from 0.
+        `from_` fills the state of a new task with weights from elsewhere: a task of this cluster, a
+        folder or `s3://bucket/prefix` with checkpoints, each optionally with `/` and the id of one;
+        or a file of safetensors or torch.save, a DCP folder or a Hugging Face folder, which hold
+        the weights of the model. Parts that are not there stay as they are. Steps, samples and
+        random numbers are those of this run.
+
+        With `strict` every tensor must have its value, and every value of the same part its tensor.
+        Without, tensors of equal names and shapes are taken, and the others stay as initialised.
+        `rename` maps names of the source, or prefixes of them, to names in the state, or to None to
+        leave them out; it may also be a function.
         """
         if (state is None) == (not parts):
             raise InvalidArgument(
                 "run.restore takes either one state or its parts by name",
                 hint="call run.restore(model=model, optimizer=optimizer)",
             )
-        state = parts if state is None else state
-        self._run_state.state = state
-        if resume and self.recovery.source == "fresh" and self.steps == 0:
-            self._run_state.state = self._run_state.load(resume, state)
+        self._run_state.state = parts if state is None else state
+        self._run_state.initial = initial_weights(from_, strict, rename)
         self._apply_recovery()
         return self._run_state.state
 
-    def rebuild(self, build: Callable[[], Any]) -> None:
+    def rebuild(
+        self,
+        build: Callable[[], Any],
+        *,
+        from_: str | os.PathLike[str] | None = None,
+        strict: bool = True,
+        rename: Rename | None = None,
+    ) -> None:
         """Instead of `restore`, for a state that must be built again in each generation.
 
         A model sharded over the members (FSDP2) is incomplete when one of them is lost. Then
         `build` creates it again on the current members, and the newest checkpoint is loaded into
-        it. The result is in `run.state`.
+        it. The result is in `run.state`. The other arguments are those of `restore`.
         """
         self._run_state.rebuild(build)
+        self._run_state.initial = initial_weights(from_, strict, rename)
         self._apply_recovery()
 
     def recover(self) -> None:
@@ -209,6 +233,8 @@ class RunMember:
         """
         while True:
             try:
+                if self._run_state.starts_warm(self.recovery):
+                    self.report("recovering")
                 self._run_state.apply_recovery(self.recovery)
                 return self.restored()
             except GenerationChanged:

@@ -98,7 +98,7 @@ class CheckpointReader:
 
     def tensor(self, name: str) -> Any:
         """One whole tensor as a NumPy array; the shards of a sharded tensor are joined."""
-        shape = self._whole(name).shape
+        shape = self.whole(name).shape
         return self.slice(name, [0] * len(shape), shape)
 
     def slice(self, name: str, offsets: list[int], shape: list[int]) -> Any:
@@ -106,13 +106,13 @@ class CheckpointReader:
 
         Reads only the rows that the box touches, and only the parts that hold some of them.
         """
-        whole, wanted = self._whole(name), Box(offsets, shape)
+        whole, wanted = self.whole(name), Box(offsets, shape)
         if not wanted.within(whole.shape):
             raise InvalidArgument(
                 f"{offsets} + {shape} is not within tensor {name!r}, whose shape is {whole.shape}"
             )
         result = np.empty(shape, numpy_dtype(whole.dtype))
-        self._fill_views([TargetView(whole, wanted, result.reshape(-1).view(np.uint8).data)])
+        self.fill_views([TargetView(whole, wanted, result.reshape(-1).view(np.uint8).data)])
         return result
 
     def load(self, into: Any = None, rank: int = 0) -> Any:
@@ -122,12 +122,17 @@ class CheckpointReader:
         those shards are read.
         """
         part = self._part(rank)
-        return self._assemble(part.tree, into)
+        return self.assemble(part.tree, into)
+
+    @property
+    def tree(self) -> Any:
+        """The state as rank 0 saved it, with tensors replaced by their names."""
+        return self._part(0).tree
 
     def load_local(self, rank: int) -> Any:
         """What a rank saved for itself; None if it saved nothing or did not exist."""
         found = [part for part in self.manifest.parts if part.rank == rank]
-        return self._assemble(found[0].local, None) if found else None
+        return self.assemble(found[0].local, None) if found else None
 
     def _part(self, rank: int) -> CheckpointPart:
         for part in self.manifest.parts:
@@ -138,17 +143,18 @@ class CheckpointReader:
             hint="read its tensors by name instead: open(id).tensor(name)",
         )
 
-    def _assemble(self, tree: Any, into: Any) -> Any:
+    def assemble(self, tree: Any, into: Any) -> Any:
+        """The state that a tree of this checkpoint, or a part of one, describes."""
         targets = RestoreTargets(
-            tensors={name: self._whole(name) for name in self._tensors}, into=into
+            tensors={name: self.whole(name) for name in self._tensors}, into=into
         )
         state = rebuild(tree, targets.leaf, targets.object)
-        self._fill_views(targets.views)
+        self.fill_views(targets.views)
         for target, value in targets.assignments:
             assign(target, value)
         return completed(state)
 
-    def _fill_views(self, views: list[TargetView]) -> None:
+    def fill_views(self, views: list[TargetView]) -> None:
         """Read all views together, so that adjacent pieces are read by one call."""
         units: list[ReadUnit] = []
         copies: list[BufferedCopy] = []
@@ -224,7 +230,8 @@ class CheckpointReader:
                 progress(total)
         return total
 
-    def _whole(self, name: str) -> WholeTensor:
+    def whole(self, name: str) -> WholeTensor:
+        """The description of a tensor with its shards joined."""
         first = self._stored(name)[0].tensor
         return WholeTensor(
             name=name,

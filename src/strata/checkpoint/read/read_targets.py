@@ -25,12 +25,16 @@ MISSING = object()
 
 
 class WholeTensor(Struct, frozen=True):
-    """A tensor with all its shards joined."""
+    """A tensor with all its shards joined.
+
+    `raw_dtype` is set where the type is known to be one that safetensors lacks.
+    """
 
     name: str
     dtype: str
     shape: list[int]
     item_bytes: int
+    raw_dtype: str | None = None
 
 
 class TargetView(Struct, frozen=True):

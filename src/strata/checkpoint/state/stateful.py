@@ -153,7 +153,12 @@ class StateRestorer:
         self._filled: set[int] = set()
 
     def put(self, state: Any, loaded: Any, path: tuple[str, ...]) -> Any:
-        """The new value of the state at a path; the same object if it can be changed."""
+        """The new value of the state at a path; the same object if it can be changed.
+
+        What is `ABSENT` stays as it is.
+        """
+        if loaded is ABSENT:
+            return state
         if isinstance(state, Stateful):
             state.load_state_dict(loaded)
             self._placed(loaded)

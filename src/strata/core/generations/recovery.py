@@ -293,7 +293,7 @@ def _fail_unrestorable(d: Decision, task: Task, cause: str) -> None:
     reason = (
         f"no checkpoint can be restored and no worker holds a model: {names}. Training does not "
         f"start again from step 0 by itself. Repair a checkpoint and start a task with "
-        f'run.restore(..., resume="{task.id}/CHECKPOINT"), or start again from step 0 with: '
+        f'run.restore(..., from_="{task.id}/CHECKPOINT"), or start again from step 0 with: '
         f"strata restart {task.id}"
     )
     change_state(d, task, "failed", reason, cause, 1)

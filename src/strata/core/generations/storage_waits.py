@@ -175,7 +175,7 @@ def fail_after_timeout(d: Decision, c: GiveUpStorage) -> None:
     reason = (
         f"storage was unreachable for {c.timeout_s:g} s (storage_timeout_s): "
         f"{task.storage_wait.reason}. No checkpoint was changed ({saved}). When the storage is "
-        f'back, start a task with run.restore(..., resume="{task.id}")'
+        f'back, start a task with run.restore(..., from_="{task.id}")'
     )
     change_state(d, task, "failed", reason, c.cause, 1)
 

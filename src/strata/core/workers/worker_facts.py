@@ -56,6 +56,31 @@ class RunEnded(Fact, frozen=True, kw_only=True):
     steps: int
 
 
+class WarmStarted(Fact, frozen=True, kw_only=True):
+    """The worker begins at step 0 with weights of `source`: a checkpoint, or a file of other tools.
+
+    `taken` tensors of it were read. `kept` tensors of the state stayed as initialised, `ignored`
+    tensors of the source had no place. `cast` is the number of tensors for each change of type.
+    `objects` are the parts that were restored as a whole, such as an optimizer. The lists of names
+    hold the first few.
+    """
+
+    sentence = (
+        "started with {taken:tensor} of {source}[, restored {objects}][, kept {kept:tensor} as "
+        "initialised][, ignored {ignored:tensor}][, cast {cast}]"
+    )
+    lane_mark = True
+
+    source: str
+    taken: int
+    kept: int = 0
+    ignored: int = 0
+    cast: dict[str, int] = field(default_factory=dict)
+    objects: list[str] = field(default_factory=list)
+    kept_names: list[str] = field(default_factory=list)
+    ignored_names: list[str] = field(default_factory=list)
+
+
 class CoordinatorStateSeen(Fact, frozen=True, kw_only=True):
     """The worker learned its place in the task."""
 

@@ -11,7 +11,6 @@ generation or a stop ends the wait at once.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -43,8 +42,6 @@ from strata.storage.backend import StorageBackend
 from strata.wire.v1 import coordinator_pb2 as pb
 
 log = logging.getLogger(__name__)
-
-TRIES = 6
 
 
 class DamagedCheckpoint(Corrupt):
@@ -101,22 +98,6 @@ class Restorer:
             raise away
         assert damage is not None, "at least one storage holds the checkpoint"
         raise DamagedCheckpoint(damage.message, hint=damage.hint) from damage
-
-    def from_checkpoint(
-        self, storage: StorageBackend, checkpoint: str, state: Any, rank: int
-    ) -> tuple[Any, Manifest]:
-        """Restore a state from a storage; returns it and its manifest.
-
-        Retries if the storage does not answer; damage is raised at once.
-        """
-        delays = delays_s(0.5, 10.0)
-        for _ in range(TRIES - 1):
-            try:
-                return self._from_checkpoint(storage, checkpoint, state, rank)
-            except Unavailable as error:
-                log.warning("retrying to read checkpoint %s: %s", checkpoint, error)
-                threading.Event().wait(next(delays))
-        return self._from_checkpoint(storage, checkpoint, state, rank)
 
     def _from_checkpoint(
         self, storage: StorageBackend, checkpoint: str, state: Any, rank: int

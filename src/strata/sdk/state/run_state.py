@@ -8,19 +8,19 @@ from typing import Any, Protocol
 
 import msgspec
 
-from strata.checkpoint.catalog import Catalog, is_id
-from strata.checkpoint.state.random_generators import random_state, set_random_state
 from strata.checkpoint.state.stateful import plain
 from strata.config import Settings
 from strata.core.limits import finite_values
 from strata.core.state import Outcome
-from strata.errors import Corrupt, NotAllowedNow, NotFound, StrataError
+from strata.errors import Corrupt, NotAllowedNow, StrataError
 from strata.sdk.data.script_position import ScriptPosition
 from strata.sdk.peers.blob_server import Blobs
+from strata.sdk.session.agreed_values import AgreedValues
 from strata.sdk.session.membership import Recovery
 from strata.sdk.session.run_worker import RunWorker
 from strata.sdk.state.final_save import FinalCalls, FinalSave
 from strata.sdk.state.logged_metrics import LoggedMetrics
+from strata.sdk.state.initial_weights import InitialWeights, WeightLoader
 from strata.sdk.state.model_offer import ModelOffer
 from strata.sdk.state.restorer import Restorer, StorageWaiter
 from strata.sdk.state.save_policy import SavePolicy
@@ -79,6 +79,12 @@ class RunState:
         )
         self.blobs = Blobs(worker.recorder)
         self._model_offer = ModelOffer(self.blobs)
+        self.initial: InitialWeights | None = None
+        self.agreements = AgreedValues(
+            worker, lambda: "" if self.due.finishing else self.due.stopping()
+        )
+        self._weights = WeightLoader(worker.recorder, settings, self._roots)
+        self._warm_starts = (0, 0)
         self._given = 0
         self._replaced = False
         worker.saving = self.saver.saving
@@ -142,6 +148,8 @@ class RunState:
                 "the task restarts from step 0, but this process has already changed its state",
                 hint="start the process again; with checkpoints the task would have resumed",
             )
+        if self.initial is not None and self.starts_warm(recovery):
+            self._load_initial(self.initial)
         if not recovery.in_place and self._membership.model.step < 0:
             self._model_offer.stop()
             self._replaced = True
@@ -186,28 +194,26 @@ class RunState:
         for name in positions.keys() & self._feeds.keys():
             self._feeds[name].load_state_dict(positions[name])
 
-    def load(self, where: str, state: Any) -> Any:
-        """Load the newest checkpoint, or the given one, of another task or folder."""
-        storage, checkpoint = self._elsewhere(where)
-        random = random_state()
-        state, manifest = self._restorer.from_checkpoint(
-            storage, checkpoint, state, self._membership.place.rank
-        )
-        set_random_state(random)  # keep the script's own seed, not that of the other task
-        log.info("started from checkpoint %s/%s, step %d", storage.url, checkpoint, manifest.step)
-        return state
+    def starts_warm(self, recovery: Recovery) -> bool:
+        """Whether this recovery is a fresh start that begins with weights from elsewhere."""
+        fresh = recovery.source == "fresh" and self._membership.steps == 0
+        return fresh and self.initial is not None
 
-    def _elsewhere(self, where: str) -> tuple[StorageBackend, str]:
-        folder, _, last = where.rstrip("/").rpartition("/")
-        place, checkpoint = (folder, last) if is_id(last) else (where, "")
-        if "/" not in place:  # a task of this cluster
-            root, _, _ = self.storage().url.rpartition("/")
-            place = f"{root}/{place}" if place else self.storage().url
-        storage = open_storage(place, self._settings)
-        newest = [checkpoint] if checkpoint else Catalog(storage).newest_ids()
-        if not newest:
-            raise NotFound(f"there is no checkpoint in {storage.url}", hint="check or omit resume")
-        return storage, newest[0]
+    def _load_initial(self, wanted: InitialWeights) -> None:
+        """Fill the state with the weights that a fresh start begins with."""
+        place = self._membership.place
+        generation, count = self._warm_starts
+        count = count + 1 if generation == place.generation else 1
+        self._warm_starts = (place.generation, count)
+
+        def agree(what: str, value: str) -> str:
+            return self.agreements.agree(f"warm-start-{place.generation}-{count}-{what}", value)
+
+        self.state = self._weights.load(self.state, wanted, place.rank, agree)
+
+    def _roots(self) -> list[str]:
+        """The storage URLs in which each task of the cluster has a folder, nearest first."""
+        return [each.url.rpartition("/")[0] for each in self._storages()]
 
     def _give(self, standing: pb.Standing, recovery: Recovery) -> None:
         """Offer this worker's model if other workers need it."""

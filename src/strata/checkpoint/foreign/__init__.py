@@ -1,0 +1,1 @@
+"""Weights that other tools wrote: torch.save, PyTorch DCP, safetensors, Hugging Face folders."""

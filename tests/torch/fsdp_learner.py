@@ -1,7 +1,8 @@
 """A small regression by FSDP2, run by `strata run` in tests: prints its final weights.
 
 Config: `signal` is the signal that rank 1 sends itself in step 12 of generation 1, `form` the one
-that it sends itself while the first mesh is formed, `forget` leaves out `mesh.scale`.
+that it sends itself while the first mesh is formed, `forget` leaves out `mesh.scale`, `from` is a
+file of weights to begin with, which are printed.
 """
 
 import json
@@ -43,7 +44,9 @@ def main() -> None:
     dataset = strata.open_arrays(data(), name="line")
     with strata.join(checkpoint_every=10) as run:
         mesh = strata.torch.Mesh(run)
-        run.rebuild(lambda: build(run, mesh))
+        run.rebuild(lambda: build(run, mesh), from_=run.config.get("from"))
+        if run.config.get("from"):
+            print_weights(run, "begun")
         for batch in run.batches(dataset, global_batch=47, epochs=1):
             model, optimizer = run.state["model"], run.state["optimizer"]
             x, y = (torch.from_numpy(batch[name]).to(mesh.device) for name in ("x", "y"))
@@ -55,11 +58,13 @@ def main() -> None:
                 optimizer.step()
                 optimizer.zero_grad()
                 step.log(loss=loss)
-        whole = [
-            each.detach().full_tensor().reshape(-1) for each in run.state["model"].parameters()
-        ]
-        if run.rank == 0:
-            print("weights " + json.dumps(torch.cat(whole).tolist()))
+        print_weights(run, "weights")
+
+
+def print_weights(run, what):
+    whole = [each.detach().full_tensor().reshape(-1) for each in run.state["model"].parameters()]
+    if run.rank == 0:
+        print(f"{what} " + json.dumps(torch.cat(whole).tolist()))
 
 
 if __name__ == "__main__":

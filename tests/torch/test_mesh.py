@@ -15,9 +15,9 @@ torch = pytest.importorskip("torch")
 HERE = Path(__file__).parent
 
 
-def weights(shown):
-    (line,) = [each for each in shown.splitlines() if "weights [" in each]
-    return torch.tensor(json.loads(line.partition("weights ")[2]))
+def weights(shown, what="weights"):
+    (line,) = [each for each in shown.splitlines() if f"{what} [" in each]
+    return torch.tensor(json.loads(line.partition(f"{what} ")[2]))
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,18 @@ def test_worker_lost_while_the_mesh_is_formed_delays_nobody(tmp_path, alone):
     assert code == 0, shown
     assert "1 loss" in shown
     torch.testing.assert_close(weights(shown), alone, rtol=1e-5, atol=2e-6)
+
+
+def test_shards_begin_with_the_weights_of_a_file(tmp_path):
+    torch.manual_seed(7)
+    other = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    torch.save({"model": other.state_dict()}, tmp_path / "other.pt")
+    code, shown = learn(
+        tmp_path, 2, f"from={tmp_path / 'other.pt'}", name="fsdp_learner.py", losses=False
+    )
+    assert code == 0, shown
+    whole = torch.cat([each.detach().reshape(-1) for each in other.parameters()])
+    assert torch.equal(weights(shown, "begun"), whole)
 
 
 def test_step_without_scaled_loss_is_an_error(tmp_path):

@@ -88,7 +88,9 @@ def _loaded(torch: Any, path: Path) -> Any:
             f"{path} is not a file of torch.save with only weights: {_first_line(error)}",
             hint="save model.state_dict() with torch.save, or use safetensors",
         ) from error
-    except (RuntimeError, ValueError, EOFError, KeyError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # PyTorch raises errors of many types for damaged bytes
         raise Corrupt(
             f"{path} is damaged, or is not a file of torch.save: {_first_line(error)}",
             hint="write or download the file again",

@@ -149,6 +149,7 @@ class CheckpointReader:
             tensors={name: self.whole(name) for name in self._tensors}, into=into
         )
         state = rebuild(tree, targets.leaf, targets.object)
+        targets.require_fit()
         self.fill_views(targets.views)
         for target, value in targets.assignments:
             assign(target, value)

@@ -19,6 +19,7 @@ from strata.checkpoint.state.array_bytes import (
 from strata.checkpoint.state.containers import like, node_of
 from strata.checkpoint.state.sharded_tensors import Sharded, shard_box, shard_of
 from strata.checkpoint.state.state_tree import Path, by_name
+from strata.checkpoint.state.stateful import SHOWN
 from strata.errors import Corrupt, InvalidArgument
 
 MISSING = object()
@@ -59,6 +60,7 @@ class RestoreTargets(Struct):
     fresh: dict[tuple[str, str], Any] = field(default_factory=dict)
     known: dict[int, dict[str, Any]] = field(default_factory=dict)
     taken: dict[object, str] = field(default_factory=dict)
+    unfit: list[str] = field(default_factory=list)
 
     def leaf(self, node: dict[str, Any], path: Path) -> Any:
         """The value in the state for a `$tensor` or `$bytes` of its tree."""
@@ -126,7 +128,7 @@ class RestoreTargets(Struct):
         """A new JAX array in place of the existing one, since JAX arrays are immutable."""
         if existing is not None:
             source = source_of(existing, "the target")
-            require_fit(tensor, node, source.dtype, source.shape, source.raw_dtype)
+            self._fits(tensor, node, source.dtype, source.shape, source.raw_dtype)
         value = self._fresh(tensor, "jax", node.get("dtype"))
         return PendingValue(lambda: jax_array(value, node.get("key", ""), existing))
 
@@ -142,7 +144,8 @@ class RestoreTargets(Struct):
         source = source_of(array, "the target")
         shard = None if piece is None else shard_box(piece, source)
         whole = source.shape if shard is None else shard.global_shape
-        require_fit(tensor, node, source.dtype, whole, source.raw_dtype)
+        if not self._fits(tensor, node, source.dtype, whole, source.raw_dtype):
+            return
         shape = source.shape
         box = Box([0] * len(shape) if shard is None else shard.offsets, shape)
         memory = writable_bytes(array)
@@ -152,6 +155,36 @@ class RestoreTargets(Struct):
             fresh = empty(source.kind, tensor.dtype, shape, node.get("dtype"))
             self.views.append(TargetView(tensor, box, _memory(fresh)))
             self.assignments.append((array, fresh))
+
+    def _fits(
+        self,
+        tensor: WholeTensor,
+        node: dict[str, Any],
+        dtype: str,
+        shape: list[int],
+        raw_dtype: str | None,
+    ) -> bool:
+        """Whether a tensor has the type and shape of its place; if not, it is noted."""
+        fits = (tensor.dtype, tensor.shape, node.get("dtype")) == (dtype, shape, raw_dtype)
+        if not fits:
+            self.unfit.append(
+                f"{tensor.name!r} was saved as {node.get('dtype', tensor.dtype)} {tensor.shape} "
+                f"but would be loaded into {raw_dtype or dtype} {shape}"
+            )
+        return fits
+
+    def require_fit(self) -> None:
+        """Raise if tensors do not fit the state; nothing has been changed yet."""
+        if not self.unfit:
+            return
+        every = len(self.unfit)
+        counted = f"{every} tensors do not fit: " if every > 1 else ""
+        more = f"; and {every - SHOWN} more" if every > SHOWN else ""
+        raise InvalidArgument(
+            f"{counted}{'; '.join(self.unfit[:SHOWN])}{more}",
+            hint="give arrays of the same types and shapes, or load without `into`; to begin a new "
+            "run with what fits, use run.restore(..., from_=…, strict=False)",
+        )
 
     def _fresh(self, tensor: WholeTensor, kind: str, raw_dtype: str | None) -> Any:
         key = (tensor.name, kind)
@@ -167,19 +200,6 @@ def is_fillable(existing: Any) -> bool:
     if isinstance(existing, np.ndarray):
         return bool(existing.flags.writeable)
     return existing is not MISSING and is_torch(existing)
-
-
-def require_fit(
-    tensor: WholeTensor, node: dict[str, Any], dtype: str, shape: list[int], raw_dtype: str | None
-) -> None:
-    """Raise if a tensor would be loaded into one of another type or shape."""
-    saved = (tensor.dtype, tensor.shape, node.get("dtype"))
-    if saved != (dtype, shape, raw_dtype):
-        raise InvalidArgument(
-            f"{tensor.name!r} was saved as {node.get('dtype', tensor.dtype)} {tensor.shape} but "
-            f"would be loaded into {raw_dtype or dtype} {shape}",
-            hint="give an array of the same type and shape, or load without `into`",
-        )
 
 
 def _memory(value: Any) -> memoryview:

@@ -6,6 +6,7 @@ between floating-point types, or to a type that holds every value. An object wit
 to them by their position.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,9 +27,9 @@ from strata.checkpoint.read.weight_names import (
 from strata.checkpoint.read.weight_source import WeightSource
 from strata.checkpoint.state.array_bytes import NAMES_NUMPY, TensorSource, is_torch, source_of
 from strata.checkpoint.state.sharded_tensors import shard_box, shard_of
+from strata.checkpoint.state.stateful import SHOWN
 from strata.errors import InvalidArgument
 
-SHOWN = 5
 FLOATS = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
 
 
@@ -58,10 +59,10 @@ class WeightMatch(Struct):
     objects_fit: bool = True
 
     @property
-    def casts(self) -> dict[str, int]:
-        """The number of tensors for each change of type."""
-        found = [each.cast for each in self.taken if each.cast]
-        return {cast: found.count(cast) for cast in dict.fromkeys(found)}
+    def casts(self) -> list[str]:
+        """The number of tensors for each change of type, as text: `8 from F32 to BF16`."""
+        counts = Counter(each.cast for each in self.taken if each.cast)
+        return [f"{count} from {cast}" for cast, count in counts.items()]
 
 
 def match_weights(source: WeightSource, state: Any, rename: Rename | None) -> WeightMatch:

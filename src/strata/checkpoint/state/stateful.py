@@ -98,8 +98,8 @@ def restore_into(
         more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
         raise InvalidArgument(
             f"the checkpoint has no values for {len(missing)} tensors of the model: {shown}{more}",
-            hint="restore into the model that was saved; to begin a larger model with some of its "
-            "weights, read them with CheckpointManager.load and load_state_dict(strict=False)",
+            hint="restore into the model that was saved; to begin a new run with what fits, use "
+            "run.restore(..., from_=…, strict=False)",
         )
     putting = StateRestorer(placed)
     state, kept = putting.put(state, loaded, ()), putting.kept

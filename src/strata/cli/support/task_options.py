@@ -154,7 +154,13 @@ CONTINUED = (
     "min_workers",
     "spares",
     "max_restarts",
+    "keep_count",
+    "keep_every",
+    "keep_best",
+    "keep_best_count",
     "allow_fresh_start",
+    "priority",
+    "preemptible",
     "config",
     "env",
 )

@@ -95,8 +95,13 @@ class ContinueTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     min_workers: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
     spares: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
     keep_count: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    keep_every: Count | None = None
+    keep_best: Annotated[str, Meta(max_length=200)] | None = None
+    keep_best_count: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     max_restarts: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
     allow_fresh_start: bool | None = None
+    priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
+    preemptible: bool | None = None
     dry_run: bool = False
 
 

@@ -60,14 +60,14 @@ class WarmStarted(Fact, frozen=True, kw_only=True):
     """The worker begins at step 0 with weights of `source`: a checkpoint, or a file of other tools.
 
     `taken` tensors of it were read. `kept` tensors of the state stayed as initialised, `ignored`
-    tensors of the source had no place. `cast` is the number of tensors for each change of type.
+    tensors of the source had no place. `casts` says how many changed their type, for each change.
     `objects` are the parts that were restored as a whole, such as an optimizer. The lists of names
     hold the first few.
     """
 
     sentence = (
-        "started with {taken:tensor} of {source}[, restored {objects}][, kept {kept:tensor} as "
-        "initialised][, ignored {ignored:tensor}][, cast {cast}]"
+        "started with {taken:tensor} of {source}[, restored {objects}][{kept_names:?}, kept "
+        "{kept:tensor} as initialised][{ignored_names:?}, ignored {ignored:tensor}][, cast {casts}]"
     )
     lane_mark = True
 
@@ -75,7 +75,7 @@ class WarmStarted(Fact, frozen=True, kw_only=True):
     taken: int
     kept: int = 0
     ignored: int = 0
-    cast: dict[str, int] = field(default_factory=dict)
+    casts: list[str] = field(default_factory=list)
     objects: list[str] = field(default_factory=list)
     kept_names: list[str] = field(default_factory=list)
     ignored_names: list[str] = field(default_factory=list)

@@ -20,7 +20,6 @@ from strata.checkpoint.foreign.foreign_weights import open_foreign
 from strata.checkpoint.manifest import MANIFEST_SUFFIX
 from strata.checkpoint.read.checkpoint_reader import CheckpointReader
 from strata.checkpoint.read.weight_match import (
-    SHOWN,
     WeightMatch,
     listed,
     match_weights,
@@ -30,6 +29,7 @@ from strata.checkpoint.read.weight_match import (
 from strata.checkpoint.read.weight_names import Rename
 from strata.checkpoint.read.weight_source import CheckpointWeights, WeightSource
 from strata.checkpoint.read.weight_transfer import ReadDigest, WeightTransfer
+from strata.checkpoint.state.stateful import SHOWN
 from strata.config import Settings
 from strata.core.workers.worker_facts import WarmStarted
 from strata.core.workers.worker_operations import (
@@ -37,7 +37,7 @@ from strata.core.workers.worker_operations import (
     ModelLoadProgress,
     ModelLoadStarted,
 )
-from strata.errors import InvalidArgument, NotFound
+from strata.errors import InvalidArgument, NotFound, Unavailable
 from strata.sdk.record.recorder import RecordedOperation, Recorder
 from strata.storage.backend import StorageBackend
 from strata.storage.locations import open_storage
@@ -113,7 +113,7 @@ class WeightLoader:
         return state, transfer.digest
 
     def _record(self, url: str, found: WeightMatch, rank: int) -> None:
-        """Record what was taken, and log it on rank 0."""
+        """Record what was taken, and log it on rank 0: a warning if it was changed or partial."""
         kept = [*found.kept, *found.differing]
         ignored = [*found.ignored, *found.differing]
         objects = [leaf.name for leaf in found.objects]
@@ -123,14 +123,15 @@ class WeightLoader:
                 taken=len(found.taken),
                 kept=len(kept),
                 ignored=len(ignored),
-                cast=found.casts,
+                casts=found.casts,
                 objects=objects,
                 kept_names=kept[:SHOWN],
                 ignored_names=ignored[:SHOWN],
             )
         )
         if rank == 0:
-            log.info("%s", summary(url, found, kept, ignored, objects))
+            level = logging.WARNING if kept or ignored or found.casts else logging.INFO
+            log.log(level, "%s", summary(url, found, kept, ignored, objects))
 
     def _opened(self, place: str | os.PathLike[str], agree: Agree) -> WeightSource:
         text = os.fspath(place)
@@ -150,10 +151,9 @@ class WeightLoader:
         storages = [open_storage(each, self._settings) for each in places]
         if checkpoint:
             return self._checkpoint(storages, checkpoint)
-        newest = [found for each in storages if (found := Catalog(each).newest_ids()[:1])]
+        newest = next((ids[0] for each in storages if (ids := Catalog(each).newest_ids())), "")
         if newest:
-            agreed = agree("checkpoint", newest[0][0])
-            return self._checkpoint(storages, agreed)
+            return self._checkpoint(storages, agree("checkpoint", newest))
         if is_task:
             raise NotFound(
                 f"task {where!r} has no checkpoint: {_looked_in(storages)}",
@@ -164,13 +164,19 @@ class WeightLoader:
 
     def _checkpoint(self, storages: list[StorageBackend], checkpoint: str) -> WeightSource:
         """A checkpoint in the nearest storage that has it."""
+        away: Unavailable | None = None
         for storage in storages:
             try:
                 manifest = Catalog(storage).read(checkpoint)
             except NotFound:
                 continue
+            except Unavailable as error:
+                away = error
+                continue
             reader = CheckpointReader(storage, manifest)
             return CheckpointWeights(f"{storage.url}/{checkpoint}", reader)
+        if away is not None:
+            raise away
         raise NotFound(
             f"there is no checkpoint {checkpoint}: {_looked_in(storages)}",
             hint="it was deleted or never saved; `strata checkpoints` lists those that exist",
@@ -207,7 +213,7 @@ def summary(
     parts += [f"restored {', '.join(objects)}"] if objects else []
     parts += [f"kept {len(kept)} as initialised ({listed(kept)})"] if kept else []
     parts += [f"ignored {len(ignored)} ({listed(ignored)})"] if ignored else []
-    parts += [f"cast {count} from {cast}" for cast, count in found.casts.items()]
+    parts += [f"cast {', '.join(found.casts)}"] if found.casts else []
     return "; ".join(parts)
 
 

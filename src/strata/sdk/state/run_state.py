@@ -19,8 +19,8 @@ from strata.sdk.session.agreed_values import AgreedValues
 from strata.sdk.session.membership import Recovery
 from strata.sdk.session.run_worker import RunWorker
 from strata.sdk.state.final_save import FinalCalls, FinalSave
-from strata.sdk.state.logged_metrics import LoggedMetrics
 from strata.sdk.state.initial_weights import InitialWeights, WeightLoader
+from strata.sdk.state.logged_metrics import LoggedMetrics
 from strata.sdk.state.model_offer import ModelOffer
 from strata.sdk.state.restorer import Restorer, StorageWaiter
 from strata.sdk.state.save_policy import SavePolicy
@@ -120,8 +120,8 @@ class RunState:
             self._open = open_storage(url, self._settings)
         return self._open
 
-    def _storages(self, checkpoint: str) -> list[StorageBackend]:
-        """All storages to restore from, nearest first; with few retries, as callers retry.
+    def _storages(self, checkpoint: str = "") -> list[StorageBackend]:
+        """All storages to restore a checkpoint from, nearest first; few retries, as callers retry.
 
         A fork finds the checkpoint at which it was forked in the folder of another task.
         """

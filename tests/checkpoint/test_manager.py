@@ -146,6 +146,15 @@ def test_target_of_wrong_shape_is_refused_by_name(local):
             local.load(into={"a": {"b": wrong}})
 
 
+def test_targets_of_another_model_are_counted_and_nothing_is_filled(local):
+    local.save({"first": np.ones(2), "layers": [np.ones(5) for _ in range(7)]}, step=1)
+    local.wait_pending()
+    target = {"first": np.zeros(2), "layers": [np.zeros(6) for _ in range(7)]}
+    with pytest.raises(InvalidArgument, match=r"7 tensors do not fit: 'layers.0' .*; and 2 more"):
+        local.load(into=target)
+    assert not target["first"].any()
+
+
 def test_tied_arrays_are_stored_once_and_loaded_tied(local):
     array = np.arange(1_000_000.0)
     local.save({"embedding": array, "head": array}, step=1)

@@ -19,6 +19,8 @@ from strata.config import load_process
 from strata.errors import Corrupt, InvalidArgument, NotFound
 from strata.sdk.record.recorder import Recorder
 from strata.sdk.state.initial_weights import InitialWeights, WeightLoader
+from strata.storage.locations import open_storage
+from tests.storage.server import BUCKET
 
 torch = pytest.importorskip("torch")
 dcp = pytest.importorskip("torch.distributed.checkpoint")
@@ -497,3 +499,30 @@ print(state["w"].sum(), "torch" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.split() == ["15.0", "False"], done.stderr
+
+
+def test_snapshot_of_the_hugging_face_cache_is_read_through_its_links(tmp_path):
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "1f2e"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    other = net(2)
+    for path in indexed_folder(blobs, other).iterdir():
+        (snapshot / path.name).symlink_to(f"../../blobs/{path.name}")
+    model = net(1)
+    warm(snapshot, {"model": model})
+    assert same(model, other)
+
+
+def test_checkpoint_and_file_on_s3_are_read(tmp_path, s3):
+    other, place = net(2), f"s3://{BUCKET}/warm"
+    with CheckpointManager(f"{place}/digits-1") as manager:
+        manager.save(plain({"model": other}), step=3, epoch=0)
+        manager.wait_pending()
+    storage = open_storage(place, load_process({}))
+    storage.put("model.safetensors", safetensors_file(tmp_path, other).read_bytes())
+    for each in (f"{place}/digits-1", place, f"{place}/model.safetensors"):
+        model = net(1)
+        warm(each, {"model": model})
+        assert same(model, other)
+    with pytest.raises(NotFound, match="there are no weights in s3://"):
+        warm(f"{place}/nothing", {"model": net(1)})

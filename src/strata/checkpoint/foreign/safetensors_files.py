@@ -5,6 +5,7 @@ Only the rows that are wanted are read. Neither torch nor the package safetensor
 """
 
 from math import prod
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -17,6 +18,7 @@ from strata.checkpoint.read.weight_source import WeightSource
 from strata.checkpoint.state.array_bytes import ITEM_BYTES
 from strata.errors import Corrupt, InvalidArgument, NotFound
 from strata.storage.backend import ObjectReader, StorageBackend
+from strata.storage.folder import LocalStorage
 from strata.storage.io_threads import download, for_each
 
 MAX_HEADER_BYTES = 100_000_000
@@ -51,7 +53,8 @@ class SafetensorsFiles(WeightSource):
 
     def _add(self, storage: StorageBackend, file: str) -> None:
         where = f"{storage.url}/{file}"
-        reader = storage.open(file)
+        place, name = _resolved(storage, file)
+        reader = place.open(name)
         self._open.append(reader)
         begin, entries = _header(reader, where)
         for name, entry in entries.items():
@@ -93,14 +96,15 @@ class SafetensorsFiles(WeightSource):
 
 def folder_files(storage: StorageBackend) -> list[str]:
     """The safetensors files of a Hugging Face folder; empty if it is none."""
-    if not storage.exists(INDEX_FILE):
-        return [ONE_FILE] if storage.exists(ONE_FILE) else []
+    if not _exists(storage, INDEX_FILE):
+        return [ONE_FILE] if _exists(storage, ONE_FILE) else []
+    place, name = _resolved(storage, INDEX_FILE)
     try:
-        index = msgspec.json.decode(storage.get(INDEX_FILE), type=_Index)
+        index = msgspec.json.decode(place.get(name), type=_Index)
     except msgspec.DecodeError as error:
         raise Corrupt(f"{storage.url}/{INDEX_FILE} is damaged: {error}", hint=HINT) from error
     files = sorted(set(index.weight_map.values()))
-    missing = [file for file in files if not storage.exists(file)]
+    missing = [file for file in files if "/" in file or not _exists(storage, file)]
     if missing:
         raise NotFound(
             f"{storage.url} lacks {len(missing)} of the {len(files)} files that {INDEX_FILE} "
@@ -108,6 +112,19 @@ def folder_files(storage: StorageBackend) -> list[str]:
             hint="download the folder again",
         )
     return files
+
+
+def _resolved(storage: StorageBackend, file: str) -> tuple[StorageBackend, str]:
+    """Where a file is: the cache of Hugging Face consists of links that lead out of the folder."""
+    if not isinstance(storage, LocalStorage):
+        return storage, file
+    path = Path(storage.url, file).resolve()
+    return LocalStorage(path.parent), path.name
+
+
+def _exists(storage: StorageBackend, file: str) -> bool:
+    place, name = _resolved(storage, file)
+    return place.exists(name)
 
 
 def _header(reader: ObjectReader, where: str) -> tuple[int, dict[str, _Entry]]:

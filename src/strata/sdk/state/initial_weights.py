@@ -113,7 +113,7 @@ class WeightLoader:
         return state, transfer.digest
 
     def _record(self, url: str, found: WeightMatch, rank: int) -> None:
-        """Record what was taken, and log it on rank 0: a warning if it was changed or partial."""
+        """Record what was taken; rank 0 logs it, as a warning if it was cast or is not all."""
         kept = [*found.kept, *found.differing]
         ignored = [*found.ignored, *found.differing]
         objects = [leaf.name for leaf in found.objects]

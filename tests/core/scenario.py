@@ -16,6 +16,7 @@ from strata.core.checkpoints.save_schedule import (
 from strata.core.datasets.dataset_rules import AttachDataset, RegisterDataset
 from strata.core.datasets.lane_balance import BalanceLanes
 from strata.core.datasets.shard_leases import AcquireLease, ReturnLease
+from strata.core.generations.recovery import EnterGeneration
 from strata.core.generations.recovery_failures import RefuseRecovery, ReportBrokenExchange
 from strata.core.generations.storage_waits import ReportStorage
 from strata.core.record.log_salvage import SalvageLog
@@ -25,6 +26,7 @@ from strata.core.state import DatasetSpec
 from strata.core.task_state import RetentionRequest
 from strata.core.tasks.continuation import ContinueTask, EndKilledTask
 from strata.core.tasks.placement import StopTask
+from strata.core.tasks.resizing import ResizeTask
 from strata.core.tasks.task_forks import ForkTask
 from strata.core.workers.worker_lifecycle import ReattachWorker, ReportState
 from strata.errors import AlreadyExists, Fenced, LimitExceeded
@@ -45,6 +47,7 @@ def every_kind() -> World:
     _rebalance(world, task)
     _train_and_save(world, task)
     _lose_a_worker(world, task)
+    _resize(world, task)
     _lose_the_host(world, task)
     _continue(world, task)
     _train_with_leases(world)
@@ -107,6 +110,19 @@ def _lose_a_worker(world, task):
     world.do(ReportStorage(**waiting, reachable=True))
     world.do(ReportBrokenExchange(**first.me, generation=task.generation, reason="a link broke"))
     world.sync(task)
+
+
+def _resize(world, task):
+    released = world.members(task)[1]
+    world.do(ResizeTask(task=task.id, worker_count=1, reason="asked for"))
+    released.leave("stopped")
+    world.exit(task, released.id, code=0)
+    world.sync(task)
+    world.do(ResizeTask(task=task.id, worker_count=2, min_workers=1, reason="asked for"))
+    world.start(task)
+    world.sync(task)
+    declared = {**world.members(task)[0].me, "generation": task.generation, "rebuilds": True}
+    world.do(EnterGeneration(**declared))
 
 
 def _lose_the_host(world, task):

@@ -171,7 +171,8 @@ class World:
 
     def exit(self, task: Task, worker: str, code: int = 1, signal: int = 0) -> None:
         """Report, as the agent, that a worker's process ended."""
-        placement = self.state.tasks[task.id].placements[worker]
+        known = self.state.tasks[task.id]
+        placement = (known.placements | known.released)[worker]
         self.do(
             ReportExit(
                 agent=placement.agent,

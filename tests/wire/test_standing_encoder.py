@@ -80,6 +80,8 @@ def told(standing, stored_seq, token):
         leader=standing.leader,
         agreed=standing.agreed,
         finished_step=standing.finished_step,
+        released=standing.released,
+        planned_changes=standing.planned_changes,
     )
     recovery, left = standing.recovery, standing.loop_exit
     if recovery is not None:

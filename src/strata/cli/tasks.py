@@ -27,8 +27,10 @@ def progress(task: TaskResponse) -> str:
 
 
 def staff(task: TaskResponse) -> str:
-    """The number of workers, and of how many if some are missing."""
+    """The number of workers, and of how many if some are missing or the task is elastic."""
     present = count(task.worker_ids_total)
+    if task.elastic:
+        return f"{present} ({count(task.min_workers)}:{count(task.worker_count)})"
     short = task.worker_ids_total < task.worker_count
     return f"{present}/{count(task.worker_count)}" if short else present
 

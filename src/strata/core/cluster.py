@@ -25,7 +25,15 @@ from strata.core.lifecycle import Lifecycle
 from strata.core.record import log_salvage, record_retention
 from strata.core.rule_settings import Rules
 from strata.core.state import Cluster
-from strata.core.tasks import continuation, placement, preemption, task_forks, task_lifecycle
+from strata.core.tasks import (
+    continuation,
+    elastic_workers,
+    placement,
+    preemption,
+    resizing,
+    task_forks,
+    task_lifecycle,
+)
 from strata.core.workers import (
     declared_losses,
     departures,
@@ -48,6 +56,7 @@ RULES = (
     dataset_rules,
     declared_losses,
     departures,
+    elastic_workers,
     generation_members,
     host_agents,
     lane_balance,
@@ -59,6 +68,7 @@ RULES = (
     recovery,
     recovery_failures,
     registration_rules,
+    resizing,
     save_schedule,
     shard_leases,
     storage_waits,

@@ -72,7 +72,9 @@ class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `spares` are workers beyond those that train: they join and wait, and one of them replaces a
     lost worker at once. After its start a task trains with at least `min_workers` while lost
-    workers are replaced; 0 means all workers, or one with the policy `continue`.
+    workers are replaced; 0 means all workers, or one with the policy `continue`. An `elastic` task
+    starts with `min_workers` workers, takes free slots up to `worker_count`, and gives them back
+    to queued tasks.
 
     `allow_fresh_start` lets the task train again from step 0 if none of its checkpoints can be
     restored and no worker holds a model. Without it such a task fails.
@@ -106,10 +108,11 @@ class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     priority: int = 0
     after: list[str] = field(default_factory=list)
     preemptible: bool = False
+    elastic: bool = False
 
     @property
     def slots(self) -> int:
-        """How many processes the task has, spares included."""
+        """The most processes that the task has, spares included."""
         return self.worker_count + self.spares
 
     @property
@@ -121,6 +124,11 @@ class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
             keep_best=self.keep_best,
             keep_best_count=self.keep_best_count,
         )
+
+    @property
+    def starting_slots(self) -> int:
+        """How many processes the task starts with, spares included."""
+        return self.min_workers if self.elastic else self.slots
 
 
 class Placement(Struct, frozen=True):
@@ -337,7 +345,12 @@ class Task(Struct):
     no generations (see `TaskSpec.syncs`). `last_start` is the highest start number of the workers
     that were placed before the task ended or was requeued. `preempted_by` is the task for which it
     stops; then it is queued again. `script_retention` is what the script chose instead of the
-    spec's.
+    spec's. `released` are workers that the task no longer needs, until their processes have ended;
+    `retired` counts all placements that were ever given up. `batch_workers` is the number of
+    workers before the first resize of a task that trains, 0 if there was none: batch sizes per
+    worker refer to it. `planned_changes` counts the newest generations that began without a lost
+    member. `rebuilds` is set if the workers build their model again in each generation, so none of
+    them holds one.
     """
 
     id: str
@@ -356,8 +369,12 @@ class Task(Struct):
     exits: dict[str, int] = field(default_factory=dict)
     last_start: int = 0
     preempted_by: str = ""
+    released: dict[str, Placement] = field(default_factory=dict)
+    retired: int = 0
+    batch_workers: int = 0
 
     generation: int = 0
+    planned_changes: int = 0
     phase: Phase = "forming"
     only_meets: bool = False
     members: list[str] = field(default_factory=list)
@@ -369,6 +386,7 @@ class Task(Struct):
     ran_generation: int = 0
     ran_members: int = 0
     recovery: Recovery | None = None
+    rebuilds: bool = False
     peers_refused: bool = False
     storage_wait: StorageWait | None = None
 
@@ -430,10 +448,11 @@ class Task(Struct):
         everyone = max(self.spec.worker_count - len(self.finished), 1)
         began = self.ran_generation if self.syncs else self.generation
         if not began:
-            return everyone
+            return min(self.spec.min_workers, everyone) if self.spec.elastic else everyone
         ending = self.finished or any(worker not in left for worker in self.ending)
         if ending and self.spec.model_state == "replicated":
             # Lost workers are no longer replaced: see core/checkpoints/save_schedule.
             return 1
         fewest = 1 if self.spec.policy == "continue" else everyone
-        return min(self.spec.min_workers or fewest, everyone)
+        # Workers that a resize added are not needed before they have joined.
+        return min(self.spec.min_workers or fewest, everyone, self.ran_members or everyone)

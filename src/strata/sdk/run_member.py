@@ -30,6 +30,7 @@ from strata.sdk.state.initial_weights import initial_weights
 from strata.sdk.state.restorer import DamagedCheckpoint, PeersUnreachable
 from strata.sdk.state.run_state import RunState
 from strata.sdk.steps.step_block import StepTime, Timing
+from strata.wire.v1 import coordinator_pb2 as pb
 
 
 class RunMember:
@@ -44,7 +45,8 @@ class RunMember:
         self._notice = TerminationNotice()
         self._script = run_state.script
         self._save_wanted = False
-        run_state.due.stopping = lambda: self.stop_requested
+        # The other workers save: a released worker is no longer a member.
+        run_state.due.stopping = lambda: "" if worker.membership.released else self.stop_requested
 
     @property
     def worker_id(self) -> str:
@@ -213,6 +215,7 @@ class RunMember:
         """
         self._run_state.rebuild(build)
         self._run_state.initial = initial_weights(from_, strict, rename)
+        self._session.ask("enter", pb.Enter(generation=self.generation, rebuilds=True))
         self._apply_recovery()
 
     def recover(self) -> None:

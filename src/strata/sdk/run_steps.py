@@ -85,10 +85,11 @@ class RunSteps(RunMember):
             several = self._exchanges_last > 1 and not len(self._hooks)
             self._run_state.checks.note_step(self._run_state.state, exact=several)
         self._exchanged = self._exchanges.count
-        self._exchanges.log.begin_step()
+        self._exchanges.begin_step()
         try:
             self._hooks.begin(step)
         except BaseException as error:
+            self._exchanges.end_step()
             self._exchanges.log.end_step(error)
             raise
         self._step = step
@@ -149,6 +150,8 @@ class RunSteps(RunMember):
         except BaseException as error:
             exchanges.end_step(error)
             raise
+        finally:
+            self._exchanges.end_step()
         exchanges.end_step(None if complete else self._change())
         return complete
 
@@ -168,6 +171,7 @@ class RunSteps(RunMember):
     def abandon_step(self, step: Step, error: BaseException) -> bool:
         """Undo a step that raised an error; True if the loop continues. Part of `run.step`."""
         self._close_step()
+        self._exchanges.end_step()
         if isinstance(error, Exception) and self._hooks.lost_link(error):
             error = self._broken_link(error)
         self._exchanges.log.end_step(error)
@@ -355,7 +359,7 @@ class RunSteps(RunMember):
         generation and raises `GenerationChanged`.
         """
         self._session.require_usable()
-        if self._membership.changed:
+        if self._exchanges.interrupted:
             raise self._change()
         with Timing(self._times, "communication"):
             try:

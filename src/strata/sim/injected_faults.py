@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strata.core.checkpoints.save_schedule import RequestCheckpoint
+from strata.core.tasks.resizing import ResizeTask
 from strata.sim.sim_worker import SimWorker
 from strata.sim.virtual_time import SECOND_NS
 
@@ -179,6 +180,14 @@ def write(sim: "Simulation") -> str:
     return worker.name
 
 
+def resize(sim: "Simulation") -> str:
+    """A task gets another number of workers."""
+    worker = _some_worker(sim)
+    count = sim.world.random.randint(1, sim.scenario.workers)
+    sim.coordinator.order(ResizeTask(task=worker.task, worker_count=count))
+    return f"{worker.task} to {count}"
+
+
 FAULTS: dict[str, Callable[["Simulation"], str]] = {
     fault.__name__: fault
     for fault in (
@@ -201,6 +210,7 @@ FAULTS: dict[str, Callable[["Simulation"], str]] = {
         impostor,
         save,
         write,
+        resize,
     )
 }
 

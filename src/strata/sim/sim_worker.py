@@ -134,7 +134,7 @@ class SimWorker(SimSession):
             self.witness.standing_received(standing)
         if standing.task_state in ("completed", "failed", "stopped"):
             self.exit(0)
-        elif standing.task_state == "stopping":
+        elif standing.task_state == "stopping" or standing.released:
             self._leave("stopped")
         elif standing.rank >= 0 and standing.phase == "syncing":
             self._enter(standing)

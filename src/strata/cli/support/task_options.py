@@ -18,12 +18,21 @@ from strata.errors import InvalidArgument, NotFound
 WRAPPERS = {"torchrun": "strata.sdk.torchrun"}
 
 Policy = Literal["continue", "replace", "stop"]
+RANGE = "use at least 1, for example --workers 4, or a range: --workers 2:8"
 
 Entry = Annotated[str, typer.Argument(metavar="SCRIPT", help="Python script or module to run.")]
 Args = Annotated[
     list[str] | None, typer.Argument(metavar="[-- ARGS]", help="Arguments of the script.")
 ]
-Workers = Annotated[int, typer.Option("--workers", "-n", min=1, help="Number of workers.")]
+Workers = Annotated[
+    str,
+    typer.Option(
+        "--workers",
+        "-n",
+        metavar="N|MIN:MAX",
+        help="Number of workers. A range starts with MIN, takes free slots and gives them back.",
+    ),
+]
 TaskName = Annotated[
     str, typer.Option("--name", help="Name of the task; default: the script's name.")
 ]
@@ -102,6 +111,27 @@ Wrap = Annotated[
 ]
 
 
+class WorkerRange(NamedTuple):
+    """A number of workers; `fewest` is 0 unless it was given as a range."""
+
+    most: int
+    fewest: int = 0
+
+
+def worker_range(text: str) -> WorkerRange:
+    """Parse `--workers N` or `--workers MIN:MAX`."""
+    fewest, colon, most = text.rpartition(":")
+    try:
+        found = WorkerRange(int(most), int(fewest) if colon else 0)
+    except ValueError:
+        raise InvalidArgument(
+            f"--workers {text!r} is not a number or a range", hint=RANGE
+        ) from None
+    if found.most < 1 or (colon and not 1 <= found.fewest <= found.most):
+        raise InvalidArgument(f"--workers {text} is out of range", hint=RANGE)
+    return found
+
+
 def pairs(given: list[str] | None, option: str) -> dict[str, str]:
     """Parse `KEY=VALUE` texts."""
     found: dict[str, str] = {}
@@ -173,7 +203,7 @@ FIELDS = {"workers": "worker_count"}
 def request(
     script: Entry,
     args: Args = None,
-    workers: Workers = 1,
+    workers: Workers = "1",
     name: TaskName = "",
     policy: OfPolicy = "replace",
     min_workers: MinWorkers = 0,
@@ -193,18 +223,24 @@ def request(
 ) -> dict[str, Any]:
     """The body of `POST /api/tasks`; the workers start in the current folder."""
     entry = entry_of(script)
-    if min_workers > workers:
+    count = worker_range(workers)
+    if min_workers > count.most:
         raise InvalidArgument(
-            f"--min-workers is {min_workers}, but the task has {workers} workers",
+            f"--min-workers is {min_workers}, but the task has {count.most} workers",
             hint="use at most the number of --workers",
+        )
+    if min_workers and count.fewest:
+        raise InvalidArgument(
+            f"--min-workers is {min_workers} and --workers is {workers}", hint="give one of them"
         )
     return {
         "name": name or Path(entry).stem,
         "entry": WRAPPERS[wrap] if wrap else entry,
         "args": [*([entry] if wrap else []), *(args or [])],
-        "worker_count": workers,
+        "worker_count": count.most,
         "policy": policy,
-        "min_workers": min_workers,
+        "min_workers": count.fewest or min_workers,
+        "elastic": count.fewest > 0,
         "spares": spares,
         "max_restarts": max_restarts,
         "keep_count": keep_count,

@@ -27,7 +27,18 @@ LOOK_S = 0.15
 LINES_SHOWN = 200
 RATE_WINDOW_S = 5.0
 ENDED = ("completed", "failed", "stopped")
-KINDS = "WorkerLost,RecoveryChosen,TaskStateChanged,RolledBack,CheckpointFailed,GenerationChanged"
+KINDS = ",".join(
+    (
+        "WorkerLost",
+        "RecoveryChosen",
+        "TaskStateChanged",
+        "RolledBack",
+        "CheckpointFailed",
+        "GenerationChanged",
+        "TaskResized",
+        "WorkersReleased",
+    )
+)
 
 
 class Started(NamedTuple):
@@ -164,6 +175,13 @@ class Watcher:
             self.say("✗", "yellow", why)
         elif kind == "RolledBack":
             self.say("↺", "yellow", f"rolled back to step {fields['to']}: {fields['reason']}")
+        elif kind == "TaskResized":
+            wanted = f"{fields['min_workers']}:" if fields.get("elastic") else ""
+            change = f"from {fields['before']} to {wanted}{fields['after']} workers"
+            self.say("⇄", "yellow", f"resized {change}: {fields['reason']}")
+        elif kind == "WorkersReleased":
+            names = ", ".join(self._short(worker) for worker in fields["left"])
+            self.say("⇄", "yellow", f"released {names}: {fields['reason']}")
         elif kind == "GenerationChanged":
             self._rank_0 = dict(fields["seats"]).get(0, self._rank_0)
         elif kind == "TaskStateChanged" and fields["after"] == "running":
@@ -198,7 +216,9 @@ class Watcher:
             f"step {count(task.committed_steps)}{done}" if task.committed_steps else "",
             f"{rate:,.1f}/s" if rate is not None else "",
             f"loss {task.loss:.4g}" if task.loss is not None else "",
-            f"{min(task.worker_ids_total, task.worker_count)}/{task.worker_count} workers",
+            counted(task.worker_ids_total, "worker", "workers")
+            if task.elastic
+            else f"{min(task.worker_ids_total, task.worker_count)}/{task.worker_count} workers",
             counted(self.losses, "loss", "losses") if self.losses else "",
             duration(now_s - self._began_s),
             f"saved at {count(task.saved_step)}" if task.saved_step is not None else "",

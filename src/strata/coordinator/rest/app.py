@@ -138,6 +138,7 @@ ENDPOINTS = [
     task_routes.continue_task,
     task_routes.fork_task,
     task_routes.restart_task,
+    task_routes.resize_task,
     task_routes.request_checkpoint,
     log_routes.list_logs,
     log_routes.list_task_logs,

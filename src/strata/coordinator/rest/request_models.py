@@ -43,8 +43,10 @@ class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
     `policy` is the reaction to a lost worker: by default a worker that Strata started is replaced,
     and the others continue without a worker that the user started. Meanwhile the task trains with
-    at least `min_workers` workers; 0 leaves that to the policy. If no checkpoint can be restored,
-    the task fails, unless `allow_fresh_start` lets it train again from step 0.
+    at least `min_workers` workers; 0 leaves that to the policy. An `elastic` task starts with
+    `min_workers` workers, takes free slots up to `worker_count`, and gives them back. If no
+    checkpoint can be restored, the task fails, unless `allow_fresh_start` lets it train again from
+    step 0.
 
     Kept are the newest `keep_count` checkpoints (0: the coordinator's setting), the first at or
     after each multiple of `keep_every` steps (0: none), and the `keep_best_count` best by the
@@ -65,6 +67,7 @@ class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     env: dict[str, str] = field(default_factory=dict)
     policy: Policy | None = None
     min_workers: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    elastic: bool = False
     spares: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     model_state: ModelState = "replicated"
     keep_count: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
@@ -119,6 +122,14 @@ class PinCheckpointRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """Why a checkpoint is pinned; the note is shown in lists."""
 
     note: Annotated[str, Meta(max_length=200)] = ""
+
+
+class ResizeTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """The new number of workers. With `min_workers` the task becomes elastic: it has at least that
+    many workers, and up to `worker_count` as slots are free."""
+
+    worker_count: int
+    min_workers: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
 
 
 class RestartTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):

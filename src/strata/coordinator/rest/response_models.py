@@ -292,7 +292,8 @@ class TaskResponse(Struct, frozen=True):
     it shares the steps up to `forked_at`.
 
     `datasets` are all datasets that it trains on, including those that its script chose.
-    `queue_position` is its place in the queue, from 1, and null if it is not queued.
+    `queue_position` is its place in the queue, from 1, and null if it is not queued. An `elastic`
+    task has between `min_workers` and `worker_count` workers.
     """
 
     id: str
@@ -321,6 +322,8 @@ class TaskResponse(Struct, frozen=True):
     forked_at: int
     priority: int
     queue_position: int | None
+    elastic: bool
+    min_workers: int
 
 
 class TaskDetail(TaskResponse, frozen=True):
@@ -336,7 +339,6 @@ class TaskDetail(TaskResponse, frozen=True):
     env_names: list[str]
     config: dict[str, Any]
     policy: Policy
-    min_workers: int
     model_state: ModelState
     keep_count: int
     keep_every: int
@@ -425,6 +427,23 @@ class StopTaskResponse(Struct, frozen=True):
     success: bool
     task_id: str
     status: TaskState
+
+
+class ResizeTaskResponse(Struct, frozen=True):
+    """Workers that were wanted before and are wanted now; `placed` of them are here or have a slot,
+    `waiting` are missing, and `waiting_for` says what the task waits for.
+
+    `changed` is false if the task had this number already. A task with `min_workers` is elastic.
+    """
+
+    task_id: str
+    before: int
+    after: int
+    placed: int
+    waiting: int
+    waiting_for: str
+    changed: bool
+    min_workers: int
 
 
 class CheckpointRequestResponse(Struct, frozen=True):

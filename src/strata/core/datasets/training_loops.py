@@ -276,7 +276,7 @@ def attach_dataset(d: Decision, c: AttachDataset) -> Feed:
         _open_loop(d, task, spec, c, c.cause)
         return known
     if c.unit == "lane":
-        global_batch, count = _lanes(c, len(task.members))
+        global_batch, count = _lanes(c, _batch_workers(task), _most_workers(task))
     else:
         global_batch, count = c.global_batch, spec.shard_count
     attached = DatasetAttached(
@@ -337,14 +337,25 @@ def _same(feed: Feed, c: AttachDataset) -> bool:
     )
 
 
-def _lanes(c: AttachDataset, workers: int) -> tuple[int, int]:
+def _batch_workers(task: Task) -> int:
+    """The number of workers that a batch size per worker refers to: those there were at first."""
+    spec = task.spec
+    return task.batch_workers or (spec.min_workers if spec.elastic else len(task.members))
+
+
+def _most_workers(task: Task) -> int:
+    """The number of workers for which lanes are needed."""
+    return max(len(task.members), task.spec.worker_count if task.spec.elastic else 0)
+
+
+def _lanes(c: AttachDataset, batch_workers: int, workers: int) -> tuple[int, int]:
     """The global batch, and how many lanes share it."""
     if c.global_batch and c.batch_size:
         raise InvalidArgument(
             f"batch_size {c.batch_size} and global_batch {c.global_batch} were both given",
             hint="give one: batch_size is for each worker, global_batch for all together",
         )
-    global_batch = c.global_batch or c.batch_size * workers
+    global_batch = c.global_batch or c.batch_size * batch_workers
     if global_batch <= 0:
         raise InvalidArgument(
             f"the batch is {global_batch}", hint="give a batch_size or global_batch of at least 1"

@@ -124,7 +124,10 @@ def _by_number(name: str) -> tuple[int, str]:
 
 
 class GenerationChanged(Fact, frozen=True, kw_only=True):
-    """The membership of a task changed. `seats` lists the ranks that have a new holder."""
+    """The membership of a task changed. `seats` lists the ranks that have a new holder.
+
+    It was `planned` if all former members are alive: workers joined or were released.
+    """
 
     sentence = "generation {generation} of {task} has {world_size:worker}[: {reason}]"
 
@@ -136,6 +139,7 @@ class GenerationChanged(Fact, frozen=True, kw_only=True):
     left: list[str]
     phase: Phase
     reason: str
+    planned: bool = False
 
 
 @applies(GenerationChanged)
@@ -143,7 +147,8 @@ def _changed(state: Cluster, fact: GenerationChanged, event: Event) -> None:
     task = state.tasks[fact.task]
     for worker in fact.left:
         state.workers[worker].rank = -1
-        if state.workers[worker].alive:  # it has no model; the others save without it
+        # A member without a model while the others save, or above the number of a resized task.
+        if state.workers[worker].alive and worker not in task.released:
             task.waiting.append(worker)
     task.ending = [worker for worker in task.ending if worker not in fact.left]
     members = task.members
@@ -156,6 +161,7 @@ def _changed(state: Cluster, fact: GenerationChanged, event: Event) -> None:
         joined = set(fact.joined)
         task.waiting = [worker for worker in task.waiting if worker not in joined]
     task.generation = fact.generation
+    task.planned_changes = task.planned_changes + 1 if fact.planned else 0
     task.phase = fact.phase
     task.entered = {}
     task.recovery = None
@@ -297,6 +303,7 @@ def _regroup(
             left=left,
             phase=phase,
             reason=reason,
+            planned=bool(left or joined) and all(d.state.workers[w].alive for w in left),
         ),
         cause,
     )

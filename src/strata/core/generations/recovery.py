@@ -57,6 +57,15 @@ class GenerationEntered(Fact, frozen=True, kw_only=True):
     meeting: str = ""
 
 
+class RebuildDeclared(Fact, frozen=True, kw_only=True):
+    """A worker builds its model again in each generation, from the newest checkpoint."""
+
+    sentence = "{worker} builds its model again in each generation of {task}"
+
+    task: str
+    worker: str
+
+
 class RecoveryChosen(Fact, frozen=True, kw_only=True):
     """Where the generation resumes; `candidates` maps each possible source to its step."""
 
@@ -107,6 +116,7 @@ class EnterGeneration(WorkerCommand, frozen=True):
     step: int = -1
     address: str = ""
     meeting: str = ""
+    rebuilds: bool = False
 
 
 class CommitSteps(Command, frozen=True):
@@ -125,6 +135,11 @@ def _entered(state: Cluster, fact: GenerationEntered, event: Event) -> None:
         address=fact.address,
         meeting=fact.meeting,
     )
+
+
+@applies(RebuildDeclared)
+def _rebuilds(state: Cluster, fact: RebuildDeclared, event: Event) -> None:
+    state.tasks[fact.task].rebuilds = True
 
 
 @applies(RecoveryChosen)
@@ -171,7 +186,10 @@ def _rolled_back(state: Cluster, fact: RolledBack, event: Event) -> None:
 
 @decides(EnterGeneration)
 def enter(d: Decision, c: EnterGeneration) -> Task:
-    """Record that a member entered its generation; after the last one the recovery is chosen."""
+    """Record that a member entered its generation; after the last one the recovery is chosen.
+
+    A script may declare later that it builds its model again: the worker then enters once more.
+    """
     worker = d.state.workers[c.worker]
     task = d.state.tasks[worker.task]
     if worker.rank < 0 or c.generation != task.generation or task.ended:
@@ -181,6 +199,8 @@ def enter(d: Decision, c: EnterGeneration) -> Task:
             hint="wait for the generation that includes this worker",
         )
     require_text(address=c.address, meeting=c.meeting)
+    if c.rebuilds and not task.rebuilds:
+        d.record(RebuildDeclared(task=task.id, worker=c.worker), c.cause)
     if c.worker in task.entered:
         return task
     entered = GenerationEntered(

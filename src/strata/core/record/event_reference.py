@@ -20,7 +20,14 @@ from strata.core.events import Envelope, Fact
 from strata.core.generations import generation_members, recovery, recovery_failures, storage_waits
 from strata.core.record import log_salvage, record_retention
 from strata.core.record.event_codec import CODEC
-from strata.core.tasks import continuation, preemption, task_forks, task_lifecycle
+from strata.core.tasks import (
+    continuation,
+    elastic_workers,
+    preemption,
+    resizing,
+    task_forks,
+    task_lifecycle,
+)
 from strata.core.workers import (
     exchange_facts,
     fencing,
@@ -41,6 +48,8 @@ MODULES = (
     continuation,
     task_forks,
     preemption,
+    resizing,
+    elastic_workers,
     generation_members,
     recovery,
     recovery_failures,

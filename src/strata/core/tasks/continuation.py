@@ -18,6 +18,7 @@ from strata.core.decision import Decision, applies, decides
 from strata.core.events import Command, Event, Fact
 from strata.core.state import Cluster
 from strata.core.task_state import Task, TaskSpec
+from strata.core.tasks.elastic_workers import batch_workers
 from strata.core.tasks.placement import StopTask, begin, check_spec, stop
 from strata.core.tasks.task_lifecycle import change_state
 from strata.core.workers.departures import lose
@@ -62,6 +63,7 @@ class EndKilledTask(Command, frozen=True):
 @applies(TaskContinued)
 def _continued(state: Cluster, fact: TaskContinued, event: Event) -> None:
     task = state.tasks[fact.task]
+    task.batch_workers = batch_workers(task)
     task.spec = fact.spec
     task.continuations += 1
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from heapq import heapify, heappop, heapreplace
 
 from strata.core.state import Cluster
-from strata.core.task_state import Task
+from strata.core.task_state import Placement, Task
 
 
 class FreeSlots:
@@ -48,12 +48,25 @@ class FreeSlots:
         return ""
 
 
+def first_placement(state: Cluster, task: Task, worker_id: str, agent: str) -> Placement:
+    """The first placement of a worker since its task was queued or resized."""
+    worker = state.workers.get(worker_id)  # of an earlier start of the task
+    return Placement(
+        agent=agent,
+        start=task.last_start + 1,
+        committed=task.committed,
+        incarnation=worker.incarnation if worker is not None else 0,
+    )
+
+
 def free_slots(state: Cluster) -> dict[str, int]:
-    """Free slots of each agent that is up."""
+    """Free slots of each agent that is up; the process of a released worker takes one until it
+    has ended."""
     taken = Counter[str]()
     for task in state.tasks.values():
         vacant = set(task.vacant)
         taken.update(p.agent for worker, p in task.placements.items() if worker not in vacant)
+        taken.update(p.agent for p in task.released.values())
     return {
         agent.id: max(agent.slots - taken[agent.id], 0)
         for agent in state.agents.values()

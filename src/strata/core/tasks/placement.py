@@ -19,7 +19,8 @@ from strata.core.events import Command
 from strata.core.limits import require_room, shortened
 from strata.core.state import Cluster
 from strata.core.task_state import Placement, Task, TaskSpec
-from strata.core.tasks.host_slots import FreeSlots, free_slots
+from strata.core.tasks.elastic_workers import check_range, give_back, grow_elastic, place_missing
+from strata.core.tasks.host_slots import FreeSlots, first_placement, free_slots
 from strata.core.tasks.preemption import cancel_requeue, end_stopped, preempt_for
 from strata.core.tasks.restart_limit import failures
 from strata.core.tasks.task_lifecycle import (
@@ -100,6 +101,7 @@ def check_spec(d: Decision, spec: TaskSpec) -> None:
             f"min_workers is {spec.min_workers}",
             hint="it must be between 1 and worker_count, or 0 to leave it to the policy",
         )
+    check_range(spec)
     if spec.dataset_id:
         d.state.dataset(spec.dataset_id)
     _check_queueing(d, spec)
@@ -263,28 +265,29 @@ def place_vacant(
 
 
 def place_waiting(d: Decision, cause: str | tuple[str, ...]) -> None:
-    """Start queued tasks, the first in line first, for as long as the next one fits."""
+    """Start queued tasks, the first in line first, for as long as the next one fits.
+
+    A task that does not fit gets slots back from elastic tasks, else it preempts others. When none
+    waits for slots, elastic tasks take the free ones.
+    """
     for short in [task for task in d.state.tasks.values() if task.vacant]:
         place_vacant(d, short, "a slot became free", cause)
+    place_missing(d, FreeSlots(free_slots(d.state)).take, cause)
     while (task := first_in_line(d.state)) is not None:
         free = FreeSlots(free_slots(d.state))
-        if free.total >= task.spec.slots:
+        missing = task.spec.starting_slots - free.total
+        if missing <= 0:
             _place(d, task, free, cause)
-        elif not preempt_for(d, task, cause):
+            continue
+        give_back(d, task, missing, cause)
+        if not preempt_for(d, task, cause):
             return
+    grow_elastic(d, FreeSlots(free_slots(d.state)).take, cause)
 
 
 def _place(d: Decision, task: Task, free: FreeSlots, cause: str | tuple[str, ...]) -> None:
-    placements: dict[str, Placement] = {}
-    for number in range(task.spec.slots):
-        worker_id = f"{task.id}-w{number}"
-        worker = d.state.workers.get(worker_id)  # of an earlier start of the task
-        placements[worker_id] = Placement(
-            agent=free.take(),
-            start=task.last_start + 1,
-            committed=task.committed,
-            incarnation=worker.incarnation if worker is not None else 0,
-        )
+    names = [f"{task.id}-w{number}" for number in range(task.spec.starting_slots)]
+    placements = {name: first_placement(d.state, task, name, free.take()) for name in names}
     placed = d.record(
         TaskPlaced(task=task.id, placements=placements, reason="its slots are free"), cause
     )

@@ -39,15 +39,14 @@ def _preempted(state: Cluster, fact: TaskPreempted, event: Event) -> None:
 def preempt_for(d: Decision, task: Task, cause: str | tuple[str, ...]) -> bool:
     """Stop tasks of lower priority for a task that does not fit; True if it fits at once."""
     stopping = (each for each in d.state.tasks.values() if each.state == "stopping")
-    needed = (
-        task.spec.slots
-        - sum(free_slots(d.state).values())
-        - sum(held_slots(d.state, each) for each in stopping)
-    )
+    released = sum(len(each.released) for each in d.state.tasks.values())
+    free = sum(free_slots(d.state).values())
+    ending = released + sum(held_slots(d.state, each) for each in stopping)
+    needed = task.spec.starting_slots - free - ending
     if needed > 0:
         for victim in victims(d.state, task.spec.priority, needed):
             _preempt(d, victim, task, cause)
-    return sum(free_slots(d.state).values()) >= task.spec.slots
+    return sum(free_slots(d.state).values()) >= task.spec.starting_slots
 
 
 def victims(state: Cluster, priority: int, needed: int) -> list[Task]:

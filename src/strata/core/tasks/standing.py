@@ -19,6 +19,7 @@ from strata.core.generations.generation_members import GenerationChanged
 from strata.core.generations.recovery import RecoveryChosen, RolledBack
 from strata.core.state import Cluster
 from strata.core.task_state import LoopExit, Phase, Recovery, Task, TaskState
+from strata.core.tasks.elastic_workers import WorkersReleased
 from strata.core.tasks.task_lifecycle import TaskPlaced, TaskStateChanged
 from strata.core.workers.worker_lifecycle import WorkerLost, WorkerRegistered, WorkerStateChanged
 
@@ -41,6 +42,7 @@ AFFECTING = (
     WorkerStateChanged,
     TaskPlaced,
     TaskStateChanged,
+    WorkersReleased,
 )
 """The facts that change what a worker or agent is sent; most facts, such as arrivals, do not."""
 
@@ -54,7 +56,7 @@ class TaskStanding(Struct, frozen=True, kw_only=True):
     which the members meet rank 0. `agreed` counts the values that the workers agreed on;
     `loop_exit` is the loop that a worker left before its end. `finished_step` is the step at which
     members finished, -1 while none has; `copies` is the number of further storages that hold the
-    chosen checkpoint.
+    chosen checkpoint. The newest `planned_changes` generations began without a lost member.
     """
 
     task: str
@@ -74,15 +76,17 @@ class TaskStanding(Struct, frozen=True, kw_only=True):
     loop_exit: LoopExit | None = None
     finished_step: int = -1
     copies: int = 0
+    planned_changes: int = 0
 
 
 class Standing(TaskStanding, frozen=True, kw_only=True):
-    """A worker's place in its task, and the state of the task."""
+    """A worker's place in its task, and the state of the task; a `released` worker is to end."""
 
     worker: str
     incarnation: int
     rank: int
     lanes: dict[str, list[int]]
+    released: bool = False
 
 
 class Duty(Struct, frozen=True):
@@ -109,6 +113,7 @@ def standing(state: Cluster, worker_id: str) -> Standing:
         incarnation=worker.incarnation,
         rank=worker.rank,
         lanes=lanes_of(task, worker_id),
+        released=worker_id in task.released,
         **structs.asdict(task_standing(task)),
     )
 
@@ -135,6 +140,7 @@ def task_standing(task: Task) -> TaskStanding:
         loop_exit=task.loop_exit,
         finished_step=task.finished_step,
         copies=len(chosen.copies) if chosen is not None else 0,
+        planned_changes=task.planned_changes,
     )
 
 
@@ -209,12 +215,15 @@ def affected(state: Cluster, events: Iterable[Event]) -> Affected:
         if isinstance(body, AFFECTING_MEMBERS):
             tasks[body.task] = None
             if isinstance(body, GenerationChanged):
-                workers.update(dict.fromkeys(_former_members(state, body)))
+                workers.update(dict.fromkeys(_living(state, body.left)))
         elif isinstance(body, WorkerStateChanged):
             if body.finished:
                 tasks[body.task] = None
         elif isinstance(body, WorkerRegistered):
             workers[body.worker] = None
+        elif isinstance(body, WorkersReleased):
+            workers.update(dict.fromkeys(_living(state, body.left)))
+            agents.update(dict.fromkeys(body.agents))
         elif isinstance(body, TaskPlaced):
             agents.update(dict.fromkeys(p.agent for p in body.placements.values()))
         elif isinstance(body, TaskStateChanged):
@@ -229,9 +238,9 @@ def affected(state: Cluster, events: Iterable[Event]) -> Affected:
     return Affected(list(workers), sorted(agents))
 
 
-def _former_members(state: Cluster, body: GenerationChanged) -> list[str]:
-    """Workers that are alive and no longer members."""
-    return [w for w in body.left if w in state.workers and state.workers[w].alive]
+def _living(state: Cluster, workers: list[str]) -> list[str]:
+    """The workers among them that are alive."""
+    return [worker for worker in workers if worker in state.workers and state.workers[worker].alive]
 
 
 def _affected_by_state(state: Cluster, task: Task | None) -> Affected:

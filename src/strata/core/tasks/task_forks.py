@@ -19,6 +19,7 @@ from strata.core.events import Command, Event, Fact
 from strata.core.state import Cluster
 from strata.core.task_state import Checkpoint, Feed, Task, TaskSpec
 from strata.core.tasks.continuation import changes, require_same
+from strata.core.tasks.elastic_workers import batch_workers
 from strata.core.tasks.placement import begin, record_submission
 from strata.errors import NotAllowedNow, NotFound
 
@@ -55,6 +56,7 @@ def _forked(state: Cluster, fact: TaskForked, event: Event) -> None:
     task.parent, task.forked_at = fact.parent, fact.step
     task.generation, task.attempt = parent.generation, parent.attempt
     task.committed = fact.step
+    task.batch_workers = batch_workers(parent)
     task.loops, task.agreements = dict(parent.loops), dict(parent.agreements)
     task.loop_exit = parent.loop_exit
     drop_loops_after(task, fact.step)

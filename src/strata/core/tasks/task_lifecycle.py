@@ -132,6 +132,7 @@ def _changed(state: Cluster, fact: TaskStateChanged, event: Event) -> None:
         task.ended_ns = event.wall_ns
         task.placements = {}
         task.vacant = []
+        task.released = {}
         task.exits = {}
         _forget_oldest_ended(state, task)
 

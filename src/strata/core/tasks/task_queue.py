@@ -15,6 +15,7 @@ from functools import cached_property
 
 from strata.core.state import Cluster
 from strata.core.task_state import Task
+from strata.core.tasks.elastic_workers import waiting_workers
 from strata.core.tasks.host_slots import free_slots
 
 CANNOT_COMPLETE = ("failed", "stopped", "unknown")
@@ -83,11 +84,11 @@ class Queue:
             place = f"{ordinal(self.positions[task.id])} in the queue"
             if unfinished_before(self._state, task):
                 return f"{place}; {self._other_tasks(task)}"
-            needs = f"needs {_slots(task.spec.slots)}, {self._offer}"
+            needs = f"needs {_slots(task.spec.starting_slots)}, {self._offer}"
             return f"{place}{self._behind(task)}; {needs}"
         if task.vacant and task.phase == "forming" and task.state != "stopping":
             return f"its lost workers need {_slots(len(task.vacant))}, {self._offer}"
-        return ""
+        return waiting_workers(task)
 
     def _behind(self, task: Task) -> str:
         """The task before this one, or those that make room for it."""

@@ -20,7 +20,7 @@ def reset_for_start(state: Cluster, task: Task) -> None:
             # A worker that had finished is started again like the others.
             worker.rank, worker.outcome = -1, ""
     task.exit_code, task.ended_ns, task.save_failure = 0, 0, ""
-    task.placements, task.vacant, task.exits = {}, [], {}
+    task.placements, task.vacant, task.exits, task.released = {}, [], {}, {}
     task.phase = "forming"
     task.members, task.waiting, task.entered = [], [], {}
     task.finished, task.finished_step, task.ending = [], -1, []

@@ -63,7 +63,7 @@ def _workers_on(d: Decision, gone: dict[str, str]) -> list[DeclareLost]:
             cause=(gone[placement.agent],),
         )
         for task in d.state.tasks.values()
-        for worker_id, placement in task.placements.items()
+        for worker_id, placement in (task.placements | task.released).items()
         if placement.agent in gone
         and (worker := d.state.workers.get(worker_id)) is not None
         and worker.alive

@@ -67,6 +67,20 @@ def _why(c: DeregisterWorker) -> str:
     return shortened(c.reason) or {"done": "it finished"}.get(c.outcome, "it was told to stop")
 
 
+def left_after_release(c: DeclareLost) -> DeregisterWorker:
+    """The departure of a released worker that ended in another way than by leaving.
+
+    The task no longer needs it, so it does not count as lost.
+    """
+    return DeregisterWorker(
+        worker=c.worker,
+        incarnation=c.incarnation,
+        outcome="stopped",
+        reason=f"it was released; {c.reason}",
+        cause=c.cause,
+    )
+
+
 class Departures:
     """Collects the workers that leave in one turn; `follow` changes their tasks."""
 
@@ -81,6 +95,9 @@ class Departures:
         if worker is None or not worker.alive or worker.incarnation != c.incarnation:
             return
         task = d.state.tasks[worker.task]
+        if worker.id in task.released:
+            self.leave(left_after_release(c))
+            return
         spare = worker.rank < 0 and task.phase != "forming"
         fact = WorkerLost(
             worker=worker.id,

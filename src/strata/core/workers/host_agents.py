@@ -6,7 +6,7 @@ from strata.core.state import Agent, Cluster
 from strata.core.task_state import Task
 from strata.core.tasks.placement import place_waiting
 from strata.core.tasks.task_lifecycle import change_state
-from strata.core.workers.departures import Departures
+from strata.core.workers.departures import Departures, left_after_release
 from strata.core.workers.worker_lifecycle import DeclareLost
 from strata.errors import AlreadyExists, Fenced, InvalidArgument
 
@@ -118,6 +118,9 @@ def _lost(state: Cluster, fact: AgentLost, event: Event) -> None:
             settled = worker is not None and (worker.alive or worker.done)
             if not settled and worker_id not in task.vacant:
                 task.vacant.append(worker_id)
+        for worker_id in [w for w, p in task.released.items() if p.agent == fact.agent]:
+            if not state.workers[worker_id].alive:
+                del task.released[worker_id]
 
 
 @applies(WorkerExited)
@@ -127,6 +130,8 @@ def _exited(state: Cluster, fact: WorkerExited, event: Event) -> None:
     task.exits[fact.worker] = fact.start
     worker = state.workers.get(fact.worker)
     over = fact.worker in task.vacant or (worker is not None and worker.done)
+    if fact.worker in task.released and task.released[fact.worker].start == fact.start:
+        del task.released[fact.worker]
     if placement is not None and placement.start == fact.start and not over:
         task.vacant.append(fact.worker)
 
@@ -181,7 +186,9 @@ def record_exit(d: Decision, departures: Departures, c: ReportExit) -> None:
         return
     how = how_it_ended(c.code, c.signal)
     worker = d.state.workers.get(c.worker)
-    runs = c.start == task.placements[c.worker].start and c.worker not in task.vacant
+    released = task.released.get(c.worker)
+    placement = released or task.placements[c.worker]
+    runs = c.start == placement.start and c.worker not in task.vacant
     exited = d.record(
         WorkerExited(
             task=c.task, worker=c.worker, agent=c.agent, start=c.start, code=c.code, signal=c.signal
@@ -191,16 +198,20 @@ def record_exit(d: Decision, departures: Departures, c: ReportExit) -> None:
     if not runs:
         return
     if worker is not None and worker.alive:
-        departures.lose(
-            DeclareLost(
-                worker=worker.id,
-                incarnation=worker.incarnation,
-                signal="exit",
-                reason=f"its process ended with {how}",
-                failure=f"signal {c.signal}" if c.signal else f"exit code {c.code}",
-                cause=(exited,),
-            )
+        loss = DeclareLost(
+            worker=worker.id,
+            incarnation=worker.incarnation,
+            signal="exit",
+            reason=f"its process ended with {how}",
+            failure=f"signal {c.signal}" if c.signal else f"exit code {c.code}",
+            cause=(exited,),
         )
+        if released:
+            departures.leave(left_after_release(loss))
+        else:
+            departures.lose(loss)
+    elif released:
+        place_waiting(d, exited)
     elif worker is None and c.code == 0 and not c.signal and task.state != "stopping":
         place_waiting(d, change_state(d, task, "failed", f"{c.worker} {NEVER_JOINED}", exited, 1))
     elif worker is None or not worker.done:
@@ -216,7 +227,7 @@ def _is_new(d: Decision, task: Task, c: ReportExit) -> bool:
             f"agent {c.agent!r} of incarnation {c.incarnation} is fenced",
             hint="register the agent again",
         )
-    placement = task.placements.get(c.worker)
+    placement = task.released.get(c.worker) or task.placements.get(c.worker)
     if placement is None or c.start <= task.exits.get(c.worker, 0):
         return False
     if c.start > placement.start or (c.start == placement.start and placement.agent != c.agent):

@@ -26,7 +26,7 @@ from strata.core.workers.worker_lifecycle import (
     WorkerStateChanged,
     joined,
 )
-from strata.errors import AlreadyExists, Fenced, InvalidArgument, NotAllowedNow
+from strata.errors import AlreadyExists, Fenced, InvalidArgument, NotAllowedNow, TaskEnded
 
 
 @decides(RegisterWorker)
@@ -103,13 +103,17 @@ def _new_id(d: Decision) -> str:
 
 
 def _require_wanted(d: Decision, c: RegisterWorker, task: Task) -> None:
-    """Refuse a process that has finished, or whose place belongs to a newer start."""
+    """Refuse a process that has finished, was released, or was replaced by a newer start."""
     if c.worker in task.finished:
         raise NotAllowedNow(
             f"worker {c.worker!r} has finished its part of task {task.id!r}",
             hint="end this process",
         )
     placement = task.placements.get(c.worker)
+    if placement is None and c.start and not task.spec.external:
+        raise TaskEnded(
+            f"task {task.id!r} has released worker {c.worker!r}", hint="end this process"
+        )
     if placement is not None and c.start < placement.start:
         reason = f"start {placement.start} has replaced it, and this process is start {c.start}"
         d.record(WorkerRejected(worker=c.worker, reason=reason), c.cause)

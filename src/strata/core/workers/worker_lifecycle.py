@@ -255,6 +255,7 @@ def _forget_oldest_dead(state: Cluster) -> None:
         if not worker.alive
         and worker.rank < 0
         and worker.id not in state.tasks[worker.task].placements
+        and worker.id not in state.tasks[worker.task].released
         and worker.id not in state.tasks[worker.task].finished
     )
     for worker_id in list(islice(dead, FORGOTTEN_AT_ONCE)):
@@ -287,6 +288,7 @@ def _state_changed(state: Cluster, fact: WorkerStateChanged, event: Event) -> No
         if fact.save_failure:
             task.save_failure = task.save_failure or fact.save_failure
         _forget_waiting(task, fact.worker)
+        _forget_released(state, task, fact.worker)
 
 
 @applies(WorkerLost)
@@ -302,6 +304,13 @@ def _lost(state: Cluster, fact: WorkerLost, event: Event) -> None:
     _forget_waiting(task, fact.worker)
     if fact.worker in task.placements and fact.worker not in task.vacant:
         task.vacant.append(fact.worker)
+
+
+def _forget_released(state: Cluster, task: Task, worker: str) -> None:
+    """Remove a released worker of a lost host, which will not report the end of its process."""
+    placement = task.released.get(worker)
+    if placement is not None and not state.agents[placement.agent].up:
+        del task.released[worker]
 
 
 def _forget_waiting(task: Task, worker: str) -> None:

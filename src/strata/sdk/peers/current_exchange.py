@@ -17,12 +17,19 @@ Result = TypeVar("Result")
 
 
 class CurrentExchange:
-    """The current exchange, and the number of uses. For the training thread."""
+    """The current exchange, and the number of uses. For the training thread.
+
+    When an exchange of a step has succeeded, all members are in that step and can end it. So if
+    workers joined or were released meanwhile, the later exchanges of the step are not interrupted:
+    members that have changed their model could not undo it.
+    """
 
     def __init__(self, worker: RunWorker) -> None:
         self._worker = worker
         self._current: Exchange | None = None
         self.count = 0
+        self.in_step = False
+        self._met_in_step = False
         self.log = ExchangeLog(worker.recorder, lambda: worker.membership.steps)
 
     def together(self, act: Callable[[Exchange], Result], stopped: Callable[[], bool]) -> Result:
@@ -43,7 +50,23 @@ class CurrentExchange:
         finally:
             worker.waiting = False
         self.log.ended()
+        self._met_in_step = self.in_step
         return result
+
+    def begin_step(self) -> None:
+        """Note that the exchanges from now on belong to a step."""
+        self.in_step, self._met_in_step = True, False
+        self.log.begin_step()
+
+    def end_step(self) -> None:
+        """Note that the step has ended."""
+        self.in_step = self._met_in_step = False
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a newer generation ends the exchanges of the entered one."""
+        membership = self._worker.membership
+        return membership.changed and not (self._met_in_step and membership.planned)
 
     def close(self, lost: int = NOBODY) -> None:
         """Close the current exchange, which the other members notice."""
@@ -71,7 +94,7 @@ class CurrentExchange:
                 membership.leader,
                 membership.token,
                 self._worker.meeting,
-                lambda: membership.changed or membership.left_by_peer,
+                lambda: self.interrupted or membership.left_by_peer,
                 stopped,
                 name=self._worker.session.identity.worker_id,
             )

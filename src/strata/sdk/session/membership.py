@@ -59,13 +59,13 @@ class EnteredGeneration(Struct, frozen=True):
 class Membership:
     """The newest standing and the entered generation; written with the session's `updated` held.
 
-    `stopping` is why the task needs no more work, or empty; `changed` is whether there is a newer
-    generation to enter. `leader` is the address of the entered generation's rank 0, `token` its
-    token; `meeting` is this worker's own address for that, and `address` returns where it offers
-    its model. `entered` is the standing of the entered generation, `applied` the number of steps
-    that this process has applied, including steps that were rolled back. `training` holds the loops
-    of the current step. A worker that `rebuilds` builds its model in each generation, so it offers
-    none.
+    `stopping` is why this worker has no more work to do, or empty. `changed` is whether there is a
+    newer generation to enter. `leader` is the address of the entered generation's rank 0, `token`
+    its token; `meeting` is this worker's own address for that, and `address` returns where it
+    offers its model. `entered` is the standing of the entered generation, `applied` the number of
+    steps that this process has applied, including steps that were rolled back. `training` holds the
+    loops of the current step. A worker that `rebuilds` builds its model in each generation, so it
+    offers none.
     """
 
     def __init__(self, meeting: str = "") -> None:
@@ -91,6 +91,8 @@ class Membership:
         state = standing.task_state
         over = state in ("stopping", *ENDED)
         self.stopping = f"task {standing.task_id} is {state}" if over else ""
+        if standing.released and not over:
+            self.stopping = f"task {standing.task_id} released this worker"
         self.changed = standing.generation != self.place.generation
         if not self.changed:
             self._own(standing)
@@ -113,6 +115,19 @@ class Membership:
     def failed(self) -> bool:
         """Whether the task has failed."""
         return self.standing is not None and self.standing.task_state == "failed"
+
+    @property
+    def planned(self) -> bool:
+        """Whether no member of the entered generation was lost since it was entered."""
+        newest = self.standing
+        if newest is None:
+            return False
+        return newest.generation - newest.planned_changes <= self.place.generation
+
+    @property
+    def released(self) -> bool:
+        """Whether the task continues without this worker."""
+        return self.standing is not None and self.standing.released
 
     @property
     def agreed(self) -> int:
@@ -243,6 +258,7 @@ class Membership:
                 step=model.step,
                 meeting=self.meeting,
                 address=self.address() if model.step >= 0 else "",
+                rebuilds=self.rebuilds,
             ),
         )
 
@@ -299,4 +315,5 @@ def _essence(standing: pb.Standing) -> tuple[object, ...]:
         standing.world_size,
         standing.phase,
         standing.attempt,
+        standing.released,
     )

@@ -30,6 +30,7 @@ class StandingEncoder:
         own.worker_id = worker.id
         own.incarnation = worker.incarnation
         own.rank = worker.rank
+        own.released = worker.id in self._task.released
         own.stored_seq = stored_seq
         for dataset, lanes in lanes_of(self._task, worker.id).items():
             own.lanes[dataset].lanes.extend(lanes)
@@ -63,6 +64,7 @@ def shared_message(shared: TaskStanding, peer_token: str) -> pb.Standing:
         leader=shared.leader,
         agreed=shared.agreed,
         finished_step=shared.finished_step,
+        planned_changes=shared.planned_changes,
     )
     left, recovery = shared.loop_exit, shared.recovery
     if left is not None:

@@ -239,6 +239,7 @@ def entry(worker: str, incarnation: int, message: pb.Enter) -> EnterGeneration:
         step=message.step,
         address=message.address,
         meeting=message.meeting,
+        rebuilds=message.rebuilds,
     )
 
 

@@ -606,20 +606,22 @@ class Arrive(_message.Message):
     def __init__(self, barrier_id: _Optional[str] = ..., step: _Optional[int] = ..., arrival: _Optional[int] = ..., generation: _Optional[int] = ..., after: _Optional[int] = ...) -> None: ...
 
 class Enter(_message.Message):
-    __slots__ = ("generation", "model_attempt", "model_generation", "step", "address", "meeting")
+    __slots__ = ("generation", "model_attempt", "model_generation", "step", "address", "meeting", "rebuilds")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     MODEL_ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     MODEL_GENERATION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     MEETING_FIELD_NUMBER: _ClassVar[int]
+    REBUILDS_FIELD_NUMBER: _ClassVar[int]
     generation: int
     model_attempt: int
     model_generation: int
     step: int
     address: str
     meeting: str
-    def __init__(self, generation: _Optional[int] = ..., model_attempt: _Optional[int] = ..., model_generation: _Optional[int] = ..., step: _Optional[int] = ..., address: _Optional[str] = ..., meeting: _Optional[str] = ...) -> None: ...
+    rebuilds: bool
+    def __init__(self, generation: _Optional[int] = ..., model_attempt: _Optional[int] = ..., model_generation: _Optional[int] = ..., step: _Optional[int] = ..., address: _Optional[str] = ..., meeting: _Optional[str] = ..., rebuilds: _Optional[bool] = ...) -> None: ...
 
 class ReportBrokenExchange(_message.Message):
     __slots__ = ("generation", "reason")
@@ -876,7 +878,7 @@ class CoordinatorMessage(_message.Message):
     def __init__(self, request: _Optional[int] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., pulse: _Optional[_Union[Pulse, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., barrier: _Optional[_Union[BarrierOutcome, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointOpened, _Mapping]] = ..., feed: _Optional[_Union[Feed, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., agreed: _Optional[_Union[Agreed, _Mapping]] = ...) -> None: ...
 
 class Standing(_message.Message):
-    __slots__ = ("worker_id", "incarnation", "task_id", "task_state", "generation", "rank", "world_size", "phase", "attempt", "committed", "checkpoint_requests", "recovery", "lanes", "stored_seq", "save_at", "peer_token", "leader", "agreed", "loop_exit", "finished_step")
+    __slots__ = ("worker_id", "incarnation", "task_id", "task_state", "generation", "rank", "world_size", "phase", "attempt", "committed", "checkpoint_requests", "recovery", "lanes", "stored_seq", "save_at", "peer_token", "leader", "agreed", "loop_exit", "finished_step", "released", "planned_changes")
     class LanesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -904,6 +906,8 @@ class Standing(_message.Message):
     AGREED_FIELD_NUMBER: _ClassVar[int]
     LOOP_EXIT_FIELD_NUMBER: _ClassVar[int]
     FINISHED_STEP_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    PLANNED_CHANGES_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     incarnation: int
     task_id: str
@@ -924,7 +928,9 @@ class Standing(_message.Message):
     agreed: int
     loop_exit: LeaveLoop
     finished_step: int
-    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., task_id: _Optional[str] = ..., task_state: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., phase: _Optional[str] = ..., attempt: _Optional[int] = ..., committed: _Optional[int] = ..., checkpoint_requests: _Optional[int] = ..., recovery: _Optional[_Union[Recovery, _Mapping]] = ..., lanes: _Optional[_Mapping[str, Lanes]] = ..., stored_seq: _Optional[int] = ..., save_at: _Optional[int] = ..., peer_token: _Optional[str] = ..., leader: _Optional[str] = ..., agreed: _Optional[int] = ..., loop_exit: _Optional[_Union[LeaveLoop, _Mapping]] = ..., finished_step: _Optional[int] = ...) -> None: ...
+    released: bool
+    planned_changes: int
+    def __init__(self, worker_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., task_id: _Optional[str] = ..., task_state: _Optional[str] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., phase: _Optional[str] = ..., attempt: _Optional[int] = ..., committed: _Optional[int] = ..., checkpoint_requests: _Optional[int] = ..., recovery: _Optional[_Union[Recovery, _Mapping]] = ..., lanes: _Optional[_Mapping[str, Lanes]] = ..., stored_seq: _Optional[int] = ..., save_at: _Optional[int] = ..., peer_token: _Optional[str] = ..., leader: _Optional[str] = ..., agreed: _Optional[int] = ..., loop_exit: _Optional[_Union[LeaveLoop, _Mapping]] = ..., finished_step: _Optional[int] = ..., released: _Optional[bool] = ..., planned_changes: _Optional[int] = ...) -> None: ...
 
 class Recovery(_message.Message):
     __slots__ = ("source", "step", "worker_id", "checkpoint_id", "model_generation", "peers", "fetching", "copies", "model_attempt")

@@ -25,6 +25,7 @@ from strata.coordinator.rest.request_models import (
     ContinueTaskRequest,
     CreateTaskRequest,
     ForkTaskRequest,
+    ResizeTaskRequest,
     RestartTaskRequest,
 )
 from strata.coordinator.rest.response_models import (
@@ -32,6 +33,7 @@ from strata.coordinator.rest.response_models import (
     ContinueTaskResponse,
     CreateTaskResponse,
     ParameterChange,
+    ResizeTaskResponse,
     StopTaskResponse,
     TaskDetail,
     TaskResponse,
@@ -43,6 +45,7 @@ from strata.core.events import Command
 from strata.core.task_state import Task, TaskSpec, TaskState
 from strata.core.tasks.continuation import ContinueTask, changes, resume_step
 from strata.core.tasks.placement import StopTask, SubmitTask
+from strata.core.tasks.resizing import Resized, ResizeTask
 from strata.core.tasks.task_forks import ForkTask, checkpoint_at
 from strata.core.tasks.task_queue import Queue
 from strata.errors import (
@@ -91,6 +94,7 @@ async def create_task(api: TheApi, data: JSONBody[CreateTaskRequest]) -> CreateT
         dataset_id=data.dataset_id,
         worker_count=data.worker_count,
         min_workers=data.min_workers,
+        elastic=data.elastic,
         spares=data.spares,
         policy=data.policy or ("replace" if data.entry else "continue"),
         model_state=data.model_state,
@@ -247,6 +251,34 @@ async def restart_task(
     if not ended:
         raise NotAllowedNow(f"{task_id} is {now}", hint="stop it first, and wait until it ended")
     return await submitted(api, spec, data.env)
+
+
+@post("/tasks/{task_id:str}/resize", status_code=200, responses=WRITES)
+async def resize_task(
+    api: TheApi, task_id: FromPath[str], data: JSONBody[ResizeTaskRequest]
+) -> ResizeTaskResponse:
+    """Change the number of workers of a task while it runs, without a restart.
+
+    Its workers change between two steps; samples and global batch of each step stay the same.
+    """
+    command = ResizeTask(
+        task=task_id,
+        worker_count=data.worker_count,
+        min_workers=data.min_workers,
+        reason="asked for through the API",
+    )
+    resized = await api.engine.submit(command)
+    assert isinstance(resized, Resized)
+    return ResizeTaskResponse(
+        task_id=resized.task,
+        before=resized.before,
+        after=resized.after,
+        placed=resized.placed,
+        waiting=resized.waiting,
+        waiting_for=resized.waiting_for,
+        changed=resized.changed,
+        min_workers=data.min_workers,
+    )
 
 
 @post("/tasks/{task_id:str}/checkpoint", status_code=202, responses=WRITES)

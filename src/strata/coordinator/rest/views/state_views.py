@@ -301,6 +301,8 @@ def task(
         forked_at=known.forked_at,
         priority=spec.priority,
         queue_position=queue.positions.get(known.id),
+        elastic=spec.elastic,
+        min_workers=spec.min_workers,
     )
 
 
@@ -324,7 +326,6 @@ def task_detail(state: Cluster, heartbeats: Heartbeats, known: Task, logs: list[
         env_names=spec.env_names,
         config=msgspec.json.decode(spec.config, type=dict[str, Any]),
         policy=spec.policy,
-        min_workers=spec.min_workers,
         model_state=spec.model_state,
         **msgspec.structs.asdict(known.retention),
         max_restarts=spec.max_restarts,

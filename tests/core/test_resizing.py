@@ -15,10 +15,11 @@ from strata.core.invariants import broken
 from strata.core.rule_settings import Rules
 from strata.core.state import DatasetSpec
 from strata.core.tasks.elastic_workers import WorkersReleased
-from strata.core.tasks.placement import StopTask, free_slots, why_waiting
+from strata.core.tasks.placement import StopTask, free_slots
 from strata.core.tasks.resizing import ResizeTask, TaskResized
 from strata.core.tasks.standing import affected, duties, standing
 from strata.core.tasks.task_lifecycle import TaskPlaced
+from strata.core.tasks.task_queue import Queue
 from strata.core.workers.worker_lifecycle import WorkerLost
 from strata.errors import InvalidArgument, NotAllowedNow, NotFound, TaskEnded
 from tests.core.world import World
@@ -87,14 +88,14 @@ def test_growing_task_waits_for_slots_and_gets_them_before_queued_tasks():
     task = training(world, 1)
     answer = resize(world, task, 3)
     assert (answer.placed, answer.waiting) == (2, 1)
-    assert why_waiting(world.state, task) == "2 of 3 workers; 1 waits for a slot"
+    assert Queue(world.state).waiting_for(task) == "2 of 3 workers; 1 waits for a slot"
     queued = world.submit(1, external=False, name="queued")
     assert queued.state == "queued"
     for peer in world.members(other):
         peer.leave("done", steps=5)
     assert len(task.placements) == 3
     assert queued.state == "starting"
-    assert why_waiting(world.state, task) == ""
+    assert Queue(world.state).waiting_for(task) == ""
 
 
 def test_growing_task_trains_on_when_a_worker_is_lost_before_the_new_ones_are_here():
@@ -454,14 +455,14 @@ def test_elastic_task_starts_with_its_minimum_and_takes_free_slots():
     world.start(task)
     world.sync(task)
     assert len(task.members) == 4
-    assert why_waiting(world.state, task) == ""
+    assert Queue(world.state).waiting_for(task) == ""
 
 
 def test_elastic_task_waits_for_its_minimum():
     world = cluster(a=1)
     task = elastic(world, 2, 4)
     assert task.state == "queued"
-    assert why_waiting(world.state, task) == "it needs 2 slots and 1 of 1 are free"
+    assert Queue(world.state).waiting_for(task) == "1st in the queue; needs 2 slots, 1 of 1 is free"
 
 
 def test_elastic_task_gives_back_the_fewest_slots_and_takes_them_again():

@@ -67,6 +67,24 @@ def test_fixed_seeds(seed, policy, sharded):
     run(Scenario(seed=seed, policy=policy, sharded=sharded, fault_every_s=120))
 
 
+@pytest.mark.parametrize("policy", ["replace", "continue", "stop"])
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))]
+)
+def test_preempted_tasks_end_like_others(seed, policy, sharded):
+    scenario = Scenario(
+        seed=seed,
+        workers=4,
+        hours=2.0,
+        steps=40,
+        policy=policy,
+        sharded=sharded,
+        urgent_every_s=1200.0,
+    )
+    assert run(scenario).kinds["TaskPreempted"] > 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("attempt", range(60))
 def test_fresh_seeds(attempt):

@@ -39,7 +39,8 @@ class Scenario(Struct, frozen=True):
     """The parameters of a simulation; all durations are virtual. With `events` workers record
     events too.
 
-    `tasks` train at the same time, each with its own `workers`.
+    `tasks` train at the same time, each with its own `workers`. With `urgent_every_s` a task of
+    higher priority is submitted that often, and preempts one of them.
     """
 
     seed: int = 0
@@ -63,6 +64,7 @@ class Scenario(Struct, frozen=True):
     barrier_every: int = 25
     heartbeat_s: float = HEARTBEAT_INTERVAL_S
     events: bool = False
+    urgent_every_s: float = 0.0
 
 
 class Simulation:
@@ -118,6 +120,8 @@ class Simulation:
         self._keep_busy()
         if scenario.faults:
             self.world.after(self.world.about(scenario.fault_every_s, 0.9), self._strike)
+        if scenario.urgent_every_s:
+            self.world.after(scenario.urgent_every_s, self._submit_urgent)
 
     def _keep_busy(self) -> None:
         """Submit missing tasks again and again: an order may be refused, or lost in a crash."""
@@ -128,12 +132,21 @@ class Simulation:
             self.coordinator.order(self._task())
         self.world.after(LOOK_S, self._keep_busy)
 
+    def _submit_urgent(self) -> None:
+        """Submit a task that preempts one of the others."""
+        kernel = self.coordinator.kernel
+        if self._over:
+            return
+        if kernel is not None and DATASET in kernel.state.datasets:
+            self.coordinator.order(self._task(priority=1))
+        self.world.after(self.scenario.urgent_every_s, self._submit_urgent)
+
     def _dataset(self) -> Command:
         spec = DatasetSpec(total_samples=self.lanes * self.scenario.steps, shard_size=self.lanes)
         return RegisterDataset(dataset=DATASET, spec=spec)
 
-    def _task(self) -> Command:
-        """The task to submit; the values of its environment are in the vault."""
+    def _task(self, priority: int = 0) -> Command:
+        """A task to submit; the values of its environment are in the vault."""
         scenario = self.scenario
         spec = TaskSpec(
             name="train",
@@ -145,6 +158,8 @@ class Simulation:
             model_state="sharded" if scenario.sharded else "replicated",
             max_restarts=1_000,
             env_key=self.coordinator.keep(ENVIRONMENT),
+            priority=priority,
+            preemptible=bool(self.scenario.urgent_every_s) and not priority,
         )
         return SubmitTask(spec=spec)
 

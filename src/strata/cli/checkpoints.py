@@ -1,10 +1,13 @@
-"""List the checkpoints, or show, save, verify, copy, pin or delete one."""
+"""List the checkpoints, or show, save, verify, copy, export, pin or delete one."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from strata.checkpoint.export.checkpoint_export import Format
 from strata.cli.support import checkpoint_actions
+from strata.cli.support.checkpoint_exports import export, requested_export
 from strata.cli.support.options import AsJson, Limit, OfTask, Url
 from strata.cli.support.rest_client import reach
 from strata.cli.support.tables import (
@@ -90,10 +93,10 @@ LOOK = Look(
 
 
 Action = Annotated[
-    Literal["ls", "show", "save", "verify", "pull", "pin", "unpin", "rm"],
+    Literal["ls", "show", "save", "verify", "pull", "export", "pin", "unpin", "rm"],
     typer.Argument(
-        help="Action: list, show, save, verify, copy (pull), protect from deletion (pin), end that "
-        "(unpin) or delete (rm)."
+        help="Action: list, show, save, verify, copy (pull), export, protect from deletion (pin), "
+        "end that (unpin) or delete (rm)."
     ),
 ]
 Note = Annotated[str, typer.Option(help="Note of pin: why the checkpoint is kept.")]
@@ -101,7 +104,7 @@ Which = Annotated[
     str,
     typer.Argument(
         metavar="CHECKPOINT",
-        help="Id of the checkpoint; for verify and pull also its path or s3:// URL.",
+        help="Id of the checkpoint; for verify, pull and export also its path or s3:// URL.",
         show_default=False,
     ),
 ]
@@ -110,6 +113,41 @@ Target = Annotated[
     typer.Argument(
         metavar="TARGET",
         help="Target folder of pull; default: the current folder.",
+        show_default=False,
+    ),
+]
+ExportFormat = Annotated[
+    Format | None,
+    typer.Option("--format", help="Format of an export.", show_default=False),
+]
+Out = Annotated[
+    str,
+    typer.Option("--out", metavar="DIR", help="Folder that export creates.", show_default=False),
+]
+Only = Annotated[
+    str,
+    typer.Option(
+        "--only",
+        metavar="PATH",
+        help="Part of the state to export, such as model; default: all, for hf the model.",
+        show_default=False,
+    ),
+]
+ShardSize = Annotated[
+    str,
+    typer.Option(
+        "--shard-size",
+        metavar="SIZE",
+        help="Size of tensors, such as 500MB or 5GB, above which safetensors and hf use several "
+        "files.",
+    ),
+]
+ConfigFrom = Annotated[
+    Path | None,
+    typer.Option(
+        "--config-from",
+        metavar="DIR",
+        help="Folder with the config.json and tokenizer files to copy into an export to hf.",
         show_default=False,
     ),
 ]
@@ -123,16 +161,22 @@ def checkpoints(
     task: OfTask = "",
     note: Note = "",
     limit: Limit = 100,
+    format: ExportFormat = None,
+    out: Out = "",
+    only: Only = "",
+    shard_size: ShardSize = "5GB",
+    config_from: ConfigFrom = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the checkpoints, newest first; or show, save, verify, pull, pin, unpin or rm one.
+    """List the checkpoints, newest first; or show, save, verify, pull, export, pin, unpin or rm one.
 
     The list says why each checkpoint is kept. A pinned one is kept until `unpin`, which deletes it
     if no other rule keeps it.
 
-    `save` asks the workers of --task to save at their next step. `verify` and `pull` read the
-    storage from this host, with the same environment variables as a worker.
+    `save` asks the workers of --task to save at their next step. `verify`, `pull` and `export` read
+    the storage from this host, with the same environment variables as a worker. `export` joins the
+    parts of all ranks into a new folder that other programs load.
     """
     if action == "ls":
         return print_list(reach(url), LOOK, limit, as_json, status=status, task_id=task)
@@ -152,5 +196,8 @@ def checkpoints(
         checkpoint_actions.remove(reach(url), checkpoint, task)
     elif action == "verify":
         checkpoint_actions.verify(url, checkpoint, task)
-    else:
+    elif action == "pull":
         checkpoint_actions.pull(url, checkpoint, task, target)
+    else:
+        request = requested_export(format, out, only, shard_size, config_from)
+        export(url, checkpoint, task, request, as_json)

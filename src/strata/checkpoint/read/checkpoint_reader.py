@@ -9,7 +9,7 @@ mismatch raises an error that names checkpoint, part and tensor.
 import threading
 from collections.abc import Callable, Iterable
 from math import prod
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -46,6 +46,10 @@ class ReadUnit(Struct, frozen=True):
     @property
     def file(self) -> str:
         return self.tensor.file or self.part.file
+
+    @property
+    def size_bytes(self) -> int:
+        return self.target.nbytes
 
 
 class BufferedCopy(Struct, frozen=True):
@@ -169,7 +173,7 @@ class CheckpointReader:
         """Plan the units of a view: a saved box whose rows are contiguous in the target is read in
         place, any other into a buffer.
         """
-        stored = self._stored(view.tensor.name)
+        stored = self.stored(view.tensor.name)
         found = overlaps([box_of(each.tensor) for each in stored], view.box)
         if sum(hit.common.size for hit in found) < view.box.size:
             raise Corrupt(
@@ -232,8 +236,8 @@ class CheckpointReader:
         return total
 
     def whole(self, name: str) -> WholeTensor:
-        """The description of a tensor with its shards joined."""
-        first = self._stored(name)[0].tensor
+        """The type and shape of a tensor with all its shards joined."""
+        first = self.stored(name)[0].tensor
         return WholeTensor(
             name=name,
             dtype=first.dtype,
@@ -241,7 +245,8 @@ class CheckpointReader:
             item_bytes=ITEM_BYTES[first.dtype],
         )
 
-    def _stored(self, name: str) -> list[StoredTensor]:
+    def stored(self, name: str) -> list[StoredTensor]:
+        """The boxes of a tensor as they were saved, copies included."""
         found = self._tensors.get(name)
         if not found:
             raise NotFound(
@@ -259,13 +264,16 @@ class CheckpointReader:
 
     def _fill(self, units: Iterable[ReadUnit]) -> None:
         ordered = sorted(units, key=lambda unit: (unit.file, unit.offset))
-        for file, part in {unit.file: unit.part for unit in ordered}.items():
-            self._reader(
-                part, file
-            )  # opened here, so that a missing file is reported before any read
-        for_each(self._read_run, runs(ordered))
+        self.open_files({unit.file: unit.part for unit in ordered})
+        for_each(self.read_run, runs(ordered, READ_BYTES))
 
-    def _read_run(self, run: list[ReadUnit]) -> None:
+    def open_files(self, files: dict[str, CheckpointPart]) -> None:
+        """Open files before the first read, so that a missing one is reported early."""
+        for file, part in files.items():
+            self._reader(part, file)
+
+    def read_run(self, run: list[ReadUnit]) -> None:
+        """Read adjacent pieces by one call, and verify them."""
         part, file = run[0].part, run[0].file
         try:
             self._reader(part, file).read_into(run[0].offset, [unit.target for unit in run])
@@ -326,19 +334,35 @@ def unit_of(stored: StoredTensor, at: int, target: memoryview) -> ReadUnit:
     )
 
 
-def runs(ordered: list[ReadUnit]) -> list[list[ReadUnit]]:
-    """Units that are adjacent in one file, joined up to `READ_BYTES`."""
-    found: list[list[ReadUnit]] = []
+class FileRange(Protocol):
+    """A range of bytes of a file."""
+
+    @property
+    def file(self) -> str: ...
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+Range = TypeVar("Range", bound=FileRange)
+
+
+def runs(ordered: list[Range], most_bytes: int) -> list[list[Range]]:
+    """Ranges that are adjacent in one file, joined up to a size."""
+    found: list[list[Range]] = []
     stop, size_bytes = -1, 0
-    for unit in ordered:
-        joined = bool(found) and unit.file == found[-1][-1].file and unit.offset == stop
-        if joined and size_bytes + unit.target.nbytes <= READ_BYTES:
-            found[-1].append(unit)
-            size_bytes += unit.target.nbytes
+    for each in ordered:
+        joined = bool(found) and each.file == found[-1][-1].file and each.offset == stop
+        if joined and size_bytes + each.size_bytes <= most_bytes:
+            found[-1].append(each)
+            size_bytes += each.size_bytes
         else:
-            found.append([unit])
-            size_bytes = unit.target.nbytes
-        stop = unit.offset + unit.target.nbytes
+            found.append([each])
+            size_bytes = each.size_bytes
+        stop = each.offset + each.size_bytes
     return found
 
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,10 @@ class WholeTensor(Struct, frozen=True):
     shape: list[int]
     item_bytes: int
     raw_dtype: str | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return prod(self.shape) * self.item_bytes
 
 
 class TargetView(Struct, frozen=True):

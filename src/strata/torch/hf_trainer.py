@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Trainer, TrainerCallback
+from transformers import PretrainedConfig, Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState
 
 from strata.checkpoint.state.random_generators import random_state, set_random_state
@@ -194,6 +194,7 @@ class _StepCallback(TrainerCallback):
                 "scheduler": trainer.lr_scheduler.state_dict(),
                 "scaler": None if scaler is None else scaler.state_dict(),
                 "trainer_state": _trainer_state(trainer),
+                "config": _model_config(trainer),
                 "finished": finished,
             }
 
@@ -223,6 +224,12 @@ def _trainer_state(trainer: Trainer) -> str:
             f"the Trainer's state cannot be saved: {error}",
             hint="the state() of a callback holds numbers, text, lists and dicts only",
         ) from error
+
+
+def _model_config(trainer: Trainer) -> str | None:
+    """The config of the model as JSON, for `strata checkpoints export --format hf`."""
+    config = getattr(trainer.model, "config", None)
+    return config.to_json_string() if isinstance(config, PretrainedConfig) else None
 
 
 def _write_checkpoint(folder: Path, tree: dict[str, Any]) -> None:

@@ -48,7 +48,7 @@ def script(tmp_path):
 @pytest.fixture
 def run(tmp_path, api):
     """Run a verb of `strata` against the coordinator: its exit code and output."""
-    return lambda *arguments: strata(*arguments, "--url", api.url, cwd=tmp_path)
+    return lambda *arguments: strata(*arguments, "--url", api.coordinator.http_url, cwd=tmp_path)
 
 
 def last_line(api, task):

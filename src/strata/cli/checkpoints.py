@@ -1,4 +1,4 @@
-"""List the checkpoints, or show, save, verify, copy, export, pin or delete one."""
+"""List, show, save, verify, copy, export, pin or delete checkpoints."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -169,7 +169,7 @@ def checkpoints(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the checkpoints, newest first; or show, save, verify, pull, export, pin, unpin or rm one.
+    """List the checkpoints, newest first; or apply an action to one.
 
     The list says why each checkpoint is kept. A pinned one is kept until `unpin`, which deletes it
     if no other rule keeps it.

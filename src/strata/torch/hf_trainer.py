@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PretrainedConfig, Trainer, TrainerCallback
+from transformers import PreTrainedModel, Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState
 
 from strata.checkpoint.state.random_generators import random_state, set_random_state
@@ -228,8 +228,10 @@ def _trainer_state(trainer: Trainer) -> str:
 
 def _model_config(trainer: Trainer) -> str | None:
     """The config of the model as JSON, for `strata checkpoints export --format hf`."""
-    config = getattr(trainer.model, "config", None)
-    return config.to_json_string() if isinstance(config, PretrainedConfig) else None
+    if not isinstance(trainer.model, PreTrainedModel):
+        return None
+    config = json.loads(trainer.model.config.to_json_string())
+    return json.dumps(config | {"architectures": [type(trainer.model).__name__]})
 
 
 def _write_checkpoint(folder: Path, tree: dict[str, Any]) -> None:

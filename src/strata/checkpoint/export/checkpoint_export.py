@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from strata.checkpoint.export.export_folder import new_folder, require_absent
 from strata.checkpoint.export.exported_state import ExportedState, exported_state, tree_of
-from strata.checkpoint.export.huggingface_export import MODEL, huggingface_layout
+from strata.checkpoint.export.huggingface_export import huggingface_layout, model_part
 from strata.checkpoint.export.safetensors_export import safetensors_layout
 from strata.checkpoint.export.tensor_filler import FilePlace, fill_files
 from strata.checkpoint.manifest import Manifest
@@ -91,7 +91,7 @@ def layout_of(reader: CheckpointReader, request: ExportRequest) -> Layout:
         raise InvalidArgument(
             f"--config-from is not used by format {request.format}", hint="use --format hf"
         )
-    part = request.only or (MODEL if request.format == "hf" else "")
+    part = request.only or (model_part(reader.manifest) if request.format == "hf" else "")
     state = exported_state(reader.manifest, part)
     if not state.arrays:
         raise InvalidArgument(

@@ -92,7 +92,6 @@ class SparseWriter(dcp.FileSystemWriter):  # type: ignore[misc]
                         storage_data=_StorageInfo(FILE, offset, length),
                     )
                 )
-        draft.unlink(missing_ok=True)
         future: torch.futures.Future[Any] = torch.futures.Future()
         future.set_result(results)
         return future
@@ -108,3 +107,4 @@ class SparseWriter(dcp.FileSystemWriter):  # type: ignore[misc]
             saved.seek(tensor.nbytes, 1)
             file.seek(tensor.nbytes, 1)
             file.write(saved.read())
+        draft.unlink()  # a filesystem may write a file to disk that is overwritten

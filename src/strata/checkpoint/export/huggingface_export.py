@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from strata.checkpoint.export.exported_state import ExportedState, sub_tree, tree_of
+from strata.checkpoint.export.exported_state import ExportedState, children, sub_tree, tree_of
 from strata.checkpoint.export.safetensors_export import (
     FILE_MODE,
     OutputTensor,
@@ -23,6 +23,7 @@ from strata.checkpoint.export.safetensors_export import (
     output_tensor,
 )
 from strata.checkpoint.export.tensor_filler import FilePlace
+from strata.checkpoint.manifest import Manifest
 from strata.checkpoint.read.checkpoint_reader import CheckpointReader
 from strata.checkpoint.state.state_tree import rebuild
 from strata.errors import InvalidArgument, NotFound
@@ -62,6 +63,13 @@ class HuggingFaceLayout:
     def load_line(self, folder: Path) -> str:
         known = self._config.get("architectures") or ["AutoModel"]
         return f'transformers.{known[0]}.from_pretrained("{folder}")'
+
+
+def model_part(manifest: Manifest) -> str:
+    """The path of the model in the state: `model`, or `training.model` as a Trainer saves it."""
+    tree = tree_of(manifest)
+    found = [f"{key}.{MODEL}" for key, each in children(tree) if MODEL in dict(children(each))]
+    return found[0] if MODEL not in dict(children(tree)) and len(found) == 1 else MODEL
 
 
 def huggingface_layout(

@@ -1,8 +1,8 @@
 """The folder of an export: it appears complete, on disk, or not at all.
 
 Everything is written into a hidden folder beside the target and synced; then the folder is renamed.
-A failed export deletes it. A killed one leaves `.NAME.….partial`, which no program takes for an
-export.
+A failed export deletes the hidden folder. A killed process leaves it as `.NAME.….partial`, which no
+program takes for an export.
 """
 
 import os

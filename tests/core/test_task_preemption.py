@@ -2,6 +2,7 @@
 
 import pytest
 
+from strata.core.checkpoints.checkpoint_commits import FailCheckpoint
 from strata.core.generations.recovery import RecoveryChosen, RolledBack
 from strata.core.invariants import broken
 from strata.core.tasks.placement import StopTask
@@ -254,6 +255,18 @@ def test_worker_that_dies_during_the_last_save_does_not_end_a_preempted_task():
     for peer in world.members(task):
         peer.leave("done", steps=20)
     assert (task.state, task.exit_code) == ("completed", 0)
+
+
+def test_preempted_task_whose_checkpoints_are_gone_fails_instead_of_starting_at_step_0():
+    world = hosts(a=1)
+    task = low(world)
+    world.train(task, 5)
+    saved = world.save(task, 5)
+    completed(world, _waited(world, task))
+    world.do(FailCheckpoint(task=task.id, checkpoint=saved.id, reason="wrong", damaged=True))
+    world.start(task)[0].enter()
+    assert (task.state, task.exit_code) == ("failed", 1)
+    assert "no checkpoint can be restored" in task.reason
 
 
 @pytest.mark.parametrize("policy", ["replace", "continue", "stop"])

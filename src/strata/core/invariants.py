@@ -40,6 +40,10 @@ def _task_faults(state: Cluster, task: Task) -> Iterator[str]:
         if checkpoint.state == "in_progress" and checkpoint.generation != task.generation:
             yield f"{where}: checkpoint {checkpoint.id} waits for a generation that has ended"
     yield from _feed_faults(state, task, where)
+    if task.state == "queued" and (task.members or task.waiting or task.placements):
+        yield f"{where}: is queued and has workers"
+    if task.preempted_by and task.state != "stopping":
+        yield f"{where}: is preempted by {task.preempted_by} and {task.state}"
 
 
 def _membership_faults(state: Cluster, task: Task, where: str) -> Iterator[str]:

@@ -306,7 +306,7 @@ def _from_checkpoint_or_behind(task: Task) -> RecoveryChosen:
 
 def _fail_unrestorable(d: Decision, task: Task, cause: str) -> None:
     """Fail a task whose checkpoints cannot be restored, instead of training again from step 0."""
-    if task.state not in ("running", "recovering"):
+    if task.state not in ("starting", "running", "recovering"):
         return  # its workers are leaving
     known = [c for c in task.checkpoints.values() if c.damaged or c.state == "deleted"]
     names = ", ".join(f"{c.id} ({'damaged' if c.damaged else c.state})" for c in known)

@@ -161,10 +161,10 @@ class Lives:
                 life = self._life(worker, body.task)
                 if not life.turns or life.turns[-1].kind is None:
                     life.turn(record, "idle", "starting", starting=True)
-        elif isinstance(body, TaskStateChanged) and body.after in ENDED:
+        elif isinstance(body, TaskStateChanged) and (body.after in ENDED or body.after == "queued"):
             for life in self.of.values():
                 if life.task == body.task and life.turns[-1].waiting:
-                    life.turn(record, None, "the task has ended")
+                    life.turn(record, None, f"the task is {body.after}")
         elif isinstance(body, WorkerRegistered):
             self._life(body.worker, body.task).turn(record, "idle", "joined")
         elif isinstance(body, WorkerLost):

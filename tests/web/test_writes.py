@@ -2,7 +2,9 @@
 change cannot be undone, and shows why the coordinator refused."""
 
 import json
+import os
 import re
+import sys
 from contextlib import contextmanager
 
 import pytest
@@ -117,6 +119,55 @@ def restart_a_task(page, visit, cluster, route):
     again = answer.value.json()["task_id"]
     expect(page.get_by_role("heading", name=again)).to_be_visible()
     cluster.http.post(f"/api/tasks/{again}/stop").raise_for_status()
+
+
+@case("POST /api/tasks/{task_id}/continue")
+def continue_a_task(page, visit, cluster, route):
+    task = ended_task(cluster)
+    visit(f"tasks/{task}")
+    page.get_by_role("button", name="Continue").click()
+    dialog = page.get_by_role("dialog", name=f"Continue {task}")
+    with answered(page, route):
+        preview(dialog, cluster, note="again")
+    expect(dialog.get_by_text(re.compile("continues from step"))).to_be_visible()
+    expect(dialog.get_by_text("config.note: – → again")).to_be_visible()
+    with answered(page, route):
+        dialog.get_by_role("button", name="Continue from step").click()
+    expect(dialog).to_have_count(0)
+    expect(page.get_by_role("region", name="Lineage")).to_contain_text("Continued once")
+    assert cluster.get(f"tasks/{task}")["config"]["note"] == "again"
+    cluster.http.post(f"/api/tasks/{task}/stop").raise_for_status()
+
+
+@case("POST /api/tasks/{task_id}/fork")
+def fork_a_task(page, visit, cluster, route):
+    task = cluster.submit("forked", workers=1)
+    until(lambda: cluster.get("checkpoints", task_id=task, status="completed"), START_S)
+    cluster.http.post(f"/api/tasks/{task}/stop").raise_for_status()
+    until(lambda: cluster.get(f"tasks/{task}")["status"] == "stopped", START_S)
+    saved = cluster.get("checkpoints", task_id=task, status="completed")[0]
+    visit(f"checkpoints?checkpoint={task}/{saved['id']}")
+    page.get_by_role("button", name="Fork").click()
+    dialog = page.get_by_role("dialog", name=f"Fork {task}")
+    with answered(page, route):
+        preview(dialog, cluster)
+    with answered(page, route) as answer:
+        dialog.get_by_role("button", name="Fork at step").click()
+    fork = answer.value.json()["task_id"]
+    expect(page.get_by_role("heading", name=fork)).to_be_visible()
+    lineage = page.get_by_role("region", name="Lineage")
+    expect(lineage).to_contain_text(f"Fork of {task} at step {saved['step']}")
+    visit("tasks")
+    expect(row(page, fork)).to_contain_text(f"fork of {task}")
+    cluster.http.post(f"/api/tasks/{fork}/stop").raise_for_status()
+
+
+def preview(dialog, cluster, **config):
+    """Fill in the dialog that continues or forks a task, and ask for its preview."""
+    dialog.get_by_label("Config entries to change").fill(json.dumps(config))
+    dialog.get_by_label("Value of PWD").fill(str(cluster.folder))
+    dialog.get_by_label("Value of PYTHONPATH").fill(os.pathsep.join(sys.path))
+    dialog.get_by_role("button", name="Preview").click()
 
 
 @case("POST /api/tasks/{task_id}/checkpoint")

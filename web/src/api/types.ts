@@ -1,18 +1,20 @@
 /** Short names for the types that are generated from the API description. */
 import type { components } from "./schema";
+import type { UnlistedCheckpointFields, UnlistedTaskFields } from "./unlisted";
 
 type Schemas = components["schemas"];
 
 export type Agent = Schemas["AgentResponse"];
 export type Attention = Schemas["Attention"];
 export type Barrier = Schemas["BarrierResponse"];
-export type Checkpoint = Schemas["CheckpointResponse"];
-export type CheckpointDetail = Schemas["CheckpointDetail"];
+export type Checkpoint = Schemas["CheckpointResponse"] & UnlistedCheckpointFields;
+export type CheckpointDetail = Schemas["CheckpointDetail"] & UnlistedCheckpointFields;
 export type CreateTask = Schemas["CreateTaskRequest"];
 export type Dashboard = Schemas["DashboardResponse"];
 export type Dataset = Schemas["DatasetResponse"];
 export type Fact = Schemas["FactResponse"];
-
+/** The request that continues a task has the same fields except `step` and `name`. */
+export type ForkTask = Schemas["ForkTaskRequest"];
 export type History = Schemas["MetricsHistory"];
 export type LogEntry = Schemas["LogEntry"];
 export type Metrics = Schemas["MetricsSnapshot"];
@@ -24,7 +26,7 @@ export type SettingsAnswer = Schemas["SettingsResponse"];
 export type Shard = Schemas["ShardResponse"];
 export type Status = Schemas["StatusResponse"];
 export type Task = Schemas["TaskResponse"];
-export type TaskDetail = Schemas["TaskDetail"];
+export type TaskDetail = Schemas["TaskDetail"] & UnlistedTaskFields;
 export type Totals = Schemas["Totals"];
 export type Verified = Schemas["VerifiedResponse"];
 export type Worker = Schemas["WorkerResponse"];

@@ -2,11 +2,17 @@
 import { useEffect, useRef, type ReactNode } from "react";
 import { Button } from "./controls";
 
+/** Moves the focus to the first field, instead of the close button; also the `ref` of a form that appears later. */
+export function focusFirstField(element: HTMLElement | null): void {
+  element?.querySelector<HTMLElement>("input:not([type=checkbox]), select, textarea")?.focus();
+}
+
 export function Modal({ title, close, children }: { title: string; close: () => void; children: ReactNode }) {
   const dialog = useRef<HTMLDialogElement>(null);
   useEffect(() => {
     const element = dialog.current;
     element?.showModal();
+    focusFirstField(element);
     return () => element?.close();
   }, []);
   return (

@@ -47,3 +47,11 @@ it("does not sort the workers again when only the clock has moved", () => {
   act(() => void vi.advanceTimersByTime(5000));
   expect(compared - before).toBeLessThan(1000);
 });
+
+it("arranges the rows while they are in their initial order", async () => {
+  const arrange = (rows: readonly Row[]) => rows.toReversed();
+  const { user } = show(<Table label="Workers" rows={ROWS} columns={COLUMNS} keyOf={(row) => row.name} sort={{ column: "Worker", down: false }} arrange={arrange} />);
+  expect(order()).toEqual(["w10", "w9", "w1"]);
+  await user.click(screen.getByRole("button", { name: /Last step/ }));
+  expect(order()).toEqual(["w10", "w1", "w9"]);
+});

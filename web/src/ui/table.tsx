@@ -30,6 +30,8 @@ interface Props<Row> {
   href?: (row: Row) => string;
   /** The order while the address has none. */
   sort?: Sort;
+  /** Rearranges the sorted rows while they are in that order, for example as a tree. */
+  arrange?: (rows: readonly Row[]) => readonly Row[];
   /** The parameter of the address that holds the order; different for two tables of one view. */
   sortParam?: string;
   /** Whether the table fills its place and scrolls, or is as long as its rows. */
@@ -47,7 +49,7 @@ function useSort<Row>(columns: readonly Column<Row>[], initial: Sort | undefined
   const down = text.startsWith("-");
   const column = columns.find(({ name, by }) => by && slugOf(name) === text.slice(down ? 1 : 0));
   const sort = column ? { column: column.name, down } : undefined;
-  return { sort, by: column?.by, setSort: (next: Sort) => setText(textOf(next)) };
+  return { sort, by: column?.by, isInitial: text === textOf(initial), setSort: (next: Sort) => setText(textOf(next)) };
 }
 
 /** The rows ordered by a key; rows with equal keys keep their order. */
@@ -66,10 +68,13 @@ function alignment<Row>(columns: readonly Column<Row>[], index: number): string 
   return columns[index - 1]?.right ? "pl-3" : "";
 }
 
-export function Table<Row>({ rows, columns, keyOf, href, label, fill, sort: initial, sortParam = "sort" }: Props<Row>) {
-  const { sort, by, setSort } = useSort(columns, initial, sortParam);
+export function Table<Row>({ rows, columns, keyOf, href, label, fill, sort: initial, arrange, sortParam = "sort" }: Props<Row>) {
+  const { sort, by, isInitial, setSort } = useSort(columns, initial, sortParam);
   const down = sort?.down ?? false;
-  const shown = useMemo(() => sorted(rows, by, down), [rows, by, down]);
+  const shown = useMemo(() => {
+    const ordered = sorted(rows, by, down);
+    return arrange && isInitial ? arrange(ordered) : ordered;
+  }, [rows, by, down, arrange, isInitial]);
   const scroller = useRef<HTMLDivElement>(null);
   const virtual = useVirtualizer({
     count: shown.length,

@@ -1,5 +1,6 @@
 /** The details of a checkpoint: its size, the part of each rank, and the generations that restored it. */
 import { useMutation, useQuery } from "@tanstack/react-query";
+import { useState } from "react";
 import { api, bodyOf, curl } from "../../api/client";
 import type { Checkpoint, CheckpointDetail } from "../../api/types";
 import { bytes, count, moment } from "../../lib/format";
@@ -13,6 +14,9 @@ import { Drawer } from "../../ui/drawer";
 import { Term } from "../../ui/term";
 import { Mark, Meter } from "../../ui/state-mark";
 import { Section } from "../../ui/page";
+import { ForkDialog } from "../tasks/continue-dialog";
+import { keptBecause } from "./kept";
+import { Pin } from "./pin";
 import { newBytes, storedSoFar } from "./sizes";
 
 const REFRESH_MS = 2000;
@@ -31,7 +35,7 @@ export function CheckpointDrawer({ chosen, listed, close }: {
   const { data } = useQuery({
     queryKey: ["checkpoint", chosen],
     enabled: live,
-    queryFn: ({ signal }) => bodyOf(api.GET("/api/checkpoints/{checkpoint_id}", { params: paramsOf(id, task), signal })),
+    queryFn: ({ signal }): Promise<CheckpointDetail> => bodyOf(api.GET("/api/checkpoints/{checkpoint_id}", { params: paramsOf(id, task), signal })),
     refetchInterval: (query) => (query.state.data?.status === "in_progress" ? REFRESH_MS : false),
     retry: false,
   });
@@ -50,6 +54,7 @@ export function CheckpointDrawer({ chosen, listed, close }: {
           <Fact name="Parts stored">{saved.parts} of {saved.parts_expected}</Fact>
           <Fact name="Step">{count(saved.step)}, epoch {count(saved.epoch)}</Fact>
           <Fact name="Started">{moment(saved.created_at)}</Fact>
+          {saved.status === "completed" && <div className="col-span-full"><Fact name="Kept because">{keptBecause(saved)}</Fact></div>}
           <Fact name="Task"><a href={hrefTo(["tasks", saved.task_id])} className="hover:underline">{saved.task_id}</a></Fact>
           <Fact name="Started by"><a href={hrefTo(["workers", saved.worker_id])} className="hover:underline">{saved.worker_id}</a></Fact>
         </dl>
@@ -58,11 +63,14 @@ export function CheckpointDrawer({ chosen, listed, close }: {
       {saved?.path && <p className="mt-4 font-mono text-s break-all text-dim">{saved.path}</p>}
       <div className="my-4 flex flex-wrap items-center gap-2">
         {saved?.status === "completed" && <Verify id={id} task={task} />}
+        {live && saved?.status === "completed" && <Fork task={task} step={saved.step} />}
+        {live && saved?.status === "completed" && <Pin saved={saved} close={close} />}
         {saved?.path && <CopyButton label="Copy path" text={() => saved.path} />}
         <CopyButton label="Copy as curl" text={() => curl(path, { task_id: task })} />
         {live && saved?.status === "completed" && <Delete id={id} task={task} close={close} />}
       </div>
       {!saved && !live && <p className="text-dim">This checkpoint did not exist at this moment.</p>}
+      {saved && <Metrics metrics={(live && data?.metrics) || saved.metrics} />}
       {live ? data && <Parts saved={data} /> : <p className="text-dim">Parts by rank are only shown live. The timeline has the events of each part.</p>}
       <RestoredBy task={task} checkpoint={id} />
     </Drawer>
@@ -92,6 +100,29 @@ function Delete({ id, task, close }: { id: string; task: string; close: () => vo
       <ConfirmButton label="Delete" confirm={`Delete ${id} and its files: this cannot be undone`} pending={deleting.isPending} onConfirm={() => deleting.mutate()} />
       <ActionError error={deleting.error} />
     </>
+  );
+}
+
+function Fork({ task, step }: { task: string; step: number }) {
+  const [open, setOpen] = useState(false);
+  return (
+    <>
+      <Button onClick={() => setOpen(true)}>Fork</Button>
+      {open && <ForkDialog id={task} step={step} close={() => setOpen(false)} />}
+    </>
+  );
+}
+
+/** The values that the script had logged last before it saved. */
+function Metrics({ metrics = {} }: { metrics: Record<string, number> | undefined }) {
+  const entries = Object.entries(metrics);
+  if (entries.length === 0) return null;
+  return (
+    <Section title="Metrics" className="mb-6">
+      <dl className="grid grid-cols-2 gap-x-4 gap-y-2">
+        {entries.map(([name, value]) => <Fact key={name} name={name}>{Number(value.toPrecision(6))}</Fact>)}
+      </dl>
+    </Section>
   );
 }
 

@@ -16,6 +16,7 @@ import { Page } from "../../ui/page";
 import { Table, type Column } from "../../ui/table";
 import { Age } from "../../ui/time";
 import { CheckpointDrawer } from "./checkpoint-drawer";
+import { keptBecause } from "./kept";
 import { newBytes, storedSoFar } from "./sizes";
 
 const STATUSES = [["", "any status"], ["in_progress", "in progress"], ["completed", "completed"], ["failed", "failed"]] as const;
@@ -71,11 +72,12 @@ export default function Checkpoints() {
 const COLUMNS: Column<Checkpoint>[] = [
   { name: "Checkpoint", width: "minmax(8rem, 1.2fr)", cell: (saved) => saved.id, by: (saved) => saved.id },
   { name: "Status", width: "6.5rem", cell: (saved) => <Mark state={saved.status} />, by: (saved) => saved.status },
-  { name: "Parts stored", width: "6.5rem", cell: (saved) => <Meter share={saved.parts / Math.max(saved.parts_expected, 1)} label={`${saved.parts}/${saved.parts_expected}`} state={saved.status} /> },
-  { name: "Size", width: "5.5rem", right: true, cell: (saved) => (saved.status === "completed" ? bytes(saved.size) : "–"), by: (saved) => saved.size },
-  { name: "Stored", width: "8.5rem", right: true, help: "In progress: bytes in storage so far. Completed: bytes that this checkpoint added to storage.", cell: (saved) => (saved.status === "in_progress" ? storedSoFar(saved) : saved.status === "completed" ? newBytes(saved) : "–") },
+  { name: "Parts stored", width: "5.5rem", cell: (saved) => <Meter share={saved.parts / Math.max(saved.parts_expected, 1)} label={`${saved.parts}/${saved.parts_expected}`} state={saved.status} /> },
+  { name: "Size", width: "5rem", right: true, cell: (saved) => (saved.status === "completed" ? bytes(saved.size) : "–"), by: (saved) => saved.size },
+  { name: "Stored", width: "8rem", right: true, help: "In progress: bytes in storage so far. Completed: bytes that this checkpoint added to storage.", cell: (saved) => (saved.status === "in_progress" ? storedSoFar(saved) : saved.status === "completed" ? newBytes(saved) : "–") },
   { name: "Step", width: "4rem", right: true, cell: (saved) => count(saved.step), by: (saved) => saved.step },
   { name: "Epoch", width: "3.5rem", right: true, cell: (saved) => count(saved.epoch), by: (saved) => saved.epoch },
+  { name: "Kept because", width: "minmax(6.5rem, 1.2fr)", cell: (saved) => <span title={keptBecause(saved)}>{keptBecause(saved)}</span>, by: keptBecause },
   { name: "Task", width: "minmax(5rem, 1fr)", cell: (saved) => saved.task_id, by: (saved) => saved.task_id },
   { name: "Started by", width: "minmax(5.5rem, 1fr)", cell: (saved) => saved.worker_id, by: (saved) => saved.worker_id },
   { name: "Age", width: "4.5rem", right: true, cell: (saved) => <Age at={saved.created_at} />, by: (saved) => -saved.created_at },

@@ -6,14 +6,13 @@ import { GLOSSARY } from "../../lib/glossary";
 import { hrefTo } from "../../state/url";
 import { Mark } from "../../ui/state-mark";
 import { Table, type Column } from "../../ui/table";
-import { Elapsed, progressOf, workersOf } from "../tasks/task-cells";
+import { Elapsed, hasEnded, progressOf, statusOf, workersOf } from "../tasks/task-cells";
 
 const SHOWN = 12;
-const ENDED = new Set(["completed", "failed", "stopped"]);
 
 const COLUMNS: Column<Task>[] = [
   { name: "Task", width: "minmax(8rem, 1.4fr)", cell: (task) => task.id },
-  { name: "Status", width: "6.5rem", cell: (task) => <Mark state={task.status} /> },
+  { name: "Status", width: "8.5rem", cell: (task) => <Mark state={task.status} label={statusOf(task)} /> },
   { name: "Progress", width: "minmax(7rem, 1fr)", cell: progressOf },
   { name: "Steps", width: "5rem", right: true, help: GLOSSARY["committed steps"], cell: (task) => count(task.committed_steps) },
   { name: "Workers", width: "5rem", right: true, cell: workersOf },
@@ -27,7 +26,7 @@ export function TaskList({ tasks }: { tasks: ReadonlyMap<string, Task> }) {
       [...tasks.values()]
         .toSorted(
           (a, b) =>
-            Number(ENDED.has(a.status)) - Number(ENDED.has(b.status)) ||
+            Number(hasEnded(a)) - Number(hasEnded(b)) ||
             b.submitted_at - a.submitted_at,
         )
         .slice(0, SHOWN),

@@ -7,22 +7,31 @@ import { go } from "../../state/url";
 import { ConfirmButton, ActionError } from "../../ui/confirm";
 import { Button } from "../../ui/controls";
 import { TextField } from "../../ui/form";
-
-const ENDED = new Set(["completed", "failed", "stopped"]);
+import { ContinueDialog, ForkDialog } from "./continue-dialog";
+import { ResizeDialog } from "./resize-dialog";
+import { hasEnded } from "./task-cells";
 
 export function Actions({ task, detail }: { task: Task; detail: TaskDetail | undefined }) {
   const params = { path: { task_id: task.id } };
   const stop = useMutation({ mutationFn: () => bodyOf(api.POST("/api/tasks/{task_id}/stop", { params })) });
   const save = useMutation({ mutationFn: () => bodyOf(api.POST("/api/tasks/{task_id}/checkpoint", { params })) });
-  const running = !ENDED.has(task.status);
+  const [open, setOpen] = useState<"continue" | "fork" | "resize" | null>(null);
+  const running = !hasEnded(task);
+  const close = () => setOpen(null);
   return (
     <>
       <ActionError error={stop.error ?? save.error} />
       {running && save.data && <span role="status" className="text-dim">requested; the workers save at their next step</span>}
       {running && <Button onClick={() => save.mutate()} disabled={save.isPending}>Checkpoint now</Button>}
+      {task.status === "running" && detail && <Button onClick={() => setOpen("resize")}>Resize</Button>}
+      {!running && <Button tone="main" onClick={() => setOpen("continue")}>Continue</Button>}
+      {task.saved_step !== null && <Button onClick={() => setOpen("fork")}>Fork</Button>}
       {running && <ConfirmButton label="Stop" confirm={`Stop ${task.id}: its workers save first`} pending={stop.isPending} onConfirm={() => stop.mutate()} />}
       {!running && detail && !detail.external && <Restart id={task.id} names={detail.env_names} />}
       <Button onClick={() => go(["tasks", "new"], { from: task.id })}>Submit again</Button>
+      {open === "continue" && <ContinueDialog id={task.id} close={close} />}
+      {open === "fork" && <ForkDialog id={task.id} close={close} />}
+      {open === "resize" && detail && <ResizeDialog task={detail} close={close} />}
     </>
   );
 }

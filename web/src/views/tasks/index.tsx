@@ -1,6 +1,6 @@
 /** Tasks: the list, a form to submit one, and a page for each task. */
 import { useMemo } from "react";
-import type { Task, TaskStatus } from "../../api/types";
+import type { TaskStatus } from "../../api/types";
 import { count, moment } from "../../lib/format";
 import { GLOSSARY } from "../../lib/glossary";
 import { useCluster } from "../../state/cluster";
@@ -10,7 +10,8 @@ import { Empty, ErrorMessage, Loading } from "../../ui/placeholders";
 import { Mark } from "../../ui/state-mark";
 import { Page } from "../../ui/page";
 import { Table, type Column } from "../../ui/table";
-import { Elapsed, progressOf, workersOf } from "./task-cells";
+import { Branch, forest, type TaskInTree } from "./lineage";
+import { detailOf, Elapsed, progressOf, statusOf, workersOf } from "./task-cells";
 import { SubmitPage } from "./submit";
 import { TaskPage } from "./task-page";
 
@@ -34,23 +35,23 @@ const STATUSES: Record<TaskStatus, string> = {
   stopped: "stopped",
 };
 
-const COLUMNS: Column<Task>[] = [
-  { name: "Task", width: "minmax(8rem, 1.2fr)", cell: (task) => task.id, by: (task) => task.id },
-  { name: "Status", width: "7rem", cell: (task) => <Mark state={task.status} />, by: (task) => task.status },
-  { name: "Progress", width: "minmax(8rem, 1fr)", cell: progressOf, by: (task) => task.progress ?? -1 },
-  { name: "Steps", width: "5rem", right: true, help: GLOSSARY["committed steps"], cell: (task) => count(task.committed_steps), by: (task) => task.committed_steps },
+const COLUMNS: Column<TaskInTree>[] = [
+  { name: "Task", width: "minmax(13rem, 2fr)", cell: (task) => <Branch task={task} />, by: (task) => task.id },
+  { name: "Status", width: "8rem", cell: (task) => <Mark state={task.status} label={statusOf(task)} />, by: (task) => task.status },
+  { name: "Progress", width: "minmax(7rem, 1fr)", cell: progressOf, by: (task) => task.progress ?? -1 },
+  { name: "Steps", width: "4.5rem", right: true, help: GLOSSARY["committed steps"], cell: (task) => count(task.committed_steps), by: (task) => task.committed_steps },
   { name: "Workers", width: "5rem", right: true, cell: workersOf, by: (task) => task.worker_count },
   { name: "Generation", width: "5.5rem", right: true, help: GLOSSARY.generation, cell: (task) => count(task.generation), by: (task) => task.generation },
   { name: "Dataset", width: "minmax(5rem, 0.8fr)", cell: (task) => task.datasets.join(", ") || <span className="text-faint">–</span>, by: (task) => task.datasets.join() },
-  { name: "Submitted", width: "8.5rem", cell: (task) => <time>{moment(task.submitted_at)}</time>, by: (task) => task.submitted_at },
-  { name: "Time", width: "6rem", right: true, cell: (task) => <Elapsed task={task} /> },
-  { name: "Status detail", width: "minmax(8rem, 2fr)", cell: (task) => <span className="text-dim" title={task.reason}>{task.reason}</span> },
+  { name: "Submitted", width: "7.5rem", cell: (task) => <time>{moment(task.submitted_at)}</time>, by: (task) => task.submitted_at },
+  { name: "Time", width: "5.5rem", right: true, cell: (task) => <Elapsed task={task} /> },
+  { name: "Status detail", width: "minmax(8rem, 2fr)", cell: (task) => <span className="text-dim" title={detailOf(task)}>{detailOf(task)}</span> },
 ];
 
 function TaskTable() {
   const { cluster, cursor, error, loading } = useCluster();
   const [status, setStatus] = useParam("status");
-  const rows = useMemo(
+  const rows: TaskInTree[] = useMemo(
     () => [...(cluster?.tasks.values() ?? [])].filter((task) => status === "" || task.status === status),
     [cluster?.tasks, status],
   );
@@ -70,7 +71,7 @@ function TaskTable() {
           )}
         </div>
       ) : (
-        <Table fill label="Tasks" rows={rows} columns={COLUMNS} keyOf={(task) => task.id} href={(task) => hrefTo(["tasks", task.id])} sort={{ column: "Submitted", down: true }} />
+        <Table fill label="Tasks" rows={rows} columns={COLUMNS} keyOf={(task) => task.id} href={(task) => hrefTo(["tasks", task.id])} sort={{ column: "Submitted", down: true }} arrange={forest} />
       )}
     </Page>
   );

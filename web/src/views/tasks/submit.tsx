@@ -12,6 +12,7 @@ import { ErrorMessage, Loading } from "../../ui/placeholders";
 import { AreaField, CheckField, SelectField, TextField } from "../../ui/form";
 import { Page, Scroll } from "../../ui/page";
 import { BLANK, formOf, parsedConfig, requestOf, type Errors, type Form } from "./task-form";
+import { taskQuery } from "./task-query";
 
 const TYPES = ["training", "tuning", "evaluation", "data"] as const;
 const POLICIES = [["replace", "replace the worker"], ["continue", "continue with fewer workers"], ["stop", "stop the task"]] as const;
@@ -19,11 +20,7 @@ const MODEL_STATES = [["replicated", "replicated: whole on every worker"], ["sha
 
 export function SubmitPage() {
   const from = usePlace().params.from ?? "";
-  const { data, error, isPending } = useQuery({
-    queryKey: ["task", from],
-    queryFn: ({ signal }) => bodyOf(api.GET("/api/tasks/{task_id}", { params: { path: { task_id: from } }, signal })),
-    enabled: from !== "",
-  });
+  const { data, error, isPending } = useQuery({ ...taskQuery(from), enabled: from !== "" });
   const title = (
     <>
       <a href={hrefTo(["tasks"])} className="font-normal text-dim hover:underline">Tasks</a>
@@ -64,6 +61,9 @@ function TaskForm({ initial }: { initial: Form }) {
   const area = (field: keyof Form, label: string, hint: string, rows: number, error = errors[field]) => (
     <AreaField {...{ label, hint, rows, error }} value={form[field]} onChange={set(field)} />
   );
+  const check = (field: keyof Form, label: string, hint: string) => (
+    <CheckField {...{ label, hint }} checked={form[field] === "yes"} onChange={(checked) => set(field)(checked ? "yes" : "")} />
+  );
   const config = parsedConfig(form.config);
   const datasets = [...new Set([...(cluster?.datasets.keys() ?? []), form.dataset_id])].filter(Boolean);
   return (
@@ -90,12 +90,14 @@ function TaskForm({ initial }: { initial: Form }) {
         {area("args", "Arguments", "one per line", 3)}
         {area("env", "Environment", "NAME=VALUE, one per line; only the workers get the values", 3)}
       </div>
-      <CheckField
-        label="Allow a fresh start"
-        hint="Train from step 0 when no checkpoint can be restored. Otherwise the task fails."
-        checked={form.allow_fresh_start === "yes"}
-        onChange={(checked) => set("allow_fresh_start")(checked ? "yes" : "")}
-      />
+      <div className="grid grid-cols-2 gap-4 max-sm:grid-cols-1">
+        {text("priority", "Priority", "queued tasks with a higher one start first", { type: "number" })}
+        {text("after", "After tasks", "ids, with commas between; starts when all have completed", { placeholder: "prepare-1" })}
+      </div>
+      <div className="flex flex-col gap-4">
+        {check("preemptible", "Preemptible", "May be stopped to make room for a task of higher priority. It saves first, and continues by itself.")}
+        {check("allow_fresh_start", "Allow a fresh start", "Train from step 0 when no checkpoint can be restored. Otherwise the task fails.")}
+      </div>
       <div className="col-span-full flex items-center gap-2">
         <Button type="submit" tone="main" disabled={submit.isPending}>Submit</Button>
         <CopyButton label="Copy as curl" text={() => curlOf(form)} />

@@ -21,6 +21,9 @@ export const BLANK: Form = {
   allow_fresh_start: "",
   config: "{}",
   env: "",
+  priority: "0",
+  after: "",
+  preemptible: "",
 };
 
 /** The form filled in with the request of a task; the values of its environment are not stored. */
@@ -41,6 +44,9 @@ export function formOf(task: TaskDetail): Form {
     allow_fresh_start: "",
     config: JSON.stringify(task.config, null, 2),
     env: task.env_names.map((name) => `${name}=`).join("\n"),
+    priority: String(task.priority),
+    after: task.after.join(", "),
+    preemptible: task.preemptible ? "yes" : "",
   };
 }
 
@@ -66,7 +72,7 @@ export function requestOf(form: Form): { request: CreateTask } | { errors: Error
   const config = parsedConfig(form.config);
   if ("error" in config) errors.config = config.error;
   if (form.name.trim() === "") errors.name = "enter a name";
-  const number = (field: "worker_count" | "min_workers" | "spares" | "max_restarts" | "keep_count") => {
+  const number = (field: "worker_count" | "min_workers" | "spares" | "max_restarts" | "keep_count" | "priority") => {
     const value = Number(form[field]);
     if (form[field].trim() === "" || !Number.isInteger(value)) errors[field] = "enter a whole number";
     return value;
@@ -90,6 +96,9 @@ export function requestOf(form: Form): { request: CreateTask } | { errors: Error
     allow_fresh_start: form.allow_fresh_start === "yes",
     config: "config" in config ? config.config : {},
     env: "variables" in env ? env.variables : {},
+    priority: number("priority"),
+    after: form.after.split(",").map((each) => each.trim()).filter(Boolean),
+    preemptible: form.preemptible === "yes",
   } as CreateTask;
   return Object.keys(errors).length > 0 ? { errors } : { request };
 }

@@ -1,6 +1,6 @@
 /** One task: its progress, request, actions, workers, history and log. */
 import { useQuery } from "@tanstack/react-query";
-import { api, bodyOf, curl } from "../../api/client";
+import { curl } from "../../api/client";
 import type { Task, TaskDetail } from "../../api/types";
 import { count, moment } from "../../lib/format";
 import { useCluster } from "../../state/cluster";
@@ -12,21 +12,18 @@ import { Empty, ErrorMessage, Loading } from "../../ui/placeholders";
 import { Mark } from "../../ui/state-mark";
 import { Page, Scroll, Section } from "../../ui/page";
 import { LogLines } from "../logs/log-lines";
-import { Elapsed, progressOf, workersOf, workerState } from "./task-cells";
+import { Lineage } from "./lineage";
+import { Elapsed, progressOf, statusOf, workersOf, workerState } from "./task-cells";
 import { HistoryList } from "../timeline/history";
 import { Actions } from "./actions";
+import { taskQuery } from "./task-query";
 
 const REFRESH_MS = 3000;
 
 export function TaskPage({ id }: { id: string }) {
   const { cluster, cursor } = useCluster();
   const path = `/tasks/${encodeURIComponent(id)}`;
-  const query = useQuery({
-    queryKey: ["task", id],
-    queryFn: ({ signal }) => bodyOf(api.GET("/api/tasks/{task_id}", { params: { path: { task_id: id } }, signal })),
-    enabled: cursor === null,
-    refetchInterval: REFRESH_MS,
-  });
+  const query = useQuery({ ...taskQuery(id), enabled: cursor === null, refetchInterval: REFRESH_MS });
   const detail = cursor === null ? query.data : undefined;
   const task: Task | undefined = cluster?.tasks.get(id) ?? detail;
   const title = (
@@ -58,11 +55,11 @@ function Missing({ id, error, loading }: { id: string; error: Error | null; load
 }
 
 function Body({ task, detail }: { task: Task; detail: TaskDetail | undefined }) {
-  const reason = detail?.reason || task.reason;
+  const reason = detail?.waiting_for || detail?.reason || task.reason;
   return (
     <>
       <dl className="grid grid-cols-[repeat(auto-fill,minmax(9rem,1fr))] gap-x-6 gap-y-4">
-        <Fact name="Status"><Mark state={task.status} /></Fact>
+        <Fact name="Status"><Mark state={task.status} label={statusOf(task)} /></Fact>
         <Fact name="Progress">{progressOf(task)}</Fact>
         <Fact name="Committed steps" word="committed steps">{count(task.committed_steps)}</Fact>
         <Fact name="Generation" word="generation">{count(task.generation)} · {task.phase}</Fact>
@@ -73,12 +70,18 @@ function Body({ task, detail }: { task: Task; detail: TaskDetail | undefined }) 
           {task.datasets.length === 0 && "–"}
           {task.datasets.map((each) => <a key={each} className="mr-2 hover:underline" href={hrefTo(["data", each])}>{each}</a>)}
         </Fact>
+        {(task.priority !== 0 || task.queue_position !== null) && <Fact name="Priority">{task.priority}</Fact>}
+        {detail?.preemptible && <Fact name="Preemptible">yes</Fact>}
+        {detail && detail.after.length > 0 && (
+          <Fact name="After tasks">{detail.after.map((each) => <a key={each} className="mr-2 hover:underline" href={hrefTo(["tasks", each])}>{each}</a>)}</Fact>
+        )}
         {detail && <Fact name="Loss policy" word="loss policy">{detail.policy}</Fact>}
         {detail && <Fact name="State layout" word="state layout">{detail.model_state}</Fact>}
         {detail && <Fact name="Checkpoints kept">{detail.keep_count}</Fact>}
         {task.completed_at !== null && <Fact name="Exit code">{task.exit_code}</Fact>}
       </dl>
-      {reason && <p className="mt-4"><span className="text-faint">{task.status === "queued" ? "Waiting: " : "Status: "}</span>{reason}</p>}
+      {reason && <p className="mt-4"><span className="text-faint">{task.status === "queued" || detail?.waiting_for ? "Waiting: " : "Status: "}</span>{reason}</p>}
+      <Lineage task={task} />
       <div className="mt-8 grid grid-cols-2 gap-x-10 gap-y-8 max-xl:grid-cols-1">
         <Workers task={task} />
         {detail && <Request detail={detail} />}

@@ -28,7 +28,7 @@ from strata.core.barriers.barrier_rules import ArriveAtBarrier
 from strata.core.events import Envelope, Now
 from strata.core.generations.recovery import CommitSteps, EnterGeneration
 from strata.core.record.event_codec import CODEC
-from strata.core.task_state import TaskSpec
+from strata.core.task_spec import TaskSpec
 from strata.core.tasks.placement import SubmitTask
 from strata.core.workers.exchange_facts import MessageReceived, MessageSent
 from strata.core.workers.worker_facts import (

@@ -23,7 +23,8 @@ from strata.core.events import Command, Now
 from strata.core.generations.recovery import CommitSteps, EnterGeneration
 from strata.core.rule_settings import Rules, Timeouts
 from strata.core.state import DatasetSpec, Outcome, Worker
-from strata.core.task_state import Checkpoint, Task, TaskSpec
+from strata.core.task_spec import TaskSpec
+from strata.core.task_state import Checkpoint, Task
 from strata.core.tasks.placement import StopTask, SubmitTask
 from strata.core.workers.declared_losses import DeclareLosses
 from strata.core.workers.heartbeats import Beat

@@ -20,7 +20,7 @@ from strata.core.events import Command, Now
 from strata.core.generations.recovery import CommitSteps, EnterGeneration
 from strata.core.record import snapshot_versions
 from strata.core.state import Cluster
-from strata.core.task_state import TaskSpec
+from strata.core.task_spec import TaskSpec
 from strata.core.tasks.placement import SubmitTask
 from strata.core.workers.worker_lifecycle import RegisterWorker
 from strata.store.event_store import Snapshot

@@ -8,7 +8,12 @@ tests are left out of `make test FAST=1`, except those marked `quick`.
 import signal
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# Without a limit of time for each example: it would depend on the speed of the machine.
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 
 # A shell starts background jobs with SIGINT ignored, and every child inherits that: then tests
 # that press Ctrl-C would wait in vain. With a handler in this process, children start with the

@@ -3,7 +3,7 @@
 import msgspec
 
 from strata.coordinator.rest.request_models import CreateTaskRequest
-from strata.core.task_state import TaskSpec
+from strata.core.task_spec import TaskSpec
 from tests.cli.conftest import strata
 from tests.coordinator.rest.served import Coordinator
 

@@ -14,7 +14,7 @@ from strata.core.cluster import CODEC
 from strata.core.events import Now
 from strata.core.rule_settings import Timeouts
 from strata.core.state import Worker
-from strata.core.task_state import TaskSpec
+from strata.core.task_spec import TaskSpec
 from strata.core.tasks.placement import SubmitTask
 from strata.core.workers.heartbeats import Beat, WorkerBeat, WorkerDisconnected
 from strata.core.workers.host_agents import RegisterAgent

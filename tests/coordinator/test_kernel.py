@@ -10,7 +10,7 @@ from strata.core.cluster import CODEC
 from strata.core.events import Codec, Now
 from strata.core.record.snapshot_versions import SCHEMA
 from strata.core.rule_settings import Timeouts
-from strata.core.task_state import TaskSpec
+from strata.core.task_spec import TaskSpec
 from strata.core.tasks.placement import StopTask, SubmitTask
 from strata.core.workers.heartbeats import Beat, WorkerBeat, WorkerDisconnected
 from strata.core.workers.host_agents import RegisterAgent, ReportExit

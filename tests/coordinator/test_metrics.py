@@ -36,7 +36,7 @@ from strata.core.datasets.dataset_rules import AttachDataset, RegisterDataset
 from strata.core.events import Now
 from strata.core.generations.recovery import EnterGeneration
 from strata.core.state import DatasetSpec
-from strata.core.task_state import TaskSpec
+from strata.core.task_spec import TaskSpec
 from strata.core.tasks.placement import SubmitTask
 from strata.core.workers.heartbeats import GpuMetrics, ResourceMetrics
 from strata.core.workers.worker_lifecycle import DeclareLost, RegisterWorker, ReportState

@@ -6,7 +6,8 @@ import pytest
 
 from strata.coordinator.sessions.task_environments import Vault
 from strata.core.state import Cluster
-from strata.core.task_state import Task, TaskSpec
+from strata.core.task_spec import TaskSpec
+from strata.core.task_state import Task
 from strata.errors import Corrupt, NotFound, Unavailable
 
 

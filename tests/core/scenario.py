@@ -23,7 +23,7 @@ from strata.core.record.log_salvage import SalvageLog
 from strata.core.record.record_retention import DeleteRun, MoveEvents, MoveFacts, ReleaseEvents
 from strata.core.rule_settings import Rules
 from strata.core.state import DatasetSpec
-from strata.core.task_state import RetentionRequest
+from strata.core.task_spec import RetentionRequest
 from strata.core.tasks.continuation import ContinueTask, EndKilledTask
 from strata.core.tasks.placement import StopTask
 from strata.core.tasks.resizing import ResizeTask

@@ -4,7 +4,7 @@ from strata.core.cluster import CoordinatorStarted, StartCoordinator, decide, fo
 from strata.core.events import Now
 from strata.core.rule_settings import Rules
 from strata.core.state import Cluster, decode, encode
-from strata.core.task_state import TaskSpec
+from strata.core.task_spec import TaskSpec
 from strata.core.tasks.placement import SubmitTask
 from strata.core.tasks.task_lifecycle import TaskStateChanged, TaskSubmitted
 from strata.core.workers.worker_lifecycle import RegisterWorker, WorkerRejected

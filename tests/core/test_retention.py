@@ -25,7 +25,7 @@ from strata.core.checkpoints.checkpoint_retention import (
 from strata.core.checkpoints.keep_reasons import keep_reasons, kept_because
 from strata.core.limits import LimitHit
 from strata.core.rule_settings import Rules
-from strata.core.task_state import RetentionRequest
+from strata.core.task_spec import RetentionRequest
 from strata.errors import InvalidArgument, NotAllowedNow, NotFound
 from tests.core.world import World
 

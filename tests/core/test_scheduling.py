@@ -3,7 +3,7 @@
 import pytest
 
 from strata.core.rule_settings import Rules
-from strata.core.task_state import TaskSpec
+from strata.core.task_spec import TaskSpec
 from strata.core.tasks.host_slots import free_slots
 from strata.core.tasks.placement import (
     FailStart,

@@ -4,7 +4,8 @@ import pytest
 
 from strata.core.metrics.step_rates import StepRates
 from strata.core.state import Cluster
-from strata.core.task_state import Task, TaskSpec
+from strata.core.task_spec import TaskSpec
+from strata.core.task_state import Task
 
 SECOND_NS = 1_000_000_000
 

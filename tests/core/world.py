@@ -21,7 +21,8 @@ from strata.core.generations.recovery import CommitSteps, EnterGeneration
 from strata.core.limits import LimitHit
 from strata.core.rule_settings import Rules
 from strata.core.state import Agent, Cluster, Worker, decode, encode
-from strata.core.task_state import Barrier, Checkpoint, Entry, Task, TaskSpec
+from strata.core.task_spec import TaskSpec
+from strata.core.task_state import Barrier, Checkpoint, Entry, Task
 from strata.core.tasks.placement import SubmitTask
 from strata.core.workers.fencing import WorkerFenced
 from strata.core.workers.host_agents import DeclareAgentLost, RegisterAgent, ReportExit

@@ -10,7 +10,8 @@ import pytest
 import strata
 from strata.coordinator.rest.views import state_views
 from strata.coordinator.sessions.last_heartbeats import Heartbeats, LastHeartbeat
-from strata.core.task_state import Checkpoint, Part, Task, TaskSpec
+from strata.core.task_spec import TaskSpec
+from strata.core.task_state import Checkpoint, Part, Task
 from strata.core.workers.heartbeats import Saving
 from tests.coordinator.conftest import coordinator
 from tests.sdk.conftest import Hub

@@ -12,7 +12,7 @@ from strata.core.generations.recovery import CommitSteps, EnterGeneration
 from strata.core.order import digests
 from strata.core.record.event_codec import CODEC
 from strata.core.state import Cluster, DatasetSpec
-from strata.core.task_state import TaskSpec
+from strata.core.task_spec import TaskSpec
 from strata.core.tasks.placement import SubmitTask
 from strata.core.workers.worker_facts import TrainingFinished, TrainingStarted
 from strata.core.workers.worker_lifecycle import DeclareLost, DeregisterWorker, RegisterWorker

@@ -31,7 +31,7 @@ from strata.checkpoint.manifest import CLAIM_SUFFIX, MANIFEST_SUFFIX, PART_FILE,
 from strata.checkpoint.write.claims import drop_claim, writer_state
 from strata.checkpoint.write.part_writer import part_file
 from strata.core.checkpoints.keep_reasons import best, first_of_each
-from strata.core.task_state import Retention
+from strata.core.task_spec import Retention
 from strata.errors import StrataError
 from strata.storage.backend import LinkingStorage, StorageBackend
 

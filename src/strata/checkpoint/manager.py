@@ -38,7 +38,7 @@ from strata.config import Settings, load_process
 from strata.core.checkpoints.keep_reasons import require_retention
 from strata.core.limits import finite_values
 from strata.core.rule_settings import KEEP_COUNT
-from strata.core.task_state import Retention
+from strata.core.task_spec import Retention
 from strata.errors import Corrupt, InvalidArgument, NotFound, StrataError, UnknownKind
 from strata.storage.backend import StorageBackend
 from strata.storage.locations import open_storage

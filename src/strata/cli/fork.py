@@ -10,7 +10,7 @@ from strata.cli.support.rest_client import reach
 from strata.cli.support.run_choice import show_continuation
 from strata.cli.support.tables import console, print_json
 from strata.cli.support.task_options import Args, Config, Env, pairs, typed
-from strata.coordinator.rest.response_models import ContinueTaskResponse
+from strata.coordinator.rest.action_responses import ContinueTaskResponse
 
 Parent = Annotated[
     str, typer.Argument(metavar="TASK", help="Id of the task, as listed by `strata tasks`.")

@@ -9,7 +9,7 @@ from strata.cli.support.options import AsJson, Url
 from strata.cli.support.rest_client import reach
 from strata.cli.support.tables import plain, print_json
 from strata.cli.support.task_options import worker_range
-from strata.coordinator.rest.response_models import ResizeTaskResponse
+from strata.coordinator.rest.action_responses import ResizeTaskResponse
 
 NewWorkers = Annotated[
     str,

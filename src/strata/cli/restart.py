@@ -12,7 +12,8 @@ from strata.cli.support.rest_client import Api, reach
 from strata.cli.support.tables import print_json
 from strata.cli.support.task_options import Env, pairs
 from strata.cli.support.task_watch import ENDED
-from strata.coordinator.rest.response_models import CreateTaskResponse, TaskResponse
+from strata.coordinator.rest.action_responses import CreateTaskResponse
+from strata.coordinator.rest.response_models import TaskResponse
 from strata.errors import NotAllowedNow
 
 LOOK_S = 0.1

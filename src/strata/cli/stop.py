@@ -7,7 +7,7 @@ import typer
 from strata.cli.support.options import AsJson, Url
 from strata.cli.support.rest_client import reach
 from strata.cli.support.tables import plain, print_json
-from strata.coordinator.rest.response_models import StopTaskResponse
+from strata.coordinator.rest.action_responses import StopTaskResponse
 
 Task = Annotated[
     str, typer.Argument(metavar="TASK", help="Id of the task, as listed by `strata tasks`.")

@@ -7,7 +7,8 @@ from strata.cli.support.options import AsJson, Url
 from strata.cli.support.rest_client import reach
 from strata.cli.support.tables import print_json
 from strata.cli.support.task_options import TaskRequest, task_options
-from strata.coordinator.rest.response_models import CreateTaskResponse, TaskDetail
+from strata.coordinator.rest.action_responses import CreateTaskResponse
+from strata.coordinator.rest.response_models import TaskDetail
 
 
 @task_options

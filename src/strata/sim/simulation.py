@@ -16,7 +16,8 @@ from strata.core.events import Command, Event
 from strata.core.generations.generation_members import GenerationChanged
 from strata.core.rule_settings import HEARTBEAT_INTERVAL_S, Timeouts
 from strata.core.state import Cluster, DatasetSpec
-from strata.core.task_state import ENDED, Policy, TaskSpec
+from strata.core.task_spec import Policy, TaskSpec
+from strata.core.task_state import ENDED
 from strata.core.tasks.placement import SubmitTask
 from strata.core.tasks.task_lifecycle import TaskStateChanged, TaskSubmitted
 from strata.sim.coordinator_checks import Broken

@@ -6,7 +6,7 @@ from strata.coordinator.logs.log_entries import LogLine
 from strata.coordinator.rest.routes.cluster_routes import DASHBOARD_BYTES
 from strata.coordinator.sessions.last_heartbeats import LastHeartbeat
 from strata.core.barriers.barrier_rules import ArriveAtBarrier
-from strata.core.task_state import TaskSpec
+from strata.core.task_spec import TaskSpec
 from strata.core.tasks.placement import SubmitTask
 from strata.core.workers.heartbeats import GpuMetrics, ResourceMetrics
 from strata.core.workers.worker_lifecycle import RegisterWorker

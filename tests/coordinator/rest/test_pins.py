@@ -1,7 +1,7 @@
 """Pins and reasons of checkpoints in the API: what is shown is what retention does."""
 
 from strata.coordinator.rest.views.state_views import METRICS_SHOWN
-from strata.core.task_state import TaskSpec
+from strata.core.task_spec import TaskSpec
 from strata.core.tasks.placement import SubmitTask
 from tests.coordinator.rest.test_reads import acknowledge, save
 

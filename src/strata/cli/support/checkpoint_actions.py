@@ -26,7 +26,8 @@ from strata.cli.support.rest_client import Api, reach
 from strata.cli.support.safe_console import SafeConsole
 from strata.cli.support.tables import console, plain, print_json, size
 from strata.config import load_process
-from strata.coordinator.rest.response_models import CheckpointDetail, PinResponse
+from strata.coordinator.rest.action_responses import PinResponse
+from strata.coordinator.rest.response_models import CheckpointDetail
 from strata.errors import AlreadyExists, InvalidArgument, NotAllowedNow, NotFound, Unavailable
 from strata.storage.backend import StorageBackend
 from strata.storage.locations import open_storage

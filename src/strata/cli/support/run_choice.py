@@ -11,11 +11,8 @@ from strata.cli.support.tables import count, plain
 from strata.cli.support.task_options import TaskRequest
 from strata.cli.support.task_watch import Started
 from strata.coordinator.logs.log_entries import LogEntry
-from strata.coordinator.rest.response_models import (
-    ContinueTaskResponse,
-    CreateTaskResponse,
-    TaskResponse,
-)
+from strata.coordinator.rest.action_responses import ContinueTaskResponse, CreateTaskResponse
+from strata.coordinator.rest.response_models import TaskResponse
 from strata.errors import Conflict, NotFound
 from strata.launch.run_notes import RunNote
 

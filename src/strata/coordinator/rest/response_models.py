@@ -244,14 +244,6 @@ class CheckpointDetail(CheckpointResponse, frozen=True):
     written: list[PartResponse]
 
 
-class PinResponse(Struct, frozen=True):
-    """The rules that keep a checkpoint now; none if it was deleted."""
-
-    id: str
-    task_id: str
-    kept_because: list[str]
-
-
 class BarrierResponse(Struct, frozen=True):
     """The newest round of a barrier; `missing` are the workers that have not arrived."""
 
@@ -266,23 +258,6 @@ class BarrierResponse(Struct, frozen=True):
     task_id: str
     step: int
     ended_at: int | None
-
-
-class ParameterChange(Struct, frozen=True):
-    """A parameter of a task before and after it was continued; empty text: not set."""
-
-    name: str
-    before: str
-    after: str
-
-
-class ContinueTaskResponse(Struct, frozen=True):
-    """The task or its fork, the step at which it continues, and the parameters that changed."""
-
-    task_id: str
-    status: TaskState
-    step: int
-    changes: list[ParameterChange]
 
 
 class TaskResponse(Struct, frozen=True):
@@ -412,42 +387,3 @@ class Totals(Struct, frozen=True):
     barriers: int
     tasks: int
     agents: int
-
-
-class CreateTaskResponse(Struct, frozen=True):
-    """The id of the new task."""
-
-    task_id: str
-    status: TaskState
-
-
-class StopTaskResponse(Struct, frozen=True):
-    """`success`: the task is stopping or stopped; false if it ended by itself."""
-
-    success: bool
-    task_id: str
-    status: TaskState
-
-
-class ResizeTaskResponse(Struct, frozen=True):
-    """Workers that were wanted before and are wanted now; `placed` of them are here or have a slot,
-    `waiting` are missing, and `waiting_for` says what the task waits for.
-
-    `changed` is false if the task had this number already. A task with `min_workers` is elastic.
-    """
-
-    task_id: str
-    before: int
-    after: int
-    placed: int
-    waiting: int
-    waiting_for: str
-    changed: bool
-    min_workers: int
-
-
-class CheckpointRequestResponse(Struct, frozen=True):
-    """Number of the request; the workers save at their next step."""
-
-    request: int
-    task_id: str

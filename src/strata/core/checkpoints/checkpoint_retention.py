@@ -21,7 +21,8 @@ from strata.core.events import Command, Event, Fact
 from strata.core.generations.generation_members import restart_generation
 from strata.core.limits import LimitHit, require_name
 from strata.core.state import Cluster
-from strata.core.task_state import Checkpoint, Retention, RetentionRequest, Task
+from strata.core.task_spec import Retention, RetentionRequest
+from strata.core.task_state import Checkpoint, Task
 from strata.errors import NotAllowedNow
 
 

@@ -9,7 +9,8 @@ from typing import Protocol, TypeVar
 
 from strata.core.checkpoints.checkpoint_lifecycle import committed_newest_first
 from strata.core.limits import require_name
-from strata.core.task_state import Checkpoint, Retention, Task
+from strata.core.task_spec import Retention
+from strata.core.task_state import Checkpoint, Task
 from strata.errors import InvalidArgument
 
 USER = "user"

@@ -17,7 +17,8 @@ from msgspec import field
 from strata.core.decision import Decision, applies, decides
 from strata.core.events import Command, Event, Fact
 from strata.core.state import Cluster
-from strata.core.task_state import Task, TaskSpec
+from strata.core.task_spec import TaskSpec
+from strata.core.task_state import Task
 from strata.core.tasks.elastic_workers import batch_workers
 from strata.core.tasks.placement import StopTask, begin, check_spec, stop
 from strata.core.tasks.task_lifecycle import change_state

@@ -18,7 +18,8 @@ from strata.core.decision import Decision, applies
 from strata.core.events import Event, Fact
 from strata.core.generations.generation_members import join, leave, restart_generation
 from strata.core.state import Cluster
-from strata.core.task_state import Placement, Task, TaskSpec
+from strata.core.task_spec import TaskSpec
+from strata.core.task_state import Placement, Task
 from strata.core.tasks.host_slots import first_placement
 from strata.core.tasks.task_lifecycle import TaskPlaced
 from strata.errors import InvalidArgument

@@ -18,7 +18,8 @@ from strata.core.decision import Decision, decides
 from strata.core.events import Command
 from strata.core.limits import require_room, shortened
 from strata.core.state import Cluster
-from strata.core.task_state import Placement, Task, TaskSpec
+from strata.core.task_spec import TaskSpec
+from strata.core.task_state import Placement, Task
 from strata.core.tasks.elastic_workers import check_range, give_back, grow_elastic, place_missing
 from strata.core.tasks.host_slots import FreeSlots, first_placement, free_slots
 from strata.core.tasks.preemption import cancel_requeue, end_stopped, preempt_for

@@ -21,7 +21,8 @@ from strata.core.events import Command, Event, Fact
 from strata.core.generations.generation_members import leave
 from strata.core.limits import require_text
 from strata.core.state import Cluster
-from strata.core.task_state import Task, TaskSpec
+from strata.core.task_spec import TaskSpec
+from strata.core.task_state import Task
 from strata.core.tasks.elastic_workers import (
     batch_workers,
     by_priority,

@@ -16,7 +16,8 @@ members to enter, and those of `TrainingOrchestrator` never enter.
 """
 
 from strata.core.decision import Decision
-from strata.core.task_state import DEFAULT_GROUP, Task, TaskSpec
+from strata.core.task_spec import TaskSpec
+from strata.core.task_state import DEFAULT_GROUP, Task
 from strata.core.tasks.continuation import ContinueTask, continue_task
 from strata.core.tasks.placement import SubmitTask, submit
 from strata.core.workers.worker_lifecycle import RegisterWorker

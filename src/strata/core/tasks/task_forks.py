@@ -17,7 +17,8 @@ from strata.core.datasets.training_loops import drop_loops_after, trained_steps
 from strata.core.decision import Decision, applies, decides
 from strata.core.events import Command, Event, Fact
 from strata.core.state import Cluster
-from strata.core.task_state import Checkpoint, Feed, Task, TaskSpec
+from strata.core.task_spec import TaskSpec
+from strata.core.task_state import Checkpoint, Feed, Task
 from strata.core.tasks.continuation import changes, require_same
 from strata.core.tasks.elastic_workers import batch_workers
 from strata.core.tasks.placement import begin, record_submission

@@ -15,13 +15,8 @@ from strata.core.decision import Decision, applies
 from strata.core.events import Event, Fact
 from strata.core.lifecycle import Lifecycle
 from strata.core.state import Cluster
-from strata.core.task_state import (
-    ENDED,
-    Placement,
-    Task,
-    TaskSpec,
-    TaskState,
-)
+from strata.core.task_spec import TaskSpec
+from strata.core.task_state import ENDED, Placement, Task, TaskState
 from strata.core.tasks.task_reset import reset_for_start
 
 TaskType: TypeAlias = Literal["training", "tuning", "evaluation", "data"]

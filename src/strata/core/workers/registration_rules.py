@@ -13,7 +13,8 @@ from strata.core.limits import (
     shortened,
 )
 from strata.core.state import Worker
-from strata.core.task_state import Retention, Task
+from strata.core.task_spec import Retention
+from strata.core.task_state import Task
 from strata.core.tasks.task_choice import task_for
 from strata.core.workers.worker_lifecycle import (
     AdmitWorkers,

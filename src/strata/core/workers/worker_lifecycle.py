@@ -21,7 +21,8 @@ from strata.core.decision import applies
 from strata.core.events import Command, Event, Fact
 from strata.core.lifecycle import Lifecycle
 from strata.core.state import REPORTED, Cluster, Outcome, Reported, Worker, WorkerState
-from strata.core.task_state import RetentionRequest, Task
+from strata.core.task_spec import RetentionRequest
+from strata.core.task_state import Task
 from strata.core.workers.fencing import WorkerCommand
 
 Signal: TypeAlias = Literal["exit", "connection", "heartbeat", "hang", "agent", "absent"]

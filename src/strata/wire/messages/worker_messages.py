@@ -21,7 +21,8 @@ from strata.core.generations.recovery import EnterGeneration
 from strata.core.generations.recovery_failures import ReportBrokenExchange
 from strata.core.limits import require_text
 from strata.core.state import Outcome, Reported, Worker
-from strata.core.task_state import Barrier, RetentionRequest, Task
+from strata.core.task_spec import RetentionRequest
+from strata.core.task_state import Barrier, Task
 from strata.core.tasks.placement import StopRun
 from strata.core.workers.heartbeats import Beat, GpuMetrics, ResourceMetrics
 from strata.core.workers.host_agents import ReportExit

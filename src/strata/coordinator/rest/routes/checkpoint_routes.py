@@ -12,6 +12,7 @@ from msgspec import Struct
 from strata.checkpoint.manifest import MANIFEST_SUFFIX, decode_manifest
 from strata.checkpoint.read.checkpoint_reader import CheckpointReader
 from strata.checkpoint.read.reachability import ReadOnlyStorage, Unreachable
+from strata.coordinator.rest.action_responses import PinResponse
 from strata.coordinator.rest.error_responses import READS_ONE, WRITES
 from strata.coordinator.rest.paging import (
     DEFAULT_LIMIT,
@@ -31,7 +32,6 @@ from strata.coordinator.rest.response_models import (
     CheckpointResponse,
     CheckpointStatus,
     PartResponse,
-    PinResponse,
 )
 from strata.coordinator.rest.views import state_views
 from strata.core.checkpoints.checkpoint_commits import FailCheckpoint

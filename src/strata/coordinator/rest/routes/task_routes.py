@@ -11,6 +11,14 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 
 from strata.coordinator.logs.log_entries import LogEntry
 from strata.coordinator.logs.log_query import LogQuery
+from strata.coordinator.rest.action_responses import (
+    CheckpointRequestResponse,
+    ContinueTaskResponse,
+    CreateTaskResponse,
+    ParameterChange,
+    ResizeTaskResponse,
+    StopTaskResponse,
+)
 from strata.coordinator.rest.error_responses import READS, READS_ONE, WRITES
 from strata.coordinator.rest.paging import (
     DEFAULT_LIMIT,
@@ -28,21 +36,13 @@ from strata.coordinator.rest.request_models import (
     ResizeTaskRequest,
     RestartTaskRequest,
 )
-from strata.coordinator.rest.response_models import (
-    CheckpointRequestResponse,
-    ContinueTaskResponse,
-    CreateTaskResponse,
-    ParameterChange,
-    ResizeTaskResponse,
-    StopTaskResponse,
-    TaskDetail,
-    TaskResponse,
-)
+from strata.coordinator.rest.response_models import TaskDetail, TaskResponse
 from strata.coordinator.rest.routes.log_routes import recent
 from strata.coordinator.rest.views import state_views
 from strata.core.checkpoints.save_schedule import RequestCheckpoint
 from strata.core.events import Command
-from strata.core.task_state import Task, TaskSpec, TaskState
+from strata.core.task_spec import TaskSpec
+from strata.core.task_state import Task, TaskState
 from strata.core.tasks.continuation import ContinueTask, changes, resume_step
 from strata.core.tasks.placement import StopTask, SubmitTask
 from strata.core.tasks.resizing import Resized, ResizeTask

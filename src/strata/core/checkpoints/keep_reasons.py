@@ -71,7 +71,7 @@ def keep_reasons(task: Task) -> dict[str, list[str]]:
     """Why each committed checkpoint is kept, newest first."""
     kept, newest = task.retention, committed_newest_first(task)
     reasons: dict[str, list[str]] = {checkpoint.id: [] for checkpoint in newest}
-    for place, checkpoint in enumerate(newest[: kept.keep_count], 1):
+    for place, checkpoint in enumerate(newest[: max(kept.keep_count, 1)], 1):
         ordinal = f"{place} of {kept.keep_count:,} newest"
         reasons[checkpoint.id].append("newest" if place == 1 else ordinal)
     metric = metric_name(kept.keep_best)

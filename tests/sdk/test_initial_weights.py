@@ -271,10 +271,14 @@ def test_optimizer_of_reordered_tensors_is_refused(tmp_path):
         warm(place, state)
 
 
-def test_floats_are_not_cast_to_integers(tmp_path):
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [(torch.int64, "I64"), (torch.bool, "BOOL"), (torch.float8_e4m3fn, "F8_E4M3")],
+)
+def test_cast_that_could_lose_values_is_refused(tmp_path, target, name):
     save_file({"count": np.ones(2)}, tmp_path / "x.safetensors")
-    with pytest.raises(InvalidArgument, match="'count' is F64 in the source and I64 here"):
-        warm(tmp_path / "x.safetensors", {"count": np.zeros(2, np.int64)}, strict=False)
+    with pytest.raises(InvalidArgument, match=f"'count' is F64 in the source and {name} here"):
+        warm(tmp_path / "x.safetensors", {"count": torch.zeros(2, dtype=target)}, strict=False)
 
 
 @pytest.mark.parametrize("library", ["torch", "numpy"])

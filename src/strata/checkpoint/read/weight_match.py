@@ -1,7 +1,7 @@
 """Which tensors of a source go where in a state, decided before anything is read.
 
-Names and shapes must be equal. Another type of elements is cast, unless the cast could lose values:
-between floating-point types, or to a type that holds every value. An object with a state of its own
+Names and shapes must be equal. Another type of elements is cast between floating-point types, and to
+a type that holds every value; any other cast is refused. An object with a state of its own
 (an optimizer) is taken as a whole, and only if all tensors fit in the same order: its state refers
 to them by their position.
 """
@@ -25,12 +25,19 @@ from strata.checkpoint.read.weight_names import (
     state_leaves,
 )
 from strata.checkpoint.read.weight_source import WeightSource
-from strata.checkpoint.state.array_bytes import NAMES_NUMPY, TensorSource, is_torch, source_of
+from strata.checkpoint.state.array_bytes import (
+    EXTENDED,
+    NAMES_NUMPY,
+    TensorSource,
+    is_torch,
+    source_of,
+)
 from strata.checkpoint.state.sharded_tensors import shard_box, shard_of
 from strata.checkpoint.state.stateful import SHOWN
 from strata.errors import InvalidArgument
 
-FLOATS = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
+EIGHT_BITS = {"F8_E4M3", "F8_E5M2"}
+FLOATS = {"F64", "F32", "F16", "BF16", *EIGHT_BITS}
 
 
 class TensorMatch(Struct, frozen=True):
@@ -129,21 +136,24 @@ def _match(found: WeightMatch, leaf: StateLeaf, tensor: WholeTensor | None) -> N
         raise InvalidArgument(
             f"{leaf.name!r} is {there[0] or there[1]} in the source and {here[0] or here[1]} here: "
             "the cast could lose values",
-            hint=f"give it the type of the source, or leave it out with rename={{{leaf.name!r}: "
-            "None} and strict=False",
+            hint="give it the type of the source, or leave it out with strict=False and rename, "
+            "which maps its name to None",
         )
     else:
         found.taken.append(TensorMatch(leaf=leaf, target=target, tensor=tensor))
 
 
 def _castable(there: tuple[str | None, str], here: tuple[str | None, str]) -> bool:
-    """Whether a cast keeps every value, up to the precision of floating-point types."""
-    if there[0] is not None or here[0] is not None:
+    """Whether a cast keeps every value, up to the precision of floating-point types.
+
+    Types of eight bits need a scale, which a cast does not compute.
+    """
+    (raw, old), (new_raw, new) = there, here
+    if raw is not None or new_raw is not None or new in EIGHT_BITS:
         return False
-    if there[1] in FLOATS and here[1] in FLOATS:
+    if old in FLOATS and new in FLOATS:
         return True
-    names = NAMES_NUMPY[there[1]], NAMES_NUMPY[here[1]]
-    return not any("float8" in name or "bfloat" in name for name in names) and np.can_cast(*names)
+    return not {old, new} & EXTENDED and np.can_cast(NAMES_NUMPY[old], NAMES_NUMPY[new])
 
 
 def _settle_tied(found: WeightMatch, leaves: Iterable[StateLeaf]) -> None:

@@ -1,7 +1,7 @@
 """Reads the matched tensors of a source into a state, and casts those of another type.
 
-A tensor of the same type is read directly into its place. Others are read into temporary memory,
-some at a time, and then converted; a value that becomes infinite by a cast raises an error.
+Some tensors at a time are read. Those of the same type are read directly into their place, others
+into temporary memory and then converted; a value that becomes infinite by a cast raises an error.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,11 +40,16 @@ Progress = Callable[[int], None]
 
 
 class TensorRead(Struct):
-    """One tensor to read; `fresh` is the temporary array if it is not read in place."""
+    """One tensor to read; `fresh` is the temporary array if it is not read in place.
+
+    `first` is the tensor that was read before into the same memory, if there is one.
+    """
 
     match: TensorMatch
     view: TargetView
+    array: Any
     fresh: Any = None
+    first: TensorMatch | None = None
 
 
 class ReadDigest(Struct, frozen=True):
@@ -77,76 +82,63 @@ class WeightTransfer:
         return StateRestorer(lambda value: None).put(state, self._loaded(state, ()), ())
 
     def _batches(self) -> Iterator[list[TensorRead]]:
-        """The reads, with at most `BATCH_BYTES` of temporary memory at a time."""
+        """The reads, about `BATCH_BYTES` at a time."""
         batch: list[TensorRead] = []
-        size_bytes = 0
         for match in self._found.taken:
-            each = self._planned(match)
-            size_bytes += 0 if each.fresh is None else each.view.memory.nbytes
-            batch.append(each)
-            if size_bytes >= BATCH_BYTES:
+            batch.append(self._planned(match))
+            if sum(each.view.memory.nbytes for each in batch) >= BATCH_BYTES:
                 yield batch
-                batch, size_bytes = [], 0
+                batch = []
         yield batch
 
     def _planned(self, match: TensorMatch) -> TensorRead:
-        target, tensor = match.target, match.tensor
-        piece = shard_of(match.leaf.value)
-        array = match.leaf.value if piece is None else piece.array
-        offsets = [0] * len(target.shape)
+        target, tensor, value = match.target, match.tensor, match.leaf.value
+        piece, first = shard_of(value), None
+        array, offsets = value, [0] * len(target.shape)
         if piece is not None:
-            offsets = shard_box(piece, target).offsets
+            array, offsets = piece.array, shard_box(piece, target).offsets
+        elif target.identity is not None:
+            earlier = self._filled.setdefault(target.identity, match)
+            first = earlier if earlier is not match else None
         box = Box(offsets, target.shape)
-        again = piece is None and target.identity in self._filled
-        fillable = is_fillable(array) and not match.cast and not again
-        memory = writable_bytes(array) if fillable else None
-        if piece is None and target.identity is not None:
-            self._filled.setdefault(target.identity, match)
+        in_place = is_fillable(array) and not match.cast and first is None
+        memory = writable_bytes(array) if in_place else None
         if memory is not None:
-            return TensorRead(match, TargetView(tensor, box, memory))
+            return TensorRead(match, TargetView(tensor, box, memory), array)
         kind = "torch" if is_torch(array) else "numpy"
         fresh = empty(kind, tensor.dtype, target.shape, tensor.raw_dtype)
-        view = writable_bytes(fresh)
-        assert view is not None, "new memory is in C order"
-        return TensorRead(match, TargetView(tensor, box, view), fresh)
+        view = TargetView(tensor, box, new_memory(fresh))
+        return TensorRead(match=match, view=view, array=array, fresh=fresh, first=first)
 
     def _finish(self, read: TensorRead) -> None:
-        """Convert what was read into temporary memory, and note the digest of the bytes."""
-        match, name = read.match, read.match.leaf.name
-        piece = shard_of(match.leaf.value)
-        if piece is None:
-            self._names.update(f"{name} {read.view.tensor.dtype} {read.view.box.shape}\n".encode())
+        """Put what was read into its place, and note the digest of the bytes."""
+        leaf, array, value = read.match.leaf, read.array, read.match.leaf.value
+        if shard_of(value) is None:
+            described = f"{leaf.name} {read.view.tensor.dtype} {read.view.box.shape}\n"
+            self._names.update(described.encode())
             self._bytes.update(read.view.memory)
         self._read_bytes += read.view.memory.nbytes
         self._progress(self._read_bytes)
-        if read.fresh is None:
-            self._values[name] = match.leaf.value
-            return
-        array = match.leaf.value if piece is None else piece.array
-        first = self._filled.get(match.target.identity)
-        if piece is None and first is not None and first is not match and is_torch(array):
-            return self._require_equal(first, match, read.fresh)
-        value = converted(read.fresh, array, name)
-        if is_fillable(array) and (first is None or first is match or piece is not None):
-            assign(array, value)
-            self._values[name] = match.leaf.value
-        else:
-            self._values[name] = jax_array(value, "", array) if is_jax(array) else value
+        if read.first is not None and is_torch(array):
+            self._require_equal(read.first, read)
+        elif read.fresh is not None:
+            new = converted(read.fresh, array, leaf.name)
+            if is_fillable(array) and read.first is None:
+                assign(array, new)
+            else:
+                value = jax_array(new, "", array) if is_jax(array) else new
+        self._values[leaf.name] = value
 
-    def _require_equal(self, first: TensorMatch, match: TensorMatch, fresh: Any) -> None:
+    def _require_equal(self, first: TensorMatch, read: TensorRead) -> None:
         """Raise if two tensors of the source differ that are one tensor in the state."""
-        self._values[match.leaf.name] = match.leaf.value
-        if first.tensor.name == match.tensor.name:
+        if first.tensor.name == read.match.tensor.name:
             return
-        other = fresh.new_empty(fresh.shape)
-        view = writable_bytes(other)
-        assert view is not None, "new memory is in C order"
-        box = Box([0] * len(match.target.shape), match.target.shape)
-        self._source.fill([TargetView(first.tensor, box, view)])
-        if view != writable_bytes(fresh):
+        other = read.fresh.new_empty(read.fresh.shape)
+        self._source.fill([TargetView(first.tensor, read.view.box, new_memory(other))])
+        if new_memory(other) != read.view.memory:
             raise InvalidArgument(
-                f"{first.leaf.name!r} and {match.leaf.name!r} are one tensor in this state, but "
-                f"differ in {self._source.url}",
+                f"{first.leaf.name!r} and {read.match.leaf.name!r} are one tensor in this state, "
+                f"but differ in {self._source.url}",
                 hint="tie the same weights as in the model that was saved",
             )
 
@@ -166,28 +158,38 @@ class WeightTransfer:
         return loaded
 
 
+def new_memory(array: Any) -> memoryview:
+    """The memory of an array that was just created."""
+    memory = writable_bytes(array)
+    assert memory is not None, "new memory is in C order"
+    return memory
+
+
 def converted(value: Any, array: Any, name: str) -> Any:
     """A value that was read, as the type of an array; raises if numbers become infinite."""
     if is_torch(array):
         new = value.to(array.dtype)
-        lost = new is not value and bool((_finite(value) & ~_finite(new)).any())
+        lost = new is not value and new.is_floating_point() and _overflows(value, new)
     else:
         with np.errstate(over="ignore"):
             new = value.astype(array.dtype, copy=False)
-        lost = new is not value and _overflows(value, new)
+        # Types of ml_dtypes, such as bfloat16, are of kind V.
+        lost = new is not value and new.dtype.kind in "fV" and _overflows(value, new)
     if lost:
         raise InvalidArgument(
             f"{name!r} has numbers beyond the range of {array.dtype}",
-            hint="use a type with a larger range for it, such as float32 or bfloat16",
+            hint="use a type with a larger range for it",
         )
     return new[()] if isinstance(array, np.generic) else new
 
 
-def _finite(tensor: Any) -> Any:
-    return tensor.double().isfinite() if tensor.is_floating_point() else tensor == tensor
-
-
 def _overflows(value: Any, new: Any) -> bool:
-    if new.dtype.kind in "biuSUmMc":
-        return False
+    """Whether a finite number became infinite."""
+    if is_torch(new):
+        # The extremes of a tensor with a NaN are NaN. Comparing them is several times faster than
+        # looking at each element.
+        if not new.numel() or all(bool(each.isfinite()) for each in new.aminmax()):
+            return False
+        value = value.float() if value.element_size() == 1 else value
+        return bool((value.isfinite() & ~new.isfinite()).any())
     return bool((np.isfinite(value) & ~np.isfinite(new)).any())

@@ -1,9 +1,9 @@
 """Which tensors of a source go where in a state, decided before anything is read.
 
-Names and shapes must be equal. Another type of elements is cast between floating-point types, and to
-a type that holds every value; any other cast is refused. An object with a state of its own
-(an optimizer) is taken as a whole, and only if all tensors fit in the same order: its state refers
-to them by their position.
+Names and shapes must be equal. Elements are cast between floating-point types, and to a type that
+holds every value; any other cast is refused. An object with a state of its own (an optimizer) is
+taken as a whole, and only if all tensors fit in the same order: its state refers to them by their
+position.
 """
 
 from collections import Counter

@@ -104,7 +104,8 @@ class WeightTransfer:
         in_place = is_fillable(array) and not match.cast and first is None
         memory = writable_bytes(array) if in_place else None
         if memory is not None:
-            return TensorRead(match, TargetView(tensor, box, memory), array)
+            view = TargetView(tensor, box, memory)
+            return TensorRead(match=match, view=view, array=array)
         kind = "torch" if is_torch(array) else "numpy"
         fresh = empty(kind, tensor.dtype, target.shape, tensor.raw_dtype)
         view = TargetView(tensor, box, new_memory(fresh))

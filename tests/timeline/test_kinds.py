@@ -61,7 +61,7 @@ class TestUsersOwnKinds:
     def test_decorated_class_is_a_frozen_fact(self):
         made = LossSpiked(step=1, loss=2.0)
         assert isinstance(made, Fact)
-        assert LossSpiked.__doc__ == "The loss went up at once."
+        assert LossSpiked.__doc__ == "The loss rose suddenly."
         with pytest.raises(AttributeError):
             made.step = 2
 

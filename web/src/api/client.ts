@@ -1,7 +1,6 @@
 /** REST client: typed requests with a timeout, and one error type for every failure. */
 import createClient from "openapi-fetch";
 import type { paths } from "./schema";
-import type { UnlistedPaths } from "./unlisted";
 
 /** Set in the document by the coordinator that serves the page, from its `VITE_API_URL`. */
 const SERVED = globalThis.document?.querySelector<HTMLMetaElement>('meta[name="strata-api-url"]')?.content;
@@ -68,7 +67,7 @@ export function address(path: string, query: Query = {}): string {
   return `${BASE}${path}${text ? `?${text}` : ""}`;
 }
 
-export const api = createClient<paths & UnlistedPaths>({
+export const api = createClient<paths>({
   baseUrl: ROOT,
   credentials: "include",
   querySerializer: queryText,

@@ -1,14 +1,13 @@
 /** Short names for the types that are generated from the API description. */
 import type { components } from "./schema";
-import type { UnlistedCheckpointFields, UnlistedTaskFields } from "./unlisted";
 
 type Schemas = components["schemas"];
 
 export type Agent = Schemas["AgentResponse"];
 export type Attention = Schemas["Attention"];
 export type Barrier = Schemas["BarrierResponse"];
-export type Checkpoint = Schemas["CheckpointResponse"] & UnlistedCheckpointFields;
-export type CheckpointDetail = Schemas["CheckpointDetail"] & UnlistedCheckpointFields;
+export type Checkpoint = Schemas["CheckpointResponse"];
+export type CheckpointDetail = Schemas["CheckpointDetail"];
 export type CreateTask = Schemas["CreateTaskRequest"];
 export type Dashboard = Schemas["DashboardResponse"];
 export type Dataset = Schemas["DatasetResponse"];
@@ -21,12 +20,13 @@ export type Metrics = Schemas["MetricsSnapshot"];
 export type Patch = Omit<Schemas["LivePatch"], "reset"> & { reset?: boolean };
 /** Fields with a default may be left out. */
 export type RegisterDataset = Partial<Schemas["RegisterDatasetRequest"]>;
+export type ResizeAnswer = Schemas["ResizeTaskResponse"];
 export type Sample = Schemas["Sample"];
 export type SettingsAnswer = Schemas["SettingsResponse"];
 export type Shard = Schemas["ShardResponse"];
 export type Status = Schemas["StatusResponse"];
 export type Task = Schemas["TaskResponse"];
-export type TaskDetail = Schemas["TaskDetail"] & UnlistedTaskFields;
+export type TaskDetail = Schemas["TaskDetail"];
 export type Totals = Schemas["Totals"];
 export type Verified = Schemas["VerifiedResponse"];
 export type Worker = Schemas["WorkerResponse"];

@@ -2,8 +2,7 @@
 import { useMutation } from "@tanstack/react-query";
 import { useState, type FormEvent } from "react";
 import { api, bodyOf } from "../../api/client";
-import type { ResizeAnswer } from "../../api/unlisted";
-import type { TaskDetail } from "../../api/types";
+import type { ResizeAnswer, TaskDetail } from "../../api/types";
 import { count, plural } from "../../lib/format";
 import { ActionError } from "../../ui/confirm";
 import { Button } from "../../ui/controls";

@@ -85,6 +85,11 @@ function TaskForm({ initial }: { initial: Form }) {
         {text("max_restarts", "Maximum restarts", "", { type: "number" })}
         {text("keep_count", "Checkpoints kept", "0: the coordinator's keep_count", { type: "number" })}
       </div>
+      <div className="grid grid-cols-3 gap-4">
+        {text("keep_every", "Keep every", "steps; 0: none", { type: "number" })}
+        {text("keep_best", "Keep best by", "a metric; max:NAME for the highest", { placeholder: "val_loss" })}
+        {text("keep_best_count", "Best kept", "", { type: "number" })}
+      </div>
       {area("config", "Config", "a JSON object; the script reads it as run.config", 8, "error" in config ? config.error : undefined)}
       <div className="flex flex-col gap-4">
         {area("args", "Arguments", "one per line", 3)}
@@ -95,6 +100,7 @@ function TaskForm({ initial }: { initial: Form }) {
         {text("after", "After tasks", "ids, with commas between; starts when all have completed", { placeholder: "prepare-1" })}
       </div>
       <div className="flex flex-col gap-4">
+        {check("elastic", "Elastic", "Starts with the minimum of workers, takes free slots up to Workers, and gives them back to queued tasks.")}
         {check("preemptible", "Preemptible", "May be stopped to make room for a task of higher priority. It saves first, and continues by itself.")}
         {check("allow_fresh_start", "Allow a fresh start", "Train from step 0 when no checkpoint can be restored. Otherwise the task fails.")}
       </div>

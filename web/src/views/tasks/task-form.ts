@@ -13,11 +13,15 @@ export const BLANK: Form = {
   dataset_id: "",
   worker_count: "1",
   min_workers: "0",
+  elastic: "",
   spares: "0",
   model_state: "replicated",
   policy: "",
   max_restarts: "3",
   keep_count: "0",
+  keep_every: "0",
+  keep_best: "",
+  keep_best_count: "1",
   allow_fresh_start: "",
   config: "{}",
   env: "",
@@ -36,11 +40,15 @@ export function formOf(task: TaskDetail): Form {
     dataset_id: task.dataset_id,
     worker_count: String(task.worker_count),
     min_workers: String(task.min_workers),
+    elastic: task.elastic ? "yes" : "",
     spares: String(task.spares),
     model_state: task.model_state,
     policy: task.policy,
     max_restarts: String(task.max_restarts),
     keep_count: String(task.keep_count),
+    keep_every: String(task.keep_every),
+    keep_best: task.keep_best,
+    keep_best_count: String(task.keep_best_count),
     allow_fresh_start: "",
     config: JSON.stringify(task.config, null, 2),
     env: task.env_names.map((name) => `${name}=`).join("\n"),
@@ -49,6 +57,16 @@ export function formOf(task: TaskDetail): Form {
     preemptible: task.preemptible ? "yes" : "",
   };
 }
+
+type WholeNumber =
+  | "worker_count"
+  | "min_workers"
+  | "spares"
+  | "max_restarts"
+  | "keep_count"
+  | "keep_every"
+  | "keep_best_count"
+  | "priority";
 
 export type Errors = Partial<Record<keyof Form, string>>;
 
@@ -72,7 +90,7 @@ export function requestOf(form: Form): { request: CreateTask } | { errors: Error
   const config = parsedConfig(form.config);
   if ("error" in config) errors.config = config.error;
   if (form.name.trim() === "") errors.name = "enter a name";
-  const number = (field: "worker_count" | "min_workers" | "spares" | "max_restarts" | "keep_count" | "priority") => {
+  const number = (field: WholeNumber) => {
     const value = Number(form[field]);
     if (form[field].trim() === "" || !Number.isInteger(value)) errors[field] = "enter a whole number";
     return value;
@@ -87,12 +105,16 @@ export function requestOf(form: Form): { request: CreateTask } | { errors: Error
     dataset_id: form.dataset_id,
     worker_count: number("worker_count"),
     min_workers: number("min_workers"),
+    elastic: form.elastic === "yes",
     spares: number("spares"),
     model_state: form.model_state,
     // Without a policy the coordinator chooses one, depending on whether it starts the workers.
     ...(form.policy && { policy: form.policy }),
     max_restarts: number("max_restarts"),
     keep_count: number("keep_count"),
+    keep_every: number("keep_every"),
+    keep_best: form.keep_best.trim(),
+    keep_best_count: number("keep_best_count"),
     allow_fresh_start: form.allow_fresh_start === "yes",
     config: "config" in config ? config.config : {},
     env: "variables" in env ? env.variables : {},

@@ -1,1 +1,0 @@
-import{Z as e,b as t,kt as n,p as r}from"./index-Bp8itcAs.js";var i=n();function a({at:n,ago:a=!1}){let o=r(n,e());return(0,i.jsx)(`time`,{title:t(n),children:a&&o!==`now`?`${o} ago`:o})}export{a as t};

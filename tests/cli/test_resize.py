@@ -74,7 +74,7 @@ def test_resized_task_ends_with_the_weights_of_one_process(folder, started):
     for workers in (4, 1, 3):
         said.append(resized(folder, url, "count-1", str(workers)))
         trains_with(url, "count-1", workers)
-        until(lambda workers=workers: len(worker_pids(folder)) == workers, "released processes end")
+        until(lambda count=workers: len(worker_pids(folder)) == count, "the end of others", WAIT_S)
     said.append(resized(folder, url, "count-1", "3"))
     assert said == [
         "count-1 was resized from 2 to 4: 4 of 4 workers",

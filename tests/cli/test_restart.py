@@ -1,6 +1,7 @@
 """Guards `strata restart`: the task runs again with all of its options."""
 
 import msgspec
+import pytest
 
 from strata.coordinator.rest.request_models import CreateTaskRequest
 from strata.core.task_spec import TaskSpec
@@ -29,15 +30,19 @@ ASKED = {
     "priority": 3,
     "after": ["default-1"],
     "preemptible": True,
+    "elastic": False,
 }
+ELASTIC = ASKED | {"elastic": True, "spares": 0, "model_state": "replicated"}
 
 
-def test_a_task_runs_again_with_all_that_was_asked_for(tmp_path):
+@pytest.mark.parametrize("asked", [ASKED, ELASTIC])
+def test_a_task_runs_again_with_all_that_was_asked_for(tmp_path, asked):
     usual = msgspec.structs.asdict(CreateTaskRequest(name=""))
-    assert all(ASKED[name] != value for name, value in usual.items())
+    unset = [name for name, value in usual.items() if ASKED[name] == ELASTIC[name] == value]
+    assert unset == []
     with Coordinator(tmp_path) as coordinator, coordinator.client() as client:
         coordinator.train(1)
-        first = client.post("/api/tasks", json=ASKED).raise_for_status().json()["task_id"]
+        first = client.post("/api/tasks", json=asked).raise_for_status().json()["task_id"]
         given = ("--env", "KEY=secret", "--url", coordinator.url)
         ended = strata("restart", first, *given, cwd=tmp_path)
         assert ended.returncode == 0, ended.stderr

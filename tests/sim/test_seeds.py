@@ -52,6 +52,15 @@ def run(scenario: Scenario) -> Simulation:
         pytest.fail(f"{broken}\nadd this to the lessons: {scenario}")
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_resizing_alone_loses_no_worker_and_no_step(seed):
+    found = run(Scenario(seed=seed, faults=("resize",), fault_every_s=60, hours=0.5))
+    assert found.kinds["TaskResized"] > 0
+    assert found.kinds["WorkersReleased"] > 0
+    assert "WorkerLost" not in found.kinds
+    assert "RolledBack" not in found.kinds
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_lesson_stays_learnt(lesson):

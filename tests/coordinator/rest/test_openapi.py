@@ -36,6 +36,7 @@ CONTRACT = {
     ("GET", "/api/tasks/{task_id}"),
     ("POST", "/api/tasks/{task_id}/stop"),
     ("POST", "/api/tasks/{task_id}/restart"),
+    ("POST", "/api/tasks/{task_id}/resize"),
     ("POST", "/api/tasks/{task_id}/checkpoint"),
     ("GET", "/api/tasks/{task_id}/audit"),
     ("GET", "/api/tasks/{task_id}/audit/batch"),

@@ -104,6 +104,33 @@ def test_task_with_external_workers_cannot_be_restarted(client):
     assert "started" in error(client.post(f"/api/tasks/{task}/restart", json={}), 400)["message"]
 
 
+def test_task_is_resized(client):
+    task = client.post("/api/tasks", json={"name": "n", "worker_count": 2}).json()["task_id"]
+    answer = client.post(f"/api/tasks/{task}/resize", json={"worker_count": 5})
+    wanted = {"task_id": task, "before": 2, "after": 5, "placed": 0, "waiting": 5, "changed": True}
+    assert (answer.status_code, answer.json() | wanted) == (200, answer.json())
+    assert client.get(f"/api/tasks/{task}").json()["worker_count"] == 5
+    again = client.post(f"/api/tasks/{task}/resize", json={"worker_count": 5})
+    assert not again.json()["changed"]
+    answer = client.post(f"/api/tasks/{task}/resize", json={"worker_count": 4, "min_workers": 1})
+    shown = client.get(f"/api/tasks/{task}").json()
+    assert (answer.status_code, shown["elastic"], shown["min_workers"]) == (200, True, 1)
+
+
+@pytest.mark.parametrize("workers", [0, -1, 1_000_000])
+def test_resize_to_an_impossible_number_is_refused(client, workers):
+    task = client.post("/api/tasks", json={"name": "n"}).json()["task_id"]
+    refused = client.post(f"/api/tasks/{task}/resize", json={"worker_count": workers})
+    assert f"worker_count is {workers}" in error(refused, 400)["message"]
+
+
+def test_ended_task_is_not_resized(client):
+    task = client.post("/api/tasks", json={"name": "n"}).json()["task_id"]
+    client.post(f"/api/tasks/{task}/stop")
+    refused = error(client.post(f"/api/tasks/{task}/resize", json={"worker_count": 2}), 409)
+    assert "strata continue" in refused["hint"]
+
+
 def test_checkpoint_is_requested(coordinator, client):
     worker, _ = coordinator.train(2)
     answer = client.post(f"/api/tasks/{worker.task}/checkpoint")

@@ -170,6 +170,21 @@ def preview(dialog, cluster, **config):
     dialog.get_by_role("button", name="Preview").click()
 
 
+@case("POST /api/tasks/{task_id}/resize")
+def resize_a_task(page, visit, cluster, route):
+    task = cluster.submit("resized", workers=2)
+    until(lambda: cluster.get(f"tasks/{task}")["status"] == "running", START_S)
+    visit(f"tasks/{task}")
+    page.get_by_role("button", name="Resize").click()
+    dialog = page.get_by_role("dialog", name=f"Resize {task}")
+    dialog.get_by_label("Workers", exact=True).fill("1")
+    with answered(page, route):
+        dialog.get_by_role("button", name="Resize").click()
+    expect(dialog.get_by_role("status")).to_contain_text("1 worker")
+    assert cluster.get(f"tasks/{task}")["worker_count"] == 1
+    cluster.http.post(f"/api/tasks/{task}/stop").raise_for_status()
+
+
 @case("POST /api/tasks/{task_id}/checkpoint")
 def request_a_checkpoint(page, visit, cluster, route):
     visit(f"tasks/{cluster.task}")
@@ -195,6 +210,31 @@ def verify_a_checkpoint(page, visit, cluster, route):
     with answered(page, route):
         page.get_by_role("button", name="Verify").click()
     expect(page.get_by_text(re.compile("verified, as saved"))).to_be_visible()
+
+
+@case("POST /api/checkpoints/{checkpoint_id}/pin")
+def pin_a_checkpoint(page, visit, cluster, route):
+    saved = open_checkpoint(visit, cluster, 0)
+    page.get_by_role("button", name="Pin", exact=True).click()
+    page.get_by_label("Note (optional)").fill("for the paper")
+    with answered(page, route):
+        page.get_by_role("button", name="Pin", exact=True).click()
+    expect(page.get_by_text("pinned: for the paper").first).to_be_visible()
+    cluster.http.delete(f"/api/checkpoints/{saved}/pin", params={"task_id": cluster.task})
+
+
+@case("DELETE /api/checkpoints/{checkpoint_id}/pin")
+def unpin_a_checkpoint(page, visit, cluster, route):
+    until(lambda: completed(cluster), START_S)
+    saved = completed(cluster)[0]["id"]
+    pin = cluster.http.post(f"/api/checkpoints/{saved}/pin", params={"task_id": cluster.task})
+    pin.raise_for_status()
+    visit(f"checkpoints?checkpoint={cluster.task}/{saved}")
+    page.get_by_role("button", name="Unpin", exact=True).click()
+    with answered(page, route):
+        page.get_by_role("button", name=f"Unpin {saved}").click()
+    kept = cluster.get(f"checkpoints/{saved}", task_id=cluster.task)["kept_because"]
+    assert not any(reason.startswith("pinned") for reason in kept)
 
 
 @case("DELETE /api/checkpoints/{checkpoint_id}")

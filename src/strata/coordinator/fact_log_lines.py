@@ -19,6 +19,9 @@ from strata.core.generations.recovery import RecoveryChosen, RolledBack
 from strata.core.generations.storage_waits import StorageReached, StorageUnreachable
 from strata.core.limits import LimitHit
 from strata.core.tasks.continuation import TaskContinued
+from strata.core.tasks.preemption import TaskPreempted
+from strata.core.tasks.resizing import TaskResized
+from strata.core.tasks.task_forks import TaskForked
 from strata.core.tasks.task_lifecycle import TaskStateChanged
 from strata.core.workers.fencing import WorkerFenced
 from strata.core.workers.host_agents import (
@@ -85,6 +88,13 @@ def log_line(body: Fact) -> tuple[int, str] | None:
             return INFO, f"{body.task} continues from {where} at step {body.step}: {body.reason}"
         case RolledBack():
             return WARNING, f"{body.task} rolled back from step {body.origin} to {body.to}"
+        case TaskForked():
+            return INFO, f"task {body.task} is a fork of {body.parent} at step {body.step}"
+        case TaskPreempted():
+            return INFO, f"task {body.task} was preempted by {body.preemptor}: {body.reason}"
+        case TaskResized():
+            sizes = f"from {body.before} to {body.after} workers"
+            return INFO, f"task {body.task} was resized {sizes}: {body.reason}"
         case TaskContinued():
             return INFO, f"task {body.task} continues from step {body.step}: {body.reason}"
         case TaskStateChanged():

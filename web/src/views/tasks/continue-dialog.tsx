@@ -34,7 +34,8 @@ export function ForkDialog({ id, step, close }: { id: string; step?: number; clo
     queryFn: ({ signal }) => bodyOf(api.GET("/api/checkpoints", { params: { query: { task_id: id, status: "completed", limit: MAX_STEPS } }, signal })),
   });
   const error = task.error ?? saved.error;
-  const steps = saved.data && [...new Set(saved.data.map((each) => each.step))].toSorted((a, b) => b - a);
+  const chosen = step === undefined ? [] : [step];
+  const steps = saved.data && [...new Set([...chosen, ...saved.data.map((each) => each.step)])].toSorted((a, b) => b - a);
   return (
     <Modal title={`Fork ${id}`} close={close}>
       {task.data && steps ? <Form task={task.data} steps={steps} step={step} close={close} /> : error ? <ErrorMessage error={error} /> : <Loading />}

@@ -11,7 +11,7 @@ const REFRESH_MS = 4000;
 
 /** Important kinds; steps, arrivals and parts are too many for a list. */
 const KINDS = [
-  "TaskSubmitted", "TaskForked", "TaskPlaced", "TaskStateChanged", "TaskContinued", "TaskPreempted", "LoopContinued", "GenerationChanged", "RecoveryChosen", "RolledBack",
+  "TaskSubmitted", "TaskForked", "TaskPlaced", "TaskStateChanged", "TaskContinued", "TaskPreempted", "TaskResized", "WorkersReleased", "LoopContinued", "GenerationChanged", "RecoveryChosen", "RolledBack",
   "WorkerRegistered", "WorkerLost", "WorkerReturned", "WorkerFenced", "WorkerExited",
   "CheckpointCommitted", "CheckpointFailed", "AssignmentChanged", "BarrierFailed", "DatasetAttached",
 ];

@@ -40,6 +40,7 @@ NOTABLE = frozenset(
         "TaskContinued",
         "TaskForked",
         "TaskPreempted",
+        "TaskResized",
         "TaskStateChanged",
         "WorkerLost",
         "WorkerRegistered",

@@ -76,6 +76,27 @@ def per_epoch(epochs=3, samples=40, step_s=0.0, die_at=-1, save_after=-1, **give
 
 
 @scene
+def leave_on_stop(epochs=8, where="loop", **given):
+    """Leave the script as soon as a stop is requested: in a loop, or between two loops."""
+    with strata.join(checkpoint_every=5, **given) as run:
+        seen, schedule = begin(run)
+        loader = run.batches(arrays("numbers", 40), global_batch=8)
+        for _ in run.epochs(epochs):
+            for batch in loader:
+                with run.step():
+                    counted = np.bincount(batch["x"], minlength=200).astype(float)
+                    seen += np.rint(run.average(counted, weight=1.0) * run.world_size)
+                    time.sleep(0.05)
+                if where == "loop" and run.stop_requested:
+                    raise strata.StopRequested(run.stop_requested)
+            schedule.step()
+            if where == "between" and run.stop_requested:
+                raise strata.StopRequested(run.stop_requested)
+        done = {"seen": seen[:40].tolist(), "schedule": schedule.count}
+        say("done", **done, **place(run))
+
+
+@scene
 def evaluated(losses, **given):
     """A loop per epoch, each followed by a validation loss and a save."""
     os.environ["STRATA_CHECKPOINT_WHEN_BUSY"] = "wait"

@@ -90,3 +90,17 @@ def test_continued_run_cannot_train_with_another_global_batch(hub, api, loopers)
     (worker,) = loopers("plain_epochs", "a", epochs=2, task=TASK, global_batch=10)
     assert worker.ends() == 1
     assert "global batch of 8" in worker.story()
+
+
+@pytest.mark.parametrize("where", ["loop", "between"])
+def test_script_that_leaves_at_a_stop_continues_where_it_left(hub, api, loopers, where):
+    workers = loopers("leave_on_stop", "ab", world_size=2, where=where)
+    until(lambda: hub.state.tasks and hub.state.tasks[TASK].committed >= 7, what="seven steps")
+    api.post(f"/tasks/{TASK}/stop")
+    assert [each.ends() for each in workers] == [0, 0]
+    until(lambda: hub.state.tasks[TASK].state == "stopped", what="a stopped task")
+    continue_task(hub, api)
+    for worker in loopers("leave_on_stop", "ab", task=TASK, where=where):
+        done = worker.says("done")
+        assert (done["seen"], done["schedule"], done["steps"]) == ([8.0] * 40, 8, 40)
+    assert audit(api)["verdict"] == "proven"

@@ -193,3 +193,35 @@ def test_finished_loop_is_opened_again_if_the_script_asks_for_more(before, now, 
     resumed = ScriptPosition()
     resumed.load_state_dict(script.state_dict())
     assert resumed.open_loop(now) == (place, past)
+
+
+def stopped(after, breaks=False):
+    """A script that a stop ends in its second epoch: in the loop, or after it."""
+    script = ScriptPosition()
+    for epoch in script.run_epochs(3, None, lambda: 0):
+        place, _ = script.open_loop(LoopLength())
+        if epoch == 1:
+            script.stopping = lambda: True
+            if after == "loop":
+                script.end_loop(place)
+                break
+            script.end_loop(place, complete=False)
+            if not breaks:
+                break
+            continue
+        script.end_loop(place)
+    return script
+
+
+def test_stop_in_a_loop_keeps_the_position_in_that_loop():
+    script = stopped("step")
+    assert (script.position, script.resumable) == (Position(0, 1, 0), True)
+    assert script.state_dict()["epoch"] == 1
+
+
+def test_stop_between_loops_is_not_resumable():
+    assert not stopped("loop").resumable
+
+
+def test_script_that_goes_on_after_a_stopped_loop_is_not_resumable():
+    assert not stopped("step", breaks=True).resumable

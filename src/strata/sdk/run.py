@@ -232,6 +232,8 @@ class Run(RunDecisions):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
+        if error is None:
+            self._script.went_on()
         self.leave(*_outcome(error, self.stop_requested))
         return isinstance(error, StopRequested | TaskEnded)
 

@@ -249,7 +249,7 @@ class RunLoops(RunSteps):
         """
         if feed in self._feeds:
             self._feeds.remove(feed)
-        self._script.end_loop(feed.place)
+        self._script.end_loop(feed.place, complete=complete)
         self._settle_numbers()
         if not complete:
             self._loop_left = pb.LeaveLoop(loop=feed.place.key, step=self.steps)

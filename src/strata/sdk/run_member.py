@@ -44,6 +44,7 @@ class RunMember:
         self._times = StepTime()
         self._notice = TerminationNotice()
         self._script = run_state.script
+        self._script.stopping = lambda: bool(self.stop_requested)
         self._save_wanted = False
         # The other workers save: a released worker is no longer a member.
         run_state.due.stopping = lambda: "" if worker.membership.released else self.stop_requested

@@ -15,6 +15,10 @@ A state is saved with the length of the loop that ended just before the position
 now asks for more epochs or steps in that loop, the run is extended: the position moves back into
 the loop, and training continues at its end.
 
+A stop is an exception that leaves the open loops. They are not complete then, so the position stays
+in the loop, for a save while the worker leaves. If the script was between two loops, or continued
+after the loop, its state belongs to no position and must not be saved (`resumable`).
+
 `Loader` is the iterable that `run.batches` and `run.loader` return.
 """
 
@@ -55,11 +59,15 @@ class LoopLength(NamedTuple):
 class ScriptPosition:
     """Follows one process through its script. For the training thread.
 
-    `check_replay` raises if the script has changed the restored state while it replays.
+    `check_replay` raises if the script has changed the restored state while it replays. `stopping`
+    says whether a stop is requested.
     """
 
     def __init__(self) -> None:
         self.check_replay: Callable[[], None] = lambda: None
+        self.stopping: Callable[[], bool] = lambda: False
+        self.resumable = True
+        self._stopped_at: dict[str, Any] | None = None
         self.resumed = Position()
         self._replays = False
         self.epochs = 0
@@ -81,6 +89,8 @@ class ScriptPosition:
     @property
     def position(self) -> Position:
         """The position to save with a state now."""
+        if self._stopped_at is not None:
+            return Position(*(self._stopped_at[name] for name in Position._fields))
         if self._replays:
             return self.resumed
         loop = 0
@@ -95,6 +105,8 @@ class ScriptPosition:
 
     def state_dict(self) -> dict[str, Any]:
         """The position, as saved with a state."""
+        if self._stopped_at is not None:
+            return self._stopped_at
         after = self._ended_length()
         return {**self.position._asdict(), "ended_epochs": after.epochs, "ended_steps": after.steps}
 
@@ -127,6 +139,7 @@ class ScriptPosition:
 
     def open_loop(self, length: LoopLength) -> tuple[Position, bool]:
         """The position of the loop that the script opens, and whether it is already complete."""
+        self.went_on()
         place = self._now._replace(loop=self._opened)
         self._lengths[place.loop] = length
         self._opened += 1
@@ -160,10 +173,23 @@ class ScriptPosition:
         self._asked = (place, count + 1 if asked == place else 1)
         return f"{place}#{self._asked[1]}"
 
-    def end_loop(self, place: Position) -> None:
+    def end_loop(self, place: Position, *, complete: bool = True) -> None:
         """Note that the script has left a loop."""
+        if not complete:
+            self._note_stop()
         if (place.phase, place.epoch) == (self._now.phase, self._now.epoch):
             self._ended.add(place.loop)
+
+    def _note_stop(self) -> None:
+        """Keep the position if a stop ends the script here."""
+        if self.stopping() and self._stopped_at is None:
+            self.resumable = not self.between_loops
+            self._stopped_at = self.state_dict()
+
+    def went_on(self) -> None:
+        """Note that the script continues after a loop that it left while a stop was requested."""
+        if self._stopped_at is not None:
+            self.resumable = False
 
     def run_epochs(
         self, count: int | None, max_steps: int | None, steps: Callable[[], int]
@@ -196,6 +222,8 @@ class ScriptPosition:
                 self._move(Position(phase, epoch))
             ended = True
         finally:
+            if not ended:
+                self._note_stop()
             self.epochs = self.max_steps = 0
             self._move(Position(phase + 1))
             self._phase_length = LoopLength(count or 0, max_steps or 0) if ended else LoopLength()

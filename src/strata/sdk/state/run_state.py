@@ -330,6 +330,7 @@ class RunState:
         """
         due = self.due
         wanted = (due.policy.active and due.even) or due.postponed
-        ended = outcome == "done" or (outcome == "stopped" and due.finishing)
+        stopped = outcome == "stopped" and due.finishing and self.script.resumable
+        ended = outcome == "done" or stopped
         saved = self.saver.committed == (self._membership.place.attempt, step)
         return self.has_state and wanted and ended and step > 0 and not saved

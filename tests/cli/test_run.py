@@ -183,7 +183,7 @@ def test_next_run_in_the_folder_continues_a_killed_run(folder, started):
     (folder / "finish").touch()
     code, output = run(folder, "train.py", "--workers", "2", "--data-dir", "kept", **QUICK)
     assert code == 0, output
-    assert "train-1 continues: the run before it was killed" in output
+    assert "train-1 starts from step 0: nothing is saved" in output
     assert "completed  train-1" in output
 
 

@@ -116,15 +116,18 @@ def run(
     flags = {"http_port": http_port, "grpc_port": 0, "stop_grace_s": stop_grace_s}
     beat_s = KILL_BEAT_S if kill else BEAT_S
     settings = settings_here(flags | {"data_dir": data_dir}, task.body, resume, beat_s)
-    folder, chosen = Path(settings.data_dir), RunChoice(task, resume, fresh)
+    folder = Path(settings.data_dir)
+    if resume and data_dir is None and resume != run_notes.read(folder).task:
+        resume = run_notes.NEWEST  # it named the folder
+    chosen = RunChoice(task, resume, fresh)
     slots = slots or chosen.slots(run_notes.read(folder))
-    run_notes.begin(folder, task.body["entry"], slots)
     on = embedded(settings, slots)
     if engine == "ray":
         on = embedded_on_ray(settings, slots, hosts, gpus, ray_address)
     with stopping_hard(), on as (api, cluster):
-        killer = WorkerKiller(kill, cluster.pids)
         started = chosen.start(api, console())
+        run_notes.begin(folder, task.body["entry"], started.task_id, slots)
+        killer = WorkerKiller(kill, cluster.pids)
         ended = watch(api, started, console(), patient=False, consider=killer.consider)
         run_notes.end(
             folder,
@@ -178,6 +181,8 @@ def settings_here(
     elif flags["data_dir"] is None:
         point_to_unfinished(Path(settings.data_dir), task["entry"])
         settings = in_own_folder(settings, task["name"])
+    else:
+        run_notes.require_continuable(Path(settings.data_dir), bool(resume))
     end_left_behind(settings)
     Path(settings.data_dir).mkdir(parents=True, exist_ok=True)
     return settings
@@ -186,12 +191,12 @@ def settings_here(
 def point_to_unfinished(data_dir: Path, entry: str) -> None:
     """Print one line if the newest run of the script is unfinished."""
     folder = run_notes.newest(data_dir, entry)
-    note = run_notes.read(folder) if folder is not None else None
-    if note is not None and note.unfinished:
+    if folder is None or run_notes.active_pid(folder):
+        return
+    note = run_notes.read(folder)
+    if note.unfinished:
         at = f" after {count(note.steps)} steps" if note.steps else ""
-        line = (
-            f"unfinished {note.task or folder} was {note.how_it_ended}{at}; --resume continues it"
-        )
+        line = f"{note.task or folder} was {note.how_it_ended}{at}; --resume continues it"
         console().print(Text(line, style="yellow"), soft_wrap=True)
 
 

@@ -1,12 +1,10 @@
 """Notes about the runs of `strata run`: which script each folder holds, and how its run ended.
 
 Each run folder has a `launch.json`, written when the run begins and when it ends. It is only an
-index: the log in the folder says what happened. A note that says `running` while its process is
-gone belongs to a run that was killed.
+index: the log in the folder says what happened. A run is active while its log is locked; a note
+that says `running` without that lock belongs to a run that was killed.
 """
 
-import os
-import socket
 from pathlib import Path
 
 import msgspec
@@ -14,8 +12,10 @@ from msgspec import Struct
 
 from strata.errors import NotAllowedNow, NotFound
 from strata.files import write_whole
+from strata.store.sqlite.lock_files import lock_holder
 
 NOTE = "launch.json"
+LOG = "log.db"
 RUNS = "runs"
 NEWEST = "newest"
 RUNNING = "running"
@@ -30,21 +30,11 @@ class RunNote(Struct, frozen=True, kw_only=True):
     exit_code: int = 0
     steps: int = 0
     slots: int = 0
-    pid: int = 0
-    host: str = ""
-
-    @property
-    def runs(self) -> bool:
-        """Whether the process of the run is alive, as far as this host can tell."""
-        if self.status != RUNNING:
-            return False
-        return self.host != socket.gethostname() or _alive(self.pid)
 
     @property
     def unfinished(self) -> bool:
-        """Whether the run was stopped, failed or killed before its script was done."""
-        done = self.status in ("completed", "stopped") and not self.exit_code
-        return not done and not self.runs
+        """Whether a run that is not active ended before its script was done."""
+        return self.status not in ("completed", "stopped") or self.exit_code != 0
 
     @property
     def how_it_ended(self) -> str:
@@ -52,20 +42,9 @@ class RunNote(Struct, frozen=True, kw_only=True):
         return "killed" if self.status == RUNNING else self.status
 
 
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return pid > 0
-
-
-def begin(folder: Path, entry: str, slots: int) -> None:
-    """Note that a run of a script begins in a folder, with that many slots."""
-    pid, host = os.getpid(), socket.gethostname()
-    _write(folder, RunNote(entry=entry, slots=slots, pid=pid, host=host))
+def begin(folder: Path, entry: str, task: str, slots: int) -> None:
+    """Note that a task of a script runs in a folder, with that many slots."""
+    _write(folder, RunNote(entry=entry, task=task, slots=slots))
 
 
 def end(folder: Path, **outcome: str | int) -> None:
@@ -85,6 +64,11 @@ def read(folder: Path) -> RunNote:
         return RunNote(entry="", status="")
 
 
+def active_pid(folder: Path) -> str:
+    """The pid of the process that runs in a folder; empty if the run there is not active."""
+    return lock_holder(folder / LOG)
+
+
 def newest(data_dir: Path, entry: str) -> Path | None:
     """The folder of the newest run of a script; names begin with the time of the start."""
     found = sorted((data_dir / RUNS).glob(f"*/{NOTE}"), reverse=True)
@@ -102,9 +86,22 @@ def find(data_dir: Path, entry: str, wanted: str) -> Path:
             )
     else:
         folder = _named(data_dir, wanted)
-    if read(folder).runs:
-        raise NotAllowedNow(f"the run in {folder} still runs", hint="stop it first: press Ctrl-C")
+    require_continuable(folder, resume=True)
     return folder
+
+
+def require_continuable(folder: Path, resume: bool) -> None:
+    """Refuse a folder in which a run is active, and with `resume` one that holds no run."""
+    if pid := active_pid(folder):
+        raise NotAllowedNow(
+            f"the run in {folder} is still active: process {pid}",
+            hint="press Ctrl-C there, or send SIGTERM to that process",
+        )
+    if resume and not (folder / LOG).exists():
+        raise NotFound(
+            f"{folder} holds no run to resume",
+            hint="check the path, or leave --resume out to start a run there",
+        )
 
 
 def _named(data_dir: Path, wanted: str) -> Path:

@@ -187,8 +187,8 @@ class RestoreTargets(Struct):
         more = f"; and {every - SHOWN} more" if every > SHOWN else ""
         raise InvalidArgument(
             f"{counted}{'; '.join(self.unfit[:SHOWN])}{more}",
-            hint="give arrays of the same types and shapes, or load without `into`; to begin a new "
-            "run with what fits, use run.restore(..., from_=…, strict=False)",
+            hint="restore into the model and optimizer that were saved; to begin a new run with "
+            "what fits, use run.restore(..., from_=…, strict=False)",
         )
 
     def _fresh(self, tensor: WholeTensor, kind: str, raw_dtype: str | None) -> Any:

@@ -14,16 +14,17 @@ from strata.coordinator.logs.log_entries import LogEntry
 from strata.coordinator.rest.action_responses import ContinueTaskResponse, CreateTaskResponse
 from strata.coordinator.rest.response_models import TaskResponse
 from strata.errors import Conflict, NotFound
-from strata.launch.run_notes import RunNote
+from strata.launch.run_notes import NEWEST, RunNote
 
 TASKS_LOOKED_AT = 1000
+TASKS_NAMED = 5
 LOOK_S = 0.2
 ENDING_S = 30.0
 """How long to wait for workers of the ended task that are still ending."""
 
 
 class RunChoice(NamedTuple):
-    """What the command line asks for: `resume` names a run or task, `fresh` continues none."""
+    """What the command line asks for: `resume` names a task or `newest`, `fresh` continues none."""
 
     request: TaskRequest
     resume: str
@@ -49,19 +50,24 @@ class RunChoice(NamedTuple):
         return Started(continued.task_id, position, line, continued.step)
 
     def _earlier(self, api: Api) -> TaskResponse | None:
-        """The newest task of this name that is to be continued; without `resume`, if it is
-        unfinished."""
+        """The task of this name to continue: the resumed one, else the newest if unfinished."""
         found = api.listing("/api/tasks", TASKS_LOOKED_AT)
         name = self.request.body["name"]
         tasks = [api.decode(item, TaskResponse) for item in found.items]
-        named = [task for task in tasks if self.resume in (task.id, "") and task.name == name]
-        named = named or [task for task in tasks if task.name == name]
-        if self.resume and not named:
-            raise NotFound(
-                f"there is no task called {name!r} to resume", hint="`strata tasks` lists the tasks"
-            )
-        newest = named[0] if named else None
-        return newest if newest is not None and (self.resume or unfinished(newest)) else None
+        named = [task for task in tasks if task.name == name]
+        if not self.resume:
+            return named[0] if named and unfinished(named[0]) else None
+        for task in named:
+            if self.resume in (task.id, NEWEST):
+                return task
+        which = "" if self.resume == NEWEST else f" {self.resume!r}"
+        raise NotFound(
+            f"there is no task{which} called {name!r} to resume",
+            hint=f"the tasks are {', '.join(task.id for task in tasks[:TASKS_NAMED])}; give the "
+            "name of one with --name"
+            if tasks
+            else "leave --resume out to start a task",
+        )
 
 
 def recorded(api: Api, task: str) -> tuple[int, int]:

@@ -173,6 +173,8 @@ class TaskRequest(NamedTuple):
     def changes(self) -> dict[str, Any]:
         """The body of `POST /api/tasks/{id}/continue`: what is not given stays as it was."""
         given = self.given | {"entry", "env"}
+        if self.body["elastic"]:
+            given |= {"elastic", "min_workers"}
         return {name: self.body[name] for name in CONTINUED if name in given}
 
 
@@ -180,6 +182,7 @@ CONTINUED = (
     "entry",
     "args",
     "worker_count",
+    "elastic",
     "policy",
     "min_workers",
     "spares",

@@ -27,12 +27,16 @@ LOOK_S = 0.15
 LINES_SHOWN = 200
 RATE_WINDOW_S = 5.0
 ENDED = ("completed", "failed", "stopped")
+REQUEUED = ("stopping", "queued")
+"""The states of a preempted task; a continued one is queued after it has ended."""
+
 KINDS = ",".join(
     (
         "WorkerLost",
         "RecoveryChosen",
         "TaskStateChanged",
         "RolledBack",
+        "StorageUnreachable",
         "CheckpointFailed",
         "GenerationChanged",
         "TaskResized",
@@ -61,6 +65,8 @@ class Watcher:
         self.losses = 0
         self.recoveries = 0
         self._out = out
+        self._trained = False
+        self._unreachable = ""
         self._waited_for = ""
         self._position = started.position
         self._rank_0 = ""
@@ -167,7 +173,7 @@ class Watcher:
         if kind == "WorkerLost":
             self.losses += 1
             self.say("✗", "red", f"{fields['worker']} was lost: {fields['reason']}")
-        elif kind == "RecoveryChosen" and fields["generation"] > 1:
+        elif kind == "RecoveryChosen" and not self._is_announced(fields):
             self.recoveries += 1
             self.say("↻", "yellow", recovered(fields))
         elif kind == "CheckpointFailed":
@@ -175,6 +181,8 @@ class Watcher:
             self.say("✗", "yellow", why)
         elif kind == "RolledBack":
             self.say("↺", "yellow", f"rolled back to step {fields['to']}: {fields['reason']}")
+        elif kind == "StorageUnreachable":
+            self._say_unreachable(fields)
         elif kind == "TaskResized":
             wanted = f"{fields['min_workers']}:" if fields.get("elastic") else ""
             change = f"from {fields['before']} to {wanted}{fields['after']} workers"
@@ -188,8 +196,26 @@ class Watcher:
             self.say("●", "green", fields["reason"] + self._new_rank_0())
         elif kind == "TaskStateChanged" and fields["after"] == "stopping":
             self.say("◑", "yellow", f"stopping: {fields['reason']}")
-        elif kind == "TaskStateChanged" and fields["after"] == "queued":
+        elif kind == "TaskStateChanged" and (fields["before"], fields["after"]) == REQUEUED:
             self.say("○", "yellow", f"queued again: {fields['reason']}")
+
+    def _say_unreachable(self, fields: dict[str, Any]) -> None:
+        """Say once per checkpoint what the workers cannot read, and what the user can do."""
+        checkpoint = fields["checkpoint"]
+        if checkpoint == self._unreachable:
+            return
+        self._unreachable = checkpoint
+        lines = [f"checkpoint {checkpoint} cannot be read, the workers wait: {fields['reason']}"]
+        if fields.get("missing"):
+            command = f"strata checkpoints rm {checkpoint} --task {self.task_id} --url"
+            lines += [f"restore the file, or continue from an older one: {command} {self.api.url}"]
+        for line in lines:
+            self.say("○", "yellow", line)
+
+    def _is_announced(self, fields: dict[str, Any]) -> bool:
+        """Whether a generation is the first of this run, at the step that is already printed."""
+        first, self._trained = not self._trained, True
+        return first and fields["step"] == self._steps_before
 
     def _short(self, worker: str) -> str:
         """A worker's name without the task's prefix."""

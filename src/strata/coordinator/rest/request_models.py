@@ -85,11 +85,13 @@ class ContinueTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """Parameters of an ended task that change when it continues; those left out stay.
 
     `config` replaces only the entries that it names, and `env` has the values of all environment
-    variables, which are deleted when a task ends. With `dry_run` nothing is changed: the response
-    shows the step and the changes.
+    variables, which are deleted when a task ends. A `worker_count` without `elastic` is fixed, also
+    if the task was elastic. With `dry_run` nothing is changed: the response shows the step and the
+    changes.
     """
 
     worker_count: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    elastic: bool | None = None
     config: dict[str, Any] = field(default_factory=dict)
     entry: Text | None = None
     args: Annotated[list[Text], Meta(max_length=1000)] | None = None

@@ -33,6 +33,25 @@ def beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
+def lock_holder(store: Path) -> str:
+    """The pid of the process that may write a store; empty if there is none."""
+    try:
+        file = os.open(beside(store, ".lock"), os.O_RDONLY)
+    except FileNotFoundError:
+        return ""
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _written_pid(file)
+    finally:
+        os.close(file)
+    return ""
+
+
+def _written_pid(lock: int) -> str:
+    return os.pread(lock, 20, 0).decode("ascii", "replace").strip() or "unknown"
+
+
 class Lock:
     """The right to write a store, held until `release` or the end of the process."""
 
@@ -48,7 +67,7 @@ class Lock:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.pread(self._file, 20, 0).decode("ascii", "replace").strip() or "unknown"
+            holder = _written_pid(self._file)
             os.close(self._file)
             raise Conflict(
                 f"the store {store} is locked by another coordinator, pid {holder}",

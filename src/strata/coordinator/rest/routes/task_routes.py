@@ -217,6 +217,8 @@ def continued_spec(before: TaskSpec, data: ContinueTaskRequest) -> TaskSpec:
         for name, value in msgspec.structs.asdict(data).items()
         if value is not None and name in before.__struct_fields__ and name != "config"
     }
+    if data.worker_count is not None and before.elastic:
+        given = {"elastic": False, "min_workers": 0} | given
     config = msgspec.json.decode(before.config, type=dict[str, Any]) | data.config
     names = sorted(data.env)
     return msgspec.structs.replace(before, **given, config=encoded(config), env_names=names)

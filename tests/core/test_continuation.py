@@ -246,3 +246,13 @@ def test_loop_cannot_become_shorter_than_what_is_trained():
     world, task = looped(loop_epochs=2)
     with pytest.raises(InvalidArgument, match="has trained 10 steps"):
         attach(world, task, 10, loop_epochs=1)
+
+
+def test_continued_task_waits_for_all_of_its_workers():
+    world, task = trained(workers=1)
+    stop(world, task)
+    world.do(ContinueTask(task=task.id, spec=msgspec.structs.replace(task.spec, worker_count=3)))
+    assert task.required == 3
+    world.start(task)
+    world.sync(task)
+    assert len(task.members) == 3

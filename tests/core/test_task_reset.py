@@ -14,7 +14,6 @@ STAY = (
     "started_ns",
     "generation",
     "ran_generation",
-    "ran_members",
     "attempt",
     "committed",
     "feeds",

@@ -98,7 +98,7 @@ def test_plain_run_says_that_an_unfinished_one_can_be_resumed(folder, strata):
     interrupted(folder, strata, how=signal.SIGKILL)
     process = strata("run", "train.py", "--config", "epochs=1")
     printed = process.communicate(timeout=90)[0]
-    assert re.search(r"unfinished .* was killed.*; --resume continues it", printed), printed
+    assert re.search(r"train-1 was killed.*; --resume continues it", printed), printed
     assert "every sample was seen 1.0 to 1.0 times" in printed
 
 
@@ -130,7 +130,7 @@ def test_run_that_still_runs_is_not_resumed(folder, strata):
     running = strata("run", "train.py")
     until(lambda: steps_of(folder) >= 5, what="a checkpoint")
     second = strata("run", "train.py", "--resume")
-    assert "still runs" in second.communicate(timeout=60)[0]
+    assert "is still active" in second.communicate(timeout=60)[0]
     assert second.returncode == REFUSED
     running.send_signal(signal.SIGINT)
     running.communicate(timeout=60)

@@ -228,9 +228,9 @@ def attach(world, task, step, **loop):
 
 def test_loop_of_a_continued_task_can_get_more_epochs():
     world, task = looped(loop_epochs=2)
-    attach(world, task, 10, loop_epochs=4)
+    attach(world, task, 10, loop_epochs=4, epochs=4)
     assert (world.one(LoopContinued).before, world.one(LoopContinued).steps) == (10, 20)
-    assert task.loops["0.-1.0"].steps == 20
+    assert (task.loops["0.-1.0"].steps, task.feeds["d"].epochs) == (20, 4)
     attach(world, task, 10, loop_epochs=4)
     assert not world.new(LoopContinued)
 

@@ -42,6 +42,11 @@ def took(task: TaskResponse, now_ms: int) -> str:
     return duration(((task.completed_at or now_ms) - task.started_at) / 1000)
 
 
+def fork_of(task: TaskResponse) -> str:
+    """The task that a fork shares its history with, and up to which step."""
+    return f"{task.parent} at {count(task.forked_at)}" if task.parent else "–"
+
+
 def remark(task: TaskResponse) -> str:
     """Why a task failed, or what it waits for."""
     told = task.status in ("failed", "queued") and task.reason
@@ -61,6 +66,7 @@ LOOK = Look(
         Column("done", lambda task, _: progress(task), "right"),
         Column("ran", took, "right"),
         Column("submitted", lambda task, now_ms: ago(task.submitted_at, now_ms)),
+        Column("fork of", lambda task, _: fork_of(task), shrinks=True, from_width=110),
         Column("generation", lambda task, _: count(task.generation), "right", from_width=90),
         Column("dataset", lambda task, _: task.dataset_id or "–", shrinks=True, from_width=110),
         Column("type", lambda task, _: task.type, shrinks=True, from_width=130),

@@ -49,7 +49,10 @@ class LoopRange(Struct, frozen=True):
 
 
 class LoopOpened(Fact, frozen=True, kw_only=True):
-    """A script opened a loop: the run's steps from `start` on train the dataset's from `first`."""
+    """A script opened a loop: the run's steps from `start` on train the dataset's from `first`.
+
+    `epochs` is how many epochs of the dataset the script plans in all; 0 if it does not say.
+    """
 
     sentence = (
         "a loop over {dataset} started: step {start} of the run is step {first} of the dataset"
@@ -61,6 +64,7 @@ class LoopOpened(Fact, frozen=True, kw_only=True):
     start: int
     first: int
     steps: int | None = None
+    epochs: int = 0
 
 
 class LoopContinued(Fact, frozen=True, kw_only=True):
@@ -74,6 +78,7 @@ class LoopContinued(Fact, frozen=True, kw_only=True):
     step: int
     before: int | None = None
     steps: int | None = None
+    epochs: int = 0
 
 
 @applies(LoopOpened)
@@ -86,6 +91,13 @@ def _opened(state: Cluster, fact: LoopOpened, event: Event) -> None:
         steps=fact.steps,
         continuation=task.continuations,
     )
+    _plan(task, fact)
+
+
+def _plan(task: Task, fact: LoopOpened | LoopContinued) -> None:
+    """Note the planned epochs, which may change when a task continues."""
+    if fact.epochs and fact.dataset in task.feeds:
+        task.feeds[fact.dataset].epochs = fact.epochs
 
 
 @applies(LoopContinued)
@@ -94,6 +106,7 @@ def _continued(state: Cluster, fact: LoopContinued, event: Event) -> None:
     task.loops[fact.loop] = msgspec.structs.replace(
         task.loops[fact.loop], steps=fact.steps, continuation=task.continuations
     )
+    _plan(task, fact)
 
 
 def loop_ranges(loops: Mapping[str, Loop], dataset: str, committed: int) -> Iterator[LoopRange]:
@@ -223,7 +236,13 @@ def new_loop(
         first = epoch_start(spec.total_samples, feed.global_batch, epoch, c.drop_tail)
     steps = _asked_steps(spec, feed.global_batch, first, c)
     return LoopOpened(
-        task=task.id, loop=c.loop, dataset=c.dataset, start=c.step, first=first, steps=steps
+        task=task.id,
+        loop=c.loop,
+        dataset=c.dataset,
+        start=c.step,
+        first=first,
+        steps=steps,
+        epochs=c.epochs,
     )
 
 
@@ -314,6 +333,7 @@ def _open_loop(
             step=c.step,
             before=known.steps,
             steps=_asked_steps(spec, feed.global_batch, known.first, c),
+            epochs=c.epochs,
         )
     if opened is not None:
         d.record(opened, cause)

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from strata.cli.support import rest_client
 from strata.cli.support.exit_codes import DENIED, NOT_FOUND, UNREACHABLE, USAGE
-from strata.cli.support.task_watch import Watcher
+from strata.cli.support.task_watch import Started, Watcher
 from strata.config import Settings
 from strata.errors import InvalidArgument
 from tests.cli.conftest import free_port, strata
@@ -181,7 +181,8 @@ def test_failed_audit_does_not_end_the_run_with_an_error(tmp_path):
     with HTTPServer(("127.0.0.1", 0), OtherServer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         out = Console(file=io.StringIO(), width=200)
-        Watcher(rest_client.Api(f"http://127.0.0.1:{server.server_port}"), "t", out, False).audit()
+        api = rest_client.Api(f"http://127.0.0.1:{server.server_port}")
+        Watcher(api, Started("t"), out, False).audit()
         server.shutdown()
     assert "? the audit could not be made: http" in out.file.getvalue()
 

@@ -244,7 +244,7 @@ def test_workers_with_different_batch_sizes_are_refused(learners):
     assert [each.ends() for each in pair] == [0, 0]
     (refused,) = (said for each in pair for said in each.said if said["say"] == "refused")
     assert refused["code"] == "already_exists"
-    assert "other parameters" in refused["message"]
+    assert "asks for something else" in refused["message"]
 
 
 def test_mixture_keeps_its_weights(hub, learners):

@@ -1,4 +1,4 @@
-"""List, show, save, verify, copy, export, pin or delete checkpoints."""
+"""List, show, save, verify, export, pin or delete checkpoints."""
 
 from pathlib import Path
 from typing import Annotated, Literal

@@ -7,15 +7,15 @@ from typing import get_args
 import pytest
 
 from strata.coordinator.rest import response_models
-from strata.core import state, task_state
+from strata.core import state, task_spec, task_state
 from strata.core.datasets import epoch_shards
 
 STATES = [
     (response_models.WorkerState, state.WorkerState),
     (response_models.TaskState, task_state.TaskState),
     (response_models.Phase, task_state.Phase),
-    (response_models.Policy, task_state.Policy),
-    (response_models.ModelState, task_state.ModelState),
+    (response_models.Policy, task_spec.Policy),
+    (response_models.ModelState, task_spec.ModelState),
     (response_models.BarrierState, task_state.BarrierState),
     (response_models.CheckpointType, task_state.CheckpointType),
     (response_models.Unit, task_state.Unit),

@@ -35,6 +35,8 @@ CONTRACT = {
     ("POST", "/api/tasks"),
     ("GET", "/api/tasks/{task_id}"),
     ("POST", "/api/tasks/{task_id}/stop"),
+    ("POST", "/api/tasks/{task_id}/continue"),
+    ("POST", "/api/tasks/{task_id}/fork"),
     ("POST", "/api/tasks/{task_id}/restart"),
     ("POST", "/api/tasks/{task_id}/resize"),
     ("POST", "/api/tasks/{task_id}/checkpoint"),

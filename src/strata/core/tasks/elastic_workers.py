@@ -110,23 +110,10 @@ def waiting_workers(task: Task) -> str:
     return f"{len(task.placements)} of {wanted_workers(task)} workers; {waits}"
 
 
-def place_missing(d: Decision, take: Callable[[], str], cause: str | tuple[str, ...]) -> None:
-    """Place the workers that resized tasks wait for; `take` returns the agent of a free slot."""
-    for task in d.state.tasks.values():
-        if not task.spec.elastic:
-            _place(d, task, take, "the task was resized", cause)
-
-
-def grow_elastic(d: Decision, take: Callable[[], str], cause: str | tuple[str, ...]) -> None:
-    """Let elastic tasks take the free slots; to be called when no task is queued."""
-    for task in d.state.tasks.values():
-        if task.spec.elastic:
-            _place(d, task, take, "the elastic task takes free slots", cause)
-
-
-def _place(
-    d: Decision, task: Task, take: Callable[[], str], reason: str, cause: str | tuple[str, ...]
+def place_missing(
+    d: Decision, task: Task, take: Callable[[], str], cause: str | tuple[str, ...]
 ) -> None:
+    """Place the workers that a task wants; `take` returns the agent of a free slot, or nothing."""
     first = len(task.placements) + task.retired
     placed: dict[str, Placement] = {}
     for number in range(first, first + missing_workers(task)):
@@ -136,6 +123,7 @@ def _place(
         name = f"{task.id}-w{number}"
         placed[name] = first_placement(d.state, task, name, agent)
     if placed:
+        reason = "the elastic task takes free slots" if task.spec.elastic else "it was resized"
         d.record(TaskPlaced(task=task.id, placements=placed, reason=reason), cause)
 
 

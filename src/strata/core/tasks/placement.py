@@ -1,8 +1,9 @@
 """Placement: queued tasks start when there are slots, and lost workers are replaced.
 
 An agent offers slots on its host. Tasks are placed in the order of the queue
-(`core/tasks/task_queue`), each with all its workers and spares at once. A task that does not fit
-blocks the tasks behind it, and may preempt tasks of lower priority (`core/tasks/preemption`).
+(`core/tasks/task_queue`), each with all its workers and spares at once, an elastic task with its
+`min_workers` (`core/tasks/elastic_workers`). A task that does not fit blocks the tasks behind it,
+and may preempt tasks of lower priority (`core/tasks/preemption`).
 
 A lost worker is started again, on the same host if that is still up. A worker that fails again and
 again with little or no progress is in a restart loop (`core/tasks/restart_limit`): the task ends
@@ -20,7 +21,7 @@ from strata.core.limits import require_room, shortened
 from strata.core.state import Cluster
 from strata.core.task_spec import TaskSpec
 from strata.core.task_state import Placement, Task
-from strata.core.tasks.elastic_workers import check_range, give_back, grow_elastic, place_missing
+from strata.core.tasks.elastic_workers import check_range, give_back, missing_workers, place_missing
 from strata.core.tasks.host_slots import FreeSlots, first_placement, free_slots
 from strata.core.tasks.preemption import cancel_requeue, end_stopped, preempt_for
 from strata.core.tasks.restart_limit import failures
@@ -273,7 +274,7 @@ def place_waiting(d: Decision, cause: str | tuple[str, ...]) -> None:
     """
     for short in [task for task in d.state.tasks.values() if task.vacant]:
         place_vacant(d, short, "a slot became free", cause)
-    place_missing(d, FreeSlots(free_slots(d.state)).take, cause)
+    _place_missing(d, False, cause)
     while (task := first_in_line(d.state)) is not None:
         free = FreeSlots(free_slots(d.state))
         missing = task.spec.starting_slots - free.total
@@ -283,7 +284,16 @@ def place_waiting(d: Decision, cause: str | tuple[str, ...]) -> None:
         give_back(d, task, missing, cause)
         if not preempt_for(d, task, cause):
             return
-    grow_elastic(d, FreeSlots(free_slots(d.state)).take, cause)
+    _place_missing(d, True, cause)
+
+
+def _place_missing(d: Decision, elastic: bool, cause: str | tuple[str, ...]) -> None:
+    """Place the workers that elastic tasks, or the others, want and have no placement for."""
+    tasks = [task for task in d.state.tasks.values() if task.spec.elastic == elastic]
+    short = [task for task in tasks if missing_workers(task)]
+    take = FreeSlots(free_slots(d.state) if short else {}).take
+    for task in short:
+        place_missing(d, task, take, cause)
 
 
 def _place(d: Decision, task: Task, free: FreeSlots, cause: str | tuple[str, ...]) -> None:

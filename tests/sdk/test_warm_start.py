@@ -2,6 +2,7 @@
 source, at step 0 with their own seed, and a worker that comes later takes the state of the run."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,7 @@ def test_worker_that_starts_later_takes_the_state_of_the_run(hub, trainees, tmp_
     save_file(net(9).state_dict(), path)
     given = {"world_size": 2, "from_": str(path), "steps": 10**6, "step_s": 0.02}
     workers, _ = start(hub, trainees, "ab", (1, 2), **given)
-    until(lambda: hub.state.tasks[TASK].committed > 5)
+    until(lambda: hub.state.tasks[TASK].committed > 5 and hub.recorded("b", "WarmStarted"))
     workers[1].kill()
     until(lambda: not hub.state.workers["b"].alive)
     _, (later,) = start(hub, trainees, "b", (2,), **given)
@@ -87,6 +88,33 @@ def test_worker_that_starts_later_takes_the_state_of_the_run(hub, trainees, tmp_
     assert later["moments"] == 6
     assert later["state"] != listed(net(9).state_dict())
     assert len(hub.recorded("b", "WarmStarted")) == 1
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_worker_declared_lost_while_it_starts_begins_with_the_weights(
+    hub, trainees, tmp_path, rank
+):
+    path, gate = tmp_path / "other.safetensors", tmp_path / "gate"
+    save_file(net(9).state_dict(), path)
+    given = {"script": SCRIPT, "world_size": 2, "from_": str(path), "gate": str(gate)}
+    workers = [
+        trainees(hub.address, "begin", worker_id=name, seed=seed, **given)
+        for name, seed in (("a", 1), ("b", 2))
+    ]
+    for worker in workers:
+        worker.says("waiting")
+    stopped = hub.state.tasks[TASK].members[rank]
+    worker = workers["ab".index(stopped)]
+    worker.signal(signal.SIGSTOP)
+    until(lambda: not hub.state.workers[stopped].alive)
+    worker.signal(signal.SIGCONT)
+    gate.touch()
+    ended = [worker.says("ended")["state"] for worker in workers]
+    assert ended[0] == ended[1]
+    assert [worker.says("began")["state"] for worker in workers] == [
+        listed(net(9).state_dict()) for _ in workers
+    ]
+    assert [worker.ends() for worker in workers] == [0, 0]
 
 
 def test_new_head_begins_as_initialised_without_strict(hub, trainees, tmp_path):

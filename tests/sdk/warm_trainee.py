@@ -1,5 +1,6 @@
 """Worker processes that start with weights from elsewhere: `warm_trainee.py SCENE JSON`."""
 
+import os
 import time
 
 import torch
@@ -16,12 +17,17 @@ def net(seed, outputs=3):
 
 
 @scene
-def begin(seed, from_=None, steps=2, outputs=3, strict=True, step_s=0.0, **given):
-    """Build a model, start with other weights, print them, and train some steps."""
+def begin(seed, from_=None, steps=2, outputs=3, strict=True, step_s=0.0, gate="", **given):
+    """Build a model, start with other weights, print them, and train some steps.
+
+    With `gate`, it waits in the middle of the start until that file exists.
+    """
     with strata.join(**given) as run:
         model = net(seed, outputs)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-        run.restore(model=model, optimizer=optimizer, from_=from_, strict=strict)
+        rename = (lambda name: opened(gate, name)) if gate else None
+        parts = {"model": model, "optimizer": optimizer}
+        run.restore(from_=from_, strict=strict, rename=rename, **parts)
         state = {name: each.tolist() for name, each in model.state_dict().items()}
         drawn, source = torch.rand(3).tolist(), run.recovery.source
         moments = len(optimizer.state)
@@ -38,7 +44,16 @@ def begin(seed, from_=None, steps=2, outputs=3, strict=True, step_s=0.0, **given
                     run.save()
             except strata.GenerationChanged:
                 run.recover()
+        say("ended", state={name: each.tolist() for name, each in model.state_dict().items()})
     say("left")
+
+
+def opened(gate, name):
+    """The same name, once the file exists."""
+    say("waiting")
+    while not os.path.exists(gate):
+        time.sleep(0.01)
+    return name
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ sent its value, another worker's is used.
 
 from collections.abc import Callable
 
-from strata.errors import NotAllowedNow
+from strata.errors import Fenced, NotAllowedNow
 from strata.sdk.interrupts import StopRequested
 from strata.sdk.session.run_worker import RunWorker
 from strata.wire.v1 import coordinator_pb2 as pb
@@ -27,7 +27,7 @@ class AgreedValues:
             try:
                 asked = pb.Agree(key=key, step=membership.steps, value=value)
                 return session.answer(session.ask("agree", asked)).agreed.value
-            except NotAllowedNow:
+            except (NotAllowedNow, Fenced):  # asked too early, or as an earlier incarnation
                 self._wait_for_change(known)
 
     def _wait_for_change(self, known: tuple[int, object]) -> None:

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from strata.cli.run import resuming
 from strata.cli.support.exit_codes import NOT_FOUND, REFUSED
 from tests.coordinator.process import STRATA
 from tests.sdk.harness import clean_environment, until
@@ -82,6 +83,21 @@ def test_interrupted_run_prints_the_command_that_continues_it(folder, strata):
     assert re.search(r"task +train-1 continues from step \d+", again), again
     assert "every sample was seen 6.0 to 6.0 times" in again
     assert "audit proven" in again
+
+
+@pytest.mark.parametrize(
+    ("words", "run", "command"),
+    [
+        ("run t.py -n 2", "a", "run t.py -n 2 --resume=a"),
+        ("run t.py --resume", "a", "run t.py --resume=a"),
+        ("run t.py --resume old -n 2", "a", "run t.py -n 2 --resume=a"),
+        ("run --resume t.py", "a", "run t.py --resume=a"),
+        ("run t.py --resume=old --fresh -- --resume x", "a", "run t.py --resume=a -- --resume x"),
+        ("run t.py --data-dir d --resume", "", "run t.py --data-dir d"),
+    ],
+)
+def test_command_that_continues_names_the_run_once(words, run, command):
+    assert resuming(words.split(), run) == command.split()
 
 
 def test_run_continues_with_other_workers_and_config(folder, strata):

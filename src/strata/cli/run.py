@@ -155,10 +155,18 @@ def print_closing(folder: Path, data_dir: str | None, kill: int, spared: int) ->
 
 def resume_command(folder: Path, data_dir: str | None) -> str:
     """The command that continues a run: the same one with `--resume`."""
-    words = [word for word in sys.argv[1:] if not word.startswith("--resume") and word != "--fresh"]
+    return shlex.join(["strata", *resuming(sys.argv[1:], "" if data_dir else folder.name)])
+
+
+def resuming(words: list[str], run: str) -> list[str]:
+    """The words of a command with `--resume=RUN` instead of what they had; none if empty."""
     own = words.index("--") if "--" in words else len(words)
-    where = [] if data_dir else [f"--resume={folder.name}"]
-    return shlex.join(["strata", *words[:own], *where, *words[own:]])
+    kept: list[str] = []
+    for before, word in zip(["", *words], words[:own], strict=False):
+        is_value = before == "--resume" and not word.startswith("-") and not word.endswith(".py")
+        if not is_value and not word.startswith("--resume") and word != "--fresh":
+            kept.append(word)
+    return [*kept, *([f"--resume={run}"] if run else []), *words[own:]]
 
 
 def shown_path(folder: str) -> str:

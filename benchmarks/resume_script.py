@@ -60,6 +60,9 @@ def by_torchrun(folder, epochs):
             noted(folder, dist.get_rank())
     weights, moments = get_state_dict(model, optimizer)
     dcp.save({"model": weights, "optimizer": moments, "epoch": epochs}, checkpoint_id=saved)
+    # DDP uses the group while it is deleted: after the group it would wait forever.
+    del model, optimizer, weights, moments, state
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -9,10 +9,9 @@ a claim; without both it is garbage. The claim is checked before the manifest, s
 committed between the two checks is seen. Only folders with the name and the content of a checkpoint
 are touched.
 
-Spare files: files of an expired checkpoint that the next save overwrites.
-
-Overwriting blocks that a file already has takes 0.6 to 0.8 of the time of writing new ones. So on a
-local disk the parts of the checkpoint that expired last are renamed, by rank:
+*Spare files* are files of an expired checkpoint that the next save overwrites. Overwriting blocks
+that a file already has takes 0.6 to 0.8 of the time of writing new ones. So on a local disk the
+parts of the checkpoint that expired last are renamed, by rank:
 
     spare/part-00003.safetensors    what rank 3 may overwrite
 

@@ -9,7 +9,7 @@ or is skipped, as `when_busy` says; both are logged. An error in the background 
 next `save`, `wait_pending` or `close`, once. A failed save leaves nothing: the checkpoint before it
 stays the latest.
 
-`strata.load`: the state of a checkpoint by its path.
+`strata.load` returns the state of a checkpoint by its path:
 
 info = CheckpointManager("s3://bucket/model-alpha").get_latest()
 model.load_state_dict(strata.load(info.path)["model"])

@@ -97,7 +97,7 @@ class Feed(Struct):
     """A dataset that a task trains on. `batch_size` is set if the batch was given per worker.
 
     With `rebalance`, lanes are shared in proportion to the speed of the workers, in `paces` (see
-    `pace`).
+    `core/datasets/lane_balance`).
     """
 
     dataset: str

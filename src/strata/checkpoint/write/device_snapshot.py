@@ -9,7 +9,7 @@ holds in its cache is needed by the next step.
 Otherwise training waits for the copy to the host. That takes 6.6 s for 8 GiB into ordinary memory,
 since it goes through a small pinned buffer of the driver, and 0.156 s into pinned memory. So the
 staging buffer is registered with the driver once; if that fails, the ordinary copy is used. The
-buffer unregisters itself before it is unmapped (see `storage.memory`).
+buffer unregisters itself before it is unmapped (see `storage/huge_pages`).
 """
 
 import os

@@ -5,7 +5,7 @@ once, and `close` waits until the object is durable and visible under its name. 
 is visible. At most `depth` blocks are queued, so memory is bounded: if the storage is slower than
 the caller, `write` waits. An error is raised by the next call and by `close`.
 
-Checkpoints are written with it (`parts.write_part`), from staging memory and without a copy.
+Checkpoints are written with it (`part_writer`), from staging memory and without a copy.
 
     with AsyncCheckpointWriter("s3://bucket/models", "weights.bin") as writer:
         for chunk in chunks:

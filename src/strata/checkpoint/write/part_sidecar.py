@@ -28,7 +28,7 @@ NEAR_S = 0.002
 
 class Sidecar(Struct, frozen=True, kw_only=True):
     """A rank's part and what it knew when it saved. `shapes` is equal for ranks that hold the same
-    tensors (see `sharing.shape_digest`), `replicas` for ranks that hold the same values.
+    tensors (see `rank_shares.shape_digest`), `replicas` for ranks that hold the same values.
     """
 
     checkpoint_id: str

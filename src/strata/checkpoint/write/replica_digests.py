@@ -9,7 +9,7 @@ The cost is on the training thread, since the state must not change meanwhile. O
 rank does not write itself is hashed with xxh3, by up to four threads: one thread hashes 38 GiB/s
 here and copies 21, so two ranks pause for about one and a half times as long as for their copies,
 and many ranks for about half of what one rank alone would copy. What a rank writes is hashed
-anyway, in the background. On a CUDA device the kernels are only started (see `device_sums`).
+anyway, in the background. On a CUDA device the kernels are only started (see `device_checksums`).
 """
 
 import sys

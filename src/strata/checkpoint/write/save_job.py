@@ -2,8 +2,6 @@
 
 A write that fails is tried again twice, after increasing delays: the capture is still in memory. A
 save that fails for good leaves nothing that could be mistaken for a checkpoint.
-
-Retries of a failed write; the capture is still in memory.
 """
 
 import logging

@@ -25,12 +25,11 @@ The checkpoint at the end of the run (`final`) is exempt: each member saves wher
 ended. A request outlives the generation in which it was not fulfilled: the next one schedules it
 again.
 
-The final save, when a worker is lost while the last state is written.
-
-A worker that has run its script to the end reports so before it saves its state. From then on the
-members that hold the model need no other worker: if one of them is lost, the checkpoint fails, and
-the others form the next generation among themselves and save again. They do not wait for a
-replacement; one that has no model yet waits as a spare, because it would run the script alone.
+A worker may be lost while the final state is saved. So a worker that has run its script to the end
+reports that before it saves. From then on the members that hold the model need no other worker: if
+one of them is lost, the checkpoint fails, and the others form the next generation among themselves
+and save again. They do not wait for a replacement; one that has no model yet waits as a spare,
+because it would run the script alone.
 
 When every worker that had ended its training is lost, replacements resume from the newest
 checkpoint. The shards of a sharded model are lost with their worker, so none of this applies to it.

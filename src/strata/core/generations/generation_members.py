@@ -18,10 +18,9 @@ Once a member of a replicated model has finished, its result is final. The membe
 it train on until they finish too; lost ones are not replaced, and when none of them is left the
 task is complete. A new worker would only train again what is finished.
 
-Rank assignment: workers of one host get neighbouring ranks, and as few ranks as possible change.
-
-Collectives inside a host are many times as fast as between hosts, and tensor parallelism and hybrid
-sharding expect neighbouring ranks on one host. So each host has a block of ranks, in the present
+Workers of one host get neighbouring ranks, and as few ranks as possible change. Collectives inside
+a host are many times as fast as between hosts, and tensor parallelism and hybrid sharding expect
+neighbouring ranks on one host. So each host has a block of ranks, in the present
 order of hosts. Workers whose rank is in their host's block keep it; the others get the free ranks
 of the block. The block of a lost host goes to a new host of the same size, else to the last host of
 that size, so that nearly all others keep their ranks. New hosts come last, by name.

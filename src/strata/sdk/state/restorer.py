@@ -3,11 +3,10 @@
 Existing arrays and tensors are filled in place. Only what this rank needs is read, and everything
 that is read is verified.
 
-Wait until the storage of a checkpoint can be reached again.
-
-The worker reports the wait to the coordinator, which shows it with the task, and retries with
-growing delays and no limit: the coordinator stops the task after `storage_timeout_s`, and a new
-generation or a stop ends the wait at once.
+`StorageWaiter` waits until the storage of a checkpoint can be reached again. It reports the wait to
+the coordinator, which shows it with the task, and retries with growing delays and no limit: the
+coordinator stops the task after `storage_timeout_s`, and a new generation or a stop ends the wait
+at once.
 """
 
 import logging

@@ -3,8 +3,8 @@
 A save is written while it is still being copied: the disk receives the first tensors before the
 last ones are copied, so a save takes about as long as the disk needs.
 
-The two ends of every large tensor are copied first, since they show whether it changed (`unchanged_tensors`);
-then everything, in the order of the file. Tensors on devices arrive last.
+The two ends of every large tensor are copied first, since they show whether it changed
+(`unchanged_tensors`); then everything, in the order of the file. Tensors on devices arrive last.
 """
 
 import os

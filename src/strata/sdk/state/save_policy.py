@@ -2,8 +2,8 @@
 
 A checkpoint belongs to one step, so all ranks must decide alike. By steps they do so without a
 message. Every other save is a request to the coordinator, which schedules a future step for all
-ranks (see `core/checkpoints/save_schedule`). A save that is due while the previous one is running is postponed:
-the coordinator is told, and one common save follows when no rank is busy.
+ranks (see `core/checkpoints/save_schedule`). A save that is due while the previous one is running
+is postponed: the coordinator is told, and one common save follows when no rank is busy.
 `checkpoint_when_busy = "wait"` makes training wait for the previous save instead.
 
 Nothing here waits for the coordinator. While it is unreachable, messages are queued and training

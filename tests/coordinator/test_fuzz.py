@@ -37,7 +37,8 @@ VALUES = {
 
 def values(field: FieldDescriptor):
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        return st.dictionaries(TEXTS, TEXTS, max_size=2)
+        value = field.message_type.fields_by_name["value"]
+        return st.dictionaries(TEXTS, VALUES[value.type], max_size=2)
     one = messages(field.message_type) if field.message_type else VALUES[field.type]
     return st.lists(one, max_size=3) if field.is_repeated else one
 

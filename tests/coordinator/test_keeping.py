@@ -181,7 +181,9 @@ class TestDeletion:
         assert all("30 days" in fact.reason for fact in deleted)
         with coordinator(data) as started:
             looked = run_archiver.Archiver(started.engine, Settings(data_dir=str(data)))
-            assert looked._deleted() == set(started.engine.kernel.state.tasks) == set(TASKS)
+            state = started.engine.kernel.state
+            assert set(state.tasks) == set(TASKS)
+            assert looked._deleted() == {f"{task}-{state.cluster}" for task in TASKS}
             assert listed(started) == []
         assert len(facts_of(data, "RunDeleted")) == 3
 

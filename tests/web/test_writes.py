@@ -147,7 +147,7 @@ def fork_a_task(page, visit, cluster, route):
     until(lambda: cluster.get(f"tasks/{task}")["status"] == "stopped", START_S)
     saved = cluster.get("checkpoints", task_id=task, status="completed")[0]
     visit(f"checkpoints?checkpoint={task}/{saved['id']}")
-    page.get_by_role("button", name="Fork").click()
+    page.get_by_role("button", name="Fork", exact=True).click()
     dialog = page.get_by_role("dialog", name=f"Fork {task}")
     with answered(page, route):
         preview(dialog, cluster)

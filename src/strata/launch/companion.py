@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -24,8 +25,10 @@ from strata.config import Settings, load_process
 from strata.coordinator.server import Running, running
 from strata.errors import StrataError
 from strata.launch.local_cluster import end_killed, named_folder, run_folder
+from strata.launch.run_notes import LOG
 from strata.logsetup import configure
 from strata.store.event_store import Batch
+from strata.store.sqlite.lock_files import lock_holder
 
 LOCAL = {
     "grpc_host": "127.0.0.1",
@@ -40,6 +43,9 @@ POLL_S = 0.2
 LAST_EVENTS_S = 5.0
 """How long to wait, after the process was killed, for its loss and its last events."""
 
+LOCK_S = 3 * LAST_EVENTS_S
+"""How long to wait for the coordinator of a killed process that trained under the same name."""
+
 SPOOL = "spool"
 log = logging.getLogger(__name__)
 
@@ -50,6 +56,7 @@ def main() -> None:
     settings = load_process(LOCAL)
     data_dir = Path(settings.data_dir)
     folder = named_folder(data_dir, name) if name else run_folder(data_dir, script)
+    wait_for_lock(folder)
     settings = msgspec.structs.replace(
         settings,
         data_dir=str(folder),
@@ -61,6 +68,16 @@ def main() -> None:
         configure(settings, "coordinator", log)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(settings, parent))
+
+
+def wait_for_lock(folder: Path) -> None:
+    """Wait until the coordinator of a killed process has stored its last events in the folder.
+
+    If another process trains under the same name, the store refuses to open after that.
+    """
+    deadline_s = time.monotonic() + LOCK_S
+    while lock_holder(folder / LOG) and time.monotonic() < deadline_s:
+        time.sleep(POLL_S)
 
 
 async def serve(settings: Settings, parent: int) -> None:

@@ -197,8 +197,9 @@ class Checkpoint(Struct, gc=False):
     """A checkpoint of a task; `parts` by rank, `copies` are other places that hold it.
 
     `metrics` are the values that the script had logged last. `pins` are the holders of pins, which
-    protect it from retention, with their notes in `pin_notes`. A `final` one holds the state in which training
-    ended. `owner` is the task whose folder holds it, if this task is a fork and inherited it.
+    protect it from retention, with their notes in `pin_notes`. A `final` one holds the state in
+    which training ended. `owner` is the task whose folder holds it, if this task is a fork and
+    inherited it.
     """
 
     id: str

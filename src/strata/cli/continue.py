@@ -1,6 +1,5 @@
 """Continue a task that has ended."""
 
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -9,9 +8,9 @@ import typer
 from strata.cli.stop import Task
 from strata.cli.support.options import AsJson, Url
 from strata.cli.support.rest_client import reach
-from strata.cli.support.run_choice import continue_task, show_continuation
+from strata.cli.support.run_choice import changed_parameters, continue_task, show_continuation
 from strata.cli.support.tables import console, print_json
-from strata.cli.support.task_options import Args, Config, Env, pairs, typed
+from strata.cli.support.task_options import Args, Config, Env
 
 Workers = Annotated[
     int | None,
@@ -36,14 +35,8 @@ def continue_(
 
     Values of environment variables are not stored, so pass them again with --env.
     """
-    changes = {
-        "worker_count": workers,
-        "args": args,
-        "config": {key: typed(value) for key, value in pairs(config, "--config").items()},
-        "env": {"PWD": str(Path.cwd())} | pairs(env, "--env"),
-        "dry_run": dry_run,
-    }
-    continued = continue_task(reach(url), task, changes)
+    changes = changed_parameters(args, workers, config, env)
+    continued = continue_task(reach(url), task, changes | {"dry_run": dry_run})
     if as_json:
         print_json([msgspec.json.encode(continued)])
     else:

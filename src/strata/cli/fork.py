@@ -1,15 +1,14 @@
 """Start a new task from a checkpoint of another one."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from strata.cli.support.options import AsJson, Url
 from strata.cli.support.rest_client import reach
-from strata.cli.support.run_choice import show_continuation
+from strata.cli.support.run_choice import changed_parameters, show_continuation
 from strata.cli.support.tables import console, print_json
-from strata.cli.support.task_options import Args, Config, Env, pairs, typed
+from strata.cli.support.task_options import Args, Config, Env
 from strata.coordinator.rest.action_responses import ContinueTaskResponse
 
 Parent = Annotated[
@@ -47,16 +46,9 @@ def fork(
     variables are not stored, so pass them again with --env.
     """
     api = reach(url)
-    changes = {
-        "step": step,
-        "name": name,
-        "worker_count": workers,
-        "args": args,
-        "config": {key: typed(value) for key, value in pairs(config, "--config").items()},
-        "env": {"PWD": str(Path.cwd())} | pairs(env, "--env"),
-        "dry_run": dry_run,
-    }
-    answer = api.post(f"/api/tasks/{task}/fork", changes)
+    changes = changed_parameters(args, workers, config, env)
+    fork = {"step": step, "name": name, "dry_run": dry_run}
+    answer = api.post(f"/api/tasks/{task}/fork", changes | fork)
     if as_json:
         print_json([answer])
     else:

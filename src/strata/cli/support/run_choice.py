@@ -1,6 +1,7 @@
 """The task that `strata run` watches: a new one, or an earlier one that continues."""
 
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -8,7 +9,7 @@ from rich.text import Text
 
 from strata.cli.support.rest_client import Api
 from strata.cli.support.tables import count, plain
-from strata.cli.support.task_options import TaskRequest
+from strata.cli.support.task_options import TaskRequest, pairs, typed
 from strata.cli.support.task_watch import Started
 from strata.coordinator.logs.log_entries import LogEntry
 from strata.coordinator.rest.action_responses import ContinueTaskResponse, CreateTaskResponse
@@ -80,6 +81,21 @@ def unfinished(task: TaskResponse) -> bool:
     """Whether a task has ended before its script was done."""
     stopped = task.status == "stopped" and task.exit_code != 0
     return stopped or task.status == "failed"
+
+
+def changed_parameters(
+    args: list[str] | None,
+    workers: int | None,
+    config: list[str] | None,
+    env: list[str] | None,
+) -> dict[str, Any]:
+    """The parameters that `strata continue` and `strata fork` change; None leaves one as it is."""
+    return {
+        "worker_count": workers,
+        "args": args,
+        "config": {key: typed(value) for key, value in pairs(config, "--config").items()},
+        "env": {"PWD": str(Path.cwd())} | pairs(env, "--env"),
+    }
 
 
 def continue_task(api: Api, task: str, changes: dict[str, Any]) -> ContinueTaskResponse:

@@ -27,7 +27,7 @@ GPU = {"checkpoint_gpu", "pinned", "saves_in_training"}
 # The option that names a Python with the peer's packages, and these packages.
 PEER_PYTHONS = {
     "checkpoint": ("--orbax", ["orbax-checkpoint", "jax"]),
-    "coordinator": ("--torchft", ["torchft-nightly", "torch"]),
+    "coordinator": ("--torchft", ["torchft-nightly", "torch==2.13.0"]),
     "storage": ("--boto3", ["boto3"]),
 }
 

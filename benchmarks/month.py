@@ -22,6 +22,7 @@ from strata.core.record import snapshot_versions
 from strata.core.state import Cluster
 from strata.core.task_spec import TaskSpec
 from strata.core.tasks.placement import SubmitTask
+from strata.core.workers.heartbeats import Beat, Signal, WorkerBeat
 from strata.core.workers.worker_lifecycle import RegisterWorker
 from strata.store.event_store import Snapshot
 from strata.store.sqlite import SqliteStore
@@ -30,6 +31,7 @@ SECOND_NS = 1_000_000_000
 DAY_S = 86_400
 DAYS = 30
 BARRIER_S = 10
+BEAT_S = 5
 JITTER_NS = 20_000_000
 COMPACT_S = 600
 ROUNDS = 3
@@ -75,9 +77,9 @@ class Run:
         )
         assert self.task.phase == "running"
 
-    def do(self, commands: Sequence[Command]) -> None:
+    def do(self, asked: Sequence[Command | Signal]) -> None:
         """Decide and store one turn."""
-        turn = self.kernel.decide(commands)
+        turn = self.kernel.decide(asked)
         for outcome in turn.outcomes:
             if outcome.refusal is not None:
                 raise outcome.refusal
@@ -92,6 +94,8 @@ class Run:
             self.clock.now_ns = max(self.clock.now_ns, due_ns)
             at = {"attempt": task.attempt, "generation": task.generation}
             self.do([CommitSteps(task=task.id, steps=step, **at)])
+            if step % BEAT_S == 0:
+                self.do([self._beat(name, number, step) for name, number in self.known])
             if step % BARRIER_S == 0:
                 random.shuffle(self.known)
                 self.do(
@@ -105,6 +109,11 @@ class Run:
             if step % COMPACT_S == 0:
                 while self.kernel.store.compact(self.kernel.durable):
                     pass
+
+    def _beat(self, worker: str, incarnation: int, step: int) -> WorkerBeat:
+        at = {"attempt": self.task.attempt, "generation": self.task.generation}
+        beat = Beat(step=step, training=True, **at)
+        return WorkerBeat(worker=worker, incarnation=incarnation, beat=beat, state="training")
 
 
 def month(folder: Path, workers: int, seconds: int) -> dict[str, object]:

@@ -77,12 +77,12 @@ def shifted(more: Iterator[Event], before: list[Event], times: int = 1) -> list[
     span_ns = (before[-1].wall_ns - before[0].wall_ns) * times if before else 0
     return [
         Envelope(
-            event.seq + first,
-            event.wall_ns + span_ns,
-            event.mono_ns + span_ns,
-            event.body,
-            tuple(f"@{int(cause[1:]) + first}" for cause in event.cause),
-            event.op,
+            seq=event.seq + first,
+            wall_ns=event.wall_ns + span_ns,
+            mono_ns=event.mono_ns + span_ns,
+            body=event.body,
+            cause=tuple(f"@{int(cause[1:]) + first}" for cause in event.cause),
+            op=event.op,
         )
         for event in more
     ]

@@ -36,13 +36,36 @@ def cluster(workers: int) -> tuple[Engine, Heartbeats]:
     commands = [RegisterWorker(worker=name, world_size=workers, syncs=False) for name in names]
     kernel.commit(kernel.decide(commands))
     heartbeats = Heartbeats()
-    gpus = [GpuMetrics(index, "H200", 87.5, 2**36, 2**37) for index in range(GPUS)]
-    used = ResourceMetrics(250.0, 2**33, gpus, 10**9, 10**9, 10**12, 10**9, 10**9)
+    used = resources()
     for name in names:
         heartbeats.note(
             name, LastHeartbeat(incarnation=1, last_heartbeat_ms=1, step=1_000, resources=used)
         )
     return Engine(kernel), heartbeats
+
+
+def resources() -> ResourceMetrics:
+    """What each worker measures."""
+    gpus = [
+        GpuMetrics(
+            index=index,
+            name="H200",
+            utilization_percent=87.5,
+            memory_used_bytes=2**36,
+            memory_total_bytes=2**37,
+        )
+        for index in range(GPUS)
+    ]
+    return ResourceMetrics(
+        cpu_percent=250.0,
+        memory_used_bytes=2**33,
+        gpu_metrics=gpus,
+        disk_read_bytes=10**9,
+        disk_write_bytes=10**9,
+        disk_free_bytes=10**12,
+        network_rx_bytes=10**9,
+        network_tx_bytes=10**9,
+    )
 
 
 class Collector:

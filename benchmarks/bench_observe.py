@@ -41,7 +41,12 @@ def cost_us(seconds: float, count: int) -> float:
 def logs() -> Costs:
     lines = [
         LogLine(
-            "info", f"step {i} loss 0.1234 812.3 samples/s", "worker", "t", f"w{i % 64}", "stdout"
+            level="info",
+            message=f"step {i} loss 0.1234 812.3 samples/s",
+            source="worker",
+            task_id="t",
+            worker_id=f"w{i % 64}",
+            stream="stdout",
         )
         for i in range(LINES)
     ]

@@ -48,12 +48,15 @@ CODEC = Codec([LeaseGranted, StepFinished, StateChanged])
 
 def event(seq: int) -> Event:
     worker = f"worker-{seq % 64}"
-    body: Fact = StepFinished(worker, seq, 2.5 / (seq + 1), 0.125 + seq % 7 / 1_000)
+    loss, compute_s = 2.5 / (seq + 1), 0.125 + seq % 7 / 1_000
+    body: Fact = StepFinished(worker=worker, step=seq, loss=loss, compute_s=compute_s)
     if seq % 8 == 0:
-        body = LeaseGranted(worker, seq % 4_096, seq // 10_000)
+        body = LeaseGranted(worker=worker, shard=seq % 4_096, generation=seq // 10_000)
     elif seq % 8 == 1:
-        body = StateChanged(worker, "training", "its first step of this generation arrived")
-    return Envelope(seq, 1_700_000_000_000_000_000 + seq * 1_000_000, seq, body, (f"@{seq}",))
+        reason = "its first step of this generation arrived"
+        body = StateChanged(worker=worker, state="training", reason=reason)
+    wall_ns = 1_700_000_000_000_000_000 + seq * 1_000_000
+    return Envelope(seq=seq, wall_ns=wall_ns, mono_ns=seq, body=body, cause=(f"@{seq}",))
 
 
 def append_rate(store, facts: int, per_append: int) -> float:

@@ -73,16 +73,25 @@ def bodies(worker: int, second: int) -> list[object]:
     found: list[object] = []
     for tenth in range(10):
         step = second * 10 + tenth
-        message = f"w{worker}:{step}"
+        message, received = f"w{worker}:{step}", f"w{(worker - 1) % WORKERS}:{step}"
         found += [
-            TrainingStarted(f"{step}", step),
-            TrainingFinished(f"{step}", step, 0.25),
-            MessageSent(message, "result", 4096, [peer]),
-            MessageReceived(f"w{(worker - 1) % WORKERS}:{step}", "result", 4096, peer),
-            StepFinished(step, 0.01, 0.07, 0.01, 0.01, 0.25),
+            TrainingStarted(batch=f"{step}", step=step),
+            TrainingFinished(batch=f"{step}", step=step, loss=0.25),
+            MessageSent(message=message, type="result", size_bytes=4096, to=[peer]),
+            MessageReceived(message=received, type="result", size_bytes=4096, sender=peer),
+            step_finished(step),
         ]
-    found[0] = ClockSampled(1000, 2_000_000, second * SECOND_NS + 1)
+    found[0] = ClockSampled(
+        offset_ns=1000, round_trip_ns=2_000_000, server_mono_ns=second * SECOND_NS + 1
+    )
     return found
+
+
+def step_finished(step: int) -> StepFinished:
+    """A step of 100 ms."""
+    return StepFinished(
+        step=step, data_s=0.01, compute_s=0.07, communication_s=0.01, wait_s=0.01, loss=0.25
+    )
 
 
 def batches_of(second: int) -> list[object]:
@@ -93,8 +102,9 @@ def batches_of(second: int) -> list[object]:
         first, start_ns = second * PER_SECOND, second * SECOND_NS
         step_ns = 2 * SECOND_NS // BATCH
         events = [
-            Envelope(first + i, EPOCH_NS + start_ns + i * step_ns, start_ns + i * step_ns, fact)
+            Envelope(seq=first + i, wall_ns=EPOCH_NS + mono_ns, mono_ns=mono_ns, body=fact)
             for i, fact in enumerate(facts)
+            for mono_ns in [start_ns + i * step_ns]
         ]
         made.append(pack(CODEC, f"w{worker}", worker + 1, events))
     return made
@@ -174,7 +184,7 @@ def turn(kernel: Kernel, second: int) -> None:
 
 def emit_us() -> float:
     """CPU microseconds of one `emit`."""
-    fact = StepFinished(1, 0.01, 0.07, 0.01, 0.01, 0.25)
+    fact = step_finished(1)
     count = 100_000
 
     def run(recorder: Recorder) -> None:

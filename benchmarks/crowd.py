@@ -279,7 +279,12 @@ def bench_commits(crowd: Crowd) -> float:
     task = crowd.task
 
     def work() -> None:
-        beat = Beat(task.attempt, task.generation, task.committed + 1, training=True)
+        beat = Beat(
+            attempt=task.attempt,
+            generation=task.generation,
+            step=task.committed + 1,
+            training=True,
+        )
         for worker in crowd.members():
             watch.beat(worker.id, worker.incarnation, beat, 2 * SECOND_NS)
         commands = watch.overdue(crowd.state, 2 * SECOND_NS)

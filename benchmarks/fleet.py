@@ -184,13 +184,22 @@ def recorded(first_step: int, steps: int) -> pb.EventBatch:
     for step in range(first_step, first_step + steps):
         loss = draw.random()
         batch, digest = f"samples@{step}", draw.getrandbits(63)
-        facts.append(TrainingStarted(batch, step, "samples", 1, 32, digest))
-        facts.append(TrainingFinished(batch, step, loss, "samples", digest=digest))
-        times = [draw.random() / 50 for _ in range(4)]
-        facts.append(StepFinished(step, *times, loss=loss))
+        about = {"batch": batch, "step": step, "dataset": "samples", "generation": 1}
+        facts.append(TrainingStarted(**about, samples=32, digest=digest))
+        facts.append(TrainingFinished(**about, samples=32, digest=digest, loss=loss))
+        facts.append(
+            StepFinished(
+                step=step,
+                data_s=draw.random() / 50,
+                compute_s=draw.random() / 50,
+                communication_s=draw.random() / 50,
+                wait_s=draw.random() / 50,
+                loss=loss,
+            )
+        )
     now_ns = time.time_ns()
     events = [
-        Envelope(seq, now_ns + seq * 1_000, now_ns + seq * 1_000, fact, (), "")
+        Envelope(seq=seq, wall_ns=now_ns + seq * 1_000, mono_ns=now_ns + seq * 1_000, body=fact)
         for seq, fact in enumerate(facts, 3 * first_step)
     ]
     packed = pack(CODEC, "worker", 1, events)

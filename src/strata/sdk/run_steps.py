@@ -224,9 +224,12 @@ class RunSteps(RunMember):
         if self._step is not None:
             return self._step.log(values, **metrics)
         numbers, step = numbers_of({**(values or {}), **metrics}), self.steps
+        generation = self._membership.place.generation
         self._run_state.metrics.note(numbers)
         fact = fact_with_numbers(
-            lambda _, metrics: MetricsLogged(step=step, metrics=metrics), None, numbers
+            lambda _, metrics: MetricsLogged(step=step, metrics=metrics, generation=generation),
+            None,
+            numbers,
         )
         self._worker.recorder.emit(fact)
 
@@ -269,7 +272,7 @@ class RunSteps(RunMember):
             feed.finished(number, loss, averaged)
             worker.epoch = feed.epoch if epoch is None else epoch
         data_s, compute_s, communication_s, wait_s = self._times.finish()
-        at = worker.epoch
+        at, generation = worker.epoch, self._membership.place.generation
         fact = fact_with_numbers(
             lambda loss, metrics: StepFinished(
                 step=number,
@@ -280,6 +283,7 @@ class RunSteps(RunMember):
                 loss=loss,
                 epoch=at,
                 metrics=metrics or None,
+                generation=generation,
             ),
             loss,
             metrics,

@@ -317,6 +317,7 @@ class SimWorker(SimSession):
                 compute_s=compute_s,
                 communication_s=0.0,
                 wait_s=wait_s,
+                generation=generation,
             )
         )
         scheduled = self.standing.save_at if self.standing is not None else 0

@@ -227,7 +227,10 @@ class ResultsApplied(Fact, frozen=True, kw_only=True):
 
 
 class StepFinished(Fact, frozen=True, kw_only=True):
-    """One step was applied; the times are seconds."""
+    """One step was applied, in a generation; the times are seconds.
+
+    In logs of older releases the generation is 0: unknown.
+    """
 
     sentence = (
         "finished step {step}: data {data_s}, compute {compute_s}, communication "
@@ -242,6 +245,7 @@ class StepFinished(Fact, frozen=True, kw_only=True):
     loss: float | None = None
     epoch: int = 0
     metrics: dict[str, float] | None = None
+    generation: int = 0
 
 
 class MetricsLogged(Fact, frozen=True, kw_only=True):
@@ -251,6 +255,7 @@ class MetricsLogged(Fact, frozen=True, kw_only=True):
 
     step: int
     metrics: dict[str, float]
+    generation: int = 0
 
 
 class ResourceSnapshot(Fact, Usage, frozen=True, kw_only=True):

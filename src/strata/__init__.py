@@ -14,6 +14,8 @@ __all__ = [
     "DatasetRegistry",
     "Fact",
     "GenerationChanged",
+    "Histogram",
+    "Image",
     "LocalSteps",
     "Recovery",
     "Run",
@@ -23,6 +25,7 @@ __all__ = [
     "StopRequested",
     "StorageBackend",
     "StrataError",
+    "Text",
     "TrainingOrchestrator",
     "WorkerConfig",
     "__version__",
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     from strata.data.source_dataset import open_arrays, open_dataset, open_source
     from strata.errors import StrataError
     from strata.sdk.interrupts import GenerationChanged, StopRequested
+    from strata.sdk.record.logged_media import Histogram, Image, Text
     from strata.sdk.record.user_facts import Fact, fact
     from strata.sdk.run import Run, join
     from strata.sdk.seeds.orchestrator import TrainingOrchestrator, WorkerConfig
@@ -64,6 +68,8 @@ _HOMES = {
     "DatasetRegistry": "strata.sdk.seeds.registry",
     "Fact": "strata.sdk.record.user_facts",
     "GenerationChanged": "strata.sdk.interrupts",
+    "Histogram": "strata.sdk.record.logged_media",
+    "Image": "strata.sdk.record.logged_media",
     "LocalSteps": "strata.sdk.steps.local_steps",
     "Recovery": "strata.sdk.session.membership",
     "Run": "strata.sdk.run",
@@ -73,6 +79,7 @@ _HOMES = {
     "StopRequested": "strata.sdk.interrupts",
     "StorageBackend": "strata.storage.backend",
     "StrataError": "strata.errors",
+    "Text": "strata.sdk.record.logged_media",
     "TrainingOrchestrator": "strata.sdk.seeds.orchestrator",
     "WorkerConfig": "strata.sdk.seeds.orchestrator",
     "fact": "strata.sdk.record.user_facts",

@@ -79,6 +79,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_workers: Count = DEFAULT_RULES.max_workers
     inbox_limit: Count = 65_536
 
+    """Bytes of images, texts and histograms that a task may log; further ones are left out."""
+    max_media_bytes: Annotated[int, Meta(ge=0, le=2**60)] = DEFAULT_RULES.max_media_bytes
+
     """Liveness timeouts: heartbeats, reconnecting after a broken connection and after a restart of
     the coordinator, incomplete barriers, and minimum time without a step that counts as a hang."""
     heartbeat_interval_s: Seconds = HEARTBEAT_INTERVAL_S

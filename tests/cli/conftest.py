@@ -242,3 +242,17 @@ def trained(tmp_path_factory):
     code, output = run(folder, name, "--workers", "2", "--data-dir", str(folder / "data"))
     assert code == 0, output
     return folder / "data", output
+
+
+@pytest.fixture(scope="session")
+def logged(tmp_path_factory):
+    """The data folder of a real run that logs media and was rolled back; tests only read it."""
+    from tests.cli.logged import LOGGING
+    from tests.cli.runs import run, script
+
+    folder = tmp_path_factory.mktemp("logged")
+    name = script(folder, LOGGING)
+    arguments = ("--workers", "2", "--data-dir", str(folder / "data"))
+    code, output = run(folder, name, *arguments)
+    assert code == 0, output
+    return folder / "data"

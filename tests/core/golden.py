@@ -176,7 +176,13 @@ def _value(kind: msgspec.inspect.Type) -> object:
             return _value(next(each for each in types if each != msgspec.inspect.NoneType()))
         case msgspec.inspect.LiteralType(values=values):
             return values[0]
-    plain = {"IntType": 7, "FloatType": 0.5, "BoolType": True, "StrType": "seven"}
+    plain = {
+        "IntType": 7,
+        "FloatType": 0.5,
+        "BoolType": True,
+        "StrType": "seven",
+        "BytesType": b"seven",
+    }
     return plain[type(kind).__name__]
 
 

@@ -25,6 +25,7 @@ from strata.core.rule_settings import Rules
 from strata.core.state import DatasetSpec
 from strata.core.task_spec import RetentionRequest
 from strata.core.tasks.continuation import ContinueTask, EndKilledTask
+from strata.core.tasks.media_room import AskForMediaRoom
 from strata.core.tasks.placement import StopTask
 from strata.core.tasks.resizing import ResizeTask
 from strata.core.tasks.task_forks import ForkTask
@@ -61,6 +62,7 @@ def _decide_together(world, task):
     first = world.members(task)[0]
     world.do(AgreeOnValue(**first.me, key="0.-1.0@0#0", step=0, value="true"))
     world.do(LeaveLoop(**first.me, loop="0.-1.1", step=0))
+    world.do(AskForMediaRoom(**first.me, total_bytes=2**40))
 
 
 def _rebalance(world, task):

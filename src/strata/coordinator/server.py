@@ -88,12 +88,7 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
         log_store(folder / "logs", settings.log_max_bytes) as logs,
     ):
         kernel = Kernel(store, read_clock, timeouts_of(settings), settings.snapshot_every_facts)
-        rules = Rules(
-            max_workers=settings.max_workers,
-            keep_count=settings.keep_count,
-            continue_ended=settings.continue_ended,
-        )
-        started = kernel.start(secrets.token_hex(4), release, rules)
+        started = kernel.start(secrets.token_hex(4), release, rules_of(settings))
         engine = Engine(kernel, settings.inbox_limit)
         engine.follow(log_facts)
         vault = Vault(folder / "vault")
@@ -139,6 +134,16 @@ async def running(settings: Settings, release: str) -> AsyncIterator[Running]:
             async with archiving, joining, serving_http as http_url:
                 log_facts(started.events)
                 yield Running(engine, sessions, metrics, grpc_port, http_url, settings.token)
+
+
+def rules_of(settings: Settings) -> Rules:
+    """The settings that decisions depend on."""
+    return Rules(
+        max_workers=settings.max_workers,
+        keep_count=settings.keep_count,
+        continue_ended=settings.continue_ended,
+        max_media_bytes=settings.max_media_bytes,
+    )
 
 
 @asynccontextmanager

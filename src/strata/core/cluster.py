@@ -28,6 +28,7 @@ from strata.core.state import Cluster
 from strata.core.tasks import (
     continuation,
     elastic_workers,
+    media_room,
     placement,
     preemption,
     resizing,
@@ -62,6 +63,7 @@ RULES = (
     lane_balance,
     limits,
     log_salvage,
+    media_room,
     placement,
     preemption,
     record_retention,

@@ -14,7 +14,8 @@ SHUFFLE_SEED = 42
 class Rules(Struct, frozen=True):
     """Settings that decisions depend on; they are recorded, so that a replay decides the same.
 
-    A task may keep more than `max_checkpoints`, which is recorded.
+    A task may keep more than `max_checkpoints`, which is recorded. `max_media_bytes` is for the
+    images, texts and histograms of one task.
     """
 
     max_workers: int = 10_000
@@ -23,6 +24,7 @@ class Rules(Struct, frozen=True):
     keep_count: int = KEEP_COUNT
     continue_ended: bool = False
     max_checkpoints: int = 1_000
+    max_media_bytes: int = 2**30
 
 
 class Timeouts(Struct, frozen=True):

@@ -31,7 +31,8 @@ batch has to divide this number; it has many small factors, so that usual batche
 class Worker(Struct, gc=False):
     """A worker as the coordinator knows it. `rank` is -1 outside a generation; `ran` is the newest
     generation that this incarnation trained in, 0 for none. It took part in the task's steps from
-    `first_step` to `last_step`; `last_step` and `failure` are set when it is lost."""
+    `first_step` to `last_step`; `last_step` and `failure` are set when it is lost.
+    `media_bytes` is how much it may log (`core/tasks/media_room`)."""
 
     id: str
     incarnation: int
@@ -53,6 +54,7 @@ class Worker(Struct, gc=False):
     first_step: int = 0
     last_step: int = 0
     failure: str = ""
+    media_bytes: int = 0
     fenced: list[int] = field(default_factory=list)
     metadata: dict[str, str] = field(default_factory=dict)
 

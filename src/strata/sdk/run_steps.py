@@ -19,6 +19,8 @@ from strata.sdk.peers.current_exchange import CurrentExchange, Result
 from strata.sdk.peers.exchange import Exchange, LinkBroken, Values
 from strata.sdk.peers.exchange_log import ExchangeLog
 from strata.sdk.record.late_numbers import fact_with_numbers, number_of, numbers_of
+from strata.sdk.record.logged_media import Loggable, Media, Moment
+from strata.sdk.record.media_log import MediaLog
 from strata.sdk.run_member import RunMember
 from strata.sdk.session.barrier_arrivals import Arrivals, BarrierResult, check_barrier, meet
 from strata.sdk.session.run_worker import RunWorker
@@ -46,6 +48,7 @@ class RunSteps(RunMember):
         self._loop_left: pb.LeaveLoop | None = None
         self._peeked_dataset = ""
         self._left = False
+        self._media = MediaLog(worker.session, worker.recorder)
 
     def step(self) -> Step:
         """One training step as a `with` block: applied by every worker or by none."""
@@ -129,10 +132,12 @@ class RunSteps(RunMember):
         if not self._complete_block(step):
             self._undo(step)
             return
-        metrics = dict(step.metrics)
+        metrics, media = dict(step.metrics), step.media
         averaged = step.averaged if len(self._feeds) == 1 else 0
         self._count_step(metrics.pop("loss", None), None, metrics, averaged)
         step.applied = True
+        if media:
+            self._log_media(media, step.number, in_step=True)
         if self._membership.applied == 1:
             self._run_state.prepare_saves()  # optimizers have their full state after one step
         if self._run_state.has_state and self.save_due():
@@ -213,17 +218,21 @@ class RunSteps(RunMember):
         if not self._enter_newest():
             raise StopRequested(f"the loop ends: {self.stop_requested}")
 
-    def log(
-        self, values: Mapping[str, SupportsFloat] | None = None, **metrics: SupportsFloat
-    ) -> None:
-        """Record metrics of the present state, such as `val_loss=loss` after an evaluation.
+    def log(self, values: Mapping[str, Loggable] | None = None, **metrics: Loggable) -> None:
+        """Record metrics of the present state, such as `val_loss=loss` after an evaluation, and
+        images, texts and histograms (`sample=strata.Image(pixels)`).
 
         Checkpoints are saved with the last value of each metric, of rank 0. In a step this is
         `step.log`.
         """
         if self._step is not None:
             return self._step.log(values, **metrics)
-        numbers, step = numbers_of({**(values or {}), **metrics}), self.steps
+        media: dict[str, Media] = {}
+        numbers, step = numbers_of({**(values or {}), **metrics}, media), self.steps
+        if media:
+            self._log_media(media, step, in_step=False)
+        if media and not numbers:
+            return
         generation = self._membership.place.generation
         self._run_state.metrics.note(numbers)
         fact = fact_with_numbers(
@@ -232,6 +241,10 @@ class RunSteps(RunMember):
             numbers,
         )
         self._worker.recorder.emit(fact)
+
+    def _log_media(self, media: Mapping[str, Media], step: int, *, in_step: bool) -> None:
+        moment = Moment(step=step, in_step=in_step, generation=self.generation)
+        self._media.record(media, moment)
 
     def mark_step(
         self,

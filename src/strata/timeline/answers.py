@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, field
 
+from strata.core.workers.worker_facts import MediaKind
 from strata.timeline.read.records import Record, ms
 from strata.timeline.read.sentences import sentence
 
@@ -293,6 +294,34 @@ class ParamAnswer(Struct, frozen=True):
     name: str
     kind: str
     required: bool
+
+
+class MediaItem(Struct, frozen=True, kw_only=True):
+    """An image, a text or a histogram that a script logged; GET /timeline/media/{ref} has it.
+
+    `in_step`: logged in step `step`, else after so many steps. `undone`: a recovery resumed at an
+    earlier step. `skipped` says why it was not recorded; then it has no content.
+    """
+
+    ref: str
+    name: str
+    kind: MediaKind
+    step: int
+    time_ms: float
+    worker: str
+    bytes: int
+    caption: str = ""
+    in_step: bool = False
+    undone: bool = False
+    skipped: str = ""
+
+
+class HistogramAnswer(Struct, frozen=True):
+    """A logged histogram; `not_finite` values are in no bin."""
+
+    edges: list[float]
+    counts: list[int]
+    not_finite: int = 0
 
 
 class QuestionAnswer(Struct, frozen=True):

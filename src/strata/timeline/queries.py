@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from strata.core.events import COORDINATOR
+from strata.core.workers.worker_facts import MediaLogged
 from strata.errors import InvalidArgument, LimitExceeded
 from strata.timeline.answer_cache import Paced
 from strata.timeline.answers import (
@@ -15,6 +16,7 @@ from strata.timeline.answers import (
     EventAnswer,
     EventDetail,
     LanesAnswer,
+    MediaItem,
     MomentAnswer,
     QuestionAnswer,
     SeekAnswer,
@@ -28,7 +30,7 @@ from strata.timeline.answers import (
     story_entry,
 )
 from strata.timeline.lanes import density, worker_lanes
-from strata.timeline.read import causes, node_activity, past_states
+from strata.timeline.read import causes, logged_items, node_activity, past_states
 from strata.timeline.read.differences import changes
 from strata.timeline.read.log_trust import Trust, examine
 from strata.timeline.read.predicates import parse_predicate, seek
@@ -326,6 +328,19 @@ class TimelineQueries:
         else:
             answer = ask(search, question, params or {})
         return answer.shown(question, search.trust)
+
+    def media(
+        self,
+        wanted: logged_items.Wanted,
+        limit: int = 100,
+        cursor: str = "",
+    ) -> tuple[list[MediaItem], str]:
+        """A page of logged images, texts and histograms, and the cursor of the next page."""
+        return logged_items.page(self.timeline, wanted, limit, cursor)
+
+    def media_content(self, ref: str) -> MediaLogged:
+        """A logged image, text or histogram."""
+        return logged_items.content(self.timeline.record(ref))
 
     def questions(self) -> list[QuestionAnswer]:
         """The questions that `why` answers."""

@@ -71,6 +71,8 @@ CONTRACT = {
     ("GET", "/api/timeline/diff"),
     ("GET", "/api/timeline/seek"),
     ("GET", "/api/timeline/export"),
+    ("GET", "/api/timeline/media"),
+    ("GET", "/api/timeline/media/{ref}"),
     ("GET", "/metrics"),
 }
 

@@ -32,6 +32,7 @@ from strata.coordinator.rest.routes import (
     dataset_routes,
     event_routes,
     log_routes,
+    media_routes,
     moment_routes,
     node_routes,
     task_routes,
@@ -146,6 +147,7 @@ ENDPOINTS = [
     event_routes.stream_facts,
     event_routes.stream_logs,
     *timeline_routes.ENDPOINTS,
+    *media_routes.ENDPOINTS,
     *moment_routes.ENDPOINTS,
     *audit_routes.ENDPOINTS,
 ]

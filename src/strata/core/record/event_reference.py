@@ -23,6 +23,7 @@ from strata.core.record.event_codec import CODEC
 from strata.core.tasks import (
     continuation,
     elastic_workers,
+    media_room,
     preemption,
     resizing,
     task_forks,
@@ -47,6 +48,7 @@ MODULES = (
     task_lifecycle,
     continuation,
     task_forks,
+    media_room,
     preemption,
     resizing,
     elastic_workers,

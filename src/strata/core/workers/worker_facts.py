@@ -11,6 +11,8 @@ generation forms), and the rest, which is `compute`.
 Users add kinds of their own (see `sdk/record/user_facts`), which are written with `USER_PREFIX`.
 """
 
+from typing import Literal, TypeAlias
+
 from msgspec import field, structs
 
 from strata.core.events import Codec, Fact, kinds_in
@@ -18,6 +20,8 @@ from strata.core.workers import exchange_facts, worker_operations
 from strata.core.workers.heartbeats import GpuMetrics, ResourceMetrics, Usage
 
 USER_PREFIX = "user."
+
+MediaKind: TypeAlias = Literal["image", "text", "histogram"]
 
 
 class RunStarted(Fact, frozen=True, kw_only=True):
@@ -256,6 +260,47 @@ class MetricsLogged(Fact, frozen=True, kw_only=True):
     step: int
     metrics: dict[str, float]
     generation: int = 0
+
+
+class MediaLogged(Fact, frozen=True, kw_only=True):
+    """The script logged an image, a text or a histogram: in step `step` if `in_step`, else after
+    so many steps.
+
+    A later generation that resumes at an earlier step undoes it.
+    An image has `data` in `format` (png, jpeg, gif or webp). A histogram has one edge more than
+    counts; `not_finite` counts values that are in no bin. `size_bytes` is what counts towards the
+    limit of the task.
+    """
+
+    sentence = "logged the {media} {name} [{in_step:?}in|after] step {step}"
+
+    name: str
+    media: MediaKind
+    step: int
+    in_step: bool = False
+    generation: int
+    size_bytes: int
+    caption: str = ""
+    format: str = ""
+    width: int = 0
+    height: int = 0
+    data: bytes = field(default_factory=bytes)
+    text: str = ""
+    edges: list[float] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    not_finite: int = 0
+
+
+class MediaSkipped(Fact, frozen=True, kw_only=True):
+    """An image, a text or a histogram that the script logged is not recorded."""
+
+    sentence = "did not record the {media} {name} of step {step}[: {reason}]"
+
+    name: str
+    media: MediaKind
+    step: int
+    size_bytes: int
+    reason: str
 
 
 class ResourceSnapshot(Fact, Usage, frozen=True, kw_only=True):

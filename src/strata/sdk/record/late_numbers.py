@@ -16,6 +16,7 @@ from typing import Any, Protocol, SupportsFloat
 
 from strata.core.events import Fact
 from strata.errors import InvalidArgument
+from strata.sdk.record.logged_media import Media
 
 Make = Callable[[float | None, dict[str, float]], Fact]
 """Makes a fact from a loss and other metrics."""
@@ -57,16 +58,25 @@ def number_of(value: Any) -> float | LateNumber:
     return float(value if detach is None else detach())
 
 
-def numbers_of(metrics: Mapping[str, Any]) -> dict[str, SupportsFloat]:
-    """The numbers of some metrics by name; raises if one is not a number."""
+def numbers_of(
+    metrics: Mapping[str, Any], media: dict[str, Media] | None = None
+) -> dict[str, SupportsFloat]:
+    """The numbers of some metrics by name; raises if one is not a number.
+
+    Images, texts and histograms are put into `media`, if that is given.
+    """
     numbers: dict[str, SupportsFloat] = {}
     for name, value in metrics.items():
         try:
             numbers[name] = number_of(value)
         except (TypeError, ValueError) as error:
+            if media is not None and isinstance(value, Media):
+                media[name] = value
+                continue
             raise InvalidArgument(
                 f"metric {name!r} is not a number: {error}",
-                hint="log numbers or tensors with one element",
+                hint="log numbers, tensors with one element, strata.Image, strata.Text or "
+                "strata.Histogram",
             ) from error
     return numbers
 

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Protocol, SupportsFloat
 from strata.errors import NotAllowedNow
 from strata.sdk.interrupts import GenerationChanged
 from strata.sdk.record.late_numbers import numbers_of
+from strata.sdk.record.logged_media import Loggable, Media
 
 if TYPE_CHECKING:
     from strata.sdk.run_steps import RunSteps
@@ -72,6 +73,7 @@ class Step:
         self.number = run.steps
         self.samples = self.averaged = 0
         self.metrics: dict[str, SupportsFloat] = {}
+        self.media: dict[str, Media] = {}
         self.accumulating = False
         self.applied = False
         self._open = False
@@ -89,14 +91,13 @@ class Step:
         finally:
             self.accumulating = before
 
-    def log(
-        self, values: Mapping[str, SupportsFloat] | None = None, **metrics: SupportsFloat
-    ) -> None:
+    def log(self, values: Mapping[str, Loggable] | None = None, **metrics: Loggable) -> None:
         """Record metrics with this step, such as `loss=loss`; a later value replaces an earlier.
 
-        Does not wait for a number on a GPU: its current value is copied in the background.
+        Does not wait for a number on a GPU: its current value is copied in the background. Images,
+        texts and histograms (`strata.Image`, …) are recorded when the step is applied.
         """
-        self.metrics |= numbers_of({**(values or {}), **metrics})
+        self.metrics |= numbers_of({**(values or {}), **metrics}, self.media)
 
     def __enter__(self) -> "Step":
         if self._open:

@@ -23,6 +23,7 @@ from strata.core.limits import require_text
 from strata.core.state import Outcome, Reported, Worker
 from strata.core.task_spec import RetentionRequest
 from strata.core.task_state import Barrier, Task
+from strata.core.tasks.media_room import AskForMediaRoom
 from strata.core.tasks.placement import StopRun
 from strata.core.workers.heartbeats import Beat, GpuMetrics, ResourceMetrics
 from strata.core.workers.host_agents import ReportExit
@@ -30,9 +31,9 @@ from strata.core.workers.worker_lifecycle import DeregisterWorker, RegisterWorke
 from strata.errors import Fenced, InvalidArgument, LimitExceeded, PermissionDenied, StrataError
 from strata.wire.v1 import coordinator_pb2 as pb
 
-Deciding: TypeAlias = AgreeOnValue | LeaveLoop | EndTraining | StopRun
+Deciding: TypeAlias = AgreeOnValue | LeaveLoop | EndTraining | StopRun | AskForMediaRoom
 
-KINDS = ("agree", "leave_loop", "end_training", "stop_run")
+KINDS = ("agree", "leave_loop", "end_training", "stop_run", "ask_for_media_room")
 
 
 def agreement_command(worker: str, incarnation: int, message: pb.WorkerMessage) -> Deciding:
@@ -52,11 +53,17 @@ def agreement_command(worker: str, incarnation: int, message: pb.WorkerMessage) 
         return LeaveLoop(worker=worker, incarnation=incarnation, loop=left.loop, step=left.step)
     if kind == "end_training":
         return EndTraining(worker=worker, incarnation=incarnation, step=message.end_training.step)
+    if kind == "ask_for_media_room":
+        total = message.ask_for_media_room.total_bytes
+        return AskForMediaRoom(worker=worker, incarnation=incarnation, total_bytes=total)
     return StopRun(worker=worker, incarnation=incarnation, reason=message.stop_run.reason)
 
 
 def agreement_answer(request: int, result: object) -> pb.CoordinatorMessage:
-    """The answer: the agreed value, or done."""
+    """The answer: the agreed value, the room for media, or done."""
+    if isinstance(result, int):
+        room = pb.MediaRoom(granted_bytes=result)
+        return pb.CoordinatorMessage(request=request, media_room=room)
     if isinstance(result, str):
         return pb.CoordinatorMessage(request=request, agreed=pb.Agreed(value=result))
     return pb.CoordinatorMessage(request=request, done=pb.Done())

@@ -444,7 +444,7 @@ class WaitBarrierResponse(_message.Message):
     def __init__(self, released: _Optional[bool] = ..., participants: _Optional[int] = ..., arrival_order: _Optional[int] = ..., missing: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., round: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class WorkerMessage(_message.Message):
-    __slots__ = ("request", "hello", "beat", "events", "logs", "arrive", "enter", "attach", "begin_checkpoint", "ack_part", "fail_part", "leave", "preview", "request_save", "refuse_recovery", "broken_exchange", "acquire_lease", "return_lease", "agree", "leave_loop", "stop_run", "postpone_save", "report_storage", "end_training")
+    __slots__ = ("request", "hello", "beat", "events", "logs", "arrive", "enter", "attach", "begin_checkpoint", "ack_part", "fail_part", "leave", "preview", "request_save", "refuse_recovery", "broken_exchange", "acquire_lease", "return_lease", "agree", "leave_loop", "stop_run", "postpone_save", "report_storage", "end_training", "ask_for_media_room")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
@@ -469,6 +469,7 @@ class WorkerMessage(_message.Message):
     POSTPONE_SAVE_FIELD_NUMBER: _ClassVar[int]
     REPORT_STORAGE_FIELD_NUMBER: _ClassVar[int]
     END_TRAINING_FIELD_NUMBER: _ClassVar[int]
+    ASK_FOR_MEDIA_ROOM_FIELD_NUMBER: _ClassVar[int]
     request: int
     hello: Hello
     beat: Beat
@@ -493,7 +494,8 @@ class WorkerMessage(_message.Message):
     postpone_save: PostponeSave
     report_storage: ReportStorage
     end_training: EndTraining
-    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., events: _Optional[_Union[EventBatch, _Mapping]] = ..., logs: _Optional[_Union[LogLines, _Mapping]] = ..., arrive: _Optional[_Union[Arrive, _Mapping]] = ..., enter: _Optional[_Union[Enter, _Mapping]] = ..., attach: _Optional[_Union[AttachDataset, _Mapping]] = ..., begin_checkpoint: _Optional[_Union[BeginCheckpoint, _Mapping]] = ..., ack_part: _Optional[_Union[AckPart, _Mapping]] = ..., fail_part: _Optional[_Union[FailPart, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., preview: _Optional[_Union[Preview, _Mapping]] = ..., request_save: _Optional[_Union[RequestSave, _Mapping]] = ..., refuse_recovery: _Optional[_Union[RefuseRecovery, _Mapping]] = ..., broken_exchange: _Optional[_Union[ReportBrokenExchange, _Mapping]] = ..., acquire_lease: _Optional[_Union[AcquireLease, _Mapping]] = ..., return_lease: _Optional[_Union[ReturnLease, _Mapping]] = ..., agree: _Optional[_Union[Agree, _Mapping]] = ..., leave_loop: _Optional[_Union[LeaveLoop, _Mapping]] = ..., stop_run: _Optional[_Union[StopRun, _Mapping]] = ..., postpone_save: _Optional[_Union[PostponeSave, _Mapping]] = ..., report_storage: _Optional[_Union[ReportStorage, _Mapping]] = ..., end_training: _Optional[_Union[EndTraining, _Mapping]] = ...) -> None: ...
+    ask_for_media_room: AskForMediaRoom
+    def __init__(self, request: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., events: _Optional[_Union[EventBatch, _Mapping]] = ..., logs: _Optional[_Union[LogLines, _Mapping]] = ..., arrive: _Optional[_Union[Arrive, _Mapping]] = ..., enter: _Optional[_Union[Enter, _Mapping]] = ..., attach: _Optional[_Union[AttachDataset, _Mapping]] = ..., begin_checkpoint: _Optional[_Union[BeginCheckpoint, _Mapping]] = ..., ack_part: _Optional[_Union[AckPart, _Mapping]] = ..., fail_part: _Optional[_Union[FailPart, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., preview: _Optional[_Union[Preview, _Mapping]] = ..., request_save: _Optional[_Union[RequestSave, _Mapping]] = ..., refuse_recovery: _Optional[_Union[RefuseRecovery, _Mapping]] = ..., broken_exchange: _Optional[_Union[ReportBrokenExchange, _Mapping]] = ..., acquire_lease: _Optional[_Union[AcquireLease, _Mapping]] = ..., return_lease: _Optional[_Union[ReturnLease, _Mapping]] = ..., agree: _Optional[_Union[Agree, _Mapping]] = ..., leave_loop: _Optional[_Union[LeaveLoop, _Mapping]] = ..., stop_run: _Optional[_Union[StopRun, _Mapping]] = ..., postpone_save: _Optional[_Union[PostponeSave, _Mapping]] = ..., report_storage: _Optional[_Union[ReportStorage, _Mapping]] = ..., end_training: _Optional[_Union[EndTraining, _Mapping]] = ..., ask_for_media_room: _Optional[_Union[AskForMediaRoom, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("worker_id", "incarnation", "nonce", "left")
@@ -769,6 +771,18 @@ class EndTraining(_message.Message):
     step: int
     def __init__(self, step: _Optional[int] = ...) -> None: ...
 
+class AskForMediaRoom(_message.Message):
+    __slots__ = ("total_bytes",)
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    total_bytes: int
+    def __init__(self, total_bytes: _Optional[int] = ...) -> None: ...
+
+class MediaRoom(_message.Message):
+    __slots__ = ("granted_bytes",)
+    GRANTED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    granted_bytes: int
+    def __init__(self, granted_bytes: _Optional[int] = ...) -> None: ...
+
 class StopRun(_message.Message):
     __slots__ = ("reason",)
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -852,7 +866,7 @@ class Leave(_message.Message):
     def __init__(self, outcome: _Optional[str] = ..., reason: _Optional[str] = ..., steps: _Optional[int] = ..., save_failure: _Optional[str] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("request", "standing", "pulse", "stored", "barrier", "done", "refused", "checkpoint", "feed", "lease", "agreed")
+    __slots__ = ("request", "standing", "pulse", "stored", "barrier", "done", "refused", "checkpoint", "feed", "lease", "agreed", "media_room")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     STANDING_FIELD_NUMBER: _ClassVar[int]
     PULSE_FIELD_NUMBER: _ClassVar[int]
@@ -864,6 +878,7 @@ class CoordinatorMessage(_message.Message):
     FEED_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     AGREED_FIELD_NUMBER: _ClassVar[int]
+    MEDIA_ROOM_FIELD_NUMBER: _ClassVar[int]
     request: int
     standing: Standing
     pulse: Pulse
@@ -875,7 +890,8 @@ class CoordinatorMessage(_message.Message):
     feed: Feed
     lease: Lease
     agreed: Agreed
-    def __init__(self, request: _Optional[int] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., pulse: _Optional[_Union[Pulse, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., barrier: _Optional[_Union[BarrierOutcome, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointOpened, _Mapping]] = ..., feed: _Optional[_Union[Feed, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., agreed: _Optional[_Union[Agreed, _Mapping]] = ...) -> None: ...
+    media_room: MediaRoom
+    def __init__(self, request: _Optional[int] = ..., standing: _Optional[_Union[Standing, _Mapping]] = ..., pulse: _Optional[_Union[Pulse, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., barrier: _Optional[_Union[BarrierOutcome, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointOpened, _Mapping]] = ..., feed: _Optional[_Union[Feed, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., agreed: _Optional[_Union[Agreed, _Mapping]] = ..., media_room: _Optional[_Union[MediaRoom, _Mapping]] = ...) -> None: ...
 
 class Standing(_message.Message):
     __slots__ = ("worker_id", "incarnation", "task_id", "task_state", "generation", "rank", "world_size", "phase", "attempt", "committed", "checkpoint_requests", "recovery", "lanes", "stored_seq", "save_at", "peer_token", "leader", "agreed", "loop_exit", "finished_step", "released", "planned_changes")

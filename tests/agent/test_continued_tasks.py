@@ -58,15 +58,15 @@ def last_line(api, task):
 def test_task_is_extended_and_forked_over_the_command_line(api, script, run):
     task = api.submit(script, 2, name="train", config={"epochs": 2})
     assert api.reaches(task, "completed")["committed_steps"] == 10
-    shown = run("continue", task, "--workers", "1", "--config", "epochs=3", "--json")
+    shown = run("continue", task, "--workers", "1", "--epochs", "3", "--json")
     assert json.loads(shown.stdout)["changes"] == [
         {"name": "worker_count", "before": "2", "after": "1"},
-        {"name": "config.epochs", "before": "2", "after": "3"},
+        {"name": "epochs", "before": "as in the script", "after": "3"},
     ]
     assert api.reaches(task, "completed")["continuations"] == 1
     assert last_line(api, task) == "seen 3.0 to 3.0 times"
 
-    shown = run("fork", task, "--step", "10", "--name", "hot", "--config", "epochs=4", "--json")
+    shown = run("fork", task, "--step", "10", "--name", "hot", "--epochs", "4", "--json")
     fork = json.loads(shown.stdout)
     assert (fork["task_id"], fork["step"]) == ("hot-2", 10)
     assert api.reaches("hot-2", "completed")["parent"] == task

@@ -76,6 +76,23 @@ def per_epoch(epochs=3, samples=40, step_s=0.0, die_at=-1, save_after=-1, **give
 
 
 @scene
+def limited(max_steps, samples=40, die_at=-1, scheduled=False, loops=1, **given):
+    """Loops over epochs up to a number of steps; the script may count the epochs in its state."""
+    with strata.join(**given) as run:
+        seen, schedule = begin(run)
+        loaders = [
+            run.batches(arrays(f"numbers{number}", samples), global_batch=8)
+            for number in range(loops)
+        ]
+        for _ in run.epochs(max_steps=max_steps):
+            for loader in loaders:
+                train(run, seen, loader, die_at=die_at)
+            if scheduled:
+                schedule.step()
+        say("done", seen=sorted(seen[:samples].tolist()), **place(run))
+
+
+@scene
 def leave_on_stop(epochs=8, where="loop", **given):
     """Leave the script as soon as a stop is requested: in a loop, or between two loops."""
     with strata.join(checkpoint_every=5, **given) as run:

@@ -64,6 +64,32 @@ def test_completed_run_is_extended_by_more_epochs(hub, api, loopers):
     assert audit(api)["verdict"] == "proven"
 
 
+def test_run_that_ended_inside_an_epoch_is_extended_there(hub, api, loopers):
+    workers = loopers("limited", "ab", world_size=2, max_steps=7, die_at=6)
+    until(lambda: any(each.process.poll() for each in workers), what="a killed worker")
+    workers += loopers("limited", "b", max_steps=7, task=TASK)
+    assert sorted(each.ends() for each in workers) == [-9, 0, 0]
+    continue_task(hub, api, max_steps=14)
+    for worker in loopers("limited", "ab", max_steps=7, task=TASK):
+        done = worker.says("done")
+        assert (done["seen"], done["steps"]) == ([2.0] * 8 + [3.0] * 32, 14)
+        assert worker.ends() == 0
+
+
+def test_limit_of_steps_holds_for_a_second_loop_of_the_epoch(loopers):
+    (worker,) = loopers("limited", "a", max_steps=3, loops=2)
+    assert (worker.says("done")["steps"], worker.ends()) == (3, 0)
+
+
+def test_run_that_ended_inside_an_epoch_which_it_counted_is_not_extended(hub, api, loopers):
+    (worker,) = loopers("limited", "a", max_steps=7, scheduled=True)
+    assert worker.ends() == 0
+    continue_task(hub, api)
+    (worker,) = loopers("limited", "a", max_steps=12, scheduled=True, task=TASK)
+    assert worker.ends() == 1
+    assert "ended inside an epoch, at max_steps=7" in worker.story()
+
+
 def test_stopped_run_continues_on_another_number_of_workers(hub, api, loopers):
     workers = loopers("per_epoch", "ab", world_size=2, epochs=8, step_s=0.02)
     until(lambda: hub.state.tasks and hub.state.tasks[TASK].committed >= 7, what="seven steps")

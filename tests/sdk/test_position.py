@@ -167,13 +167,83 @@ def test_epochs_before_a_loop_that_has_begun_are_not_extended():
     assert list(script.run_epochs(5, None, lambda: 0)) == []
 
 
-def test_run_that_ended_at_max_steps_is_not_extended():
-    script, steps = ScriptPosition(), iter([0, 10, 20, 30])
-    list(script.run_epochs(None, 30, lambda: next(steps)))
-    resumed = ScriptPosition()
-    resumed.load_state_dict(script.state_dict())
-    with pytest.raises(NotAllowedNow, match="ended at max_steps=30"):
-        next(resumed.run_epochs(None, 40, lambda: 30))
+def ended_at(max_steps, changed=False):
+    """The state that a script with epochs of 10 steps saves after its limit of steps."""
+    script, steps = ScriptPosition(), [0]
+    script.changed_since_cut = lambda: changed
+    for _ in script.run_epochs(None, max_steps, lambda: steps[0]):
+        place, _ = script.open_loop(LoopLength(epochs=1))
+        steps[0] = min(steps[0] + 10, max_steps)
+        if steps[0] % 10:
+            script.limit(place)
+        script.end_loop(place)
+    return script.state_dict()
+
+
+@pytest.mark.parametrize(("before", "first"), [(30, 3), (25, 2)])
+def test_run_that_ended_at_max_steps_is_extended_where_it_ended(before, first):
+    script, steps = ScriptPosition(), iter([before, before, 50, 50])
+    script.load_state_dict(ended_at(before))
+    epochs = script.run_epochs(None, 50, lambda: next(steps))
+    assert next(epochs) == first
+    assert script.open_loop(LoopLength(epochs=1)) == (Position(0, first, 0), False)
+
+
+def test_run_that_ended_inside_an_epoch_is_not_extended_if_the_script_changed_its_state():
+    script = ScriptPosition()
+    script.load_state_dict(ended_at(25, changed=True))
+    with pytest.raises(NotAllowedNow, match="ended inside an epoch, at max_steps=25"):
+        next(script.run_epochs(None, 40, lambda: 25))
+
+
+@pytest.mark.parametrize(
+    ("goal", "asked", "ran"),
+    [
+        (LoopLength(epochs=5), (3, None), 5),
+        (LoopLength(epochs=2), (3, None), 2),
+        (LoopLength(steps=40), (None, 20), 4),
+    ],
+)
+def test_length_that_the_task_sets_replaces_that_of_the_script(goal, asked, ran):
+    script, steps = ScriptPosition(), [0]
+    script.goal = goal
+    for _ in script.run_epochs(*asked, lambda: steps[0]):
+        steps[0] += 10
+    assert steps[0] == ran * 10
+    script.require_goal_used()
+
+
+@pytest.mark.parametrize(
+    ("goal", "asked", "hint"),
+    [(LoopLength(epochs=5), (None, 20), "--steps"), (LoopLength(steps=40), (3, None), "--epochs")],
+)
+def test_length_that_the_script_counts_otherwise_is_refused(goal, asked, hint):
+    script = ScriptPosition()
+    script.goal = goal
+    with pytest.raises(InvalidArgument) as refused:
+        next(script.run_epochs(*asked, lambda: 0))
+    assert hint in refused.value.hint
+
+
+def test_length_that_the_task_sets_in_vain_is_an_error():
+    script = ScriptPosition()
+    script.goal = LoopLength(epochs=5)
+    with pytest.raises(InvalidArgument, match="no loop over run"):
+        script.require_goal_used()
+    with pytest.raises(InvalidArgument, match="with epochs=3 sets its own length"):
+        script.open_loop(LoopLength(epochs=3))
+
+
+@pytest.mark.parametrize(
+    ("saved", "goal", "asked"),
+    [("epochs", LoopLength(epochs=2), (3, None)), ("steps", LoopLength(steps=20), (None, 30))],
+)
+def test_length_that_the_run_has_passed_is_refused(saved, goal, asked):
+    script = ScriptPosition()
+    script.load_state_dict(finished() if saved == "epochs" else ended_at(30))
+    script.goal = goal
+    with pytest.raises(InvalidArgument, match="at the state that it resumes from"):
+        list(script.run_epochs(*asked, lambda: 30))
 
 
 @pytest.mark.parametrize(

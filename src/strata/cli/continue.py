@@ -10,7 +10,7 @@ from strata.cli.support.options import AsJson, Url
 from strata.cli.support.rest_client import reach
 from strata.cli.support.run_choice import changed_parameters, continue_task, show_continuation
 from strata.cli.support.tables import console, print_json
-from strata.cli.support.task_options import Args, Config, Env
+from strata.cli.support.task_options import Args, Config, Env, Epochs, MaxSteps
 
 Workers = Annotated[
     int | None,
@@ -25,6 +25,8 @@ def continue_(
     task: Task,
     args: Args = None,
     workers: Workers = None,
+    epochs: Epochs = None,
+    steps: MaxSteps = None,
     config: Config = None,
     env: Env = None,
     dry_run: DryRun = False,
@@ -35,7 +37,7 @@ def continue_(
 
     Values of environment variables are not stored, so pass them again with --env.
     """
-    changes = changed_parameters(args, workers, config, env)
+    changes = changed_parameters(args, workers, config, env, epochs, steps)
     continued = continue_task(reach(url), task, changes | {"dry_run": dry_run})
     if as_json:
         print_json([msgspec.json.encode(continued)])

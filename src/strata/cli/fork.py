@@ -8,7 +8,7 @@ from strata.cli.support.options import AsJson, Url
 from strata.cli.support.rest_client import reach
 from strata.cli.support.run_choice import changed_parameters, show_continuation
 from strata.cli.support.tables import console, print_json
-from strata.cli.support.task_options import Args, Config, Env
+from strata.cli.support.task_options import Args, Config, Env, Epochs, MaxSteps
 from strata.coordinator.rest.action_responses import ContinueTaskResponse
 
 Parent = Annotated[
@@ -34,6 +34,8 @@ def fork(
     step: Step = None,
     name: Name = None,
     workers: Workers = None,
+    epochs: Epochs = None,
+    steps: MaxSteps = None,
     config: Config = None,
     env: Env = None,
     dry_run: DryRun = False,
@@ -46,7 +48,7 @@ def fork(
     variables are not stored, so pass them again with --env.
     """
     api = reach(url)
-    changes = changed_parameters(args, workers, config, env)
+    changes = changed_parameters(args, workers, config, env, epochs, steps)
     fork = {"step": step, "name": name, "dry_run": dry_run}
     answer = api.post(f"/api/tasks/{task}/fork", changes | fork)
     if as_json:

@@ -54,6 +54,8 @@ class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     starts with `min_workers` workers, takes free slots up to `worker_count`, and gives them back
     to queued tasks.
 
+    `epochs` or `max_steps` replaces the number in the script's loop over `run.epochs`; 0 leaves it.
+
     `allow_fresh_start` lets the task train again from step 0 if none of its checkpoints can be
     restored and no worker holds a model. Without it such a task fails.
 
@@ -87,6 +89,8 @@ class TaskSpec(Struct, frozen=True, omit_defaults=True, kw_only=True):
     after: list[str] = field(default_factory=list)
     preemptible: bool = False
     elastic: bool = False
+    epochs: int = 0
+    max_steps: int = 0
 
     @property
     def slots(self) -> int:

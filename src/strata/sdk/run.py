@@ -34,9 +34,10 @@ import msgspec
 from strata.core.events import Fact
 from strata.core.state import Outcome
 from strata.core.workers.worker_facts import RunEnded
-from strata.errors import Fenced, StrataError, TaskEnded
+from strata.errors import Fenced, InvalidArgument, StrataError, TaskEnded
 from strata.sdk import embedded_coordinator
 from strata.sdk.data.data_record import DataRecord
+from strata.sdk.data.script_position import LoopLength
 from strata.sdk.interrupts import StopRequested
 from strata.sdk.record.output_capture import OutputCapture, WarningRecorder, capture_output
 from strata.sdk.record.resource_sampler import ResourceSampler
@@ -127,6 +128,9 @@ def join(
     config = msgspec.json.decode(answer.config.get("config") or "{}", type=dict[str, object])
     policy = policy_of(settings, config, checkpoint_every, checkpoint_interval)
     run_state = RunState(worker, settings, dict(answer.config), policy)
+    run_state.script.goal = LoopLength(
+        int(answer.config.get("epochs") or 0), int(answer.config.get("max_steps") or 0)
+    )
     run = Run(worker, run_state, answer.task_id, config)
     lines = worker.lines if settings.capture_output else None
     return run.begin(WarningRecorder(worker.recorder, lines) if capture else None, timeout)
@@ -234,6 +238,11 @@ class Run(RunDecisions):
     ) -> bool:
         if error is None:
             self._script.went_on()
+            try:
+                self._script.require_goal_used()
+            except InvalidArgument as unused:
+                self.leave("failed", str(unused))
+                raise
         self.leave(*_outcome(error, self.stop_requested))
         return isinstance(error, StopRequested | TaskEnded)
 

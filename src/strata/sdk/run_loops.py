@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from strata.core.datasets.training_loops import epoch_start
+from strata.core.datasets.training_loops import epoch_start, loop_steps
 from strata.core.order import Mode
 from strata.core.rule_settings import SHUFFLE_SEED
 from strata.data.reading.batch_iterator import DEFAULT_PREFETCH_BYTES, Batches
@@ -46,6 +46,10 @@ class RunLoops(RunSteps):
         for epoch in self._script.run_epochs(count, max_steps, lambda: self.steps):
             self._worker.epoch = epoch
             yield epoch
+
+    def require_no_goal(self, setter: str) -> None:
+        """Raise if the task was given `--epochs` or `--steps`, which `setter` cannot follow."""
+        self._script.require_no_goal(setter)
 
     def batches(
         self,
@@ -180,36 +184,43 @@ class RunLoops(RunSteps):
             raise InvalidArgument(f"the loop has steps={steps!r}", hint="use 1 or more, or omit it")
         script = self._script
 
-        def bound() -> tuple[int, int]:
-            """The epochs and steps of a loop that is opened now; 0 means no limit."""
-            within = script.max_steps - self.steps if script.max_steps else 0
-            most = min(each for each in (steps, within) if each) if steps or within else 0
-            return epochs or int(script.in_epoch), most
-
         def length() -> int:
-            own_epochs, most = bound()
+            own_epochs = epochs or int(script.in_epoch)
             found = source(LoopRequest(planned_epochs=script.epochs or epochs))
-            if not most and not (own_epochs and has_length):
+            left = max(script.max_steps - self.steps, 0) if script.max_steps else None
+            if left is None and not steps and not (own_epochs and has_length):
                 raise TypeError("a loop without epochs or steps has no length; pass one of them")
             whole = epoch_start(found.total_samples, found.global_batch, own_epochs, drop_tail)
-            return min(each for each in (whole, most) if each)
+            most = min(each for each in (whole, steps) if each) if whole or steps else None
+            return min(each for each in (most, left) if each is not None)
 
         def opened() -> RunBatches | Position:
             self._require_trained()
             self._report_left_loop()
-            own_epochs, most = bound()
-            place, past = script.open_loop(LoopLength(own_epochs, most))
+            own_epochs = epochs or int(script.in_epoch)
+            place, past = script.open_loop(LoopLength(own_epochs, steps or 0))
             if past:
                 return place
-            asked = LoopRequest(
-                key=place.key,
-                step=self.steps,
-                epochs=own_epochs,
-                steps=most,
-                planned_epochs=script.epochs or epochs,
-                entering=place > script.resumed,
+            if script.max_steps and self.steps >= script.max_steps and place > script.resumed:
+                script.limit(place)
+                script.end_loop(place)
+                return place
+            found = source(
+                LoopRequest(
+                    key=place.key,
+                    step=self.steps,
+                    epochs=own_epochs,
+                    steps=steps or 0,
+                    planned_epochs=script.epochs or epochs,
+                    entering=place > script.resumed,
+                    until=script.max_steps,
+                )
             )
-            return self._opened(source(asked), place, reading, engine)
+            size = found.total_samples, found.global_batch
+            own = loop_steps(*size, found.first, own_epochs, steps or 0, drop_tail=drop_tail)
+            if script.max_steps and found.steps is not None and (own is None or found.steps < own):
+                script.limit(place)
+            return self._opened(found, place, reading, engine)
 
         def first() -> Any:
             found = source(LoopRequest(planned_epochs=script.epochs or epochs))

@@ -112,6 +112,7 @@ class LoopSupervisor:
                 "this run has already trained with a framework's trainer",
                 hint="train once in a run: start another task for the next phase",
             )
+        run.require_no_goal(f"the Trainer of {framework}")
         _supervised.append(run)
         self.run = run
         self.state = TrainingState()

@@ -88,11 +88,15 @@ def changed_parameters(
     workers: int | None,
     config: list[str] | None,
     env: list[str] | None,
+    epochs: int | None,
+    steps: int | None,
 ) -> dict[str, Any]:
     """The parameters that `strata continue` and `strata fork` change; None leaves one as it is."""
     return {
         "worker_count": workers,
         "args": args,
+        "epochs": epochs,
+        "max_steps": steps,
         "config": {key: typed(value) for key, value in pairs(config, "--config").items()},
         "env": {"PWD": str(Path.cwd())} | pairs(env, "--env"),
     }

@@ -91,6 +91,25 @@ Preemptible = Annotated[
         help="Let tasks of a higher priority take its slots: it saves, waits and continues.",
     ),
 ]
+Epochs = Annotated[
+    int | None,
+    typer.Option(
+        "--epochs",
+        min=0,
+        help="Epochs of the script's loop over run.epochs in all; 0: the number in the script.",
+        show_default=False,
+    ),
+]
+MaxSteps = Annotated[
+    int | None,
+    typer.Option(
+        "--steps",
+        min=0,
+        help="Steps of the script's loop over run.epochs(max_steps=) in all; 0: the number in the "
+        "script.",
+        show_default=False,
+    ),
+]
 Config = Annotated[
     list[str] | None,
     typer.Option(
@@ -194,12 +213,14 @@ CONTINUED = (
     "allow_fresh_start",
     "priority",
     "preemptible",
+    "epochs",
+    "max_steps",
     "config",
     "env",
 )
 """The fields of a task that may change when it continues."""
 
-FIELDS = {"workers": "worker_count"}
+FIELDS = {"workers": "worker_count", "steps": "max_steps"}
 """The fields whose options have other names."""
 
 
@@ -220,6 +241,8 @@ def request(
     priority: Priority = 0,
     after: After = None,
     preemptible: Preemptible = False,
+    epochs: Epochs = None,
+    steps: MaxSteps = None,
     config: Config = None,
     env: Env = None,
     wrap: Wrap = None,
@@ -254,6 +277,8 @@ def request(
         "priority": priority,
         "after": after or [],
         "preemptible": preemptible,
+        "epochs": epochs or 0,
+        "max_steps": steps or 0,
         "config": {key: typed(value) for key, value in pairs(config, "--config").items()},
         "env": {"PWD": str(Path.cwd())} | pairs(env, "--env"),
     }

@@ -55,6 +55,8 @@ class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     Of the tasks that wait for slots, those of a higher `priority` start first. The task waits until
     the tasks in `after` have completed. Only a `preemptible` task may be stopped to make room for
     one of a higher priority; it saves, and continues by itself when there are slots.
+
+    `epochs` or `max_steps` replaces the number in the script's loop over `run.epochs`; 0 leaves it.
     """
 
     name: Name
@@ -79,6 +81,8 @@ class CreateTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
     after: Annotated[list[Name], Meta(max_length=MAX_AFTER)] = field(default_factory=list)
     preemptible: bool = False
+    epochs: Count = 0
+    max_steps: Count = 0
 
 
 class ContinueTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,8 +90,9 @@ class ContinueTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
     `config` replaces only the entries that it names, and `env` has the values of all environment
     variables, which are deleted when a task ends. A `worker_count` without `elastic` is fixed, also
-    if the task was elastic. With `dry_run` nothing is changed: the response shows the step and the
-    changes.
+    if the task was elastic. `epochs` or `max_steps` is how long the script's loop over `run.epochs`
+    is in all; 0 leaves it to the script, and one replaces the other. With `dry_run` nothing is
+    changed: the response shows the step and the changes.
     """
 
     worker_count: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
@@ -107,6 +112,8 @@ class ContinueTaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     allow_fresh_start: bool | None = None
     priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
     preemptible: bool | None = None
+    epochs: Count | None = None
+    max_steps: Count | None = None
     dry_run: bool = False
 
 

@@ -323,6 +323,8 @@ class TaskDetail(TaskResponse, frozen=True):
     external: bool
     after: list[str]
     preemptible: bool
+    epochs: int
+    max_steps: int
     waiting_for: str
     loss: float | None
 

@@ -79,9 +79,10 @@ class AttachDataset(SharedCommand, frozen=True):
     many are chosen as share it evenly.
 
     `loop` is the loop of the script that trains on the dataset (see `training_loops`), opened when
-    the run has had `step` steps. It ends after `loop_epochs` epochs or `steps` steps; 0 is no
-    limit. `epochs` is how many epochs all loops of the script train. A worker that reaches the loop
-    after it has left the one before it is `entering`; one that resumes in its middle is not.
+    the run has had `step` steps. It ends after `loop_epochs` epochs or `steps` steps, and at step
+    `until` of the run at the latest; 0 is no limit. `epochs` is how many epochs all loops of the
+    script train. A worker that reaches the loop after it has left the one before it is `entering`;
+    one that resumes in its middle is not.
     """
 
     task: str
@@ -100,6 +101,7 @@ class AttachDataset(SharedCommand, frozen=True):
     steps: int = 0
     drop_tail: bool = False
     entering: bool = False
+    until: int = 0
 
 
 @applies(DatasetRegistered)

@@ -167,7 +167,7 @@ def loops_up_to(loops: Mapping[str, Loop], step: int) -> dict[str, Loop]:
 def require_loop(task: Task, spec: "DatasetSpec", c: "AttachDataset") -> None:
     """Refuse a loop that the other workers run differently, before anything is recorded."""
     require_name("loop", c.loop)
-    if c.unit != "lane" or min(c.step, c.steps, c.loop_epochs) < 0:
+    if c.unit != "lane" or min(c.step, c.steps, c.loop_epochs, c.until) < 0:
         raise InvalidArgument(
             f"loop {c.loop}: {c.loop_epochs} epochs, {c.steps} {c.unit} steps at step {c.step}",
             hint="open loops over lanes, with numbers that are not negative",
@@ -191,7 +191,7 @@ def require_loop(task: Task, spec: "DatasetSpec", c: "AttachDataset") -> None:
             hint="all workers must leave a loop at the same step; decide with run.agree(value)",
         )
     elif c.dataset in task.feeds:
-        asked = _asked_steps(spec, task.feeds[c.dataset].global_batch, known.first, c)
+        asked = _asked_steps(spec, task.feeds[c.dataset].global_batch, known.start, known.first, c)
         if asked == known.steps:
             return
         if known.continuation < task.continuations:
@@ -234,7 +234,7 @@ def new_loop(
     if c.loop_epochs:
         epoch = _epochs_begun(spec.total_samples, feed.global_batch, first, c.drop_tail)
         first = epoch_start(spec.total_samples, feed.global_batch, epoch, c.drop_tail)
-    steps = _asked_steps(spec, feed.global_batch, first, c)
+    steps = _asked_steps(spec, feed.global_batch, c.step, first, c)
     return LoopOpened(
         task=task.id,
         loop=c.loop,
@@ -247,14 +247,30 @@ def new_loop(
 
 
 def _asked_steps(
-    spec: "DatasetSpec", global_batch: int, first: int, c: "AttachDataset"
+    spec: "DatasetSpec", global_batch: int, start: int, first: int, c: "AttachDataset"
 ) -> int | None:
-    """How many steps a loop has that starts at a step of the dataset; None for no end."""
-    if not c.loop_epochs:
-        return c.steps or None
-    epoch = _epochs_begun(spec.total_samples, global_batch, first, c.drop_tail)
-    stop = epoch_start(spec.total_samples, global_batch, epoch + c.loop_epochs, c.drop_tail)
-    return min(stop - first, c.steps or stop - first)
+    """How many steps a loop has that starts at a step of the run; None for no end."""
+    own = loop_steps(
+        spec.total_samples, global_batch, first, c.loop_epochs, c.steps, drop_tail=c.drop_tail
+    )
+    if not c.until:
+        return own
+    left = max(c.until - start, 0)
+    return left if own is None else min(own, left)
+
+
+def loop_steps(
+    samples: int, global_batch: int, first: int, epochs: int, steps: int, *, drop_tail: bool
+) -> int | None:
+    """How many steps a loop of so many epochs or steps has from a step of the dataset on.
+
+    0 epochs or steps are no limit; None is no end.
+    """
+    if not epochs:
+        return steps or None
+    epoch = _epochs_begun(samples, global_batch, first, drop_tail)
+    stop = epoch_start(samples, global_batch, epoch + epochs, drop_tail)
+    return min(stop - first, steps or stop - first)
 
 
 def epoch_start(samples: int, global_batch: int, epoch: int, drop_tail: bool) -> int:
@@ -332,7 +348,7 @@ def _open_loop(
             dataset=c.dataset,
             step=c.step,
             before=known.steps,
-            steps=_asked_steps(spec, feed.global_batch, known.first, c),
+            steps=_asked_steps(spec, feed.global_batch, known.start, known.first, c),
             epochs=c.epochs,
         )
     if opened is not None:

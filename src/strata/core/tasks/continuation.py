@@ -29,6 +29,9 @@ from strata.errors import Conflict, InvalidArgument, NotAllowedNow
 FIXED = ("name", "type", "model_state", "external", "syncs")
 """Parameters of a task that stay as they were submitted."""
 
+LENGTHS = ("epochs", "max_steps")
+"""Parameters that replace a number in the script unless they are 0."""
+
 UNNAMED = ("env_key",)
 """Parameters that are not shown as changes: the key is new whenever values are given."""
 
@@ -96,7 +99,7 @@ def resume_step(task: Task) -> int:
 def changes(before: TaskSpec, after: TaskSpec) -> dict[str, tuple[str, str]]:
     """The parameters that differ, each with both values as text; entries of `config` by name."""
     found = {
-        name: (_shown(getattr(before, name)), _shown(getattr(after, name)))
+        name: (_shown_of(name, before), _shown_of(name, after))
         for name in before.__struct_fields__
         if name not in (*UNNAMED, "config") and getattr(before, name) != getattr(after, name)
     }
@@ -114,6 +117,12 @@ def _config(spec: TaskSpec) -> dict[str, object]:
         raise InvalidArgument(
             f"config {spec.config[:40]!r} is not a JSON object", hint='for example {"lr": 0.1}'
         ) from None
+
+
+def _shown_of(name: str, spec: TaskSpec) -> str:
+    """A parameter as text."""
+    value = getattr(spec, name)
+    return "as in the script" if name in LENGTHS and not value else _shown(value)
 
 
 def _shown(value: object) -> str:

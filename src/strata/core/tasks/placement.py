@@ -108,7 +108,12 @@ def check_spec(d: Decision, spec: TaskSpec) -> None:
         d.state.dataset(spec.dataset_id)
     _check_queueing(d, spec)
     require_retention(spec.retention)
-    for name, least in (("max_restarts", 0), ("spares", 0)):
+    if spec.epochs and spec.max_steps:
+        raise InvalidArgument(
+            f"epochs is {spec.epochs} and max_steps is {spec.max_steps}",
+            hint="give the one that the script counts in run.epochs",
+        )
+    for name, least in (("max_restarts", 0), ("spares", 0), ("epochs", 0), ("max_steps", 0)):
         if getattr(spec, name) < least:
             raise InvalidArgument(
                 f"{name} is {getattr(spec, name)}", hint=f"it must be at least {least}"

@@ -59,6 +59,7 @@ class LoopRequest(NamedTuple):
     steps: int = 0
     planned_epochs: int = 0
     entering: bool = False
+    until: int = 0
 
 
 class LoopSource(NamedTuple):
@@ -219,6 +220,7 @@ def _attach(
         steps=loop.steps,
         drop_tail=options.drop_tail,
         entering=loop.entering,
+        until=loop.until,
     )
     session, membership = worker.session, worker.membership
     feed = session.answer(session.ask("attach", request)).feed

@@ -15,6 +15,10 @@ A state is saved with the length of the loop that ended just before the position
 now asks for more epochs or steps in that loop, the run is extended: the position moves back into
 the loop, and training continues at its end.
 
+A loop over `run.epochs(max_steps=N)` may end inside an epoch. Then the position moves back into the
+loop over data that the limit cut. The script's code after that loop has run; if it changed the
+state, the run cannot be extended, because that code would be applied twice.
+
 A stop is an exception that leaves the open loops. They are not complete then, so the position stays
 in the loop, for a save while the worker leaves. If the script was between two loops, or continued
 after the loop, its state belongs to no position and must not be saved (`resumable`).
@@ -60,12 +64,20 @@ class ScriptPosition:
     """Follows one process through its script. For the training thread.
 
     `check_replay` raises if the script has changed the restored state while it replays. `stopping`
-    says whether a stop is requested.
+    says whether a stop is requested. `note_cut` notes the state at the end of a loop that the limit
+    of steps cut, and `changed_since_cut` says whether the state has changed since.
+
+    `goal` is the length of the loop over `run.epochs` that the task asks for in place of the
+    script's.
     """
 
     def __init__(self) -> None:
         self.check_replay: Callable[[], None] = lambda: None
         self.stopping: Callable[[], bool] = lambda: False
+        self.note_cut: Callable[[], None] = lambda: None
+        self.changed_since_cut: Callable[[], bool] = lambda: False
+        self.goal = LoopLength()
+        self._goal_used = False
         self.resumable = True
         self._stopped_at: dict[str, Any] | None = None
         self.resumed = Position()
@@ -78,6 +90,9 @@ class ScriptPosition:
         self._lengths: dict[int, LoopLength] = {}
         self._phase_length = LoopLength()
         self._resumed_after = LoopLength()
+        self._limited: set[Position] = set()
+        self._cut: Position | None = None
+        self._return: dict[str, Any] = {}
         self._started = False
         self._asked = ("", 0)
 
@@ -108,7 +123,14 @@ class ScriptPosition:
         if self._stopped_at is not None:
             return self._stopped_at
         after = self._ended_length()
-        return {**self.position._asdict(), "ended_epochs": after.epochs, "ended_steps": after.steps}
+        ended = {"ended_epochs": after.epochs, "ended_steps": after.steps}
+        return {**self.position._asdict(), **ended, "return": self._returning()}
+
+    def _returning(self) -> dict[str, Any]:
+        """Where training continues if a loop that ended at a limit of steps is extended."""
+        if not self._replays and self._cut is not None:
+            return {**self._return, "changed": self.changed_since_cut()}
+        return self._return
 
     def _ended_length(self) -> LoopLength:
         """The length of the loop that ended just before the position; none inside of a loop."""
@@ -136,10 +158,13 @@ class ScriptPosition:
         self.resumed, self._replays = position, not self._started
         lengths = (int(saved.get(name, 0)) for name in ("ended_epochs", "ended_steps"))
         self._resumed_after = LoopLength(*lengths)
+        self._return = dict(saved.get("return", {}))
 
     def open_loop(self, length: LoopLength) -> tuple[Position, bool]:
         """The position of the loop that the script opens, and whether it is already complete."""
         self.went_on()
+        if length.epochs and not self.in_epoch and not self._goal_used:
+            self.require_no_goal(f"a loop over data with epochs={length.epochs}")
         place = self._now._replace(loop=self._opened)
         self._lengths[place.loop] = length
         self._opened += 1
@@ -179,6 +204,13 @@ class ScriptPosition:
             self._note_stop()
         if (place.phase, place.epoch) == (self._now.phase, self._now.epoch):
             self._ended.add(place.loop)
+            if complete and place in self._limited and self._cut is None:
+                self._cut = place
+                self.note_cut()
+
+    def limit(self, place: Position) -> None:
+        """Note that a loop ends at the limit of steps, before its own end."""
+        self._limited.add(place)
 
     def _note_stop(self) -> None:
         """Keep the position if a stop ends the script here."""
@@ -204,13 +236,16 @@ class ScriptPosition:
                 f"run.epochs got {count!r} epochs and max_steps={max_steps!r}",
                 hint="pass the number of epochs, or max_steps=N",
             )
+        count, max_steps = self._wanted(count, max_steps)
         phase, ended = self._now.phase, False
         self._started = True
         self._replay(ends=False)
         self._extend(phase, LoopLength(count or 0, max_steps or 0))
+        self._require_ahead(phase, steps())
         self.epochs, self.max_steps = count or 0, max_steps or 0
         epoch = self.resumed.epoch if self.resumed.phase == phase else 0
         epoch = max(epoch, 0)
+        ran = self.resumed.phase <= phase
         try:
             while self.resumed.phase <= phase and (
                 epoch < count if count is not None else steps() < self.max_steps
@@ -225,22 +260,88 @@ class ScriptPosition:
             if not ended:
                 self._note_stop()
             self.epochs = self.max_steps = 0
+            if ran:
+                returning = self._cut or Position(phase, epoch)
+                self._return = returning._asdict() if ended and max_steps else {}
             self._move(Position(phase + 1))
             self._phase_length = LoopLength(count or 0, max_steps or 0) if ended else LoopLength()
 
     def _extend(self, phase: int, length: LoopLength) -> None:
         """Go back to the end of a loop over `run.epochs` that is longer than it was."""
-        before = self._resumed_after
-        if self.resumed != Position(phase + 1) or not length.exceeds(before):
+        before, returning = self._resumed_after, self._return
+        if self.resumed != Position(phase + 1):
             return
-        if before.steps:
+        if not length.exceeds(before):
+            if before.steps and "changed" in returning and not returning["changed"]:
+                self._cut = Position(*(returning[name] for name in Position._fields))
+                self.note_cut()
+            return
+        if not before.steps:
+            self.resumed = Position(phase, before.epochs)
+            return
+        if not returning or returning.get("changed"):
             raise NotAllowedNow(
-                f"the run ended at max_steps={before.steps}, maybe inside an epoch, and cannot be "
-                f"extended to {length.steps or 'more'} steps",
-                hint="count epochs instead, or start a new run from its weights: run.restore(..., "
-                "from_=TASK)",
+                f"the run ended inside an epoch, at max_steps={before.steps}, and the script "
+                "changed its state after that (for example with scheduler.step() at the end of the "
+                f"epoch), so it cannot be extended to {length.steps or 'more'} steps",
+                hint="fork it at an earlier checkpoint, or start a new run from its weights: "
+                "run.restore(..., from_=TASK)",
             )
-        self.resumed = Position(phase, before.epochs)
+        self.resumed = Position(*(returning[name] for name in Position._fields))
+
+    def _wanted(self, count: int | None, max_steps: int | None) -> tuple[int | None, int | None]:
+        """The length of a loop over `run.epochs`: that of the task, or that of the script."""
+        epochs, steps = self.goal
+        if not epochs and not steps:
+            return count, max_steps
+        if self._goal_used:
+            raise NotAllowedNow(
+                f"the task sets {self._goal_text}, but the script loops over run.epochs twice",
+                hint="leave out --epochs and --steps, and set the numbers in the script",
+            )
+        if (count is None) == bool(epochs):
+            counts, flag = ("steps", "--steps") if count is None else ("epochs", "--epochs")
+            raise InvalidArgument(
+                f"the task sets {self._goal_text}, but the script counts {counts} in run.epochs",
+                hint=f"use {flag} N in place of it; 0 takes the other one back",
+            )
+        self._goal_used = True
+        return epochs or None, steps or None
+
+    @property
+    def _goal_text(self) -> str:
+        epochs, steps = self.goal
+        return f"--epochs {epochs}" if epochs else f"--steps {steps}"
+
+    def _require_ahead(self, phase: int, steps: int) -> None:
+        """Refuse a goal that the run has already passed."""
+        epochs, most = self.goal
+        begun = self.resumed.epoch + 1 if self.resumed.phase == phase else 0
+        if self.resumed == Position(phase + 1):
+            begun = self._resumed_after.epochs
+        if 0 < epochs < begun or 0 < most < steps:
+            done = f"{begun} epochs are begun" if epochs else f"{steps} steps are trained"
+            raise InvalidArgument(
+                f"the task sets {self._goal_text}, but {done} at the state that it resumes from",
+                hint="ask for as many or more, or fork the task at an earlier checkpoint",
+            )
+
+    def require_no_goal(self, setter: str) -> None:
+        """Raise if the task asks for a length that something other than `run.epochs` sets."""
+        if any(self.goal):
+            raise InvalidArgument(
+                f"the task sets {self._goal_text}, but {setter} sets its own length",
+                hint="leave the flag out and change the script, or its --config; a flag needs "
+                "`for epoch in run.epochs(N):`",
+            )
+
+    def require_goal_used(self) -> None:
+        """Raise if the task asks for a length and the script has no loop over `run.epochs`."""
+        if any(self.goal) and not self._goal_used:
+            raise InvalidArgument(
+                f"the task sets {self._goal_text}, but the script has no loop over run.epochs",
+                hint="write `for epoch in run.epochs(N):` around the loop, or leave the flag out",
+            )
 
     def _move(self, place: Position) -> None:
         self._now, self._opened, self._ended, self._lengths = place, 0, set(), {}

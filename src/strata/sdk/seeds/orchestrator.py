@@ -147,6 +147,12 @@ class TrainingOrchestrator:
         )
         enrolled = registration.Enrolment(self._connection, request)
         answer = enrolled.register(CONNECT_TIMEOUT_S)
+        if {"epochs", "max_steps"} & answer.config.keys():
+            raise InvalidArgument(
+                "the task sets --epochs or --steps, but TrainingOrchestrator has no loop over "
+                "run.epochs",
+                hint="leave the flag out, and set the length in the script",
+            )
         self._worker = OrchestratorWorker(
             enrolled, answer, sampler, self._settings, automatic=self._automatic
         )

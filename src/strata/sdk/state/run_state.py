@@ -62,6 +62,8 @@ class RunState:
         self.script = ScriptPosition()
         self.checks = StateChecks()
         self.script.check_replay = lambda: self.checks.require_unchanged(self.state)
+        self.script.note_cut = lambda: self.checks.note_cut(self.state)
+        self.script.changed_since_cut = lambda: self.checks.changed_since_cut(self.state)
         self.due = worker.due
         self.due.policy = policy
         self._worker, self._settings, self._task_config = worker, settings, task_config

@@ -9,6 +9,9 @@ that would cost a pass over the model.
 holds the same arrays after a step, the script has kept the new state in its own variable, and the
 run would save and restore the old one.
 
+*Code after a loop that a limit of steps cut must not change the state, if the run is extended.* The
+state at the end of that loop is compared, as a digest, with the state that is saved later.
+
 *A step that a lost worker interrupted must have changed nothing.* A block that communicates once
 changes the state afterwards. A block that communicates several times may have changed it in
 between; then the state is compared with that at the start of the block, if the previous block
@@ -36,6 +39,7 @@ class StateChecks:
         self._restored: Any = None
         self._arrays: list[Any] = []
         self._begun: str | None = None
+        self._cut = ""
 
     def note_restored(self, state: Any) -> None:
         """Remember the restored state."""
@@ -61,6 +65,14 @@ class StateChecks:
         """Remember the arrays at the start of a step, and a digest of them if `exact`."""
         self._arrays = _immutable(state)
         self._begun = _digest(state) if exact else None
+
+    def note_cut(self, state: Any) -> None:
+        """Remember a digest of the state at the end of a loop that a limit of steps cut."""
+        self._cut = _digest(state)
+
+    def changed_since_cut(self, state: Any) -> bool:
+        """Whether the state differs from that at the end of the loop that was cut."""
+        return self._cut != _digest(state)
 
     def is_unchanged(self, state: Any) -> bool:
         """Whether the state is known to be that at the start of the step."""

@@ -114,6 +114,7 @@ def _attachment(
         step=message.step,
         steps=message.steps,
         drop_tail=message.drop_tail,
+        until=message.until,
         entering=message.entering,
     )
 

@@ -148,12 +148,18 @@ def registered(
     worker: Worker, task: Task, heartbeat_s: float, places: dict[str, str]
 ) -> pb.RegisterWorkerResponse:
     """The answer to a registration."""
+    lengths = {"epochs": task.spec.epochs, "max_steps": task.spec.max_steps}
     return pb.RegisterWorkerResponse(
         assigned_id=worker.id,
         rank=worker.rank,
         world_size=len(task.members),
         heartbeat_interval_ms=int(heartbeat_s * 1000),
-        config={"config": task.spec.config, "keep_best": task.retention.keep_best, **places},
+        config={
+            "config": task.spec.config,
+            "keep_best": task.retention.keep_best,
+            **{name: str(value) for name, value in lengths.items() if value},
+            **places,
+        },
         incarnation=worker.incarnation,
         task_id=task.id,
         generation=task.generation,

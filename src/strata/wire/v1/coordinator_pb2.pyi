@@ -706,7 +706,7 @@ class Saving(_message.Message):
     def __init__(self, checkpoint_id: _Optional[str] = ..., written_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class AttachDataset(_message.Message):
-    __slots__ = ("dataset_id", "unit", "global_batch", "epochs", "lanes", "batch_size", "mode", "window", "rebalance", "loop", "loop_epochs", "step", "steps", "drop_tail", "entering")
+    __slots__ = ("dataset_id", "unit", "global_batch", "epochs", "lanes", "batch_size", "mode", "window", "rebalance", "loop", "loop_epochs", "step", "steps", "drop_tail", "entering", "until")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_BATCH_FIELD_NUMBER: _ClassVar[int]
@@ -722,6 +722,7 @@ class AttachDataset(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     DROP_TAIL_FIELD_NUMBER: _ClassVar[int]
     ENTERING_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     unit: str
     global_batch: int
@@ -737,7 +738,8 @@ class AttachDataset(_message.Message):
     steps: int
     drop_tail: bool
     entering: bool
-    def __init__(self, dataset_id: _Optional[str] = ..., unit: _Optional[str] = ..., global_batch: _Optional[int] = ..., epochs: _Optional[int] = ..., lanes: _Optional[int] = ..., batch_size: _Optional[int] = ..., mode: _Optional[str] = ..., window: _Optional[int] = ..., rebalance: _Optional[bool] = ..., loop: _Optional[str] = ..., loop_epochs: _Optional[int] = ..., step: _Optional[int] = ..., steps: _Optional[int] = ..., drop_tail: _Optional[bool] = ..., entering: _Optional[bool] = ...) -> None: ...
+    until: int
+    def __init__(self, dataset_id: _Optional[str] = ..., unit: _Optional[str] = ..., global_batch: _Optional[int] = ..., epochs: _Optional[int] = ..., lanes: _Optional[int] = ..., batch_size: _Optional[int] = ..., mode: _Optional[str] = ..., window: _Optional[int] = ..., rebalance: _Optional[bool] = ..., loop: _Optional[str] = ..., loop_epochs: _Optional[int] = ..., step: _Optional[int] = ..., steps: _Optional[int] = ..., drop_tail: _Optional[bool] = ..., entering: _Optional[bool] = ..., until: _Optional[int] = ...) -> None: ...
 
 class Agree(_message.Message):
     __slots__ = ("key", "step", "value")

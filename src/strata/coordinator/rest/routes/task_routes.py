@@ -111,6 +111,8 @@ async def create_task(api: TheApi, data: JSONBody[CreateTaskRequest]) -> CreateT
         priority=data.priority,
         after=data.after,
         preemptible=data.preemptible,
+        epochs=data.epochs,
+        max_steps=data.max_steps,
     )
     return await submitted(api, spec, data.env)
 
@@ -219,6 +221,8 @@ def continued_spec(before: TaskSpec, data: ContinueTaskRequest) -> TaskSpec:
     }
     if data.worker_count is not None and before.elastic:
         given = {"elastic": False, "min_workers": 0} | given
+    if data.epochs or data.max_steps:
+        given = {"epochs": 0, "max_steps": 0} | given
     config = msgspec.json.decode(before.config, type=dict[str, Any]) | data.config
     names = sorted(data.env)
     return msgspec.structs.replace(before, **given, config=encoded(config), env_names=names)

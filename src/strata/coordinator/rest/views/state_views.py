@@ -332,6 +332,8 @@ def task_detail(state: Cluster, heartbeats: Heartbeats, known: Task, logs: list[
         external=spec.external,
         after=spec.after,
         preemptible=spec.preemptible,
+        epochs=spec.epochs,
+        max_steps=spec.max_steps,
         waiting_for=queue.waiting_for(known),
         loss=_loss(heartbeats, known),
     )

@@ -31,12 +31,19 @@ def machine(folder: Path | None = None) -> dict[str, object]:
 
 
 def _commit() -> str:
-    """The commit that was measured; it ends in -dirty where a tracked file was changed."""
-    git = ["git", "-C", str(Path(strata.__file__).parent), "describe", "--always", "--dirty"]
+    """The commit that was measured; it ends in -dirty if code differs from it.
+
+    Stored results and the page rendered from them are not code, so one benchmark does not mark the
+    next ones.
+    """
+    git = ["git", "-C", str(Path(strata.__file__).parents[2])]
+    code = ["src", "benchmarks", ":!benchmarks/results"]
     try:
-        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+        named = subprocess.run([*git, "describe", "--always"], capture_output=True, check=True)
+        changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", *code]).returncode
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+    return named.stdout.decode().strip() + ("-dirty" if changed else "")
 
 
 def _cpu() -> str:

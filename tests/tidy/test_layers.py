@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sdk": INNER | {"strata"},
     "timeline": INNER,
     "torch": INNER | {"sdk"},
+    "compat": {"errors", "sdk", "strata"},
     "launch": INNER | {"agent", "coordinator", "strata"},
     "coordinator": INNER | {"timeline"},
     "sim": INNER | {"coordinator", "sdk"},

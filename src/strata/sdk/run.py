@@ -34,7 +34,7 @@ import msgspec
 from strata.core.events import Fact
 from strata.core.state import Outcome
 from strata.core.workers.worker_facts import RunEnded
-from strata.errors import Fenced, InvalidArgument, StrataError, TaskEnded
+from strata.errors import Fenced, InvalidArgument, NotAllowedNow, StrataError, TaskEnded
 from strata.sdk import embedded_coordinator
 from strata.sdk.data.data_record import DataRecord
 from strata.sdk.data.script_position import LoopLength
@@ -269,6 +269,15 @@ def _outcome(error: BaseException | None, stop: str) -> tuple[Outcome, str]:
 
 
 _open_runs: set[Run] = set()
+
+
+def open_run() -> Run | None:
+    """The run that this process has joined and not left; raises if there are several."""
+    if len(_open_runs) > 1:
+        raise NotAllowedNow(
+            f"this process has {len(_open_runs)} open runs", hint="leave all but one of them"
+        )
+    return next(iter(_open_runs), None)
 
 
 @atexit.register

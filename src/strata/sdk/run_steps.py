@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import SupportsFloat, TypeAlias
 
-from strata.core.workers.worker_facts import MetricsLogged, StepFinished
+from strata.core.workers.worker_facts import ConfigLogged, MetricsLogged, StepFinished
 from strata.errors import Conflict, InvalidArgument, NotAllowedNow, StrataError
 from strata.sdk.data.batch_loop import RunBatches
 from strata.sdk.data.script_position import PEEK_HINT
@@ -19,6 +19,7 @@ from strata.sdk.peers.current_exchange import CurrentExchange, Result
 from strata.sdk.peers.exchange import Exchange, LinkBroken, Values
 from strata.sdk.peers.exchange_log import ExchangeLog
 from strata.sdk.record.late_numbers import fact_with_numbers, number_of, numbers_of
+from strata.sdk.record.logged_config import config_values
 from strata.sdk.record.logged_media import Loggable, Media, Moment
 from strata.sdk.record.media_log import MediaLog
 from strata.sdk.run_member import RunMember
@@ -227,8 +228,15 @@ class RunSteps(RunMember):
         """
         if self._step is not None:
             return self._step.log(values, **metrics)
+        self.log_at(self.steps, {**(values or {}), **metrics})
+
+    def log_at(self, step: int, values: Mapping[str, Loggable]) -> None:
+        """Record what `run.log` takes, after `step` steps by the script's own count.
+
+        For loggers that count steps themselves, outside of `run.step`.
+        """
         media: dict[str, Media] = {}
-        numbers, step = numbers_of({**(values or {}), **metrics}, media), self.steps
+        numbers = numbers_of(values, media)
         if media:
             self._log_media(media, step, in_step=False)
         if media and not numbers:
@@ -241,6 +249,13 @@ class RunSteps(RunMember):
             numbers,
         )
         self._worker.recorder.emit(fact)
+
+    def log_config(self, config: Mapping[str, object]) -> None:
+        """Record the script's configuration, such as its hyperparameters, nested or flat.
+
+        At most 500 names; a value whose name says that it is secret (`api_key`) is left out.
+        """
+        self._worker.recorder.emit(ConfigLogged(values=config_values(config)))
 
     def _log_media(self, media: Mapping[str, Media], step: int, *, in_step: bool) -> None:
         moment = Moment(step=step, in_step=in_step, generation=self.generation)

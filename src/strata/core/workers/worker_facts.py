@@ -22,6 +22,7 @@ from strata.core.workers.heartbeats import GpuMetrics, ResourceMetrics, Usage
 USER_PREFIX = "user."
 
 MediaKind: TypeAlias = Literal["image", "text", "histogram"]
+ConfigValue: TypeAlias = bool | int | float | str | None
 
 
 class RunStarted(Fact, frozen=True, kw_only=True):
@@ -260,6 +261,17 @@ class MetricsLogged(Fact, frozen=True, kw_only=True):
     step: int
     metrics: dict[str, float]
     generation: int = 0
+
+
+class ConfigLogged(Fact, frozen=True, kw_only=True):
+    """The script recorded its configuration, beside the config of its task.
+
+    Nested names are joined by dots. Values whose names say that they are secret are `***`.
+    """
+
+    sentence = "recorded the configuration of the script: {values}"
+
+    values: dict[str, ConfigValue]
 
 
 class MediaLogged(Fact, frozen=True, kw_only=True):

@@ -1,0 +1,1 @@
+"""Modules that take the calls of other tools and record with Strata."""

@@ -31,7 +31,7 @@ WORKER_LOG = GOLDEN / "worker-log-v1.bin"
 STATES = GOLDEN / "states-v1.bin"
 
 ADVICE = (
-    "a log on somebody's disk has it as it was. Leave the old class as it is, make a new version "
+    "logs of earlier releases hold it as it was. Leave the old class as it is, make a new version "
     "of the kind (see Evolution in core/events.py) and give the old one an `upgrade`"
 )
 

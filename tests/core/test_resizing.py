@@ -152,13 +152,13 @@ def test_slot_of_a_released_worker_is_free_when_its_process_has_ended():
     assert_nothing_lost(world)
 
 
-@pytest.mark.parametrize("ends", ["crash", "silence", "failure"])
+@pytest.mark.parametrize("ends", ["crash", "timeout", "failure"])
 def test_released_worker_is_not_lost_however_it_ends(ends):
     world = cluster(a=2)
     task = training(world, 2, policy="stop")
     gone = world.peers[task.members[1]]
     resize(world, task, 1)
-    if ends == "silence":
+    if ends == "timeout":
         gone.lost()
     if ends == "failure":
         gone.leave("failed")

@@ -69,7 +69,7 @@ def _feed_faults(state: Cluster, task: Task, where: str) -> Iterator[str]:
             for lease in feed.leases.values():
                 holder = state.workers[lease.worker]
                 if not holder.alive or holder.incarnation != lease.incarnation:
-                    yield f"{where}: lease {lease.id} is held by one who is gone"
+                    yield f"{where}: lease {lease.id} is held by a worker that is gone"
         elif task.phase != "forming" and not task.ended:
             held = [item for items in feed.holdings.values() for item in items]
             if sorted(held) != list(range(feed.count)):

@@ -125,13 +125,16 @@ def test_lost_workers_are_failed_and_left_workers_are_hidden(coordinator, client
     first, second, _ = coordinator.train(3)
     coordinator.submit(
         DeclareLost(
-            worker=first.id, incarnation=first.incarnation, signal="heartbeat", reason="silence"
+            worker=first.id,
+            incarnation=first.incarnation,
+            signal="heartbeat",
+            reason="no heartbeat",
         ),
         DeregisterWorker(worker=second.id, incarnation=second.incarnation),
     )
     shown = {worker["id"]: worker for worker in client.get("/api/workers").json()}
     assert shown.keys() == {"w0", "w2"}
-    assert (shown["w0"]["status"], shown["w0"]["reason"]) == ("failed", "silence")
+    assert (shown["w0"]["status"], shown["w0"]["reason"]) == ("failed", "no heartbeat")
     assert client.get("/api/workers/w1").status_code == 404
     [failed] = client.get("/api/workers", params={"status": "failed"}).json()
     assert failed["id"] == "w0"
@@ -144,7 +147,7 @@ def test_lost_worker_keeps_last_heartbeat_without_resources(coordinator, client)
         seen = LastHeartbeat(worker.incarnation, 1_000, 7, 0, used, loss=0.5)
         coordinator.heartbeats.note(worker.id, seen)
     lost = DeclareLost(
-        worker=first.id, incarnation=first.incarnation, signal="heartbeat", reason="silence"
+        worker=first.id, incarnation=first.incarnation, signal="heartbeat", reason="no heartbeat"
     )
     coordinator.submit(lost)
     engine = coordinator.engine

@@ -18,7 +18,7 @@ from strata.wire.v1 import coordinator_pb2 as pb
 MAX_NAME_CHARACTERS = 200
 MAX_STEP = 2**63 - 1
 MAX_UNFINISHED = 256
-RETURN_HINT = "run `strata barriers` to see who is missing; arrive again to keep waiting"
+RETURN_HINT = "run `strata barriers` to list the missing workers; arrive again to keep waiting"
 
 
 class BarrierResult(Struct, frozen=True):

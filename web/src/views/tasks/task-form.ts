@@ -18,6 +18,8 @@ export const BLANK: Form = {
   model_state: "replicated",
   policy: "",
   max_restarts: "3",
+  epochs: "0",
+  max_steps: "0",
   keep_count: "0",
   keep_every: "0",
   keep_best: "",
@@ -45,6 +47,8 @@ export function formOf(task: TaskDetail): Form {
     model_state: task.model_state,
     policy: task.policy,
     max_restarts: String(task.max_restarts),
+    epochs: String(task.epochs),
+    max_steps: String(task.max_steps),
     keep_count: String(task.keep_count),
     keep_every: String(task.keep_every),
     keep_best: task.keep_best,
@@ -63,6 +67,8 @@ type WholeNumber =
   | "min_workers"
   | "spares"
   | "max_restarts"
+  | "epochs"
+  | "max_steps"
   | "keep_count"
   | "keep_every"
   | "keep_best_count"
@@ -111,6 +117,8 @@ export function requestOf(form: Form): { request: CreateTask } | { errors: Error
     // Without a policy the coordinator chooses one, depending on whether it starts the workers.
     ...(form.policy && { policy: form.policy }),
     max_restarts: number("max_restarts"),
+    epochs: number("epochs"),
+    max_steps: number("max_steps"),
     keep_count: number("keep_count"),
     keep_every: number("keep_every"),
     keep_best: form.keep_best.trim(),

@@ -25,6 +25,7 @@ from strata.coordinator.engine.engine import Engine
 from strata.coordinator.engine.kernel import Kernel
 from strata.coordinator.logs.log_entries import LogLine
 from strata.coordinator.logs.log_store import LogStore
+from strata.coordinator.metrics import task_series
 from strata.coordinator.metrics.coordinator_metrics import Metrics, Probes
 from strata.coordinator.metrics.exposition import CONTENT_TYPE, Exposition, labels
 from strata.coordinator.rest.response_models import MetricsSnapshot
@@ -81,14 +82,18 @@ class Coordinator:
         self.workers = [
             await self.do(RegisterWorker(worker=f"w{i}", task=self.task.id)) for i in range(workers)
         ]
-        for worker in self.workers:
+        for rank, worker in enumerate(self.workers):
             me = {"worker": worker.id, "incarnation": worker.incarnation}
             await self.do(EnterGeneration(**me, generation=self.task.generation))
             await self.do(ReportState(**me, state="training"))
             self.heartbeats.note(
                 worker.id,
                 LastHeartbeat(
-                    worker.incarnation, 0, step=7, resources=resources or ResourceMetrics()
+                    worker.incarnation,
+                    0,
+                    step=7,
+                    resources=resources or ResourceMetrics(),
+                    loss=0.5 + rank,
                 ),
             )
 
@@ -309,6 +314,26 @@ def test_metrics_page_matches_the_snapshot(tmp_path):
     assert page["strata_cluster_gpus"] == 1
     memory = psutil.Process().memory_info().rss
     assert page["strata_process_resident_memory_bytes"] == pytest.approx(memory, rel=0.5)
+
+
+def test_task_series_have_the_mean_loss_of_live_workers_and_are_bounded(tmp_path, monkeypatch):
+    async def scenario():
+        async with coordinator(tmp_path) as running:
+            await running.form(3)
+            before = samples(running.metrics.prometheus())
+            await running.do(DeclareLost(**running.me(2), signal="hang", reason="no steps"))
+            after = samples(running.metrics.prometheus())
+            monkeypatch.setattr(task_series, "MAX_TASK_SERIES", 0)
+            return before, after, samples(running.metrics.prometheus())
+
+    before, after, bounded = asyncio.run(scenario())
+    task = '{task="demo-1"}'
+    assert (before[f"strata_task_loss{task}"], before[f"strata_task_workers{task}"]) == (1.5, 3)
+    assert (after[f"strata_task_loss{task}"], after[f"strata_task_workers{task}"]) == (1.0, 2)
+    assert before[f"strata_task_committed_steps{task}"] == 0
+    assert before["strata_task_series_omitted"] == 0
+    assert bounded["strata_task_series_omitted"] == 1
+    assert not any(name.endswith(task) for name in bounded)
 
 
 def test_barrier_release_time_includes_the_disk(tmp_path):

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from strata.coordinator.metrics.exposition import Exposition, Kind, Number, labels, with_zeros
+from strata.coordinator.metrics.task_series import add_tasks
 from strata.coordinator.sessions.last_heartbeats import LastHeartbeat
 from strata.core.metrics.figures import MB, Counts, Reading
 from strata.core.metrics.sliding_windows import Histogram
@@ -190,6 +191,7 @@ def expose(metrics: "Metrics") -> str:
     _add_process(page, metrics)
     _add_logs(page, metrics)
     state = metrics.engine.kernel.state
+    add_tasks(page, state, metrics.heartbeats.workers)
     _add_workers(page, state.workers, metrics.heartbeats.workers, metrics.max_worker_series)
     return page.text()
 
